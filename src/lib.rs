@@ -1,0 +1,1 @@
+//! batchfit: the largest batch that fits a GPU safely.
