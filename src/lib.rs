@@ -1,1 +1,3 @@
 //! batchfit: the largest batch that fits a GPU safely.
+pub mod graph;
+pub mod units;
