@@ -10,6 +10,7 @@ mod kernel;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::graph::{DType, Extent};
 use crate::units::Bytes;
@@ -22,7 +23,9 @@ pub use kernel::{Binary, Call, Initial, Kernel, View};
 pub struct TensorId(pub u32);
 
 /// What an allocation is for: the categories of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
     /// Parameters and buffers.
