@@ -10,7 +10,7 @@ use super::{
 
 /// Why an operation was not added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot apply {op} in `{module}`: {problem}")]
+#[error("cannot apply {op}{}: {problem}", within(module))]
 pub struct GraphError {
     /// The operation's name.
     pub op: &'static str,
@@ -18,6 +18,13 @@ pub struct GraphError {
     pub module: String,
     /// What does not fit, with the sizes.
     pub problem: String,
+}
+
+fn within(module: &str) -> String {
+    match module {
+        "" => String::new(),
+        path => format!(" in `{path}`"),
+    }
 }
 
 /// Collects modules, parameters, inputs and operations in PyTorch's order.
