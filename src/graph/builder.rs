@@ -210,3 +210,38 @@ impl Builder {
         id
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_of_a_module_is_made_once() {
+        let mut builder = Builder::new("Net");
+        let first = builder.module("relu", "ReLU", Builder::ROOT);
+        let second = builder.call("relu", "ReLU", Builder::ROOT, 1);
+
+        assert_ne!(first, second);
+        assert_eq!(builder.call("relu", "ReLU", Builder::ROOT, 0), first);
+        assert_eq!(builder.call("relu", "ReLU", Builder::ROOT, 1), second);
+    }
+
+    #[test]
+    fn results_that_no_device_holds_are_refused() {
+        let mut builder = Builder::new("Net");
+        let shape = vec![Extent::BATCH, Extent::ONE];
+        let x = builder.input("x", DType::Float32, shape, Content::Normal);
+        let wide = vec![Extent::BATCH, Extent::fixed(1 << 51)];
+
+        let error = builder
+            .apply(Builder::ROOT, "wide", Op::Expand(wide), &[x])
+            .unwrap_err();
+
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot apply expand: the result"),
+            "{error}"
+        );
+    }
+}
