@@ -109,7 +109,7 @@ fn at_path(error: &serde_path_to_error::Error<serde_json::Error>) -> ExportedErr
     for segment in error.path() {
         use serde_path_to_error::Segment;
         match segment {
-            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Seq { index } => pointer = format!("{pointer}/{index}"),
             Segment::Map { key } | Segment::Enum { variant: key } => {
                 pointer.push('/');
                 pointer.push_str(&lower::escape(key));

@@ -20,14 +20,14 @@ pub(super) struct Document<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct GraphModule<'a> {
     #[serde(borrow)]
-    pub(super) graph: Nodes<'a>,
+    pub(super) graph: GraphText<'a>,
     #[serde(borrow)]
     pub(super) signature: Signature<'a>,
 }
 
 /// A graph, the outer one or one nested in a node.
 #[derive(Debug, Deserialize)]
-pub(super) struct Nodes<'a> {
+pub(super) struct GraphText<'a> {
     #[serde(borrow)]
     pub(super) inputs: Vec<Arg<'a>>,
     #[serde(borrow)]
@@ -109,7 +109,7 @@ pub(super) enum SymInt<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Nested<'a> {
     #[serde(borrow)]
-    pub(super) graph: Nodes<'a>,
+    pub(super) graph: GraphText<'a>,
 }
 
 #[derive(Debug, Deserialize)]

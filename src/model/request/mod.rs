@@ -119,7 +119,7 @@ impl Request {
         fields: &Fields<'_>,
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let modes = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
+        let searches = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
         let limit = fields.get("memory_limit");
         Ok(Request {
             model,
@@ -135,7 +135,7 @@ impl Request {
             world_size: fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1),
             allocator: allocator(fields)?,
             search: fields
-                .choice("search", "search", &modes)?
+                .choice("search", "search", &searches)?
                 .unwrap_or_default(),
             document: RequestDocument(Value::Null),
         })
