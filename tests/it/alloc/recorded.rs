@@ -144,14 +144,10 @@ fn recorded_traces_come_back_event_for_event() {
             .zip(replayed)
             .take_while(|(a, b)| a == b)
             .count();
-        println!(
-            "{name}: {equal} of {} events equal, {} replayed",
-            recorded.len(),
-            replayed.len()
-        );
         assert!(
             equal == recorded.len() && equal == replayed.len(),
-            "{name}: event {equal} is {:?} and was {:?}",
+            "{name}: event {equal} of {} is {:?} and was {:?}",
+            recorded.len(),
             replayed.get(equal).map(ToString::to_string),
             recorded.get(equal).map(ToString::to_string),
         );

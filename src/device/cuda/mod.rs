@@ -1,0 +1,1 @@
+//! Real NVIDIA GPUs. The only place that names cudarc.

@@ -1,0 +1,72 @@
+//! What programs run on: simulated cards and real ones.
+
+use crate::program::{Call, Convolution};
+use crate::units::Bytes;
+
+pub mod cuda;
+
+/// What the rules for library scratch memory need to know of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Capability {
+    /// Compute capability, major and minor: `(9, 0)` for Hopper.
+    pub compute: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u64,
+    /// Threads that one multiprocessor holds.
+    pub threads_per_multiprocessor: u64,
+}
+
+/// Runs the launches of a program on memory that somebody else allocates.
+pub trait Launcher {
+    /// The scratch memory that each plan for a convolution wants, in the order PyTorch tries them.
+    fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError>;
+
+    /// Queues one launch.
+    fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError>;
+
+    /// Waits for everything queued and tells what happened since the last call.
+    fn finish_step(&mut self) -> Result<StepReport, LaunchError>;
+}
+
+/// A call with everything that a batch decides.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch<'a> {
+    /// What to compute.
+    pub call: &'a Call,
+    /// The batch size: the value of every symbolic length.
+    pub batch: u64,
+    /// Addresses of all allocated tensors, by [`crate::program::TensorId`].
+    pub addresses: &'a [u64],
+    /// For a convolution, which of its plans.
+    pub plan: usize,
+}
+
+/// What a finished step did.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct StepReport {
+    /// Launches queued.
+    pub launches: u64,
+    /// The loss of each micro-step.
+    pub losses: Vec<f64>,
+    /// Milliseconds from the first launch to the end of the last, on the device's clock.
+    pub elapsed_ms: f64,
+}
+
+/// Why a launch did not happen.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// The operation has no kernel on this kind of device.
+    #[error("{operation} does not run on a GPU yet; use a simulated device for this model")]
+    Unsupported {
+        /// Which operation.
+        operation: String,
+    },
+    /// A library or the driver refused.
+    #[error("{call} failed: {detail}")]
+    Failed {
+        /// Which call.
+        call: String,
+        /// What it said.
+        detail: String,
+    },
+}

@@ -1,0 +1,182 @@
+//! Makes graphs, one operation at a time, inferring every shape.
+
+use std::collections::HashMap;
+
+use super::infer::infer;
+use super::{
+    Content, DType, Extent, Graph, Input, Module, ModuleId, Node, Op, Parameter, ParameterKind,
+    Value, ValueId,
+};
+
+/// Why an operation was not added.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot apply {op} in `{module}`: {problem}")]
+pub struct GraphError {
+    /// The operation's name.
+    pub op: &'static str,
+    /// The path of the module that runs it; empty for the root.
+    pub module: String,
+    /// What does not fit, with the sizes.
+    pub problem: String,
+}
+
+/// Collects modules, parameters, inputs and operations in PyTorch's order.
+#[derive(Debug)]
+pub struct Builder {
+    values: Vec<Value>,
+    modules: Vec<Module>,
+    by_path: HashMap<String, ModuleId>,
+    nodes: Vec<Node>,
+    parameters: Vec<Parameter>,
+    inputs: Vec<Input>,
+    grad_enabled: bool,
+}
+
+impl Builder {
+    /// The module that everything else is inside of.
+    pub const ROOT: ModuleId = ModuleId(0);
+
+    /// A graph with nothing but a root module of this class.
+    pub fn new(root_class: &str) -> Builder {
+        let root = Module {
+            path: String::new(),
+            class: root_class.to_owned(),
+            parent: None,
+        };
+        Builder {
+            values: Vec::new(),
+            modules: vec![root],
+            by_path: HashMap::from([(String::new(), Builder::ROOT)]),
+            nodes: Vec::new(),
+            parameters: Vec::new(),
+            inputs: Vec::new(),
+            grad_enabled: true,
+        }
+    }
+
+    /// The module at this path, made on first mention. `parent` is the module that calls it.
+    pub fn module(&mut self, path: &str, class: &str, parent: ModuleId) -> ModuleId {
+        if let Some(id) = self.by_path.get(path) {
+            return *id;
+        }
+        let id = ModuleId(u32::try_from(self.modules.len()).expect("fewer than 2^32 modules"));
+        self.modules.push(Module {
+            path: path.to_owned(),
+            class: class.to_owned(),
+            parent: Some(parent),
+        });
+        self.by_path.insert(path.to_owned(), id);
+        id
+    }
+
+    /// Adds a parameter or buffer. Call in the order of `model.parameters()`, then buffers.
+    pub fn parameter(
+        &mut self,
+        path: &str,
+        kind: ParameterKind,
+        dtype: DType,
+        shape: Vec<Extent>,
+    ) -> ValueId {
+        let value = self.add_value(path.to_owned(), dtype, shape);
+        self.parameters.push(Parameter {
+            value,
+            path: path.to_owned(),
+            kind,
+        });
+        value
+    }
+
+    /// Adds a tensor of the batch. Call in the order in which the training loop makes them.
+    pub fn input(
+        &mut self,
+        name: &str,
+        dtype: DType,
+        shape: Vec<Extent>,
+        content: Content,
+    ) -> ValueId {
+        let value = self.add_value(name.to_owned(), dtype, shape);
+        self.inputs.push(Input { value, content });
+        value
+    }
+
+    /// Operations added from here on run with gradients on or off.
+    pub fn set_grad_enabled(&mut self, enabled: bool) {
+        self.grad_enabled = enabled;
+    }
+
+    /// Adds an operation with one result.
+    pub fn apply(
+        &mut self,
+        module: ModuleId,
+        name: &str,
+        op: Op,
+        inputs: &[ValueId],
+    ) -> Result<ValueId, GraphError> {
+        Ok(self.apply_many(module, &[name], op, inputs)?[0])
+    }
+
+    /// Adds an operation; `names` are its results' (missing ones are made from the first).
+    pub fn apply_many(
+        &mut self,
+        module: ModuleId,
+        names: &[&str],
+        op: Op,
+        inputs: &[ValueId],
+    ) -> Result<Vec<ValueId>, GraphError> {
+        let operands: Vec<_> = inputs
+            .iter()
+            .map(|id| {
+                let value = self.value(*id);
+                (value.dtype, value.shape.clone())
+            })
+            .collect();
+        let results = infer(&op, &operands).map_err(|problem| GraphError {
+            op: op.name(),
+            module: self.modules[module.0 as usize].path.clone(),
+            problem,
+        })?;
+        let outputs = results
+            .into_iter()
+            .enumerate()
+            .map(|(i, (dtype, shape))| {
+                let name = match names.get(i) {
+                    Some(name) => (*name).to_owned(),
+                    None => format!("{}_{i}", names.first().unwrap_or(&op.name())),
+                };
+                self.add_value(name, dtype, shape)
+            })
+            .collect::<Vec<_>>();
+        self.nodes.push(Node {
+            op,
+            inputs: inputs.to_vec(),
+            outputs: outputs.clone(),
+            module,
+            grad_enabled: self.grad_enabled,
+        });
+        Ok(outputs)
+    }
+
+    /// The tensor of this id.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.0 as usize]
+    }
+
+    /// The finished graph: `prediction` is what the model returns, `loss` the scalar trained on.
+    pub fn finish(self, prediction: ValueId, loss: ValueId) -> Graph {
+        Graph {
+            values: self.values,
+            modules: self.modules,
+            nodes: self.nodes,
+            parameters: self.parameters,
+            inputs: self.inputs,
+            prediction,
+            loss,
+        }
+    }
+
+    fn add_value(&mut self, name: String, dtype: DType, shape: Vec<Extent>) -> ValueId {
+        let id = ValueId(u32::try_from(self.values.len()).expect("fewer than 2^32 values"));
+        self.values.push(Value { name, dtype, shape });
+        id
+    }
+}

@@ -1,0 +1,246 @@
+//! The forward operations, at the level a PyTorch user thinks in.
+
+use super::dtype::DType;
+use super::extent::Extent;
+
+/// One forward operation, by the name of the ATen operator it stands for.
+///
+/// Operands are given by the node, in the order each variant documents; attributes are here. Layers,
+/// presets and exported graphs all lower to these.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    /// `linear(input, weight[, bias])`; `weight` is `[out, in]`.
+    Linear,
+    /// `addmm(bias, mat1, mat2)`; `mat2` is `[in, out]`.
+    Addmm,
+    /// `conv2d(input, weight[, bias])`.
+    Conv2d(Window),
+    /// `batch_norm(input, weight, bias, running_mean, running_var)`.
+    BatchNorm {
+        /// Whether batch statistics are used and running ones updated.
+        training: bool,
+        /// Share of the new statistics in the running ones.
+        momentum: f64,
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// `layer_norm(input, weight, bias)` over the last `dims` dimensions.
+    LayerNorm {
+        /// How many trailing dimensions are normalized.
+        dims: usize,
+        /// Added to the variance.
+        eps: f64,
+    },
+    /// An elementwise function of one tensor.
+    Unary {
+        /// Which function.
+        function: Unary,
+        /// Whether the result replaces the operand (`relu_`).
+        in_place: Placement,
+    },
+    /// `self + other`, broadcast.
+    Add(Placement),
+    /// `self * other`, broadcast.
+    Mul,
+    /// `self + scalar`, or `self += scalar`.
+    AddScalar(f64, Placement),
+    /// `self * scalar`.
+    MulScalar(f64),
+    /// `self ** exponent`.
+    PowScalar(f64),
+    /// `dropout(input, p, train)`.
+    Dropout {
+        /// Share of elements dropped.
+        p: f64,
+        /// Whether it does anything.
+        train: bool,
+    },
+    /// `max_pool2d(input)`.
+    MaxPool2d(Window),
+    /// `adaptive_avg_pool2d(input, output)`.
+    AdaptiveAvgPool2d {
+        /// Height and width of the result.
+        output: [u64; 2],
+    },
+    /// `embedding(weight, indices)`.
+    Embedding,
+    /// `view`, `reshape`, `flatten`: the same elements under another shape, copied where they must be.
+    Reshape(Vec<Extent>),
+    /// `transpose(a, b)`.
+    Transpose(usize, usize),
+    /// `unsqueeze(dim)`.
+    Unsqueeze(usize),
+    /// `expand(shape)`.
+    Expand(Vec<Extent>),
+    /// `slice(dim, start, end)` with step one.
+    Slice {
+        /// Which dimension.
+        dim: usize,
+        /// First index.
+        start: u64,
+        /// Past the last index; already clamped to the length.
+        end: Extent,
+    },
+    /// `split(size, dim)`: several results.
+    Split {
+        /// Length of each part.
+        size: u64,
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `cat(tensors, dim)`.
+    Cat {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `contiguous()`.
+    Contiguous,
+    /// `alias`: the same tensor under another name.
+    Alias,
+    /// `to(dtype)`.
+    Cast(DType),
+    /// `pad` with a constant: elements added before and after the last dimension.
+    PadLast {
+        /// Before the first.
+        before: u64,
+        /// After the last.
+        after: u64,
+    },
+    /// `arange(end)` of int64.
+    Arange(Extent),
+    /// `scaled_dot_product_attention(query, key, value)`.
+    Attention {
+        /// Whether later positions are hidden.
+        causal: bool,
+        /// Share of attention weights dropped.
+        dropout: f64,
+        /// Whether fewer key and value heads than query heads are allowed.
+        grouped: bool,
+    },
+    /// `cross_entropy(input, target)`, mean over all targets; class indices along dimension 1.
+    CrossEntropy,
+}
+
+/// Whether an operation writes a new tensor or over its first operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// A new tensor.
+    New,
+    /// Over the first operand: PyTorch's trailing underscore.
+    InPlace,
+}
+
+/// Elementwise functions of one tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unary {
+    /// `max(x, 0)`.
+    Relu,
+    /// `x * Φ(x)`, exact.
+    Gelu,
+    /// `gelu(approximate="tanh")`.
+    GeluTanh,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// `clamp(x, 0, 6)`.
+    Relu6,
+}
+
+/// The window of a convolution or pooling: `[height, width]` each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// Kernel size. For a convolution it repeats what the weight's shape says.
+    pub kernel: [u64; 2],
+    /// Step between windows.
+    pub stride: [u64; 2],
+    /// Zeros (or minus infinity) added on each side.
+    pub padding: [u64; 2],
+    /// Distance between taps.
+    pub dilation: [u64; 2],
+    /// Groups of channels that do not mix; 1 for pooling.
+    pub groups: u64,
+    /// Whether the output size is rounded up (pooling only).
+    pub ceil_mode: bool,
+}
+
+impl Window {
+    /// A window of this kernel with stride 1 and no padding.
+    pub const fn of(kernel: [u64; 2]) -> Window {
+        Window {
+            kernel,
+            stride: [1, 1],
+            padding: [0, 0],
+            dilation: [1, 1],
+            groups: 1,
+            ceil_mode: false,
+        }
+    }
+
+    /// The output length along one axis (0 height, 1 width), or `None` when the window does not fit.
+    pub fn output(&self, axis: usize, input: u64) -> Option<u64> {
+        let span = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)? + 1;
+        let room = (input + 2 * self.padding[axis]).checked_sub(span)?;
+        let stride = self.stride[axis];
+        if stride == 0 {
+            return None;
+        }
+        if !self.ceil_mode {
+            return Some(room / stride + 1);
+        }
+        let rounded = room.div_ceil(stride) + 1;
+        // PyTorch drops a last window that would start in the right padding.
+        Some(if (rounded - 1) * stride >= input + self.padding[axis] {
+            rounded - 1
+        } else {
+            rounded
+        })
+    }
+}
+
+impl Op {
+    /// The name a PyTorch user knows it by.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Linear => "linear",
+            Op::Addmm => "addmm",
+            Op::Conv2d(_) => "conv2d",
+            Op::BatchNorm { .. } => "batch_norm",
+            Op::LayerNorm { .. } => "layer_norm",
+            Op::Unary { function, in_place } => match (function, in_place) {
+                (Unary::Relu, Placement::New) => "relu",
+                (Unary::Relu, Placement::InPlace) => "relu_",
+                (Unary::Gelu | Unary::GeluTanh, _) => "gelu",
+                (Unary::Tanh, _) => "tanh",
+                (Unary::Silu, _) => "silu",
+                (Unary::Sigmoid, _) => "sigmoid",
+                (Unary::Relu6, Placement::New) => "hardtanh",
+                (Unary::Relu6, Placement::InPlace) => "hardtanh_",
+            },
+            Op::Add(Placement::New) | Op::AddScalar(_, Placement::New) => "add",
+            Op::Add(Placement::InPlace) | Op::AddScalar(_, Placement::InPlace) => "add_",
+            Op::Mul | Op::MulScalar(_) => "mul",
+            Op::PowScalar(_) => "pow",
+            Op::Dropout { .. } => "dropout",
+            Op::MaxPool2d(_) => "max_pool2d",
+            Op::AdaptiveAvgPool2d { .. } => "adaptive_avg_pool2d",
+            Op::Embedding => "embedding",
+            Op::Reshape(_) => "reshape",
+            Op::Transpose(..) => "transpose",
+            Op::Unsqueeze(_) => "unsqueeze",
+            Op::Expand(_) => "expand",
+            Op::Slice { .. } => "slice",
+            Op::Split { .. } => "split",
+            Op::Cat { .. } => "cat",
+            Op::Contiguous => "contiguous",
+            Op::Alias => "alias",
+            Op::Cast(_) => "to",
+            Op::PadLast { .. } => "pad",
+            Op::Arange(_) => "arange",
+            Op::Attention { .. } => "scaled_dot_product_attention",
+            Op::CrossEntropy => "cross_entropy",
+        }
+    }
+}

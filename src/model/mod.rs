@@ -1,0 +1,5 @@
+//! From what a user writes to a graph and a variant.
+
+mod variant;
+
+pub use variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};

@@ -1,0 +1,195 @@
+//! How the model is trained: everything besides the model that decides what a step allocates.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::graph::DType;
+
+/// Which precision the forward and backward pass run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// Everything in float32.
+    #[default]
+    Fp32,
+    /// float32 parameters, `torch.autocast(dtype=float16)` and a `GradScaler`.
+    AmpFp16,
+    /// float32 parameters and `torch.autocast(dtype=bfloat16)`.
+    AmpBf16,
+    /// Parameters and everything else in bfloat16.
+    Bf16,
+    /// Parameters and everything else in float16.
+    Fp16,
+}
+
+impl Precision {
+    /// All of them, in the order in which documentation lists them.
+    pub const ALL: [Precision; 5] = [
+        Precision::Fp32,
+        Precision::AmpFp16,
+        Precision::AmpBf16,
+        Precision::Bf16,
+        Precision::Fp16,
+    ];
+
+    /// What parameters are stored in.
+    pub const fn parameters(self) -> DType {
+        match self {
+            Precision::Fp32 | Precision::AmpFp16 | Precision::AmpBf16 => DType::Float32,
+            Precision::Bf16 => DType::BFloat16,
+            Precision::Fp16 => DType::Float16,
+        }
+    }
+
+    /// What autocast casts to, where there is autocast.
+    pub const fn autocast(self) -> Option<DType> {
+        match self {
+            Precision::AmpFp16 => Some(DType::Float16),
+            Precision::AmpBf16 => Some(DType::BFloat16),
+            Precision::Fp32 | Precision::Bf16 | Precision::Fp16 => None,
+        }
+    }
+
+    /// Its name in requests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::Fp32 => "fp32",
+            Precision::AmpFp16 => "amp_fp16",
+            Precision::AmpBf16 => "amp_bf16",
+            Precision::Bf16 => "bf16",
+            Precision::Fp16 => "fp16",
+        }
+    }
+}
+
+/// Which optimizer updates the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Optimizer {
+    /// `torch.optim.SGD` without momentum.
+    Sgd,
+    /// `torch.optim.SGD` with momentum.
+    SgdMomentum,
+    /// `torch.optim.Adam`.
+    Adam,
+    /// `torch.optim.AdamW`.
+    #[default]
+    Adamw,
+}
+
+impl Optimizer {
+    /// All of them.
+    pub const ALL: [Optimizer; 4] = [
+        Optimizer::Sgd,
+        Optimizer::SgdMomentum,
+        Optimizer::Adam,
+        Optimizer::Adamw,
+    ];
+
+    /// Its name in requests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Optimizer::Sgd => "sgd",
+            Optimizer::SgdMomentum => "sgd_momentum",
+            Optimizer::Adam => "adam",
+            Optimizer::Adamw => "adamw",
+        }
+    }
+}
+
+/// How the optimizer goes through the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerImpl {
+    /// All parameters in a few launches, with temporaries as large as the parameters. PyTorch's default.
+    #[default]
+    Foreach,
+    /// `fused=True`: no temporaries.
+    Fused,
+    /// `foreach=False`: one parameter after the other.
+    ForLoop,
+}
+
+impl OptimizerImpl {
+    /// All of them.
+    pub const ALL: [OptimizerImpl; 3] = [
+        OptimizerImpl::Foreach,
+        OptimizerImpl::Fused,
+        OptimizerImpl::ForLoop,
+    ];
+
+    /// Its name in requests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OptimizerImpl::Foreach => "foreach",
+            OptimizerImpl::Fused => "fused",
+            OptimizerImpl::ForLoop => "for_loop",
+        }
+    }
+}
+
+/// Which modules drop their activations and compute them again in the backward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checkpointing {
+    /// None.
+    #[default]
+    None,
+    /// Every repeated block: see Note [Which blocks are checkpointed] in the compiler.
+    PerBlock,
+    /// Modules whose path matches one of these globs.
+    Modules(Vec<String>),
+}
+
+/// Training or inference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Forward, backward, optimizer.
+    #[default]
+    Train,
+    /// Forward alone, under `no_grad`, in eval mode.
+    Inference,
+}
+
+/// One way of running the model: a step program is compiled for each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Variant {
+    /// Precision of forward and backward.
+    pub precision: Precision,
+    /// Optimizer; not used in inference.
+    pub optimizer: Optimizer,
+    /// How it is implemented.
+    pub optimizer_impl: OptimizerImpl,
+    /// Which activations are recomputed.
+    pub checkpointing: Checkpointing,
+    /// Forward and backward passes for each optimizer step.
+    pub accumulation: u32,
+    /// Training or inference.
+    pub mode: Mode,
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.precision.name())?;
+        if self.mode == Mode::Inference {
+            return f.write_str(" inference");
+        }
+        write!(
+            f,
+            " {} {}",
+            self.optimizer.name(),
+            self.optimizer_impl.name()
+        )?;
+        match &self.checkpointing {
+            Checkpointing::None => {}
+            Checkpointing::PerBlock => f.write_str(" checkpointed per block")?,
+            Checkpointing::Modules(globs) => write!(f, " checkpointed at {}", globs.join(", "))?,
+        }
+        if self.accumulation > 1 {
+            write!(f, " accumulating {}", self.accumulation)?;
+        }
+        Ok(())
+    }
+}

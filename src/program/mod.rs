@@ -1,0 +1,147 @@
+//! The program of a training step: a flat list of allocations, launches and frees.
+//!
+//! It is compiled once for a graph and a variant; sizes are functions of the batch, so one program serves
+//! every batch. It is the common currency between what produces steps (the compiler, recorded traces) and
+//! what runs them (probes, on simulated or real memory).
+
+mod convolution;
+mod kernel;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::graph::{DType, Extent};
+use crate::units::Bytes;
+
+pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
+pub use kernel::{Binary, Call, Initial, Kernel, View};
+
+/// Names an allocation of one program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorId(pub u32);
+
+/// What an allocation is for: the categories of a report.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// Parameters and buffers.
+    Parameters,
+    /// Gradients of parameters.
+    Gradients,
+    /// What the optimizer keeps between steps.
+    OptimizerState,
+    /// What a step of the optimizer takes and gives back.
+    OptimizerScratch,
+    /// The batch.
+    Batch,
+    /// Results of the forward pass, and what it saves for the backward pass.
+    Activations,
+    /// Gradients of activations.
+    ActivationGradients,
+    /// Scratch memory that libraries ask for.
+    Workspace,
+}
+
+impl Category {
+    /// All of them, in the order of reports.
+    pub const ALL: [Category; 8] = [
+        Category::Parameters,
+        Category::Gradients,
+        Category::OptimizerState,
+        Category::OptimizerScratch,
+        Category::Batch,
+        Category::Activations,
+        Category::ActivationGradients,
+        Category::Workspace,
+    ];
+}
+
+/// How large an allocation is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Size {
+    /// So many elements of this type.
+    Elements(Extent, DType),
+    /// The same for every batch.
+    Fixed(Bytes),
+    /// Any function of the batch: scratch buffers whose shape follows from a library's launch rules.
+    /// Zero means that no allocation takes place.
+    Function(SizeFunction),
+    /// Whatever the plan for this convolution wants at this batch.
+    Workspace(ConvolutionShape),
+}
+
+/// A rule for the size of a scratch buffer.
+#[derive(Clone)]
+pub struct SizeFunction {
+    /// The rule's name, for dumps.
+    pub name: &'static str,
+    /// Bytes at a batch size.
+    pub bytes: Arc<dyn Fn(u64) -> u64 + Send + Sync>,
+}
+
+impl std::fmt::Debug for SizeFunction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}(b)", self.name)
+    }
+}
+
+impl PartialEq for SizeFunction {
+    fn eq(&self, other: &SizeFunction) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.bytes, &other.bytes)
+    }
+}
+
+/// An allocation of the program.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tensor {
+    /// How large.
+    pub size: Size,
+    /// What for.
+    pub category: Category,
+    /// Which parameter, input or operation: `layer3.0.conv2.weight`, `layer3.0.bn2 batch_norm`.
+    pub label: Arc<str>,
+}
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Instruction {
+    /// Allocate a tensor.
+    Allocate(TensorId),
+    /// Launch an operation on allocated tensors.
+    Launch(Box<Call>),
+    /// Free a tensor.
+    Free(TensorId),
+}
+
+/// Construction and training steps of one graph under one variant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// All allocations; [`TensorId`] is an index.
+    pub tensors: Vec<Tensor>,
+    /// `model.to("cuda")`.
+    pub construction: Vec<Instruction>,
+    /// The first step: also makes library workspaces and optimizer state.
+    pub first_step: Vec<Instruction>,
+    /// Every later step.
+    pub later_step: Vec<Instruction>,
+}
+
+impl Program {
+    /// The allocation of this name.
+    pub fn tensor(&self, id: TensorId) -> &Tensor {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// Construction and then each of `count` steps.
+    pub fn steps(&self, count: usize) -> impl Iterator<Item = &[Instruction]> {
+        let later = std::iter::repeat_n(&self.later_step, count.saturating_sub(1));
+        std::iter::once(&self.first_step)
+            .take(count)
+            .chain(later)
+            .map(Vec::as_slice)
+    }
+}
