@@ -6,4 +6,5 @@ pub mod jobs;
 pub mod model;
 pub mod probe;
 pub mod program;
+pub mod search;
 pub mod units;
