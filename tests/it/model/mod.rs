@@ -1,6 +1,6 @@
 //! Descriptions of models, against what PyTorch exported.
 
-mod exported;
+pub(crate) mod exported;
 
 use std::path::PathBuf;
 
