@@ -1,5 +1,6 @@
 //! Step programs against recorded PyTorch runs.
 
+mod gradients;
 mod sequence;
 
 use batchfit::compile::compile;
