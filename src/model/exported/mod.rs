@@ -24,6 +24,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use error::ExportedError;
+pub(crate) use error::place;
 
 use crate::graph::Graph;
 use schema::Document;

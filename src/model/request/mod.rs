@@ -2,6 +2,7 @@
 
 mod device;
 mod document;
+mod dtype;
 mod memory_limit;
 mod schema;
 mod source;
@@ -148,7 +149,12 @@ impl Request {
 
     /// The model's forward pass, with what had to be assumed in reading it.
     pub fn lower(&self) -> Result<Lowered, Invalid> {
-        self.model.lower(&self.document.0)
+        let mut lowered = self.model.lower(&self.document.0)?;
+        if self.model.is_exported() {
+            let notes = dtype::compare(&lowered.graph, &self.variants)?;
+            lowered.notes.extend(notes);
+        }
+        Ok(lowered)
     }
 }
 
