@@ -343,7 +343,7 @@ fn makes_only_sizes(node: &Node<'_>) -> bool {
         && node
             .outputs
             .iter()
-            .all(|output| matches!(output, Arg::SymInt(_)))
+            .all(|output| matches!(output, Arg::SymInt(_) | Arg::Symbolic))
 }
 
 fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, Failure> {

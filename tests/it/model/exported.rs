@@ -338,3 +338,22 @@ fn later_calls_of_a_module_are_calls_of_their_own() {
         .count();
     assert_eq!(calls, 2);
 }
+
+#[test]
+fn a_model_that_computes_its_own_loss_keeps_its_paths() {
+    let sketch = Sketch::new()
+        .parameter("p_table", "model.table.weight", &[16, 8])
+        .parameter("p_head", "lm_head.weight", &[16, 8])
+        .batch("y", LONG, &[-1, 4]);
+
+    let exported = language_model(sketch, "p_table", "p_head").read();
+
+    assert_eq!(paths(&exported), ["model.table.weight", "lm_head.weight"]);
+    let modules: Vec<&str> = exported
+        .graph
+        .modules
+        .iter()
+        .map(|module| module.path.as_str())
+        .collect();
+    assert_eq!(modules, ["", "model"]);
+}
