@@ -1,5 +1,7 @@
 //! From a request to its answer.
 
+mod engine;
 mod result;
 
+pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, check_device};
 pub use result::{Environment, FitResult, ProbeSummary, Recommendation, VariantResult};
