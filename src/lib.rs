@@ -1,4 +1,6 @@
 //! batchfit: the largest batch that fits a GPU safely.
+pub mod alloc;
+pub mod cli;
 pub mod compile;
 pub mod device;
 pub mod graph;
@@ -6,4 +8,7 @@ pub mod jobs;
 pub mod model;
 pub mod probe;
 pub mod program;
+pub mod report;
+pub mod search;
 pub mod units;
+pub mod worker;
