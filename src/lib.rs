@@ -1,14 +1,26 @@
 //! batchfit: the largest batch that fits a GPU safely.
-pub mod alloc;
-pub mod cli;
-pub mod compile;
-pub mod device;
-pub mod graph;
-pub mod jobs;
-pub mod model;
-pub mod probe;
-pub mod program;
-pub mod report;
-pub mod search;
 pub mod units;
+
+pub mod graph;
+
+pub mod model;
+
+pub mod program;
+
+pub mod compile;
+
+pub mod alloc;
+
+pub mod device;
+
+pub mod probe;
+
+pub mod search;
+
 pub mod worker;
+
+pub mod jobs;
+
+pub mod report;
+
+pub mod cli;
