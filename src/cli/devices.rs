@@ -3,11 +3,11 @@
 use super::arguments::Devices;
 use super::trouble::Trouble;
 use super::{Outcome, output};
-use crate::jobs::FitEngine;
+use crate::jobs::{Engine as _, FitEngine};
 use crate::report;
 
 pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
-    let devices: Vec<crate::jobs::DeviceSummary> = Vec::new(); engine()?;
+    let devices = engine()?.devices();
     if arguments.json {
         output::json(&serde_json::json!({ "items": devices, "next": null }))?;
     } else {

@@ -4,31 +4,27 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use serde_json::{Value, json};
-
 use super::arguments;
 use super::trouble::Trouble;
-use crate::model::Request;
+use crate::device::sim;
+use crate::model::{Request, RequestDocument};
 
-/// Reads the request with whatever flags put in its place.
+/// Reads the request, with what the flags put in the place of its fields.
 pub(super) fn read(question: &arguments::Question) -> Result<Request, Trouble> {
     let text = read_bytes(&question.request)?;
-    let mut document: Value =
-        serde_json::from_slice(&text).map_err(|error| Trouble::NotJson {
-            path: question.request.clone(),
-            detail: error.to_string(),
-        })?;
-    if let Value::Object(fields) = &mut document {
-        if let Some(device) = &question.device {
-            fields.insert("device".to_owned(), json!(device));
-        }
-        if let Some(limit) = &question.memory_limit {
-            let bytes = limit.parse::<u64>().ok();
-            let limit = bytes.map_or_else(|| json!(limit), |bytes| json!(bytes));
-            fields.insert("memory_limit".to_owned(), limit);
-        }
+    let mut document = RequestDocument::from_json(&text).map_err(Trouble::Invalid)?;
+    if let Some(device) = &question.device {
+        document.set("device", device.as_str());
     }
-    Request::parse(document).map_err(Trouble::Invalid)
+    if let Some(limit) = &question.memory_limit {
+        document.set("memory_limit", limit.as_str());
+    }
+    let known_sims = sim::names();
+    match &question.model {
+        None => Request::parse(document, &known_sims),
+        Some(file) => Request::parse_with_model(document, &read_bytes(file)?, &known_sims),
+    }
+    .map_err(Trouble::Invalid)
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>, Trouble> {

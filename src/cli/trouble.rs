@@ -18,14 +18,6 @@ pub(super) enum Trouble {
         /// What the system said.
         source: io::Error,
     },
-    /// A file is no JSON.
-    #[error("{} is not JSON: {detail}", path.display())]
-    NotJson {
-        /// Which file.
-        path: PathBuf,
-        /// Where and why.
-        detail: String,
-    },
     /// The request is wrong.
     #[error("{0}")]
     Invalid(Invalid),
@@ -52,7 +44,6 @@ impl Trouble {
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             Trouble::Unreadable { .. }
-            | Trouble::NotJson { .. }
             | Trouble::Invalid(_)
             | Trouble::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
             Trouble::Engine(

@@ -2,9 +2,9 @@
 
 use std::io;
 
+use super::Outcome;
 use super::arguments::Worker;
 use super::trouble::Trouble;
-use super::Outcome;
 use crate::worker::{self, Bench};
 
 pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
@@ -12,9 +12,7 @@ pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
     // Not locked: a planned or real panic must still be able to write.
     let output = io::stdout();
     match arguments.misbehave {
-        Some(plan) => {
-            worker::run_misbehaving(plan, arguments.once.as_deref(), &mut input, output)
-        }
+        Some(plan) => worker::run_misbehaving(plan, arguments.once.as_deref(), &mut input, output),
         None => worker::run(&mut Bench::default(), &mut input, output),
     }
     .map(|()| Outcome::Answered)

@@ -4,10 +4,7 @@ use crate::program::{Call, Convolution};
 use crate::units::Bytes;
 
 pub mod cuda;
-mod name;
 pub mod sim;
-
-pub use name::{DeviceName, UnknownDevice, simulated_names};
 
 /// What the rules for library scratch memory need to know of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

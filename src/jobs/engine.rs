@@ -15,7 +15,7 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// Cheap: it decides the status of a `POST`. By default it asks `devices`.
     fn check(&self, request: &Request) -> Result<(), EngineError> {
-        check_device(&request.device().to_string(), &self.devices())
+        check_device(&request.device.to_string(), &self.devices())
     }
 
     /// Finds the largest batch. Calls `progress` as it learns, and returns `Cancelled` soon after
@@ -121,7 +121,10 @@ pub fn check_device(device: &str, known: &[DeviceSummary]) -> Result<(), EngineE
     if known.iter().filter(asked).any(|summary| summary.available) {
         return Ok(());
     }
-    let missing = known.iter().filter(asked).find_map(|summary| summary.missing.clone());
+    let missing = known
+        .iter()
+        .filter(asked)
+        .find_map(|summary| summary.missing.clone());
     Err(EngineError::DeviceUnavailable {
         device: device.to_owned(),
         missing: missing.unwrap_or_else(|| "there is no such device on this machine".to_owned()),

@@ -58,11 +58,7 @@ fn advice(best: &Recommendation) -> String {
         );
     }
     if best.global_batch != best.micro_batch {
-        let _ = write!(
-            advice,
-            ": {} samples per optimizer step",
-            best.global_batch
-        );
+        let _ = write!(advice, ": {} samples per optimizer step", best.global_batch);
     }
     if best.shortfall > 0 {
         let _ = write!(advice, ", {} fewer than asked for", best.shortfall);

@@ -10,9 +10,7 @@ use std::{fs, process, thread};
 use crate::probe::{Evidence, ProbeReport, Verdict};
 
 use super::child::{Lines, Outbox, Workbench, answer_all};
-use super::protocol::{
-    Answer, Gpu, LONGEST_ANSWER, Opening, ProbeOrder, Ready, Refusal, VERSION,
-};
+use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Opening, ProbeOrder, Ready, Refusal, VERSION};
 
 /// The largest batch that fits in a rehearsal.
 const LARGEST: u64 = 64;

@@ -9,6 +9,7 @@ mod child;
 mod line;
 mod loss;
 mod misbehave;
+mod programs;
 pub mod protocol;
 mod supervisor;
 
@@ -16,5 +17,6 @@ pub use bench::Bench;
 pub use child::{Workbench, run};
 pub use loss::{Activity, Loss, WorkerError};
 pub use misbehave::{Misbehaviour, run_misbehaving};
+pub use programs::Programs;
 pub use protocol::{Gpu, Opening, ProbeOrder, Ready, Refusal};
 pub use supervisor::{Deadlines, Launch, Supervisor};

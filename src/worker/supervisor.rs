@@ -17,9 +17,7 @@ use crate::probe::ProbeReport;
 
 use super::line::{self, Line};
 use super::loss::{Activity, Loss, WorkerError, excerpt};
-use super::protocol::{
-    Answer, Gpu, LONGEST_ANSWER, Opening, Order, ProbeOrder, Ready, VERSION,
-};
+use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Opening, Order, ProbeOrder, Ready, VERSION};
 
 /// How often a wait looks whether somebody asked to stop.
 const GLANCE: Duration = Duration::from_millis(20);

@@ -8,3 +8,4 @@ mod alloc;
 mod compile;
 mod model;
 mod properties;
+mod worker;

@@ -101,7 +101,7 @@ pub(super) fn recommend(
     let deciding = benches.deciding();
     let accumulation = micro_steps(deciding, plan.accumulation_steps);
     let limit = deciding.limit();
-    let report = deciding.probe_accumulating(accumulation, plan.micro_batch)?;
+    let report = deciding.probe_in_full(accumulation, plan.micro_batch)?;
     let step_ms = step_ms(report);
     let micro_step_ms = step_ms.map(|ms| ms / f64::from(accumulation));
     for note in &report.notes {
@@ -129,16 +129,22 @@ pub(super) fn recommend(
     })
 }
 
-fn headroom(
-    calm: u64,
-    evidence: Evidence,
-    bench: &mut Bench<'_>,
-) -> Result<Kept, EngineError> {
+/// The largest batch that leaves headroom: the largest calm one, where it also fits below the headroom.
+fn headroom(calm: u64, evidence: Evidence, bench: &mut Bench<'_>) -> Result<Kept, EngineError> {
     let slope = MemorySlope {
         limit: bench.limit(),
         per_sample: per_sample(calm, bench)?,
     };
-    Ok(keep_headroom(calm, slope, evidence, PREDICTION_ERROR))
+    let kept = keep_headroom(calm, slope, evidence, PREDICTION_ERROR);
+    if kept.headroom == Bytes::ZERO {
+        return Ok(kept);
+    }
+    let tighter = slope.limit.saturating_sub(kept.headroom);
+    let leaves_room = bench.probe_within(tighter, calm)?.verdict == Verdict::Fits;
+    Ok(Kept {
+        batch: if leaves_room { calm } else { kept.batch },
+        ..kept
+    })
 }
 
 /// How much the peak grows with a sample, around the largest batch.
@@ -234,7 +240,8 @@ fn nothing_fits(
 ) -> Result<Recommendation, EngineError> {
     let limit = benches.deciding().limit();
     let missing = missing(benches.simulated)?;
-    let report = benches.deciding().probe(1)?;
+    let deciding = benches.deciding();
+    let report = deciding.probe_in_full(deciding.variant().accumulation, 1)?;
     Ok(Recommendation {
         micro_batch: 0,
         accumulation_steps: 0,
@@ -274,20 +281,17 @@ fn missing(bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
 }
 
 /// What keeps the batch from being larger, by name.
-fn limited_by(
-    calm: u64,
-    at_ceiling: bool,
-    bench: &mut Bench<'_>,
-) -> Result<String, EngineError> {
+fn limited_by(calm: u64, at_ceiling: bool, bench: &mut Bench<'_>) -> Result<String, EngineError> {
     if at_ceiling {
         return Ok(format!("nothing: batches above {calm} are not tried"));
     }
     let accumulation = bench.variant().accumulation;
-    let next = match bench.seen(accumulation, calm + 1) {
-        Some(report) => report,
-        None => bench.probe(calm)?,
+    // A real probe above the maximum is not worth its time for a name alone.
+    let named = match (bench.evidence(), bench.seen(accumulation, calm + 1)) {
+        (Evidence::Probed, None) => calm,
+        (Evidence::Probed, Some(_)) | (Evidence::Simulated, _) => calm + 1,
     };
-    Ok(described(next))
+    bench.probe_in_full(accumulation, named).map(described)
 }
 
 /// What a peak was mostly made of, and what did not fit on top of it.

@@ -1,6 +1,8 @@
 //! All variants of a request, ranked.
 
-use crate::jobs::{EngineError, Environment, FitResult, ProbeSummary, Recommendation, VariantResult};
+use crate::jobs::{
+    EngineError, Environment, FitResult, ProbeSummary, Recommendation, VariantResult,
+};
 use crate::model::Variant;
 use crate::search::{Standing, rank};
 use crate::units::Bytes;
@@ -120,9 +122,7 @@ fn recommended<'b>(
 ) -> Result<Recommendation, EngineError> {
     let maxima = match (&mut real, question.method) {
         (None, _) => maxima::simulate(simulated)?,
-        (Some(real), Method::SimulateFirst) => {
-            maxima::confirm(maxima::simulate(simulated)?, real)?
-        }
+        (Some(real), Method::SimulateFirst) => maxima::confirm(maxima::simulate(simulated)?, real)?,
         (Some(real), Method::ProbesAlone) => maxima::probe(real)?,
     };
     let benches = Benches { simulated, real };

@@ -36,8 +36,8 @@ pub(super) fn simulate(bench: &mut Bench<'_>) -> Result<Maxima, EngineError> {
 /// Has real probes confirm what was simulated, or find out what is true instead.
 pub(super) fn confirm(simulated: Maxima, real: &mut Bench<'_>) -> Result<Maxima, EngineError> {
     let prediction = simulated.prediction;
-    let mut calm = Search::confirming(prediction, MAX_BATCH, CONFIRMATIONS)
-        .only(Goal::FinishWithoutRetries);
+    let mut calm =
+        Search::confirming(prediction, MAX_BATCH, CONFIRMATIONS).only(Goal::FinishWithoutRetries);
     drive(&mut calm, real)?;
     if calm.agreement(Goal::FinishWithoutRetries) == Agreement::Agrees {
         return Ok(Maxima {

@@ -2,9 +2,12 @@
 
 mod advice;
 mod answer;
+mod devices;
 mod engine;
+mod gpu;
 mod maxima;
 mod prober;
+mod simulator;
 mod watch;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::jobs::EngineError;
 use crate::model::Variant;
-use crate::probe::{Evidence, ProbeReport, Verdict};
+use crate::probe::{Detail, Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
 use super::watch::Watch;
@@ -26,6 +26,7 @@ pub(super) trait Prober {
         variant: &Variant,
         batch: u64,
         limit: Bytes,
+        detail: Detail,
     ) -> Result<Probed, EngineError>;
 
     /// Whether its kernels run.
@@ -92,6 +93,30 @@ impl<'a> Bench<'a> {
         accumulation: u32,
         batch: u64,
     ) -> Result<&ProbeReport, EngineError> {
+        self.run(accumulation, batch, Detail::Verdict)
+    }
+
+    /// The same with what the peak was made of.
+    pub(super) fn probe_in_full(
+        &mut self,
+        accumulation: u32,
+        batch: u64,
+    ) -> Result<&ProbeReport, EngineError> {
+        let key = (accumulation, batch);
+        // A real probe is always written down in full, because it takes seconds anyway.
+        let is_brief = |probed: &Probed| probed.report.at_peak.is_empty();
+        if self.evidence() == Evidence::Simulated && self.seen.get(&key).is_some_and(is_brief) {
+            self.seen.remove(&key);
+        }
+        self.run(accumulation, batch, Detail::Full)
+    }
+
+    fn run(
+        &mut self,
+        accumulation: u32,
+        batch: u64,
+        detail: Detail,
+    ) -> Result<&ProbeReport, EngineError> {
         let key = (accumulation, batch);
         if !self.seen.contains_key(&key) {
             let note = match self.prober.evidence() {
@@ -104,7 +129,7 @@ impl<'a> Bench<'a> {
                 accumulation,
                 ..self.variant.clone()
             };
-            let probed = self.prober.probe(&variant, batch, self.limit)?;
+            let probed = self.prober.probe(&variant, batch, self.limit, detail)?;
             self.watch.after();
             if probed.report.verdict == Verdict::Failed {
                 return Err(self.failed(&probed.report));
@@ -122,9 +147,11 @@ impl<'a> Bench<'a> {
     ) -> Result<ProbeReport, EngineError> {
         self.watch.before(
             batch,
-            &format!("{}: looking for what is missing", self.variant),
+            &format!("{}: simulating batch {batch} within {limit}", self.variant),
         )?;
-        let probed = self.prober.probe(&self.variant, batch, limit)?;
+        let probed = self
+            .prober
+            .probe(&self.variant, batch, limit, Detail::Verdict)?;
         self.watch.after();
         Ok(probed.report)
     }
@@ -141,9 +168,8 @@ impl<'a> Bench<'a> {
 
     /// The report of a probe that was run with this many micro-steps.
     pub(super) fn seen(&self, accumulation: u32, batch: u64) -> Option<&ProbeReport> {
-        self.seen
-            .get(&(accumulation, batch))
-            .map(|probed| &probed.report)
+        let probed = self.seen.get(&(accumulation, batch));
+        probed.map(|probed| &probed.report)
     }
 
     /// All probes run, in the order of their batches.

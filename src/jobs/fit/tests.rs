@@ -8,7 +8,7 @@ use super::prober::{Probed, Prober};
 use super::watch::Watch;
 use crate::jobs::{EngineError, Environment, FitResult};
 use crate::model::{Optimizer, Variant};
-use crate::probe::{CategoryBytes, Evidence, ProbeReport, StepMemory, Verdict};
+use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, StepMemory, Verdict};
 use crate::program::Category;
 use crate::units::Bytes;
 
@@ -51,10 +51,19 @@ impl Prober for Script {
         variant: &Variant,
         batch: u64,
         limit: Bytes,
+        _detail: Detail,
     ) -> Result<Probed, EngineError> {
         self.asked.push((variant.accumulation, batch));
-        let state = if variant.optimizer == Optimizer::Sgd { 0 } else { 200 };
-        let extra = if variant.accumulation > 1 { self.accumulating } else { 0 };
+        let state = if variant.optimizer == Optimizer::Sgd {
+            0
+        } else {
+            200
+        };
+        let extra = if variant.accumulation > 1 {
+            self.accumulating
+        } else {
+            0
+        };
         let needed = (self.fixed + state + extra + self.per_sample * batch) * MIB;
         let verdict = if needed > limit.0 || self.holes.contains(&batch) {
             Verdict::OutOfMemory
@@ -152,23 +161,37 @@ fn fit(question: &Question, simulated: &mut Script, real: Option<&mut Script>) -
 fn a_simulated_answer_keeps_headroom_below_the_largest_calm_batch() {
     let found = fit(&question(), &mut Script::new(Evidence::Simulated), None).recommendation;
 
-    assert_eq!((found.max_batch, found.max_batch_without_retries), (110, 100));
+    assert_eq!(
+        (found.max_batch, found.max_batch_without_retries),
+        (110, 100)
+    );
     // One per cent of 1200 MiB is 12 MiB, two samples.
     assert_eq!(found.micro_batch, 98);
     assert_eq!(found.evidence, Evidence::Simulated);
     assert_eq!(found.headroom_bytes, 120 * MIB);
-    assert!(found.limited_by.starts_with("activations (100% of the peak); batch 101 runs"));
+    assert!(
+        found
+            .limited_by
+            .starts_with("activations (100% of the peak); batch 101 runs")
+    );
 }
 
 #[test]
 fn two_real_probes_confirm_a_right_simulation() {
     let mut real = Script::new(Evidence::Probed);
 
-    let found = fit(&question(), &mut Script::new(Evidence::Simulated), Some(&mut real));
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
 
     assert_eq!(real.asked, [(1, 100), (1, 101)]);
     let best = found.recommendation;
-    assert_eq!((best.micro_batch, best.max_batch_without_retries), (100, 100));
+    assert_eq!(
+        (best.micro_batch, best.max_batch_without_retries),
+        (100, 100)
+    );
     assert_eq!(best.evidence, Evidence::Probed);
     assert_eq!(best.step_ms, Some(100.0));
     assert_eq!(best.samples_per_second, Some(1000.0));
@@ -184,7 +207,11 @@ fn where_the_gpu_disagrees_it_is_right() {
     let mut real = Script::new(Evidence::Probed);
     real.fixed = 180;
 
-    let found = fit(&question(), &mut Script::new(Evidence::Simulated), Some(&mut real));
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
 
     let best = found.recommendation;
     assert_eq!((best.max_batch, best.max_batch_without_retries), (102, 92));
@@ -197,11 +224,20 @@ fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
     let mut real = Script::new(Evidence::Probed);
     real.breaks_at = Some(100);
 
-    let found = fit(&question(), &mut Script::new(Evidence::Simulated), Some(&mut real));
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
 
     let best = found.recommendation;
     assert_eq!((best.micro_batch, best.evidence), (98, Evidence::Simulated));
-    assert!(best.notes.last().unwrap().contains("probes on the GPU failed: batch 100"));
+    assert!(
+        best.notes
+            .last()
+            .unwrap()
+            .contains("probes on the GPU failed: batch 100")
+    );
 }
 
 #[test]
@@ -215,7 +251,10 @@ fn real_probes_alone_find_the_same() {
 
     let found = fit(&question, &mut simulated, Some(&mut real)).recommendation;
 
-    assert_eq!((found.max_batch, found.max_batch_without_retries), (110, 100));
+    assert_eq!(
+        (found.max_batch, found.max_batch_without_retries),
+        (110, 100)
+    );
     assert!(simulated.asked.is_empty());
 }
 
@@ -264,20 +303,32 @@ fn nothing_fits_says_how_much_is_missing() {
     assert_eq!((found.micro_batch, found.max_batch), (0, 0));
     // 1410 MiB and the 100 that would be had with retries only.
     let missing = Bytes(found.missing_bytes.unwrap());
-    assert!(missing >= Bytes::mib(210) && missing < Bytes::mib(213), "{missing}");
+    assert!(
+        missing >= Bytes::mib(210) && missing < Bytes::mib(213),
+        "{missing}"
+    );
     assert!(found.limited_by.ends_with("batch 1: conv1 wants 10 MiB"));
 }
 
 #[test]
 fn variants_are_ranked_and_their_probes_keep_the_request_order() {
     let mut question = question();
-    question.variants = vec![Variant { accumulation: 1, ..Variant::default() }, sgd()];
+    question.variants = vec![
+        Variant {
+            accumulation: 1,
+            ..Variant::default()
+        },
+        sgd(),
+    ];
 
     let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
 
     assert_eq!(found.variants[0].training.optimizer, Optimizer::Sgd);
     assert_eq!(found.recommendation, found.variants[0].recommendation);
-    assert_eq!(found.variants[1].recommendation.max_batch_without_retries, 80);
+    assert_eq!(
+        found.variants[1].recommendation.max_batch_without_retries,
+        80
+    );
     assert_eq!(found.probes[0].variant, 0);
 }
 

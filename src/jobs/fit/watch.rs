@@ -38,8 +38,4 @@ impl<'a> Watch<'a> {
     pub(super) fn after(&self) {
         self.probes.set(self.probes.get() + 1);
     }
-
-    pub(super) fn cancel(&self) -> &'a AtomicBool {
-        self.cancel
-    }
 }
