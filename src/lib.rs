@@ -1,4 +1,6 @@
 //! batchfit: the largest batch that fits a GPU safely.
+pub mod alloc;
+pub mod compile;
 pub mod device;
 pub mod graph;
 pub mod jobs;

@@ -1,0 +1,2 @@
+//! Step programs against recorded PyTorch runs.
+mod sequence;

@@ -1,0 +1,3 @@
+//! What holds after any sequence of steps.
+
+mod alloc;
