@@ -1,10 +1,20 @@
 //! batchfit: the largest batch that fits a GPU safely.
-pub mod alloc;
-pub mod compile;
-pub mod device;
-pub mod graph;
-pub mod jobs;
-pub mod model;
-pub mod probe;
-pub mod program;
 pub mod units;
+
+pub mod graph;
+
+pub mod model;
+
+pub mod program;
+
+pub mod compile;
+
+pub mod alloc;
+
+pub mod device;
+
+pub mod probe;
+
+pub mod search;
+
+pub mod jobs;

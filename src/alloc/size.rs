@@ -53,7 +53,7 @@ pub const fn segment_size(rounded: Bytes) -> Bytes {
     reason = "PyTorch truncates the product to an integer; a negative fraction saturates to zero"
 )]
 pub fn limit_of_fraction(fraction: f64, total: Bytes) -> Option<Bytes> {
-    (fraction < 1.0).then(|| Bytes((fraction * total.0 as f64) as u64))
+    (fraction < 1.0).then_some(Bytes((fraction * total.0 as f64) as u64))
 }
 
 const fn round_up(size: Bytes, step: Bytes) -> Bytes {

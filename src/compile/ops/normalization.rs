@@ -73,13 +73,7 @@ impl Eager {
         draft.save(self, "running_var", running_var)?;
         draft.save(self, "weight", weight)?;
         let y = self.empty(&x.shape, x.dtype);
-        let inputs = [
-            &**x,
-            &**weight,
-            &**bias,
-            &**running_mean,
-            &**running_var,
-        ];
+        let inputs = [&**x, &**weight, &**bias, &**running_mean, &**running_var];
         self.launch(Kernel::BatchNormInference { eps }, &inputs, &[&y]);
         let [y] = draft.finish(self, [y], |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {

@@ -6,7 +6,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use batchfit::alloc::{
-    Address, CachingAllocator, Event, Full, SegmentSource, Settings, limit_of_fraction,
+    Address, CachingAllocator, Event, Full, SegmentSource, Settings, SimulatedMemory,
+    limit_of_fraction,
 };
 use batchfit::units::Bytes;
 use flate2::read::GzDecoder;
@@ -23,6 +24,12 @@ struct Header {
     /// Absent when the first step did not finish.
     peak_allocated: Option<u64>,
     peak_reserved: Option<u64>,
+}
+
+impl Header {
+    fn peaks(&self) -> [Option<u64>; 2] {
+        [self.peak_allocated, self.peak_reserved]
+    }
 }
 
 /// Gives out the segments that were recorded, in their order.
@@ -92,18 +99,25 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// Repeats the requests among `recorded`: `alloc`, `free_requested` and, as far as it is known, `oom`.
-fn replay(header: &Header, recorded: &[Event]) -> CachingAllocator<RecordedSegments, Vec<Event>> {
+fn recorded_segments(recorded: &[Event]) -> RecordedSegments {
     let segments = recorded.iter().filter_map(|event| match *event {
         Event::SegmentAlloc { address, size } => Some((address, size)),
         _ => None,
     });
+    RecordedSegments(segments.collect())
+}
+
+/// Repeats the requests among `recorded`: `alloc`, `free_requested` and, as far as it is known, `oom`.
+fn replay<S: SegmentSource>(
+    source: S,
+    header: &Header,
+    recorded: &[Event],
+) -> CachingAllocator<S, Vec<Event>> {
     let settings: Settings = header.alloc_conf.parse().unwrap();
     let limit = limit_of_fraction(
         header.limit as f64 / header.total as f64,
         Bytes(header.total),
     );
-    let source = RecordedSegments(segments.collect());
     let mut allocator = CachingAllocator::observed(source, settings, limit, Vec::new());
     let mut live = HashMap::new();
     for event in recorded {
@@ -136,7 +150,7 @@ fn recorded_traces_come_back_event_for_event() {
         let name = path.file_name().unwrap().to_string_lossy();
         let (header, recorded) = read(&path);
 
-        let allocator = replay(&header, &recorded);
+        let allocator = replay(recorded_segments(&recorded), &header, &recorded);
 
         let replayed = allocator.observer();
         let equal = recorded
@@ -144,28 +158,40 @@ fn recorded_traces_come_back_event_for_event() {
             .zip(replayed)
             .take_while(|(a, b)| a == b)
             .count();
-        println!(
-            "{name}: {equal} of {} events equal, {} replayed",
-            recorded.len(),
-            replayed.len()
-        );
         assert!(
             equal == recorded.len() && equal == replayed.len(),
-            "{name}: event {equal} is {:?} and was {:?}",
+            "{name}: event {equal} of {} is {:?} and was {:?}",
+            recorded.len(),
             replayed.get(equal).map(ToString::to_string),
             recorded.get(equal).map(ToString::to_string),
         );
         let stats = allocator.stats();
         assert_eq!(stats.num_alloc_retries, header.retries, "{name}: retries");
         assert_eq!(stats.num_ooms, header.ooms, "{name}: refusals");
-        if let (true, Some(allocated), Some(reserved)) =
-            (header.ok, header.peak_allocated, header.peak_reserved)
-        {
-            assert_eq!(
-                (stats.peak_allocated(), stats.peak_reserved()),
-                (Bytes(allocated), Bytes(reserved)),
-                "{name}: peaks"
-            );
+        if header.ok {
+            assert_eq!(peaks(&allocator), header.peaks(), "{name}: peaks");
         }
     }
+}
+
+/// Where segments lie decides which of several blocks of a size is used first, no more: the peaks and
+/// the retries of these traces come out the same with made-up addresses.
+#[test]
+fn simulated_placement_gives_the_recorded_peaks() {
+    for path in traces() {
+        let name = path.file_name().unwrap().to_string_lossy();
+        let (header, recorded) = read(&path);
+
+        let memory = SimulatedMemory::new(Bytes(header.total));
+        let allocator = replay(memory, &header, &recorded);
+
+        let stats = allocator.stats();
+        assert_eq!(peaks(&allocator), header.peaks(), "{name}: peaks");
+        assert_eq!(stats.num_alloc_retries, header.retries, "{name}: retries");
+    }
+}
+
+fn peaks<S: SegmentSource>(allocator: &CachingAllocator<S, Vec<Event>>) -> [Option<u64>; 2] {
+    let stats = allocator.stats();
+    [stats.peak_allocated(), stats.peak_reserved()].map(|peak| Some(peak.0))
 }

@@ -38,7 +38,7 @@ fn play(text: &str) -> String {
         writeln!(out, "{line}").unwrap();
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            [] | ["#", ..] => continue,
+            [] | ["#", ..] => {}
             ["capacity", size] => capacity = bytes(size),
             ["limit", size] => limit = Some(bytes(size)),
             _ => stage
