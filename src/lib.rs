@@ -17,4 +17,8 @@ pub mod probe;
 
 pub mod search;
 
+pub mod store;
+
 pub mod jobs;
+
+pub mod http;

@@ -6,5 +6,7 @@
 
 mod alloc;
 mod compile;
+mod http;
+mod layering;
 mod model;
 mod properties;
