@@ -19,8 +19,12 @@ pub mod search;
 
 pub mod worker;
 
+pub mod store;
+
 pub mod jobs;
 
 pub mod report;
+
+pub mod http;
 
 pub mod cli;

@@ -6,16 +6,29 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::FitResult;
-use crate::model::{Invalid, Request};
+use crate::model::{DeviceChoice, Invalid, Request};
 use crate::probe::ProbeReport;
 
 /// Answers requests. Every method blocks: call it from a blocking thread.
 pub trait Engine: Send + Sync + 'static {
-    /// Says what can be told without running anything: that the device exists.
-    ///
-    /// Cheap: it decides the status of a `POST`. By default it asks `devices`.
+    /// The names that may follow `sim:` in a request. Asked once, when the server starts.
+    fn simulated(&self) -> Vec<String> {
+        let devices = self.devices();
+        let names = devices
+            .iter()
+            .filter_map(|summary| summary.device.strip_prefix("sim:"));
+        names.map(str::to_owned).collect()
+    }
+
+    /// Says whether the request's device is here, before anything is queued.
     fn check(&self, request: &Request) -> Result<(), EngineError> {
-        check_device(&request.device.to_string(), &self.devices())
+        match &request.device {
+            // A request with an unknown name would not have been read.
+            DeviceChoice::Sim(_) => Ok(()),
+            DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
+                check_device(&request.device.to_string(), &self.devices())
+            }
+        }
     }
 
     /// Finds the largest batch. Calls `progress` as it learns, and returns `Cancelled` soon after

@@ -6,6 +6,8 @@
 
 mod alloc;
 mod compile;
+mod http;
+mod layering;
 mod model;
 mod properties;
 mod worker;
