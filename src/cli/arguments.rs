@@ -33,6 +33,12 @@ pub(super) enum Command {
     Probe(Probe),
     /// List the GPUs of this machine and the cards that can be simulated.
     Devices(Devices),
+    /// List the models that have a name.
+    Presets(Presets),
+    /// Answer requests over HTTP until SIGTERM or Ctrl-C.
+    Serve(Serve),
+    /// Print the description of the HTTP API as YAML.
+    Openapi,
     /// Own a GPU for a parent process; started by batchfit itself.
     #[command(hide = true)]
     Worker(Worker),
@@ -88,7 +94,7 @@ pub(super) struct Fit {
     /// Print the JSON document of `GET /v1/fits/{id}` and nothing else.
     #[arg(long)]
     pub(super) json: bool,
-    /// Where answers are kept; left out of the way when it cannot be written.
+    /// Where the answer is stored; without effect when that cannot be written.
     #[arg(
         long,
         env = "BATCHFIT_DATABASE",
@@ -116,6 +122,33 @@ pub(super) struct Devices {
     /// Print the JSON document of `GET /v1/devices` and nothing else.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Presets {
+    /// Print the JSON document of `GET /v1/presets` and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    /// Where to listen.
+    #[arg(
+        long,
+        env = "BATCHFIT_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
+    pub(super) listen: String,
+    /// Where fits and answers are kept.
+    #[arg(
+        long,
+        env = "BATCHFIT_DATABASE",
+        value_name = "URL",
+        default_value = "sqlite:batchfit.db"
+    )]
+    pub(super) database: String,
 }
 
 #[derive(Debug, Args)]

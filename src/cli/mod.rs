@@ -8,8 +8,10 @@ mod arguments;
 mod devices;
 mod fit;
 mod output;
+mod presets;
 mod probe;
 mod question;
+mod serve;
 mod trouble;
 mod worker;
 
@@ -20,6 +22,8 @@ use tracing_subscriber::EnvFilter;
 
 use arguments::{Arguments, Command};
 use trouble::Trouble;
+
+use crate::http;
 
 /// What a command that did its work tells the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,16 +51,26 @@ pub fn run() -> ExitCode {
         Command::Fit(arguments) => (arguments.json, fit::run(&arguments)),
         Command::Probe(arguments) => (arguments.json, probe::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
+        Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
+        Command::Serve(arguments) => (false, serve::run(&arguments)),
+        Command::Openapi => (false, openapi()),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
     };
     match outcome {
         Ok(outcome) => outcome.into(),
         Err(Trouble::ReaderGone) => ExitCode::SUCCESS,
         Err(trouble) => {
-            trouble.tell(json);
-            trouble.exit_code()
+            let code = trouble.exit_code();
+            output::problem(&trouble.into_problem(), json);
+            code
         }
     }
+}
+
+/// `batchfit openapi`.
+fn openapi() -> Result<Outcome, Trouble> {
+    output::text(&http::openapi_yaml())?;
+    Ok(Outcome::Answered)
 }
 
 /// stdout belongs to answers and to the worker's protocol.

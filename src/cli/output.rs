@@ -1,10 +1,11 @@
-//! The only place that writes to stdout.
+//! The only place that writes answers to stdout and problems to stderr.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
 use super::trouble::Trouble;
+use crate::http::Problem;
 
 /// Prints text that ends in a line break.
 pub(super) fn text(text: &str) -> Result<(), Trouble> {
@@ -21,4 +22,15 @@ pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
     text(&line)
+}
+
+/// Prints why there is no answer to stderr: as the service's problem document, or for a person.
+pub(super) fn problem(problem: &Problem, json: bool) {
+    let text = if json {
+        serde_json::to_string_pretty(problem).expect("problems have string keys")
+    } else {
+        format!("error: {}", problem.detail)
+    };
+    // There is nobody left to tell that stderr is gone.
+    let _ = writeln!(io::stderr(), "{text}");
 }

@@ -4,14 +4,14 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::jobs::EngineError;
+use crate::http::{Code, Problem};
+use crate::jobs::{EngineError, JobError};
 use crate::model::Invalid;
 
 /// Why a command has no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 pub(super) enum Trouble {
     /// A file cannot be read.
-    #[error("could not read {}: {source}", path.display())]
     Unreadable {
         /// Which file.
         path: PathBuf,
@@ -19,16 +19,12 @@ pub(super) enum Trouble {
         source: io::Error,
     },
     /// The request is wrong.
-    #[error("{0}")]
     Invalid(Invalid),
     /// There is no answer to the request.
-    #[error("{0}")]
     Engine(EngineError),
     /// Whoever read stdout has stopped reading: not an error.
-    #[error("nobody reads the answer")]
     ReaderGone,
     /// Anything that is neither the user's fault nor a device's.
-    #[error("{0:#}")]
     Broken(anyhow::Error),
 }
 
@@ -54,8 +50,18 @@ impl Trouble {
         }
     }
 
-    /// Writes the trouble to stderr: a problem document with `--json`, else a sentence.
-    pub(super) fn tell(&self, _json: bool) {
-        eprintln!("error: {self}");
+    /// The same problem that the service would answer with.
+    pub(super) fn into_problem(self) -> Problem {
+        match self {
+            Trouble::Unreadable { path, source } => Problem::new(
+                Code::RequestInvalid,
+                format!("could not read {}: {source}", path.display()),
+            ),
+            Trouble::Invalid(invalid) => Problem::from(invalid),
+            Trouble::Engine(error) => Problem::from(JobError::Engine(error)),
+            Trouble::ReaderGone => Problem::new(Code::Internal, "nobody reads the answer"),
+            // Who runs the command reads the log of the service: stderr.
+            Trouble::Broken(error) => Problem::new(Code::Internal, format!("{error:#}")),
+        }
     }
 }

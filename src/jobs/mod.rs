@@ -15,7 +15,7 @@ mod result;
 mod runner;
 mod validate;
 
-pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, record};
+pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, check_device};
 pub use fit::FitEngine;
 pub use queue::{Cancellation, JobError, Jobs, Limits};

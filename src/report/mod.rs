@@ -5,9 +5,11 @@
 
 mod device;
 mod fit;
+mod preset;
 mod probe;
 mod table;
 
 pub use device::devices;
 pub use fit::fit;
+pub use preset::presets;
 pub use probe::probe;

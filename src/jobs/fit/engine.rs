@@ -3,21 +3,23 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use crate::alloc::{Settings, limit_of_fraction};
+use crate::alloc::limit_of_fraction;
 use crate::device::Capability;
-use crate::device::sim::Card;
+use crate::device::sim::{self, CARDS, Card};
+use crate::graph::Graph;
+use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
 use crate::probe::{Detail, ProbeReport};
 use crate::units::Bytes;
-use crate::worker::{Deadlines, Launch, Ready, Supervisor};
+use crate::worker::{Deadlines, Launch, Programs, Ready, Supervisor};
 
 use super::advice::Wish;
 use super::answer::{Method, Probers, Question, answer};
 use super::devices::{Inventory, summaries, unavailable};
 use super::gpu::{GpuProber, translated};
 use super::prober::Prober as _;
-use super::simulator::Simulator;
+use super::simulator::{Simulator, not_compiled};
 use super::watch::Watch;
 
 /// The PyTorch whose behaviour is predicted.
@@ -105,12 +107,16 @@ impl FitEngine {
         cancel: &'a AtomicBool,
     ) -> Result<Setting<'a>, EngineError> {
         let lowered = request.lower().map_err(EngineError::Invalid)?;
-        let settings: Settings = request
-            .allocator
-            .parse()
-            .map_err(|error| EngineError::Invalid(Invalid::at("/allocator", format!("{error}"))))?;
+        let settings = settings(request).map_err(EngineError::Invalid)?;
         let mut notes = lowered.notes;
-        match self.resolve(&request.device)? {
+        let device = match self.resolve(&request.device) {
+            Ok(device) => device,
+            Err(absent) => {
+                compile_all(request, lowered.graph)?;
+                return Err(absent);
+            }
+        };
+        match device {
             Device::Simulated(card) => {
                 let device = format!("sim:{}", card.name);
                 notes.extend(card.notes());
@@ -159,6 +165,10 @@ impl FitEngine {
 }
 
 impl Engine for FitEngine {
+    fn simulated(&self) -> Vec<String> {
+        sim::names().into_iter().map(ToOwned::to_owned).collect()
+    }
+
     fn check(&self, request: &Request) -> Result<(), EngineError> {
         self.resolve(&request.device).map(|_| ())
     }
@@ -223,6 +233,15 @@ impl Engine for FitEngine {
     fn devices(&self) -> Vec<DeviceSummary> {
         summaries(&self.inventory())
     }
+}
+
+/// Finds what is wrong with a request whose device is not here: that is told first.
+fn compile_all(request: &Request, graph: Graph) -> Result<(), EngineError> {
+    let mut programs = Programs::new(graph, CARDS[0].capability);
+    for variant in &request.variants {
+        programs.of(variant).map_err(|error| not_compiled(&error))?;
+    }
+    Ok(())
 }
 
 /// What the allocator may reserve: what was asked for, as far as the device has it.

@@ -48,7 +48,10 @@ impl Prober for Simulator {
         detail: Detail,
     ) -> Result<Probed, EngineError> {
         let began = Instant::now();
-        let program = self.programs.of(variant).map_err(|error| wrong(&error))?;
+        let program = self
+            .programs
+            .of(variant)
+            .map_err(|error| not_compiled(&error))?;
         let memory = SimulatedMemory::new(limit);
         let mut allocator = CachingAllocator::new(memory, self.settings.clone(), Some(limit));
         let probe = Probe {
@@ -76,6 +79,6 @@ impl Prober for Simulator {
 }
 
 /// A variant that the model does not have is the request's fault.
-fn wrong(error: &CompileError) -> EngineError {
+pub(super) fn not_compiled(error: &CompileError) -> EngineError {
     EngineError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
 }
