@@ -3,6 +3,7 @@
 use crate::program::{Call, Convolution};
 use crate::units::Bytes;
 
+#[allow(unsafe_code)]
 pub mod cuda;
 
 /// What the rules for library scratch memory need to know of a card.
