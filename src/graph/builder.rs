@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::infer::infer;
 use super::{
     Content, DType, Extent, Graph, Input, Module, ModuleId, Node, Op, Parameter, ParameterKind,
-    Value, ValueId,
+    Value, ValueId, is_oversize,
 };
 
 /// Why an operation was not added.
@@ -25,7 +25,8 @@ pub struct GraphError {
 pub struct Builder {
     values: Vec<Value>,
     modules: Vec<Module>,
-    by_path: HashMap<String, ModuleId>,
+    /// Modules by path and by how often they had been called before.
+    by_call: HashMap<(String, u32), ModuleId>,
     nodes: Vec<Node>,
     parameters: Vec<Parameter>,
     inputs: Vec<Input>,
@@ -46,7 +47,7 @@ impl Builder {
         Builder {
             values: Vec::new(),
             modules: vec![root],
-            by_path: HashMap::from([(String::new(), Builder::ROOT)]),
+            by_call: HashMap::from([((String::new(), 0), Builder::ROOT)]),
             nodes: Vec::new(),
             parameters: Vec::new(),
             inputs: Vec::new(),
@@ -54,9 +55,18 @@ impl Builder {
         }
     }
 
-    /// The module at this path, made on first mention. `parent` is the module that calls it.
+    /// The first call of the module at this path, made on first mention. `parent` is the module that
+    /// calls it.
     pub fn module(&mut self, path: &str, class: &str, parent: ModuleId) -> ModuleId {
-        if let Some(id) = self.by_path.get(path) {
+        self.call(path, class, parent, 0)
+    }
+
+    /// A later call of a module that is used more than once, such as the shared `relu` of a residual
+    /// block: `earlier` says how many calls came before. Kept apart because what a call holds alive ends
+    /// with that call.
+    pub fn call(&mut self, path: &str, class: &str, parent: ModuleId, earlier: u32) -> ModuleId {
+        let key = (path.to_owned(), earlier);
+        if let Some(id) = self.by_call.get(&key) {
             return *id;
         }
         let id = ModuleId(u32::try_from(self.modules.len()).expect("fewer than 2^32 modules"));
@@ -65,7 +75,7 @@ impl Builder {
             class: class.to_owned(),
             parent: Some(parent),
         });
-        self.by_path.insert(path.to_owned(), id);
+        self.by_call.insert(key, id);
         id
     }
 
@@ -130,11 +140,19 @@ impl Builder {
                 (value.dtype, value.shape.clone())
             })
             .collect();
-        let results = infer(&op, &operands).map_err(|problem| GraphError {
-            op: op.name(),
-            module: self.modules[module.0 as usize].path.clone(),
-            problem,
-        })?;
+        let results = infer(&op, &operands)
+            .and_then(|results| {
+                let oversize = results.iter().find(|(_, shape)| is_oversize(shape));
+                oversize.map_or(Ok(()), |(_, shape)| {
+                    Err(format!("the result {shape:?} is too large for any device"))
+                })?;
+                Ok(results)
+            })
+            .map_err(|problem| GraphError {
+                op: op.name(),
+                module: self.modules[module.0 as usize].path.clone(),
+                problem,
+            })?;
         let outputs = results
             .into_iter()
             .enumerate()
@@ -159,6 +177,11 @@ impl Builder {
     /// The tensor of this id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0 as usize]
+    }
+
+    /// The operations added so far.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
     }
 
     /// The finished graph: `prediction` is what the model returns, `loss` the scalar trained on.

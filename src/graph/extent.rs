@@ -153,6 +153,13 @@ pub fn numel(shape: &[Extent]) -> Extent {
         .fold(Extent::ONE, |product, length| product * *length)
 }
 
+/// Whether a tensor of this shape has more elements than any device holds, already for one sample.
+///
+/// Refusing these keeps the byte counts of everything else far from the end of `u64`.
+pub fn is_oversize(shape: &[Extent]) -> bool {
+    numel(shape).at(1) > 1 << 50
+}
+
 /// Row-major strides, as `empty(shape)` has them.
 pub fn contiguous_strides(shape: &[Extent]) -> Vec<Extent> {
     let mut strides = vec![Extent::ONE; shape.len()];

@@ -12,7 +12,7 @@ mod op;
 
 pub use builder::{Builder, GraphError};
 pub use dtype::DType;
-pub use extent::{Extent, contiguous_strides, numel};
+pub use extent::{Extent, contiguous_strides, is_oversize, numel};
 pub use op::{Op, Placement, Unary, Window};
 
 /// Names a value of one graph.

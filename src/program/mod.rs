@@ -4,16 +4,19 @@
 //! every batch. It is the common currency between what produces steps (the compiler, recorded traces) and
 //! what runs them (probes, on simulated or real memory).
 
+mod capability;
 mod convolution;
 mod kernel;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::graph::{DType, Extent};
 use crate::units::Bytes;
 
+pub use capability::Capability;
 pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
 pub use kernel::{Binary, Call, Initial, Kernel, View};
 
@@ -22,7 +25,9 @@ pub use kernel::{Binary, Call, Initial, Kernel, View};
 pub struct TensorId(pub u32);
 
 /// What an allocation is for: the categories of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
     /// Parameters and buffers.

@@ -1,1 +1,10 @@
+//! Integration tests: one binary, so that the crate is linked once.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test that cannot go on says so by panicking"
+)]
 
+mod alloc;
+mod compile;
+mod model;
+mod properties;

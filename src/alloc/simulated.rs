@@ -1,0 +1,250 @@
+//! Memory that exists only as addresses, of any capacity.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::segment::{Address, Full, SegmentSource};
+use crate::units::Bytes;
+
+/// Physical memory is handed out in these. Measured: see Note [Simulated placement].
+const GRANULE: Bytes = Bytes::mib(2);
+/// Address ranges are laid out in these. Measured: see Note [Simulated placement].
+const WINDOW: Bytes = Bytes::mib(32);
+/// Windows are placed below this address; any multiple of [`WINDOW`] would do.
+const TOP: Address = Address(0x7f00_0000_0000);
+
+/// A device that gives addresses and counts bytes, placed as the CUDA driver was seen to place them.
+///
+/// Deterministic: the same calls give the same addresses. A call costs the logarithm of the number of
+/// segments. See Note [Simulated placement].
+#[derive(Debug, Clone)]
+pub struct SimulatedMemory {
+    capacity: Bytes,
+    /// The sum of all segments, in whole granules.
+    taken: Bytes,
+    /// The windows that hold at least one segment.
+    windows: BTreeMap<Address, Window>,
+    /// The gaps inside of `windows`.
+    gaps: Gaps,
+    /// The ranges above `lowest` that no window covers.
+    holes: Gaps,
+    /// Where the lowest window starts; [`TOP`] without any.
+    lowest: Address,
+}
+
+#[derive(Debug, Clone)]
+struct Window {
+    size: Bytes,
+    /// How many segments it holds; never zero.
+    segments: u32,
+}
+
+impl SimulatedMemory {
+    /// A device with `capacity` bytes for segments, all free.
+    pub fn new(capacity: Bytes) -> SimulatedMemory {
+        SimulatedMemory {
+            capacity,
+            taken: Bytes::ZERO,
+            windows: BTreeMap::new(),
+            gaps: Gaps::default(),
+            holes: Gaps::default(),
+            lowest: TOP,
+        }
+    }
+
+    /// What the device has.
+    pub fn capacity(&self) -> Bytes {
+        self.capacity
+    }
+
+    /// What is not taken: `device_free` in PyTorch's trace of an `oom`.
+    pub fn free(&self) -> Bytes {
+        self.capacity.saturating_sub(self.taken)
+    }
+
+    /// Places a window at the top of the highest hole that holds it, or below all others.
+    fn open_window(&mut self, size: Bytes) -> Address {
+        let start = if let Some((hole, length)) = self.holes.highest_fit(size) {
+            self.holes.remove(hole, length);
+            let rest = length - size;
+            if rest > Bytes::ZERO {
+                self.holes.insert(hole, rest);
+            }
+            hole.offset(rest)
+        } else {
+            self.lowest = Address(self.lowest.0 - size.0);
+            self.lowest
+        };
+        self.windows.insert(start, Window { size, segments: 0 });
+        start
+    }
+
+    fn window_around(&mut self, segment: Address) -> (Address, &mut Window) {
+        let (start, window) = self
+            .windows
+            .range_mut(..=segment)
+            .next_back()
+            .expect("a segment is given back to the source it came from");
+        (*start, window)
+    }
+}
+
+impl SegmentSource for SimulatedMemory {
+    fn take(&mut self, size: Bytes) -> Result<Address, Full> {
+        let full = Full { asked: size };
+        let size = size.round_up(GRANULE).ok_or(full)?;
+        if size > self.free() {
+            return Err(full);
+        }
+        let (start, length) = self.gaps.lowest_fit(size).unwrap_or_else(|| {
+            let length = size.round_up(WINDOW).expect("below the capacity");
+            let start = self.open_window(length);
+            self.gaps.insert(start, length);
+            (start, length)
+        });
+        self.gaps.remove(start, length);
+        if length > size {
+            self.gaps.insert(start.offset(size), length - size);
+        }
+        self.window_around(start).1.segments += 1;
+        self.taken += size;
+        Ok(start)
+    }
+
+    fn give_back(&mut self, segment: Address, size: Bytes) {
+        let size = size.round_up(GRANULE).expect("it was taken");
+        self.taken -= size;
+        let (start, window) = self.window_around(segment);
+        window.segments -= 1;
+        let Window {
+            size: whole,
+            segments,
+        } = *window;
+        let end = start.offset(whole);
+        let gap = self.gaps.insert_merged(segment, size, start, end);
+        if segments == 0 {
+            // Nothing is left in it, so the driver drops the mapping and with it the window's bounds.
+            debug_assert_eq!(gap, (start, whole), "gaps and segments tile a window");
+            self.gaps.remove(start, whole);
+            self.windows.remove(&start);
+            let (hole, length) =
+                self.holes
+                    .insert_merged(start, whole, Address(0), Address(u64::MAX));
+            if hole == self.lowest {
+                self.holes.remove(hole, length);
+                self.lowest = hole.offset(length);
+            }
+        }
+    }
+}
+
+/// Ranges of addresses that do not overlap, found by place or by length.
+#[derive(Debug, Clone, Default)]
+struct Gaps {
+    by_address: BTreeMap<Address, Bytes>,
+    by_length: BTreeMap<Bytes, BTreeSet<Address>>,
+}
+
+impl Gaps {
+    fn insert(&mut self, start: Address, length: Bytes) {
+        self.by_address.insert(start, length);
+        self.by_length.entry(length).or_default().insert(start);
+    }
+
+    fn remove(&mut self, start: Address, length: Bytes) {
+        self.by_address.remove(&start);
+        if let Some(starts) = self.by_length.get_mut(&length) {
+            starts.remove(&start);
+            if starts.is_empty() {
+                self.by_length.remove(&length);
+            }
+        }
+    }
+
+    /// Inserts a range together with those that touch it, as long as they lie within `from..to`.
+    fn insert_merged(
+        &mut self,
+        start: Address,
+        length: Bytes,
+        from: Address,
+        to: Address,
+    ) -> (Address, Bytes) {
+        let (mut start, mut length) = (start, length);
+        if let Some((below, size)) = self.by_address.range(from..start).next_back()
+            && below.offset(*size) == start
+        {
+            let (below, size) = (*below, *size);
+            self.remove(below, size);
+            start = below;
+            length += size;
+        }
+        let end = start.offset(length);
+        if end < to
+            && let Some(size) = self.by_address.get(&end).copied()
+        {
+            self.remove(end, size);
+            length += size;
+        }
+        self.insert(start, length);
+        (start, length)
+    }
+
+    /// The lowest of those that hold `size`. One step for each distinct length: tails of windows have
+    /// at most 16.
+    fn lowest_fit(&self, size: Bytes) -> Option<(Address, Bytes)> {
+        let fitting = self.by_length.range(size..);
+        fitting
+            .filter_map(|(length, starts)| Some((*starts.first()?, *length)))
+            .min()
+    }
+
+    /// The highest of those that hold `size`.
+    fn highest_fit(&self, size: Bytes) -> Option<(Address, Bytes)> {
+        let fitting = self.by_length.range(size..);
+        fitting
+            .filter_map(|(length, starts)| Some((*starts.last()?, *length)))
+            .max()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(memory: &mut SimulatedMemory, mib: u64) -> u64 {
+        (TOP.0 - memory.take(Bytes::mib(mib)).unwrap().0) >> 20
+    }
+
+    #[test]
+    fn windows_descend_and_their_tails_fill_from_the_lowest() {
+        let mut memory = SimulatedMemory::new(Bytes::gib(1));
+
+        let below_top = [48, 20, 12, 2, 12].map(|mib| place(&mut memory, mib));
+
+        // 48 MiB opens 64, 20 opens 32; 12 fits only behind the 20, as does the 2 behind the 48.
+        assert_eq!(below_top, [64, 96, 76, 16, 14]);
+    }
+
+    #[test]
+    fn an_empty_window_goes_and_the_highest_hole_is_used_again() {
+        let mut memory = SimulatedMemory::new(Bytes::gib(1));
+        let first = memory.take(Bytes::mib(60)).unwrap();
+        let second = memory.take(Bytes::mib(60)).unwrap();
+        place(&mut memory, 60);
+
+        memory.give_back(first, Bytes::mib(60));
+        memory.give_back(second, Bytes::mib(60));
+
+        assert_eq!(place(&mut memory, 128), 128);
+        assert_eq!(memory.free(), Bytes::mib(1024 - 60 - 128));
+    }
+
+    #[test]
+    fn capacity_counts_whole_granules() {
+        let mut memory = SimulatedMemory::new(Bytes::mib(5));
+
+        assert!(memory.take(Bytes::mib(3)).is_ok());
+
+        assert_eq!(memory.free(), Bytes::MIB);
+        assert_eq!(memory.take(Bytes(1)), Err(Full { asked: Bytes(1) }));
+    }
+}

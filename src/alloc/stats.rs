@@ -1,0 +1,153 @@
+//! The numbers of `torch.cuda.memory_stats`, under PyTorch's names.
+
+use super::pool::PoolKind;
+use crate::units::Bytes;
+
+/// One statistic: `torch.cuda.memory_stats()["allocated_bytes.all.peak"]` is
+/// `stats.all.allocated_bytes.peak`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stat {
+    /// The value now.
+    pub current: u64,
+    /// The largest value since the start or the last reset of the peaks.
+    pub peak: u64,
+    /// The sum of all increases.
+    pub allocated: u64,
+    /// The sum of all decreases.
+    pub freed: u64,
+}
+
+impl Stat {
+    pub(super) fn increase(&mut self, by: u64) {
+        self.current += by;
+        self.allocated += by;
+        self.peak = self.peak.max(self.current);
+    }
+
+    pub(super) fn decrease(&mut self, by: u64) {
+        self.current -= by;
+        self.freed += by;
+    }
+
+    /// Applies a difference of either sign at once, so that `allocated` and `freed` see the net only.
+    pub(super) fn change(&mut self, increase: u64, decrease: u64) {
+        if increase >= decrease {
+            self.increase(increase - decrease);
+        } else {
+            self.decrease(decrease - increase);
+        }
+    }
+
+    fn reset_peak(&mut self) {
+        self.peak = self.current;
+    }
+}
+
+/// The statistics that exist for each pool and for both together. Counts first, then bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolStats {
+    /// Blocks held by the caller.
+    pub allocation: Stat,
+    /// Segments held from the source.
+    pub segment: Stat,
+    /// Blocks held by the caller or waiting for a stream to be done with them.
+    pub active: Stat,
+    /// Free blocks in segments that are cut into several.
+    pub inactive_split: Stat,
+    /// Sizes of the blocks in `allocation`, rounding and unsplit remainders included.
+    pub allocated_bytes: Stat,
+    /// Sizes of the segments.
+    pub reserved_bytes: Stat,
+    /// Sizes of the blocks in `active`.
+    pub active_bytes: Stat,
+    /// Sizes of the blocks in `inactive_split`.
+    pub inactive_split_bytes: Stat,
+    /// What callers asked for, before rounding, of the blocks in `active`.
+    pub requested_bytes: Stat,
+}
+
+/// What `torch.cuda.memory_stats` reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Both pools.
+    pub all: PoolStats,
+    /// Requests up to 1 MiB.
+    pub small_pool: PoolStats,
+    /// Larger requests.
+    pub large_pool: PoolStats,
+    /// Times the allocator gave back everything cached and asked the source again, in vain or not.
+    pub num_alloc_retries: u64,
+    /// Requests refused.
+    pub num_ooms: u64,
+    /// Times the allocator waited for every stream: before each release of the whole cache.
+    pub num_sync_all_streams: u64,
+    /// Segments taken from the source.
+    pub num_device_alloc: u64,
+    /// Segments given back to the source.
+    pub num_device_free: u64,
+}
+
+impl Stats {
+    /// The most the caller's blocks have held, like `torch.cuda.max_memory_allocated`.
+    pub fn peak_allocated(&self) -> Bytes {
+        Bytes(self.all.allocated_bytes.peak)
+    }
+
+    /// The most that was held from the source, like `torch.cuda.max_memory_reserved`.
+    pub fn peak_reserved(&self) -> Bytes {
+        Bytes(self.all.reserved_bytes.peak)
+    }
+
+    /// What the caller's blocks hold now, like `torch.cuda.memory_allocated`.
+    pub fn allocated(&self) -> Bytes {
+        Bytes(self.all.allocated_bytes.current)
+    }
+
+    /// What is held from the source now, like `torch.cuda.memory_reserved`.
+    pub fn reserved(&self) -> Bytes {
+        Bytes(self.all.reserved_bytes.current)
+    }
+
+    /// The statistics of one pool.
+    pub fn pool(&self, kind: PoolKind) -> &PoolStats {
+        match kind {
+            PoolKind::Small => &self.small_pool,
+            PoolKind::Large => &self.large_pool,
+        }
+    }
+
+    /// Applies the same change to a pool and to the sum of both.
+    pub(super) fn update(&mut self, kind: PoolKind, change: impl Fn(&mut PoolStats)) {
+        change(&mut self.all);
+        change(match kind {
+            PoolKind::Small => &mut self.small_pool,
+            PoolKind::Large => &mut self.large_pool,
+        });
+    }
+
+    /// Sets every peak to the current value, like `torch.cuda.reset_peak_memory_stats`.
+    pub(super) fn reset_peaks(&mut self) {
+        for pool in [&mut self.all, &mut self.small_pool, &mut self.large_pool] {
+            let PoolStats {
+                allocation,
+                segment,
+                active,
+                inactive_split,
+                allocated_bytes,
+                reserved_bytes,
+                active_bytes,
+                inactive_split_bytes,
+                requested_bytes,
+            } = pool;
+            allocation.reset_peak();
+            segment.reset_peak();
+            active.reset_peak();
+            inactive_split.reset_peak();
+            allocated_bytes.reset_peak();
+            reserved_bytes.reset_peak();
+            active_bytes.reset_peak();
+            inactive_split_bytes.reset_peak();
+            requested_bytes.reset_peak();
+        }
+    }
+}

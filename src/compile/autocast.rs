@@ -1,0 +1,103 @@
+//! Autocast: which operands are cast, in which order, and how long the casts live.
+//!
+//! See Note [Autocast].
+
+use super::autograd::Draft;
+use super::eager::{Eager, Stop};
+use super::tensor::{Tensor, TensorBody, strides_like};
+use crate::graph::DType;
+use crate::program::Kernel;
+
+/// Casts of parameters, kept until the region ends.
+#[derive(Debug, Default)]
+pub(super) struct CastCache(Vec<(usize, Tensor)>);
+
+impl CastCache {
+    fn get(&self, leaf: usize) -> Option<Tensor> {
+        self.0
+            .iter()
+            .find(|(index, _)| *index == leaf)
+            .map(|(_, cast)| Tensor::clone(cast))
+    }
+
+    /// Ends the region. PyTorch lets go of the casts in the order of a pointer-keyed hash table; any
+    /// order is as good.
+    pub(super) fn clear(&mut self) {
+        for entry in self.0.drain(..) {
+            drop(entry);
+        }
+    }
+
+    /// Takes the cache out, for a region entered while none was open.
+    pub(super) fn take(&mut self) -> CastCache {
+        std::mem::take(self)
+    }
+}
+
+impl Eager {
+    /// The operand as an operation on autocast's low-precision list gets it.
+    pub(super) fn low(&mut self, tensor: &Tensor) -> Result<Tensor, Stop> {
+        match self.autocast {
+            Some(dtype) => self.autocast_to(tensor, dtype),
+            None => Ok(Tensor::clone(tensor)),
+        }
+    }
+
+    /// The operand as an operation on autocast's float32 list gets it.
+    pub(super) fn high(&mut self, tensor: &Tensor) -> Result<Tensor, Stop> {
+        match self.autocast {
+            Some(_) => self.autocast_to(tensor, DType::Float32),
+            None => Ok(Tensor::clone(tensor)),
+        }
+    }
+
+    fn autocast_to(&mut self, tensor: &Tensor, dtype: DType) -> Result<Tensor, Stop> {
+        if tensor.dtype == dtype || !tensor.dtype.is_float() || tensor.dtype == DType::Float64 {
+            return Ok(Tensor::clone(tensor));
+        }
+        // Only trained parameters are cached, and only their casts to low precision.
+        let Some(leaf) = tensor
+            .leaf()
+            .filter(|_| dtype.is_half())
+            .map(|leaf| leaf.index)
+        else {
+            return self.cast(tensor, dtype);
+        };
+        if let Some(cast) = self.casts.get(leaf) {
+            return Ok(cast);
+        }
+        let cast = self.cast(tensor, dtype)?;
+        self.casts.0.push((leaf, Tensor::clone(&cast)));
+        Ok(cast)
+    }
+
+    /// `to(dtype)`: an operation of its own, whose gradient is cast back.
+    pub(super) fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Result<Tensor, Stop> {
+        if tensor.dtype == dtype {
+            return Ok(Tensor::clone(tensor));
+        }
+        let draft = Draft::new(self, &[Some(tensor)]);
+        let output = self.copied(tensor, dtype);
+        let from = tensor.dtype;
+        let [output] = draft.finish(self, [output], move |eager, gradients, _| {
+            vec![
+                gradients[0]
+                    .as_ref()
+                    .map(|gradient| eager.copy_as(gradient, from)),
+            ]
+        });
+        Ok(output)
+    }
+
+    /// A copy of a gradient in another type.
+    pub(super) fn copy_as(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
+        Tensor::new(self.copied(tensor, dtype))
+    }
+
+    fn copied(&mut self, tensor: &Tensor, dtype: DType) -> TensorBody {
+        let strides = strides_like(&tensor.shape, &tensor.strides);
+        let output = self.empty_strided(&tensor.shape, strides, dtype);
+        self.launch(Kernel::Copy, &[tensor], &[&output]);
+        output
+    }
+}

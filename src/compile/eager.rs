@@ -1,0 +1,263 @@
+//! PyTorch's eager mode without values: the state that operations run in.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::autocast::CastCache;
+use super::autograd::Slot;
+use super::checkpoint::{Frame, Recomputation};
+use super::emit::{Recorder, Storage};
+use super::tensor::{Tensor, TensorBody};
+use crate::graph::{DType, Extent, contiguous_strides};
+use crate::program::Capability;
+use crate::program::{Call, Category, ConvolutionShape, Kernel, Size, SizeFunction};
+use crate::units::Bytes;
+
+/// Early stop of a recomputation: everything that was saved is there again.
+///
+/// It unwinds like the exception that `torch.utils.checkpoint` raises from the pack hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stop;
+
+/// Which of the two threads runs: each has its own library handles, and so its own workspaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Thread {
+    /// The Python thread.
+    Main,
+    /// The autograd engine's device thread.
+    Backward,
+}
+
+/// Workspaces that a thread's library handles keep.
+#[derive(Debug, Default)]
+struct Handles {
+    blas: Option<Rc<Storage>>,
+    blas_lt: Option<Rc<Storage>>,
+}
+
+/// What happens to tensors that operations save.
+#[derive(Debug)]
+enum Packing {
+    /// They are kept.
+    Keep,
+    /// A checkpointed region runs forward: they are dropped.
+    Drop(Rc<Frame>),
+    /// A checkpointed region runs again: they are put where the first run left notes.
+    Restore(Recomputation),
+}
+
+/// The state of one emulated process.
+#[derive(Debug)]
+pub(super) struct Eager {
+    recorder: Recorder,
+    pub(super) capability: Capability,
+    /// False under `no_grad`.
+    pub(super) grad_enabled: bool,
+    /// What autocast casts to, inside its region.
+    pub(super) autocast: Option<DType>,
+    pub(super) casts: CastCache,
+    pub(super) thread: Thread,
+    main: Handles,
+    backward: Handles,
+    packing: Packing,
+    sequence: u64,
+    label: Arc<str>,
+    category: Category,
+}
+
+impl Eager {
+    /// A fresh process on a card.
+    pub(super) fn new(capability: Capability) -> Eager {
+        Eager {
+            recorder: Recorder::default(),
+            capability,
+            grad_enabled: true,
+            autocast: None,
+            casts: CastCache::default(),
+            thread: Thread::Main,
+            main: Handles::default(),
+            backward: Handles::default(),
+            packing: Packing::Keep,
+            sequence: 0,
+            label: Arc::from(""),
+            category: Category::Parameters,
+        }
+    }
+
+    pub(super) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Allocations from here on are for this.
+    pub(super) fn set_category(&mut self, category: Category) {
+        self.category = category;
+    }
+
+    /// Allocations from here on are made by this.
+    pub(super) fn set_label(&mut self, label: &Arc<str>) {
+        self.label = Arc::clone(label);
+    }
+
+    pub(super) fn label(&self) -> Arc<str> {
+        Arc::clone(&self.label)
+    }
+
+    pub(super) fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// A tensor with row-major strides.
+    pub(super) fn empty(&mut self, shape: &[Extent], dtype: DType) -> TensorBody {
+        self.empty_strided(shape, contiguous_strides(shape), dtype)
+    }
+
+    /// A tensor with these strides, which are dense.
+    pub(super) fn empty_strided(
+        &mut self,
+        shape: &[Extent],
+        strides: Vec<Extent>,
+        dtype: DType,
+    ) -> TensorBody {
+        let size = Size::Elements(crate::graph::numel(shape), dtype);
+        TensorBody {
+            storage: self.recorder.allocate(size, self.category, &self.label),
+            dtype,
+            offset: Extent::ZERO,
+            shape: shape.to_vec(),
+            strides,
+            history: None,
+            base: None,
+        }
+    }
+
+    /// A scratch buffer of fixed size.
+    pub(super) fn scratch(&mut self, bytes: u64) -> Rc<Storage> {
+        self.workspace(Size::Fixed(Bytes(bytes)))
+    }
+
+    /// A scratch buffer whose size follows a rule; no allocation where the rule gives zero.
+    pub(super) fn scratch_by(
+        &mut self,
+        name: &'static str,
+        bytes: impl Fn(u64) -> u64 + Send + Sync + 'static,
+    ) -> Rc<Storage> {
+        self.workspace(Size::Function(SizeFunction {
+            name,
+            bytes: Arc::new(bytes),
+        }))
+    }
+
+    fn workspace(&mut self, size: Size) -> Rc<Storage> {
+        self.recorder
+            .allocate(size, Category::Workspace, &self.label)
+    }
+
+    /// Emits a launch.
+    pub(super) fn launch(
+        &mut self,
+        kernel: Kernel,
+        inputs: &[&TensorBody],
+        outputs: &[&TensorBody],
+    ) {
+        let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
+        self.recorder.launch(Call {
+            kernel,
+            inputs: views(inputs),
+            outputs: views(outputs),
+            workspace: None,
+        });
+    }
+
+    /// Emits a convolution between the allocation and the free of its workspace.
+    pub(super) fn convolve(
+        &mut self,
+        shape: ConvolutionShape,
+        inputs: [&TensorBody; 2],
+        output: &TensorBody,
+    ) {
+        let workspace = self.workspace(Size::Workspace(shape));
+        self.recorder.launch(Call {
+            kernel: Kernel::Convolution(shape),
+            inputs: inputs.map(TensorBody::view).to_vec(),
+            outputs: vec![output.view()],
+            workspace: Some(workspace.id()),
+        });
+    }
+
+    /// Says what an allocation turned out to be for.
+    pub(super) fn relabel(&mut self, tensor: &Tensor, category: Category, label: &Arc<str>) {
+        self.recorder.relabel(tensor.storage.id(), category, label);
+    }
+
+    /// Gets the cuBLAS handle of the running thread: its workspace is made on first use and kept.
+    ///
+    /// `pytorch-allocator` Note [Library workspaces].
+    pub(super) fn use_blas(&mut self) {
+        if self.handles().blas.is_none() {
+            let bytes = match self.capability.compute {
+                (9, 0) => 33_554_432,
+                _ => 8_519_680,
+            };
+            let label = std::mem::replace(&mut self.label, Arc::from("cuBLAS workspace"));
+            let workspace = self.scratch(bytes);
+            self.label = label;
+            self.handles().blas = Some(workspace);
+        }
+    }
+
+    /// Gets the cuBLASLt workspace of the running thread, and with it the cuBLAS one.
+    pub(super) fn use_blas_lt(&mut self) {
+        self.use_blas();
+        if self.handles().blas_lt.is_none() {
+            let label = std::mem::replace(&mut self.label, Arc::from("cuBLASLt workspace"));
+            let workspace = self.scratch(1 << 20);
+            self.label = label;
+            self.handles().blas_lt = Some(workspace);
+        }
+    }
+
+    fn handles(&mut self) -> &mut Handles {
+        match self.thread {
+            Thread::Main => &mut self.main,
+            Thread::Backward => &mut self.backward,
+        }
+    }
+
+    /// What the graph keeps of a tensor that an operation saves.
+    pub(super) fn pack(&mut self, tensor: &Tensor) -> Result<Slot, Stop> {
+        match &mut self.packing {
+            Packing::Keep => Ok(Slot::Held(tensor.detached())),
+            Packing::Drop(frame) => Ok(Slot::Recomputed(Rc::clone(frame), frame.note())),
+            Packing::Restore(recomputation) => {
+                recomputation.restore(tensor)?;
+                Ok(Slot::Held(tensor.detached()))
+            }
+        }
+    }
+
+    /// Runs `region` with what it saves dropped and noted in `frame`.
+    pub(super) fn dropping<T>(
+        &mut self,
+        frame: &Rc<Frame>,
+        region: impl FnOnce(&mut Eager) -> T,
+    ) -> T {
+        let before = std::mem::replace(&mut self.packing, Packing::Drop(Rc::clone(frame)));
+        let result = region(self);
+        self.packing = before;
+        result
+    }
+
+    /// Runs `region` again, restoring what `frame` noted.
+    pub(super) fn restoring<T>(
+        &mut self,
+        frame: &Rc<Frame>,
+        region: impl FnOnce(&mut Eager) -> T,
+    ) -> T {
+        let recomputation = Recomputation::of(frame);
+        let before = std::mem::replace(&mut self.packing, Packing::Restore(recomputation));
+        let result = region(self);
+        self.packing = before;
+        result
+    }
+}

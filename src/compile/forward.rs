@@ -1,0 +1,272 @@
+//! Runs the graph's operations in order, and lets values die when Python would.
+//!
+//! See Note [How long values live].
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::checkpoint::{Frame, regions};
+use super::eager::{Eager, Stop};
+use super::tensor::Tensor;
+use crate::graph::{Graph, ModuleId, Node, Op, ParameterKind, Placement, ValueId};
+use crate::model::{Mode, Variant};
+
+/// Values alive in Python, by name.
+pub(super) type Environment = BTreeMap<ValueId, Tensor>;
+
+/// A graph made ready to run: parameters on the device, lifetimes known.
+pub(super) struct Forward {
+    graph: Rc<Graph>,
+    parameters: BTreeMap<ValueId, Tensor>,
+    /// The values that die after each node.
+    deaths: Vec<Vec<ValueId>>,
+    labels: Vec<Arc<str>>,
+    regions: Vec<Range<usize>>,
+    mode: Mode,
+}
+
+impl Forward {
+    /// Prepares a graph whose parameters have been constructed.
+    pub(super) fn new(
+        graph: &Rc<Graph>,
+        variant: &Variant,
+        parameters: BTreeMap<ValueId, Tensor>,
+    ) -> Forward {
+        let label = |node: &Node| {
+            let path = &graph.module(node.module).path;
+            let space = if path.is_empty() { "" } else { " " };
+            Arc::from(format!("{path}{space}{}", node.op.name()))
+        };
+        Forward {
+            deaths: deaths(graph),
+            labels: graph.nodes.iter().map(label).collect(),
+            regions: match variant.mode {
+                Mode::Train => regions(graph, &variant.checkpointing),
+                Mode::Inference => Vec::new(),
+            },
+            graph: Rc::clone(graph),
+            parameters,
+            mode: variant.mode,
+        }
+    }
+
+    /// The nodes that run: all of them, or up to the prediction in inference.
+    pub(super) fn nodes(&self) -> Range<usize> {
+        let last = match self.mode {
+            Mode::Train => self.graph.loss,
+            Mode::Inference => self.graph.prediction,
+        };
+        let made = self
+            .graph
+            .nodes
+            .iter()
+            .position(|node| node.outputs.contains(&last));
+        0..made.map_or(0, |node| node + 1)
+    }
+
+    /// Runs these nodes on these values.
+    pub(super) fn run(
+        self: &Rc<Self>,
+        eager: &mut Eager,
+        environment: &mut Environment,
+        nodes: Range<usize>,
+    ) -> Result<(), Stop> {
+        let mut next = nodes.start;
+        while next < nodes.end {
+            let region = self
+                .regions
+                .iter()
+                .find(|r| r.start == next && **r != nodes);
+            if let Some(region) = region {
+                let inputs = self.read_from_outside(region, environment);
+                let frame = Frame::new(self, region.clone(), inputs, eager.autocast);
+                eager.dropping(&frame, |eager| self.run(eager, environment, region.clone()))?;
+                next = region.end;
+            } else {
+                self.step(eager, environment, next)?;
+                next += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one node and lets go of what dies with it.
+    fn step(
+        self: &Rc<Self>,
+        eager: &mut Eager,
+        environment: &mut Environment,
+        index: usize,
+    ) -> Result<(), Stop> {
+        let node = &self.graph.nodes[index];
+        eager.set_label(&self.labels[index]);
+        let grad_enabled = eager.grad_enabled;
+        eager.grad_enabled &= node.grad_enabled;
+        let result = self.execute(eager, environment, node);
+        eager.grad_enabled = grad_enabled;
+        for (id, tensor) in node.outputs.iter().zip(result?) {
+            environment.insert(*id, tensor);
+        }
+        for id in &self.deaths[index] {
+            environment.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Values that a region reads and does not make, parameters apart.
+    fn read_from_outside(
+        &self,
+        region: &Range<usize>,
+        environment: &Environment,
+    ) -> Vec<(ValueId, Tensor)> {
+        let mut read: Vec<ValueId> = self.graph.nodes[region.clone()]
+            .iter()
+            .flat_map(|node| node.inputs.clone())
+            .collect();
+        read.sort_unstable();
+        read.dedup();
+        read.into_iter()
+            .filter_map(|id| {
+                environment
+                    .get(&id)
+                    .map(|tensor| (id, Tensor::clone(tensor)))
+            })
+            .collect()
+    }
+
+    fn execute(
+        &self,
+        eager: &mut Eager,
+        environment: &Environment,
+        node: &Node,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let operand = |index: usize| -> Option<Tensor> {
+            let id = node.inputs.get(index)?;
+            environment
+                .get(id)
+                .or_else(|| self.parameters.get(id))
+                .map(Tensor::clone)
+        };
+        let the = |index: usize| operand(index).expect("nodes run after what they read");
+        let inference = self.mode == Mode::Inference;
+        let one = match &node.op {
+            Op::Linear => eager.linear(&the(0), &the(1), operand(2).as_ref())?,
+            Op::Addmm => eager.addmm(&the(0), &the(1), &the(2))?,
+            Op::Conv2d(window) => eager.conv2d(window, &the(0), &the(1), operand(2).as_ref())?,
+            Op::BatchNorm {
+                training,
+                momentum,
+                eps,
+            } => {
+                let operands = [&the(0), &the(1), &the(2), &the(3), &the(4)];
+                if *training && !inference {
+                    eager.batch_norm(operands, *momentum, *eps)?
+                } else {
+                    eager.batch_norm_inference(operands, *eps)?
+                }
+            }
+            Op::LayerNorm { dims, eps } => {
+                eager.layer_norm(&the(0), &the(1), &the(2), *dims, *eps)?
+            }
+            Op::Unary { function, in_place } => eager.unary(*function, *in_place, &the(0))?,
+            Op::Add(Placement::New) => eager.add(&the(0), &the(1))?,
+            Op::Add(Placement::InPlace) => eager.add_in_place(&the(0), &the(1))?,
+            Op::Mul => eager.mul(&the(0), &the(1))?,
+            Op::AddScalar(_, Placement::InPlace) if inference && self.is_buffer(node.inputs[0]) => {
+                the(0)
+            }
+            Op::AddScalar(scalar, placement) => eager.add_scalar(&the(0), *scalar, *placement)?,
+            Op::MulScalar(scalar) => eager.mul_scalar(&the(0), *scalar)?,
+            Op::PowScalar(exponent) => eager.pow_scalar(&the(0), *exponent)?,
+            Op::Dropout { p, train } if *train && !inference && *p > 0.0 => {
+                eager.dropout(&the(0), *p)?
+            }
+            Op::Dropout { .. } | Op::Alias => the(0),
+            Op::MaxPool2d(window) => eager.max_pool2d(*window, &the(0))?,
+            Op::AdaptiveAvgPool2d { output } => eager.adaptive_avg_pool2d(*output, &the(0))?,
+            Op::Embedding => eager.embedding(&the(0), &the(1))?,
+            Op::Reshape(shape) => eager.reshape(&the(0), shape)?,
+            Op::Transpose(a, b) => eager.transpose(&the(0), *a, *b)?,
+            Op::Unsqueeze(dim) => eager.unsqueeze(&the(0), *dim)?,
+            Op::Expand(shape) => eager.expand(&the(0), shape)?,
+            Op::Slice { dim, start, end } => eager.slice(&the(0), *dim, *start, *end)?,
+            Op::Split { size, dim } => return eager.split(&the(0), *size, *dim),
+            Op::Cat { dim } => {
+                let parts: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
+                eager.cat(&parts, *dim)?
+            }
+            Op::Contiguous => eager.contiguous(&the(0))?,
+            // A graph is exported in float32; in a pure half run its casts to float32 that only undo
+            // an earlier cast are the identity. See Note [Casts in an exported graph].
+            Op::Cast(dtype) => eager.cast(&the(0), *dtype)?,
+            Op::PadLast { before, after } => eager.pad_last(&the(0), *before, *after)?,
+            Op::Arange(end) => eager.arange(*end),
+            Op::Attention {
+                causal,
+                dropout,
+                grouped,
+            } => {
+                let dropout = if inference { 0.0 } else { *dropout };
+                eager.attention([&the(0), &the(1), &the(2)], *causal, dropout, *grouped)?
+            }
+            Op::CrossEntropy => eager.cross_entropy(&the(0), &the(1))?,
+        };
+        Ok(vec![one])
+    }
+
+    fn is_buffer(&self, id: ValueId) -> bool {
+        self.graph
+            .parameters
+            .iter()
+            .any(|parameter| parameter.value == id && parameter.kind == ParameterKind::Buffer)
+    }
+}
+
+/// For each node, the values that die once it has run.
+fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
+    let count = graph.nodes.len();
+    let mut last = vec![0_usize; graph.values.len()];
+    let mut maker: Vec<Option<usize>> = vec![None; graph.values.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for id in &node.outputs {
+            maker[id.0 as usize] = Some(index);
+            last[id.0 as usize] = index;
+        }
+    }
+    // The end of the call of each caller of each node: callers are few and calls contiguous.
+    let mut ends: Vec<BTreeMap<ModuleId, usize>> = vec![BTreeMap::new(); count];
+    for index in (0..count).rev() {
+        let callers: Vec<ModuleId> = graph.callers(graph.nodes[index].module).collect();
+        for caller in callers {
+            let end = match ends.get(index + 1).and_then(|next| next.get(&caller)) {
+                Some(end) => *end,
+                None => index,
+            };
+            ends[index].insert(caller, end);
+        }
+    }
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for id in &node.inputs {
+            let Some(made) = maker[id.0 as usize] else {
+                continue;
+            };
+            let makers: Vec<ModuleId> = graph.callers(graph.nodes[made].module).collect();
+            // The outermost call that takes the value and did not make it holds it until it returns.
+            let taker = graph
+                .callers(node.module)
+                .filter(|caller| !makers.contains(caller) || ends[made][caller] < index)
+                .last();
+            let until = taker.map_or(index, |taker| ends[index][&taker]);
+            last[id.0 as usize] = last[id.0 as usize].max(until);
+        }
+    }
+    let mut deaths = vec![Vec::new(); count];
+    for (id, made) in maker.iter().enumerate() {
+        let id = ValueId(u32::try_from(id).expect("fewer than 2^32 values"));
+        if made.is_some() && id != graph.loss {
+            deaths[last[id.0 as usize]].push(id);
+        }
+    }
+    deaths
+}

@@ -1,0 +1,75 @@
+//! Convolutions through cuDNN.
+
+use super::super::autograd::Draft;
+use super::super::eager::{Eager, Stop};
+use super::super::tensor::Tensor;
+use crate::graph::{Extent, Window};
+use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
+
+impl Eager {
+    /// `conv2d(x, weight[, bias])`. Autocast casts bias, weight, input: last argument first.
+    ///
+    /// The backward pass makes the gradient contiguous first, if it is not; that copy lives until the
+    /// weight's gradient is done. Then input, weight, bias, each with its own workspace.
+    pub(in super::super) fn conv2d(
+        &mut self,
+        window: &Window,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor, Stop> {
+        let bias = bias.map(|bias| self.low(bias)).transpose()?;
+        let weight = self.low(weight)?;
+        let x = self.low(x)?;
+        let mut draft = Draft::new(self, &[Some(&x), Some(&weight), bias.as_ref()]);
+        draft.save(self, "input", &x)?;
+        draft.save(self, "weight", &weight)?;
+        let fixed = |length: Extent| {
+            length
+                .as_fixed()
+                .expect("graphs with batched planes are refused")
+        };
+        let shape = ConvolutionShape {
+            pass: ConvolutionPass::Forward,
+            dtype: x.dtype,
+            in_channels: fixed(x.shape[1]),
+            out_channels: fixed(weight.shape[0]),
+            input: [fixed(x.shape[2]), fixed(x.shape[3])],
+            window: *window,
+        };
+        let side = |axis: usize| {
+            let output = window.output(axis, shape.input[axis]);
+            Extent::fixed(output.expect("checked when the graph was built"))
+        };
+        let y = self.empty(&[x.shape[0], weight.shape[0], side(0), side(1)], x.dtype);
+        self.convolve(shape, [&x, &weight], &y);
+        if let Some(bias) = &bias {
+            let strides = vec![Extent::ZERO, Extent::ONE, Extent::ZERO, Extent::ZERO];
+            let everywhere = bias.alias(y.shape.clone(), strides);
+            self.launch(Kernel::Binary(Binary::Add), &[&y, &everywhere], &[&y]);
+        }
+        let wants = [
+            x.requires_grad(),
+            weight.requires_grad(),
+            bias.as_ref().is_some_and(|bias| bias.requires_grad()),
+        ];
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None, None];
+            };
+            let (x, weight) = (saved.get("input"), saved.get("weight"));
+            let dense = eager.contiguous_gradient(gradient);
+            let pass = |eager: &mut Eager, pass, like: &Tensor, with: &Tensor| {
+                let result = eager.empty(&like.shape, gradient.dtype);
+                eager.convolve(ConvolutionShape { pass, ..shape }, [&dense, with], &result);
+                Tensor::new(result)
+            };
+            let grad_x = wants[0].then(|| pass(eager, ConvolutionPass::GradInput, x, weight));
+            let grad_weight = wants[1].then(|| pass(eager, ConvolutionPass::GradWeight, weight, x));
+            drop(dense);
+            let grad_bias = wants[2].then(|| eager.channel_sum(gradient));
+            vec![grad_x, grad_weight, grad_bias]
+        });
+        Ok(y)
+    }
+}

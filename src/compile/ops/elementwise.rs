@@ -1,0 +1,265 @@
+//! Elementwise operations.
+
+use super::super::autograd::Draft;
+use super::super::eager::{Eager, Stop};
+use super::super::tensor::{Tensor, TensorBody, is_dense, strides_like};
+use crate::graph::{DType, Extent, Placement, Unary, contiguous_strides};
+use crate::program::{Binary, Kernel};
+
+/// Whether the derivative is a formula of the result (relu, tanh, sigmoid) or of the operand.
+fn saves_result(function: Unary) -> bool {
+    match function {
+        Unary::Relu | Unary::Tanh | Unary::Sigmoid => true,
+        Unary::Gelu | Unary::GeluTanh | Unary::Silu | Unary::Relu6 => false,
+    }
+}
+
+impl Eager {
+    /// A tensor like this one, under the preserve format.
+    fn empty_like(&mut self, tensor: &TensorBody, dtype: DType) -> TensorBody {
+        let strides = strides_like(&tensor.shape, &tensor.strides);
+        self.empty_strided(&tensor.shape, strides, dtype)
+    }
+
+    /// An elementwise function.
+    pub(in super::super) fn unary(
+        &mut self,
+        function: Unary,
+        placement: Placement,
+        x: &Tensor,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        // `hardtanh_` clones the input it overwrites, since its derivative is a formula of it.
+        if !saves_result(function) {
+            match placement {
+                Placement::New => draft.save(self, "saved", x)?,
+                Placement::InPlace if draft.is_recorded() => {
+                    let copy = Tensor::new(self.empty_like(x, x.dtype));
+                    self.launch(Kernel::Copy, &[x], &[&copy]);
+                    draft.save(self, "saved", &copy)?;
+                }
+                Placement::InPlace => {}
+            }
+        }
+        let y = match placement {
+            Placement::New => self.empty_like(x, x.dtype),
+            Placement::InPlace => x.alias(x.shape.clone(), x.strides.clone()),
+        };
+        self.launch(Kernel::Unary(function), &[x], &[&y]);
+        if saves_result(function) {
+            let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
+            draft.save(self, "saved", &kept)?;
+        }
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty_like(gradient, gradient.dtype);
+            let inputs = [&**gradient, saved.get("saved")];
+            eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(y)
+    }
+
+    /// `a + b`: both gradients are the incoming one, passed through without a copy.
+    pub(in super::super) fn add(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+        let draft = Draft::new(self, &[Some(a), Some(b)]);
+        let y = self.broadcast_result(a, b);
+        self.binary(Binary::Add, a, b, &y);
+        let [y] = draft.finish(self, [y], pass_through_both(a, b));
+        Ok(y)
+    }
+
+    /// `a += b`.
+    pub(in super::super) fn add_in_place(
+        &mut self,
+        a: &Tensor,
+        b: &Tensor,
+    ) -> Result<Tensor, Stop> {
+        let draft = Draft::new(self, &[Some(a), Some(b)]);
+        let y = a.alias(a.shape.clone(), a.strides.clone());
+        self.binary(Binary::Add, a, b, &y);
+        let [y] = draft.finish(self, [y], pass_through_both(a, b));
+        Ok(y)
+    }
+
+    /// `a * b`: each operand is saved only for the gradient of the other.
+    pub(in super::super) fn mul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(a), Some(b)]);
+        let (wants_a, wants_b) = (a.requires_grad(), b.requires_grad());
+        if wants_a {
+            draft.save(self, "other", b)?;
+        }
+        if wants_b {
+            draft.save(self, "self", a)?;
+        }
+        let y = self.broadcast_result(a, b);
+        self.binary(Binary::Mul, a, b, &y);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None];
+            };
+            let product = |eager: &mut Eager, with: &Tensor| {
+                let result = eager.broadcast_result(gradient, with);
+                eager.binary(Binary::Mul, gradient, with, &result);
+                Tensor::new(result)
+            };
+            // Alphabetically: `other`, then `self`. Both are full size; broadcast ones are summed later.
+            let grad_b = wants_b.then(|| product(eager, saved.get("self")));
+            let grad_a = wants_a.then(|| product(eager, saved.get("other")));
+            vec![grad_a, grad_b]
+        });
+        Ok(y)
+    }
+
+    /// `a + scalar`.
+    pub(in super::super) fn add_scalar(
+        &mut self,
+        a: &Tensor,
+        scalar: f64,
+        placement: Placement,
+    ) -> Result<Tensor, Stop> {
+        let draft = Draft::new(self, &[Some(a)]);
+        let y = match placement {
+            Placement::New => self.empty_like(a, a.dtype),
+            Placement::InPlace => a.alias(a.shape.clone(), a.strides.clone()),
+        };
+        self.launch(Kernel::Shift(scalar), &[a], &[&y]);
+        let [y] = draft.finish(self, [y], |_, gradients, _| vec![gradients[0].clone()]);
+        Ok(y)
+    }
+
+    /// `a * scalar`.
+    pub(in super::super) fn mul_scalar(&mut self, a: &Tensor, scalar: f64) -> Result<Tensor, Stop> {
+        let draft = Draft::new(self, &[Some(a)]);
+        let y = self.empty_like(a, a.dtype);
+        self.launch(Kernel::Scale(scalar), &[a], &[&y]);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad = eager.empty_like(gradient, gradient.dtype);
+            eager.launch(Kernel::Scale(scalar), &[gradient], &[&grad]);
+            vec![Some(Tensor::new(grad))]
+        });
+        Ok(y)
+    }
+
+    /// `a ** exponent`; autocast runs it in float32. Its gradient takes two temporaries.
+    pub(in super::super) fn pow_scalar(
+        &mut self,
+        a: &Tensor,
+        exponent: f64,
+    ) -> Result<Tensor, Stop> {
+        let a = self.high(a)?;
+        let mut draft = Draft::new(self, &[Some(&a)]);
+        draft.save(self, "self", &a)?;
+        let y = self.empty_like(&a, a.dtype);
+        self.launch(Kernel::Power(exponent), &[&a], &[&y]);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let first = eager.empty(&gradient.shape, gradient.dtype);
+            let second = eager.empty(&gradient.shape, gradient.dtype);
+            let grad = eager.empty(&gradient.shape, gradient.dtype);
+            let inputs = [&**gradient, saved.get("self")];
+            eager.launch(Kernel::PowerGrad(exponent), &inputs, &[&grad]);
+            drop(second);
+            drop(first);
+            vec![Some(Tensor::new(grad))]
+        });
+        Ok(y)
+    }
+
+    /// `dropout` in training: the mask first, then the result.
+    pub(in super::super) fn dropout(&mut self, x: &Tensor, p: f64) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        let mask = Tensor::new(self.empty(&x.shape, DType::Bool));
+        let y = self.empty_like(x, x.dtype);
+        self.launch(Kernel::Dropout { p }, &[x], &[&y, &mask]);
+        draft.save(self, "mask", &mask)?;
+        drop(mask);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad = eager.empty_like(gradient, gradient.dtype);
+            let inputs = [&**gradient, saved.get("mask")];
+            eager.launch(Kernel::DropoutGrad { p }, &inputs, &[&grad]);
+            vec![Some(Tensor::new(grad))]
+        });
+        Ok(y)
+    }
+
+    fn broadcast_result(&mut self, a: &TensorBody, b: &TensorBody) -> TensorBody {
+        let shape = broadcast(&a.shape, &b.shape);
+        // A tensor without dimensions does not raise the type of one with dimensions.
+        let dtype = match (a.shape.is_empty(), b.shape.is_empty()) {
+            (true, false) if a.dtype.is_float() == b.dtype.is_float() => b.dtype,
+            (false, true) if a.dtype.is_float() == b.dtype.is_float() => a.dtype,
+            _ => a.dtype.promote(b.dtype),
+        };
+        let whole = |tensor: &&TensorBody| tensor.shape == shape;
+        let model = [a, b]
+            .into_iter()
+            .find(|tensor| whole(tensor) && is_dense(&tensor.shape, &tensor.strides))
+            .or_else(|| [a, b].into_iter().find(whole));
+        let strides = match model {
+            Some(model) => strides_like(&model.shape, &model.strides),
+            None => contiguous_strides(&shape),
+        };
+        self.empty_strided(&shape, strides, dtype)
+    }
+
+    fn binary(&mut self, function: Binary, a: &TensorBody, b: &TensorBody, y: &TensorBody) {
+        let (a, b) = (expanded(a, &y.shape), expanded(b, &y.shape));
+        self.launch(Kernel::Binary(function), &[&a, &b], &[y]);
+    }
+}
+
+/// The incoming gradient for each operand that needs one.
+fn pass_through_both(
+    a: &Tensor,
+    b: &Tensor,
+) -> impl FnOnce(&mut Eager, &[Option<Tensor>], &super::super::autograd::Saved) -> Vec<Option<Tensor>>
++ use<> {
+    let wants = [a.requires_grad(), b.requires_grad()];
+    move |_, gradients, _| {
+        wants
+            .map(|wanted| gradients[0].clone().filter(|_| wanted))
+            .into()
+    }
+}
+
+/// The common shape of two operands that are known to broadcast.
+fn broadcast(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
+    let rank = a.len().max(b.len());
+    let length = |shape: &[Extent], i: usize| {
+        (i + shape.len())
+            .checked_sub(rank)
+            .map_or(Extent::ONE, |at| shape[at])
+    };
+    (0..rank)
+        .map(|i| {
+            if length(a, i) == Extent::ONE {
+                length(b, i)
+            } else {
+                length(a, i)
+            }
+        })
+        .collect()
+}
+
+/// The tensor seen under a shape it broadcasts to.
+pub(super) fn expanded(tensor: &TensorBody, shape: &[Extent]) -> TensorBody {
+    let missing = shape.len() - tensor.shape.len();
+    let stride = |i: usize| match i.checked_sub(missing) {
+        Some(own) if tensor.shape[own] == shape[i] => tensor.strides[own],
+        Some(_) | None => Extent::ZERO,
+    };
+    let mut view = tensor.alias(shape.to_vec(), (0..shape.len()).map(stride).collect());
+    view.offset = tensor.offset;
+    view
+}

@@ -1,0 +1,144 @@
+//! `embedding` and the sort behind its gradient.
+
+use super::super::autograd::Draft;
+use super::super::eager::{Eager, Stop};
+use super::super::tensor::{Tensor, TensorBody};
+use crate::graph::Extent;
+use crate::program::Kernel;
+
+/// Up to so many indices the gradient is scattered directly; above, indices are sorted first.
+const DIRECT: u64 = 3072;
+
+impl Eager {
+    /// `embedding(weight, indices)`.
+    pub(in super::super) fn embedding(
+        &mut self,
+        weight: &Tensor,
+        indices: &Tensor,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(weight)]);
+        draft.save(self, "indices", indices)?;
+        let mut shape = indices.shape.clone();
+        shape.push(weight.shape[1]);
+        let y = self.empty(&shape, weight.dtype);
+        self.launch(Kernel::Embedding, &[weight, indices], &[&y]);
+        let table = weight.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let gradient = eager.contiguous_gradient(gradient);
+            vec![Some(eager.embedding_grad(
+                &gradient,
+                saved.get("indices"),
+                &table,
+            ))]
+        });
+        Ok(y)
+    }
+
+    /// See Note [Embedding gradient] for the sequence and the measured sizes.
+    fn embedding_grad(&mut self, gradient: &Tensor, indices: &Tensor, table: &[Extent]) -> Tensor {
+        let count = indices.numel();
+        let fixed = |length: Extent| length.as_fixed().expect("a table has a fixed size");
+        let (rows, width) = (fixed(table[0]), fixed(table[1]));
+        // A buffer of the sorted path: so many bytes, or none where the path is not taken.
+        let buffer = |eager: &mut Eager, bytes: fn(Sort) -> u64| {
+            eager.scratch_by("embedding sort", move |batch| {
+                let sort = Sort {
+                    indices: count.at(batch),
+                    rows,
+                    width,
+                };
+                if sort.indices <= DIRECT {
+                    0
+                } else {
+                    bytes(sort)
+                }
+            })
+        };
+        let emit = |eager: &mut Eager, result: &TensorBody| {
+            eager.launch(Kernel::EmbeddingGrad, &[gradient, indices], &[result]);
+        };
+        let sorted = buffer(self, |sort| 8 * sort.indices);
+        let original = buffer(self, |sort| 8 * sort.indices);
+        let iota = buffer(self, |sort| 8 * sort.indices);
+        drop(buffer(self, Sort::radix_bytes));
+        drop(iota);
+        let result = self.empty(table, gradient.dtype);
+        let offsets = buffer(self, |sort| 8 * sort.indices);
+        let unique = buffer(self, |_| 8);
+        let dummy = buffer(self, |sort| 8 * sort.indices);
+        drop(buffer(self, |_| 1279));
+        drop(dummy);
+        let per_segment = buffer(self, |sort| 8 * sort.segments());
+        let segment_offsets = buffer(self, |sort| 8 * sort.segments());
+        drop(buffer(self, |sort| {
+            if sort.segments() > 10_240 { 1535 } else { 1279 }
+        }));
+        let partial_count = buffer(self, |_| 8);
+        let partial_offsets = buffer(self, |sort| 8 * sort.partials());
+        let partials = buffer(self, |sort| {
+            if sort.rows <= 100 {
+                8 * sort.partials()
+            } else {
+                4 * sort.width * sort.partials()
+            }
+        });
+        emit(self, &result);
+        drop(partials);
+        drop(partial_offsets);
+        drop(partial_count);
+        drop(segment_offsets);
+        drop(per_segment);
+        drop(unique);
+        drop(offsets);
+        drop(original);
+        drop(sorted);
+        Tensor::new(result)
+    }
+}
+
+/// Sizes of the sorted path.
+#[derive(Clone, Copy)]
+struct Sort {
+    indices: u64,
+    rows: u64,
+    width: u64,
+}
+
+impl Sort {
+    /// Most distinct indices.
+    fn segments(self) -> u64 {
+        self.indices.min(self.rows)
+    }
+
+    /// Most partial sums: one for each ten indices, and one for each distinct index.
+    fn partials(self) -> u64 {
+        self.indices / 10 + self.segments()
+    }
+
+    /// The radix sort's buffer, interpolated between measured points (it grows by about 16 bytes an index).
+    fn radix_bytes(self) -> u64 {
+        const MEASURED: [(u64, u64); 9] = [
+            (3_073, 67_583),
+            (4_096, 83_455),
+            (6_144, 117_247),
+            (8_192, 150_015),
+            (9_216, 166_399),
+            (10_240, 183_807),
+            (16_384, 283_135),
+            (20_480, 349_695),
+            (27_136, 457_215),
+        ];
+        let after = MEASURED.iter().position(|(n, _)| *n >= self.indices);
+        match after {
+            Some(0) => MEASURED[0].1,
+            Some(i) => {
+                let ((n0, b0), (n1, b1)) = (MEASURED[i - 1], MEASURED[i]);
+                b0 + (b1 - b0) * (self.indices - n0) / (n1 - n0)
+            }
+            None => 16 * self.indices + 23_000,
+        }
+    }
+}

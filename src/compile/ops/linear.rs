@@ -1,0 +1,165 @@
+//! Matrix products: `linear` and `addmm`.
+
+use super::super::autograd::Draft;
+use super::super::eager::{Eager, Stop};
+use super::super::tensor::{Tensor, TensorBody};
+use crate::graph::{Extent, numel};
+use crate::program::Kernel;
+
+/// How the weight of a matrix product is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WeightLayout {
+    /// `[out, in]`: `nn.Linear`.
+    OutIn,
+    /// `[in, out]`: `addmm`.
+    InOut,
+}
+
+impl Eager {
+    /// `linear(x, weight[, bias])`. Autocast casts bias, weight, input: last argument first.
+    pub(in super::super) fn linear(
+        &mut self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor, Stop> {
+        let bias = bias.map(|bias| self.low(bias)).transpose()?;
+        let weight = self.low(weight)?;
+        let x = self.low(x)?;
+        let width = weight.shape[0];
+        let mut shape = x.shape.clone();
+        let features = shape
+            .pop()
+            .expect("a linear's input has a feature dimension");
+        shape.push(width);
+        let rows = numel(&shape)
+            .checked_div(width)
+            .expect("the width divides the result");
+        let flat = if x.shape.len() == 2 {
+            Tensor::clone(&x)
+        } else {
+            self.reshape(&x, &[rows, features])?
+        };
+        drop(x);
+        let y = self.product(&flat, &weight, bias.as_ref(), WeightLayout::OutIn)?;
+        if shape.len() == 2 {
+            Ok(y)
+        } else {
+            self.reshape(&y, &shape)
+        }
+    }
+
+    /// `addmm(bias, x, weight)`. Autocast casts weight, input, bias: last argument first.
+    pub(in super::super) fn addmm(
+        &mut self,
+        bias: &Tensor,
+        x: &Tensor,
+        weight: &Tensor,
+    ) -> Result<Tensor, Stop> {
+        let weight = self.low(weight)?;
+        let x = self.low(x)?;
+        let bias = self.low(bias)?;
+        self.product(&x, &weight, Some(&bias), WeightLayout::InOut)
+    }
+
+    fn product(
+        &mut self,
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        layout: WeightLayout,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x), Some(weight), bias]);
+        let (wants_x, wants_weight) = (x.requires_grad(), weight.requires_grad());
+        let wants_bias = bias.is_some_and(|bias| bias.requires_grad());
+        let has_bias = bias.is_some();
+        // An operand is saved only for the gradient of the other. `mm` names them `mat2` and `self`,
+        // so without a bias the weight goes first.
+        if has_bias {
+            if wants_weight {
+                draft.save(self, "x", x)?;
+            }
+            if wants_x {
+                draft.save(self, "weight", weight)?;
+            }
+        } else {
+            if wants_x {
+                draft.save(self, "weight", weight)?;
+            }
+            if wants_weight {
+                draft.save(self, "x", x)?;
+            }
+        }
+        let out = weight.shape[if layout == WeightLayout::OutIn { 0 } else { 1 }];
+        let y = self.empty(&[x.shape[0], out], x.dtype);
+        let by = in_out(weight, layout);
+        match bias {
+            Some(bias) => {
+                self.use_blas_lt();
+                self.launch(Kernel::MatMul, &[x, &by, bias], &[&y]);
+            }
+            None => {
+                self.use_blas();
+                self.launch(Kernel::MatMul, &[x, &by], &[&y]);
+            }
+        }
+        let (x_shape, weight_shape) = (x.shape.clone(), weight.shape.clone());
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None, None];
+            };
+            let grad_x = |eager: &mut Eager| {
+                let result = eager.empty(&x_shape, gradient.dtype);
+                eager.use_blas();
+                let by = flipped(&in_out(saved.get("weight"), layout));
+                eager.launch(Kernel::MatMul, &[gradient, &by], &[&result]);
+                Tensor::new(result)
+            };
+            let grad_weight = |eager: &mut Eager| {
+                let result = eager.empty(&weight_shape, gradient.dtype);
+                eager.use_blas();
+                let x = saved.get("x");
+                match layout {
+                    WeightLayout::OutIn => {
+                        eager.launch(Kernel::MatMul, &[&flipped(gradient), x], &[&result]);
+                    }
+                    WeightLayout::InOut => {
+                        eager.launch(Kernel::MatMul, &[&flipped(x), gradient], &[&result]);
+                    }
+                }
+                Tensor::new(result)
+            };
+            // Alphabetically: `addmm` has mat1 (input), mat2 (weight), self (bias); `mm` mat2 before self.
+            if has_bias {
+                let x = wants_x.then(|| grad_x(eager));
+                let weight = wants_weight.then(|| grad_weight(eager));
+                let bias = wants_bias.then(|| eager.column_sum(gradient));
+                vec![x, weight, bias]
+            } else {
+                let weight = wants_weight.then(|| grad_weight(eager));
+                let x = wants_x.then(|| grad_x(eager));
+                vec![x, weight, None]
+            }
+        });
+        Ok(y)
+    }
+
+    /// The gradient of a bias: the sum over rows.
+    fn column_sum(&mut self, gradient: &Tensor) -> Tensor {
+        self.sum_to(gradient, &gradient.shape[1..])
+    }
+}
+
+/// The weight seen as `[in, out]`.
+fn in_out(weight: &TensorBody, layout: WeightLayout) -> TensorBody {
+    match layout {
+        WeightLayout::OutIn => flipped(weight),
+        WeightLayout::InOut => weight.alias(weight.shape.clone(), weight.strides.clone()),
+    }
+}
+
+/// The transposed matrix.
+fn flipped(matrix: &TensorBody) -> TensorBody {
+    let reversed = |list: &[Extent]| list.iter().rev().copied().collect::<Vec<_>>();
+    matrix.alias(reversed(&matrix.shape), reversed(&matrix.strides))
+}

@@ -1,0 +1,14 @@
+//! What each operation allocates, saves and launches, forward and backward.
+//!
+//! One file for each family. Every rule is PyTorch 2.11's, observed as Note [Provenance] says.
+
+mod attention;
+mod convolution;
+mod elementwise;
+mod embedding;
+mod linear;
+mod loss;
+mod normalization;
+mod pooling;
+mod reduction;
+mod shape;

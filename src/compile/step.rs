@@ -1,0 +1,331 @@
+//! Construction and one training step, in order.
+//!
+//! The canonical loop: for each micro-step a batch, the forward pass inside autocast, `loss / accum`,
+//! backward; then the optimizer and `zero_grad(set_to_none=True)`. See Note [One micro-step].
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::autograd::backward;
+use super::eager::{Eager, Thread};
+use super::forward::{Environment, Forward};
+use super::optimizer::{self, Trained};
+use super::tensor::{History, Leaf, Tensor};
+use crate::graph::{Content, DType, Graph, Input, Parameter, ParameterKind, ValueId};
+use crate::model::{Mode, Precision, Variant};
+use crate::program::{Category, Initial, Kernel, Program};
+
+/// A training process: a model on the device, and what outlives a step.
+pub(super) struct Training {
+    eager: Eager,
+    graph: Rc<Graph>,
+    variant: Variant,
+    forward: Rc<Forward>,
+    trained: Vec<Trained>,
+    scaler: Option<Scaler>,
+}
+
+/// What a `GradScaler` keeps on the device.
+struct Scaler {
+    scale: Tensor,
+    growth: Tensor,
+}
+
+impl Training {
+    /// `model.to("cuda", dtype)`.
+    pub(super) fn construct(mut eager: Eager, graph: Graph, variant: &Variant) -> Training {
+        let graph = Rc::new(graph);
+        let mut tensors = BTreeMap::new();
+        let mut leaves = BTreeMap::new();
+        eager.set_category(Category::Parameters);
+        for index in construction_order(&graph.parameters) {
+            let parameter = &graph.parameters[index];
+            let path: Arc<str> = Arc::from(parameter.path.as_str());
+            eager.set_label(&path);
+            let value = graph.value(parameter.value);
+            let dtype = if value.dtype.is_float() {
+                variant.precision.parameters()
+            } else {
+                value.dtype
+            };
+            let mut tensor = eager.empty(&value.shape, dtype);
+            eager.launch(
+                Kernel::Initialize(initial(&graph, parameter)),
+                &[],
+                &[&tensor],
+            );
+            if parameter.kind == ParameterKind::Trained && variant.mode == Mode::Train {
+                let strides = tensor.strides.clone();
+                let leaf = Rc::new(Leaf {
+                    index,
+                    path,
+                    strides,
+                    grad: None.into(),
+                });
+                tensor.history = Some(History::Leaf(Rc::clone(&leaf)));
+                leaves.insert(index, leaf);
+            }
+            tensors.insert(parameter.value, Rc::new(tensor));
+        }
+        let trained = leaves
+            .into_iter()
+            .map(|(index, leaf)| {
+                let tensor = &tensors[&graph.parameters[index].value];
+                Trained::new(leaf, Rc::clone(tensor))
+            })
+            .collect();
+        Training {
+            forward: Rc::new(Forward::new(&graph, variant, tensors)),
+            eager,
+            graph,
+            variant: variant.clone(),
+            trained,
+            scaler: None,
+        }
+    }
+
+    /// Compiles construction, the first step and a later one.
+    pub(super) fn into_program(mut self) -> Program {
+        let recorder = self.eager.recorder().clone();
+        let construction = recorder.take_section();
+        self.step();
+        let first_step = recorder.take_section();
+        self.step();
+        let later_step = recorder.take_section();
+        Program {
+            tensors: recorder.take_tensors(),
+            construction,
+            first_step,
+            later_step,
+        }
+    }
+
+    fn step(&mut self) {
+        for _ in 0..self.variant.accumulation.max(1) {
+            match self.variant.mode {
+                Mode::Train => self.micro_step(),
+                Mode::Inference => self.inference(),
+            }
+        }
+        if self.variant.mode == Mode::Inference {
+            return;
+        }
+        let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
+        let found_inf = self.unscale();
+        let flag = found_inf.as_ref();
+        optimizer::step(
+            &mut self.eager,
+            optimizer,
+            implementation,
+            &mut self.trained,
+            flag,
+        );
+        if let (Some(scaler), Some(found_inf)) = (&self.scaler, &found_inf) {
+            let outputs = [&*scaler.scale, &*scaler.growth];
+            self.eager
+                .launch(Kernel::ScalerUpdate, &[found_inf], &outputs);
+        }
+        drop(found_inf);
+        optimizer::zero_grad(&self.trained);
+    }
+
+    fn micro_step(&mut self) {
+        let mut batch = self.make_batch();
+        let mut environment: Environment = batch.iter().cloned().collect();
+        self.eager.set_category(Category::Activations);
+        self.eager.autocast = self.variant.precision.autocast();
+        let forward = Rc::clone(&self.forward);
+        let ended = forward.run(&mut self.eager, &mut environment, forward.nodes());
+        ended.expect("only a recomputation stops early");
+        let undivided = environment
+            .remove(&self.graph.loss)
+            .expect("the last node makes the loss");
+        drop(environment);
+        self.eager.set_label(&Arc::from("loss"));
+        let share = 1.0 / f64::from(self.variant.accumulation.max(1));
+        self.eager.launch(Kernel::ObserveLoss, &[&undivided], &[]);
+        let loss = self.divide(&undivided, share);
+        drop(undivided);
+        self.eager.autocast = None;
+        self.eager.casts.clear();
+        let root = self.scale(&loss);
+        let seed = self.eager.empty(&[], root.dtype);
+        self.eager.launch(Kernel::Fill(1.0), &[], &[&seed]);
+        let seed = Rc::new(seed);
+        self.eager.set_category(Category::ActivationGradients);
+        self.eager.thread = Thread::Backward;
+        backward(&mut self.eager, &root, Rc::clone(&seed));
+        self.eager.thread = Thread::Main;
+        drop(seed);
+        drop(root);
+        while let Some(tensor) = batch.pop() {
+            drop(tensor);
+        }
+        drop(loss);
+    }
+
+    fn inference(&mut self) {
+        let mut batch = self.make_batch();
+        let mut environment: Environment = batch.iter().cloned().collect();
+        self.eager.set_category(Category::Activations);
+        self.eager.autocast = self.variant.precision.autocast();
+        self.eager.grad_enabled = false;
+        let forward = Rc::clone(&self.forward);
+        let ended = forward.run(&mut self.eager, &mut environment, forward.nodes());
+        ended.expect("only a recomputation stops early");
+        drop(environment);
+        self.eager.autocast = None;
+        self.eager.casts.clear();
+        while let Some(tensor) = batch.pop() {
+            drop(tensor);
+        }
+    }
+
+    /// Batch tensors in the order in which the loop makes them.
+    fn make_batch(&mut self) -> Vec<(ValueId, Tensor)> {
+        self.eager.set_category(Category::Batch);
+        let graph = Rc::clone(&self.graph);
+        let make = |eager: &mut Eager, input: &Input| {
+            let value = graph.value(input.value);
+            eager.set_label(&Arc::from(value.name.as_str()));
+            let parameters = self.variant.precision.parameters();
+            let dtype = if value.dtype.is_float() {
+                parameters
+            } else {
+                value.dtype
+            };
+            let tensor = eager.empty(&value.shape, dtype);
+            let kernel = match input.content {
+                Content::Normal => Kernel::RandomNormal,
+                Content::Below(bound) => Kernel::RandomBelow(bound),
+            };
+            eager.launch(kernel, &[], &[&tensor]);
+            (input.value, Rc::new(tensor))
+        };
+        self.graph
+            .inputs
+            .iter()
+            .map(|input| make(&mut self.eager, input))
+            .collect()
+    }
+
+    /// `loss / accumulation`, inside autocast.
+    fn divide(&mut self, loss: &Tensor, share: f64) -> Tensor {
+        let ended = self.eager.mul_scalar(loss, share);
+        ended.expect("only a recomputation stops early")
+    }
+
+    /// `scaler.scale(loss)`; the loss itself without a scaler.
+    fn scale(&mut self, loss: &Tensor) -> Tensor {
+        if self.variant.precision != Precision::AmpFp16 {
+            return Rc::clone(loss);
+        }
+        if self.scaler.is_none() {
+            self.eager.set_label(&Arc::from("GradScaler"));
+            self.eager.set_category(Category::OptimizerState);
+            let scale = self.eager.empty(&[], DType::Float32);
+            // A scale that cannot overflow: predictions and probes never skip a step.
+            self.eager.launch(Kernel::Fill(1.0), &[], &[&scale]);
+            let growth = self.eager.empty(&[], DType::Int32);
+            self.eager.launch(Kernel::Fill(0.0), &[], &[&growth]);
+            self.eager.set_category(Category::Activations);
+            self.scaler = Some(Scaler {
+                scale: Rc::new(scale),
+                growth: Rc::new(growth),
+            });
+        }
+        let scale = self.scaler.as_ref().map(|scaler| Rc::clone(&scaler.scale));
+        let ended = self.eager.mul(loss, &scale.expect("made above"));
+        ended.expect("only a recomputation stops early")
+    }
+
+    /// `scaler.unscale_`: gives the flag that tells the optimizer to skip.
+    fn unscale(&mut self) -> Option<Tensor> {
+        let scaler = self.scaler.as_ref()?;
+        self.eager.set_category(Category::OptimizerScratch);
+        self.eager.set_label(&Arc::from("GradScaler"));
+        let eager = &mut self.eager;
+        // The inverse scale in double, then in float; then flags, one of which lives until `update`.
+        let double = eager.scratch(8);
+        let reciprocal = eager.scratch(8);
+        drop(double);
+        let inverse = eager.scratch(4);
+        drop(reciprocal);
+        let zero = eager.scratch(4);
+        let found_inf = Rc::new(eager.empty(&[], DType::Float32));
+        eager.launch(Kernel::Fill(0.0), &[], &[&found_inf]);
+        let copied = eager.scratch(4);
+        let gradients: Vec<Tensor> = self
+            .trained
+            .iter()
+            .filter_map(|trained| trained.leaf.grad.borrow().clone())
+            .collect();
+        let mut inputs = vec![&*scaler.scale];
+        inputs.extend(gradients.iter().map(|gradient| &**gradient));
+        let mut outputs = vec![&*found_inf];
+        outputs.extend(gradients.iter().map(|gradient| &**gradient));
+        eager.launch(Kernel::Unscale, &inputs, &outputs);
+        drop(copied);
+        drop(inverse);
+        drop(zero);
+        Some(found_inf)
+    }
+}
+
+/// How a parameter starts: what `reset_parameters` of the usual modules does, in spirit.
+fn initial(graph: &Graph, parameter: &Parameter) -> Initial {
+    let shape = &graph.value(parameter.value).shape;
+    let name = parameter.path.rsplit('.').next().unwrap_or_default();
+    match (parameter.kind, name, shape.len()) {
+        (ParameterKind::Buffer, "running_var", _) => Initial::Constant(1.0),
+        (ParameterKind::Buffer, _, _) => Initial::Constant(0.0),
+        (_, "weight", 1) => Initial::Constant(1.0),
+        (_, _, 0 | 1) => Initial::Constant(0.0),
+        _ => {
+            let fan_in = crate::graph::numel(&shape[1..]).at(1).max(1);
+            Initial::Uniform {
+                bound: (3.0 / fan_in as f64).sqrt(),
+            }
+        }
+    }
+}
+
+/// The order of `module.to(device)`: recursively children first, in registration order, then own
+/// parameters, then own buffers. The module tree is rebuilt from the dotted names.
+fn construction_order(parameters: &[Parameter]) -> Vec<usize> {
+    #[derive(Default)]
+    struct Level {
+        children: Vec<(String, Level)>,
+        own: Vec<usize>,
+        buffers: Vec<usize>,
+    }
+    fn walk(level: &Level, order: &mut Vec<usize>) {
+        for (_, child) in &level.children {
+            walk(child, order);
+        }
+        order.extend(&level.own);
+        order.extend(&level.buffers);
+    }
+    let mut root = Level::default();
+    for (index, parameter) in parameters.iter().enumerate() {
+        let mut level = &mut root;
+        let mut parts: Vec<&str> = parameter.path.split('.').collect();
+        parts.pop();
+        for part in parts {
+            let found = level.children.iter().position(|(name, _)| name == part);
+            let at = found.unwrap_or_else(|| {
+                level.children.push((part.to_owned(), Level::default()));
+                level.children.len() - 1
+            });
+            level = &mut level.children[at].1;
+        }
+        match parameter.kind {
+            ParameterKind::Buffer => level.buffers.push(index),
+            ParameterKind::Trained | ParameterKind::Frozen => level.own.push(index),
+        }
+    }
+    let mut order = Vec::with_capacity(parameters.len());
+    walk(&root, &mut order);
+    order
+}

@@ -1,0 +1,99 @@
+//! The answer to a fit: the `result` of `GET /v1/fits/{id}` and of `fit --json`.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::probe::{Evidence, ProbeReport};
+
+/// What to train with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Recommendation {
+    /// Samples per micro-step on one GPU; 0 when nothing fits.
+    pub micro_batch: u64,
+    /// Micro-steps per optimizer step.
+    pub accumulation_steps: u64,
+    /// Samples per optimizer step over all ranks: `micro_batch * accumulation_steps * world_size`.
+    pub global_batch: u64,
+    /// What `global_batch` lacks of `target_batch`; 0 without a target.
+    pub shortfall: u64,
+    /// The largest batch whose steps finish at all.
+    pub max_batch: u64,
+    /// The largest batch whose steps never force the allocator to retry.
+    pub max_batch_without_retries: u64,
+    /// Most bytes allocated in a step of the recommended micro-batch.
+    pub peak_allocated_bytes: u64,
+    /// Most bytes reserved in a step of the recommended micro-batch.
+    pub peak_reserved_bytes: u64,
+    /// What the allocator may reserve.
+    pub limit_bytes: u64,
+    /// `limit_bytes` less `peak_reserved_bytes`.
+    pub headroom_bytes: u64,
+    /// What keeps the batch from being larger, by name.
+    pub limited_by: String,
+    /// Whether kernels ran.
+    pub evidence: Evidence,
+    /// Milliseconds per micro-step; null without a GPU.
+    pub step_ms: Option<f64>,
+    /// Samples per second on one GPU; null without a GPU.
+    pub samples_per_second: Option<f64>,
+    /// When nothing fits: how many bytes more a batch of one would need.
+    pub missing_bytes: Option<u64>,
+    /// What the reader should know of the rules used: transferred, estimated, assumed.
+    pub notes: Vec<String>,
+}
+
+/// One combination of precision, optimizer and checkpointing, with its own answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VariantResult {
+    /// 1 is the best.
+    pub rank: u32,
+    /// The variant, as in a request's `training`.
+    #[schema(value_type = Object)]
+    pub training: crate::model::Variant,
+    /// Its recommendation.
+    pub recommendation: Recommendation,
+}
+
+/// A probe in short.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProbeSummary {
+    /// Index into `variants`, in request order.
+    pub variant: u32,
+    /// The whole report, without its timeline.
+    #[serde(flatten)]
+    pub report: ProbeReport,
+    /// Milliseconds the probe took, loading included.
+    pub wall_ms: f64,
+}
+
+/// What the answer was found with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Environment {
+    /// The device, as resolved: `cuda:0`, `sim:h200`.
+    pub device: String,
+    /// The card's name.
+    pub gpu: String,
+    /// Driver version; null on a simulated device.
+    pub driver: Option<String>,
+    /// CUDA version; null on a simulated device.
+    pub cuda: Option<String>,
+    /// cuDNN version whose workspaces were used.
+    pub cudnn: Option<String>,
+    /// Version of batchfit.
+    pub batchfit: String,
+    /// The PyTorch whose behaviour is predicted.
+    pub pytorch: String,
+}
+
+/// A finished fit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FitResult {
+    /// The best variant's recommendation.
+    pub recommendation: Recommendation,
+    /// All variants, best first.
+    pub variants: Vec<VariantResult>,
+    /// Real probes, and the simulated ones at the answer and above it.
+    pub probes: Vec<ProbeSummary>,
+    /// What it was found with.
+    pub environment: Environment,
+}

@@ -1,0 +1,384 @@
+//! Walks the nodes of an exported graph and rebuilds them through a [`Builder`].
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::arguments::{Arguments, Scope, dtype};
+use super::error::ExportedError;
+use super::modules::Modules;
+use super::operator::{self, SUPPORTED};
+use super::schema::{Arg, Document, Node, Nodes, Size, SymInt, Tensor};
+use super::signature::{self, Declared};
+use super::symbol::BatchSymbol;
+use super::{Exported, prediction};
+use crate::graph::{Builder, DType, Extent, Op, ValueId, is_oversize};
+
+/// Operators that compute nothing: checks left by tracing.
+const IGNORED: &[&str] = &[
+    "aten._assert_tensor_metadata.default",
+    "aten._assert_scalar.default",
+    "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default",
+];
+
+/// Rebuilds the graph of `document`.
+pub(super) fn lower(document: &Document<'_>) -> Result<Exported, ExportedError> {
+    let graph = &document.graph_module.graph;
+    let modules = Modules::of(graph, &document.graph_module.signature);
+    let mut walk = Walk {
+        builder: Builder::new(modules.root_class()),
+        modules,
+        symbol: BatchSymbol::default(),
+        grad_enabled: true,
+        in_wrapper: Vec::new(),
+    };
+    let mut scope = walk.scope(graph, GRAPH)?;
+    let Declared { tensors, notes } =
+        signature::declare(&document.graph_module, &mut walk, "/graph_module")?;
+    scope.tensors = tensors;
+    walk.nodes(graph, &mut scope, GRAPH)?;
+
+    let loss = walk.loss(graph, &scope)?;
+    let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
+    let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
+    prediction::fill_inputs(&mut graph);
+    Ok(Exported { graph, notes })
+}
+
+/// Where the outer graph is in the document.
+const GRAPH: &str = "/graph_module/graph";
+
+pub(super) struct Walk<'a> {
+    pub(super) builder: Builder,
+    pub(super) modules: Modules<'a>,
+    symbol: BatchSymbol,
+    grad_enabled: bool,
+    /// For each node of the builder: whether the loss wrapper runs it, not the model.
+    in_wrapper: Vec<bool>,
+}
+
+/// Makes a [`ExportedError::Refused`] of a clause.
+pub(super) fn refused(pointer: &str) -> impl Fn(String) -> ExportedError + '_ {
+    move |problem| ExportedError::Refused {
+        pointer: pointer.to_owned(),
+        problem,
+    }
+}
+
+impl<'a> Walk<'a> {
+    /// The symbolic sizes that a graph defines; its tensors are added as its nodes make them.
+    fn scope(&mut self, graph: &'a Nodes<'a>, at: &str) -> Result<Scope<'a>, ExportedError> {
+        let mut sizes = HashMap::new();
+        for (name, size) in &graph.sym_int_values {
+            let extent = self
+                .extent(size)
+                .map_err(refused(&format!("{at}/sym_int_values/{}", escape(name))))?;
+            sizes.insert(name.as_ref(), extent);
+        }
+        Ok(Scope {
+            tensors: HashMap::new(),
+            sizes,
+        })
+    }
+
+    fn nodes(
+        &mut self,
+        graph: &'a Nodes<'a>,
+        scope: &mut Scope<'a>,
+        at: &str,
+    ) -> Result<(), ExportedError> {
+        for (index, node) in graph.nodes.iter().enumerate() {
+            // The pointer is only made where it is needed: on the way to an error.
+            let pointer = || format!("{at}/nodes/{index}");
+            let target = node
+                .target
+                .strip_prefix("torch.ops.")
+                .unwrap_or(&node.target);
+            if IGNORED.contains(&target) || makes_only_sizes(node) {
+                continue;
+            }
+            if let Some(region) = target.strip_prefix("higher_order.") {
+                self.region(region, node, scope, &pointer())?;
+            } else {
+                self.operator(target, node, graph, scope)
+                    .map_err(|failure| failure.at(pointer()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds one ATen operator.
+    fn operator(
+        &mut self,
+        target: &'a str,
+        node: &'a Node<'a>,
+        graph: &'a Nodes<'a>,
+        scope: &mut Scope<'a>,
+    ) -> Result<(), Failure> {
+        let call = self
+            .modules
+            .call(&node.metadata.nn_module_stack, &mut self.builder);
+        let arguments = Arguments {
+            inputs: &node.inputs,
+            scope,
+        };
+        let builder = &self.builder;
+        let typed = |id: ValueId| {
+            let value = builder.value(id);
+            (value.dtype, value.shape.clone())
+        };
+        let lowered = operator::lower(target, &arguments, typed)
+            .map_err(|problem| Failure::Clause(format!("cannot read {target}: {problem}")))?;
+        let Some((op, operands)) = lowered else {
+            return Err(Failure::Unknown {
+                op: target.to_owned(),
+                module: call.path,
+                nearest: nearest(target),
+            });
+        };
+        let names = output_names(node)?;
+        if let Op::Split { size, dim } = op {
+            let length = self.builder.value(operands[0]).shape.get(dim).copied();
+            let parts = length
+                .and_then(Extent::as_fixed)
+                .map(|n| n.div_ceil(size.max(1)));
+            if parts != u64::try_from(names.len()).ok() {
+                return Err(Failure::Clause(format!(
+                    "cannot apply split: it names {} results",
+                    names.len()
+                )));
+            }
+        }
+        let outputs = self
+            .builder
+            .apply_many(call.id, &names, op, &operands)
+            .map_err(|error| Failure::Clause(error.to_string()))?;
+        self.in_wrapper.push(call.in_wrapper);
+        if outputs.len() != names.len() {
+            return Err(Failure::Clause(format!(
+                "{target} has {} results, not {}",
+                outputs.len(),
+                names.len()
+            )));
+        }
+        for (name, id) in names.into_iter().zip(outputs) {
+            let recorded = graph.tensor_values.get(name).ok_or_else(|| {
+                Failure::Clause(format!("its result {name:?} is not in tensor_values"))
+            })?;
+            self.check(name, id, recorded).map_err(Failure::Clause)?;
+            scope.tensors.insert(name, id);
+        }
+        Ok(())
+    }
+
+    /// Compares an inferred type with the one PyTorch recorded.
+    fn check(&mut self, name: &str, id: ValueId, recorded: &Tensor<'_>) -> Result<(), String> {
+        let (dtype, shape) = self.typed(recorded)?;
+        let value = self.builder.value(id);
+        if value.shape != shape || value.dtype != dtype {
+            return Err(format!(
+                "the value {name:?} is {} {:?} by its operands, but recorded as {dtype} {shape:?}",
+                value.dtype, value.shape
+            ));
+        }
+        Ok(())
+    }
+
+    /// A recorded dtype and shape.
+    pub(super) fn typed(&mut self, tensor: &Tensor<'_>) -> Result<(DType, Vec<Extent>), String> {
+        let sizes = tensor.sizes.iter().map(|size| self.extent(size));
+        let shape = sizes.collect::<Result<Vec<_>, _>>()?;
+        if is_oversize(&shape) {
+            return Err(format!("the shape {shape:?} is too large for any device"));
+        }
+        Ok((dtype(tensor.dtype)?, shape))
+    }
+
+    fn extent(&mut self, size: &Size<'_>) -> Result<Extent, String> {
+        match size {
+            Size::AsInt(length) => u64::try_from(*length)
+                .map(Extent::fixed)
+                .map_err(|_| format!("a length is {length}")),
+            Size::AsExpr(expression) => self.symbol.extent(&expression.expr_str),
+        }
+    }
+
+    /// Runs the nested graph of a region in place, as eager mode would.
+    fn region(
+        &mut self,
+        region: &str,
+        node: &'a Node<'a>,
+        scope: &mut Scope<'a>,
+        at: &str,
+    ) -> Result<(), ExportedError> {
+        let args: Vec<&'a Arg<'a>> = node.inputs.iter().map(|input| &input.arg).collect();
+        let (grad_enabled, graph_at) = match (region, args.as_slice()) {
+            ("wrap_with_set_grad_enabled", [Arg::Bool(enabled), ..]) => (*enabled, 1),
+            // Arguments: device type, dtype, enabled, cache enabled, graph.
+            ("wrap_with_autocast", [_, _, Arg::Bool(false), ..]) => (self.grad_enabled, 4),
+            ("wrap_with_autocast", _) => {
+                return Err(refused(at)(
+                    "the graph was exported under autocast; export without it, and ask for the \
+                     precision in the request"
+                        .into(),
+                ));
+            }
+            _ => {
+                return Err(ExportedError::UnknownOperator {
+                    pointer: at.to_owned(),
+                    op: format!("higher_order.{region}"),
+                    module: self
+                        .modules
+                        .call(&node.metadata.nn_module_stack, &mut self.builder)
+                        .path,
+                    nearest: None,
+                });
+            }
+        };
+        let Some(Arg::Graph(nested)) = args.get(graph_at) else {
+            return Err(refused(&format!("{at}/inputs/{graph_at}/arg"))(
+                "it is not a graph".into(),
+            ));
+        };
+        let nested = &nested.graph;
+        let nested_at = format!("{at}/inputs/{graph_at}/arg/as_graph/graph");
+        let mut inner = self.scope(nested, &nested_at)?;
+        bind(&nested.inputs, &args[graph_at + 1..], scope, &mut inner).map_err(refused(at))?;
+
+        let before = std::mem::replace(&mut self.grad_enabled, grad_enabled);
+        self.builder.set_grad_enabled(grad_enabled);
+        self.nodes(nested, &mut inner, &nested_at)?;
+        self.grad_enabled = before;
+        self.builder.set_grad_enabled(before);
+
+        let results: Vec<&Arg<'_>> = nested.outputs.iter().collect();
+        bind(&node.outputs, &results, &inner, scope).map_err(refused(at))
+    }
+
+    fn loss(&self, graph: &Nodes<'_>, scope: &Scope<'_>) -> Result<ValueId, ExportedError> {
+        let at = format!("{GRAPH}/outputs");
+        let [Arg::Tensor(name)] = graph.outputs.as_slice() else {
+            return Err(refused(&at)(format!(
+                "the graph returns {} values; export the model with its loss, which is one scalar",
+                graph.outputs.len()
+            )));
+        };
+        let loss = scope.tensors.get(name.as_ref()).copied();
+        let loss = loss.ok_or_else(|| refused(&at)(format!("no node makes {name:?}")))?;
+        let value = self.builder.value(loss);
+        if !value.shape.is_empty() || !value.dtype.is_float() {
+            return Err(refused(&at)(format!(
+                "the graph returns {name:?}, which is {} {:?}; export the model with its loss, which is \
+                 one scalar",
+                value.dtype, value.shape
+            )));
+        }
+        Ok(loss)
+    }
+}
+
+/// Why a node was not added; its place is filled in by the loop over nodes.
+enum Failure {
+    Clause(String),
+    Unknown {
+        op: String,
+        module: String,
+        nearest: Option<&'static str>,
+    },
+}
+
+impl Failure {
+    fn at(self, pointer: String) -> ExportedError {
+        match self {
+            Failure::Clause(problem) => ExportedError::Refused { pointer, problem },
+            Failure::Unknown {
+                op,
+                module,
+                nearest,
+            } => ExportedError::UnknownOperator {
+                pointer,
+                op,
+                module,
+                nearest,
+            },
+        }
+    }
+}
+
+/// Gives each name in `names` what `values` stand for in another scope.
+fn bind<'a>(
+    names: &'a [Arg<'a>],
+    values: &[&Arg<'_>],
+    from: &Scope<'_>,
+    to: &mut Scope<'a>,
+) -> Result<(), String> {
+    if names.len() != values.len() {
+        return Err(format!(
+            "a nested graph names {} values and gets {}",
+            names.len(),
+            values.len()
+        ));
+    }
+    for (name, value) in names.iter().zip(values) {
+        match (name, value) {
+            (Arg::Tensor(name), Arg::Tensor(value)) => {
+                let id = from.tensors.get(value.as_ref()).copied();
+                let id = id.ok_or_else(|| format!("it reads {value:?}, which nothing makes"))?;
+                to.tensors.insert(name.as_ref(), id);
+            }
+            (Arg::SymInt(SymInt::AsName(name)), Arg::SymInt(SymInt::AsName(value))) => {
+                if let Some(size) = from.sizes.get(value.as_ref()) {
+                    to.sizes.insert(name.as_ref(), *size);
+                }
+            }
+            _ => return Err("a nested graph takes or gives something other than tensors".into()),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a node computes sizes, which the graph lists with their values.
+fn makes_only_sizes(node: &Node<'_>) -> bool {
+    !node.outputs.is_empty()
+        && node
+            .outputs
+            .iter()
+            .all(|output| matches!(output, Arg::SymInt(_)))
+}
+
+fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, Failure> {
+    let mut names = Vec::new();
+    for output in &node.outputs {
+        match output {
+            Arg::Tensor(name) => names.push(name.as_ref()),
+            Arg::Tensors(list) => names.extend(list.iter().map(Cow::as_ref)),
+            _ => {
+                return Err(Failure::Clause(
+                    "it has a result that is not a tensor".into(),
+                ));
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// The supported operator with the most similar name, when one is similar.
+fn nearest(target: &str) -> Option<&'static str> {
+    let score = |known: &&str| strsim::jaro_winkler(bare(target), bare(known));
+    SUPPORTED
+        .iter()
+        .copied()
+        .max_by(|a, b| score(a).total_cmp(&score(b)))
+        .filter(|known| score(known) > 0.8)
+}
+
+/// `conv2d` of `aten.conv2d.default`.
+fn bare(target: &str) -> &str {
+    let name = target.strip_prefix("aten.").unwrap_or(target);
+    name.split('.').next().unwrap_or(name)
+}
+
+/// A key as a JSON pointer token.
+pub(super) fn escape(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}

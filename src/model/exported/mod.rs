@@ -1,0 +1,140 @@
+//! Reads a model exported by PyTorch: the forward pass with its loss, in the JSON that
+//! `torch._export.serde` writes and a `.pt2` archive contains.
+//!
+//! The export must have been made with a symbolic batch as its only dynamic dimension, and return one
+//! scalar. What the exporting machine leaves in it (devices, layouts, `cudnn_enabled`, metadata checks)
+//! is ignored. Every type that PyTorch recorded is compared with the one inferred from the operands, so
+//! a graph that is read is a graph that is understood. Nothing here panics on a malformed document.
+
+mod arguments;
+mod error;
+mod lower;
+mod modules;
+mod operator;
+mod prediction;
+mod schema;
+mod signature;
+mod symbol;
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use error::ExportedError;
+
+use crate::graph::Graph;
+use schema::Document;
+
+/// Largest document read, after decompression. The export of a model with thousands of layers takes a
+/// few tens of megabytes.
+const LIMIT_BYTES: u64 = 256 << 20;
+
+/// An exported graph, and what had to be assumed in reading it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exported {
+    /// The forward pass with its loss.
+    pub graph: Graph,
+    /// Sentences for the answer, such as which parameters were taken to be tied.
+    pub notes: Vec<String>,
+}
+
+/// Reads the bytes of a model file: JSON, gzipped or not.
+pub fn parse(file: &[u8]) -> Result<Exported, ExportedError> {
+    let text = unpack(file)?;
+    let document: Document<'_> = match serde_json::from_slice(&text) {
+        Ok(document) => document,
+        Err(error) if error.is_data() => return Err(unreadable(&text)),
+        Err(error) => return Err(syntax(&error)),
+    };
+    lower::lower(&document)
+}
+
+/// Reads a graph that is part of a larger document.
+pub fn parse_value(graph: &Value) -> Result<Exported, ExportedError> {
+    let document =
+        Document::deserialize(graph).map_err(|_| {
+            match serde_path_to_error::deserialize::<_, Document<'_>>(graph) {
+                Err(error) => at_path(&error),
+                Ok(_) => unreachable_shape(),
+            }
+        })?;
+    lower::lower(&document)
+}
+
+/// The JSON text of a model file.
+pub(crate) fn unpack(file: &[u8]) -> Result<Cow<'_, [u8]>, ExportedError> {
+    let limit_bytes = LIMIT_BYTES;
+    if file.starts_with(b"PK\x03\x04") {
+        return Err(ExportedError::Archive);
+    }
+    let text = if file.starts_with(&[0x1f, 0x8b]) {
+        let mut text = Vec::new();
+        GzDecoder::new(file)
+            .take(limit_bytes + 1)
+            .read_to_end(&mut text)
+            .map_err(|error| ExportedError::Compressed {
+                problem: error.to_string(),
+            })?;
+        Cow::Owned(text)
+    } else {
+        Cow::Borrowed(file)
+    };
+    if text.len() as u64 > limit_bytes {
+        return Err(ExportedError::TooLarge { limit_bytes });
+    }
+    Ok(text)
+}
+
+/// Reads the document once more, slowly, to find out where it differs from what PyTorch writes.
+fn unreadable(text: &[u8]) -> ExportedError {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    match serde_path_to_error::deserialize::<_, Document<'_>>(&mut json) {
+        Err(error) => at_path(&error),
+        Ok(_) => unreachable_shape(),
+    }
+}
+
+fn unreachable_shape() -> ExportedError {
+    ExportedError::Refused {
+        pointer: String::new(),
+        problem: "it is not an exported graph".into(),
+    }
+}
+
+fn at_path(error: &serde_path_to_error::Error<serde_json::Error>) -> ExportedError {
+    let mut pointer = String::new();
+    for segment in error.path() {
+        use serde_path_to_error::Segment;
+        match segment {
+            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Map { key } | Segment::Enum { variant: key } => {
+                pointer.push('/');
+                pointer.push_str(&lower::escape(key));
+            }
+            Segment::Unknown => {}
+        }
+    }
+    let problem = error.inner().to_string();
+    // The position is that of the whole file; the pointer says it better.
+    let problem = problem.split(" at line ").next().unwrap_or(&problem);
+    ExportedError::Refused {
+        pointer,
+        problem: format!("not as PyTorch writes it: {problem}"),
+    }
+}
+
+fn syntax(error: &serde_json::Error) -> ExportedError {
+    let problem = error.to_string();
+    ExportedError::Syntax {
+        line: error.line(),
+        column: error.column(),
+        problem: problem
+            .split(" at line ")
+            .next()
+            .unwrap_or(&problem)
+            .to_owned(),
+    }
+}

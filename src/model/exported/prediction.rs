@@ -1,0 +1,82 @@
+//! What the model itself returns, and what its batch is filled with.
+
+use std::collections::HashMap;
+
+use crate::graph::{Content, Graph, Node, Op, ValueId};
+
+/// The model's output: what the loss is computed from, before the loss code's own reshaping.
+///
+/// The loss is traced together with the model, either in the wrapper around it or (Hugging Face) in the
+/// model's own `forward`. From the loss's input this walks back over views, casts and copies that run
+/// where the loss runs; what remains was made by the model: logits, in both cases.
+pub(super) fn prediction(nodes: &[Node], in_wrapper: &[bool], loss: ValueId) -> Option<ValueId> {
+    let producer: HashMap<ValueId, usize> = nodes
+        .iter()
+        .enumerate()
+        .flat_map(|(index, node)| node.outputs.iter().map(move |id| (*id, index)))
+        .collect();
+    let scored = nodes.iter().rposition(|node| node.op == Op::CrossEntropy);
+    let scored = scored.or_else(|| producer.get(&loss).copied())?;
+    let place = (nodes[scored].module, in_wrapper.get(scored));
+    let mut value = *nodes[scored].inputs.first()?;
+    while let Some(index) = producer.get(&value) {
+        let node = &nodes[*index];
+        let same_place = (node.module, in_wrapper.get(*index)) == place;
+        match node.inputs.first() {
+            Some(input) if same_place && only_arranges(&node.op) => value = *input,
+            _ => break,
+        }
+    }
+    Some(value)
+}
+
+/// Fills in the content of integer inputs from the nodes that use them.
+pub(super) fn fill_inputs(graph: &mut Graph) {
+    let origin = origins(&graph.nodes);
+    for index in 0..graph.inputs.len() {
+        let input = graph.inputs[index].value;
+        if graph.value(input).dtype.is_float() {
+            continue;
+        }
+        let from_input = |id: ValueId| origin.get(&id).copied().unwrap_or(id) == input;
+        let bounds = graph.nodes.iter().filter_map(|node| match node.op {
+            Op::Embedding if from_input(node.inputs[1]) => {
+                graph.value(node.inputs[0]).shape[0].as_fixed()
+            }
+            Op::CrossEntropy if from_input(node.inputs[1]) => {
+                graph.value(node.inputs[0]).shape[1].as_fixed()
+            }
+            _ => None,
+        });
+        // Indices that nothing bounds stay at zero, which is valid everywhere.
+        graph.inputs[index].content = Content::Below(bounds.min().unwrap_or(1));
+    }
+}
+
+/// For each value that is another one rearranged: the value it comes from.
+fn origins(nodes: &[Node]) -> HashMap<ValueId, ValueId> {
+    let mut origin = HashMap::new();
+    for node in nodes.iter().filter(|node| only_arranges(&node.op)) {
+        if let Some(input) = node.inputs.first() {
+            let from = origin.get(input).copied().unwrap_or(*input);
+            origin.extend(node.outputs.iter().map(|output| (*output, from)));
+        }
+    }
+    origin
+}
+
+fn only_arranges(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Reshape(_)
+            | Op::Transpose(..)
+            | Op::Unsqueeze(_)
+            | Op::Expand(_)
+            | Op::Slice { .. }
+            | Op::Split { .. }
+            | Op::PadLast { .. }
+            | Op::Contiguous
+            | Op::Alias
+            | Op::Cast(_)
+    )
+}

@@ -1,0 +1,228 @@
+//! Parameters, buffers and batch tensors: what an exported graph takes.
+
+use std::collections::{HashMap, HashSet};
+
+use super::error::ExportedError;
+use super::lower::{Walk, escape, refused};
+use super::schema::{Arg, GraphModule, InputSpec, Nodes, Tensor};
+use crate::graph::{Content, ParameterKind, ValueId};
+
+/// The values that the inputs of the graph stand for, and what had to be assumed.
+pub(super) struct Declared<'a> {
+    pub(super) tensors: HashMap<&'a str, ValueId>,
+    pub(super) notes: Vec<String>,
+}
+
+/// An input that becomes a parameter or buffer.
+struct Held<'a> {
+    name: &'a str,
+    path: &'a str,
+    kind: ParameterKind,
+    tensor: &'a Tensor<'a>,
+}
+
+/// Adds parameters, buffers and the batch to the builder of `walk`.
+pub(super) fn declare<'a>(
+    module: &'a GraphModule<'a>,
+    walk: &mut Walk<'a>,
+    at: &str,
+) -> Result<Declared<'a>, ExportedError> {
+    let graph = &module.graph;
+    let mut reads = Reads::default();
+    reads.of(graph);
+
+    let mut held = Vec::new();
+    let mut batch = Vec::new();
+    for (index, spec) in module.signature.input_specs.iter().enumerate() {
+        let pointer = format!("{at}/signature/input_specs/{index}");
+        let name = match spec {
+            InputSpec::Parameter(spec) => &spec.arg.name,
+            InputSpec::Buffer(spec) => &spec.arg.name,
+            InputSpec::TensorConstant(spec) => &spec.arg.name,
+            InputSpec::UserInput(spec) => match &spec.arg {
+                Arg::Tensor(name) => name,
+                // An argument with a constant value; tracing has used it up.
+                _ => continue,
+            },
+        };
+        let tensor = graph.tensor_values.get(name).ok_or_else(|| {
+            refused(&pointer)(format!("the input {name:?} is not in tensor_values"))
+        })?;
+        match spec_path(spec) {
+            None => batch.push((name.as_ref(), tensor)),
+            Some(path) => held.push(Held {
+                name: name.as_ref(),
+                path,
+                kind: match spec {
+                    InputSpec::Parameter(_) if tensor.requires_grad => ParameterKind::Trained,
+                    InputSpec::Parameter(_) => ParameterKind::Frozen,
+                    _ => ParameterKind::Buffer,
+                },
+                tensor,
+            }),
+        }
+    }
+    // Exports list parameters first already; the graph promises it.
+    held.sort_by_key(|held| held.kind == ParameterKind::Buffer);
+
+    let mut declared = Declared {
+        tensors: HashMap::new(),
+        notes: Vec::new(),
+    };
+    hold(held, &reads, walk, graph_at(at).as_str(), &mut declared)?;
+    take_batch(&batch, &reads, walk, graph_at(at).as_str(), &mut declared)?;
+    Ok(declared)
+}
+
+fn graph_at(at: &str) -> String {
+    format!("{at}/graph/tensor_values")
+}
+
+/// The dotted path of a parameter or buffer; `None` for a batch tensor.
+pub(super) fn spec_path<'a>(spec: &'a InputSpec<'a>) -> Option<&'a str> {
+    match spec {
+        InputSpec::Parameter(spec) => Some(&spec.parameter_name),
+        InputSpec::Buffer(spec) => Some(&spec.buffer_name),
+        InputSpec::TensorConstant(spec) => Some(&spec.tensor_constant_name),
+        InputSpec::UserInput(_) => None,
+    }
+}
+
+/// Adds parameters and buffers, each tied pair once.
+///
+/// An export that did not notice sharing has both names; nothing reads the second one. It is told by
+/// its shape and dtype from the one that feeds both an embedding and a linear, and takes its place in
+/// module order if it comes first, because that is where the tensor is then made.
+fn hold<'a>(
+    held: Vec<Held<'a>>,
+    reads: &Reads<'a>,
+    walk: &mut Walk<'a>,
+    at: &str,
+    declared: &mut Declared<'a>,
+) -> Result<(), ExportedError> {
+    // The tied parameter's name to the path it goes by.
+    let mut paths: HashMap<&str, &str> = HashMap::new();
+    let mut dropped: HashSet<&str> = HashSet::new();
+    let mut position: HashMap<&str, usize> = HashMap::new();
+    for tied in held
+        .iter()
+        .filter(|held| reads.embeds_and_projects(held.name))
+    {
+        let alias = held.iter().enumerate().find(|(_, other)| {
+            other.kind != ParameterKind::Buffer
+                && !reads.tensors.contains(other.name)
+                && other.tensor.dtype == tied.tensor.dtype
+                && same_sizes(other.tensor, tied.tensor)
+                && !dropped.contains(other.name)
+        });
+        let Some((index, alias)) = alias else {
+            continue;
+        };
+        dropped.insert(alias.name);
+        declared.notes.push(format!(
+            "{} is taken to be the same tensor as {}: nothing reads it, and both have the same shape",
+            walk.modules.strip(alias.path),
+            walk.modules.strip(tied.path),
+        ));
+        let own = held
+            .iter()
+            .position(|held| held.name == tied.name)
+            .unwrap_or(index);
+        if index < own {
+            paths.insert(tied.name, alias.path);
+            position.insert(tied.name, index);
+        }
+    }
+    let mut order: Vec<(usize, &Held<'a>)> = held.iter().enumerate().collect();
+    order.retain(|(_, held)| !dropped.contains(held.name));
+    order.sort_by_key(|(index, held)| position.get(held.name).copied().unwrap_or(*index));
+
+    for (_, held) in order {
+        let (dtype, shape) = walk
+            .typed(held.tensor)
+            .map_err(refused(&format!("{at}/{}", escape(held.name))))?;
+        let path = paths.get(held.name).copied().unwrap_or(held.path);
+        let path = walk.modules.strip(path).to_owned();
+        let id = walk.builder.parameter(&path, held.kind, dtype, shape);
+        declared.tensors.insert(held.name, id);
+    }
+    Ok(())
+}
+
+/// Adds the batch. A tensor that only lends its size is the same one as another of its type: language
+/// models get their ids as labels too.
+fn take_batch<'a>(
+    batch: &[(&'a str, &'a Tensor<'a>)],
+    reads: &Reads<'a>,
+    walk: &mut Walk<'a>,
+    at: &str,
+    declared: &mut Declared<'a>,
+) -> Result<(), ExportedError> {
+    for (name, tensor) in batch {
+        let twin = batch.iter().find(|(other, other_tensor)| {
+            reads.tensors.contains(other)
+                && other_tensor.dtype == tensor.dtype
+                && same_sizes(tensor, other_tensor)
+        });
+        if twin.is_some() && !reads.tensors.contains(name) {
+            continue;
+        }
+        let (dtype, shape) = walk
+            .typed(tensor)
+            .map_err(refused(&format!("{at}/{}", escape(name))))?;
+        // What it is filled with is decided once the nodes that read it are known.
+        let id = walk.builder.input(name, dtype, shape, Content::Normal);
+        declared.tensors.insert(name, id);
+    }
+    Ok(())
+}
+
+fn same_sizes(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
+    use super::schema::Size::{AsExpr, AsInt};
+    a.sizes.len() == b.sizes.len()
+        && a.sizes.iter().zip(&b.sizes).all(|pair| match pair {
+            (AsInt(a), AsInt(b)) => a == b,
+            (AsExpr(a), AsExpr(b)) => a.expr_str == b.expr_str,
+            _ => false,
+        })
+}
+
+/// Which values are read by an operator, other than for their size.
+#[derive(Default)]
+struct Reads<'a> {
+    tensors: HashSet<&'a str>,
+    embedded: HashSet<&'a str>,
+    projected: HashSet<&'a str>,
+}
+
+impl<'a> Reads<'a> {
+    fn of(&mut self, graph: &'a Nodes<'a>) {
+        for node in &graph.nodes {
+            if node.target.contains(".sym_size.") || node.target.contains("._assert") {
+                continue;
+            }
+            for input in &node.inputs {
+                match &input.arg {
+                    Arg::Tensor(name) => {
+                        self.tensors.insert(name);
+                        if input.name == "weight" && node.target.contains(".embedding.") {
+                            self.embedded.insert(name);
+                        }
+                        if input.name == "weight" && node.target.contains(".linear.") {
+                            self.projected.insert(name);
+                        }
+                    }
+                    Arg::Tensors(names) => {
+                        self.tensors.extend(names.iter().map(AsRef::<str>::as_ref));
+                    }
+                    Arg::Graph(nested) => self.of(&nested.graph),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn embeds_and_projects(&self, name: &str) -> bool {
+        self.embedded.contains(name) && self.projected.contains(name)
+    }
+}

@@ -1,0 +1,12 @@
+//! Runs a step program on a device for its three steps and gives the verdict.
+//!
+//! The same code runs on simulated memory, where launches do nothing, and on a GPU. Out of memory is a
+//! verdict, never an error.
+
+mod plans;
+mod report;
+mod run;
+mod timeline;
+
+pub use report::{CategoryBytes, Evidence, ProbeReport, StepMemory, TimelinePoint, Verdict};
+pub use run::{Detail, Probe, Resources, STEPS};

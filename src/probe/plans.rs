@@ -1,0 +1,79 @@
+//! Which plan each convolution runs with, and what happens when its workspace does not fit.
+
+use std::collections::HashMap;
+
+use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
+use crate::device::{LaunchError, Launcher};
+use crate::program::ConvolutionShape;
+use crate::units::Bytes;
+
+/// The plans of one convolution at one batch.
+#[derive(Debug, Default)]
+struct Plans {
+    /// What each wants, in the order PyTorch tries them.
+    workspaces: Vec<Bytes>,
+    /// The one that ran last, which the next call uses without asking again.
+    chosen: Option<usize>,
+}
+
+/// Memory for a convolution, and the plan that it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Granted {
+    /// Nothing, for a plan that wants none.
+    pub(super) block: Option<BlockId>,
+    /// Which plan.
+    pub(super) plan: usize,
+}
+
+/// Plans by convolution: PyTorch's cache, which outlives a step but not a process.
+#[derive(Debug, Default)]
+pub(super) struct PlanCache(HashMap<ConvolutionShape, Plans>);
+
+impl PlanCache {
+    /// Takes the workspace of the first plan whose workspace can be had, or `None` when none can.
+    ///
+    /// Each refusal goes through the allocator's whole ladder, as in PyTorch: it counts as a retry and as
+    /// an OOM. A plan that ran is used again; when it is refused later, the list starts anew.
+    pub(super) fn grant<S: SegmentSource>(
+        &mut self,
+        shape: &ConvolutionShape,
+        batch: u64,
+        allocator: &mut CachingAllocator<S>,
+        launcher: &mut dyn Launcher,
+    ) -> Result<Option<Granted>, LaunchError> {
+        if !self.0.contains_key(shape) {
+            let workspaces = launcher.convolution_plans(&shape.at(batch))?;
+            self.0.insert(
+                *shape,
+                Plans {
+                    workspaces,
+                    chosen: None,
+                },
+            );
+        }
+        let plans = self.0.get_mut(shape).expect("inserted above");
+        if let Some(plan) = plans.chosen
+            && let Some(block) = take(allocator, plans.workspaces[plan])
+        {
+            return Ok(Some(Granted { block, plan }));
+        }
+        for (plan, workspace) in plans.workspaces.iter().enumerate() {
+            if let Some(block) = take(allocator, *workspace) {
+                plans.chosen = Some(plan);
+                return Ok(Some(Granted { block, plan }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A block of this size; `Some(None)` for no bytes, `None` when refused.
+fn take<S: SegmentSource>(
+    allocator: &mut CachingAllocator<S>,
+    bytes: Bytes,
+) -> Option<Option<BlockId>> {
+    if bytes == Bytes::ZERO {
+        return Some(None);
+    }
+    allocator.malloc(bytes).ok().map(Some)
+}

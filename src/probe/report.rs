@@ -1,0 +1,104 @@
+//! What a probe found: the document of `probe --json` and `GET /v1/probes/{id}`.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::program::Category;
+
+/// How three steps at one batch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// All steps finished and the allocator never had to give back its cache.
+    Fits,
+    /// All steps finished, but the allocator had to free cached memory and ask again.
+    FitsWithRetries,
+    /// A tensor could not be had.
+    OutOfMemory,
+    /// The steps did not run, for another reason than memory.
+    Failed,
+}
+
+/// Where numbers come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Evidence {
+    /// The allocator ran on simulated memory.
+    Simulated,
+    /// Real kernels ran on a GPU.
+    Probed,
+}
+
+/// Memory and work of one step.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct StepMemory {
+    /// Most bytes allocated at a time.
+    pub peak_allocated_bytes: u64,
+    /// Most bytes reserved at a time.
+    pub peak_reserved_bytes: u64,
+    /// Bytes still allocated after the step.
+    pub allocated_bytes: u64,
+    /// Kernels launched; zero on a simulated device.
+    pub launches: u64,
+    /// The loss of each micro-step; empty on a simulated device.
+    pub losses: Vec<f64>,
+    /// Milliseconds of the step; null on a simulated device.
+    pub elapsed_ms: Option<f64>,
+}
+
+/// Bytes allocated for one purpose at the moment of the peak.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CategoryBytes {
+    /// What for.
+    pub category: Category,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// A moment of the program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TimelinePoint {
+    /// Allocations and frees since the start.
+    pub event: u64,
+    /// The step it belongs to; 0 is construction.
+    pub step: u32,
+    /// Bytes allocated then.
+    pub allocated_bytes: u64,
+    /// Bytes reserved then.
+    pub reserved_bytes: u64,
+}
+
+/// What one probe found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProbeReport {
+    /// Samples per micro-step.
+    pub batch: u64,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Whether kernels ran.
+    pub evidence: Evidence,
+    /// What the allocator was allowed to reserve.
+    pub limit_bytes: u64,
+    /// Most bytes allocated in any step.
+    pub peak_allocated_bytes: u64,
+    /// Most bytes reserved in any step.
+    pub peak_reserved_bytes: u64,
+    /// Peak reserved as simulated for the same batch and limit, beside a real probe.
+    pub simulated_peak_reserved_bytes: Option<u64>,
+    /// Times the allocator freed its cache and asked again, construction included.
+    pub retries: u64,
+    /// Allocations refused for good, convolution workspaces included.
+    pub ooms: u64,
+    /// Bytes allocated once the model was on the device.
+    pub model_allocated_bytes: u64,
+    /// Each finished step.
+    pub steps: Vec<StepMemory>,
+    /// What was allocated at the peak, by purpose.
+    pub at_peak: Vec<CategoryBytes>,
+    /// Allocated and reserved memory over the whole run, thinned to at most a few hundred points.
+    pub timeline: Vec<TimelinePoint>,
+    /// For `out_of_memory` and `failed`: what happened where.
+    pub cause: Option<String>,
+    /// What the reader should know of the rules used: transferred, estimated, assumed.
+    pub notes: Vec<String>,
+}

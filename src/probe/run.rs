@@ -1,0 +1,256 @@
+//! The loop over a program's instructions.
+
+use super::plans::PlanCache;
+use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
+use super::timeline::Recording;
+use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
+use crate::device::{Launch, LaunchError, Launcher};
+use crate::program::{Instruction, Program, Size, TensorId};
+use crate::units::Bytes;
+
+/// Steps of a probe: the second one finds optimizer state in place, the third repeats it.
+pub const STEPS: usize = 3;
+
+/// How much of a probe is written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Peaks and verdict: what a search asks for.
+    Verdict,
+    /// Timeline and categories too.
+    Full,
+}
+
+/// A program to be run at one batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe<'a> {
+    /// What runs.
+    pub program: &'a Program,
+    /// Samples per micro-step.
+    pub batch: u64,
+    /// How many steps.
+    pub steps: usize,
+    /// How much is written down.
+    pub detail: Detail,
+}
+
+/// What a program runs with.
+pub struct Resources<'a, S: SegmentSource> {
+    /// Where tensors live. Holds nothing when a probe starts; holds nothing again when it ends.
+    pub allocator: &'a mut CachingAllocator<S>,
+    /// What runs the launches.
+    pub launcher: &'a mut dyn Launcher,
+    /// Whether that is a real GPU.
+    pub evidence: Evidence,
+}
+
+/// Why a run ended before its last step.
+enum Stopped {
+    OutOfMemory { tensor: TensorId, asked: Bytes },
+    Failed(LaunchError),
+}
+
+impl From<LaunchError> for Stopped {
+    fn from(error: LaunchError) -> Stopped {
+        Stopped::Failed(error)
+    }
+}
+
+impl Probe<'_> {
+    /// Runs construction and the steps, then gives all memory back.
+    pub fn run<S: SegmentSource>(&self, resources: &mut Resources<'_, S>) -> ProbeReport {
+        let limit = resources.allocator.limit().unwrap_or(Bytes(u64::MAX));
+        let mut run = Run {
+            probe: self,
+            resources,
+            sizes: self.sizes(),
+            blocks: vec![None; self.program.tensors.len()],
+            plans: vec![0; self.program.tensors.len()],
+            addresses: vec![0; self.program.tensors.len()],
+            cache: PlanCache::default(),
+            recording: (self.detail == Detail::Full).then(Recording::new),
+            step: 0,
+        };
+        let mut steps = Vec::new();
+        let mut model_allocated = Bytes::ZERO;
+        let ended = run.go(&mut steps, &mut model_allocated);
+        let stats = *run.resources.allocator.stats();
+        let recording = run.recording.take();
+        let step = run.step;
+        let evidence = run.resources.evidence;
+        run.resources.allocator.reset();
+        let verdict = match &ended {
+            Ok(()) if stats.num_alloc_retries == 0 => Verdict::Fits,
+            Ok(()) => Verdict::FitsWithRetries,
+            Err(Stopped::OutOfMemory { .. }) => Verdict::OutOfMemory,
+            Err(Stopped::Failed(_)) => Verdict::Failed,
+        };
+        let cause = ended.err().map(|stopped| self.cause(&stopped, step));
+        let peak = |of: fn(&StepMemory) -> u64, now: Bytes| {
+            let unfinished = if cause.is_some() { now.0 } else { 0 };
+            steps.iter().map(of).max().unwrap_or(0).max(unfinished)
+        };
+        let (timeline, at_peak) = recording.map(Recording::finish).unwrap_or_default();
+        ProbeReport {
+            batch: self.batch,
+            verdict,
+            evidence,
+            limit_bytes: limit.0,
+            peak_allocated_bytes: peak(|step| step.peak_allocated_bytes, stats.peak_allocated()),
+            peak_reserved_bytes: peak(|step| step.peak_reserved_bytes, stats.peak_reserved()),
+            simulated_peak_reserved_bytes: None,
+            retries: stats.num_alloc_retries,
+            ooms: stats.num_ooms,
+            model_allocated_bytes: model_allocated.0,
+            steps,
+            at_peak,
+            timeline,
+            cause,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The size of every tensor at this batch; convolution workspaces are found as they come up.
+    fn sizes(&self) -> Vec<Bytes> {
+        self.program
+            .tensors
+            .iter()
+            .map(|tensor| match &tensor.size {
+                Size::Elements(count, dtype) => {
+                    Bytes(count.at(self.batch).saturating_mul(dtype.size()))
+                }
+                Size::Fixed(bytes) => *bytes,
+                Size::Function(function) => Bytes((function.bytes)(self.batch)),
+                Size::Workspace(_) => Bytes::ZERO,
+            })
+            .collect()
+    }
+
+    fn cause(&self, stopped: &Stopped, step: u32) -> String {
+        let during = match step {
+            0 => "construction".to_owned(),
+            step => format!("step {step}"),
+        };
+        match stopped {
+            Stopped::OutOfMemory { tensor, asked } => {
+                let label = &self.program.tensor(*tensor).label;
+                format!("no room for {asked} in {during}: {label}")
+            }
+            Stopped::Failed(error) => format!("{during}: {error}"),
+        }
+    }
+}
+
+/// A probe under way.
+struct Run<'a, 'r, S: SegmentSource> {
+    probe: &'a Probe<'a>,
+    resources: &'a mut Resources<'r, S>,
+    sizes: Vec<Bytes>,
+    blocks: Vec<Option<BlockId>>,
+    /// For each convolution workspace, the plan it was granted to.
+    plans: Vec<usize>,
+    addresses: Vec<u64>,
+    cache: PlanCache,
+    recording: Option<Recording>,
+    /// 0 is construction.
+    step: u32,
+}
+
+impl<S: SegmentSource> Run<'_, '_, S> {
+    fn go(
+        &mut self,
+        steps: &mut Vec<StepMemory>,
+        model_allocated: &mut Bytes,
+    ) -> Result<(), Stopped> {
+        let program = self.probe.program;
+        self.execute(&program.construction)?;
+        self.resources.launcher.finish_step()?;
+        *model_allocated = self.resources.allocator.stats().allocated();
+        for instructions in program.steps(self.probe.steps) {
+            self.step += 1;
+            self.resources.allocator.reset_peaks();
+            self.execute(instructions)?;
+            let done = self.resources.launcher.finish_step()?;
+            let stats = self.resources.allocator.stats();
+            let real = self.resources.evidence == Evidence::Probed;
+            steps.push(StepMemory {
+                peak_allocated_bytes: stats.peak_allocated().0,
+                peak_reserved_bytes: stats.peak_reserved().0,
+                allocated_bytes: stats.allocated().0,
+                launches: done.launches,
+                losses: done.losses,
+                elapsed_ms: real.then_some(done.elapsed_ms),
+            });
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, instructions: &[Instruction]) -> Result<(), Stopped> {
+        for instruction in instructions {
+            match instruction {
+                Instruction::Allocate(id) => self.allocate(*id)?,
+                Instruction::Launch(call) => {
+                    let plan = call.workspace.map_or(0, |id| self.plans[id.0 as usize]);
+                    self.resources.launcher.launch(&Launch {
+                        call,
+                        batch: self.probe.batch,
+                        addresses: &self.addresses,
+                        plan,
+                    })?;
+                }
+                Instruction::Free(id) => self.free(*id),
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, id: TensorId) -> Result<(), Stopped> {
+        let index = id.0 as usize;
+        let tensor = &self.probe.program.tensors[index];
+        let allocator = &mut *self.resources.allocator;
+        let block = if let Size::Workspace(shape) = &tensor.size {
+            let launcher = &mut *self.resources.launcher;
+            let granted = self
+                .cache
+                .grant(shape, self.probe.batch, allocator, launcher)?;
+            let refused = Stopped::OutOfMemory {
+                tensor: id,
+                asked: Bytes::ZERO,
+            };
+            let granted = granted.ok_or(refused)?;
+            self.plans[index] = granted.plan;
+            granted.block
+        } else if self.sizes[index] == Bytes::ZERO {
+            None
+        } else {
+            let asked = self.sizes[index];
+            let refused = |_| Stopped::OutOfMemory { tensor: id, asked };
+            Some(allocator.malloc(asked).map_err(refused)?)
+        };
+        self.addresses[index] = block.map_or(0, |block| allocator.address(block).0);
+        self.blocks[index] = block;
+        if let (Some(recording), Some(block)) = (&mut self.recording, block) {
+            recording.allocated(tensor.category, allocator.size(block));
+            let stats = allocator.stats();
+            recording.note(self.step, stats.allocated(), stats.reserved());
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, id: TensorId) {
+        let index = id.0 as usize;
+        let Some(block) = self.blocks[index].take() else {
+            return;
+        };
+        let allocator = &mut *self.resources.allocator;
+        if let Some(recording) = &mut self.recording {
+            let category = self.probe.program.tensors[index].category;
+            recording.freed(category, allocator.size(block));
+        }
+        allocator.free(block);
+        self.addresses[index] = 0;
+        if let Some(recording) = &mut self.recording {
+            let stats = allocator.stats();
+            recording.note(self.step, stats.allocated(), stats.reserved());
+        }
+    }
+}

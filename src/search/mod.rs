@@ -1,0 +1,16 @@
+//! Which batch to probe next, and what to recommend once enough is known.
+//!
+//! Pure: no I/O, no clock, no device. The caller probes what [`Search::next_batch`] proposes and tells
+//! [`Search::record`] what it found, until nothing is proposed.
+#![doc = include_str!("NOTES.md")]
+
+mod accumulation;
+mod bracket;
+mod headroom;
+mod ranking;
+mod state;
+
+pub use accumulation::{Plan, plans};
+pub use headroom::{Kept, MemorySlope, keep_headroom};
+pub use ranking::{Standing, rank};
+pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, Prediction, Search};

@@ -1,0 +1,248 @@
+//! The search for both maxima.
+
+use super::bracket::Bracket;
+use crate::probe::Verdict;
+
+/// No batch above this is proposed, whatever the caller's ceiling.
+pub const MAX_BATCH: u64 = 1 << 24;
+
+/// Most batches in one scan of a simulated search.
+const SCAN: u64 = 24;
+/// Most batches scanned for one goal in a simulated search.
+const SCANS: u64 = 4 * SCAN;
+/// Most simulated probes. Brackets and full scans of both goals take less.
+const SIMULATED_PROBES: u64 = 320;
+
+/// What a batch can be good enough for. See Note [Two maxima].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goal {
+    /// The steps finish.
+    Finish,
+    /// The steps finish and the allocator never has to give back its cache.
+    FinishWithoutRetries,
+}
+
+impl Goal {
+    /// Whether a verdict is good enough.
+    #[must_use]
+    pub fn is_met_by(self, verdict: Verdict) -> bool {
+        match verdict {
+            Verdict::Fits => true,
+            Verdict::FitsWithRetries => self == Goal::Finish,
+            Verdict::OutOfMemory | Verdict::Failed => false,
+        }
+    }
+}
+
+/// Both maxima as something else found them: a simulation, or an earlier fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Prediction {
+    /// See [`Goal::Finish`].
+    pub max_batch: u64,
+    /// See [`Goal::FinishWithoutRetries`].
+    pub max_batch_without_retries: u64,
+}
+
+/// What is known about the batch above a maximum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Above {
+    /// The next batch was probed and does not meet the goal: the edge is confirmed on both sides.
+    Refused,
+    /// The next batch is above the ceiling.
+    Ceiling,
+    /// The next batch was not probed.
+    Unknown,
+}
+
+/// One of the maxima.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Largest {
+    /// The largest batch that was seen to meet the goal; 0 when none was.
+    pub batch: u64,
+    /// What is known about the next one.
+    pub above: Above,
+}
+
+/// How real probes compare with what was predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agreement {
+    /// Too little was probed to tell.
+    Open,
+    /// The predicted batch meets the goal and the next one does not.
+    Agrees,
+    /// It is another batch, even where the budget did not reach to tell which.
+    Differs,
+}
+
+/// Decides which batch to probe next. Runs nothing, waits for nothing.
+#[derive(Debug, Clone)]
+pub struct Search {
+    pursuits: [Pursuit; 2],
+    /// The goals that batches are proposed for; the first that needs another probe decides.
+    wanted: Vec<Goal>,
+    /// How many more probes are proposed.
+    probes_left: u64,
+    probes: u64,
+}
+
+/// The search for the maximum of one goal.
+#[derive(Debug, Clone)]
+struct Pursuit {
+    goal: Goal,
+    bracket: Bracket,
+    /// Most batches in one scan.
+    samples: u64,
+    /// How many more batches are scanned.
+    scans_left: u64,
+}
+
+impl Search {
+    /// A search by simulated probes: exact edges, and a scan above them. `guess` need not be good.
+    ///
+    /// Takes 30 to 75 probes with a fair guess, the scans included, and never more than 320.
+    pub fn simulated(guess: u64, ceiling: u64) -> Search {
+        let guess = guess.max(1);
+        let pursuit = |goal| Pursuit::new(goal, guess, guess / 16, ceiling);
+        let scanning = |goal| Pursuit {
+            samples: SCAN,
+            scans_left: SCANS,
+            ..pursuit(goal)
+        };
+        let goals = [Goal::Finish, Goal::FinishWithoutRetries];
+        Search::of(goals.map(scanning), SIMULATED_PROBES)
+    }
+
+    /// A search by at most `budget` real probes that expects `prediction` to be right.
+    ///
+    /// The recommendation depends on the maximum without retries, so that comes first: the predicted
+    /// batch and the next one. Where they are as predicted nothing more is proposed for it; otherwise the
+    /// real edge is searched from there. Then the same for the maximum with retries.
+    pub fn confirming(prediction: Prediction, ceiling: u64, budget: u64) -> Search {
+        let Prediction {
+            max_batch,
+            max_batch_without_retries: calm,
+        } = prediction;
+        let pursuits = [
+            Pursuit::new(Goal::FinishWithoutRetries, calm, 1, ceiling),
+            Pursuit::new(Goal::Finish, max_batch, 1, ceiling),
+        ];
+        Search::of(pursuits, budget)
+    }
+
+    /// A search by at most `budget` real probes alone.
+    pub fn probing(guess: u64, ceiling: u64, budget: u64) -> Search {
+        let guess = guess.max(1);
+        let pursuit = |goal| Pursuit::new(goal, guess, guess / 16, ceiling);
+        let goals = [Goal::FinishWithoutRetries, Goal::Finish];
+        Search::of(goals.map(pursuit), budget)
+    }
+
+    fn of(pursuits: [Pursuit; 2], budget: u64) -> Search {
+        Search {
+            wanted: pursuits.iter().map(|pursuit| pursuit.goal).collect(),
+            pursuits,
+            probes_left: budget,
+            probes: 0,
+        }
+    }
+
+    /// The same search for one maximum only; the other is reported as far as it happens to be seen.
+    #[must_use]
+    pub fn only(mut self, goal: Goal) -> Search {
+        self.wanted.retain(|wanted| *wanted == goal);
+        self
+    }
+
+    /// The batch to probe, or `None` when there is nothing left to learn or to spend.
+    pub fn next_batch(&self) -> Option<u64> {
+        if self.probes_left == 0 {
+            return None;
+        }
+        let mut wanted = self.wanted.iter();
+        wanted.find_map(|goal| self.pursuit(*goal).next_batch())
+    }
+
+    /// Takes in what a probe of `batch` found; it need not be the batch that was proposed.
+    ///
+    /// A batch that was already known replaces what was known.
+    pub fn record(&mut self, batch: u64, verdict: Verdict) {
+        self.probes += 1;
+        self.probes_left = self.probes_left.saturating_sub(1);
+        for pursuit in &mut self.pursuits {
+            pursuit.record(batch, pursuit.goal.is_met_by(verdict));
+        }
+    }
+
+    /// How many probes were taken in.
+    pub fn probes(&self) -> u64 {
+        self.probes
+    }
+
+    /// Whether a batch was seen to meet a goal, or `None` when it was not probed.
+    pub fn seen(&self, goal: Goal, batch: u64) -> Option<bool> {
+        self.pursuit(goal).bracket.seen(batch)
+    }
+
+    /// The maximum of a goal, as far as it is known.
+    pub fn largest(&self, goal: Goal) -> Largest {
+        let bracket = &self.pursuit(goal).bracket;
+        let batch = bracket.largest();
+        let above = match bracket.seen(batch + 1) {
+            Some(_) => Above::Refused,
+            None if batch >= bracket.ceiling() => Above::Ceiling,
+            None => Above::Unknown,
+        };
+        Largest { batch, above }
+    }
+
+    /// Whether the batch that the search started from is the edge for a goal.
+    pub fn agreement(&self, goal: Goal) -> Agreement {
+        let bracket = &self.pursuit(goal).bracket;
+        let guess = bracket.guess();
+        let Largest { batch, above } = self.largest(goal);
+        let is_settled_below = batch < guess && bracket.narrow().is_none();
+        if batch > guess || bracket.seen(guess) == Some(false) || is_settled_below {
+            Agreement::Differs
+        } else if batch == guess && above != Above::Unknown {
+            Agreement::Agrees
+        } else {
+            Agreement::Open
+        }
+    }
+
+    fn pursuit(&self, goal: Goal) -> &Pursuit {
+        let found = self.pursuits.iter().find(|pursuit| pursuit.goal == goal);
+        found.expect("every search pursues both goals")
+    }
+}
+
+impl Pursuit {
+    /// A pursuit that ends at the first edge.
+    fn new(goal: Goal, guess: u64, first_step: u64, ceiling: u64) -> Pursuit {
+        Pursuit {
+            goal,
+            bracket: Bracket::new(guess, first_step, ceiling.min(MAX_BATCH)),
+            samples: 0,
+            scans_left: 0,
+        }
+    }
+
+    fn next_batch(&self) -> Option<u64> {
+        self.bracket.narrow().or_else(|| self.next_in_scan())
+    }
+
+    fn next_in_scan(&self) -> Option<u64> {
+        // Where nothing was seen to fit there is no edge to scan from.
+        if self.scans_left == 0 || self.bracket.largest() == 0 {
+            return None;
+        }
+        self.bracket.scan(self.samples).next()
+    }
+
+    fn record(&mut self, batch: u64, meets: bool) {
+        if self.bracket.narrow().is_none() && self.next_in_scan() == Some(batch) {
+            self.scans_left -= 1;
+        }
+        self.bracket.record(batch, meets);
+    }
+}

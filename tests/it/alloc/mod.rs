@@ -1,0 +1,4 @@
+//! The caching allocator: scenarios that read like a conversation, and recorded traces.
+
+mod recorded;
+mod scenario;

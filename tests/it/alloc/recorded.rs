@@ -1,0 +1,197 @@
+//! Replays what PyTorch recorded and expects every event back. See tests/golden/traces/README.md.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use batchfit::alloc::{
+    Address, CachingAllocator, Event, Full, SegmentSource, Settings, SimulatedMemory,
+    limit_of_fraction,
+};
+use batchfit::units::Bytes;
+use flate2::read::GzDecoder;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Header {
+    alloc_conf: String,
+    total: u64,
+    limit: u64,
+    ok: bool,
+    retries: u64,
+    ooms: u64,
+    /// Absent when the first step did not finish.
+    peak_allocated: Option<u64>,
+    peak_reserved: Option<u64>,
+}
+
+impl Header {
+    fn peaks(&self) -> [Option<u64>; 2] {
+        [self.peak_allocated, self.peak_reserved]
+    }
+}
+
+/// Gives out the segments that were recorded, in their order.
+struct RecordedSegments(VecDeque<(Address, Bytes)>);
+
+impl SegmentSource for RecordedSegments {
+    fn take(&mut self, asked: Bytes) -> Result<Address, Full> {
+        match self.0.front() {
+            Some(&(address, size)) if size == asked => {
+                self.0.pop_front();
+                Ok(address)
+            }
+            _ => Err(Full { asked }),
+        }
+    }
+
+    fn give_back(&mut self, _: Address, _: Bytes) {}
+}
+
+fn traces() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/traces");
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut traces: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|extension| extension == "gz"))
+        .collect();
+    traces.sort();
+    assert!(!traces.is_empty(), "there are recorded traces");
+    traces
+}
+
+fn read(path: &Path) -> (Header, Vec<Event>) {
+    let mut text = String::new();
+    GzDecoder::new(fs::File::open(path).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    let (header, lines) = text.split_once('\n').unwrap();
+    let header = serde_json::from_str(header.strip_prefix("# ").unwrap()).unwrap();
+    let lines = lines.lines().filter(|line| !line.starts_with('#'));
+    (header, lines.map(event).collect())
+}
+
+fn event(line: &str) -> Event {
+    let [action, address, size, _stream] = line.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("an event has four columns: {line}");
+    };
+    let address = Address(u64::from_str_radix(address, 16).unwrap());
+    let size = Bytes(size.parse().unwrap());
+    match action {
+        "segment_alloc" => Event::SegmentAlloc { address, size },
+        "segment_free" => Event::SegmentFree { address, size },
+        "alloc" => Event::Alloc {
+            address,
+            requested: size,
+        },
+        "free_requested" => Event::FreeRequested {
+            address,
+            requested: size,
+        },
+        "free_completed" => Event::FreeCompleted {
+            address,
+            requested: size,
+        },
+        "oom" => Event::OutOfMemory { rounded: size },
+        other => panic!("unknown action {other}"),
+    }
+}
+
+fn recorded_segments(recorded: &[Event]) -> RecordedSegments {
+    let segments = recorded.iter().filter_map(|event| match *event {
+        Event::SegmentAlloc { address, size } => Some((address, size)),
+        _ => None,
+    });
+    RecordedSegments(segments.collect())
+}
+
+/// Repeats the requests among `recorded`: `alloc`, `free_requested` and, as far as it is known, `oom`.
+fn replay<S: SegmentSource>(
+    source: S,
+    header: &Header,
+    recorded: &[Event],
+) -> CachingAllocator<S, Vec<Event>> {
+    let settings: Settings = header.alloc_conf.parse().unwrap();
+    let limit = limit_of_fraction(
+        header.limit as f64 / header.total as f64,
+        Bytes(header.total),
+    );
+    let mut allocator = CachingAllocator::observed(source, settings, limit, Vec::new());
+    let mut live = HashMap::new();
+    for event in recorded {
+        match *event {
+            Event::Alloc { address, requested } => {
+                if let Ok(block) = allocator.malloc(requested) {
+                    live.insert(address, block);
+                }
+            }
+            Event::FreeRequested { address, .. } => {
+                if let Some(block) = live.remove(&address) {
+                    allocator.free(block);
+                }
+            }
+            Event::OutOfMemory { rounded } => {
+                let refused = allocator.malloc(rounded);
+                assert!(refused.is_err(), "{rounded} was refused and is not");
+            }
+            Event::SegmentAlloc { .. }
+            | Event::SegmentFree { .. }
+            | Event::FreeCompleted { .. } => {}
+        }
+    }
+    allocator
+}
+
+#[test]
+fn recorded_traces_come_back_event_for_event() {
+    for path in traces() {
+        let name = path.file_name().unwrap().to_string_lossy();
+        let (header, recorded) = read(&path);
+
+        let allocator = replay(recorded_segments(&recorded), &header, &recorded);
+
+        let replayed = allocator.observer();
+        let equal = recorded
+            .iter()
+            .zip(replayed)
+            .take_while(|(a, b)| a == b)
+            .count();
+        assert!(
+            equal == recorded.len() && equal == replayed.len(),
+            "{name}: event {equal} of {} is {:?} and was {:?}",
+            recorded.len(),
+            replayed.get(equal).map(ToString::to_string),
+            recorded.get(equal).map(ToString::to_string),
+        );
+        let stats = allocator.stats();
+        assert_eq!(stats.num_alloc_retries, header.retries, "{name}: retries");
+        assert_eq!(stats.num_ooms, header.ooms, "{name}: refusals");
+        if header.ok {
+            assert_eq!(peaks(&allocator), header.peaks(), "{name}: peaks");
+        }
+    }
+}
+
+/// Where segments lie decides which of several blocks of a size is used first, no more: the peaks and
+/// the retries of these traces come out the same with made-up addresses.
+#[test]
+fn simulated_placement_gives_the_recorded_peaks() {
+    for path in traces() {
+        let name = path.file_name().unwrap().to_string_lossy();
+        let (header, recorded) = read(&path);
+
+        let memory = SimulatedMemory::new(Bytes(header.total));
+        let allocator = replay(memory, &header, &recorded);
+
+        let stats = allocator.stats();
+        assert_eq!(peaks(&allocator), header.peaks(), "{name}: peaks");
+        assert_eq!(stats.num_alloc_retries, header.retries, "{name}: retries");
+    }
+}
+
+fn peaks<S: SegmentSource>(allocator: &CachingAllocator<S, Vec<Event>>) -> [Option<u64>; 2] {
+    let stats = allocator.stats();
+    [stats.peak_allocated(), stats.peak_reserved()].map(|peak| Some(peak.0))
+}

@@ -1,0 +1,166 @@
+//! Runs the conversations beside this file: one command a line, its events and what came of it below.
+//!
+//! `capacity SIZE` and `limit SIZE` come first. Then `alloc NAME SIZE`, `free NAME`, `empty_cache`,
+//! `reset_peaks` and `show`, which writes the segments and the statistics.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use batchfit::alloc::{
+    Address, BlockId, CachingAllocator, Event, PoolKind, Settings, SimulatedMemory,
+};
+use batchfit::units::Bytes;
+
+#[test]
+fn scenarios() {
+    insta::glob!("*.txt", |path| {
+        let text = std::fs::read_to_string(path).unwrap();
+        insta::with_settings!({ omit_expression => true }, {
+            insta::assert_snapshot!(play(&text));
+        });
+    });
+}
+
+struct Stage {
+    allocator: CachingAllocator<SimulatedMemory, Vec<Event>>,
+    names: BTreeMap<String, BlockId>,
+    /// Events that were written already.
+    told: usize,
+    /// Segments by the order in which they were first seen; addresses mean nothing to a reader.
+    segments: Vec<Address>,
+}
+
+fn play(text: &str) -> String {
+    let (mut capacity, mut limit) = (Bytes::gib(1), None);
+    let mut stage = None;
+    let mut out = String::new();
+    for line in text.lines() {
+        writeln!(out, "{line}").unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [] | ["#", ..] => {}
+            ["capacity", size] => capacity = bytes(size),
+            ["limit", size] => limit = Some(bytes(size)),
+            _ => stage
+                .get_or_insert_with(|| Stage::open(capacity, limit))
+                .act(&words, &mut out),
+        }
+    }
+    out
+}
+
+impl Stage {
+    fn open(capacity: Bytes, limit: Option<Bytes>) -> Stage {
+        let memory = SimulatedMemory::new(capacity);
+        Stage {
+            allocator: CachingAllocator::observed(memory, Settings::default(), limit, Vec::new()),
+            names: BTreeMap::new(),
+            told: 0,
+            segments: Vec::new(),
+        }
+    }
+
+    fn act(&mut self, words: &[&str], out: &mut String) {
+        let mut answer = None;
+        match *words {
+            ["alloc", name, size] => match self.allocator.malloc(bytes(size)) {
+                Ok(block) => {
+                    self.names.insert(name.to_owned(), block);
+                }
+                Err(refused) => answer = Some(format!("{refused} ({:?})", refused.refusal)),
+            },
+            ["free", name] => self.allocator.free(self.names.remove(name).unwrap()),
+            ["empty_cache"] => self.allocator.empty_cache(),
+            ["reset_peaks"] => self.allocator.reset_peaks(),
+            ["show"] => self.show(out),
+            _ => panic!("not a command: {words:?}"),
+        }
+        for event in &self.allocator.observer()[self.told..] {
+            match *event {
+                Event::SegmentAlloc { address, size } => {
+                    let number = self.segments.len();
+                    self.segments.push(address);
+                    writeln!(out, "    takes segment {number} of {size}").unwrap();
+                }
+                Event::SegmentFree { address, size } => {
+                    let number = number_of(&self.segments, address);
+                    writeln!(out, "    gives back segment {number} of {size}").unwrap();
+                }
+                Event::OutOfMemory { rounded } => {
+                    writeln!(out, "    out of memory for {rounded}").unwrap();
+                }
+                Event::Alloc { .. } | Event::FreeRequested { .. } | Event::FreeCompleted { .. } => {
+                }
+            }
+        }
+        self.told = self.allocator.observer().len();
+        if let Some(answer) = answer {
+            writeln!(out, "    {answer}").unwrap();
+        }
+    }
+
+    fn show(&self, out: &mut String) {
+        let mut segments = self.allocator.snapshot().segments;
+        segments.sort_by_key(|segment| number_of(&self.segments, segment.address));
+        for segment in segments {
+            let number = number_of(&self.segments, segment.address);
+            let pool = match segment.pool {
+                PoolKind::Small => "small",
+                PoolKind::Large => "large",
+            };
+            let blocks = segment.blocks.iter().map(|block| {
+                let owner =
+                    |(_, id): &(&String, &BlockId)| self.allocator.address(**id) == block.address;
+                let name = self.names.iter().find(owner).map(|(name, _)| name);
+                format!("{} {}", name.map_or("free", String::as_str), block.size)
+            });
+            let blocks: Vec<String> = blocks.collect();
+            let size = segment.size;
+            writeln!(
+                out,
+                "    segment {number}  {pool}  {size}: {}",
+                blocks.join(" | ")
+            )
+            .unwrap();
+        }
+        let stats = self.allocator.stats();
+        let all = stats.all;
+        writeln!(
+            out,
+            "    reserved {} (peak {})  allocated {} (peak {})  requested {}  inactive split {}",
+            stats.reserved(),
+            stats.peak_reserved(),
+            stats.allocated(),
+            stats.peak_allocated(),
+            Bytes(all.requested_bytes.current),
+            Bytes(all.inactive_split_bytes.current),
+        )
+        .unwrap();
+        writeln!(
+            out,
+            "    retries {}  ooms {}",
+            stats.num_alloc_retries, stats.num_ooms
+        )
+        .unwrap();
+    }
+}
+
+/// The latest segment at an address: addresses are used again.
+fn number_of(segments: &[Address], address: Address) -> usize {
+    segments
+        .iter()
+        .rposition(|segment| *segment == address)
+        .unwrap()
+}
+
+fn bytes(text: &str) -> Bytes {
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let number: u64 = digits.parse().unwrap();
+    match &text[digits.len()..] {
+        "B" => Bytes(number),
+        "KiB" => Bytes(number << 10),
+        "MiB" => Bytes::mib(number),
+        "GiB" => Bytes::gib(number),
+        unit => panic!("no such unit: {unit}"),
+    }
+}

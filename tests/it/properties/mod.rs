@@ -1,0 +1,4 @@
+//! What holds after any sequence of steps.
+
+mod alloc;
+mod search;
