@@ -1,7 +1,6 @@
 //! A card with tensors on it, to run single calls.
 
-use std::rc::Rc;
-
+use batchfit::alloc::{Address, SegmentSource};
 use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions};
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
 use batchfit::graph::{DType, Extent, contiguous_strides};
@@ -15,7 +14,6 @@ pub struct Card {
     pub launcher: CudaLauncher,
     pub memory: CudaMemory,
     addresses: Vec<u64>,
-    pub gpu: Rc<Gpu>,
 }
 
 impl Card {
@@ -25,15 +23,13 @@ impl Card {
             launcher: CudaLauncher::open(&gpu, LauncherOptions::default()).unwrap(),
             memory: CudaMemory::of(&gpu),
             addresses: vec![0],
-            gpu,
         }
     }
 
-    /// A tensor that nothing was written to, seen whole. It starts 8 bytes past a multiple of 512 when
-    /// its number is odd, to catch kernels that rely on more than they may... but never for wide loads.
+    /// A tensor that nothing was written to, seen whole.
     pub fn empty(&mut self, dtype: DType, shape: &[u64]) -> View {
         let size = shape.iter().product::<u64>() * dtype.size();
-        let address = self.memory.take(Bytes(size.max(512))).unwrap();
+        let address = self.memory.take(Bytes(size.max(512))).unwrap().0;
         self.addresses.push(address);
         view(TensorId(self.addresses.len() as u32 - 1), dtype, shape)
     }
@@ -52,7 +48,7 @@ impl Card {
     /// Gives a tensor's memory back.
     pub fn free(&mut self, view: &View) {
         let address = std::mem::take(&mut self.addresses[view.tensor.0 as usize]);
-        self.memory.give_back(address);
+        self.memory.give_back(Address(address), Bytes::ZERO);
     }
 
     pub fn launch(&mut self, call: &Call) -> Result<(), LaunchError> {

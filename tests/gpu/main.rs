@@ -8,6 +8,7 @@ mod elementwise;
 mod losses;
 mod normalizations;
 mod numbers;
+mod numerics;
 mod optimizers;
 mod pools;
 mod products;

@@ -149,11 +149,6 @@ impl<'a> Operands<'a> {
         &self.inputs
     }
 
-    /// All that are written.
-    pub(super) fn outputs(&self) -> &[Operand] {
-        &self.outputs
-    }
-
     /// An input whose elements must lie in row-major order.
     pub(super) fn dense_input(&self, position: usize) -> Result<Array, LaunchError> {
         self.dense(self.input(position)?)

@@ -35,6 +35,6 @@ pub use error::GpuError;
 pub use gpu::{Facts, Gpu};
 pub use launcher::{CudaLauncher, LauncherOptions};
 pub use libraries::Library;
-pub use memory::{CudaMemory, Refused};
+pub use memory::CudaMemory;
 pub use nvml::{Card, cards};
 pub use script::{Gradients, HostTensor, Script, TensorFileError, read_tensors, write_tensors};
