@@ -4,6 +4,7 @@ pub use crate::program::Capability;
 use crate::program::{Call, Convolution};
 use crate::units::Bytes;
 
+#[allow(unsafe_code)]
 pub mod cuda;
 pub mod sim;
 
