@@ -14,6 +14,9 @@ use crate::units::Bytes;
 /// 780 MiB after steps.
 pub const PROCESS_OVERHEAD: Bytes = Bytes::mib(780);
 
+/// How much of [`PROCESS_OVERHEAD`] is there as soon as a process has a context.
+pub const CONTEXT_OVERHEAD: Bytes = Bytes::mib(527);
+
 /// Where the scratch memory of library calls is known from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workspaces {

@@ -3,5 +3,5 @@
 mod catalogue;
 mod launcher;
 
-pub use catalogue::{CARDS, Card, PROCESS_OVERHEAD, Workspaces, names};
+pub use catalogue::{CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, Workspaces, names};
 pub use launcher::SimulatedLauncher;
