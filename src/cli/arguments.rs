@@ -14,15 +14,16 @@ pub(super) struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub(super) command: Command,
-    /// What to log to stderr: error, warn, info, debug or trace, also by module.
+    /// What to log to stderr: error, warn, info, debug or trace, also by module; `serve` begins with
+    /// info, all else with warn.
     #[arg(
         long,
         env = "BATCHFIT_LOG",
-        default_value = "warn",
+        value_name = "FILTER",
         global = true,
         hide_env_values = true
     )]
-    pub(super) log: String,
+    pub(super) log: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -46,7 +46,11 @@ impl From<Outcome> for ExitCode {
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
-    log_to_stderr(&arguments.log);
+    let level = match arguments.command {
+        Command::Serve(_) => "info",
+        _ => "warn",
+    };
+    log_to_stderr(arguments.log.as_deref().unwrap_or(level));
     let (json, outcome) = match arguments.command {
         Command::Fit(arguments) => (arguments.json, fit::run(&arguments)),
         Command::Probe(arguments) => (arguments.json, probe::run(&arguments)),

@@ -1,5 +1,7 @@
 //! Which devices there are.
 
+use std::fmt::Write as _;
+
 use super::table::{text, with_header};
 use crate::jobs::DeviceSummary;
 use crate::units::Bytes;
@@ -15,7 +17,7 @@ pub fn devices(devices: &[DeviceSummary]) -> String {
     let mut missing = String::new();
     for device in devices {
         if let Some(what) = &device.missing {
-            missing += &format!("{}: {what}\n", device.device);
+            let _ = writeln!(missing, "{}: {what}", device.device);
         }
         if !device.available {
             continue;

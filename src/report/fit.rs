@@ -25,7 +25,10 @@ pub fn fit(model: &str, result: &FitResult) -> String {
         report += &variants(result);
     }
     if !result.probes.is_empty() {
-        report += "\nProbes\n";
+        report += match result.variants.len() {
+            1 => "\nProbes\n",
+            _ => "\nProbes, variants numbered as in the request\n",
+        };
         report += &probes(result);
     }
     let all: BTreeSet<_> = result
@@ -133,9 +136,16 @@ fn variants(result: &FitResult) -> String {
 }
 
 fn probes(result: &FitResult) -> String {
-    let numbers = ["batch", "peak allocated", "peak reserved", "retries"];
+    let numbers = [
+        "variant",
+        "batch",
+        "peak allocated",
+        "peak reserved",
+        "retries",
+    ];
     let mut table = with_header(
         &[
+            "variant",
             "batch",
             "verdict",
             "peak allocated",
@@ -148,6 +158,7 @@ fn probes(result: &FitResult) -> String {
     for probe in &result.probes {
         let report = &probe.report;
         table.add_row([
+            (probe.variant + 1).to_string(),
             report.batch.to_string(),
             verdict(report.verdict).to_owned(),
             Bytes(report.peak_allocated_bytes).to_string(),

@@ -17,7 +17,8 @@ pub fn probe(report: &ProbeReport) -> String {
         verdict(report.verdict)
     );
     if let Some(cause) = &report.cause {
-        out += &format!("{cause}\n");
+        out.push_str(cause);
+        out.push('\n');
     }
     out += "\n";
     out += &facts(&[

@@ -17,21 +17,22 @@ pub(super) fn with_header(header: &[&str], numbers: &[&str]) -> Table {
 /// Two columns: what, and how much.
 pub(super) fn facts(facts: &[(&str, String)]) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    facts
+    let lines = facts
         .iter()
-        .map(|(name, value)| format!("  {name:width$}  {value}\n"))
-        .collect()
+        .map(|(name, value)| format!("  {name:width$}  {value}"));
+    lines_of(lines)
 }
 
 /// The table without the spaces that a frame would have needed.
 pub(super) fn text(table: &Table) -> String {
-    table
-        .lines()
-        .map(|line| format!(" {}\n", line.trim_end()))
-        .collect()
+    lines_of(table.lines().map(|line| format!(" {}", line.trim_end())))
 }
 
 /// Remarks below a table; nothing when there are none.
 pub(super) fn notes(notes: &[String]) -> String {
-    notes.iter().map(|note| format!("note: {note}\n")).collect()
+    lines_of(notes.iter().map(|note| format!("note: {note}")))
+}
+
+fn lines_of(lines: impl Iterator<Item = String>) -> String {
+    lines.flat_map(|line| [line, "\n".to_owned()]).collect()
 }

@@ -64,8 +64,8 @@ impl Default for Deadlines {
     fn default() -> Deadlines {
         Deadlines {
             start: Duration::from_secs(20),
-            open: Duration::from_secs(120),
-            probe: Duration::from_secs(180),
+            open: Duration::from_mins(2),
+            probe: Duration::from_mins(3),
         }
     }
 }

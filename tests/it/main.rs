@@ -5,6 +5,7 @@
 )]
 
 mod alloc;
+mod cli;
 mod compile;
 mod http;
 mod layering;

@@ -298,22 +298,22 @@ fn limited_by(calm: u64, at_ceiling: bool, bench: &mut Bench<'_>) -> Result<Stri
 fn described(report: &ProbeReport) -> String {
     let total: u64 = report.at_peak.iter().map(|part| part.bytes).sum();
     let largest = report.at_peak.iter().max_by_key(|part| part.bytes);
-    let mut description = match largest {
+    let mainly = match largest {
         Some(part) if total > 0 => {
             let percent = part.bytes as f64 * 100.0 / total as f64;
             format!("{} ({percent:.0}% of the peak)", name(part.category))
         }
         Some(_) | None => "memory".to_owned(),
     };
-    if let Some(cause) = &report.cause {
-        description += &format!("; batch {}: {cause}", report.batch);
-    } else if report.verdict == Verdict::FitsWithRetries {
-        description += &format!(
-            "; batch {} runs, but the allocator has to free its cache and retry {} times",
-            report.batch, report.retries
-        );
+    let batch = report.batch;
+    match (&report.cause, report.verdict) {
+        (Some(cause), _) => format!("{mainly}; batch {batch}: {cause}"),
+        (None, Verdict::FitsWithRetries) => format!(
+            "{mainly}; batch {batch} runs, but the allocator has to free its cache and retry {} times",
+            report.retries
+        ),
+        (None, Verdict::Fits | Verdict::OutOfMemory | Verdict::Failed) => mainly,
     }
-    description
 }
 
 fn name(category: Category) -> &'static str {

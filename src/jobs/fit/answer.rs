@@ -35,7 +35,7 @@ pub(super) enum Method {
 }
 
 /// The devices of a fit.
-pub(super) struct Probers<'p> {
+pub(super) struct Devices<'p> {
     pub(super) simulated: &'p mut dyn Prober,
     pub(super) real: Option<&'p mut dyn Prober>,
 }
@@ -43,53 +43,16 @@ pub(super) struct Probers<'p> {
 /// Answers for every variant and ranks them.
 pub(super) fn answer(
     question: &Question,
-    mut probers: Probers<'_>,
+    mut devices: Devices<'_>,
     environment: Environment,
     watch: &Watch<'_>,
 ) -> Result<FitResult, EngineError> {
-    let mut probes = Vec::new();
     let mut recommendations = Vec::new();
+    let mut probes = Vec::new();
     for (index, variant) in (0..).zip(&question.variants) {
-        let new_bench = |prober| Bench::new(prober, watch, variant.clone(), question.limit);
-        let mut simulated = new_bench(&mut *probers.simulated);
-        let mut real = match &mut probers.real {
-            Some(prober) => Some(new_bench(&mut **prober)),
-            None => None,
-        };
-        let found = recommended(question, &mut simulated, real.as_mut());
-        let recommendation = match (found, real.as_ref().and_then(Bench::failure)) {
-            (Err(_), Some(cause)) if question.method == Method::SimulateFirst => {
-                let note = format!("simulated, because probes on the GPU failed: {cause}");
-                let mut recommendation = recommended(question, &mut simulated, None)?;
-                recommendation.notes.push(note);
-                recommendation
-            }
-            (found, _) => found?,
-        };
-        let calm = recommendation.max_batch_without_retries;
-        let shown = [
-            recommendation.micro_batch,
-            calm,
-            calm + 1,
-            recommendation.max_batch,
-            recommendation.max_batch + 1,
-        ];
-        let summary = |probed: &Probed| summary(index, probed);
-        if let Some(real) = &real {
-            for (accumulation, probed) in real.probes() {
-                let beside = simulated.seen(accumulation, probed.report.batch);
-                let mut summary = summary(probed);
-                summary.report.simulated_peak_reserved_bytes =
-                    beside.map(|report| report.peak_reserved_bytes);
-                probes.push(summary);
-            }
-        } else {
-            let shown = simulated
-                .probes()
-                .filter(|(_, probed)| shown.contains(&probed.report.batch));
-            probes.extend(shown.map(|(_, probed)| summary(probed)));
-        }
+        let (recommendation, run) = answer_variant(question, variant, &mut devices, watch)?;
         recommendations.push(recommendation);
+        probes.extend(run.into_iter().map(|probed| summary(index, probed)));
     }
     let standings: Vec<_> = recommendations
         .iter()
@@ -114,6 +77,61 @@ pub(super) fn answer(
     })
 }
 
+/// The recommendation for one variant, and the probes to show with it.
+fn answer_variant(
+    question: &Question,
+    variant: &Variant,
+    devices: &mut Devices<'_>,
+    watch: &Watch<'_>,
+) -> Result<(Recommendation, Vec<Probed>), EngineError> {
+    let new_bench = |prober| Bench::new(prober, watch, variant.clone(), question.limit);
+    let mut simulated = new_bench(&mut *devices.simulated);
+    let mut real = devices.real.as_mut().map(|prober| new_bench(&mut **prober));
+    let found = recommended(question, &mut simulated, real.as_mut());
+    let recommendation = match (found, real.as_ref().and_then(Bench::failure)) {
+        (Err(_), Some(cause)) if question.method == Method::SimulateFirst => {
+            let note = format!("simulated, because probes on the GPU failed: {cause}");
+            let mut recommendation = recommended(question, &mut simulated, None)?;
+            recommendation.notes.push(note);
+            recommendation
+        }
+        (found, _) => found?,
+    };
+    let probes = match &real {
+        Some(real) => beside_simulation(real, &simulated),
+        None => around_answer(&recommendation, &simulated),
+    };
+    Ok((recommendation, probes))
+}
+
+/// All real probes, each with what was simulated for the same batch.
+fn beside_simulation(real: &Bench<'_>, simulated: &Bench<'_>) -> Vec<Probed> {
+    let beside = |(accumulation, probed): (u32, &Probed)| {
+        let mut probed = probed.clone();
+        let simulated = simulated.seen(accumulation, probed.report.batch);
+        probed.report.simulated_peak_reserved_bytes =
+            simulated.map(|report| report.peak_reserved_bytes);
+        probed
+    };
+    real.probes().map(beside).collect()
+}
+
+/// The simulated probes at the answer, at both maxima and just above them.
+fn around_answer(recommendation: &Recommendation, simulated: &Bench<'_>) -> Vec<Probed> {
+    let calm = recommendation.max_batch_without_retries;
+    let largest = recommendation.max_batch;
+    let shown = [
+        recommendation.micro_batch,
+        calm,
+        calm + 1,
+        largest,
+        largest + 1,
+    ];
+    let probes = simulated.probes().map(|(_, probed)| probed);
+    let shown = probes.filter(|probed| shown.contains(&probed.report.batch));
+    shown.cloned().collect()
+}
+
 /// The recommendation for one variant.
 fn recommended<'b>(
     question: &Question,
@@ -129,8 +147,8 @@ fn recommended<'b>(
     recommend(maxima, question.wish, benches, question.notes.clone())
 }
 
-fn summary(variant: u32, probed: &Probed) -> ProbeSummary {
-    let mut report = probed.report.clone();
+fn summary(variant: u32, probed: Probed) -> ProbeSummary {
+    let mut report = probed.report;
     report.timeline.clear();
     ProbeSummary {
         variant,

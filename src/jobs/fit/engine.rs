@@ -15,7 +15,7 @@ use crate::units::Bytes;
 use crate::worker::{Deadlines, Launch, Programs, Ready, Supervisor};
 
 use super::advice::Wish;
-use super::answer::{Method, Probers, Question, answer};
+use super::answer::{Devices, Method, Question, answer};
 use super::devices::{Inventory, summaries, unavailable};
 use super::gpu::{GpuProber, translated};
 use super::prober::Prober as _;
@@ -193,7 +193,7 @@ impl Engine for FitEngine {
             },
             notes: setting.notes,
         };
-        let probers = Probers {
+        let devices = Devices {
             simulated: &mut setting.simulator,
             real: match &mut setting.gpu {
                 Some(gpu) => Some(gpu),
@@ -201,7 +201,7 @@ impl Engine for FitEngine {
             },
         };
         let watch = Watch::new(progress, cancel);
-        answer(&question, probers, setting.environment, &watch)
+        answer(&question, devices, setting.environment, &watch)
     }
 
     fn probe(&self, request: &Request, batch: u64) -> Result<ProbeReport, EngineError> {

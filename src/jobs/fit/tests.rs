@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::advice::Wish;
-use super::answer::{Method, Probers, Question, answer};
+use super::answer::{Devices, Method, Question, answer};
 use super::prober::{Probed, Prober};
 use super::watch::Watch;
 use crate::jobs::{EngineError, Environment, FitResult};
@@ -109,7 +109,7 @@ impl Prober for Script {
         self.evidence
     }
 
-    fn device(&self) -> &str {
+    fn device(&self) -> &'static str {
         "cuda:0"
     }
 }
@@ -150,11 +150,11 @@ fn question() -> Question {
 fn fit(question: &Question, simulated: &mut Script, real: Option<&mut Script>) -> FitResult {
     let cancel = AtomicBool::new(false);
     let watch = Watch::new(&|_| {}, &cancel);
-    let probers = Probers {
+    let devices = Devices {
         simulated,
         real: real.map(|real| real as &mut dyn Prober),
     };
-    answer(question, probers, environment(), &watch).unwrap()
+    answer(question, devices, environment(), &watch).unwrap()
 }
 
 #[test]
@@ -340,12 +340,12 @@ fn a_cancelled_fit_ends_before_the_next_probe() {
     };
     let watch = Watch::new(&stop, &cancel);
     let mut simulated = Script::new(Evidence::Simulated);
-    let probers = Probers {
+    let devices = Devices {
         simulated: &mut simulated,
         real: None,
     };
 
-    let ended = answer(&question(), probers, environment(), &watch);
+    let ended = answer(&question(), devices, environment(), &watch);
 
     assert_eq!(ended, Err(EngineError::Cancelled));
     assert_eq!(simulated.asked.len(), 3);
