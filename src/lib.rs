@@ -1,4 +1,35 @@
-//! batchfit: the largest batch that fits a GPU safely.
+//! batchfit answers one question for somebody about to start a training job: what is the largest batch
+//! that fits this GPU, safely, and how many gradient-accumulation steps make up the batch I want?
+//!
+//! # The one idea: a training step is a memory program
+//!
+//! ```text
+//! description ──▶ graph ──▶ compile ──▶ step program ──▶ probe on a device ──▶ verdict ──▶ search ──▶ answer
+//!  layers, preset,  forward   autocast,   flat list of      simulated: allocator only
+//!  exported graph   ops with  autograd,   alloc / launch /  CUDA: real kernels,
+//!                   symbolic  checkpoints, free, sizes as    same allocator
+//!                   batch     optimizer    functions of b
+//! ```
+//!
+//! A program is compiled once for a graph and a variant and runs at any batch size. What decides the
+//! answer is pure and runs in microseconds; devices, database, processes and HTTP are edges.
+//!
+//! # Where everything is
+//!
+//! A module uses only modules above its own in this list; a test checks it.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | [`units`] | bytes: quantities that must not be mixed up |
+//! | [`graph`] | the forward operations, with a symbolic batch and inferred shapes |
+//! | [`model`] | from what a user writes (the request, layers, presets, exported graphs) to a graph and variants |
+//! | [`program`] | the step program: allocations, launches and frees, sizes as functions of the batch |
+//! | [`compile`] | graph + variant → program: eager PyTorch without values |
+//! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
+//! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
+//! | [`probe`] | runs a program on a device for three steps and gives the verdict |
+//! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
+//! | [`jobs`] | the lifecycle of a fit |
 pub mod units;
 
 pub mod graph;

@@ -8,8 +8,8 @@ use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::emit::{Recorder, Storage};
 use super::tensor::{Tensor, TensorBody};
-use crate::device::Capability;
 use crate::graph::{DType, Extent, contiguous_strides};
+use crate::program::Capability;
 use crate::program::{Call, Category, ConvolutionShape, Kernel, Size, SizeFunction};
 use crate::units::Bytes;
 

@@ -16,9 +16,9 @@ mod optimizer;
 mod step;
 mod tensor;
 
-use crate::device::Capability;
 use crate::graph::Graph;
 use crate::model::{Checkpointing, Mode, Variant};
+use crate::program::Capability;
 use crate::program::Program;
 
 /// Why there is no program.

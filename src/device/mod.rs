@@ -1,20 +1,10 @@
 //! What programs run on: simulated cards and real ones.
 
+pub use crate::program::Capability;
 use crate::program::{Call, Convolution};
 use crate::units::Bytes;
 
 pub mod cuda;
-
-/// What the rules for library scratch memory need to know of a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Capability {
-    /// Compute capability, major and minor: `(9, 0)` for Hopper.
-    pub compute: (u32, u32),
-    /// Streaming multiprocessors.
-    pub multiprocessors: u64,
-    /// Threads that one multiprocessor holds.
-    pub threads_per_multiprocessor: u64,
-}
 
 /// Runs the launches of a program on memory that somebody else allocates.
 pub trait Launcher {

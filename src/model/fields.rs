@@ -29,12 +29,7 @@ impl<'a> Fields<'a> {
         let fields = Fields::any(value, pointer, what)?;
         match fields.unknown_key(known) {
             None => Ok(fields),
-            Some(key) => Err(Invalid::unknown(
-                fields.at(key),
-                &format!("field of {what}"),
-                key,
-                known.iter().copied(),
-            )),
+            Some(key) => Err(fields.unknown(key, what, known)),
         }
     }
 
@@ -69,6 +64,15 @@ impl<'a> Fields<'a> {
     /// A field; `null` is as good as absent.
     pub(crate) fn get(&self, field: &str) -> Option<&'a Value> {
         self.map.get(field).filter(|value| !value.is_null())
+    }
+
+    /// A problem with a field that `what` does not have.
+    pub(crate) fn unknown(&self, key: &str, what: &str, known: &[&str]) -> Invalid {
+        let shown = shorten(key);
+        Invalid {
+            problem: format!("{what} has no field {shown:?}"),
+            ..Invalid::unknown(self.at(key), "field", key, known.iter().copied())
+        }
     }
 
     /// A problem with the object for lack of a field.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Up to this many known words are listed where none is near the one found.
+const MOST_LISTED: usize = 16;
+
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Invalid {
@@ -33,11 +36,17 @@ impl Invalid {
         word: &str,
         known: impl IntoIterator<Item = &'k str>,
     ) -> Invalid {
+        let known: Vec<&str> = known.into_iter().collect();
+        let nearest = nearest(word, known.iter().copied());
+        let mut problem = format!("unknown {what} {:?}", shorten(word));
+        if nearest.is_none() && known.len() <= MOST_LISTED {
+            problem.push_str(&format!("; known are {}", known.join(", ")));
+        }
         Invalid {
             pointer: pointer.into(),
             value: Some(format!("{:?}", shorten(word))),
-            problem: format!("unknown {what} {:?}", shorten(word)),
-            nearest: nearest(word, known).map(str::to_owned),
+            problem,
+            nearest: nearest.map(str::to_owned),
         }
     }
 
@@ -67,8 +76,13 @@ pub(crate) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) 
     let word = shorten(word).to_lowercase();
     known
         .into_iter()
-        .map(|known| (strsim::jaro_winkler(&word, &known.to_lowercase()), known))
-        .filter(|(score, _)| *score >= 0.75)
+        .map(|known| {
+            (
+                strsim::normalized_damerau_levenshtein(&word, &known.to_lowercase()),
+                known,
+            )
+        })
+        .filter(|(score, _)| *score >= 0.5)
         // The first of equals, so that the order in which words are listed decides.
         .fold(None, |best: Option<(f64, &str)>, next| match best {
             Some(best) if best.0 >= next.0 => Some(best),

@@ -4,6 +4,7 @@
 //! every batch. It is the common currency between what produces steps (the compiler, recorded traces) and
 //! what runs them (probes, on simulated or real memory).
 
+mod capability;
 mod convolution;
 mod kernel;
 
@@ -15,6 +16,7 @@ use utoipa::ToSchema;
 use crate::graph::{DType, Extent};
 use crate::units::Bytes;
 
+pub use capability::Capability;
 pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
 pub use kernel::{Binary, Call, Initial, Kernel, View};
 

@@ -2,8 +2,8 @@
 
 use super::super::eager::Eager;
 use super::super::tensor::Tensor;
-use crate::device::Capability;
 use crate::graph::{Extent, numel};
+use crate::program::Capability;
 use crate::program::Kernel;
 
 /// Bytes of an accumulator: float32 for every type that is trained in.

@@ -26,12 +26,16 @@ impl DeviceChoice {
             if known_sims.contains(&name) {
                 return Ok(DeviceChoice::Sim(name.to_owned()));
             }
-            let near = nearest(name, known_sims.iter().copied());
+            let unknown = Invalid::unknown(
+                pointer,
+                "simulated device",
+                name,
+                known_sims.iter().copied(),
+            );
             return Err(Invalid {
-                pointer: pointer.to_owned(),
                 value: Some(format!("{:?}", shorten(text))),
-                problem: format!("unknown simulated device {:?}", shorten(name)),
-                nearest: near.map(|name| format!("sim:{name}")),
+                nearest: unknown.nearest.as_ref().map(|name| format!("sim:{name}")),
+                ..unknown
             });
         }
         let index = text.strip_prefix("cuda:").filter(|index| {

@@ -63,12 +63,7 @@ impl ModelSource {
                  the graph as {\"exported\": ...} or with --model FILE",
             )),
             [] => Err(match fields.unknown_key(&WAYS) {
-                Some(key) => Invalid::unknown(
-                    fields.at(key),
-                    "field of the model",
-                    key,
-                    WAYS.iter().copied(),
-                ),
+                Some(key) => fields.unknown(key, "the model", &WAYS),
                 None => Invalid::at(
                     pointer,
                     "the model needs one of preset, layers, exported and hf",
@@ -139,23 +134,21 @@ fn exported_inline(model: &Fields<'_>) -> Result<ModelSource, Invalid> {
 
 /// A problem inside the graph, as one of the request.
 fn invalid(error: &ExportedError, at: &str) -> Invalid {
-    let (problem, nearest) = match error {
+    let problem = match error {
         ExportedError::UnknownOperator {
             op,
             module,
             nearest,
             ..
-        } => (
-            format!("the operator {op} in module `{module}` is not supported"),
-            nearest.map(str::to_owned),
-        ),
-        ExportedError::Refused { problem, .. } => (problem.clone(), None),
-        other => (other.to_string(), None),
+        } => {
+            let nearest = nearest.map(|nearest| format!("; the nearest that is: {nearest}"));
+            format!(
+                "the operator {op} in module `{module}` is not supported{}",
+                nearest.unwrap_or_default()
+            )
+        }
+        ExportedError::Refused { problem, .. } => problem.clone(),
+        other => other.to_string(),
     };
-    Invalid {
-        pointer: format!("{at}{}", error.pointer()),
-        value: None,
-        problem,
-        nearest,
-    }
+    Invalid::at(format!("{at}{}", error.pointer()), problem)
 }

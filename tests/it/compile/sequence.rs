@@ -1,155 +1,164 @@
-//! Aligns a compiled program's allocations and frees with a recorded trace, event by event.
+//! The sequence diff: allocations and frees of a compiled program beside those that PyTorch made,
+//! aligned event by event (kind and requested size).
+//!
+//! What a library asks for is not the compiler's to know: a convolution's workspace matches whatever was
+//! allocated and freed at once. All else must be equal. The number of unmatched events is asserted, and
+//! may only go down.
 
+use std::fmt;
 use std::io::Read;
 
-use batchfit::compile::compile;
-use batchfit::device::Capability;
-use batchfit::model::{
-    Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant, exported,
-};
-use batchfit::program::{Instruction, Program, Size};
+use batchfit::model::{Optimizer, Precision, Variant};
+use batchfit::program::{Instruction, Program, Size, TensorId};
+use flate2::read::GzDecoder;
+use similar::{Algorithm, DiffOp, capture_diff_slices};
 
-const H200: Capability = Capability {
-    compute: (9, 0),
-    multiprocessors: 132,
-    threads_per_multiprocessor: 2048,
-};
+use super::program;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Event {
     Alloc(u64),
     Free(u64),
 }
 
-fn read_gz(path: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
-        .read_to_end(&mut bytes)
-        .unwrap();
-    bytes
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Alloc(bytes) => write!(f, "+{bytes}"),
+            Event::Free(bytes) => write!(f, "-{bytes}"),
+        }
+    }
 }
 
-fn recorded(path: &str) -> Vec<Event> {
-    let text = String::from_utf8(read_gz(path)).unwrap();
+/// The requests of a recorded trace.
+fn recorded(name: &str) -> Vec<Event> {
+    let path = format!(
+        "{}/tests/golden/traces/{name}.txt.gz",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let mut text = String::new();
+    GzDecoder::new(std::fs::File::open(path).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    let event = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["alloc", _, size, _] => Some(Event::Alloc(size.parse().unwrap())),
+            ["free_requested", _, size, _] => Some(Event::Free(size.parse().unwrap())),
+            _ => None,
+        }
+    };
     text.lines()
-        .filter(|l| !l.starts_with('#'))
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            let action = words.next()?;
-            let size = words.nth(1)?.parse().ok()?;
-            match action {
-                "alloc" => Some(Event::Alloc(size)),
-                "free_requested" => Some(Event::Free(size)),
-                _ => None,
-            }
-        })
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(event)
         .collect()
 }
 
-fn size(program: &Program, id: batchfit::program::TensorId, batch: u64) -> Option<u64> {
-    match &program.tensor(id).size {
-        Size::Elements(n, dtype) => Some(n.at(batch) * dtype.size()),
+/// The program's events, and which of them are convolution workspaces.
+fn compiled(program: &Program, batch: u64) -> Vec<(Option<Event>, TensorId)> {
+    let bytes = |id: TensorId| match &program.tensor(id).size {
+        Size::Elements(count, dtype) => Some(count.at(batch) * dtype.size()),
         Size::Fixed(bytes) => Some(bytes.0),
-        Size::Function(f) => Some((f.bytes)(batch)),
+        Size::Function(function) => Some((function.bytes)(batch)),
         Size::Workspace(_) => None,
-    }
-}
-
-fn without_packed_check(trace: Vec<Event>, b: u64) -> Vec<Event> {
-    let start = [Event::Alloc(8 * b), Event::Alloc(8 * b * 1025)];
-    let mut kept = Vec::new();
-    let mut i = 0;
-    while i < trace.len() {
-        if trace[i..].starts_with(&start) {
-            i += 16;
-        } else {
-            kept.push(trace[i]);
-            i += 1;
-        }
-    }
-    kept
-}
-
-/// Prints the first divergence; gives the number of matched events and the recorded total.
-fn diff(model: &str, trace: &str, variant: &Variant, batch: u64) -> (usize, usize) {
-    let root = std::env::var("TRUTH").unwrap();
-    let graph = exported::parse(&read_gz(&format!("{root}/exported/{model}.json.gz"))).unwrap();
-    let program = compile(&graph.graph, variant, H200).unwrap();
-    let trace = recorded(&format!("{root}/traces/{trace}.txt.gz"));
-    let trace = without_packed_check(trace, batch);
-    let mut at = 0;
-    let mut history: Vec<String> = Vec::new();
+    };
     let sections = std::iter::once(program.construction.as_slice()).chain(program.steps(3));
-    for (section, instructions) in sections.enumerate() {
-        for instruction in instructions {
-            let (id, alloc) = match instruction {
-                Instruction::Allocate(id) => (*id, true),
-                Instruction::Free(id) => (*id, false),
-                Instruction::Launch(_) => continue,
-            };
-            let label = &program.tensor(id).label;
-            let Some(bytes) = size(&program, id, batch) else {
-                // A convolution's workspace: whatever was allocated and freed at once.
-                if alloc
-                    && model != "cifarnet"
-                    && let (Some(Event::Alloc(a)), Some(Event::Free(b))) =
-                        (trace.get(at), trace.get(at + 1))
-                    && a == b
-                {
-                    at += 2;
-                }
-                continue;
-            };
-            if bytes == 0 {
-                continue;
-            }
-            let ours = if alloc {
-                Event::Alloc(bytes)
-            } else {
-                Event::Free(bytes)
-            };
-            if trace.get(at) != Some(&ours) {
-                println!(
-                    "--- {model}: section {section} event {at} of {}: ours {ours:?} {label}",
-                    trace.len()
-                );
-                for line in history.iter().rev().take(12).rev() {
-                    println!("    {line}");
-                }
-                for (i, theirs) in trace.iter().enumerate().skip(at).take(12) {
-                    println!("    theirs {i} {theirs:?}");
-                }
-                return (at, trace.len());
-            }
-            history.push(format!("{at} {ours:?} {label}"));
-            at += 1;
+    sections
+        .flatten()
+        .filter_map(|instruction| match instruction {
+            Instruction::Allocate(id) => Some((bytes(*id).map(Event::Alloc), *id)),
+            Instruction::Free(id) => Some((bytes(*id).map(Event::Free), *id)),
+            Instruction::Launch(_) => None,
+        })
+        .filter(|(event, _)| !matches!(event, Some(Event::Alloc(0) | Event::Free(0))))
+        .collect()
+}
+
+/// What differs, a line an event, each with what our side would have allocated for.
+fn differences(graph: &str, trace: &str, variant: &Variant, batch: u64) -> Vec<String> {
+    let program = program(graph, variant);
+    let mut theirs = recorded(trace);
+    let events = compiled(&program, batch);
+    let mut ours = Vec::new();
+    let mut labels = Vec::new();
+    for (index, (event, id)) in events.iter().enumerate() {
+        if let Some(event) = event {
+            ours.push(*event);
+            labels.push(&program.tensor(*id).label);
+            continue;
+        }
+        // A workspace: the pair that stands here belongs to it, unless it is what comes next anyway.
+        let at = ours.len();
+        let next = events[index..].iter().find_map(|(event, _)| *event);
+        if let Some([Event::Alloc(a), Event::Free(b)]) = theirs.get(at..at + 2)
+            && a == b
+            && next != Some(Event::Alloc(*a))
+        {
+            theirs.drain(at..at + 2);
         }
     }
-    println!("--- {model}: matched {at} of {}", trace.len());
-    (at, trace.len())
+    let diff = capture_diff_slices(Algorithm::Myers, &ours, &theirs);
+    let mut lines = Vec::new();
+    for op in diff
+        .into_iter()
+        .filter(|op| !matches!(op, DiffOp::Equal { .. }))
+    {
+        lines.extend(
+            op.old_range()
+                .map(|i| format!("ours   {i} {} {}", ours[i], labels[i])),
+        );
+        lines.extend(op.new_range().map(|i| format!("theirs {i} {}", theirs[i])));
+    }
+    lines
+}
+
+fn assert_unmatched(expected: usize, differences: &[String]) {
+    let first = differences
+        .iter()
+        .take(40)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert_eq!(
+        differences.len(),
+        expected,
+        "unmatched events; the first are\n{first}"
+    );
+}
+
+fn sgd() -> Variant {
+    Variant {
+        optimizer: Optimizer::SgdMomentum,
+        accumulation: 1,
+        ..Variant::default()
+    }
 }
 
 #[test]
-fn sequences() {
-    let base = Variant {
+fn cifarnet_in_float32_is_exact() {
+    let found = differences("cifarnet", "trace-cifarnet-fp32-sgd-b512", &sgd(), 512);
+
+    assert_unmatched(0, &found);
+}
+
+#[test]
+fn resnet50_in_float32_is_exact() {
+    let found = differences("resnet50", "trace-resnet50-fp32-sgd-b64", &sgd(), 64);
+
+    assert_unmatched(0, &found);
+}
+
+/// What remains is the packed-sequence check, which runs outside of the graph (16 events a step), and
+/// activations that Python locals keep past their last use, which the graph does not tell.
+#[test]
+fn gpt2_under_autocast_differs_only_in_lifetimes() {
+    let variant = Variant {
+        precision: Precision::AmpBf16,
         accumulation: 1,
         ..Variant::default()
     };
-    let sgd = Variant {
-        optimizer: Optimizer::SgdMomentum,
-        ..base.clone()
-    };
-    diff("cifarnet", "trace-cifarnet-fp32-sgd-b512", &sgd, 512);
-    diff("resnet50", "trace-resnet50-fp32-sgd-b64", &sgd, 64);
-    let amp = Variant {
-        precision: Precision::AmpFp16,
-        ..sgd.clone()
-    };
-    diff("resnet50", "trace-resnet50-ampfp16-sgd-b250", &amp, 250);
-    let bf16 = Variant {
-        precision: Precision::AmpBf16,
-        ..base.clone()
-    };
-    diff("gpt2", "trace-gpt2-ampbf16-adamw-b4", &bf16, 4);
-    let _ = (Checkpointing::None, Mode::Train, OptimizerImpl::Foreach);
+
+    let found = differences("gpt2", "trace-gpt2-ampbf16-adamw-b4", &variant, 4);
+
+    assert_unmatched(372, &found);
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 const SIMS: &[&str] = &["h200", "h100", "a100-80g", "rtx4090"];
 
 /// The bytes of an exported graph of the corpus.
-fn golden(name: &str) -> Vec<u8> {
+pub(crate) fn golden(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden/exported")
         .join(format!("{name}.json.gz"));

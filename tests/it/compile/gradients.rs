@@ -1,0 +1,281 @@
+//! Every operation's gradients have the shapes and types of what they are gradients of.
+
+use batchfit::compile::compile;
+use batchfit::graph::{
+    Builder, Content, DType, Extent, Graph, Op, ParameterKind, Placement, Unary, Window, numel,
+};
+use batchfit::model::{Optimizer, Precision, Variant};
+use batchfit::program::{Category, Instruction, Program, Size};
+
+use super::H200;
+
+fn fixed(shape: &[u64]) -> Vec<Extent> {
+    shape.iter().map(|n| Extent::fixed(*n)).collect()
+}
+
+/// A model whose loss is `op` on trained parameters of these shapes, made a row of class scores.
+fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
+    let mut builder = Builder::new("Model");
+    let parameters: Vec<_> = operands
+        .iter()
+        .enumerate()
+        .map(|(i, shape)| {
+            builder.parameter(
+                &format!("p{i}"),
+                ParameterKind::Trained,
+                DType::Float32,
+                fixed(shape),
+            )
+        })
+        .collect();
+    let buffers: Vec<_> = match op {
+        Op::BatchNorm { .. } => ["mean", "var"]
+            .map(|name| {
+                let shape = fixed(operands[1]);
+                builder.parameter(name, ParameterKind::Buffer, DType::Float32, shape)
+            })
+            .into(),
+        _ => Vec::new(),
+    };
+    let below = |n| Content::Below(n);
+    let target = builder.input("target", DType::Int64, fixed(&[1]), below(2));
+    let mut inputs: Vec<_> = parameters
+        .iter()
+        .map(|id| {
+            // A leaf cannot be overwritten; its product with one can.
+            builder
+                .apply(Builder::ROOT, "operand", Op::MulScalar(1.0), &[*id])
+                .unwrap()
+        })
+        .collect();
+    if matches!(op, Op::Embedding) {
+        inputs.push(builder.input("indices", DType::Int64, fixed(&[5, 3]), below(7)));
+    }
+    inputs.extend(buffers);
+    let results = builder
+        .apply_many(Builder::ROOT, &["result"], op.clone(), &inputs)
+        .unwrap();
+    let mut rows = Vec::new();
+    for result in results {
+        let row = vec![Extent::ONE, numel(&builder.value(result).shape)];
+        rows.push(
+            builder
+                .apply(Builder::ROOT, "row", Op::Reshape(row), &[result])
+                .unwrap(),
+        );
+    }
+    let scores = builder
+        .apply(Builder::ROOT, "scores", Op::Cat { dim: 1 }, &rows)
+        .unwrap();
+    let loss = builder
+        .apply(Builder::ROOT, "loss", Op::CrossEntropy, &[scores, target])
+        .unwrap();
+    builder.finish(scores, loss)
+}
+
+fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
+    let unary = |function, in_place| Op::Unary { function, in_place };
+    let window = Window {
+        padding: [1, 1],
+        stride: [2, 2],
+        ..Window::of([3, 3])
+    };
+    let mut cases: Vec<(Op, Vec<&[u64]>)> = vec![
+        (Op::Linear, vec![&[4, 6], &[5, 6], &[5]]),
+        (Op::Linear, vec![&[4, 6], &[5, 6]]),
+        (Op::Linear, vec![&[2, 4, 6], &[5, 6], &[5]]),
+        (Op::Addmm, vec![&[5], &[4, 6], &[6, 5]]),
+        (Op::Conv2d(window), vec![&[2, 3, 8, 8], &[4, 3, 3, 3], &[4]]),
+        (
+            Op::Conv2d(Window {
+                groups: 3,
+                ..window
+            }),
+            vec![&[2, 6, 8, 8], &[9, 2, 3, 3]],
+        ),
+        (
+            Op::BatchNorm {
+                training: true,
+                momentum: 0.1,
+                eps: 1e-5,
+            },
+            vec![&[2, 3, 4, 4], &[3], &[3]],
+        ),
+        (
+            Op::BatchNorm {
+                training: false,
+                momentum: 0.1,
+                eps: 1e-5,
+            },
+            vec![&[2, 3, 4, 4], &[3], &[3]],
+        ),
+        (
+            Op::LayerNorm { dims: 1, eps: 1e-5 },
+            vec![&[2, 3, 8], &[8], &[8]],
+        ),
+        (Op::Add(Placement::New), vec![&[3, 4], &[3, 4]]),
+        (Op::Add(Placement::New), vec![&[3, 4], &[4]]),
+        (Op::Add(Placement::InPlace), vec![&[3, 4], &[1, 4]]),
+        (Op::Mul, vec![&[3, 4], &[3, 4]]),
+        (Op::Mul, vec![&[3, 1], &[4]]),
+        (Op::AddScalar(2.0, Placement::New), vec![&[3]]),
+        (Op::AddScalar(2.0, Placement::InPlace), vec![&[3]]),
+        (Op::MulScalar(2.0), vec![&[3]]),
+        (Op::PowScalar(3.0), vec![&[3]]),
+        (
+            Op::Dropout {
+                p: 0.1,
+                train: true,
+            },
+            vec![&[3, 5]],
+        ),
+        (
+            Op::Dropout {
+                p: 0.1,
+                train: false,
+            },
+            vec![&[3, 5]],
+        ),
+        (Op::MaxPool2d(window), vec![&[2, 3, 8, 8]]),
+        (
+            Op::AdaptiveAvgPool2d { output: [1, 1] },
+            vec![&[2, 3, 8, 8]],
+        ),
+        (
+            Op::AdaptiveAvgPool2d { output: [3, 2] },
+            vec![&[2, 3, 8, 8]],
+        ),
+        (Op::Embedding, vec![&[7, 4]]),
+        (Op::Reshape(fixed(&[6, 2])), vec![&[3, 4]]),
+        (Op::Transpose(0, 1), vec![&[3, 4]]),
+        (Op::Unsqueeze(1), vec![&[3, 4]]),
+        (Op::Expand(fixed(&[5, 3, 4])), vec![&[3, 1]]),
+        (
+            Op::Slice {
+                dim: 1,
+                start: 1,
+                end: Extent::fixed(3),
+            },
+            vec![&[3, 4]],
+        ),
+        (Op::Split { size: 3, dim: 1 }, vec![&[2, 8]]),
+        (Op::Cat { dim: 1 }, vec![&[2, 3], &[2, 5]]),
+        (Op::Contiguous, vec![&[3, 4]]),
+        (Op::Alias, vec![&[3, 4]]),
+        (Op::Cast(DType::BFloat16), vec![&[3, 4]]),
+        (
+            Op::PadLast {
+                before: 1,
+                after: 2,
+            },
+            vec![&[3, 4]],
+        ),
+        (
+            Op::Attention {
+                causal: true,
+                dropout: 0.1,
+                grouped: false,
+            },
+            vec![&[2, 3, 16, 8], &[2, 3, 16, 8], &[2, 3, 16, 8]],
+        ),
+    ];
+    for function in [
+        Unary::Relu,
+        Unary::Gelu,
+        Unary::GeluTanh,
+        Unary::Tanh,
+        Unary::Silu,
+        Unary::Sigmoid,
+        Unary::Relu6,
+    ] {
+        cases.push((unary(function, Placement::New), vec![&[3, 4]]));
+        cases.push((unary(function, Placement::InPlace), vec![&[3, 4]]));
+    }
+    cases
+}
+
+/// The gradient of each parameter, by path: how many elements of which type.
+fn gradients(program: &Program) -> Vec<(&str, u64, DType)> {
+    let in_first = |index: usize| {
+        program.first_step.iter().any(|instruction| {
+            matches!(instruction, Instruction::Allocate(id) if id.0 as usize == index)
+        })
+    };
+    program
+        .tensors
+        .iter()
+        .enumerate()
+        .filter(|(index, tensor)| tensor.category == Category::Gradients && in_first(*index))
+        .map(|(_, tensor)| match tensor.size {
+            Size::Elements(count, dtype) => (&*tensor.label, count.at(1), dtype),
+            _ => panic!("{}: a gradient has elements", tensor.label),
+        })
+        .collect()
+}
+
+#[test]
+fn gradients_have_the_shapes_of_their_parameters() {
+    for precision in Precision::ALL {
+        let variant = Variant {
+            precision,
+            optimizer: Optimizer::SgdMomentum,
+            accumulation: 2,
+            ..Variant::default()
+        };
+        for (op, operands) in cases() {
+            let graph = model_of(&op, &operands);
+
+            let program = compile(&graph, &variant, H200).unwrap();
+
+            let mut found = gradients(&program);
+            found.sort_unstable();
+            let labels: Vec<String> = (0..operands.len()).map(|i| format!("p{i}")).collect();
+            let expected: Vec<_> = labels
+                .iter()
+                .zip(&operands)
+                .map(|(label, shape)| {
+                    (
+                        label.as_str(),
+                        shape.iter().product::<u64>(),
+                        precision.parameters(),
+                    )
+                })
+                .collect();
+            assert_eq!(found, expected, "{} under {}", op.name(), precision.name());
+        }
+    }
+}
+
+/// Nothing is read before it exists or after it is gone, and nothing leaks from step to step.
+#[test]
+fn launches_touch_only_what_is_allocated() {
+    let variant = Variant {
+        accumulation: 2,
+        ..Variant::default()
+    };
+    for (op, operands) in cases() {
+        let program = compile(&model_of(&op, &operands), &variant, H200).unwrap();
+
+        let mut live = std::collections::BTreeSet::new();
+        let mut after = Vec::new();
+        for section in [
+            &program.construction,
+            &program.first_step,
+            &program.later_step,
+        ] {
+            for instruction in section {
+                match instruction {
+                    Instruction::Allocate(id) => assert!(live.insert(*id), "{id:?} twice"),
+                    Instruction::Free(id) => assert!(live.remove(id), "{id:?} was not allocated"),
+                    Instruction::Launch(call) => {
+                        for view in call.inputs.iter().chain(&call.outputs) {
+                            assert!(live.contains(&view.tensor), "{}: {call:?}", op.name());
+                        }
+                    }
+                }
+            }
+            after.push(live.len());
+        }
+        assert_eq!(after[1], after[2], "{}: tensors after each step", op.name());
+    }
+}
