@@ -5,6 +5,7 @@ use crate::program::{Call, Convolution};
 use crate::units::Bytes;
 
 pub mod cuda;
+pub mod sim;
 
 /// Runs the launches of a program on memory that somebody else allocates.
 pub trait Launcher {

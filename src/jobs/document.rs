@@ -201,7 +201,7 @@ fn model_kind(request: &Request) -> &'static str {
 
 /// What a person would call the model: the preset's name, the class of a Hugging Face config, or else
 /// the kind of description and the beginning of its digest.
-pub(super) fn model_name(request: &Request) -> String {
+pub fn model_name(request: &Request) -> String {
     let model = &request.document.0["model"];
     let named = model["preset"]
         .as_str()

@@ -8,14 +8,16 @@
 
 mod document;
 mod engine;
+mod fit;
 mod lanes;
 mod queue;
 mod result;
 mod runner;
 mod validate;
 
-pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, record};
+pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, check_device};
+pub use fit::FitEngine;
 pub use queue::{Cancellation, JobError, Jobs, Limits};
 pub use result::{Environment, FitResult, ProbeSummary, Recommendation, VariantResult};
 pub use validate::validate;

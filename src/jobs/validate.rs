@@ -6,11 +6,14 @@ use crate::model::{Invalid, Request};
 
 /// The graph of a request's model, when the model fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<Graph, Invalid> {
-    request
-        .allocator
-        .parse::<Settings>()
-        .map_err(|error| invalid_settings(request, &error))?;
+    settings(request)?;
     request.graph()
+}
+
+/// The allocator settings of a request.
+pub(super) fn settings(request: &Request) -> Result<Settings, Invalid> {
+    let settings = request.allocator.parse();
+    settings.map_err(|error| invalid_settings(request, &error))
 }
 
 /// A probe tries one batch of one variant.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Lowest first. A module may use those before it, and itself.
 const LAYERS: &[&str] = &[
     "units", "graph", "model", "program", "compile", "alloc", "device", "probe", "search",
-    "worker", "store", "report", "jobs", "http", "cli",
+    "worker", "store", "jobs", "report", "http", "cli",
 ];
 
 /// Upward edges that are there. Not to grow.

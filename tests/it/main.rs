@@ -10,3 +10,4 @@ mod http;
 mod layering;
 mod model;
 mod properties;
+mod worker;

@@ -141,6 +141,17 @@ impl Request {
         })
     }
 
+    /// The request with a model file's graph in the place of its digest: for another process to read.
+    #[must_use]
+    pub fn self_contained(&self) -> RequestDocument {
+        let mut document = self.document.clone();
+        if let ModelSource::File(text) = &self.model {
+            let graph: Value = serde_json::from_slice(text).unwrap_or_default();
+            document.set("model", serde_json::json!({ "exported": graph }));
+        }
+        document
+    }
+
     /// The model's forward pass.
     pub fn graph(&self) -> Result<Graph, Invalid> {
         self.lower().map(|lowered| lowered.graph)
