@@ -6,6 +6,7 @@ mod catalogue;
 mod fits;
 mod probes;
 mod problems;
+mod process;
 mod recommendations;
 mod restart;
 mod scripted;
