@@ -429,7 +429,8 @@ impl Db {
     }
 
     /// Queues the fits that were running when the last server ended, except those that were begun
-    /// [`MAX_ATTEMPTS`] times: they fail with `error`. Call it once, before the first claim.
+    /// [`MAX_ATTEMPTS`] times: they fail with `error`. Call it once, before the first claim, and not
+    /// beside another server on the same file, whose fits it would take.
     ///
     /// Says how many were queued again.
     pub async fn recover(&self, error: &Value, now: Time) -> Result<u64, StoreError> {
