@@ -4,6 +4,7 @@
 
 mod arithmetic;
 mod card;
+mod convolutions;
 mod elementwise;
 mod losses;
 mod normalizations;

@@ -114,9 +114,10 @@ pub(super) fn map(
     let (number, constant) = function.number_and_constant();
     let is_whole = is_integer(out.dtype) && read.iter().all(|operand| is_integer(operand.dtype));
     let innermost = steps.shape.last().copied().unwrap_or(1);
-    let (kernel, work) = match (is_whole, innermost % 4) {
+    let (kernel, work) = match (is_whole, innermost % 8) {
         (true, _) => ("map_integer", out.count()),
-        (false, 0) => ("map4", out.count() / 4),
+        (false, 0) => ("map8", out.count() / 8),
+        (false, 4) => ("map4", out.count() / 4),
         (false, _) => ("map1", out.count()),
     };
     let too_many = || operands.unsupported("more than six separate dimensions");
