@@ -48,4 +48,14 @@ pub mod probe;
 
 pub mod search;
 
+pub mod worker;
+
+pub mod store;
+
 pub mod jobs;
+
+pub mod report;
+
+pub mod http;
+
+pub mod cli;

@@ -6,6 +6,7 @@ use crate::units::Bytes;
 
 #[allow(unsafe_code)]
 pub mod cuda;
+pub mod sim;
 
 /// Runs the launches of a program on memory that somebody else allocates.
 pub trait Launcher {

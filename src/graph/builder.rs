@@ -10,7 +10,7 @@ use super::{
 
 /// Why an operation was not added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cannot apply {op} in `{module}`: {problem}")]
+#[error("cannot apply {op}{}: {problem}", within(module))]
 pub struct GraphError {
     /// The operation's name.
     pub op: &'static str,
@@ -18,6 +18,13 @@ pub struct GraphError {
     pub module: String,
     /// What does not fit, with the sizes.
     pub problem: String,
+}
+
+fn within(module: &str) -> String {
+    match module {
+        "" => String::new(),
+        path => format!(" in `{path}`"),
+    }
 }
 
 /// Collects modules, parameters, inputs and operations in PyTorch's order.
@@ -201,5 +208,40 @@ impl Builder {
         let id = ValueId(u32::try_from(self.values.len()).expect("fewer than 2^32 values"));
         self.values.push(Value { name, dtype, shape });
         id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_of_a_module_is_made_once() {
+        let mut builder = Builder::new("Net");
+        let first = builder.module("relu", "ReLU", Builder::ROOT);
+        let second = builder.call("relu", "ReLU", Builder::ROOT, 1);
+
+        assert_ne!(first, second);
+        assert_eq!(builder.call("relu", "ReLU", Builder::ROOT, 0), first);
+        assert_eq!(builder.call("relu", "ReLU", Builder::ROOT, 1), second);
+    }
+
+    #[test]
+    fn results_that_no_device_holds_are_refused() {
+        let mut builder = Builder::new("Net");
+        let shape = vec![Extent::BATCH, Extent::ONE];
+        let x = builder.input("x", DType::Float32, shape, Content::Normal);
+        let wide = vec![Extent::BATCH, Extent::fixed(1 << 51)];
+
+        let error = builder
+            .apply(Builder::ROOT, "wide", Op::Expand(wide), &[x])
+            .unwrap_err();
+
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot apply expand: the result"),
+            "{error}"
+        );
     }
 }

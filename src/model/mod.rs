@@ -1,6 +1,19 @@
-//! From what a user writes to a graph and a variant.
+//! From what a user writes to a graph and its variants.
+//!
+//! [`Request::parse`] reads the one document that a fit or a probe is asked with; it is then valid,
+//! except that its model may still turn out not to fit together when it is lowered to a graph.
 
 pub mod exported;
+mod fields;
+mod fingerprint;
+mod invalid;
+mod layers;
+mod nn;
+mod presets;
+mod request;
 mod variant;
 
+pub use invalid::Invalid;
+pub use presets::{Override, Preset, presets};
+pub use request::{DeviceChoice, Lowered, MemoryLimit, Request, RequestDocument, SearchMode};
 pub use variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};

@@ -5,6 +5,10 @@
 )]
 
 mod alloc;
+mod cli;
 mod compile;
+mod http;
+mod layering;
 mod model;
 mod properties;
+mod worker;

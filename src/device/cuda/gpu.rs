@@ -85,6 +85,24 @@ impl Gpu {
         Ok(Rc::new(gpu))
     }
 
+    /// What every card says about itself, in CUDA's order, without a context on any.
+    pub fn inventory() -> Result<Vec<Facts>, GpuError> {
+        if !Library::Driver.is_present() {
+            return Err(GpuError::LibrariesMissing {
+                libraries: Library::Driver.to_string(),
+            });
+        }
+        let facts = |ordinal: u32| {
+            let mut device: CUdevice = 0;
+            // SAFETY: the driver is initialised, and `device` is a place for the handle.
+            check("cuDeviceGet", unsafe {
+                sys::cuDeviceGet(&raw mut device, ordinal.cast_signed())
+            })?;
+            read_facts(device).map(|(facts, _)| facts)
+        };
+        (0..count_devices()?).map(facts).collect()
+    }
+
     /// What the card says about itself.
     pub fn facts(&self) -> &Facts {
         &self.facts

@@ -1,0 +1,179 @@
+//! The request: one document for a fit over HTTP, on the command line, and in the database.
+
+mod device;
+mod document;
+mod memory_limit;
+mod schema;
+mod source;
+mod training;
+
+pub use device::DeviceChoice;
+pub use document::RequestDocument;
+pub use memory_limit::MemoryLimit;
+
+use serde_json::Value;
+
+use super::fields::{Fields, wrong};
+use super::invalid::Invalid;
+use super::variant::Variant;
+use crate::graph::Graph;
+use source::ModelSource;
+
+/// The fields of a request.
+const FIELDS: &[&str] = &[
+    "model",
+    "training",
+    "device",
+    "memory_limit",
+    "target_batch",
+    "world_size",
+    "allocator",
+    "search",
+];
+
+/// Largest batch and number of ranks read.
+const LARGEST_BATCH: u64 = 1 << 40;
+const MOST_RANKS: u64 = 1 << 20;
+
+/// Longest allocator setting read.
+const LONGEST_ALLOCATOR: usize = 4096;
+
+/// How the largest batch is searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SearchMode {
+    /// Simulation brackets the answer, real probes confirm it.
+    #[default]
+    Auto,
+    /// Binary search over real probes alone.
+    Probes,
+}
+
+/// A valid request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Where the graph comes from.
+    model: ModelSource,
+    /// Every combination of precision, optimizer and checkpointing asked for; at least one.
+    pub variants: Vec<Variant>,
+    /// Where to run.
+    pub device: DeviceChoice,
+    /// How much memory the allocator may reserve; `None` for what is free on the device.
+    pub memory_limit: Option<MemoryLimit>,
+    /// Samples for each optimizer step over all ranks.
+    pub target_batch: Option<u64>,
+    /// Ranks that train together.
+    pub world_size: u64,
+    /// The text of a `PYTORCH_CUDA_ALLOC_CONF`; empty for PyTorch's defaults.
+    pub allocator: String,
+    /// How to search.
+    pub search: SearchMode,
+    /// The request as it was written.
+    pub document: RequestDocument,
+}
+
+/// A graph, and what had to be assumed in reading it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lowered {
+    /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
+    pub graph: Graph,
+    /// Sentences for the answer.
+    pub notes: Vec<String>,
+}
+
+impl Request {
+    /// Reads a request. `known_sims` are the names that may follow `sim:`.
+    pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
+        let fields = Fields::of(&document.0, "", "the request", FIELDS)?;
+        let value = fields.get("model").ok_or_else(|| fields.missing("model"))?;
+        let model = ModelSource::parse(value, &fields.at("model"))?;
+        let request = Request::around(model, &fields, known_sims)?;
+        Ok(Request {
+            document,
+            ..request
+        })
+    }
+
+    /// Reads a request whose model is the contents of a file: an exported graph, gzipped or not. The
+    /// request's own `model` is not looked at; the document kept names the file by its digest.
+    pub fn parse_with_model(
+        mut document: RequestDocument,
+        file: &[u8],
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let (model, digest) = ModelSource::file(file)?;
+        if let Value::Object(fields) = &mut document.0 {
+            let named = serde_json::json!({ "exported": format!("sha256:{digest}") });
+            fields.insert("model".into(), named);
+        }
+        let fields = Fields::of(&document.0, "", "the request", FIELDS)?;
+        let request = Request::around(model, &fields, known_sims)?;
+        Ok(Request {
+            document,
+            ..request
+        })
+    }
+
+    /// Everything but the model and the document.
+    fn around(
+        model: ModelSource,
+        fields: &Fields<'_>,
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let modes = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
+        let limit = fields.get("memory_limit");
+        Ok(Request {
+            model,
+            variants: training::variants(fields)?,
+            device: match fields.text("device")? {
+                None => DeviceChoice::Auto,
+                Some(text) => DeviceChoice::parse(text, &fields.at("device"), known_sims)?,
+            },
+            memory_limit: limit
+                .map(|limit| MemoryLimit::parse(limit, &fields.at("memory_limit")))
+                .transpose()?,
+            target_batch: fields.whole("target_batch", 1, LARGEST_BATCH)?,
+            world_size: fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1),
+            allocator: allocator(fields)?,
+            search: fields
+                .choice("search", "search", &modes)?
+                .unwrap_or_default(),
+            document: RequestDocument(Value::Null),
+        })
+    }
+
+    /// The request with a model file's graph in the place of its digest: for another process to read.
+    #[must_use]
+    pub fn self_contained(&self) -> RequestDocument {
+        let mut document = self.document.clone();
+        if let ModelSource::File(text) = &self.model {
+            let graph: Value = serde_json::from_slice(text).unwrap_or_default();
+            document.set("model", serde_json::json!({ "exported": graph }));
+        }
+        document
+    }
+
+    /// The model's forward pass.
+    pub fn graph(&self) -> Result<Graph, Invalid> {
+        self.lower().map(|lowered| lowered.graph)
+    }
+
+    /// The model's forward pass, with what had to be assumed in reading it.
+    pub fn lower(&self) -> Result<Lowered, Invalid> {
+        self.model.lower(&self.document.0)
+    }
+}
+
+fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {
+    let text = fields.text("allocator")?.unwrap_or_default();
+    if text.len() > LONGEST_ALLOCATOR {
+        return Err(wrong(
+            &fields.at("allocator"),
+            &Value::from(text),
+            "allocator must be the text of a PYTORCH_CUDA_ALLOC_CONF",
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What a request may contain, for the OpenAPI document.
+//!
+//! Nothing here is read from JSON: [`super::Request::parse`] does that, with better messages than derived
+//! code gives. A test compares the fields of both.
+
+#![expect(dead_code, reason = "these types are only described, never made")]
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// What a fit or a probe is asked with.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(title = "Request")]
+pub(super) struct RequestSchema {
+    model: ModelSchema,
+    training: Option<TrainingSchema>,
+    /// `auto` (default: the first GPU), `cuda:N` or `sim:NAME`.
+    #[schema(example = "sim:h200")]
+    device: Option<String>,
+    /// What the allocator may reserve: bytes, a size such as `12GiB`, or a fraction such as `0.8`.
+    #[schema(value_type = Option<Value>, example = "12GiB")]
+    memory_limit: Option<Value>,
+    /// Samples for each optimizer step, over all ranks.
+    #[schema(minimum = 1)]
+    target_batch: Option<u64>,
+    /// Ranks that train together; 1 by default.
+    #[schema(minimum = 1)]
+    world_size: Option<u64>,
+    /// The text of a `PYTORCH_CUDA_ALLOC_CONF`.
+    #[schema(example = "expandable_segments:True")]
+    allocator: Option<String>,
+    /// `auto` (default: simulation brackets, probes confirm) or `probes`.
+    #[schema(value_type = Option<String>, example = "auto")]
+    search: Option<String>,
+}
+
+/// A model, described in exactly one way.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum ModelSchema {
+    /// A well-known model by name, with overrides: see `GET /v1/presets`.
+    #[schema(title = "Preset")]
+    Preset {
+        #[schema(example = "resnet50")]
+        preset: String,
+    },
+    /// A list of layers.
+    #[schema(title = "Layers")]
+    Layers {
+        /// Layers by PyTorch's names, such as
+        /// `{"type": "conv2d", "name": "conv1", "out_channels": 64, "kernel_size": 3}`.
+        layers: Vec<Value>,
+        /// One sample, such as `{"shape": [3, 32, 32]}`; `"dtype": "int64"` for token ids.
+        input: Value,
+        /// `cross_entropy`.
+        loss: Option<String>,
+    },
+    /// What `torch.export` serializes for the model with its loss.
+    #[schema(title = "Exported")]
+    Exported {
+        #[schema(value_type = Object)]
+        exported: Value,
+    },
+    /// A Hugging Face config.
+    #[schema(title = "HuggingFace")]
+    HuggingFace {
+        #[schema(value_type = Object)]
+        hf: Value,
+        seq_len: Option<u64>,
+    },
+}
+
+/// How the model is trained. Precision, optimizer and checkpointing may be lists: every combination is
+/// then a variant.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(title = "Training")]
+pub(super) struct TrainingSchema {
+    /// `fp32` (default), `amp_fp16`, `amp_bf16`, `bf16` or `fp16`.
+    #[schema(value_type = Option<Value>, example = "amp_bf16")]
+    precision: Option<Value>,
+    /// `sgd`, `sgd_momentum`, `adam` or `adamw` (default).
+    #[schema(value_type = Option<Value>, example = "adamw")]
+    optimizer: Option<Value>,
+    /// `foreach` (default), `fused` or `for_loop`.
+    #[schema(example = "foreach")]
+    optimizer_impl: Option<String>,
+    /// `none` (default), `per_block` or `{"modules": [globs]}`.
+    #[schema(value_type = Option<Value>, example = "none")]
+    checkpointing: Option<Value>,
+    /// Micro-steps for each optimizer step; 1 by default.
+    #[schema(minimum = 1)]
+    accumulation: Option<u64>,
+    /// `train` (default) or `inference`.
+    #[schema(example = "train")]
+    mode: Option<String>,
+}

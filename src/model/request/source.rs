@@ -1,0 +1,154 @@
+//! `model`: where the graph comes from.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::Lowered;
+use crate::model::exported::{self, Exported, ExportedError};
+use crate::model::fields::Fields;
+use crate::model::fingerprint::digest;
+use crate::model::invalid::Invalid;
+use crate::model::layers::{self, Layers};
+use crate::model::presets::{self, PresetModel};
+
+/// Where a model is in a request.
+const MODEL: &str = "/model";
+
+/// The ways to describe a model, of which a request uses one.
+const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
+
+/// A model description that has been read but not lowered.
+#[derive(Clone, PartialEq)]
+pub(super) enum ModelSource {
+    Preset(PresetModel),
+    Layers(Layers),
+    /// An exported graph inside the request, which keeps it.
+    Inline,
+    /// The JSON text of a model file.
+    File(Arc<[u8]>),
+}
+
+impl fmt::Debug for ModelSource {
+    /// Leaves out the text of a model file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModelSource::Preset(preset) => f.debug_tuple("Preset").field(preset).finish(),
+            ModelSource::Layers(layers) => f.debug_tuple("Layers").field(layers).finish(),
+            ModelSource::Inline => f.write_str("Inline"),
+            ModelSource::File(text) => write!(f, "File({} bytes)", text.len()),
+        }
+    }
+}
+
+impl ModelSource {
+    /// Reads the description at `pointer`.
+    pub(super) fn parse(value: &Value, pointer: &str) -> Result<ModelSource, Invalid> {
+        let fields = Fields::any(value, pointer, "the model")?;
+        let given: Vec<&str> = WAYS
+            .into_iter()
+            .filter(|way| fields.get(way).is_some())
+            .collect();
+        match given.as_slice() {
+            ["preset"] => presets::parse(value, pointer).map(ModelSource::Preset),
+            ["layers"] => layers::parse(value, pointer).map(ModelSource::Layers),
+            ["exported"] => {
+                Fields::of(value, pointer, "an exported model", &["exported"])?;
+                exported_inline(&fields)
+            }
+            ["hf"] => Err(Invalid::at(
+                fields.at("hf"),
+                "Hugging Face configs are not read yet; export the model with torch.export and give \
+                 the graph as {\"exported\": ...} or with --model FILE",
+            )),
+            [] => Err(match fields.unknown_key(&WAYS) {
+                Some(key) => fields.unknown(key, "the model", &WAYS),
+                None => Invalid::at(
+                    pointer,
+                    "the model needs one of preset, layers, exported and hf",
+                ),
+            }),
+            both => Err(Invalid::at(
+                pointer,
+                format!(
+                    "a model is described in one way, not by {}",
+                    both.join(" and ")
+                ),
+            )),
+        }
+    }
+
+    /// The contents of a model file and the digest of its JSON.
+    pub(super) fn file(file: &[u8]) -> Result<(ModelSource, String), Invalid> {
+        let text = exported::unpack(file).map_err(|error| Invalid::at(MODEL, error.to_string()))?;
+        let digest = digest(&text);
+        Ok((ModelSource::File(text.into()), digest))
+    }
+
+    /// The graph; `document` is the request that the description was read from.
+    pub(super) fn lower(&self, document: &Value) -> Result<Lowered, Invalid> {
+        let plain = |graph| Lowered {
+            graph,
+            notes: Vec::new(),
+        };
+        match self {
+            ModelSource::Preset(preset) => presets::lower(preset).map(plain),
+            ModelSource::Layers(model) => layers::lower(model).map(plain),
+            ModelSource::Inline => {
+                let graph = document.pointer("/model/exported").unwrap_or(&Value::Null);
+                exported::parse_value(graph)
+                    .map(Lowered::from)
+                    .map_err(|error| invalid(&error, "/model/exported"))
+            }
+            ModelSource::File(text) => exported::parse(text)
+                .map(Lowered::from)
+                .map_err(|error| invalid(&error, MODEL)),
+        }
+    }
+}
+
+impl From<Exported> for Lowered {
+    fn from(exported: Exported) -> Lowered {
+        Lowered {
+            graph: exported.graph,
+            notes: exported.notes,
+        }
+    }
+}
+
+fn exported_inline(model: &Fields<'_>) -> Result<ModelSource, Invalid> {
+    match model.get("exported") {
+        Some(Value::Object(_)) => Ok(ModelSource::Inline),
+        Some(Value::String(text)) if text.starts_with("sha256:") => Err(Invalid::at(
+            model.at("exported"),
+            "uploaded graphs are not kept yet; give the graph itself as {\"exported\": ...} or with \
+             --model FILE",
+        )),
+        _ => Err(Invalid::at(
+            model.at("exported"),
+            "exported must be the model JSON that torch.export serializes",
+        )),
+    }
+}
+
+/// A problem inside the graph, as one of the request.
+fn invalid(error: &ExportedError, at: &str) -> Invalid {
+    let problem = match error {
+        ExportedError::UnknownOperator {
+            op,
+            module,
+            nearest,
+            ..
+        } => {
+            let nearest = nearest.map(|nearest| format!("; the nearest that is: {nearest}"));
+            format!(
+                "the operator {op} in module `{module}` is not supported{}",
+                nearest.unwrap_or_default()
+            )
+        }
+        ExportedError::Refused { problem, .. } => problem.clone(),
+        other => other.to_string(),
+    };
+    Invalid::at(format!("{at}{}", error.pointer()), problem)
+}

@@ -1,0 +1,164 @@
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::*;
+use crate::model::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision};
+use crate::units::Bytes;
+
+const SIMS: &[&str] = &["h200"];
+
+fn parse(document: Value) -> Request {
+    Request::parse(RequestDocument(document), SIMS).unwrap()
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let request = parse(json!({ "model": { "preset": "resnet18" } }));
+
+    assert_eq!(
+        request.variants,
+        [Variant {
+            accumulation: 1,
+            ..Variant::default()
+        }]
+    );
+    assert_eq!(request.variants[0].optimizer, Optimizer::Adamw);
+    assert_eq!(request.device, DeviceChoice::Auto);
+    assert_eq!(request.memory_limit, None);
+    assert_eq!(request.target_batch, None);
+    assert_eq!(request.world_size, 1);
+    assert_eq!(request.allocator, "");
+    assert_eq!(request.search, SearchMode::Auto);
+}
+
+#[test]
+fn null_is_as_good_as_absent() {
+    let request = parse(json!({
+        "model": { "preset": "resnet18" }, "training": null, "device": null, "target_batch": null
+    }));
+
+    assert_eq!(request.variants.len(), 1);
+}
+
+#[test]
+fn every_field_is_read() {
+    let request = parse(json!({
+        "model": { "preset": "resnet18" },
+        "training": { "precision": "amp_bf16", "optimizer": "sgd_momentum", "optimizer_impl": "for_loop",
+                      "checkpointing": { "modules": ["layer1.*"] }, "accumulation": 4.0 },
+        "device": "cuda:1", "memory_limit": "12GiB", "target_batch": 1024.0, "world_size": 2,
+        "allocator": "expandable_segments:True", "search": "probes"
+    }));
+
+    assert_eq!(
+        request.variants,
+        [Variant {
+            precision: Precision::AmpBf16,
+            optimizer: Optimizer::SgdMomentum,
+            optimizer_impl: OptimizerImpl::ForLoop,
+            checkpointing: Checkpointing::Modules(vec!["layer1.*".into()]),
+            accumulation: 4,
+            mode: Mode::Train,
+        }]
+    );
+    assert_eq!(request.device, DeviceChoice::Cuda(1));
+    assert_eq!(
+        request.memory_limit,
+        Some(MemoryLimit::Bytes(Bytes::gib(12)))
+    );
+    assert_eq!(request.target_batch, Some(1024));
+    assert_eq!(request.world_size, 2);
+    assert_eq!(request.allocator, "expandable_segments:True");
+    assert_eq!(request.search, SearchMode::Probes);
+}
+
+#[test]
+fn lists_expand_to_every_combination_once() {
+    let request = parse(json!({
+        "model": { "preset": "resnet18" },
+        "training": { "precision": ["fp32", "amp_fp16", "fp32"], "optimizer": ["sgd", "adam"],
+                      "checkpointing": ["none", "per_block"] }
+    }));
+
+    let shown: Vec<String> = request.variants.iter().map(Variant::to_string).collect();
+    assert_eq!(shown.len(), 8);
+    assert_eq!(shown[0], "fp32 sgd foreach");
+    assert_eq!(shown[7], "amp_fp16 adam foreach checkpointed per block");
+}
+
+#[test]
+fn a_document_is_kept_as_it_was_written() {
+    let text = r#"{"search":"auto","model":{"preset":"resnet18"},"target_batch":1024.0}"#;
+    let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+
+    let request = Request::parse(document, SIMS).unwrap();
+
+    assert_eq!(serde_json::to_string(&request.document).unwrap(), text);
+}
+
+#[test]
+fn flags_replace_fields_of_the_document() {
+    let mut document = RequestDocument(json!({ "model": { "preset": "resnet18" }, "device": "x" }));
+
+    document.set("device", "sim:h200");
+
+    let request = Request::parse(document, SIMS).unwrap();
+    assert_eq!(request.device, DeviceChoice::Sim("h200".into()));
+}
+
+#[test]
+fn a_model_file_takes_the_place_of_whatever_model_is_there() {
+    let file = include_bytes!("../../../tests/golden/exported/cifarnet.json.gz");
+    for document in [
+        json!({}),
+        json!({ "model": { "preset": "no such" } }),
+        json!({ "model": 7 }),
+    ] {
+        let request = Request::parse_with_model(RequestDocument(document), file, SIMS).unwrap();
+
+        assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
+        let named = request.document.0["model"]["exported"].as_str().unwrap();
+        assert!(named.starts_with("sha256:") && named.len() == 71, "{named}");
+    }
+}
+
+#[test]
+fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
+    let fingerprint = |request: &Request| request.fingerprint(&request.graph().unwrap());
+    let preset = parse(json!({ "model": { "preset": "resnet18" } }));
+    let worded = parse(json!({
+        "world_size": 1, "training": { "precision": ["fp32"] }, "device": "auto",
+        "model": { "num_classes": 1000, "preset": "resnet18" }
+    }));
+    let file = include_bytes!("../../../tests/golden/exported/resnet18.json.gz");
+    let exported = Request::parse_with_model(RequestDocument(json!({})), file, SIMS).unwrap();
+    let other = parse(json!({ "model": { "preset": "resnet18" }, "memory_limit": "8GiB" }));
+
+    assert_eq!(fingerprint(&preset), fingerprint(&worded));
+    assert_eq!(fingerprint(&preset), fingerprint(&exported));
+    assert_ne!(fingerprint(&preset), fingerprint(&other));
+}
+
+/// The OpenAPI document is written by hand beside the code that reads; this keeps the two together.
+#[test]
+fn the_schema_names_the_fields_that_are_read() {
+    fn fields(schema: &RefOr<Schema>) -> BTreeSet<String> {
+        match schema {
+            RefOr::T(Schema::Object(object)) => object.properties.keys().cloned().collect(),
+            _ => panic!("not an object"),
+        }
+    }
+    let known = |known: &[&str]| known.iter().map(|name| (*name).to_owned()).collect();
+
+    assert_eq!(fields(&RequestDocument::schema()), known(FIELDS));
+    let mut schemas = Vec::new();
+    RequestDocument::schemas(&mut schemas);
+    let training = schemas
+        .iter()
+        .find(|(name, _)| name.contains("Training"))
+        .unwrap();
+    assert_eq!(fields(&training.1), known(training::FIELDS));
+}

@@ -1,0 +1,167 @@
+//! `training`: the variants that a request asks for.
+
+use serde_json::Value;
+
+use crate::model::fields::{Fields, choice, wrong};
+use crate::model::invalid::Invalid;
+use crate::model::variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};
+
+/// The fields of `training`.
+pub(super) const FIELDS: &[&str] = &[
+    "precision",
+    "optimizer",
+    "optimizer_impl",
+    "checkpointing",
+    "accumulation",
+    "mode",
+];
+
+/// Most choices in one list.
+const MOST_CHOICES: usize = 16;
+
+/// Most micro-steps for each optimizer step.
+const MOST_MICRO_STEPS: u64 = 1 << 20;
+
+/// Every combination that `training` of `request` asks for, in the order written: precision changes
+/// slowest.
+pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
+    let empty = Value::Object(serde_json::Map::new());
+    let value = request.get("training").unwrap_or(&empty);
+    let fields = Fields::of(value, &request.at("training"), "training", FIELDS)?;
+    let modes = [("train", Mode::Train), ("inference", Mode::Inference)];
+    let mode = fields.choice("mode", "mode", &modes)?.unwrap_or_default();
+    if mode == Mode::Inference {
+        inference_alone(&fields)?;
+    }
+    let accumulation = fields
+        .whole("accumulation", 1, MOST_MICRO_STEPS)?
+        .unwrap_or(1);
+    let implementation = OptimizerImpl::ALL.map(|known| (known.name(), known));
+    let optimizer_impl = fields
+        .choice(
+            "optimizer_impl",
+            "optimizer implementation",
+            &implementation,
+        )?
+        .unwrap_or_default();
+    let precisions = choices(&fields, "precision", |value, at| {
+        choice(
+            value,
+            at,
+            "precision",
+            &Precision::ALL.map(|known| (known.name(), known)),
+        )
+    })?;
+    let optimizers = choices(&fields, "optimizer", |value, at| {
+        choice(
+            value,
+            at,
+            "optimizer",
+            &Optimizer::ALL.map(|known| (known.name(), known)),
+        )
+    })?;
+    let checkpointings = choices(&fields, "checkpointing", checkpointing)?;
+    if mode == Mode::Inference && checkpointings.iter().any(|one| *one != Checkpointing::None) {
+        return Err(Invalid::at(
+            fields.at("checkpointing"),
+            "inference saves nothing for a backward pass, so there is nothing to checkpoint",
+        ));
+    }
+
+    let mut variants = Vec::new();
+    for precision in &precisions {
+        for optimizer in &optimizers {
+            for checkpointing in &checkpointings {
+                variants.push(Variant {
+                    precision: *precision,
+                    optimizer: *optimizer,
+                    optimizer_impl,
+                    checkpointing: checkpointing.clone(),
+                    accumulation: u32::try_from(accumulation).unwrap_or(u32::MAX),
+                    mode,
+                });
+            }
+        }
+    }
+    Ok(variants)
+}
+
+/// Refuses what only makes sense in training.
+fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
+    match ["optimizer", "optimizer_impl", "accumulation"]
+        .into_iter()
+        .find(|field| fields.get(field).is_some())
+    {
+        None => Ok(()),
+        Some(field) => Err(Invalid::at(
+            fields.at(field),
+            format!("inference takes no {field}; leave it out, or set mode to \"train\""),
+        )),
+    }
+}
+
+/// One choice or a list of them; the default when there is none.
+fn choices<T: Default + PartialEq>(
+    fields: &Fields<'_>,
+    field: &str,
+    read: impl Fn(&Value, &str) -> Result<T, Invalid>,
+) -> Result<Vec<T>, Invalid> {
+    let at = fields.at(field);
+    match fields.get(field) {
+        None => Ok(vec![T::default()]),
+        Some(Value::Array(values)) => {
+            if values.is_empty() || values.len() > MOST_CHOICES {
+                let problem = format!(
+                    "a list of 1 to {MOST_CHOICES} choices is needed, not {}",
+                    values.len()
+                );
+                return Err(Invalid::at(at, problem));
+            }
+            let mut found = Vec::new();
+            for (index, value) in values.iter().enumerate() {
+                let one = read(value, &format!("{at}/{index}"))?;
+                // The same variant twice would be ranked against itself.
+                if !found.contains(&one) {
+                    found.push(one);
+                }
+            }
+            Ok(found)
+        }
+        Some(value) => Ok(vec![read(value, &at)?]),
+    }
+}
+
+fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid> {
+    match value {
+        Value::Object(_) => {
+            let fields = Fields::of(value, pointer, "checkpointing", &["modules"])?;
+            let globs = fields
+                .texts("modules")?
+                .ok_or_else(|| fields.missing("modules"))?;
+            if globs.is_empty() || globs.iter().any(|glob| glob.is_empty()) {
+                return Err(Invalid::at(
+                    fields.at("modules"),
+                    "modules must name at least one module, such as \"layer1.*\"",
+                ));
+            }
+            Ok(Checkpointing::Modules(
+                globs.into_iter().map(str::to_owned).collect(),
+            ))
+        }
+        Value::String(word) => match word.as_str() {
+            "none" => Ok(Checkpointing::None),
+            "per_block" => Ok(Checkpointing::PerBlock),
+            other => Err(Invalid::unknown(
+                pointer,
+                "checkpointing",
+                other,
+                ["none", "per_block"],
+            )),
+        },
+        other => Err(wrong(
+            pointer,
+            other,
+            "checkpointing must be \"none\", \"per_block\" or {\"modules\": [...]}",
+        )),
+    }
+}

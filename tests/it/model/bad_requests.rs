@@ -1,0 +1,325 @@
+//! Every kind of bad input is refused with its place, its value and what would be right.
+
+use std::fmt::Write;
+
+use batchfit::model::{Request, RequestDocument};
+use serde_json::{Value, json};
+
+use super::{SIMS, golden, request};
+
+/// The request with one field of its top level replaced.
+fn with(field: &str, value: Value) -> Value {
+    let mut request = json!({ "model": { "preset": "resnet18" } });
+    request[field] = value;
+    request
+}
+
+fn training(value: Value) -> Value {
+    with("training", value)
+}
+
+/// A model of these layers on 3 x 32 x 32 images.
+fn layers(layers: Value) -> Value {
+    with(
+        "model",
+        json!({ "input": { "shape": [3, 32, 32] }, "layers": layers }),
+    )
+}
+
+/// What is said about each request, one line each.
+fn problems(requests: Vec<Value>) -> String {
+    let mut text = String::new();
+    for document in requests {
+        let refused = request(document.clone()).and_then(|request| request.graph());
+        match refused {
+            Err(invalid) => writeln!(text, "{document}\n    {invalid}").unwrap(),
+            Ok(_) => panic!("{document} is accepted"),
+        }
+    }
+    text
+}
+
+#[test]
+fn malformed_json_is_refused_with_line_and_column() {
+    let mut text = String::new();
+    for json in [
+        "",
+        "{",
+        "{\n  \"model\": }",
+        "{} {}",
+        "\u{0}",
+        "{\"model\": {\"preset\": \"a\"},}",
+    ] {
+        let invalid = RequestDocument::from_json(json.as_bytes()).unwrap_err();
+        writeln!(text, "{json:?}\n    {invalid}").unwrap();
+    }
+
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn unknown_words_are_answered_with_the_nearest() {
+    let text = problems(vec![
+        json!([]),
+        json!({}),
+        with("modle", json!(1)),
+        with("traning", json!({})),
+        training(json!({ "precison": "fp32" })),
+        training(json!({ "precision": "fp61" })),
+        training(json!({ "precision": ["fp32", "bfloat16"] })),
+        training(json!({ "optimizer": "AdamW" })),
+        training(json!({ "optimizer": 3 })),
+        training(json!({ "optimizer_impl": "for-loop" })),
+        training(json!({ "checkpointing": "per-block" })),
+        training(json!({ "checkpointing": { "module": ["layer1"] } })),
+        training(json!({ "mode": "eval" })),
+        with("search", json!("probe")),
+        with("device", json!("h200")),
+        with("device", json!("sim:h20")),
+        with("device", json!("sim:zx81")),
+        with("device", json!("gpu")),
+        with("device", json!("cuda:-1")),
+        with("device", json!("cuda:99999")),
+        with("model", json!({})),
+        with("model", json!("resnet50")),
+        with("model", json!({ "prest": "resnet50" })),
+        with("model", json!({ "preset": "resnet51" })),
+        with("model", json!({ "preset": "resnet50", "num_clases": 10 })),
+        with("model", json!({ "preset": "resnet50", "layers": [] })),
+    ]);
+
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn sizes_out_of_range_are_refused_with_their_bounds() {
+    let text = problems(vec![
+        with("target_batch", json!(0)),
+        with("target_batch", json!(-256)),
+        with("target_batch", json!(1.5)),
+        with("target_batch", json!("1024")),
+        with("world_size", json!(0)),
+        with("memory_limit", json!("12 gigs")),
+        with("memory_limit", json!("12G")),
+        with("memory_limit", json!("0GiB")),
+        with("memory_limit", json!("1.2")),
+        with("memory_limit", json!(0)),
+        with("memory_limit", json!(-1)),
+        with("memory_limit", json!([1])),
+        training(json!({ "accumulation": 0 })),
+        training(json!({ "precision": [] })),
+        training(json!({ "checkpointing": { "modules": [] } })),
+        with("model", json!({ "preset": "resnet18", "image_size": 0 })),
+        with(
+            "model",
+            json!({ "preset": "resnet18", "image_size": [1, 2, 3] }),
+        ),
+        with(
+            "model",
+            json!({ "preset": "resnet18", "num_classes": 1e300 }),
+        ),
+        with(
+            "model",
+            json!({ "preset": "resnet18", "image_size": 2_147_483_648_u64 }),
+        ),
+        with("allocator", json!(true)),
+    ]);
+
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    let text = problems(vec![
+        training(json!({ "mode": "inference", "optimizer": "adam" })),
+        training(json!({ "mode": "inference", "accumulation": 4 })),
+        training(json!({ "mode": "inference", "checkpointing": "per_block" })),
+    ]);
+
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn layers_that_do_not_fit_are_refused_at_the_layer() {
+    let text = problems(vec![
+        layers(json!([])),
+        layers(json!({})),
+        layers(json!([{ "name": "a" }])),
+        layers(json!([{ "type": "conv2", "out_channels": 8, "kernel_size": 3 }])),
+        layers(json!([{ "type": "conv2d", "kernel_size": 3 }])),
+        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "strides": 2 }])),
+        layers(json!([{ "type": "conv2d", "out_channels": 0, "kernel_size": 3 }])),
+        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": [3, 0] }])),
+        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 64 }])),
+        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "groups": 2 }])),
+        layers(
+            json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "in_channels": 4 }]),
+        ),
+        layers(
+            json!([{ "type": "flatten" }, { "type": "conv2d", "out_channels": 8, "kernel_size": 3 }]),
+        ),
+        layers(json!([{ "type": "flatten" }, { "type": "batch_norm2d" }])),
+        layers(
+            json!([{ "type": "flatten" }, { "type": "linear", "out_features": 10, "in_features": 10 }]),
+        ),
+        layers(
+            json!([{ "type": "flatten" }, { "type": "linear", "out_features": 2_147_483_648_u64 },
+                      { "type": "linear", "out_features": 2_147_483_648_u64 }]),
+        ),
+        layers(json!([{ "type": "relu", "name": "" }])),
+        layers(json!([{ "type": "relu", "name": "a/b" }])),
+        layers(json!([{ "type": "relu", "name": "a" }, { "type": "relu", "name": "a" }])),
+        layers(
+            json!([{ "type": "relu", "name": "act" }, { "type": "add", "inputs": ["acct", "input"] }]),
+        ),
+        layers(json!([{ "type": "add", "inputs": ["input"] }])),
+        layers(json!([{ "type": "add" }])),
+        layers(
+            json!([{ "type": "max_pool2d", "kernel_size": 2 }, { "type": "add", "inputs": ["0", "input"] }]),
+        ),
+        layers(json!([{ "type": "gelu", "approximate": "tan" }])),
+        layers(json!([{ "type": "dropout", "p": 1.5 }])),
+        layers(json!([{ "type": "flatten", "start_dim": 4 }])),
+        layers(json!([{ "type": "layer_norm", "normalized_shape": [16] }])),
+        layers(json!([{ "type": "embedding", "num_embeddings": 10, "embedding_dim": 4 }])),
+        layers(
+            json!([{ "type": "flatten" }, { "type": "linear", "out_features": 10 },
+                      { "type": "layer_norm", "normalized_shape": [] }]),
+        ),
+        with("model", json!({ "layers": [{ "type": "relu" }] })),
+        with(
+            "model",
+            json!({ "input": { "shape": [] }, "layers": [{ "type": "relu" }] }),
+        ),
+        with(
+            "model",
+            json!({ "input": { "shape": [3, -1] }, "layers": [{ "type": "relu" }] }),
+        ),
+        with(
+            "model",
+            json!({ "input": { "shape": [3], "dtype": "float64" }, "layers": [{ "type": "relu" }] }),
+        ),
+        with(
+            "model",
+            json!({ "input": { "shape": [3] }, "layers": [{ "type": "relu" }], "loss": "mse" }),
+        ),
+        with(
+            "model",
+            json!({ "input": { "shape": [8], "dtype": "int64" }, "layers": [{ "type": "relu" }] }),
+        ),
+        with(
+            "model",
+            json!({ "input": { "shape": [1, 1, 1, 1, 8] }, "layers": [{ "type": "relu" }] }),
+        ),
+    ]);
+
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn what_is_not_supported_yet_says_what_to_do_instead() {
+    let text = problems(vec![
+        with(
+            "model",
+            json!({ "hf": { "architectures": ["BertModel"] }, "seq_len": 512 }),
+        ),
+        with("model", json!({ "exported": "sha256:0123" })),
+        with("model", json!({ "exported": "model.json" })),
+    ]);
+
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_graph_that_is_not_as_pytorch_writes_it_is_refused_at_the_place() {
+    let graph = || -> Value {
+        let mut text = Vec::new();
+        std::io::Read::read_to_end(
+            &mut flate2::read::GzDecoder::new(golden("cifarnet").as_slice()),
+            &mut text,
+        )
+        .unwrap();
+        serde_json::from_slice(&text).unwrap()
+    };
+    let changed = |pointer: &str, value: Value| {
+        let mut graph = graph();
+        *graph.pointer_mut(pointer).unwrap() = value;
+        with("model", json!({ "exported": graph }))
+    };
+    let nodes = "/graph_module/graph/nodes";
+    let values = "/graph_module/graph/tensor_values";
+    let mut text = String::new();
+    for (pointer, value) in [
+        (String::from("/graph_module"), json!(null)),
+        (
+            format!("{nodes}/0/target"),
+            json!("torch.ops.aten.conv3d.default"),
+        ),
+        (
+            format!("{nodes}/1/target"),
+            json!("torch.ops.my_ops.fused.default"),
+        ),
+        (format!("{nodes}/0/target"), json!(7)),
+        (
+            format!("{nodes}/0/inputs/0/arg"),
+            json!({ "as_tensor": { "name": "nothing" } }),
+        ),
+        (
+            format!("{nodes}/0/inputs/3/arg"),
+            json!({ "as_ints": [1, -1] }),
+        ),
+        (format!("{nodes}/0/inputs/3/arg"), json!({ "as_ints": "1" })),
+        (format!("{nodes}/0/outputs"), json!([])),
+        (format!("{values}/conv2d/sizes/1"), json!({ "as_int": 65 })),
+        (format!("{values}/conv2d/dtype"), json!(6)),
+        (format!("{values}/x/dtype"), json!(10)),
+        (format!("{values}/x/sizes/1"), json!({ "as_int": -3 })),
+        (format!("{values}/x/sizes/1"), json!({ "as_int": i64::MAX })),
+        (
+            format!("{values}/x/sizes/2"),
+            json!({ "as_expr": { "expr_str": "Symbol('s1')" } }),
+        ),
+        (
+            format!("{values}/x/sizes/0"),
+            json!({ "as_expr": { "expr_str": "Max(Symbol('s1'))" } }),
+        ),
+        (
+            format!("{nodes}/5/outputs"),
+            json!([{ "as_tensor": { "name": "other" } }]),
+        ),
+        (
+            "/graph_module/graph/outputs".into(),
+            json!([{ "as_tensor": { "name": "linear" } }]),
+        ),
+        ("/graph_module/graph/outputs".into(), json!([])),
+    ] {
+        let invalid = request(changed(&pointer, value.clone()))
+            .and_then(|request| request.graph())
+            .expect_err(&pointer);
+        writeln!(text, "{pointer} = {value}\n    {invalid}").unwrap();
+    }
+
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn a_model_file_that_cannot_be_read_is_refused() {
+    let gzip = golden("cifarnet");
+    let files: [(&str, &[u8]); 5] = [
+        ("an archive", b"PK\x03\x04"),
+        ("a cut file", &gzip[..gzip.len() / 2]),
+        ("no JSON", b"torch"),
+        ("another object", b"{\"a\": 1}"),
+        ("nothing", b""),
+    ];
+    let mut text = String::new();
+    for (what, file) in files {
+        let document = RequestDocument(json!({ "model": 7 }));
+        let invalid = Request::parse_with_model(document, file, SIMS)
+            .and_then(|request| request.graph())
+            .expect_err(what);
+        writeln!(text, "{what}: {invalid}").unwrap();
+    }
+
+    insta::assert_snapshot!(text);
+}

@@ -1,0 +1,153 @@
+//! Whatever is written, reading it ends with an answer or a problem, never a panic.
+
+use batchfit::model::{RequestDocument, exported};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use serde_json::{Value, json};
+
+use super::{golden, request};
+
+/// Something to put in place of a part of a document.
+fn replacement() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        Just(json!([])),
+        Just(json!({})),
+        Just(json!(true)),
+        Just(json!("")),
+        Just(json!("Symbol('s17')")),
+        Just(json!("Mul(Integer(18446744073709551615), Symbol('s17'))")),
+        Just(json!("x")),
+        Just(json!({ "as_int": -1 })),
+        Just(json!({ "as_ints": [0, 0] })),
+        Just(json!({ "as_none": true })),
+        Just(json!({ "as_tensor": { "name": "x" } })),
+        any::<i64>().prop_map(|number| json!(number)),
+        any::<u64>().prop_map(|number| json!(number)),
+        (0_i64..70).prop_map(|number| json!(number)),
+        any::<f64>().prop_map(|number| json!(number)),
+        "[a-z0-9:.]{0,12}".prop_map(|text| json!(text)),
+    ]
+}
+
+/// Every place in a document.
+fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
+    all.push(at.to_owned());
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                pointers(
+                    value,
+                    &format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")),
+                    all,
+                );
+            }
+        }
+        Value::Array(values) => {
+            for (index, value) in values.iter().enumerate() {
+                pointers(value, &format!("{at}/{index}"), all);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn mutate(document: &mut Value, changes: &[(Index, Value)]) {
+    for (place, value) in changes {
+        let mut all = Vec::new();
+        pointers(document, "", &mut all);
+        let pointer = place.get(&all);
+        *document.pointer_mut(pointer).expect("the place was listed") = value.clone();
+    }
+}
+
+fn changes() -> impl Strategy<Value = Vec<(Index, Value)>> {
+    prop::collection::vec((any::<Index>(), replacement()), 1..4)
+}
+
+/// One layer of every kind, and every field of a request.
+fn complete() -> Value {
+    json!({
+        "model": {
+            "input": { "shape": [3, 32, 32], "dtype": "float32" },
+            "layers": [
+                { "type": "conv2d", "name": "c", "out_channels": 6, "kernel_size": 3, "stride": 1,
+                  "padding": [1, 1], "dilation": 1, "groups": 3, "bias": true, "in_channels": 3 },
+                { "type": "batch_norm2d", "eps": 1e-5, "momentum": 0.1, "num_features": 6 },
+                { "type": "relu", "inplace": true },
+                { "type": "add", "inputs": ["c", "2"] },
+                { "type": "max_pool2d", "kernel_size": 2, "stride": 2, "padding": 0, "ceil_mode": true },
+                { "type": "adaptive_avg_pool2d", "output_size": [2, 2] },
+                { "type": "flatten", "start_dim": 1 },
+                { "type": "gelu", "approximate": "tanh" },
+                { "type": "layer_norm", "normalized_shape": [24], "eps": 1e-5 },
+                { "type": "dropout", "p": 0.5, "inputs": ["8"] },
+                { "type": "linear", "out_features": 10, "bias": false, "in_features": 24 }
+            ],
+            "loss": "cross_entropy"
+        },
+        "training": { "precision": ["fp32", "amp_fp16"], "optimizer": "adamw", "optimizer_impl": "fused",
+                      "checkpointing": { "modules": ["c"] }, "accumulation": 2, "mode": "train" },
+        "device": "sim:h200", "memory_limit": "12GiB", "target_batch": 64, "world_size": 2,
+        "allocator": "expandable_segments:True", "search": "auto"
+    })
+}
+
+/// A small exported graph, as JSON.
+fn exported_graph(name: &str) -> Value {
+    let mut text = Vec::new();
+    let file = golden(name);
+    std::io::Read::read_to_end(
+        &mut flate2::read::GzDecoder::new(file.as_slice()),
+        &mut text,
+    )
+    .unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+#[test]
+fn the_complete_request_is_valid() {
+    let request = request(complete()).unwrap();
+
+    assert_eq!(request.variants.len(), 2);
+    let graph = request.graph().unwrap();
+    assert_eq!(request.fingerprint(&graph).len(), 64);
+    assert_eq!(serde_json::to_value(&request.document).unwrap(), complete());
+}
+
+proptest! {
+    #[test]
+    fn no_request_panics(changes in changes()) {
+        let mut document = complete();
+        mutate(&mut document, &changes);
+        if let Ok(request) = request(document) {
+            let _ = request.graph().map(|graph| request.fingerprint(&graph));
+        }
+    }
+
+    #[test]
+    fn no_text_panics(text in prop::collection::vec(any::<u8>(), 0..64)) {
+        let _ = RequestDocument::from_json(&text);
+        let _ = exported::parse(&text);
+    }
+
+    #[test]
+    fn no_exported_graph_panics(changes in changes()) {
+        let mut graph = exported_graph("cifarnet");
+        mutate(&mut graph, &changes);
+        let by_value = exported::parse_value(&graph);
+        let by_text = exported::parse(graph.to_string().as_bytes());
+        prop_assert_eq!(by_value.is_ok(), by_text.is_ok());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn no_exported_decoder_panics(changes in changes()) {
+        let mut graph = exported_graph("gpt2");
+        mutate(&mut graph, &changes);
+        let _ = exported::parse_value(&graph);
+    }
+}
