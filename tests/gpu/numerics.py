@@ -4,7 +4,8 @@ For each model and precision: export the model, write its weights and a batch to
 with batchfit, and compare the losses of all steps and every parameter's gradient in the first. Both sides run without TF32.
 
 A gradient is itself uncertain by about as much as rounding changes it, which the column `noise` shows: PyTorch's own distance
-from its float64 gradient. An error may be as large as the limit or the noise, whichever is larger. Gradients jump where an
+from its float64 gradient. Two independent roundings are sqrt(2) times as far apart as one of them is from the truth, so an error
+may be as large as the limit or 1.5 times the noise, whichever is larger; all gradients together must keep the limit. Gradients jump where an
 activation crosses the kink of a relu, so that a freshly made ResNet-18 turns float32's 1e-7 into 1e-3 and bfloat16's 4e-3 into
 0.4. Raising the biases in front of its relus keeps all but a few activations away from the kink.
 
@@ -155,14 +156,17 @@ def check(name, precision, binary, folder):
             continue
         noise = distance(gradient, references[path])
         rows.append((path, distance(ours[path], gradient), noise))
-    failed = [row for row in rows if not row[1] <= max(limit, row[2])]
+    together = [torch.cat([side[path].flatten().double().cpu() for path in gradients]) for side in (ours, gradients, references)]
+    overall, overall_noise = distance(*together[:2]), distance(*together[1:])
+    failed = [row for row in rows if not row[1] <= max(limit, 1.5 * row[2])]
     worst = max(rows, key=lambda row: row[1])
-    print(f"{name:10} {precision:9} {len(gradients):3} gradients  worst {worst[1]:.2e} ({worst[0]}, noise {worst[2]:.2e})  "
-          f"loss {losses[0]:.6f} off {rows[0][1]:.1e} {rows[1][1]:.1e} {rows[2][1]:.1e}  {'FAILED' if failed else 'ok'}")
+    print(f"{name:10} {precision:9} {len(gradients):3} gradients  together {overall:.2e} (noise {overall_noise:.2e})  "
+          f"worst {worst[1]:.2e} ({worst[0]}, noise {worst[2]:.2e})  "
+          f"loss {losses[0]:.6f} off {rows[0][1]:.1e} {rows[1][1]:.1e} {rows[2][1]:.1e}  {'FAILED' if failed or overall > limit else 'ok'}")
     beyond = [row for row in rows if row[1] > limit]
-    for what, error, noise in beyond[:12]:
+    for what, error, noise in beyond[:8]:
         print(f"    {what:40} error {error:.2e}  noise {noise:.2e}")
-    return not failed
+    return not failed and overall <= limit
 
 
 def main():

@@ -121,7 +121,7 @@ pub(super) fn map(
         (false, _) => ("map1", out.count()),
     };
     let too_many = || operands.unsupported("more than six separate dimensions");
-    let strided = |operand: &Operand, strides: &[u64]| {
+    let seen = |operand: &Operand, strides: &[u64]| {
         fixed(strides)
             .map(|strides| Strided {
                 array: operand.array(),
@@ -130,9 +130,9 @@ pub(super) fn map(
             .ok_or_else(too_many)
     };
     let arguments = MapArguments {
-        out: strided(out, &steps.strides[0])?,
-        a: strided(a, &steps.strides[1])?,
-        b: strided(b, &steps.strides[2])?,
+        out: seen(out, &steps.strides[0])?,
+        a: seen(a, &steps.strides[1])?,
+        b: seen(b, &steps.strides[2])?,
         shape: fixed(&steps.shape).ok_or_else(too_many)?,
         count: work.cast_signed(),
         rank: i32::try_from(steps.shape.len()).unwrap_or(i32::MAX),

@@ -1,4 +1,4 @@
-//! Launches of normalizations: batch_norm.cu, and the first half of rows.cu.
+//! Launches of normalizations: `batch_norm.cu`, and the first half of `rows.cu`.
 
 use crate::device::LaunchError;
 

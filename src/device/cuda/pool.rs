@@ -45,6 +45,20 @@ pub(super) fn max_pool_grad(
 ) -> Result<(), LaunchError> {
     let mut arguments = arguments(operands, operands.output(0)?, operands.input(0)?, window)?;
     arguments.indices = operands.dense_input(1)?.address;
+    let (x, y) = (operands.output(0)?, operands.input(0)?);
+    let tiles = window.stride == window.kernel
+        && window.padding == [0, 0]
+        && window.dilation == [1, 1]
+        && (2..4).all(|d| {
+            x.shape
+                .get(d)
+                .zip(y.shape.get(d))
+                .is_some_and(|(x, y)| *x == y * window.kernel[d - 2])
+        });
+    if tiles && y.count() > 0 {
+        let grid = queue.spread(y.count());
+        return Ok(queue.launch("max_pool_grad_tiles", grid, &arguments)?);
+    }
     launch(queue, operands, "max_pool_grad", &arguments)
 }
 

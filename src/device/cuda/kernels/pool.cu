@@ -54,6 +54,26 @@ extern "C" __global__ void max_pool(const __grid_constant__ PoolArguments p)
     }
 }
 
+// Where windows tile the planes exactly, each element belongs to one: one thread for each window.
+extern "C" __global__ void max_pool_grad_tiles(const __grid_constant__ PoolArguments p)
+{
+    const i64* indices = (const i64*)p.indices;
+    i64 count = p.planes * p.out_height * p.out_width;
+    for (i64 index = thread_index(); index < count; index += thread_count()) {
+        int row, column;
+        i64 plane = split(index, p.out_height, p.out_width, row, column);
+        float grad = load(p.in, index);
+        int largest = (int)indices[index];
+        int top = row * p.kernel[0], left = column * p.kernel[1];
+        i64 base = plane * p.height * p.width;
+        for (int h = top; h < top + p.kernel[0]; ++h)
+            for (int w = left; w < left + p.kernel[1]; ++w) {
+                int here = h * p.width + w;
+                store(p.out, base + here, here == largest ? grad : 0.0f);
+            }
+    }
+}
+
 // Gathers, so that nothing needs clearing and the sum has one order.
 extern "C" __global__ void max_pool_grad(const __grid_constant__ PoolArguments p)
 {
