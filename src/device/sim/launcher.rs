@@ -4,6 +4,8 @@ use crate::device::{Launch, LaunchError, Launcher, StepReport};
 use crate::program::Convolution;
 use crate::units::Bytes;
 
+use super::workspaces::WorkspaceTable;
+
 /// Knows what scratch memory a library would want, and launches nothing.
 #[derive(Debug, Clone, Default)]
 pub struct SimulatedLauncher {
@@ -11,8 +13,8 @@ pub struct SimulatedLauncher {
 }
 
 impl Launcher for SimulatedLauncher {
-    fn convolution_plans(&mut self, _convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError> {
-        Ok(vec![Bytes::ZERO])
+    fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError> {
+        Ok(WorkspaceTable::h200().plans(convolution).workspaces)
     }
 
     fn launch(&mut self, _launch: &Launch<'_>) -> Result<(), LaunchError> {

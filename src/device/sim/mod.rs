@@ -2,6 +2,7 @@
 
 mod catalogue;
 mod launcher;
+pub mod workspaces;
 
 pub use catalogue::{CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, Workspaces, names};
 pub use launcher::SimulatedLauncher;
