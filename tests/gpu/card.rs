@@ -1,7 +1,7 @@
 //! A card with tensors on it, to run single calls.
 
 use batchfit::alloc::{Address, SegmentSource};
-use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions};
+use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions, Tf32};
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
 use batchfit::graph::{DType, Extent, contiguous_strides};
 use batchfit::program::{Call, Kernel, TensorId, View};
@@ -13,14 +13,18 @@ use super::numbers::{decode, encode, error};
 pub struct Card {
     pub launcher: CudaLauncher,
     pub memory: CudaMemory,
-    addresses: Vec<u64>,
+    pub addresses: Vec<u64>,
 }
 
 impl Card {
     pub fn open() -> Card {
+        Card::with(Tf32::Allowed)
+    }
+
+    pub fn with(tf32: Tf32) -> Card {
         let gpu = Gpu::open(0).expect("these tests need a GPU");
         Card {
-            launcher: CudaLauncher::open(&gpu, LauncherOptions::default()).unwrap(),
+            launcher: CudaLauncher::open(&gpu, LauncherOptions { tf32 }).unwrap(),
             memory: CudaMemory::of(&gpu),
             addresses: vec![0],
         }

@@ -3,8 +3,11 @@
 For each model and precision: export the model, write its weights and a batch to a file, run three steps in PyTorch and three
 with batchfit, and compare the losses of all steps and every parameter's gradient in the first. Both sides run without TF32.
 
-A half-precision gradient is itself uncertain by about as much as rounding changes it, which the column `noise` shows:
-PyTorch's own distance from its float32 gradient. An error may be as large as the limit or the noise, whichever is larger.
+A gradient is itself uncertain by about as much as rounding changes it, which the column `noise` shows: PyTorch's own distance
+from its float64 gradient. Two independent roundings are sqrt(2) times as far apart as one of them is from the truth, so an error
+may be as large as the limit or 1.5 times the noise, whichever is larger; all gradients together must keep the limit. Gradients jump where an
+activation crosses the kink of a relu, so that a freshly made ResNet-18 turns float32's 1e-7 into 1e-3 and bfloat16's 4e-3 into
+0.4. Raising the biases in front of its relus keeps all but a few activations away from the kink.
 
 Usage: python3 numerics.py CHECK [--only MODEL] [--precision PRECISION]
 CHECK is the test binary that `cargo test --test gpu --no-run` builds. Needs a GPU, torch, torchvision and safetensors.
@@ -22,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 LIMITS = {"fp32": 1e-3, "amp_fp16": 2e-2, "amp_bf16": 2e-2, "bf16": 2e-2, "fp16": 2e-2}
 AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
-PARAMETERS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PARAMETERS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 STEPS = 3
 
 
@@ -118,6 +121,9 @@ def check(name, precision, binary, folder):
         for path, parameter in model.named_parameters():
             if parameter.ndim == 1:  # ones and zeros would hide mistakes
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.bias.add_(3.0)
     state = {path: tensor.detach().clone() for path, tensor in model.state_dict().items()}
     x = torch.randn(batch, *sample, device="cuda", dtype=dtype)
     y = torch.randint(classes, (batch,), device="cuda")
@@ -128,8 +134,8 @@ def check(name, precision, binary, folder):
     save_file({**given, "x": x, "y": y}, feed)
 
     losses, gradients = steps_in_pytorch(build, state, x, y, precision)
-    exact = {path: tensor.float() if tensor.is_floating_point() else tensor for path, tensor in state.items()}
-    _, references = steps_in_pytorch(build, exact, x.float(), y, "fp32")
+    exact = {path: tensor.double() if tensor.is_floating_point() else tensor for path, tensor in state.items()}
+    _, references = steps_in_pytorch(build, exact, x.double(), y, "fp64")
     settings = dict(MODEL=graph, FEED=feed, DUMP=dump, PRECISION=precision, BATCH=str(batch))
     environment = {**os.environ, **{f"BATCHFIT_NUMERICS_{key}": value for key, value in settings.items()}}
     command = [binary, "--ignored", "--exact", "numerics::a_step_on_given_values", "--nocapture"]
@@ -149,15 +155,18 @@ def check(name, precision, binary, folder):
             rows.append((path, float("inf"), 0.0))
             continue
         noise = distance(gradient, references[path])
-        rows.append((path, distance(ours[path], gradient), noise if precision != "fp32" else 0.0))
-    failed = [row for row in rows if not row[1] <= max(limit, row[2])]
+        rows.append((path, distance(ours[path], gradient), noise))
+    together = [torch.cat([side[path].flatten().double().cpu() for path in gradients]) for side in (ours, gradients, references)]
+    overall, overall_noise = distance(*together[:2]), distance(*together[1:])
+    failed = [row for row in rows if not row[1] <= max(limit, 1.5 * row[2])]
     worst = max(rows, key=lambda row: row[1])
-    print(f"{name:10} {precision:9} {len(gradients):3} gradients  worst {worst[1]:.2e} ({worst[0]}, noise {worst[2]:.2e})  "
-          f"loss {losses[0]:.6f} off {rows[0][1]:.1e} {rows[1][1]:.1e} {rows[2][1]:.1e}  {'FAILED' if failed else 'ok'}")
+    print(f"{name:10} {precision:9} {len(gradients):3} gradients  together {overall:.2e} (noise {overall_noise:.2e})  "
+          f"worst {worst[1]:.2e} ({worst[0]}, noise {worst[2]:.2e})  "
+          f"loss {losses[0]:.6f} off {rows[0][1]:.1e} {rows[1][1]:.1e} {rows[2][1]:.1e}  {'FAILED' if failed or overall > limit else 'ok'}")
     beyond = [row for row in rows if row[1] > limit]
-    for what, error, noise in beyond[:12]:
+    for what, error, noise in beyond[:8]:
         print(f"    {what:40} error {error:.2e}  noise {noise:.2e}")
-    return not failed
+    return not failed and overall <= limit
 
 
 def main():

@@ -78,3 +78,57 @@ fn a_step_on_given_values() {
     dump.insert("loss".to_owned(), loss);
     fs::write(setting("DUMP"), write_tensors(&dump)).unwrap();
 }
+
+#[test]
+#[ignore = "needs an NVIDIA GPU and an exported model"]
+fn an_exported_model_trains() {
+    let graph = exported::parse(&fs::read(setting("MODEL")).unwrap())
+        .unwrap()
+        .graph;
+    let precision = setting("PRECISION");
+    let optimizer = setting("OPTIMIZER");
+    let variant = Variant {
+        precision: Precision::ALL
+            .into_iter()
+            .find(|known| known.name() == precision)
+            .unwrap(),
+        optimizer: Optimizer::ALL
+            .into_iter()
+            .find(|known| known.name() == optimizer)
+            .unwrap(),
+        ..Variant::default()
+    };
+    let gpu = Gpu::open(0).expect("this test needs a GPU");
+    let program = compile(&graph, &variant, gpu.facts().capability).unwrap();
+    let mut launcher = CudaLauncher::open(&gpu, LauncherOptions::default()).unwrap();
+    let mut allocator = CachingAllocator::new(CudaMemory::of(&gpu), Settings::default(), None);
+    for batch in setting("BATCH").split(',') {
+        let probe = Probe {
+            program: &program,
+            batch: batch.parse().unwrap(),
+            steps: 6,
+            detail: Detail::Verdict,
+        };
+        let report = probe.run(&mut Resources {
+            allocator: &mut allocator,
+            launcher: &mut launcher,
+            evidence: Evidence::Probed,
+        });
+        launcher.reset();
+        let steps = report.steps.iter();
+        let times: Vec<f64> = steps.filter_map(|step| step.elapsed_ms).collect();
+        eprintln!(
+            "batch {batch}: {:?} {:?}, peaks {} {}, launches {:?}, losses {:?}, ms {times:.2?}",
+            report.verdict,
+            report.cause,
+            report.peak_allocated_bytes,
+            report.peak_reserved_bytes,
+            report.steps.last().map(|step| step.launches),
+            report
+                .steps
+                .iter()
+                .map(|step| step.losses[0])
+                .collect::<Vec<_>>(),
+        );
+    }
+}

@@ -1,6 +1,6 @@
 //! Compiles the kernel files with NVRTC. Needs neither a GPU nor a driver, and no header files.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
@@ -26,6 +26,7 @@ pub(super) const FILES: [KernelFile; 7] = [
         name: "elementwise.cu",
         text: include_str!("kernels/elementwise.cu"),
         kernels: &[
+            "map8",
             "map4",
             "map1",
             "map_integer",
@@ -38,9 +39,11 @@ pub(super) const FILES: [KernelFile; 7] = [
         name: "reduce.cu",
         text: include_str!("kernels/reduce.cu"),
         kernels: &[
+            "sum_along8",
             "sum_along4",
             "sum_along1",
-            "sum_across",
+            "sum_across4",
+            "sum_across1",
             "sum_direct",
             "sum_finish",
         ],
@@ -49,16 +52,21 @@ pub(super) const FILES: [KernelFile; 7] = [
         name: "batch_norm.cu",
         text: include_str!("kernels/batch_norm.cu"),
         kernels: &[
+            "batch_norm_statistics8",
             "batch_norm_statistics4",
             "batch_norm_statistics1",
             "batch_norm_finish",
+            "batch_norm_apply8",
             "batch_norm_apply4",
             "batch_norm_apply1",
+            "batch_norm_inference8",
             "batch_norm_inference4",
             "batch_norm_inference1",
+            "batch_norm_grad_sums8",
             "batch_norm_grad_sums4",
             "batch_norm_grad_sums1",
             "batch_norm_grad_finish",
+            "batch_norm_grad_input8",
             "batch_norm_grad_input4",
             "batch_norm_grad_input1",
         ],
@@ -69,6 +77,7 @@ pub(super) const FILES: [KernelFile; 7] = [
         kernels: &[
             "max_pool",
             "max_pool_grad",
+            "max_pool_grad_tiles",
             "adaptive_avg_pool",
             "adaptive_avg_pool_grad",
         ],
@@ -105,8 +114,8 @@ pub(super) const FILES: [KernelFile; 7] = [
     },
 ];
 
-/// Compiles every kernel file for a compute capability, side by side: machine code, in the order of
-/// [`FILES`].
+/// Compiles every kernel file for a compute capability, side by side: what the driver loads, in the order
+/// of [`FILES`].
 pub(super) fn compile_all(compute: (u32, u32)) -> Result<Vec<Vec<u8>>, GpuError> {
     if !Library::Nvrtc.is_present() {
         return Err(GpuError::LibrariesMissing {
@@ -137,14 +146,49 @@ pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
     compile_all(compute).map(drop)
 }
 
-fn compile(file: &KernelFile, (major, minor): (u32, u32)) -> Result<Vec<u8>, GpuError> {
+/// What the compiler is asked for.
+enum Target {
+    /// Machine code for this very card.
+    MachineCode(String),
+    /// For a card newer than the compiler: portable code for the newest it knows, which the driver
+    /// translates.
+    Portable(String),
+}
+
+impl Target {
+    fn of((major, minor): (u32, u32)) -> Result<Target, GpuError> {
+        let mut count: c_int = 0;
+        // SAFETY: the library is present, and `count` is a place for the number.
+        check("nvrtcGetNumSupportedArchs", unsafe {
+            sys::nvrtcGetNumSupportedArchs(&raw mut count)
+        })?;
+        let mut known: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: the buffer has room for as many numbers as were announced.
+        check("nvrtcGetSupportedArchs", unsafe {
+            sys::nvrtcGetSupportedArchs(known.as_mut_ptr())
+        })?;
+        let wanted = c_int::try_from(major * 10 + minor).unwrap_or(c_int::MAX);
+        Ok(match known.into_iter().max() {
+            Some(newest) if newest < wanted => Target::Portable(format!("compute_{newest}")),
+            _ => Target::MachineCode(format!("sm_{wanted}")),
+        })
+    }
+
+    fn architecture(&self) -> &str {
+        let (Target::MachineCode(name) | Target::Portable(name)) = self;
+        name
+    }
+}
+
+fn compile(file: &KernelFile, compute: (u32, u32)) -> Result<Vec<u8>, GpuError> {
     let source = c_text(format!(
         "{PRELUDE}\n#line 1 \"{}\"\n{}",
         file.name, file.text
     ))?;
     let name = c_text(file.name.to_owned())?;
     let program = SourceProgram::create(&source, &name)?;
-    let architecture = format!("sm_{major}{minor}");
+    let target = Target::of(compute)?;
+    let architecture = target.architecture();
     // The precision of PyTorch's own kernels: fused multiply-adds, no flushing of denormals.
     let options = [
         c_text(format!("--gpu-architecture={architecture}"))?,
@@ -156,11 +200,14 @@ fn compile(file: &KernelFile, (major, minor): (u32, u32)) -> Result<Vec<u8>, Gpu
     if status != nvrtcResult::NVRTC_SUCCESS {
         return Err(GpuError::Compile {
             file: file.name,
-            architecture,
+            architecture: architecture.to_owned(),
             log: program.log(),
         });
     }
-    program.machine_code()
+    match target {
+        Target::MachineCode(_) => program.machine_code(),
+        Target::Portable(_) => program.portable_code(),
+    }
 }
 
 fn c_text(text: String) -> Result<CString, GpuError> {
@@ -221,6 +268,23 @@ impl SourceProgram {
         // SAFETY: the buffer has the size that the code is said to have.
         check("nvrtcGetCUBIN", unsafe {
             sys::nvrtcGetCUBIN(self.0, code.as_mut_ptr().cast::<c_char>())
+        })?;
+        Ok(code)
+    }
+}
+
+impl SourceProgram {
+    /// Text that ends in a zero byte.
+    fn portable_code(&self) -> Result<Vec<u8>, GpuError> {
+        let mut size = 0_usize;
+        // SAFETY: the program is live and compiled, and `size` is a place for the number.
+        check("nvrtcGetPTXSize", unsafe {
+            sys::nvrtcGetPTXSize(self.0, &raw mut size)
+        })?;
+        let mut code = vec![0_u8; size];
+        // SAFETY: the buffer has the size that the code is said to have.
+        check("nvrtcGetPTX", unsafe {
+            sys::nvrtcGetPTX(self.0, code.as_mut_ptr().cast::<c_char>())
         })?;
         Ok(code)
     }

@@ -72,22 +72,31 @@ impl Convolutions {
             ConvolutionPass::GradInput => (result, first, second),
             ConvolutionPass::GradWeight => (second, first, result),
         };
-        let Some(plan) = self.plans_for(convolution)?.get(plan) else {
+        let plans = self.plans_for(convolution)?.get(plan..).unwrap_or_default();
+        let Some(granted) = plans.first().map(Plan::workspace) else {
             return Err(operands.failed(format!("there is no plan {plan}")));
         };
-        if workspace == 0 && plan.workspace() > Bytes::ZERO {
+        if workspace == 0 && granted > Bytes::ZERO {
             return Err(operands.failed(format!(
-                "the plan wants {} of scratch memory and got none",
-                plan.workspace()
+                "the plan wants {granted} of scratch memory and got none"
             )));
         }
-        // SAFETY: the operands were checked to be dense, their shapes are those of the call that the
-        // plan was made for, and tensors start where the allocator aligns blocks. Workspace and operands
-        // live until the program frees them, and the allocator hands their memory only to work that is
-        // queued later on the same stream.
-        unsafe { plan.execute(DeviceAddresses { x, y, w }, workspace) }.map_err(refused)?;
-        queue.count_library_launch();
-        Ok(())
+        let addresses = DeviceAddresses { x, y, w };
+        // A plan may turn out not to run, as PyTorch expects as well: then the next one that makes do
+        // with the same scratch memory is tried.
+        let mut outcome = Err(CudnnError::NoEngine);
+        for plan in plans.iter().filter(|plan| plan.workspace() <= granted) {
+            // SAFETY: the operands were checked to be dense, their shapes are those of the call that the
+            // plan was made for, and tensors start where the allocator aligns blocks. Workspace and
+            // operands live until the program frees them, and the allocator hands their memory only to
+            // work that is queued later on the same stream.
+            outcome = unsafe { plan.execute(addresses, workspace) };
+            if outcome.is_ok() {
+                queue.count_library_launch();
+                break;
+            }
+        }
+        outcome.map_err(refused)
     }
 }
 

@@ -114,13 +114,14 @@ pub(super) fn map(
     let (number, constant) = function.number_and_constant();
     let is_whole = is_integer(out.dtype) && read.iter().all(|operand| is_integer(operand.dtype));
     let innermost = steps.shape.last().copied().unwrap_or(1);
-    let (kernel, work) = match (is_whole, innermost % 4) {
+    let (kernel, work) = match (is_whole, innermost % 8) {
         (true, _) => ("map_integer", out.count()),
-        (false, 0) => ("map4", out.count() / 4),
+        (false, 0) => ("map8", out.count() / 8),
+        (false, 4) => ("map4", out.count() / 4),
         (false, _) => ("map1", out.count()),
     };
     let too_many = || operands.unsupported("more than six separate dimensions");
-    let strided = |operand: &Operand, strides: &[u64]| {
+    let seen = |operand: &Operand, strides: &[u64]| {
         fixed(strides)
             .map(|strides| Strided {
                 array: operand.array(),
@@ -129,9 +130,9 @@ pub(super) fn map(
             .ok_or_else(too_many)
     };
     let arguments = MapArguments {
-        out: strided(out, &steps.strides[0])?,
-        a: strided(a, &steps.strides[1])?,
-        b: strided(b, &steps.strides[2])?,
+        out: seen(out, &steps.strides[0])?,
+        a: seen(a, &steps.strides[1])?,
+        b: seen(b, &steps.strides[2])?,
         shape: fixed(&steps.shape).ok_or_else(too_many)?,
         count: work.cast_signed(),
         rank: i32::try_from(steps.shape.len()).unwrap_or(i32::MAX),

@@ -1,6 +1,7 @@
 //! One opened GPU: its primary context, one stream, and what there is to know about the card.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::fmt::Write as _;
 use std::ptr;
 use std::rc::Rc;
 
@@ -9,6 +10,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUevent
 use crate::device::Capability;
 use crate::units::Bytes;
 
+use super::cudnn;
 use super::error::{GpuError, check};
 use super::libraries::Library;
 
@@ -269,11 +271,7 @@ fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<u32, Gpu
 }
 
 fn cudnn_version() -> Option<String> {
-    if !Library::Cudnn.is_present() {
-        return None;
-    }
-    // SAFETY: the library is present, and the call takes nothing.
-    let version = unsafe { cudarc::cudnn::sys::cudnnGetVersion() };
+    let version = cudnn::version().ok()?;
     Some(format!(
         "{}.{}.{}",
         version / 10000,
@@ -289,7 +287,7 @@ fn format_uuid(bytes: &[c_char; 16]) -> String {
         if matches!(i, 4 | 6 | 8 | 10) {
             text.push('-');
         }
-        text.push_str(&format!("{:02x}", byte.cast_unsigned()));
+        write!(text, "{:02x}", byte.cast_unsigned()).expect("writing to a string cannot fail");
     }
     text
 }

@@ -61,7 +61,8 @@ impl Queue {
 
     fn load(&mut self, kernels: &'static [&'static str], image: &[u8]) -> Result<(), GpuError> {
         let mut module: CUmodule = ptr::null_mut();
-        // SAFETY: the image is a whole cubin, which says how long it is; the driver copies it.
+        // SAFETY: the image is a whole cubin, which says how long it is, or text that ends in a zero byte;
+        // the driver copies it.
         check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&raw mut module, image.as_ptr().cast())
         })?;

@@ -34,7 +34,7 @@ impl Library {
             match self {
                 Library::Driver => cudarc::driver::sys::is_culib_present(),
                 Library::CublasLt => cudarc::cublaslt::sys::is_culib_present(),
-                Library::Cudnn => cudarc::cudnn::sys::is_culib_present(),
+                Library::Cudnn => super::cudnn::is_present(),
                 Library::Nvrtc => cudarc::nvrtc::sys::is_culib_present(),
             }
         }

@@ -135,6 +135,7 @@ impl Drop for MatMul {
     }
 }
 
+#[allow(clippy::many_single_char_names)] // m, n and k are what everybody calls them.
 fn shape_of(
     operands: &Operands<'_>,
     a: &Operand,
@@ -421,7 +422,7 @@ impl Drop for Preference {
 
 /// A device address as the library takes it.
 fn device(address: u64) -> *const c_void {
-    ptr::without_provenance(address as usize)
+    ptr::without_provenance(usize::try_from(address).expect("CUDA runs on 64-bit machines alone"))
 }
 
 fn check(call: &'static str, status: cublasStatus_t) -> Result<(), GpuError> {

@@ -95,7 +95,10 @@ impl Scratch {
         let mut address: CUdeviceptr = 0;
         // SAFETY: the GPU's context is current on its thread, and `address` is a place for the pointer.
         check("cuMemAlloc", unsafe {
-            sys::cuMemAlloc_v2(&raw mut address, size.0 as usize)
+            sys::cuMemAlloc_v2(
+                &raw mut address,
+                usize::try_from(size.0).unwrap_or(usize::MAX),
+            )
         })?;
         Ok(Scratch {
             address,

@@ -1,4 +1,4 @@
-//! Launches of normalizations: batch_norm.cu, and the first half of rows.cu.
+//! Launches of normalizations: `batch_norm.cu`, and the first half of `rows.cu`.
 
 use crate::device::LaunchError;
 
@@ -40,9 +40,13 @@ struct Planes {
 }
 
 impl Planes {
-    /// Elements that a thread reads at once: four where planes are multiples of that.
+    /// Elements that a thread reads at once: as many as planes are a multiple of.
     fn width(&self) -> u64 {
-        if self.area.is_multiple_of(4) { 4 } else { 1 }
+        match self.area % 8 {
+            0 => 8,
+            4 => 4,
+            _ => 1,
+        }
     }
 
     /// Blocks that reduce one channel each, or a part of it.
@@ -51,7 +55,7 @@ impl Planes {
         let elements = self.samples * self.area;
         let splits = (queue.multiprocessors() * 8)
             .div_ceil(self.channels)
-            .min(elements / (256 * 8 * self.width()))
+            .min(elements / (256 * 16))
             // Two sums for each split, and two means behind them.
             .min((room.0 / 4 / self.channels / 2).saturating_sub(1))
             .clamp(1, 1024);
@@ -126,6 +130,7 @@ pub(super) fn batch_norm(
         ..batch_norm_arguments(queue, &planes, splits)
     };
     let (statistics, apply) = match planes.width() {
+        8 => ("batch_norm_statistics8", "batch_norm_apply8"),
         4 => ("batch_norm_statistics4", "batch_norm_apply4"),
         _ => ("batch_norm_statistics1", "batch_norm_apply1"),
     };
@@ -156,6 +161,7 @@ pub(super) fn batch_norm_inference(
         ..batch_norm_arguments(queue, &planes, 1)
     };
     let kernel = match planes.width() {
+        8 => "batch_norm_inference8",
         4 => "batch_norm_inference4",
         _ => "batch_norm_inference1",
     };
@@ -184,6 +190,7 @@ pub(super) fn batch_norm_grad(
         ..batch_norm_arguments(queue, &planes, splits)
     };
     let (sums, input) = match planes.width() {
+        8 => ("batch_norm_grad_sums8", "batch_norm_grad_input8"),
         4 => ("batch_norm_grad_sums4", "batch_norm_grad_input4"),
         _ => ("batch_norm_grad_sums1", "batch_norm_grad_input1"),
     };

@@ -13,14 +13,14 @@ struct PoolArguments {
     out: Array,
     indices: u64,
     planes: i64,
-    height: i64,
-    width: i64,
-    out_height: i64,
-    out_width: i64,
-    kernel: [i64; 2],
-    stride: [i64; 2],
-    padding: [i64; 2],
-    dilation: [i64; 2],
+    height: i32,
+    width: i32,
+    out_height: i32,
+    out_width: i32,
+    kernel: [i32; 2],
+    stride: [i32; 2],
+    padding: [i32; 2],
+    dilation: [i32; 2],
 }
 
 // SAFETY: repeats `PoolArguments` in pool.cu, the parameter of its kernels.
@@ -45,6 +45,20 @@ pub(super) fn max_pool_grad(
 ) -> Result<(), LaunchError> {
     let mut arguments = arguments(operands, operands.output(0)?, operands.input(0)?, window)?;
     arguments.indices = operands.dense_input(1)?.address;
+    let (x, y) = (operands.output(0)?, operands.input(0)?);
+    let tiles = window.stride == window.kernel
+        && window.padding == [0, 0]
+        && window.dilation == [1, 1]
+        && (2..4).all(|d| {
+            x.shape
+                .get(d)
+                .zip(y.shape.get(d))
+                .is_some_and(|(x, y)| *x == y * window.kernel[d - 2])
+        });
+    if tiles && y.count() > 0 {
+        let grid = queue.spread(y.count());
+        return Ok(queue.launch("max_pool_grad_tiles", grid, &arguments)?);
+    }
     launch(queue, operands, "max_pool_grad", &arguments)
 }
 
@@ -79,16 +93,21 @@ fn arguments(
         return Err(operands.failed(format!("{:?} is no plane", x.shape)));
     };
     let planes = x.count() / (height * width).max(1);
-    let pair = |pair: [u64; 2]| pair.map(u64::cast_signed);
+    // Within a plane 32 bits do, with room for the products that regions are computed by.
+    if height.max(out_height) * height.max(width).max(out_width) > 1 << 30 {
+        return Err(operands.unsupported("planes this large"));
+    }
+    let small = |length: u64| i32::try_from(length).unwrap_or(i32::MAX);
+    let pair = |pair: [u64; 2]| pair.map(small);
     Ok(PoolArguments {
         input: operands.dense_input(0)?,
         out: operands.dense_output(0)?,
         indices: 0,
         planes: planes.cast_signed(),
-        height: height.cast_signed(),
-        width: width.cast_signed(),
-        out_height: out_height.cast_signed(),
-        out_width: out_width.cast_signed(),
+        height: small(*height),
+        width: small(*width),
+        out_height: small(*out_height),
+        out_width: small(*out_width),
         kernel: pair(window.kernel),
         stride: pair(window.stride),
         padding: pair(window.padding),

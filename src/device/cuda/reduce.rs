@@ -77,15 +77,15 @@ pub(super) fn sum(
         || (reduced_count > 1 && innermost(&arguments.reduced) < innermost(&arguments.kept));
     if is_along {
         let length = arguments.reduced.shape[usize::try_from(reduced.rank - 1).unwrap_or(0)];
-        let (kernel, width) = if length % 4 == 0 {
-            ("sum_along4", 4)
-        } else {
-            ("sum_along1", 1)
+        let (kernel, width) = match length % 8 {
+            0 => ("sum_along8", 8),
+            4 => ("sum_along4", 4),
+            _ => ("sum_along1", 1),
         };
-        // A thread of a whole block should add eight groups at least, or splitting costs more.
+        // A thread of a whole block should add this many elements at least, or splitting costs more.
         let splits = enough_blocks
             .div_ceil(kept_count)
-            .min(reduced_count / (256 * 8 * width))
+            .min(reduced_count / (256 * 16))
             .clamp(1, most_splits);
         let threads = (reduced_count / splits)
             .div_ceil(width)
@@ -97,7 +97,12 @@ pub(super) fn sum(
         };
         queue.launch(kernel, grid, &arguments)?;
     } else {
-        let columns = kept_count.div_ceil(32);
+        let length = arguments.kept.shape[usize::try_from(kept.rank - 1).unwrap_or(0)];
+        let (kernel, width) = match length % 4 {
+            0 => ("sum_across4", 4),
+            _ => ("sum_across1", 1),
+        };
+        let columns = kept_count.div_ceil(32 * width);
         let splits = enough_blocks
             .div_ceil(columns)
             .min(reduced_count / 64)
@@ -107,7 +112,7 @@ pub(super) fn sum(
             blocks: [clamp(columns), clamp(splits)],
             threads: [32, 8],
         };
-        queue.launch("sum_across", grid, &arguments)?;
+        queue.launch(kernel, grid, &arguments)?;
     }
     let grid = queue.spread(kept_count);
     Ok(queue.launch("sum_finish", grid, &arguments)?)

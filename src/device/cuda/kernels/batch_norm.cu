@@ -28,15 +28,16 @@ struct BatchNormArguments {
 // Where the i-th element of a channel is.
 __device__ __forceinline__ i64 place(const BatchNormArguments& p, i64 channel, i64 i)
 {
-    u64 sample = (u64)i / (u64)p.area;
-    return ((i64)sample * p.channels + channel) * p.area + (i - (i64)sample * p.area);
+    i64 within;
+    i64 sample = divide(i, p.area, within);
+    return (sample * p.channels + channel) * p.area + within;
 }
 
-// The elements of a channel that belong to one split, in groups of four.
+// The elements of a channel that belong to one split, in groups of eight.
 __device__ __forceinline__ void share_of(const BatchNormArguments& p, i64 split, i64& from, i64& to)
 {
     i64 count = p.samples * p.area;
-    i64 each = ((count + p.splits - 1) / p.splits + 3) / 4 * 4;
+    i64 each = ((count + p.splits - 1) / p.splits + 7) / 8 * 8;
     from = split * each;
     to = from + each < count ? from + each : count;
 }
@@ -69,6 +70,8 @@ __device__ __forceinline__ void statistics(const BatchNormArguments& p)
         partial[p.channels + channel] = second;
     }
 }
+
+extern "C" __global__ void batch_norm_statistics8(const __grid_constant__ BatchNormArguments p) { statistics<8>(p); }
 
 extern "C" __global__ void batch_norm_statistics4(const __grid_constant__ BatchNormArguments p) { statistics<4>(p); }
 
@@ -109,7 +112,8 @@ __device__ __forceinline__ void normalize(const BatchNormArguments& p)
 {
     for (i64 plane = (i64)blockIdx.x * blockDim.y + threadIdx.y; plane < p.samples * p.channels;
          plane += (i64)gridDim.x * blockDim.y) {
-        i64 channel = (i64)((u64)plane % (u64)p.channels);
+        i64 channel;
+        divide(plane, p.channels, channel);
         float mean = load(p.mean, channel);
         float inverse = load(p.inverse_std, channel);
         if (INFERENCE) inverse = rsqrtf(inverse + p.eps);
@@ -127,9 +131,13 @@ __device__ __forceinline__ void normalize(const BatchNormArguments& p)
     }
 }
 
+extern "C" __global__ void batch_norm_apply8(const __grid_constant__ BatchNormArguments p) { normalize<8, 0>(p); }
+
 extern "C" __global__ void batch_norm_apply4(const __grid_constant__ BatchNormArguments p) { normalize<4, 0>(p); }
 
 extern "C" __global__ void batch_norm_apply1(const __grid_constant__ BatchNormArguments p) { normalize<1, 0>(p); }
+
+extern "C" __global__ void batch_norm_inference8(const __grid_constant__ BatchNormArguments p) { normalize<8, 1>(p); }
 
 extern "C" __global__ void batch_norm_inference4(const __grid_constant__ BatchNormArguments p) { normalize<4, 1>(p); }
 
@@ -164,6 +172,8 @@ __device__ __forceinline__ void grad_sums(const BatchNormArguments& p)
     }
 }
 
+extern "C" __global__ void batch_norm_grad_sums8(const __grid_constant__ BatchNormArguments p) { grad_sums<8>(p); }
+
 extern "C" __global__ void batch_norm_grad_sums4(const __grid_constant__ BatchNormArguments p) { grad_sums<4>(p); }
 
 extern "C" __global__ void batch_norm_grad_sums1(const __grid_constant__ BatchNormArguments p) { grad_sums<1>(p); }
@@ -193,7 +203,8 @@ __device__ __forceinline__ void grad_input(const BatchNormArguments& p)
     const float* means = (const float*)p.partial + p.splits * 2 * p.channels;
     for (i64 plane = (i64)blockIdx.x * blockDim.y + threadIdx.y; plane < p.samples * p.channels;
          plane += (i64)gridDim.x * blockDim.y) {
-        i64 channel = (i64)((u64)plane % (u64)p.channels);
+        i64 channel;
+        divide(plane, p.channels, channel);
         float mean = load(p.mean, channel);
         float scale = (p.weight.address ? load(p.weight, channel) : 1.0f) * load(p.inverse_std, channel);
         float of_grad = means[channel];
@@ -210,6 +221,8 @@ __device__ __forceinline__ void grad_input(const BatchNormArguments& p)
         }
     }
 }
+
+extern "C" __global__ void batch_norm_grad_input8(const __grid_constant__ BatchNormArguments p) { grad_input<8>(p); }
 
 extern "C" __global__ void batch_norm_grad_input4(const __grid_constant__ BatchNormArguments p) { grad_input<4>(p); }
 

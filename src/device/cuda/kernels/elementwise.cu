@@ -37,7 +37,7 @@ struct MapArguments {
     Operand a;
     Operand b;
     i64 shape[MAX_RANK];
-    // Elements for `map1` and `map_integer`, groups of four along the last dimension for `map4`.
+    // Elements for `map1` and `map_integer`, groups along the last dimension for `map4` and `map8`.
     i64 count;
     int rank;
     int function;
@@ -124,19 +124,17 @@ __device__ __forceinline__ void apply(int function, float number, i64 first, con
 __device__ __forceinline__ void locate(const MapArguments& p, i64 index, i64& out, i64& a, i64& b)
 {
     out = a = b = 0;
-    u64 rest = (u64)index;
+    i64 rest = index;
     for (int d = p.rank - 1; d > 0; --d) {
-        u64 length = (u64)p.shape[d];
-        u64 quotient = rest / length;
-        i64 i = (i64)(rest - quotient * length);
-        rest = quotient;
+        i64 i;
+        rest = divide(rest, p.shape[d], i);
         out += i * p.out.strides[d];
         a += i * p.a.strides[d];
         b += i * p.b.strides[d];
     }
-    out += (i64)rest * p.out.strides[0];
-    a += (i64)rest * p.a.strides[0];
-    b += (i64)rest * p.b.strides[0];
+    out += rest * p.out.strides[0];
+    a += rest * p.a.strides[0];
+    b += rest * p.b.strides[0];
 }
 
 template <int V>
@@ -155,6 +153,8 @@ __device__ __forceinline__ void map(const MapArguments& p)
         store_group<V>(p.out.array, out, p.out.strides[last], r);
     }
 }
+
+extern "C" __global__ void map8(const __grid_constant__ MapArguments p) { map<8>(p); }
 
 extern "C" __global__ void map4(const __grid_constant__ MapArguments p) { map<4>(p); }
 

@@ -53,8 +53,9 @@ extern "C" __global__ void log_softmax_rows_grad(const __grid_constant__ LossArg
 extern "C" __global__ void log_softmax_columns(const __grid_constant__ LossArguments p)
 {
     for (i64 i = thread_index(); i < p.outer * p.inner; i += thread_count()) {
-        u64 sample = (u64)i / (u64)p.inner;
-        i64 base = (i64)sample * p.classes * p.inner + (i - (i64)sample * p.inner);
+        i64 position;
+        i64 sample = divide(i, p.inner, position);
+        i64 base = sample * p.classes * p.inner + position;
         float largest = -__int_as_float(0x7f800000);
         for (i64 c = 0; c < p.classes; ++c) largest = fmaxf(largest, load(p.in, base + c * p.inner));
         float total = 0.0f;
@@ -68,8 +69,9 @@ extern "C" __global__ void log_softmax_columns(const __grid_constant__ LossArgum
 extern "C" __global__ void log_softmax_columns_grad(const __grid_constant__ LossArguments p)
 {
     for (i64 i = thread_index(); i < p.outer * p.inner; i += thread_count()) {
-        u64 sample = (u64)i / (u64)p.inner;
-        i64 base = (i64)sample * p.classes * p.inner + (i - (i64)sample * p.inner);
+        i64 position;
+        i64 sample = divide(i, p.inner, position);
+        i64 base = sample * p.classes * p.inner + position;
         float total = 0.0f;
         for (i64 c = 0; c < p.classes; ++c) total += load(p.in, base + c * p.inner);
         for (i64 c = 0; c < p.classes; ++c) {
@@ -87,8 +89,9 @@ extern "C" __global__ void nll_loss_partial(const __grid_constant__ LossArgument
     for (i64 i = thread_index(); i < p.outer * p.inner; i += thread_count()) {
         i64 target = targets[i];
         if (target == IGNORED || target < 0 || target >= p.classes) continue;
-        u64 sample = (u64)i / (u64)p.inner;
-        i64 at = ((i64)sample * p.classes + target) * p.inner + (i - (i64)sample * p.inner);
+        i64 position;
+        i64 sample = divide(i, p.inner, position);
+        i64 at = (sample * p.classes + target) * p.inner + position;
         total -= load(p.in, at);
         counted += 1.0f;
     }
@@ -124,10 +127,8 @@ extern "C" __global__ void nll_loss_grad(const __grid_constant__ LossArguments p
     float grad = -load(p.in, 0) / load(p.total_weight, 0);
     i64 count = p.outer * p.classes * p.inner;
     for (i64 index = thread_index(); index < count; index += thread_count()) {
-        u64 rest = (u64)index / (u64)p.inner;
-        i64 position = index - (i64)rest * p.inner;
-        i64 sample = (i64)(rest / (u64)p.classes);
-        i64 c = (i64)rest - sample * p.classes;
+        i64 position, c;
+        i64 sample = divide(divide(index, p.inner, position), p.classes, c);
         store(p.out, index, targets[sample * p.inner + position] == c ? grad : 0.0f);
     }
 }

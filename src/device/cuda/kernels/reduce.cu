@@ -26,35 +26,31 @@ struct SumArguments {
 
 __device__ __forceinline__ i64 offset_of(const Axes& axes, i64 index)
 {
-    u64 rest = (u64)index;
-    i64 at = 0;
+    i64 rest = index, at = 0;
     for (int d = axes.rank - 1; d > 0; --d) {
-        u64 length = (u64)axes.shape[d];
-        u64 quotient = rest / length;
-        at += (i64)(rest - quotient * length) * axes.strides[d];
-        rest = quotient;
+        i64 i;
+        rest = divide(rest, axes.shape[d], i);
+        at += i * axes.strides[d];
     }
-    return at + (i64)rest * axes.strides[0];
+    return at + rest * axes.strides[0];
 }
 
 __device__ __forceinline__ i64 out_offset_of(const Axes& axes, i64 index)
 {
-    u64 rest = (u64)index;
-    i64 at = 0;
+    i64 rest = index, at = 0;
     for (int d = axes.rank - 1; d > 0; --d) {
-        u64 length = (u64)axes.shape[d];
-        u64 quotient = rest / length;
-        at += (i64)(rest - quotient * length) * axes.out_strides[d];
-        rest = quotient;
+        i64 i;
+        rest = divide(rest, axes.shape[d], i);
+        at += i * axes.out_strides[d];
     }
-    return at + (i64)rest * axes.out_strides[0];
+    return at + rest * axes.out_strides[0];
 }
 
 // The share of the reduced elements that belongs to one split.
 __device__ __forceinline__ void share_of(const SumArguments& p, i64 split, i64& from, i64& to)
 {
-    // In groups of four, so that every share starts where a wide load may.
-    i64 each = ((p.reduced_count + p.splits - 1) / p.splits + 3) / 4 * 4;
+    // In groups of eight, so that every share starts where a wide load may.
+    i64 each = ((p.reduced_count + p.splits - 1) / p.splits + 7) / 8 * 8;
     from = split * each;
     to = from + each < p.reduced_count ? from + each : p.reduced_count;
 }
@@ -79,31 +75,52 @@ __device__ __forceinline__ void sum_along(const SumArguments& p)
     if (threadIdx.x == 0) ((float*)p.partial)[(i64)blockIdx.y * p.kept_count + kept] = total;
 }
 
-// Groups of four; the last reduced dimension is a multiple of four.
+// The last reduced dimension is a multiple of the group.
+extern "C" __global__ void sum_along8(const __grid_constant__ SumArguments p) { sum_along<8>(p); }
+
 extern "C" __global__ void sum_along4(const __grid_constant__ SumArguments p) { sum_along<4>(p); }
 
 extern "C" __global__ void sum_along1(const __grid_constant__ SumArguments p) { sum_along<1>(p); }
 
-// Blocks of 32 x 8: neighbouring threads read neighbouring kept elements.
-extern "C" __global__ void sum_across(const __grid_constant__ SumArguments p)
+// Blocks of 32 x 8: neighbouring threads read neighbouring groups of kept elements.
+template <int V>
+__device__ __forceinline__ void sum_across(const SumArguments& p)
 {
-    __shared__ float of_row[8][33];
-    i64 kept = (i64)blockIdx.x * 32 + threadIdx.x;
+    __shared__ float of_row[8][32 * V + 1];
+    i64 kept = ((i64)blockIdx.x * 32 + threadIdx.x) * V;
     i64 from, to;
     share_of(p, (i64)blockIdx.y, from, to);
-    float total = 0.0f;
+    float total[V];
+#pragma unroll
+    for (int k = 0; k < V; ++k) total[k] = 0.0f;
     if (kept < p.kept_count) {
         i64 base = offset_of(p.kept, kept);
-        for (i64 r = from + threadIdx.y; r < to; r += 8) total += load(p.in, base + offset_of(p.reduced, r));
+        i64 step = p.kept.strides[p.kept.rank - 1];
+        for (i64 r = from + threadIdx.y; r < to; r += 8) {
+            float values[V];
+            load_group<V>(p.in, base + offset_of(p.reduced, r), step, values);
+#pragma unroll
+            for (int k = 0; k < V; ++k) total[k] += values[k];
+        }
     }
-    of_row[threadIdx.y][threadIdx.x] = total;
+#pragma unroll
+    for (int k = 0; k < V; ++k) of_row[threadIdx.y][k * 32 + threadIdx.x] = total[k];
     __syncthreads();
     if (threadIdx.y == 0 && kept < p.kept_count) {
 #pragma unroll
-        for (int row = 1; row < 8; ++row) total += of_row[row][threadIdx.x];
-        ((float*)p.partial)[(i64)blockIdx.y * p.kept_count + kept] = total;
+        for (int k = 0; k < V; ++k) {
+            float sum = total[k];
+#pragma unroll
+            for (int row = 1; row < 8; ++row) sum += of_row[row][k * 32 + threadIdx.x];
+            ((float*)p.partial)[(i64)blockIdx.y * p.kept_count + kept + k] = sum;
+        }
     }
 }
+
+// The last kept dimension is a multiple of the group.
+extern "C" __global__ void sum_across4(const __grid_constant__ SumArguments p) { sum_across<4>(p); }
+
+extern "C" __global__ void sum_across1(const __grid_constant__ SumArguments p) { sum_across<1>(p); }
 
 // One thread for each kept element, for more of them than the scratch memory holds.
 extern "C" __global__ void sum_direct(const __grid_constant__ SumArguments p)

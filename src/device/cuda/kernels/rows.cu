@@ -138,10 +138,11 @@ struct EmbeddingArguments {
 extern "C" __global__ void embedding(const __grid_constant__ EmbeddingArguments p)
 {
     for (i64 i = thread_index(); i < p.count * p.width; i += thread_count()) {
-        i64 row = (i64)((u64)i / (u64)p.width);
+        i64 column;
+        i64 row = divide(i, p.width, column);
         i64 entry = load_integer(p.indices, row);
         bool is_valid = entry >= 0 && entry < p.entries;
-        store(p.rows, i, is_valid ? load(p.weight, entry * p.width + (i - row * p.width)) : 0.0f);
+        store(p.rows, i, is_valid ? load(p.weight, entry * p.width + column) : 0.0f);
     }
 }
 
@@ -150,11 +151,12 @@ extern "C" __global__ void embedding(const __grid_constant__ EmbeddingArguments 
 extern "C" __global__ void embedding_grad(const __grid_constant__ EmbeddingArguments p)
 {
     for (i64 i = thread_index(); i < p.count * p.width; i += thread_count()) {
-        i64 row = (i64)((u64)i / (u64)p.width);
+        i64 column;
+        i64 row = divide(i, p.width, column);
         i64 entry = load_integer(p.indices, row);
         if (entry < 0 || entry >= p.entries) continue;
         float grad = load(p.rows, i);
-        i64 at = entry * p.width + (i - row * p.width);
+        i64 at = entry * p.width + column;
         if (p.weight.type == F32) {
             atomicAdd((float*)p.weight.address + at, grad);
             continue;
