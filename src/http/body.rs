@@ -15,7 +15,7 @@ use crate::model::{self, RequestDocument};
 pub(super) const LIMIT_MIB: usize = 64;
 
 /// How long a body may take to arrive.
-const ARRIVAL: Duration = Duration::from_secs(60);
+const ARRIVAL: Duration = Duration::from_mins(1);
 
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
 pub(super) struct RequestBody(pub(super) model::Request);

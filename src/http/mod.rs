@@ -14,6 +14,7 @@ mod prefer;
 mod presets;
 mod probes;
 mod problem;
+mod problems;
 mod recommendations;
 mod serve;
 
@@ -93,5 +94,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(health::get_readiness))
         // What is all this?
         .routes(routes!(openapi::get_openapi))
+        .routes(routes!(problems::list_problems))
+        .routes(routes!(problems::get_problem))
         .fallback(problem::no_such_route)
 }

@@ -34,7 +34,7 @@ pub fn openapi_yaml() -> String {
 
 /// Get this document.
 #[utoipa::path(get, path = "/openapi.yaml", tag = "service",
-    responses((status = 200, body = String, content_type = "application/yaml", description = "The OpenAPI document")))]
+    responses((status = 200, body = Object, content_type = "application/yaml", description = "The OpenAPI document")))]
 pub(super) async fn get_openapi() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/yaml")], openapi_yaml())
 }

@@ -5,8 +5,9 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
 
 use super::App;
 use super::body::ProbeBody;
@@ -14,19 +15,35 @@ use super::problem::Problem;
 use crate::jobs::ProbeDocument;
 use crate::model::RequestDocument;
 
-/// A request document and the batch to try.
-#[derive(Debug, Deserialize, ToSchema)]
-#[expect(
-    dead_code,
-    reason = "read for the API's description alone; see `ProbeBody`"
-)]
-pub(super) struct NewProbe {
-    /// Samples per micro-step on one GPU.
-    #[schema(minimum = 1, example = 32)]
-    batch: u64,
-    /// The members of a request document.
-    #[serde(flatten)]
-    request: RequestDocument,
+/// The body of a new probe, for the OpenAPI document; `ProbeBody` reads it.
+///
+/// One object, and not a request `allOf` something else: a request admits no further members.
+pub(super) struct NewProbe;
+
+impl utoipa::PartialSchema for NewProbe {
+    fn schema() -> RefOr<Schema> {
+        let batch = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .description(Some("Samples per micro-step on one GPU."))
+            .minimum(Some(1))
+            .examples([32]);
+        match <RequestDocument as utoipa::PartialSchema>::schema() {
+            RefOr::T(Schema::Object(mut request)) => {
+                request.title = None;
+                request.description = Some("A request and the batch to try.".to_owned());
+                request.properties.insert("batch".to_owned(), batch.into());
+                request.required.push("batch".to_owned());
+                RefOr::T(Schema::Object(request))
+            }
+            other => other,
+        }
+    }
+}
+
+impl ToSchema for NewProbe {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        RequestDocument::schemas(schemas);
+    }
 }
 
 /// Run one batch.

@@ -22,10 +22,10 @@ pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 const RETRY_AFTER_S: u64 = 5;
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $slug:literal, $status:ident, $title:literal;)*) => {
+    ($(#[doc = $meaning:literal] $name:ident = $slug:literal, $status:ident, $title:literal;)*) => {
         /// The kinds of problem. Slugs are part of the API: add, never rename.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Code { $($(#[$doc])* $name),* }
+        pub enum Code { $(#[doc = $meaning] $name),* }
 
         impl Code {
             /// All of them.
@@ -39,6 +39,11 @@ macro_rules! codes {
             /// The status it comes with.
             pub const fn status(self) -> StatusCode {
                 match self { $(Code::$name => StatusCode::$status),* }
+            }
+
+            /// What it means, in a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Code::$name => $meaning.trim_ascii_start()),* }
             }
 
             /// What it is, in a few words.

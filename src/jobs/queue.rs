@@ -25,7 +25,7 @@ use crate::store::{
 };
 
 /// How long a probe waits for its device before it gives up.
-const PROBE_PATIENCE: Duration = Duration::from_secs(60);
+const PROBE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// How much is taken on at a time.
 #[derive(Debug, Clone, Copy)]
@@ -140,7 +140,7 @@ impl Jobs {
             tracing::warn!(fits = queued, "queued {queued} interrupted fits again");
         }
         let simulated =
-            runner::on_thread("devices", Arc::clone(&engine), |engine| engine.simulated()).await?;
+            runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::simulated).await?;
         let jobs = Jobs {
             shared: Arc::new(Shared {
                 db,
@@ -317,7 +317,7 @@ impl Jobs {
 
     /// The devices that requests may name.
     pub async fn devices(&self) -> Result<Vec<DeviceSummary>, JobError> {
-        self.on_thread("devices", |engine| engine.devices()).await
+        self.on_thread("devices", <dyn Engine>::devices).await
     }
 
     /// The database, for questions that need no work.

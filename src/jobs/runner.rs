@@ -146,7 +146,7 @@ async fn answer(
             Ok(())
         }
         // Either the row is `cancelled` already, or the server ends and the next one takes it up.
-        Ok(Err(EngineError::Cancelled)) => {
+        Ok(Err(EngineError::Cancelled)) if running.cancel.load(Ordering::Relaxed) => {
             shared.db.put_back(id, attempt).await?;
             Ok(())
         }

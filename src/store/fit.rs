@@ -429,7 +429,8 @@ impl Db {
     }
 
     /// Queues the fits that were running when the last server ended, except those that were begun
-    /// [`MAX_ATTEMPTS`] times: they fail with `error`. Call it once, before the first claim.
+    /// [`MAX_ATTEMPTS`] times: they fail with `error`. Call it once, before the first claim, and not
+    /// beside another server on the same file, whose fits it would take.
     ///
     /// Says how many were queued again.
     pub async fn recover(&self, error: &Value, now: Time) -> Result<u64, StoreError> {
@@ -449,5 +450,102 @@ impl Db {
             .await
             .map(|queued| queued.rows_affected())
             .map_err(asking("queue interrupted fits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(id: &str, lane: &str) -> NewFit {
+        NewFit {
+            id: id.to_owned(),
+            fingerprint: id.to_owned(),
+            batchfit_version: "0.1.0".to_owned(),
+            model: "resnet18".to_owned(),
+            device: lane.to_owned(),
+            lane: lane.to_owned(),
+            request: Value::Null,
+            created_at: Time(0),
+        }
+    }
+
+    async fn queue(fits: &[(&str, &str)]) -> Db {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        for (id, lane) in fits {
+            let added = db.enqueue(&new(id, lane), Reuse::Finished, 10).await;
+            assert_eq!(added.unwrap(), Enqueued::Added);
+        }
+        db
+    }
+
+    async fn claim(db: &Db) -> Option<String> {
+        let claimed = db.claim(ParallelSimulated(2), Time(1)).await.unwrap();
+        claimed.map(|fit| fit.id)
+    }
+
+    #[tokio::test]
+    async fn a_gpu_gets_one_fit_at_a_time_and_simulation_a_few() {
+        let lanes = [
+            ("1", "cuda:0"),
+            ("2", "cuda:0"),
+            ("3", "cuda:1"),
+            ("4", "simulated"),
+            ("5", "simulated"),
+            ("6", "simulated"),
+        ];
+        let db = queue(&lanes).await;
+
+        let mut claimed = Vec::new();
+        while let Some(id) = claim(&db).await {
+            claimed.push(id);
+        }
+
+        assert_eq!(claimed, ["1", "3", "4", "5"]);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_fit_makes_room_in_its_lane() {
+        let db = queue(&[("1", "cuda:0"), ("2", "cuda:0")]).await;
+        claim(&db).await;
+
+        assert_eq!(claim(&db).await, None);
+        assert!(
+            db.fail("1", 1, &Value::from("lost"), Time(2))
+                .await
+                .unwrap()
+        );
+        assert_eq!(claim(&db).await.as_deref(), Some("2"));
+    }
+
+    #[tokio::test]
+    async fn a_fit_ends_once() {
+        let db = queue(&[("1", "simulated")]).await;
+        claim(&db).await;
+
+        assert!(db.cancel("1", Time(2)).await.unwrap());
+        assert!(!db.cancel("1", Time(3)).await.unwrap());
+        assert!(!db.finish("1", 1, &Value::Null, &[], Time(3)).await.unwrap());
+        assert!(!db.fail("1", 1, &Value::Null, Time(3)).await.unwrap());
+        assert!(!db.put_back("1", 1).await.unwrap());
+        let state = db.fit_state("1").await.unwrap();
+        assert_eq!(state, Some(FitState::Cancelled));
+    }
+
+    #[tokio::test]
+    async fn the_third_interruption_is_the_last() {
+        let db = queue(&[("1", "simulated")]).await;
+
+        for interruption in 1..=MAX_ATTEMPTS {
+            claim(&db).await.unwrap();
+            let queued = db
+                .recover(&Value::from("interrupted"), Time(2))
+                .await
+                .unwrap();
+            assert_eq!(queued == 1, interruption < MAX_ATTEMPTS);
+        }
+
+        let state = db.fit_state("1").await.unwrap();
+        assert_eq!(state, Some(FitState::Failed));
     }
 }

@@ -8,6 +8,7 @@ use super::{Db, StoreError, Time, asking, integer};
 
 /// One variant of a finished fit.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = StoredRecommendation)]
 pub struct Recommendation {
     /// Its name.
     pub id: String,

@@ -123,7 +123,12 @@ impl FitEngine {
                 if request.search == SearchMode::Probes {
                     notes.push(format!("{device} has no real probes: all are simulated"));
                 }
-                let limit = limit(request.memory_limit, card.total_memory, card.available());
+                let limit = limit(
+                    request.memory_limit,
+                    card.total_memory,
+                    card.available(),
+                    &mut notes,
+                );
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
@@ -150,7 +155,7 @@ impl FitEngine {
                         settings,
                     ),
                     gpu: Some(gpu),
-                    limit: limit(request.memory_limit, total, available),
+                    limit: limit(request.memory_limit, total, available, &mut notes),
                     environment: Environment {
                         driver: ready.gpu.driver,
                         cuda: ready.cuda,
@@ -245,13 +250,27 @@ fn compile_all(request: &Request, graph: Graph) -> Result<(), EngineError> {
 }
 
 /// What the allocator may reserve: what was asked for, as far as the device has it.
-fn limit(asked: Option<MemoryLimit>, total: Bytes, available: Bytes) -> Bytes {
+fn limit(
+    asked: Option<MemoryLimit>,
+    total: Bytes,
+    available: Bytes,
+    notes: &mut Vec<String>,
+) -> Bytes {
     let asked = match asked {
         None => None,
         Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
         Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, total),
     };
-    asked.map_or(available, |asked| asked.min(available))
+    let Some(asked) = asked else {
+        return available;
+    };
+    if asked > available {
+        notes.push(format!(
+            "the limit asked for, {asked}, is more than the {available} that the device has for the \
+             allocator; the answer is for those"
+        ));
+    }
+    asked.min(available)
 }
 
 fn capability(ready: &Ready) -> Capability {
@@ -271,5 +290,39 @@ fn environment(device: String, gpu: String) -> Environment {
         cudnn: None,
         batchfit: env!("CARGO_PKG_VERSION").to_owned(),
         pytorch: PYTORCH.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOTAL: Bytes = Bytes::gib(16);
+    const AVAILABLE: Bytes = Bytes::gib(15);
+
+    fn limited(asked: Option<MemoryLimit>) -> (Bytes, usize) {
+        let mut notes = Vec::new();
+        let limit = limit(asked, TOTAL, AVAILABLE, &mut notes);
+        (limit, notes.len())
+    }
+
+    #[test]
+    fn without_a_limit_all_that_is_available_counts() {
+        assert_eq!(limited(None), (AVAILABLE, 0));
+        assert_eq!(limited(Some(MemoryLimit::Fraction(1.0))), (AVAILABLE, 0));
+    }
+
+    #[test]
+    fn a_fraction_is_of_all_memory() {
+        let half = MemoryLimit::Fraction(0.5);
+
+        assert_eq!(limited(Some(half)), (Bytes::gib(8), 0));
+    }
+
+    #[test]
+    fn more_than_is_available_is_cut_and_said() {
+        let more = MemoryLimit::Bytes(Bytes::gib(16));
+
+        assert_eq!(limited(Some(more)), (AVAILABLE, 1));
     }
 }

@@ -1,5 +1,7 @@
 //! Requests that are refused: each with the place, the value and the nearest valid one.
 
+use std::fmt::Write as _;
+
 use super::Service;
 use super::scripted::Scripted;
 
@@ -124,12 +126,14 @@ async fn bad_requests_are_refused_and_nothing_is_stored() {
             assert_eq!(answer.header("content-type"), "application/problem+json");
             let problem = answer.json();
             assert!(problem["pointer"].is_string(), "{wrong}: {problem}");
-            shown += &format!("{path}, {wrong}: {body}\n");
-            shown += &format!("    {}\n    {}\n", problem["type"], problem["detail"]);
-            shown += &format!(
-                "    pointer {}  value {}  nearest {}\n\n",
-                problem["pointer"], problem["value"], problem["nearest"]
-            );
+            let [kind, detail, pointer, value, nearest] =
+                ["type", "detail", "pointer", "value", "nearest"].map(|name| &problem[name]);
+            write!(
+                shown,
+                "{path}, {wrong}: {body}\n    {kind}\n    {detail}\n    \
+                 pointer {pointer}  value {value}  nearest {nearest}\n\n"
+            )
+            .unwrap();
         }
     }
 

@@ -83,7 +83,7 @@ fn every_operation_has_an_id_of_verb_and_noun() {
             "{id:?}"
         );
     }
-    assert_eq!(ids.len(), 13);
+    assert_eq!(ids.len(), 15);
 }
 
 #[test]
@@ -100,6 +100,26 @@ fn errors_in_the_openapi_document_are_problems() {
             }
         }
     }
+}
+
+/// Two types of one name would silently describe each other.
+#[test]
+fn an_answer_and_a_stored_recommendation_are_described_apart() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    let schemas = &document["components"]["schemas"];
+
+    assert!(schemas["Recommendation"]["properties"]["notes"].is_object());
+    assert!(schemas["StoredRecommendation"]["properties"]["fit_id"].is_object());
+}
+
+#[test]
+fn a_new_probe_is_described_as_a_request_with_a_batch() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    let schema = &document["components"]["schemas"]["NewProbe"];
+
+    assert!(schema["properties"]["model"].is_object(), "{schema:#}");
+    assert!(schema["properties"]["batch"].is_object(), "{schema:#}");
+    assert_eq!(schema["required"], serde_json::json!(["model", "batch"]));
 }
 
 #[test]

@@ -6,10 +6,12 @@ mod catalogue;
 mod fits;
 mod probes;
 mod problems;
+mod process;
 mod recommendations;
 mod restart;
 mod scripted;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -167,7 +169,7 @@ impl Answer {
             "allow",
         ] {
             if !self.header(name).is_empty() {
-                shown += &format!("{name}: {}\n", self.header(name));
+                writeln!(shown, "{name}: {}", self.header(name)).unwrap();
             }
         }
         assert!(!self.header("x-request-id").is_empty(), "no request id");

@@ -30,6 +30,21 @@ async fn an_unknown_path_is_a_problem() {
     assert_answer!(service.get("/v2/fits").await);
 }
 
+/// The `type` of a problem is a path that explains it.
+#[tokio::test]
+async fn every_code_explains_itself() {
+    let service = Service::start(Scripted::default()).await;
+
+    let list = service.get("/problems").await;
+
+    assert_answer!(list);
+    for item in list.json()["items"].as_array().unwrap() {
+        let explained = service.get(item["type"].as_str().unwrap()).await;
+        assert_eq!(&explained.json(), item);
+    }
+    assert_eq!(service.get("/problems/nothing").await.status, 404);
+}
+
 #[tokio::test]
 async fn a_method_that_a_path_does_not_answer_is_a_problem() {
     let service = Service::start(Scripted::default()).await;

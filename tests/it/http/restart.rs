@@ -10,6 +10,7 @@ use batchfit::store::Db;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::scripted::{Gate, Outcome, Scripted};
@@ -109,7 +110,8 @@ async fn the_service_ends_within_a_second() {
     let shutdown = CancellationToken::new();
     let engine = Scripted::that(Outcome::Hangs);
     let fits = Arc::clone(&engine.fits);
-    let serving = tokio::spawn(serve(
+    let mut serving = JoinSet::new();
+    serving.spawn(serve(
         listener,
         db,
         Arc::new(engine),
@@ -128,7 +130,7 @@ async fn the_service_ends_within_a_second() {
 
     let asked = Instant::now();
     shutdown.cancel();
-    serving.await.unwrap().unwrap();
+    serving.join_next().await.unwrap().unwrap().unwrap();
 
     assert!(
         asked.elapsed() < Duration::from_secs(1),
