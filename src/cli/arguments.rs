@@ -155,7 +155,7 @@ pub(super) struct Serve {
 #[derive(Debug, Args)]
 pub(super) struct Worker {
     /// Open nothing and fail as planned: none, exit-after=N, hang, babble, half-line, huge-line,
-    /// wrong-version or panic.
+    /// wrong-version, panic or abort.
     #[arg(long, value_name = "FAILURE")]
     pub(super) misbehave: Option<Misbehaviour>,
     /// Fail only in the first worker that finds this file missing.

@@ -9,6 +9,7 @@
 
 pub mod cudnn;
 
+mod attention;
 mod compile;
 mod convolution;
 mod elementwise;
