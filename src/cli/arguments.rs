@@ -32,6 +32,8 @@ pub(super) enum Command {
     Fit(Fit),
     /// Run one batch and show its memory.
     Probe(Probe),
+    /// List the allocations and frees of the training steps, one a line.
+    Program(Program),
     /// List the GPUs of this machine and the cards that can be simulated.
     Devices(Devices),
     /// List the models that have a name.
@@ -119,6 +121,15 @@ pub(super) struct Probe {
     /// Print the JSON document of `GET /v1/probes/{id}` and nothing else.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Program {
+    #[command(flatten)]
+    pub(super) question: Question,
+    /// Samples per micro-step.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) batch: u64,
 }
 
 #[derive(Debug, Args)]

@@ -7,9 +7,11 @@ mod device;
 mod fit;
 mod preset;
 mod probe;
+mod program;
 mod table;
 
 pub use device::devices;
 pub use fit::fit;
 pub use preset::presets;
 pub use probe::probe;
+pub use program::program;
