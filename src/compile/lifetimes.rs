@@ -124,8 +124,13 @@ impl<'a> Calls<'a> {
         let Some(made) = self.maker[id.0 as usize] else {
             return node;
         };
-        let takes = |caller: &ModuleId| self.ends[made].get(caller).is_none_or(|end| *end < node);
-        let taker = self.graph.callers(self.module(node)).filter(takes).last();
+        let did_not_make =
+            |caller: &ModuleId| self.ends[made].get(caller).is_none_or(|end| *end < node);
+        let taker = self
+            .graph
+            .callers(self.module(node))
+            .filter(did_not_make)
+            .last();
         taker.map_or(node, |taker| self.ends[node][&taker])
     }
 
@@ -144,12 +149,11 @@ impl<'a> Calls<'a> {
             return node;
         }
         match (&self.graph.nodes[node].op, &self.graph.nodes[made].op) {
-            // Query, key and value are three names of one function: they live until it returns.
-            (Op::Attention { .. }, _) => self.ends[node][&frame],
-            // So are what was looked up in tables, summed under another name.
-            (Op::Add(_), Op::Embedding) => self.ends[node][&frame],
-            // `x[:, :]`, which an export shows as an alias, is written of something that has a name.
-            (Op::Alias, _) => self.ends[node][&frame],
+            // Query, key and value are three names of one function, and so are what was looked up in tables
+            // and summed; `x[:, :]`, which an export shows as an alias, is written of a name.
+            (Op::Attention { .. } | Op::Alias, _) | (Op::Add(_), Op::Embedding) => {
+                self.ends[node][&frame]
+            }
             // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.
             (Op::Add(_), _) => self.unnamed_until(node).unwrap_or(node),
             _ => node,

@@ -41,10 +41,18 @@ impl Bracket {
         self.seen.get(&batch).copied()
     }
 
-    /// The largest batch that was seen to meet the goal, or 0.
+    /// The largest batch that was seen to meet the goal, or 0: not counting islands, which lie further
+    /// above a refused batch than a scan looks. See Note [Islands].
     pub(super) fn largest(&self) -> u64 {
-        let met = self.seen.iter().rev().find(|(_, meets)| **meets);
-        met.map_or(0, |(batch, _)| *batch)
+        let (mut largest, mut is_below_refused) = (0, false);
+        for (batch, meets) in &self.seen {
+            if !meets {
+                is_below_refused = true;
+            } else if !is_below_refused || *batch <= largest + window(largest) {
+                (largest, is_below_refused) = (*batch, false);
+            }
+        }
+        largest
     }
 
     /// The batch that narrows down the edge above `largest`, or `None` when the edge is found: the next
@@ -90,13 +98,17 @@ impl Bracket {
     /// over at least 3% and four batches. See Note [Holes].
     pub(super) fn scan(&self, samples: u64) -> impl Iterator<Item = u64> + '_ {
         let edge = self.largest();
-        let window = (edge.saturating_mul(3).div_ceil(100)).max(4);
-        let window = window.min(self.ceiling.saturating_sub(edge));
+        let window = window(edge).min(self.ceiling.saturating_sub(edge));
         let count = samples.min(window);
         (1..=count)
             .map(move |sample| edge + (sample * window).div_ceil(count))
             .filter(|batch| !self.seen.contains_key(batch))
     }
+}
+
+/// How far above an edge a larger batch still counts: 3%, and at least four batches.
+fn window(edge: u64) -> u64 {
+    edge.saturating_mul(3).div_ceil(100).max(4)
 }
 
 #[cfg(test)]
@@ -157,5 +169,18 @@ mod tests {
 
         assert_eq!(scan.len(), 24);
         assert_eq!(scan.last(), Some(&(48_766 + 1463)));
+    }
+
+    #[test]
+    fn an_island_beyond_the_scan_does_not_count() {
+        let mut bracket = Bracket::new(125, 1, 1000);
+        bracket.record(125, true);
+        bracket.record(100, true);
+        assert_eq!(bracket.largest(), 125);
+
+        bracket.record(101, false);
+
+        assert_eq!(bracket.largest(), 100);
+        assert_eq!(bracket.narrow(), None);
     }
 }
