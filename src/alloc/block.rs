@@ -2,8 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use super::pool::PoolKind;
+use super::expandable::ReservationId;
+use super::pool::{Home, PoolKind};
 use super::segment::Address;
+use super::streams::StreamIndex;
 use crate::units::Bytes;
 
 /// Names a block until it is freed. Ids of freed blocks are given out again.
@@ -29,6 +31,10 @@ pub(super) enum State {
     Free,
     /// Held by the caller.
     Allocated,
+    /// Given back by the caller, while other streams may still use it.
+    Pending,
+    /// Address space of an expandable segment, without memory behind it.
+    Unmapped,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,14 +43,41 @@ pub(super) struct Block {
     pub(super) size: Bytes,
     /// What the caller asked for; stale while the block is free, as in PyTorch's snapshots.
     pub(super) requested: Bytes,
+    /// The searches of its pool when it last became free: how old it is to the garbage collection.
+    pub(super) free_since: u64,
     /// The blocks that end where this one starts and start where it ends, in the same segment.
     pub(super) prev: Option<BlockId>,
     pub(super) next: Option<BlockId>,
-    pub(super) pool: PoolKind,
+    /// The expandable segment it lies in; `None` in one that came whole from the source.
+    pub(super) reservation: Option<ReservationId>,
+    pub(super) home: Home,
     pub(super) state: State,
+    /// Whether other streams than its own were seen to use it since it was handed out.
+    pub(super) shared: bool,
 }
 
 impl Block {
+    /// A whole segment or reservation, in no set yet.
+    pub(super) fn whole(address: Address, size: Bytes, home: Home, state: State) -> Block {
+        Block {
+            address,
+            size,
+            requested: Bytes::ZERO,
+            free_since: 0,
+            prev: None,
+            next: None,
+            reservation: None,
+            home,
+            state,
+            shared: false,
+        }
+    }
+
+    /// The end of the block.
+    pub(super) fn end(&self) -> Address {
+        self.address.offset(self.size)
+    }
+
     /// Whether the segment has other blocks. PyTorch's `is_split`.
     pub(super) fn is_split(&self) -> bool {
         self.prev.is_some() || self.next.is_some()
@@ -61,15 +94,11 @@ pub(super) struct Blocks {
 
 impl Default for Blocks {
     fn default() -> Self {
-        let unused = Block {
-            address: Address(0),
-            size: Bytes::ZERO,
-            requested: Bytes::ZERO,
-            prev: None,
-            next: None,
+        let home = Home {
+            stream: StreamIndex::DEFAULT,
             pool: PoolKind::Small,
-            state: State::Vacant,
         };
+        let unused = Block::whole(Address(0), Bytes::ZERO, home, State::Vacant);
         Blocks {
             slots: vec![unused],
             vacant: Vec::new(),

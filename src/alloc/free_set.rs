@@ -76,14 +76,27 @@ impl FreeSet {
 
     /// All blocks, smallest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = FreeBlock> + '_ {
-        let mut from = 0;
+        self.bins_from(0).flatten().copied()
+    }
+
+    /// The blocks of at least `size`, smallest first.
+    pub(super) fn iter_from(&self, size: Bytes) -> impl Iterator<Item = FreeBlock> + '_ {
+        let bin = bin_of(size);
+        let within = &self.bins[bin];
+        let at = within.partition_point(|block| block.size < size);
+        within[at..]
+            .iter()
+            .chain(self.bins_from(bin + 1).flatten())
+            .copied()
+    }
+
+    fn bins_from(&self, bin: usize) -> impl Iterator<Item = &Vec<FreeBlock>> + '_ {
+        let mut from = bin;
         std::iter::from_fn(move || {
             let bin = self.occupied_from(from)?;
             from = bin + 1;
             Some(&self.bins[bin])
         })
-        .flatten()
-        .copied()
     }
 
     /// Forgets all blocks and keeps the room for them.

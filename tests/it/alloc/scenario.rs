@@ -86,6 +86,8 @@ impl Stage {
                     let number = number_of(&self.segments, address);
                     writeln!(out, "    gives back segment {number} of {size}").unwrap();
                 }
+                Event::SegmentMap { size, .. } => writeln!(out, "    maps {size}").unwrap(),
+                Event::SegmentUnmap { size, .. } => writeln!(out, "    unmaps {size}").unwrap(),
                 Event::OutOfMemory { rounded } => {
                     writeln!(out, "    out of memory for {rounded}").unwrap();
                 }
