@@ -28,6 +28,7 @@
 //! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
 //! | [`probe`] | runs a program on a device for three steps and gives the verdict |
+//! | [`replay`] | repeats what PyTorch's allocator was recorded to do, and asks what if |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
 //! | [`jobs`] | the lifecycle of a fit |
 pub mod units;
@@ -45,6 +46,8 @@ pub mod alloc;
 pub mod device;
 
 pub mod probe;
+
+pub mod replay;
 
 pub mod search;
 

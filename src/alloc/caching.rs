@@ -111,11 +111,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
 
     /// The same for any stream. Streams never share free blocks.
     pub fn malloc_on(&mut self, stream: Stream, requested: Bytes) -> Result<BlockId, OutOfMemory> {
-        let known = self.streams.find(stream);
-        let index = known.unwrap_or_else(|| {
-            self.pools.add_stream();
-            self.streams.add(stream)
-        });
+        let index = self.stream_index(stream);
         self.serve(requested, index)
     }
 

@@ -92,6 +92,12 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         })
     }
 
+    /// Takes over address space that was reserved before.
+    pub(super) fn adopt_reservation(&mut self, home: Home, reserved: Reserved) -> ReservationId {
+        let unit = self.settings.unit(home.pool);
+        self.reservations.add(Reservation { reserved, unit })
+    }
+
     fn reserve(&mut self, home: Home) -> Result<BlockId, Refusal> {
         let unit = self.settings.unit(home.pool);
         let reserved = self.source.reserve(unit).map_err(|_| Refusal::Source)?;

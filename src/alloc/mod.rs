@@ -20,6 +20,7 @@ mod free_set;
 mod freeing;
 mod pool;
 mod release;
+mod restore;
 mod segment;
 mod simulated;
 mod size;

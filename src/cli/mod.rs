@@ -11,6 +11,7 @@ mod output;
 mod presets;
 mod probe;
 mod question;
+mod replay;
 mod serve;
 mod trouble;
 mod worker;
@@ -55,6 +56,7 @@ pub fn run() -> ExitCode {
     let (json, outcome) = match arguments.command {
         Command::Fit(arguments) => (arguments.json, fit::run(&arguments)),
         Command::Probe(arguments) => (arguments.json, probe::run(&arguments)),
+        Command::Replay(arguments) => (arguments.json, replay::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),
