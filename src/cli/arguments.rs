@@ -42,6 +42,9 @@ pub(super) enum Command {
     Serve(Serve),
     /// Print the description of the HTTP API as YAML.
     Openapi,
+    /// Record what scratch memory a GPU's convolution library wants for a model's layers.
+    #[command(hide = true)]
+    RecordWorkspaces(RecordWorkspaces),
     /// Own a GPU for a parent process; started by batchfit itself.
     #[command(hide = true)]
     Worker(Worker),
@@ -197,9 +200,27 @@ pub(super) struct Serve {
 }
 
 #[derive(Debug, Args)]
+pub(super) struct RecordWorkspaces {
+    #[command(flatten)]
+    pub(super) question: Question,
+    /// Which GPU, by CUDA's number.
+    #[arg(long, default_value_t = 0)]
+    pub(super) gpu: u32,
+    /// Every batch up to this one is recorded.
+    #[arg(long, default_value_t = 64, value_name = "BATCH")]
+    pub(super) dense_to: u64,
+    /// The largest batch; up to there in steps of 2%.
+    #[arg(long, default_value_t = 4096, value_name = "BATCH")]
+    pub(super) largest: u64,
+    /// The table to write, compressed; it must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(super) struct Worker {
     /// Open nothing and fail as planned: none, exit-after=N, hang, babble, half-line, huge-line,
-    /// wrong-version or panic.
+    /// wrong-version, panic or abort.
     #[arg(long, value_name = "FAILURE")]
     pub(super) misbehave: Option<Misbehaviour>,
     /// Fail only in the first worker that finds this file missing.

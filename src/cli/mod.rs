@@ -11,6 +11,7 @@ mod output;
 mod presets;
 mod probe;
 mod question;
+mod record;
 mod replay;
 mod serve;
 mod trouble;
@@ -61,6 +62,7 @@ pub fn run() -> ExitCode {
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),
         Command::Openapi => (false, openapi()),
+        Command::RecordWorkspaces(arguments) => (false, record::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
     };
     match outcome {

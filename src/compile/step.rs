@@ -102,7 +102,7 @@ impl Training {
     }
 
     fn step(&mut self) {
-        for _ in 0..self.variant.accumulation.max(1) {
+        for _ in 0..self.variant.accumulation {
             match self.variant.mode {
                 Mode::Train => self.micro_step(),
                 Mode::Inference => self.inference(),
@@ -143,7 +143,7 @@ impl Training {
             .expect("the last node makes the loss");
         drop(environment);
         self.eager.set_label(&Arc::from("loss"));
-        let share = 1.0 / f64::from(self.variant.accumulation.max(1));
+        let share = 1.0 / f64::from(self.variant.accumulation);
         self.eager.launch(Kernel::ObserveLoss, &[&undivided], &[]);
         let loss = self.eager.mul_scalar(&undivided, share);
         drop(undivided);

@@ -50,7 +50,11 @@ fn advice(best: &Recommendation) -> String {
         let missing = best.missing_bytes.map_or_else(String::new, |missing| {
             format!(": a batch of one needs {} more", Bytes(missing))
         });
-        return format!("Nothing fits{missing}.\n");
+        let what = match best.max_batch {
+            0 => "Nothing fits",
+            _ => "Nothing fits without retries",
+        };
+        return format!("{what}{missing}.\n");
     }
     let mut advice = format!("Train with a micro-batch of {}", best.micro_batch);
     if best.accumulation_steps > 1 {

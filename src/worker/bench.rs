@@ -80,7 +80,9 @@ impl Workbench for Bench {
             Device::Simulated(launcher) => {
                 let memory = SimulatedMemory::new(limit);
                 let mut allocator = CachingAllocator::new(memory, settings, Some(limit));
-                run(program, order.batch, &mut allocator, launcher)
+                let report = run(program, order.batch, &mut allocator, launcher);
+                let notes = launcher.take_notes();
+                ProbeReport { notes, ..report }
             }
             Device::Cuda { gpu, launcher } => {
                 launcher.reset();

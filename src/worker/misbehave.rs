@@ -34,12 +34,14 @@ pub enum Misbehaviour {
     WrongVersion,
     /// Panic in a probe.
     Panic,
+    /// Be ended by a signal in a probe.
+    Abort,
 }
 
 /// A failure that nobody planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic"
+    "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort"
 )]
 pub struct UnknownMisbehaviour {
     given: String,
@@ -66,6 +68,7 @@ impl FromStr for Misbehaviour {
             "huge-line" => Misbehaviour::HugeLine,
             "wrong-version" => Misbehaviour::WrongVersion,
             "panic" => Misbehaviour::Panic,
+            "abort" => Misbehaviour::Abort,
             _ => return Err(unknown()),
         })
     }
@@ -154,6 +157,9 @@ impl Workbench for Rehearsal {
 
     fn probe(&mut self, order: &ProbeOrder) -> Result<Answer, (Refusal, String)> {
         assert!(self.plan != Misbehaviour::Panic, "planned");
+        if self.plan == Misbehaviour::Abort {
+            process::abort();
+        }
         Ok(Answer::Report(Box::new(ProbeReport {
             batch: order.batch,
             verdict: if order.batch <= LARGEST {

@@ -18,6 +18,7 @@
 )]
 
 mod arithmetic;
+mod attention;
 mod card;
 mod convolutions;
 mod elementwise;

@@ -53,6 +53,24 @@ class Mlp(nn.Module):
         return self.head(x)
 
 
+class Transformer(nn.Module):
+    """One block on 64 positions of 128 features, in 4 heads."""
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(128), nn.LayerNorm(128)
+        self.qkv, self.out = nn.Linear(128, 384), nn.Linear(128, 128)
+        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
+        self.head = nn.Linear(64 * 128, 10)
+
+    def forward(self, x):
+        parts = self.qkv(self.norm1(x)).split(128, dim=2)
+        query, key, value = (part.view(x.shape[0], 64, 4, 32).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape[0], 64, 128))
+        x = x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        return self.head(x.flatten(1))
+
+
 def resnet18():
     import torchvision
     return torchvision.models.resnet18()
@@ -62,6 +80,7 @@ def resnet18():
 MODELS = {
     "cifarnet": (CifarNet, (3, 32, 32), 10, 64, ["fp32", "amp_fp16", "amp_bf16"]),
     "mlp": (Mlp, (512,), 100, 96, ["fp32", "amp_fp16", "amp_bf16", "bf16"]),
+    "transformer": (Transformer, (64, 128), 10, 24, ["fp32", "amp_fp16", "amp_bf16"]),
     "resnet18": (resnet18, (3, 224, 224), 1000, 16, ["fp32", "amp_fp16", "amp_bf16"]),
 }
 
@@ -160,7 +179,7 @@ def check(name, precision, binary, folder):
     overall, overall_noise = distance(*together[:2]), distance(*together[1:])
     failed = [row for row in rows if not row[1] <= max(limit, 1.5 * row[2])]
     worst = max(rows, key=lambda row: row[1])
-    print(f"{name:10} {precision:9} {len(gradients):3} gradients  together {overall:.2e} (noise {overall_noise:.2e})  "
+    print(f"{name:11} {precision:9} {len(gradients):3} gradients  together {overall:.2e} (noise {overall_noise:.2e})  "
           f"worst {worst[1]:.2e} ({worst[0]}, noise {worst[2]:.2e})  "
           f"loss {losses[0]:.6f} off {rows[0][1]:.1e} {rows[1][1]:.1e} {rows[2][1]:.1e}  {'FAILED' if failed or overall > limit else 'ok'}")
     beyond = [row for row in rows if row[1] > limit]

@@ -11,4 +11,5 @@ mod http;
 mod layering;
 mod model;
 mod properties;
+mod truth;
 mod worker;

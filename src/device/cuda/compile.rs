@@ -20,8 +20,8 @@ pub(super) struct KernelFile {
 /// What comes before each file.
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
 
-/// All kernels.
-pub(super) const FILES: [KernelFile; 7] = [
+/// The kernels that most models need.
+pub(super) static FILES: [KernelFile; 7] = [
     KernelFile {
         name: "elementwise.cu",
         text: include_str!("kernels/elementwise.cu"),
@@ -114,16 +114,33 @@ pub(super) const FILES: [KernelFile; 7] = [
     },
 ];
 
-/// Compiles every kernel file for a compute capability, side by side: what the driver loads, in the order
-/// of [`FILES`].
-pub(super) fn compile_all(compute: (u32, u32)) -> Result<Vec<Vec<u8>>, GpuError> {
+/// Kernels that take long to compile and that few models need.
+pub(super) static ON_DEMAND: [KernelFile; 1] = [KernelFile {
+    name: "attention.cu",
+    text: include_str!("kernels/attention.cu"),
+    kernels: &[
+        "attention64",
+        "attention128",
+        "attention_delta",
+        "attention_grad_queries64",
+        "attention_grad_queries128",
+        "attention_grad_keys64",
+        "attention_grad_keys128",
+    ],
+}];
+
+/// Compiles files for a compute capability, side by side: what the driver loads, in the order given.
+pub(super) fn compile_all(
+    files: &'static [KernelFile],
+    compute: (u32, u32),
+) -> Result<Vec<Vec<u8>>, GpuError> {
     if !Library::Nvrtc.is_present() {
         return Err(GpuError::LibrariesMissing {
             libraries: Library::Nvrtc.to_string(),
         });
     }
     std::thread::scope(|scope| {
-        let compilations = FILES
+        let compilations = files
             .iter()
             .map(|file| scope.spawn(move || compile(file, compute)))
             .collect::<Vec<_>>();
@@ -143,7 +160,8 @@ pub(super) fn compile_all(compute: (u32, u32)) -> Result<Vec<Vec<u8>>, GpuError>
 
 /// Checks that all kernels compile for a compute capability, such as `(9, 0)`.
 pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
-    compile_all(compute).map(drop)
+    compile_all(&FILES, compute)?;
+    compile_all(&ON_DEMAND, compute).map(drop)
 }
 
 /// What the compiler is asked for.

@@ -67,10 +67,16 @@ impl Convolutions {
         let first = operands.dense_input(0)?.address;
         let second = operands.dense_input(1)?.address;
         let result = operands.dense_output(0)?.address;
-        let (x, y, w) = match convolution.pass {
+        let (layer_input, layer_output, w) = match convolution.pass {
             ConvolutionPass::Forward => (first, result, second),
             ConvolutionPass::GradInput => (result, first, second),
             ConvolutionPass::GradWeight => (second, first, result),
+        };
+        // The library's roles: a transposed layer is an ordinary one run backwards.
+        let (x, y) = if convolution.transposed {
+            (layer_output, layer_input)
+        } else {
+            (layer_input, layer_output)
         };
         let plans = self.plans_for(convolution)?.get(plan..).unwrap_or_default();
         let Some(granted) = plans.first().map(Plan::workspace) else {

@@ -34,7 +34,6 @@ pub struct Facts {
 /// A GPU with a context of this process on it. Belongs to the thread that opened it.
 pub struct Gpu {
     device: CUdevice,
-    context: CUcontext,
     stream: CUstream,
     facts: Facts,
     /// `cuEventElapsedTime_v2` came with CUDA 12.8; cudarc panics where it is missing.
@@ -70,7 +69,6 @@ impl Gpu {
         })?;
         let mut gpu = Gpu {
             device,
-            context,
             stream: ptr::null_mut(),
             facts,
             has_event_times,
@@ -156,7 +154,6 @@ impl Drop for Gpu {
         }
         // SAFETY: retained once in `open`.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
-        let _ = self.context;
     }
 }
 

@@ -5,11 +5,13 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 use std::rc::Rc;
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute_enum as CUfunction_attribute, CUmodule,
+};
 
 use crate::units::Bytes;
 
-use super::compile::{FILES, compile_all};
+use super::compile::{FILES, KernelFile, ON_DEMAND, compile_all};
 use super::error::{GpuError, check};
 use super::gpu::Gpu;
 use super::memory::Scratch;
@@ -17,6 +19,9 @@ use super::memory::Scratch;
 /// Room for partial sums and the matrix library's workspace. Large enough for two float32 sums of every
 /// entry of a position table (1024 x 768), and what cuBLAS wants for splitting a product.
 const SCRATCH: Bytes = Bytes::mib(16);
+
+/// Bytes that a block may share without asking, on every card.
+const DEFAULT_SHARED: u32 = 48 << 10;
 
 /// The parameter of a kernel: a struct passed by value.
 ///
@@ -43,9 +48,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Compiles and loads all kernels: about a second of processor time, spread over its cores.
+    /// Compiles and loads the kernels that most models need: a few seconds of processor time, spread over
+    /// its cores.
     pub(super) fn open(gpu: &Rc<Gpu>) -> Result<Queue, GpuError> {
-        let images = compile_all(gpu.facts().capability.compute)?;
         let mut queue = Queue {
             functions: HashMap::new(),
             modules: Vec::new(),
@@ -53,10 +58,16 @@ impl Queue {
             launches: 0,
             gpu: Rc::clone(gpu),
         };
-        for (file, image) in FILES.iter().zip(&images) {
-            queue.load(file.kernels, image)?;
-        }
+        queue.compile(&FILES)?;
         Ok(queue)
+    }
+
+    fn compile(&mut self, files: &'static [KernelFile]) -> Result<(), GpuError> {
+        let images = compile_all(files, self.gpu.facts().capability.compute)?;
+        for (file, image) in files.iter().zip(&images) {
+            self.load(file.kernels, image)?;
+        }
+        Ok(())
     }
 
     fn load(&mut self, kernels: &'static [&'static str], image: &[u8]) -> Result<(), GpuError> {
@@ -89,12 +100,28 @@ impl Queue {
         grid: Grid,
         arguments: &A,
     ) -> Result<(), GpuError> {
-        let Some(function) = self.functions.get(kernel) else {
-            return Err(GpuError::Call {
-                call: kernel,
-                detail: "there is no such kernel".to_owned(),
-            });
-        };
+        self.launch_with_shared(kernel, grid, 0, arguments)
+    }
+
+    /// Queues a kernel whose blocks share so many bytes beyond those it declares.
+    pub(super) fn launch_with_shared<A: Arguments>(
+        &mut self,
+        kernel: &'static str,
+        grid: Grid,
+        shared: u32,
+        arguments: &A,
+    ) -> Result<(), GpuError> {
+        let function = self.function(kernel)?;
+        if shared > DEFAULT_SHARED {
+            // SAFETY: the function belongs to a module that lives as long as `self`.
+            check("cuFuncSetAttribute", unsafe {
+                sys::cuFuncSetAttribute(
+                    function,
+                    CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    shared.cast_signed(),
+                )
+            })?;
+        }
         let mut parameter: *mut c_void = ptr::from_ref(arguments).cast_mut().cast();
         // SAFETY: the function belongs to a module that lives as long as `self`. It takes one struct,
         // whose layout `A` repeats (that is what `Arguments` promises), and the driver copies it before
@@ -102,14 +129,14 @@ impl Queue {
         // is an error that the next wait reports, not access to memory of this program.
         check(kernel, unsafe {
             sys::cuLaunchKernel(
-                *function,
+                function,
                 grid.blocks[0],
                 grid.blocks[1],
                 1,
                 grid.threads[0],
                 grid.threads[1],
                 1,
-                0,
+                shared,
                 self.gpu.stream(),
                 &raw mut parameter,
                 ptr::null_mut(),
@@ -117,6 +144,21 @@ impl Queue {
         })?;
         self.launches += 1;
         Ok(())
+    }
+
+    /// A loaded kernel; one of those on demand is compiled now.
+    fn function(&mut self, kernel: &'static str) -> Result<CUfunction, GpuError> {
+        let is_known = self.functions.contains_key(kernel);
+        if !is_known && ON_DEMAND.iter().any(|file| file.kernels.contains(&kernel)) {
+            self.compile(&ON_DEMAND)?;
+        }
+        self.functions
+            .get(kernel)
+            .copied()
+            .ok_or_else(|| GpuError::Call {
+                call: kernel,
+                detail: "there is no such kernel".to_owned(),
+            })
     }
 
     /// Blocks of 256 threads for so many independent pieces of work, which the kernel loops over: enough

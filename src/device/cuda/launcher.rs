@@ -5,9 +5,10 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use crate::device::{Launch, LaunchError, Launcher, StepReport};
-use crate::program::{Convolution, Kernel, TensorId};
+use crate::program::{Convolution, Kernel, TensorId, View};
 use crate::units::Bytes;
 
+use super::attention::{self, Attention};
 use super::convolution::Convolutions;
 use super::cudnn::Tf32;
 use super::elementwise::{self, Map, Random};
@@ -21,6 +22,9 @@ use super::memory::{download, upload};
 use super::optimizer::StepCounts;
 use super::script::{Gradients, HostTensor, Script};
 use super::{loss, norm, optimizer, pool, reduce};
+
+/// The increment of `SplitMix64`: multiples of neighbouring numbers differ in about half of their bits.
+const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How a launcher computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,6 +47,8 @@ pub struct CudaLauncher {
     optimizer_steps: StepCounts,
     /// Random draws so far; each has its own key.
     draws: u64,
+    /// Steps finished.
+    steps: u64,
     script: Script,
     gradients: BTreeMap<String, HostTensor>,
     /// Near the end: it waits for the stream when it is dropped and holds the card.
@@ -66,6 +72,7 @@ impl CudaLauncher {
             clock: None,
             optimizer_steps: StepCounts::new(),
             draws: 0,
+            steps: 0,
             script: Script::default(),
             gradients: BTreeMap::new(),
             queue: Queue::open(gpu)?,
@@ -83,9 +90,14 @@ impl CudaLauncher {
         std::mem::take(&mut self.gradients)
     }
 
-    /// Makes the launcher as good as new for another model: optimizers start at their first step.
+    /// Makes the launcher as good as new for another probe: optimizers start at their first step, random
+    /// values at their first draw, and what a step that stopped midway left behind is forgotten.
     pub fn reset(&mut self) {
+        // An error that stays is met again, and reported, by the next call.
+        let _ = self.finish_step();
         self.optimizer_steps.clear();
+        self.draws = 0;
+        self.steps = 0;
         self.gradients.clear();
         self.script = Script::default();
     }
@@ -132,8 +144,7 @@ impl CudaLauncher {
     /// A key for the next random draw.
     fn next_seed(&mut self) -> u64 {
         self.draws += 1;
-        // The increment of SplitMix64: neighbouring keys differ in about half of their bits.
-        self.draws.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        self.draws.wrapping_mul(SEED_STEP)
     }
 
     /// Given values for the tensor that a launch would fill, copied to it.
@@ -248,12 +259,28 @@ impl CudaLauncher {
                 self.record_gradient(launch, operands)?;
                 self.optimize(launch, operands)
             }
-            Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => {
-                Err(LaunchError::Unsupported {
-                    operation: "scaled_dot_product_attention".to_owned(),
-                })
+            Kernel::Attention { causal, dropout } => {
+                let rows = launch.call.outputs.get(1);
+                let settings = self.attention(rows, *causal, *dropout);
+                attention::attention(&mut self.queue, operands, settings)
+            }
+            Kernel::AttentionGrad { causal, dropout } => {
+                let rows = launch.call.inputs.get(5);
+                let settings = self.attention(rows, *causal, *dropout);
+                attention::attention_grad(&mut self.queue, operands, settings)
             }
             other => library_free(&mut self.queue, operands, other),
+        }
+    }
+
+    /// The forward and the backward pass share their tensor of row sums, and nothing else does before the
+    /// step ends: it names their random draws.
+    fn attention(&self, rows: Option<&View>, causal: bool, dropout: f64) -> Attention {
+        let tensor = rows.map_or(0, |rows| u64::from(rows.tensor.0));
+        Attention {
+            causal,
+            dropout,
+            seed: (self.steps << 32 | tensor).wrapping_mul(SEED_STEP),
         }
     }
 
@@ -333,6 +360,7 @@ impl Launcher for CudaLauncher {
     fn finish_step(&mut self) -> Result<StepReport, LaunchError> {
         let elapsed_ms = self.stop_clock()?;
         self.gpu.synchronize()?;
+        self.steps += 1;
         Ok(StepReport {
             launches: self.queue.take_launches(),
             losses: self.losses.take(),

@@ -9,6 +9,7 @@
 
 pub mod cudnn;
 
+mod attention;
 mod compile;
 mod convolution;
 mod elementwise;
@@ -26,6 +27,7 @@ mod norm;
 mod nvml;
 mod optimizer;
 mod pool;
+mod record;
 mod reduce;
 mod script;
 
@@ -37,4 +39,5 @@ pub use launcher::{CudaLauncher, LauncherOptions};
 pub use libraries::Library;
 pub use memory::CudaMemory;
 pub use nvml::{Card, cards};
+pub use record::record_workspaces;
 pub use script::{Gradients, HostTensor, Script, TensorFileError, read_tensors, write_tensors};

@@ -9,9 +9,10 @@ use crate::units::Bytes;
 use super::maxima::Maxima;
 use super::prober::Bench;
 
-/// The share of the limit by which simulated peaks may be wrong.
+/// The share of the limit that a simulated answer keeps free, for peaks that are predicted too low.
 ///
-/// The recorded training runs of 27 cases on an H200 are predicted to within this.
+/// Against recorded training on an H200, peak reserved is exact for most vision models and multilayer
+/// perceptrons, and up to 0.7 % low for GPT-2, whose Python locals the graph does not tell.
 const PREDICTION_ERROR: f64 = 0.01;
 /// Most micro-steps that a probe of a plan runs. From the second on, when gradients exist, each repeats
 /// the one before allocation by allocation, so more would only take longer.

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use crate::alloc::limit_of_fraction;
 use crate::device::Capability;
+use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, Card};
 use crate::graph::Graph;
 use crate::jobs::validate::settings;
@@ -138,7 +139,10 @@ impl FitEngine {
                     ),
                     gpu: None,
                     limit,
-                    environment: environment(device, card.product.to_owned()),
+                    environment: Environment {
+                        cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
+                        ..environment(device, card.product.to_owned())
+                    },
                     notes,
                 })
             }

@@ -60,11 +60,12 @@ impl Prober for Simulator {
             steps: STEPS,
             detail,
         };
-        let report = probe.run(&mut Resources {
+        let mut report = probe.run(&mut Resources {
             allocator: &mut allocator,
             launcher: &mut self.launcher,
             evidence: Evidence::Simulated,
         });
+        report.notes.extend(self.launcher.take_notes());
         let wall_ms = began.elapsed().as_secs_f64() * 1000.0;
         Ok(Probed { report, wall_ms })
     }

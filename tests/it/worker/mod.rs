@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use batchfit::model::Variant;
 use batchfit::probe::{ProbeReport, Verdict};
 use batchfit::worker::{
-    Activity, Deadlines, Launch, Loss, Opening, ProbeOrder, Ready, Supervisor, WorkerError,
+    Activity, Deadlines, Launch, Loss, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
 };
 
 /// Long enough for a busy machine to start a process, short enough to wait for in a test.
@@ -35,7 +35,10 @@ fn opening() -> Opening {
 
 fn order(batch: u64) -> ProbeOrder {
     ProbeOrder {
-        variant: Variant::default(),
+        variant: Variant {
+            accumulation: 1,
+            ..Variant::default()
+        },
         batch,
         limit_bytes: 1 << 30,
     }
@@ -153,6 +156,7 @@ fn each_failure_is_reported_by_name() {
             "the worker wrote a line of more than 4 MiB while probing batch 8",
         ),
         ("panic", "the worker panicked: planned"),
+        ("abort", "the worker ended (signal: 6 (SIGABRT)"),
     ];
 
     for (misbehaviour, message) in shown {
@@ -205,6 +209,42 @@ fn a_cancelled_probe_ends_its_worker_at_once() {
 
     assert!(matches!(ended, Err(WorkerError::Cancelled)));
     assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn a_real_worker_probes_a_simulated_card() {
+    let layers = serde_json::json!([{"type": "linear", "out_features": 10}]);
+    let model =
+        serde_json::json!({"layers": layers, "input": {"shape": [64]}, "loss": "cross_entropy"});
+    let opening = Opening {
+        device: "sim:t4".to_owned(),
+        request: serde_json::json!({"model": model, "device": "sim:t4"}),
+    };
+    let real = Launch::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
+    let never = AtomicBool::new(false);
+
+    let (mut supervisor, ready) = Supervisor::open(real, opening, DEADLINES, &never).unwrap();
+    let report = probe(&mut supervisor, 8).unwrap();
+
+    assert_eq!(ready.gpu.name, "Tesla T4");
+    assert_eq!((report.batch, report.verdict), (8, Verdict::Fits));
+    // 640 weights and 10 biases of four bytes, in blocks of 512.
+    assert_eq!(report.model_allocated_bytes, 2560 + 512);
+}
+
+#[test]
+fn a_request_that_is_wrong_is_refused_by_the_worker() {
+    let real = Launch::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
+
+    let error = open(real).unwrap_err();
+
+    assert!(matches!(
+        error,
+        WorkerError::Refused {
+            refusal: Refusal::Invalid,
+            ..
+        }
+    ));
 }
 
 #[test]

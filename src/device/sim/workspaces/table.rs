@@ -130,6 +130,12 @@ impl WorkspaceTable {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// The version of the library that answered, such as `9.19.0`.
+    pub fn cudnn(&self) -> Option<&str> {
+        let (_, version) = self.provenance().find(|(name, _)| *name == "cudnn")?;
+        version.split(' ').next()
+    }
+
     /// How many passes of layers are recorded.
     pub fn len(&self) -> usize {
         self.jobs.len()
