@@ -73,6 +73,11 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         &mut self.source
     }
 
+    /// Who is told of the events, to take what was noted.
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
+    }
+
     fn home(&mut self, segment: &SegmentView) -> Home {
         Home {
             stream: self.stream_index(segment.stream),

@@ -17,6 +17,9 @@ pub(super) const UNKNOWN_TOTAL: Bytes = Bytes::gib(4096);
 #[derive(Debug, Clone)]
 pub(super) struct RecordedDriver<'r> {
     entries: &'r [Entry],
+    settings: &'r Settings,
+    /// The segment that the current request needs: what a limit is compared with, whatever is asked for.
+    segment: u64,
     /// The entries of the current request that are not used up.
     next: usize,
     end: usize,
@@ -25,24 +28,30 @@ pub(super) struct RecordedDriver<'r> {
     held: Vec<Reserved>,
     /// What is taken and mapped.
     reserved: u64,
-    /// The most that the recording had reserved: so much there was, at some time.
-    most: u64,
+    /// What the limit was at least.
+    least_limit: u64,
     /// How often something was refused.
     pub(super) refusals: u64,
-    /// How often although it would not have been more than there was at some time.
+    /// How often although the limit was higher.
     pub(super) surprises: u64,
 }
 
 impl<'r> RecordedDriver<'r> {
-    pub(super) fn new(recording: &'r Recording, spaces: &'r Spaces) -> RecordedDriver<'r> {
+    pub(super) fn new(
+        recording: &'r Recording,
+        settings: &'r Settings,
+        spaces: &'r Spaces,
+    ) -> RecordedDriver<'r> {
         RecordedDriver {
             entries: &recording.entries,
+            settings,
+            segment: 0,
             next: 0,
             end: 0,
             spaces,
             held: spaces.at_start.clone(),
             reserved: recording.initial.reserved().0,
-            most: recording.most_reserved().0,
+            least_limit: recording.least_limit(settings).0,
             refusals: 0,
             surprises: 0,
         }
@@ -50,6 +59,17 @@ impl<'r> RecordedDriver<'r> {
 
     /// Turns to the entries of a request.
     pub(super) fn serve(&mut self, entries: std::ops::Range<usize>) {
+        let last = entries
+            .end
+            .checked_sub(1)
+            .map(|last| self.entries[last].event);
+        self.segment = match last {
+            Some(Event::Alloc { requested, .. } | Event::OutOfMemory { rounded: requested }) => {
+                let rounded = self.settings.round_size(requested);
+                self.settings.segment_size(rounded).0
+            }
+            _ => 0,
+        };
         self.next = entries.start;
         self.end = entries.end;
     }
@@ -74,7 +94,7 @@ impl<'r> RecordedDriver<'r> {
 
     fn refuse(&mut self, asked: Bytes) -> Full {
         self.refusals += 1;
-        if self.reserved + asked.0 <= self.most {
+        if self.reserved + self.segment <= self.least_limit {
             self.surprises += 1;
         }
         Full { asked }
@@ -161,49 +181,73 @@ struct Space {
     is_from_start: bool,
 }
 
-impl Spaces {
-    pub(super) fn of(recording: &Recording, settings: &Settings) -> Spaces {
-        let mut in_use = at_start(&recording.initial);
-        let keys: Vec<Key> = in_use.keys().copied().collect();
-        let mut from_start: BTreeMap<Key, Address> = in_use
-            .iter()
-            .map(|(key, space)| (*key, space.base))
-            .collect();
-        let mut bases = Vec::new();
-        let mut maps: Vec<(Address, Bytes)> = Vec::new();
-        for entry in &recording.entries {
-            match entry.event {
-                Event::SegmentMap { address, size } => maps.push((address, size)),
+/// The spaces that are in use while a recording goes by.
+struct SpacesInUse {
+    spaces: BTreeMap<Key, Space>,
+    /// Where those begin that were there at the start, as far as that is seen.
+    from_start: BTreeMap<Key, Address>,
+    /// Where the others begin.
+    bases: Vec<Address>,
+}
+
+impl SpacesInUse {
+    /// Takes in what was mapped for a request of `key`, and what was unmapped before, anywhere.
+    fn change(&mut self, key: Key, changes: &mut Vec<Event>) {
+        for change in changes.drain(..) {
+            match change {
+                Event::SegmentMap { address, size } => self.map(key, address, size),
                 Event::SegmentUnmap { address, size } => {
-                    let below = in_use.values_mut().filter(|space| space.base <= address);
+                    let spaces = self.spaces.values_mut();
+                    let below = spaces.filter(|space| space.mapped > 0 && space.base <= address);
                     if let Some(space) = below.max_by_key(|space| space.base) {
                         space.mapped = space.mapped.saturating_sub(size.0);
                     }
                 }
+                _ => {}
+            }
+        }
+    }
+
+    fn map(&mut self, key: Key, address: Address, size: Bytes) {
+        let known = self.spaces.get_mut(&key).filter(|space| space.mapped > 0);
+        let Some(space) = known else {
+            // The space before it went with the last of its memory.
+            self.bases.push(address);
+            let space = Space {
+                base: address,
+                mapped: size.0,
+                is_from_start: false,
+            };
+            self.spaces.insert(key, space);
+            return;
+        };
+        space.mapped += size.0;
+        if space.is_from_start && address < space.base {
+            space.base = address;
+            self.from_start.insert(key, address);
+        }
+    }
+}
+
+impl Spaces {
+    pub(super) fn of(recording: &Recording, settings: &Settings) -> Spaces {
+        let at_start = spaces_at_start(&recording.initial);
+        let mut in_use = SpacesInUse {
+            from_start: at_start
+                .iter()
+                .map(|(key, space)| (*key, space.base))
+                .collect(),
+            spaces: at_start,
+            bases: Vec::new(),
+        };
+        let mut changes = Vec::new();
+        for entry in &recording.entries {
+            match entry.event {
+                Event::SegmentMap { .. } | Event::SegmentUnmap { .. } => changes.push(entry.event),
                 // What is mapped serves the request that follows.
                 Event::Alloc { requested, .. } | Event::OutOfMemory { rounded: requested } => {
                     let pool = PoolKind::serving(settings.round_size(requested));
-                    let key = (entry.stream, pool);
-                    for (address, size) in maps.drain(..) {
-                        let space = in_use.entry(key).or_insert(Space {
-                            base: address,
-                            mapped: 0,
-                            is_from_start: false,
-                        });
-                        if space.mapped == 0 {
-                            // The space before it went with the last of its memory.
-                            bases.push(address);
-                            *space = Space {
-                                base: address,
-                                mapped: 0,
-                                is_from_start: false,
-                            };
-                        } else if space.is_from_start && address < space.base {
-                            space.base = address;
-                            from_start.insert(key, address);
-                        }
-                        space.mapped += size.0;
-                    }
+                    in_use.change((entry.stream, pool), &mut changes);
                 }
                 Event::FreeRequested { .. }
                 | Event::FreeCompleted { .. }
@@ -211,6 +255,11 @@ impl Spaces {
                 | Event::SegmentFree { .. } => {}
             }
         }
+        let SpacesInUse {
+            from_start,
+            mut bases,
+            ..
+        } = in_use;
         bases.extend(from_start.values());
         bases.sort_unstable();
         let mut spaces = Spaces {
@@ -218,12 +267,12 @@ impl Spaces {
             bases,
             total: recording.total,
         };
-        let found = keys.iter().map(|key| {
-            let unit = match key.1 {
+        let found = from_start.iter().map(|((_, pool), base)| {
+            let unit = match pool {
                 PoolKind::Small => SMALL_SEGMENT,
-                PoolKind::Large => settings.segment_size(SMALL_SEGMENT),
+                PoolKind::Large => settings.segment_size(Bytes::mib(2)),
             };
-            spaces.from(from_start[key], unit)
+            spaces.from(*base, unit)
         });
         spaces.at_start = found.collect();
         spaces
@@ -242,7 +291,7 @@ impl Spaces {
     }
 }
 
-fn at_start(initial: &Layout) -> BTreeMap<Key, Space> {
+fn spaces_at_start(initial: &Layout) -> BTreeMap<Key, Space> {
     let mut spaces: BTreeMap<Key, Space> = BTreeMap::new();
     let expandable = initial
         .segments

@@ -20,6 +20,12 @@ pub enum RecordingError {
         /// What is read at most.
         most_mib: u64,
     },
+    /// It has too many events.
+    #[error("the recording has more than {most} events; expected at most that many")]
+    TooLong {
+        /// What is read at most.
+        most: usize,
+    },
     /// Its compression is damaged.
     #[error(
         "the gzip stream breaks after {read} decompressed bytes: {cause}; expected the whole file"

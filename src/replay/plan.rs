@@ -62,6 +62,12 @@ pub(super) enum Before {
 /// Streams that are made up have handles from here on, where no address of a program lies.
 const MADE_UP: u64 = 1 << 63;
 
+/// A stream for one block to wait for. Where several are done at once, the allocator goes by handle, so
+/// it is made of the entry that reports the block free.
+fn made_up(completion: usize) -> Stream {
+    Stream(MADE_UP + completion as u64)
+}
+
 /// A block that was in use when the recording started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Initial {
@@ -73,15 +79,25 @@ pub(super) struct Initial {
 
 /// The blocks that were in use when the recording started, by address.
 pub(super) fn initial(recording: &Recording) -> Vec<Initial> {
+    // The first time that an address is reported free without having been freed before.
+    let mut completions: HashMap<Address, usize> = HashMap::new();
+    for (index, entry) in recording.entries.iter().enumerate() {
+        if let Event::FreeCompleted { address, .. } = entry.event {
+            completions.entry(address).or_insert(index);
+        }
+    }
     let segments = recording.initial.segments.iter();
     let used = segments.flat_map(|segment| segment.used.iter().map(|used| (segment.stream, *used)));
-    used.zip(MADE_UP..)
-        .map(|((stream, used), made_up)| Initial {
+    used.map(|(stream, used)| {
+        let completion = completions.get(&used.address).copied();
+        let made_up = made_up(completion.unwrap_or(recording.entries.len()));
+        Initial {
             stream,
             used,
-            waits_for: used.is_pending.then_some(Stream(made_up)),
-        })
-        .collect()
+            waits_for: used.is_pending.then_some(made_up),
+        }
+    })
+    .collect()
 }
 
 /// Takes the requests out of a recording.
@@ -94,12 +110,31 @@ pub(super) fn requests(recording: &Recording) -> Vec<Request> {
         }
     }
     let entries = &recording.entries;
+    let completions = completions(recording);
     for (index, entry) in entries.iter().enumerate() {
-        let next = entries.get(index + 1).map(|entry| entry.event);
-        reader.take(index, *entry, next);
+        reader.take(index, *entry, completions[index]);
     }
     reader.empty_cache(entries.len());
     reader.requests
+}
+
+/// For each entry that frees a block, the one that reports it free, or one far past the last.
+fn completions(recording: &Recording) -> Vec<usize> {
+    let never = recording.entries.len() + 1;
+    let mut completions = vec![never; recording.entries.len()];
+    let mut requested: HashMap<Address, usize> = HashMap::new();
+    for (index, entry) in recording.entries.iter().enumerate() {
+        match entry.event {
+            Event::FreeRequested { address, .. } => drop(requested.insert(address, index)),
+            Event::FreeCompleted { address, .. } => {
+                if let Some(free) = requested.remove(&address) {
+                    completions[free] = index;
+                }
+            }
+            _ => {}
+        }
+    }
+    completions
 }
 
 /// Goes through the entries of a recording.
@@ -125,7 +160,8 @@ impl Requests {
         slot
     }
 
-    fn take(&mut self, index: usize, entry: Entry, next: Option<Event>) {
+    /// Takes the next entry; `completion` is the one that reports the same block free, for a free.
+    fn take(&mut self, index: usize, entry: Entry, completion: usize) {
         let stream = entry.stream;
         match entry.event {
             Event::Alloc { address, requested } => {
@@ -145,14 +181,13 @@ impl Requests {
                 self.empty_cache(index);
                 let slot = self.live.remove(&address);
                 let slot = slot.expect("a recording was checked to free only what it allocated");
-                let at_once = matches!(next, Some(Event::FreeCompleted { address: same, .. }) if same == address);
-                if at_once {
+                if completion == index + 1 {
                     let waits_for = None;
                     self.push(RequestKind::Free { slot, waits_for }, index + 2);
                 } else {
-                    let made_up = Stream(MADE_UP + (1 << 32) + index as u64);
-                    self.waiting.insert(address, made_up);
-                    let waits_for = Some(made_up);
+                    let stream = made_up(completion);
+                    self.waiting.insert(address, stream);
+                    let waits_for = Some(stream);
                     self.push(RequestKind::Free { slot, waits_for }, index + 1);
                 }
             }

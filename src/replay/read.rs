@@ -15,6 +15,8 @@ use super::{snapshot, text};
 pub struct Bounds {
     /// Its size when decompressed.
     pub mib: u64,
+    /// The events in it.
+    pub events: usize,
     /// What a pickle in it may hold.
     pub pickle: pickle::Bounds,
 }
@@ -24,6 +26,7 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             mib: 1024,
+            events: 1 << 24,
             pickle: pickle::Bounds::default(),
         }
     }
@@ -49,8 +52,11 @@ pub fn read(file: &[u8], bounds: Bounds) -> Result<Recording, RecordingError> {
         });
     }
     let recording = match bytes {
-        [PROTO, ..] => snapshot::read(&Pickle::read(bytes, bounds.pickle)?)?,
-        [b'#', ..] => text::read(bytes)?,
+        [PROTO, ..] => {
+            let pickle = Pickle::read(bytes, bounds.pickle)?;
+            snapshot::read(&pickle, bounds.events)?
+        }
+        [b'#', ..] => text::read(bytes, bounds.events)?,
         other => {
             return Err(RecordingError::UnknownFormat {
                 found: beginning(other),

@@ -27,7 +27,7 @@ pub(super) fn rebuild(
     settings: &Settings,
     format: Format,
 ) -> Result<Layout, RecordingError> {
-    let mut state = State::of(last, settings);
+    let mut state = State::of(last, entries, settings);
     for entry in entries.iter().rev() {
         state
             .undo(*entry)
@@ -60,10 +60,12 @@ struct State<'s> {
     settings: &'s Settings,
     runs: BTreeMap<Address, Run>,
     used: BTreeMap<Address, Holding>,
+    /// The pools of all addresses that blocks were seen at: expandable segments are told apart by them.
+    pools: BTreeMap<Address, PoolKind>,
 }
 
 impl<'s> State<'s> {
-    fn of(layout: &Layout, settings: &'s Settings) -> State<'s> {
+    fn of(layout: &Layout, entries: &[Entry], settings: &'s Settings) -> State<'s> {
         let runs = layout.segments.iter().map(|segment| {
             let run = Run {
                 size: segment.size,
@@ -74,8 +76,22 @@ impl<'s> State<'s> {
             (segment.address, run)
         });
         let used = layout.segments.iter().flat_map(|segment| &segment.used);
+        let segments = layout
+            .segments
+            .iter()
+            .map(|segment| (segment.address, segment.pool));
+        let blocks = entries.iter().filter_map(|entry| match entry.event {
+            Event::Alloc { address, requested } | Event::FreeCompleted { address, requested } => {
+                (requested.0 < 1 << 60).then(|| {
+                    let rounded = settings.round_size(requested);
+                    (address, PoolKind::serving(rounded))
+                })
+            }
+            _ => None,
+        });
         State {
             settings,
+            pools: segments.chain(blocks).collect(),
             runs: runs.collect(),
             used: used
                 .map(|used| {
@@ -180,8 +196,13 @@ impl<'s> State<'s> {
 
     /// Learns from a block that begins at `next` where the one before it ends.
     fn see_neighbour(&mut self, block: Address, next: Address) {
+        let Some((start, run)) = self.run_at(block) else {
+            return;
+        };
+        let is_inside = next <= start.offset(run.size);
         if let Some(holding) = self.used.get_mut(&block)
             && holding.may_be_larger
+            && is_inside
         {
             let rounded_end = block.offset(holding.used.size);
             if next.0 - rounded_end.0 <= UNSPLIT.0 {
@@ -252,13 +273,7 @@ impl<'s> State<'s> {
 
     /// Puts memory back that was unmapped, together with the runs that it touches.
     fn map(&mut self, stream: Stream, address: Address, size: Bytes) -> Result<(), String> {
-        let large = self.settings.segment_size(Bytes::mib(2));
-        let pool = if size.0.is_multiple_of(large.0) {
-            self.nearest_pool(stream, address)
-                .unwrap_or(PoolKind::Large)
-        } else {
-            PoolKind::Small
-        };
+        let pool = self.nearest_pool(address, size);
         let run = Run {
             size,
             stream,
@@ -294,15 +309,23 @@ impl<'s> State<'s> {
         Ok(())
     }
 
-    /// The pool of the expandable memory closest to an address: reservations are far larger than what is
-    /// mapped of them, so the closest is in the same one.
-    fn nearest_pool(&self, stream: Stream, address: Address) -> Option<PoolKind> {
-        let same = self
-            .runs
-            .iter()
-            .filter(|(_, run)| run.is_expandable && run.stream == stream);
-        same.min_by_key(|(start, _)| start.0.abs_diff(address.0))
-            .map(|(_, run)| run.pool)
+    /// The pool that memory belongs to, by the closest block: reservations are far larger than what is
+    /// mapped of them, so it is in the same one.
+    fn nearest_pool(&self, address: Address, size: Bytes) -> PoolKind {
+        let above = self.pools.range(address..).next();
+        let below = self.pools.range(..address).next_back();
+        let end = address.0.saturating_add(size.0);
+        let distance = |other: &Address| {
+            if *other < address {
+                address.0 - other.0
+            } else {
+                other.0.saturating_sub(end)
+            }
+        };
+        let nearest = [above, below].into_iter().flatten();
+        nearest
+            .min_by_key(|(at, _)| distance(at))
+            .map_or(PoolKind::Large, |(_, pool)| *pool)
     }
 
     fn run_at(&self, address: Address) -> Option<(Address, Run)> {

@@ -75,26 +75,40 @@ impl Recording {
         self.format.place(self.entries[entry].position)
     }
 
-    /// The most that was reserved at a time.
-    pub fn most_reserved(&self) -> Bytes {
+    /// What the limit was at least: so much was reserved, with the segment that was asked for, where the
+    /// allocator was allowed to grow.
+    pub(super) fn least_limit(&self, settings: &Settings) -> Bytes {
+        let expandable = self
+            .initial
+            .segments
+            .iter()
+            .any(|segment| segment.is_expandable);
         let mut reserved = self.initial.reserved().0;
-        let mut most = reserved;
+        // In expandable segments, more can be mapped than the limit is compared with.
+        let mut least = if expandable { 0 } else { reserved };
+        let mut before_growth = None;
         for entry in &self.entries {
             match entry.event {
                 Event::SegmentAlloc { size, .. } | Event::SegmentMap { size, .. } => {
+                    before_growth.get_or_insert(reserved);
                     reserved = reserved.saturating_add(size.0);
-                    most = most.max(reserved);
                 }
                 Event::SegmentFree { size, .. } | Event::SegmentUnmap { size, .. } => {
+                    before_growth = None;
                     reserved = reserved.saturating_sub(size.0);
                 }
-                Event::Alloc { .. }
-                | Event::FreeRequested { .. }
-                | Event::FreeCompleted { .. }
-                | Event::OutOfMemory { .. } => {}
+                Event::Alloc { requested, .. } => {
+                    if let Some(before) = before_growth.take() {
+                        let rounded = settings.round_size(requested);
+                        let segment = settings.segment_size(rounded);
+                        least = least.max(before.saturating_add(segment.0));
+                    }
+                }
+                Event::OutOfMemory { .. } => before_growth = None,
+                Event::FreeRequested { .. } | Event::FreeCompleted { .. } => {}
             }
         }
-        Bytes(most)
+        Bytes(least)
     }
 
     /// Whether the last thing that anybody asked for was refused: the program ended there, and what it

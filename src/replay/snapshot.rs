@@ -12,12 +12,15 @@ use crate::units::Bytes;
 type Members = [(ValueId, ValueId)];
 
 /// Reads the device with the longest trace, and rebuilds what was there when its recording started.
-pub(super) fn read(pickle: &Pickle<'_>) -> Result<Recording, RecordingError> {
+pub(super) fn read(pickle: &Pickle<'_>, most: usize) -> Result<Recording, RecordingError> {
     let reader = Reader { pickle };
     let root = reader.map(pickle.root(), || "the snapshot".to_owned())?;
     let traces = reader.member(root, "device_traces", String::new)?;
     let traces = reader.list(traces, || "device_traces".to_owned())?;
     let (device, entries, others) = longest(&reader, traces)?;
+    if entries.len() > most {
+        return Err(RecordingError::TooLong { most });
+    }
     let entries = reader.entries(device, entries)?;
     let segments = reader.member(root, "segments", String::new)?;
     let last = reader.layout(segments, device)?;

@@ -25,7 +25,7 @@ pub(super) const ACTIONS: &str = "alloc, free_requested, free_completed, segment
      segment_unmap, oom or snapshot";
 
 /// Reads a trace. What it says may still contradict itself.
-pub(super) fn read(bytes: &[u8]) -> Result<Recording, RecordingError> {
+pub(super) fn read(bytes: &[u8], most: usize) -> Result<Recording, RecordingError> {
     let mut lines = bytes.split(|byte| *byte == b'\n').zip(1_u32..);
     let header = header(lines.next().map_or(&[][..], |(line, _)| line))?;
     let mut entries = Vec::new();
@@ -33,6 +33,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Recording, RecordingError> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.is_empty() || line.starts_with(b"#") {
             continue;
+        }
+        if entries.len() == most {
+            return Err(RecordingError::TooLong { most });
         }
         entries.extend(
             entry(line, number)
