@@ -62,10 +62,10 @@ The request is a JSON document, the same that `POST /v1/fits` takes. A small one
 
   batchfit fit request.json
   batchfit fit request.json --device sim:rtx4090 --memory-limit 12GiB --json
-  echo '{\"model\": {\"preset\": \"gpt2\"}, \"device\": \"sim:h200\"}' | batchfit fit -
+  echo '{\"model\": {\"preset\": \"resnet18\"}, \"device\": \"sim:h200\"}' | batchfit fit -
 
 model          {\"preset\": NAME}, see `batchfit presets`; {\"layers\": [...], \"input\": {\"shape\": [...]}};
-               {\"exported\": GRAPH} or --model FILE with what torch.export saved; {\"hf\": CONFIG}
+               {\"exported\": GRAPH} or --model FILE with what torch.export saved
 training       precision: fp32, amp_fp16, amp_bf16, bf16, fp16; optimizer: sgd, sgd_momentum, adam,
                adamw; checkpointing: none, per_block. A list of them compares all combinations.
 device         auto (the first GPU), cuda:N, or sim:NAME, see `batchfit devices`

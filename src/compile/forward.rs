@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::checkpoint::{Frame, regions};
 use super::eager::{Eager, Stop};
+use super::ops::Direction;
 use super::tensor::Tensor;
 use crate::graph::{Graph, ModuleId, Node, Op, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
@@ -153,7 +154,15 @@ impl Forward {
         let one = match &node.op {
             Op::Linear => eager.linear(&the(0), &the(1), operand(2).as_ref())?,
             Op::Addmm => eager.addmm(&the(0), &the(1), &the(2))?,
-            Op::Conv2d(window) => eager.conv2d(window, &the(0), &the(1), operand(2).as_ref())?,
+            Op::Conv2d(window) => {
+                let (plain, bias) = (Direction::Plain, operand(2));
+                eager.convolution(window, plain, [&the(0), &the(1)], bias.as_ref())?
+            }
+            Op::ConvTranspose2d(window) => {
+                let (transposed, bias) = (Direction::Transposed, operand(2));
+                eager.convolution(window, transposed, [&the(0), &the(1)], bias.as_ref())?
+            }
+            Op::Matmul => eager.matmul(&the(0), &the(1))?,
             Op::BatchNorm {
                 training,
                 momentum,
@@ -191,6 +200,9 @@ impl Forward {
             Op::Unsqueeze(dim) => eager.unsqueeze(&the(0), *dim),
             Op::Expand(shape) => eager.expand(&the(0), shape),
             Op::Slice { dim, start, end } => eager.slice(&the(0), *dim, *start, *end),
+            Op::Select { dim, index } => eager.select(&the(0), *dim, *index),
+            Op::Gather { dim } => eager.gather(&the(0), &the(1), *dim)?,
+            Op::Mean { dims, keep } => eager.mean(&the(0), dims, *keep),
             Op::Split { size, dim } => return Ok(eager.split(&the(0), *size, *dim)),
             Op::Cat { dim } => {
                 let parts: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();

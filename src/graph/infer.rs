@@ -45,6 +45,8 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
     match op {
         Op::Linear => linear(x, operands[1]),
         Op::Conv2d(window) => convolve(window, x, operands[1]),
+        Op::ConvTranspose2d(window) => convolve_transposed(window, x, operands[1]),
+        Op::Matmul => matrices(x, operands[1]),
         Op::BatchNorm { .. } => batch_norm(operands),
         Op::LayerNorm { dims, .. } => layer_norm(operands, *dims),
         Op::MaxPool2d(window) => pool(window, x),
@@ -83,6 +85,9 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         Op::Expand(to) if broadcast(x, to)? == *to => Ok(to.clone()),
         Op::Expand(to) => Err(format!("{x:?} does not expand to {to:?}")),
         Op::Slice { dim, start, end } => slice(x, *dim, *start, *end),
+        Op::Select { dim, index } => select(x, *dim, *index),
+        Op::Gather { dim } => gather(x, operands[1], *dim),
+        Op::Mean { dims, keep } => mean(x, dims, *keep),
         Op::Cat { dim } => join(operands, *dim),
         Op::PadLast { before, after } => {
             let (last, lead) = x.split_last().ok_or("the input is a scalar")?;
@@ -177,6 +182,57 @@ fn slice(x: &[Extent], dim: usize, start: u64, end: Extent) -> Result<Vec<Extent
     Ok(result)
 }
 
+fn select(x: &[Extent], dim: usize, index: u64) -> Result<Vec<Extent>, Mismatch> {
+    let mut result = x.to_vec();
+    match x.get(dim).map(|length| length.as_fixed()) {
+        Some(Some(length)) if index >= length => {
+            Err(format!("no element {index} in dimension {dim} of {x:?}"))
+        }
+        Some(_) => {
+            result.remove(dim);
+            Ok(result)
+        }
+        None => Err(format!("no dimension {dim} in {x:?}")),
+    }
+}
+
+fn gather(x: &[Extent], index: &[Extent], dim: usize) -> Result<Vec<Extent>, Mismatch> {
+    if dim >= x.len() || index.len() != x.len() {
+        return Err(format!(
+            "indices {index:?} do not fit {x:?} along dimension {dim}"
+        ));
+    }
+    Ok(index.to_vec())
+}
+
+fn mean(x: &[Extent], dims: &[usize], keep: bool) -> Result<Vec<Extent>, Mismatch> {
+    if let Some(dim) = dims.iter().find(|dim| **dim >= x.len()) {
+        return Err(format!("no dimension {dim} in {x:?}"));
+    }
+    let lengths = x.iter().enumerate();
+    Ok(if keep {
+        lengths
+            .map(|(i, n)| if dims.contains(&i) { Extent::ONE } else { *n })
+            .collect()
+    } else {
+        lengths
+            .filter(|(i, _)| !dims.contains(i))
+            .map(|(_, n)| *n)
+            .collect()
+    })
+}
+
+fn matrices(left: &[Extent], right: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
+    let rank = left.len();
+    if rank < 2 || right.len() != rank || left[..rank - 2] != right[..rank - 2] {
+        return Err(format!(
+            "{left:?} and {right:?} are not equally many matrices"
+        ));
+    }
+    let last = product(&left[rank - 2..], &right[rank - 2..])?;
+    Ok(left[..rank - 2].iter().copied().chain(last).collect())
+}
+
 fn split(x: &[Extent], size: u64, dim: usize) -> Result<Vec<Vec<Extent>>, Mismatch> {
     let length = x.get(dim).and_then(|length| length.as_fixed());
     let Some(length) = length.filter(|_| size > 0) else {
@@ -241,10 +297,15 @@ fn cross_entropy(x: &[Extent], target: &[Extent]) -> Result<Vec<Extent>, Mismatc
 /// Fewest and most operands.
 fn arity(op: &Op) -> (usize, usize) {
     match op {
-        Op::Linear | Op::Conv2d(_) => (2, 3),
+        Op::Linear | Op::Conv2d(_) | Op::ConvTranspose2d(_) => (2, 3),
         Op::Addmm | Op::LayerNorm { .. } | Op::Attention { .. } => (3, 3),
         Op::BatchNorm { .. } => (5, 5),
-        Op::Add(_) | Op::Mul | Op::Embedding | Op::CrossEntropy => (2, 2),
+        Op::Add(_)
+        | Op::Mul
+        | Op::Matmul
+        | Op::Gather { .. }
+        | Op::Embedding
+        | Op::CrossEntropy => (2, 2),
         Op::Cat { .. } => (1, usize::MAX),
         Op::Arange(_) => (0, 0),
         Op::Unary { .. }
@@ -259,6 +320,8 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::Unsqueeze(_)
         | Op::Expand(_)
         | Op::Slice { .. }
+        | Op::Select { .. }
+        | Op::Mean { .. }
         | Op::Split { .. }
         | Op::Contiguous
         | Op::Alias
@@ -309,6 +372,39 @@ fn convolve(window: &Window, x: &[Extent], w: &[Extent]) -> Result<Vec<Extent>, 
         slide(window, 0, *height)?,
         slide(window, 1, *width)?,
     ])
+}
+
+fn convolve_transposed(
+    window: &Window,
+    x: &[Extent],
+    w: &[Extent],
+) -> Result<Vec<Extent>, Mismatch> {
+    let ([n, channels, height, width], [into, per_group, kh, kw]) = (x, w) else {
+        return Err(format!(
+            "input {x:?} and weight {w:?} must have four dimensions"
+        ));
+    };
+    if channels != into {
+        return Err(format!(
+            "the input has {channels} channels, the weight takes {into}"
+        ));
+    }
+    if [kh.as_fixed(), kw.as_fixed()] != window.kernel.map(Some) {
+        return Err(format!(
+            "the weight is {kh} x {kw}, the kernel {:?}",
+            window.kernel
+        ));
+    }
+    let side = |axis: usize, length: Extent| {
+        let output = length
+            .as_fixed()
+            .and_then(|n| window.transposed_output(axis, n));
+        output
+            .map(Extent::fixed)
+            .ok_or_else(|| format!("nothing is left of a side of {length}"))
+    };
+    let out = *per_group * Extent::fixed(window.groups);
+    Ok(vec![*n, out, side(0, *height)?, side(1, *width)?])
 }
 
 fn pool(window: &Window, x: &[Extent]) -> Result<Vec<Extent>, Mismatch> {

@@ -15,6 +15,10 @@ pub enum Op {
     Addmm,
     /// `conv2d(input, weight[, bias])`.
     Conv2d(Window),
+    /// `conv_transpose2d(input, weight[, bias])`; `weight` is `[in, out / groups, height, width]`.
+    ConvTranspose2d(Window),
+    /// `matmul(a, b)` of matrices, or of equally many of them.
+    Matmul,
     /// `batch_norm(input, weight, bias, running_mean, running_var)`.
     BatchNorm {
         /// Whether batch statistics are used and running ones updated.
@@ -80,6 +84,25 @@ pub enum Op {
         start: u64,
         /// Past the last index; already clamped to the length.
         end: Extent,
+    },
+    /// `select(dim, index)`: one slice, without its dimension.
+    Select {
+        /// Which dimension.
+        dim: usize,
+        /// Which element of it.
+        index: u64,
+    },
+    /// `gather(input, index)` along a dimension.
+    Gather {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `mean(dims)`.
+    Mean {
+        /// Which dimensions, ascending.
+        dims: Vec<usize>,
+        /// Whether they stay, with a length of one.
+        keep: bool,
     },
     /// `split(size, dim)`: several results.
     Split {
@@ -147,6 +170,12 @@ pub enum Unary {
     Sigmoid,
     /// `clamp(x, 0, 6)`.
     Relu6,
+    /// `1 / sqrt(x)`.
+    Rsqrt,
+    /// Cosine.
+    Cos,
+    /// Sine.
+    Sin,
 }
 
 /// The window of a convolution or pooling: `[height, width]` each.
@@ -198,6 +227,15 @@ impl Window {
             rounded
         })
     }
+
+    /// The output length of the transposed convolution along one axis, without extra output padding.
+    pub fn transposed_output(&self, axis: usize, input: u64) -> Option<u64> {
+        let span = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)? + 1;
+        let stretched = input.checked_sub(1)?.checked_mul(self.stride[axis])? + span;
+        stretched
+            .checked_sub(2 * self.padding[axis])
+            .filter(|length| *length > 0)
+    }
 }
 
 impl Op {
@@ -207,6 +245,8 @@ impl Op {
             Op::Linear => "linear",
             Op::Addmm => "addmm",
             Op::Conv2d(_) => "conv2d",
+            Op::ConvTranspose2d(_) => "conv_transpose2d",
+            Op::Matmul => "matmul",
             Op::BatchNorm { .. } => "batch_norm",
             Op::LayerNorm { .. } => "layer_norm",
             Op::Unary { function, in_place } => match (function, in_place) {
@@ -218,6 +258,9 @@ impl Op {
                 (Unary::Sigmoid, _) => "sigmoid",
                 (Unary::Relu6, Placement::New) => "hardtanh",
                 (Unary::Relu6, Placement::InPlace) => "hardtanh_",
+                (Unary::Rsqrt, _) => "rsqrt",
+                (Unary::Cos, _) => "cos",
+                (Unary::Sin, _) => "sin",
             },
             Op::Add(Placement::New) | Op::AddScalar(_, Placement::New) => "add",
             Op::Add(Placement::InPlace) | Op::AddScalar(_, Placement::InPlace) => "add_",
@@ -232,6 +275,9 @@ impl Op {
             Op::Unsqueeze(_) => "unsqueeze",
             Op::Expand(_) => "expand",
             Op::Slice { .. } => "slice",
+            Op::Select { .. } => "select",
+            Op::Gather { .. } => "gather",
+            Op::Mean { .. } => "mean",
             Op::Split { .. } => "split",
             Op::Cat { .. } => "cat",
             Op::Contiguous => "contiguous",

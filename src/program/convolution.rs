@@ -40,6 +40,8 @@ pub struct ConvolutionShape {
     pub input: [u64; 2],
     /// Kernel, stride, padding, dilation and groups.
     pub window: Window,
+    /// Whether this is a transposed convolution.
+    pub transposed: bool,
 }
 
 impl ConvolutionShape {
@@ -57,7 +59,7 @@ impl ConvolutionShape {
             stride: self.window.stride,
             padding: self.window.padding,
             dilation: self.window.dilation,
-            transposed: false,
+            transposed: self.transposed,
         }
     }
 }

@@ -104,7 +104,7 @@ pub enum Kernel {
         /// Factor, for a mean.
         scale: f64,
     },
-    /// `a[m,k], b[k,n] (, bias[n]) -> out[m,n]`. Operands may be transposed views.
+    /// `a[..,m,k], b[..,k,n] (, bias[n]) -> out[..,m,n]`. Operands may be transposed views.
     MatMul,
     /// `input, weight -> output`, `grad, weight -> grad_input` or `grad, input -> grad_weight`, by pass.
     Convolution(ConvolutionShape),
@@ -146,6 +146,16 @@ pub enum Kernel {
     DropoutGrad {
         /// Share of elements dropped.
         p: f64,
+    },
+    /// `x, indices -> y` along a dimension.
+    Gather {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `grad, indices -> grad_x`, zero elsewhere.
+    GatherGrad {
+        /// Which dimension.
+        dim: usize,
     },
     /// `weight, indices -> y`.
     Embedding,

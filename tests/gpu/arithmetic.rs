@@ -2,8 +2,8 @@
 
 use batchfit::graph::Unary;
 
-/// All of them.
-pub const UNARY: [Unary; 7] = [
+/// Those defined for all numbers: `rsqrt` is not.
+pub const UNARY: [Unary; 9] = [
     Unary::Relu,
     Unary::Gelu,
     Unary::GeluTanh,
@@ -11,6 +11,8 @@ pub const UNARY: [Unary; 7] = [
     Unary::Silu,
     Unary::Sigmoid,
     Unary::Relu6,
+    Unary::Cos,
+    Unary::Sin,
 ];
 
 pub fn unary(function: Unary, x: f64) -> f64 {
@@ -25,6 +27,9 @@ pub fn unary(function: Unary, x: f64) -> f64 {
         Unary::Silu => x / (1.0 + (-x).exp()),
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Unary::Relu6 => x.clamp(0.0, 6.0),
+        Unary::Rsqrt => x.sqrt().recip(),
+        Unary::Cos => x.cos(),
+        Unary::Sin => x.sin(),
     }
 }
 
@@ -43,7 +48,7 @@ pub fn unary_slope(function: Unary, x: f64) -> f64 {
 /// What a gradient kernel is given beside the gradient.
 pub fn saved(function: Unary, x: f64) -> f64 {
     match function {
-        Unary::Relu | Unary::Tanh | Unary::Sigmoid => unary(function, x),
+        Unary::Relu | Unary::Tanh | Unary::Sigmoid | Unary::Rsqrt => unary(function, x),
         _ => x,
     }
 }

@@ -112,6 +112,7 @@ fn all_plans_agree_with_the_definition() {
                 out_channels,
                 input: [12, 14],
                 window,
+                transposed: false,
             };
             let out = [window.output(0, 12).unwrap(), window.output(1, 14).unwrap()];
             let x_shape = [BATCH, in_channels, 12, 14];

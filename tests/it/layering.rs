@@ -9,11 +9,6 @@ const LAYERS: &[&str] = &[
     "search", "worker", "store", "jobs", "report", "http", "cli",
 ];
 
-/// Upward edges that are there. Not to grow.
-///
-/// The rules for scratch memory need `device::Capability`, the numbers of a card.
-const KNOWN: &[(&str, &str)] = &[("compile", "device")];
-
 fn rank(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == module)
 }
@@ -36,9 +31,6 @@ fn modules_use_only_lower_layers() {
                 .split(|c: char| !c.is_alphanumeric() && c != '_')
                 .next()
                 .unwrap();
-            if KNOWN.contains(&(LAYERS[own], used)) {
-                continue;
-            }
             if rank(used).is_some_and(|other| other > own) {
                 upward.push(format!("{} uses {used}", inside.display()));
             }

@@ -6,16 +6,26 @@ use super::super::tensor::Tensor;
 use crate::graph::{Extent, Window};
 use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
 
+/// Which way a convolution goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Direction {
+    /// `conv2d`.
+    Plain,
+    /// `conv_transpose2d`.
+    Transposed,
+}
+
 impl Eager {
-    /// `conv2d(x, weight[, bias])`. Autocast casts bias, weight, input: last argument first.
+    /// `conv2d(x, weight[, bias])` or `conv_transpose2d`. Autocast casts bias, weight, input: last
+    /// argument first.
     ///
     /// The backward pass makes the gradient contiguous first, if it is not; that copy lives until the
     /// weight's gradient is done. Then input, weight, bias, each with its own workspace.
-    pub(in super::super) fn conv2d(
+    pub(in super::super) fn convolution(
         &mut self,
         window: &Window,
-        x: &Tensor,
-        weight: &Tensor,
+        direction: Direction,
+        [x, weight]: [&Tensor; 2],
         bias: Option<&Tensor>,
     ) -> Result<Tensor, Stop> {
         let bias = bias.map(|bias| self.low(bias));
@@ -29,19 +39,28 @@ impl Eager {
                 .as_fixed()
                 .expect("graphs with batched planes are refused")
         };
+        let transposed = direction == Direction::Transposed;
+        let out_channels = match direction {
+            Direction::Plain => weight.shape[0],
+            Direction::Transposed => weight.shape[1] * Extent::fixed(window.groups),
+        };
         let shape = ConvolutionShape {
             pass: ConvolutionPass::Forward,
             dtype: x.dtype,
             in_channels: fixed(x.shape[1]),
-            out_channels: fixed(weight.shape[0]),
+            out_channels: fixed(out_channels),
             input: [fixed(x.shape[2]), fixed(x.shape[3])],
             window: *window,
+            transposed,
         };
         let side = |axis: usize| {
-            let output = window.output(axis, shape.input[axis]);
+            let output = match direction {
+                Direction::Plain => window.output(axis, shape.input[axis]),
+                Direction::Transposed => window.transposed_output(axis, shape.input[axis]),
+            };
             Extent::fixed(output.expect("checked when the graph was built"))
         };
-        let y = self.empty(&[x.shape[0], weight.shape[0], side(0), side(1)], x.dtype);
+        let y = self.empty(&[x.shape[0], out_channels, side(0), side(1)], x.dtype);
         self.convolve(shape, [&x, &weight], &y);
         if let Some(bias) = &bias {
             let strides = vec![Extent::ZERO, Extent::ONE, Extent::ZERO, Extent::ZERO];

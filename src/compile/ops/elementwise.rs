@@ -9,8 +9,10 @@ use crate::program::{Binary, Kernel};
 /// Whether the derivative is a formula of the result (relu, tanh, sigmoid) or of the operand.
 fn saves_result(function: Unary) -> bool {
     match function {
-        Unary::Relu | Unary::Tanh | Unary::Sigmoid => true,
-        Unary::Gelu | Unary::GeluTanh | Unary::Silu | Unary::Relu6 => false,
+        Unary::Relu | Unary::Tanh | Unary::Sigmoid | Unary::Rsqrt => true,
+        Unary::Gelu | Unary::GeluTanh | Unary::Silu | Unary::Relu6 | Unary::Cos | Unary::Sin => {
+            false
+        }
     }
 }
 
@@ -54,9 +56,16 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let grad_x = eager.empty_like(gradient, gradient.dtype);
+            // rsqrt's is `-0.5 * grad * result ** 3`: two temporaries before the result.
+            let temporaries = if function == Unary::Rsqrt { 2 } else { 0 };
+            let like = |eager: &mut Eager| eager.empty_like(gradient, gradient.dtype);
+            let mut temporaries: Vec<TensorBody> = (0..temporaries).map(|_| like(eager)).collect();
+            let grad_x = like(eager);
             let inputs = [&**gradient, saved.get("saved")];
             eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
+            while let Some(temporary) = temporaries.pop() {
+                drop(temporary);
+            }
             vec![Some(Tensor::new(grad_x))]
         });
         Ok(y)

@@ -12,3 +12,5 @@ mod normalization;
 mod pooling;
 mod reduction;
 mod shape;
+
+pub(super) use convolution::Direction;

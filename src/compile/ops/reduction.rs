@@ -1,8 +1,10 @@
 //! Sums over dimensions, and the scratch memory that large ones take.
 
+use super::super::autograd::Draft;
 use super::super::eager::Eager;
 use super::super::tensor::Tensor;
-use crate::graph::{Extent, numel};
+use super::elementwise::expanded;
+use crate::graph::{Extent, contiguous_strides, numel};
 use crate::program::Capability;
 use crate::program::Kernel;
 
@@ -70,6 +72,49 @@ impl Eager {
             tensor.numel(),
         );
         output
+    }
+
+    /// `mean(dims)`: its gradient is as large as its operand.
+    pub(in super::super) fn mean(&mut self, x: &Tensor, dims: &[usize], keep: bool) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let reduced = |i: usize| dims.contains(&i);
+        let length = |(i, length): (usize, &Extent)| if reduced(i) { Extent::ONE } else { *length };
+        let kept: Vec<Extent> = x.shape.iter().enumerate().map(length).collect();
+        let y = self.empty(&kept, x.dtype);
+        let outputs = numel(&kept);
+        let share = x
+            .numel()
+            .checked_div(outputs)
+            .map_or(1, |inputs| inputs.at(1));
+        let along = if reduced(x.shape.len() - 1) {
+            Along::Row
+        } else {
+            Along::Column
+        };
+        self.reduce(x, &y, along, 1.0 / share as f64, outputs, x.numel());
+        let squeezed = |list: &[Extent]| -> Vec<Extent> {
+            let all = list.iter().enumerate();
+            all.filter(|(i, _)| keep || !reduced(*i))
+                .map(|(_, length)| *length)
+                .collect()
+        };
+        let y = y.alias(squeezed(&kept), squeezed(&y.strides));
+        let whole = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            let inner = gradient.alias(kept.clone(), contiguous_strides(&kept));
+            let everywhere = expanded(&inner, &whole);
+            eager.launch(
+                Kernel::Scale(1.0 / share as f64),
+                &[&everywhere],
+                &[&grad_x],
+            );
+            vec![Some(Tensor::new(grad_x))]
+        });
+        y
     }
 
     fn reduce(

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::super::autograd::Draft;
-use super::super::eager::Eager;
+use super::super::eager::{Eager, Stop};
 use super::super::tensor::{Tensor, TensorBody, view_strides};
 use super::elementwise::expanded;
 use crate::graph::{DType, Extent, contiguous_strides};
@@ -121,6 +121,49 @@ impl Eager {
             vec![Some(Rc::new(grad_x))]
         });
         y
+    }
+
+    /// `select(dim, index)`: the gradient is full size, zero outside the slice.
+    pub(in super::super) fn select(&mut self, x: &Tensor, dim: usize, index: u64) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let whole = x.shape.clone();
+        let y = element(x, dim, index);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let inside = element(&grad_x, dim, index);
+            eager.launch(Kernel::Copy, &[gradient], &[&inside]);
+            drop(inside);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
+    /// `gather(x, indices)` along a dimension.
+    pub(in super::super) fn gather(
+        &mut self,
+        x: &Tensor,
+        indices: &Tensor,
+        dim: usize,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "index", indices)?;
+        draft.save(self, "self", x)?;
+        let y = self.empty(&indices.shape, x.dtype);
+        self.launch(Kernel::Gather { dim }, &[x, indices], &[&y]);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
+            let inputs = [&**gradient, saved.get("index")];
+            eager.launch(Kernel::GatherGrad { dim }, &inputs, &[&grad_x]);
+            vec![Some(Rc::new(grad_x))]
+        });
+        Ok(y)
     }
 
     /// `split(size, dim)`: the gradient joins those of the parts, with zeros for unused ones.
@@ -278,5 +321,15 @@ fn part(tensor: &TensorBody, dim: usize, start: Extent, length: Extent) -> Tenso
     shape[dim] = length;
     let mut view = tensor.alias(shape, tensor.strides.clone());
     view.offset = tensor.offset + start * tensor.strides[dim];
+    view
+}
+
+/// One element along a dimension, without the dimension.
+fn element(tensor: &TensorBody, dim: usize, index: u64) -> TensorBody {
+    let (mut shape, mut strides) = (tensor.shape.clone(), tensor.strides.clone());
+    shape.remove(dim);
+    let stride = strides.remove(dim);
+    let mut view = tensor.alias(shape, strides);
+    view.offset = tensor.offset + Extent::fixed(index) * stride;
     view
 }

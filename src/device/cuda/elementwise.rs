@@ -57,6 +57,9 @@ fn unary_number(function: Unary) -> i32 {
         Unary::Silu => 4,
         Unary::Sigmoid => 5,
         Unary::Relu6 => 6,
+        Unary::Rsqrt => 7,
+        Unary::Cos => 8,
+        Unary::Sin => 9,
     }
 }
 

@@ -138,6 +138,27 @@ impl<'a> Arguments<'a> {
             .ok_or_else(|| format!("its argument {name:?} is {dim}, of {rank} dimensions"))
     }
 
+    /// Dimensions of a tensor, each counted from the front.
+    pub(super) fn dims(&self, name: &str, rank: usize) -> Result<Vec<usize>, String> {
+        let Arg::Ints(values) = self.required(name)? else {
+            return Err(format!("its argument {name:?} is not a list of dimensions"));
+        };
+        let signed = i64::try_from(rank).unwrap_or(i64::MAX);
+        let from_front = |dim: &i64| {
+            let front = if *dim < 0 {
+                dim.saturating_add(signed)
+            } else {
+                *dim
+            };
+            usize::try_from(front).ok().filter(|dim| *dim < rank)
+        };
+        values
+            .iter()
+            .map(from_front)
+            .collect::<Option<_>>()
+            .ok_or_else(|| format!("its argument {name:?} is {values:?}, of {rank} dimensions"))
+    }
+
     /// A small number that is not negative, with a default.
     pub(super) fn count(&self, name: &str, default: Option<i64>) -> Result<u64, String> {
         count(self.int(name, default)?)

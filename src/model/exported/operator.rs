@@ -19,18 +19,24 @@ pub(super) const SUPPORTED: &[&str] = &[
     "aten.cat.default",
     "aten.contiguous.default",
     "aten.conv2d.default",
+    "aten.conv_transpose2d.input",
+    "aten.cos.default",
     "aten.cross_entropy_loss.default",
     "aten.dropout.default",
     "aten.embedding.default",
     "aten.expand.default",
     "aten.flatten.using_ints",
+    "aten.gather.default",
     "aten.gelu.default",
     "aten.hardtanh.default",
     "aten.hardtanh_.default",
     "aten.layer_norm.default",
     "aten.linear.default",
+    "aten.matmul.default",
     "aten.max_pool2d.default",
+    "aten.mean.dim",
     "aten.mul.Tensor",
+    "aten.neg.default",
     "aten.pad.default",
     "aten.pow.Tensor_Scalar",
     "aten.relu.default",
@@ -38,9 +44,12 @@ pub(super) const SUPPORTED: &[&str] = &[
     "aten.relu6_.default",
     "aten.relu_.default",
     "aten.reshape.default",
+    "aten.rsqrt.default",
     "aten.scaled_dot_product_attention.default",
+    "aten.select.int",
     "aten.sigmoid.default",
     "aten.silu.default",
+    "aten.sin.default",
     "aten.slice.Tensor",
     "aten.split.Tensor",
     "aten.tanh.default",
@@ -100,6 +109,15 @@ fn weighted(
                 operands,
             )
         }
+        "aten.conv_transpose2d.input" => {
+            if args.pair("output_padding", Some([0, 0]))? != [0, 0] {
+                return Err("it pads its output, which is not supported".into());
+            }
+            let operands = with_bias(args, &["input", "weight"])?;
+            let window = convolution(args, &shape(operands[1]))?;
+            (Op::ConvTranspose2d(window), operands)
+        }
+        "aten.matmul.default" => (Op::Matmul, all(args, &["self", "other"])?),
         "aten.batch_norm.default" => {
             let op = Op::BatchNorm {
                 training: args.flag("training", false)?,
@@ -163,6 +181,10 @@ fn elementwise(target: &str, args: &Arguments<'_>) -> Result<Option<Lowered>, St
         "aten.tanh.default" => unary(Unary::Tanh, Placement::New)?,
         "aten.silu.default" => unary(Unary::Silu, Placement::New)?,
         "aten.sigmoid.default" => unary(Unary::Sigmoid, Placement::New)?,
+        "aten.rsqrt.default" => unary(Unary::Rsqrt, Placement::New)?,
+        "aten.cos.default" => unary(Unary::Cos, Placement::New)?,
+        "aten.sin.default" => unary(Unary::Sin, Placement::New)?,
+        "aten.neg.default" => (Op::MulScalar(-1.0), vec![args.tensor("self")?]),
         "aten.gelu.default" => match args.text("approximate", "none")? {
             "none" => unary(Unary::Gelu, Placement::New)?,
             "tanh" => unary(Unary::GeluTanh, Placement::New)?,
@@ -267,6 +289,13 @@ fn layout(
         "aten.unsqueeze.default" => Op::Unsqueeze(args.dim("dim", None, from.len() + 1)?),
         "aten.expand.default" => Op::Expand(expand(&from, &args.lengths("size")?)?),
         "aten.slice.Tensor" => slice(args, &from)?,
+        "aten.select.int" => select(args, &from)?,
+        "aten.gather.default" => {
+            let dim = args.dim("dim", None, from.len())?;
+            let operands = vec![input, args.tensor("index")?];
+            return Ok(Some((Op::Gather { dim }, operands)));
+        }
+        "aten.mean.dim" => mean(args, from.len())?,
         "aten.split.Tensor" => Op::Split {
             size: args.count("split_size", None)?,
             dim: args.dim("dim", Some(0), from.len())?,
@@ -407,4 +436,31 @@ fn slice(args: &Arguments<'_>, from: &[Extent]) -> Result<Op, String> {
         Some(Length::Batched(at)) => return Err(format!("it ends at {at}, of {length}")),
     };
     Ok(Op::Slice { dim, start, end })
+}
+
+fn select(args: &Arguments<'_>, from: &[Extent]) -> Result<Op, String> {
+    let dim = args.dim("dim", None, from.len())?;
+    let index = match args.length("index")? {
+        Some(Length::Number(index)) => index,
+        Some(Length::Batched(index)) => return Err(format!("it selects {index}")),
+        None => return Err("it has no argument \"index\"".into()),
+    };
+    let length = from[dim].as_fixed();
+    let index = match (u64::try_from(index), length) {
+        (Ok(index), _) => Some(index),
+        // As in Python: negative counts from the end.
+        (Err(_), Some(length)) => length.checked_sub(index.unsigned_abs()),
+        (Err(_), None) => None,
+    };
+    let index = index.ok_or_else(|| format!("it selects outside of {from:?}"))?;
+    Ok(Op::Select { dim, index })
+}
+
+fn mean(args: &Arguments<'_>, rank: usize) -> Result<Op, String> {
+    let mut dims = args.dims("dim", rank)?;
+    dims.sort_unstable();
+    Ok(Op::Mean {
+        dims,
+        keep: args.flag("keepdim", false)?,
+    })
 }

@@ -95,6 +95,29 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 6, 8, 8], &[9, 2, 3, 3]],
         ),
         (
+            Op::ConvTranspose2d(Window {
+                stride: [2, 2],
+                ..Window::of([2, 2])
+            }),
+            vec![&[2, 4, 5, 5], &[4, 3, 2, 2], &[3]],
+        ),
+        (Op::Matmul, vec![&[2, 3, 4], &[2, 4, 5]]),
+        (Op::Select { dim: 1, index: 2 }, vec![&[3, 4]]),
+        (
+            Op::Mean {
+                dims: vec![1],
+                keep: true,
+            },
+            vec![&[3, 4]],
+        ),
+        (
+            Op::Mean {
+                dims: vec![0, 2],
+                keep: false,
+            },
+            vec![&[3, 4, 5]],
+        ),
+        (
             Op::BatchNorm {
                 training: true,
                 momentum: 0.1,
@@ -188,6 +211,9 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         Unary::Silu,
         Unary::Sigmoid,
         Unary::Relu6,
+        Unary::Rsqrt,
+        Unary::Cos,
+        Unary::Sin,
     ] {
         cases.push((unary(function, Placement::New), vec![&[3, 4]]));
         cases.push((unary(function, Placement::InPlace), vec![&[3, 4]]));

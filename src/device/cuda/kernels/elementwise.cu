@@ -18,6 +18,9 @@ enum Function {
     SILU = 14,
     SIGMOID = 15,
     RELU6 = 16,
+    RSQRT = 17,
+    COS = 18,
+    SIN = 19,
     RELU_GRAD = 20,
     GELU_GRAD = 21,
     GELU_TANH_GRAD = 22,
@@ -25,6 +28,9 @@ enum Function {
     SILU_GRAD = 24,
     SIGMOID_GRAD = 25,
     RELU6_GRAD = 26,
+    RSQRT_GRAD = 27,
+    COS_GRAD = 28,
+    SIN_GRAD = 29,
 };
 
 struct Operand {
@@ -110,6 +116,9 @@ __device__ __forceinline__ void apply(int function, float number, i64 first, con
     case SILU: EACH(x * sigmoid(x))
     case SIGMOID: EACH(sigmoid(x))
     case RELU6: EACH(x < 0.0f ? 0.0f : (x > 6.0f ? 6.0f : x))
+    case RSQRT: EACH(rsqrtf(x))
+    case COS: EACH(cosf(x))
+    case SIN: EACH(sinf(x))
     case RELU_GRAD: EACH(y <= 0.0f ? 0.0f : x)
     case GELU_GRAD: EACH(gelu_grad(x, y))
     case GELU_TANH_GRAD: EACH(gelu_tanh_grad(x, y))
@@ -117,6 +126,9 @@ __device__ __forceinline__ void apply(int function, float number, i64 first, con
     case SILU_GRAD: EACH(x * sigmoid(y) * (1.0f + y * (1.0f - sigmoid(y))))
     case SIGMOID_GRAD: EACH(x * (1.0f - y) * y)
     case RELU6_GRAD: EACH(y <= 0.0f || y >= 6.0f ? 0.0f : x)
+    case RSQRT_GRAD: EACH(-0.5f * x * y * y * y)
+    case COS_GRAD: EACH(-x * sinf(y))
+    case SIN_GRAD: EACH(x * cosf(y))
     }
 }
 
