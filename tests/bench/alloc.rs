@@ -160,36 +160,33 @@ fn replays(criterion: &mut Criterion) {
     }
 }
 
-/// What the allocator's own memory grows by for each block that is live, in the worst of many moments.
+/// What the allocator's own memory grows by for each block: live ones, in the worst of many moments, and
+/// when every other one is free and has an entry in the free set too.
 fn memory(_: &mut Criterion) {
-    for (pattern, free_every) in [("all live", usize::MAX), ("every other one freed", 2)] {
-        let mut allocator = CachingAllocator::new(
-            SimulatedMemory::new(Bytes::gib(1 << 10)),
-            Settings::default(),
-            None,
-        );
-        let before = HELD.load(Ordering::Relaxed);
-        let mut blocks = Vec::with_capacity(1 << 20);
-        let own = blocks.capacity() * size_of::<BlockId>();
-        let mut worst = 0.0_f64;
-        for count in 1..=600_000_usize {
-            blocks.push(allocator.malloc(Bytes(2048)).unwrap());
-            if count % free_every == 0 {
-                allocator.free(blocks.swap_remove(blocks.len() - 2));
-            }
-            // The bins of the free set are there from the start.
-            if blocks.len() >= 1000 {
-                let held = HELD.load(Ordering::Relaxed) - before - own;
-                worst = worst.max(held as f64 / blocks.len() as f64);
-            }
+    const BLOCKS: usize = 600_000;
+    let memory = SimulatedMemory::new(Bytes::gib(1 << 10));
+    let before = HELD.load(Ordering::Relaxed);
+    let mut allocator = CachingAllocator::new(memory, Settings::default(), None);
+    let mut blocks = Vec::with_capacity(BLOCKS);
+    let own = blocks.capacity() * size_of::<BlockId>();
+    let held = || (HELD.load(Ordering::Relaxed) - before - own) as f64;
+    let mut worst = 0.0_f64;
+    for count in 1..=BLOCKS {
+        blocks.push(allocator.malloc(Bytes(2048)).unwrap());
+        // The bins of the free set are there from the start.
+        if count >= 1000 {
+            worst = worst.max(held() / count as f64);
         }
-        let held = HELD.load(Ordering::Relaxed) - before - own;
-        println!(
-            "memory per live block, {pattern}: {:.0} bytes at {} blocks, {worst:.0} at worst from 1000 blocks on",
-            held as f64 / blocks.len() as f64,
-            blocks.len(),
-        );
     }
+    let live = held() / BLOCKS as f64;
+    for block in blocks.iter().step_by(2) {
+        allocator.free(*block);
+    }
+    let half = held() / BLOCKS as f64;
+    println!(
+        "memory per block: {live:.0} bytes with {BLOCKS} live, {worst:.0} at worst from 1000 on, \
+         {half:.0} with every other one free"
+    );
 }
 
 /// Counts the bytes that the program holds.
