@@ -29,7 +29,12 @@
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
 //! | [`probe`] | runs a program on a device for three steps and gives the verdict |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
-//! | [`jobs`] | the lifecycle of a fit |
+//! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor |
+//! | [`store`] | SQLite; the only place with SQL |
+//! | [`jobs`] | the lifecycle of a fit: queue, dispatch, the fit itself, its documents |
+//! | [`report`] | answers as text for people |
+//! | [`http`] | the REST service: one file for each resource, errors as problem documents |
+//! | [`cli`] | the commands; the only place that reads flags and the environment |
 pub mod units;
 
 pub mod graph;
@@ -48,4 +53,14 @@ pub mod probe;
 
 pub mod search;
 
+pub mod worker;
+
+pub mod store;
+
 pub mod jobs;
+
+pub mod report;
+
+pub mod http;
+
+pub mod cli;

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `batchfit` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    batchfit::cli::run()
+}

@@ -3,7 +3,7 @@
 //! See Note [Autocast].
 
 use super::autograd::Draft;
-use super::eager::{Eager, Stop};
+use super::eager::Eager;
 use super::tensor::{Tensor, TensorBody, strides_like};
 use crate::graph::DType;
 use crate::program::Kernel;
@@ -36,24 +36,24 @@ impl CastCache {
 
 impl Eager {
     /// The operand as an operation on autocast's low-precision list gets it.
-    pub(super) fn low(&mut self, tensor: &Tensor) -> Result<Tensor, Stop> {
+    pub(super) fn low(&mut self, tensor: &Tensor) -> Tensor {
         match self.autocast {
             Some(dtype) => self.autocast_to(tensor, dtype),
-            None => Ok(Tensor::clone(tensor)),
+            None => Tensor::clone(tensor),
         }
     }
 
     /// The operand as an operation on autocast's float32 list gets it.
-    pub(super) fn high(&mut self, tensor: &Tensor) -> Result<Tensor, Stop> {
+    pub(super) fn high(&mut self, tensor: &Tensor) -> Tensor {
         match self.autocast {
             Some(_) => self.autocast_to(tensor, DType::Float32),
-            None => Ok(Tensor::clone(tensor)),
+            None => Tensor::clone(tensor),
         }
     }
 
-    fn autocast_to(&mut self, tensor: &Tensor, dtype: DType) -> Result<Tensor, Stop> {
+    fn autocast_to(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
         if tensor.dtype == dtype || !tensor.dtype.is_float() || tensor.dtype == DType::Float64 {
-            return Ok(Tensor::clone(tensor));
+            return Tensor::clone(tensor);
         }
         // Only trained parameters are cached, and only their casts to low precision.
         let Some(leaf) = tensor
@@ -64,17 +64,17 @@ impl Eager {
             return self.cast(tensor, dtype);
         };
         if let Some(cast) = self.casts.get(leaf) {
-            return Ok(cast);
+            return cast;
         }
-        let cast = self.cast(tensor, dtype)?;
+        let cast = self.cast(tensor, dtype);
         self.casts.0.push((leaf, Tensor::clone(&cast)));
-        Ok(cast)
+        cast
     }
 
     /// `to(dtype)`: an operation of its own, whose gradient is cast back.
-    pub(super) fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Result<Tensor, Stop> {
+    pub(super) fn cast(&mut self, tensor: &Tensor, dtype: DType) -> Tensor {
         if tensor.dtype == dtype {
-            return Ok(Tensor::clone(tensor));
+            return Tensor::clone(tensor);
         }
         let draft = Draft::new(self, &[Some(tensor)]);
         let output = self.copied(tensor, dtype);
@@ -86,7 +86,7 @@ impl Eager {
                     .map(|gradient| eager.copy_as(gradient, from)),
             ]
         });
-        Ok(output)
+        output
     }
 
     /// A copy of a gradient in another type.

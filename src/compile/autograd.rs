@@ -2,6 +2,7 @@
 //!
 //! See Note [Order of the backward pass].
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
@@ -17,6 +18,9 @@ use crate::program::{Binary, Category, Kernel};
 pub(super) type Backward =
     Box<dyn FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>>>;
 
+/// A backward formula with what it reads.
+type Formula = (Backward, Vec<(&'static str, Slot)>);
+
 /// One recorded operation.
 pub(super) struct Node {
     /// Later operations run first.
@@ -24,8 +28,8 @@ pub(super) struct Node {
     label: Arc<str>,
     outputs: usize,
     /// Where each input's gradient goes, and what it must look like there.
-    edges: std::cell::RefCell<Vec<Edge>>,
-    body: std::cell::RefCell<Option<(Backward, Vec<(&'static str, Slot)>)>>,
+    edges: RefCell<Vec<Edge>>,
+    body: RefCell<Option<Formula>>,
 }
 
 /// An input of a recorded operation.
@@ -73,7 +77,7 @@ impl Draft {
     pub(super) fn new(eager: &Eager, inputs: &[Option<&Tensor>]) -> Draft {
         let needed =
             eager.grad_enabled && inputs.iter().flatten().any(|input| input.requires_grad());
-        let edge = |input: &Option<&Tensor>| match input {
+        let edge = |input: Option<&Tensor>| match input {
             Some(tensor) => Edge {
                 to: tensor.history.clone(),
                 shape: tensor.shape.clone(),
@@ -86,7 +90,7 @@ impl Draft {
             },
         };
         Draft {
-            edges: needed.then(|| inputs.iter().map(edge).collect()),
+            edges: needed.then(|| inputs.iter().copied().map(edge).collect()),
             saved: Vec::new(),
         }
     }
@@ -216,7 +220,7 @@ impl Heap {
             self.0.swap(hole, child);
             hole = child;
         }
-        if length % 2 == 0 && child == (length - 2) / 2 {
+        if length.is_multiple_of(2) && child == (length - 2) / 2 {
             child = 2 * child + 1;
             self.0.swap(hole, child);
             hole = child;

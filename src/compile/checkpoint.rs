@@ -3,7 +3,7 @@
 //! See Note [Checkpointing].
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -162,10 +162,15 @@ fn outermost(graph: &Graph, test: impl Fn(ModuleId) -> bool) -> Vec<ModuleId> {
 /// Elements of lists or Sequentials that share their class with a sibling and have modules inside.
 fn repeated_blocks(graph: &Graph) -> Vec<ModuleId> {
     let has_parts = |id: ModuleId| graph.modules.iter().any(|module| module.parent == Some(id));
-    let mut classes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    // By path: a module that is called twice is still one element.
+    let mut classes: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for module in &graph.modules {
         if let Some(list) = list_of(&module.path) {
-            *classes.entry((list, &module.class)).or_default() += 1;
+            let class = module.class.as_str();
+            classes
+                .entry((list, class))
+                .or_default()
+                .insert(&module.path);
         }
     }
     outermost(graph, |id| {
@@ -173,7 +178,7 @@ fn repeated_blocks(graph: &Graph) -> Vec<ModuleId> {
         list_of(&module.path).is_some_and(|list| {
             classes
                 .get(&(list, module.class.as_str()))
-                .is_some_and(|count| *count > 1)
+                .is_some_and(|paths| paths.len() > 1)
                 && has_parts(id)
         })
     })

@@ -102,7 +102,7 @@ impl Training {
     }
 
     fn step(&mut self) {
-        for _ in 0..self.variant.accumulation.max(1) {
+        for _ in 0..self.variant.accumulation {
             match self.variant.mode {
                 Mode::Train => self.micro_step(),
                 Mode::Inference => self.inference(),
@@ -143,9 +143,9 @@ impl Training {
             .expect("the last node makes the loss");
         drop(environment);
         self.eager.set_label(&Arc::from("loss"));
-        let share = 1.0 / f64::from(self.variant.accumulation.max(1));
+        let share = 1.0 / f64::from(self.variant.accumulation);
         self.eager.launch(Kernel::ObserveLoss, &[&undivided], &[]);
-        let loss = self.divide(&undivided, share);
+        let loss = self.eager.mul_scalar(&undivided, share);
         drop(undivided);
         self.eager.autocast = None;
         self.eager.casts.clear();
@@ -208,12 +208,6 @@ impl Training {
             .iter()
             .map(|input| make(&mut self.eager, input))
             .collect()
-    }
-
-    /// `loss / accumulation`, inside autocast.
-    fn divide(&mut self, loss: &Tensor, share: f64) -> Tensor {
-        let ended = self.eager.mul_scalar(loss, share);
-        ended.expect("only a recomputation stops early")
     }
 
     /// `scaler.scale(loss)`; the loss itself without a scaler.

@@ -4,7 +4,9 @@ pub use crate::program::Capability;
 use crate::program::{Call, Convolution};
 use crate::units::Bytes;
 
+#[allow(unsafe_code)]
 pub mod cuda;
+pub mod sim;
 
 /// Runs the launches of a program on memory that somebody else allocates.
 pub trait Launcher {

@@ -19,207 +19,223 @@ pub(super) fn infer(op: &Op, operands: &[Typed]) -> Result<Vec<Typed>, Mismatch>
             operands.len()
         ));
     }
-    let typed = |index: usize| &operands[index];
-    let shape = |index: usize| operands[index].1.as_slice();
-    let same = |shape: Vec<Extent>| Ok(vec![(operands[0].0, shape)]);
+    let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
     match op {
-        Op::Linear => {
-            let (x, w) = (shape(0), shape(1));
-            let [out, features] = w else {
-                return Err(format!("the weight {w:?} is not a matrix"));
-            };
-            let Some((last, lead)) = x.split_last() else {
-                return Err("the input is a scalar".into());
-            };
-            if last != features {
+        Op::Addmm => Ok(vec![(operands[1].0, product(shapes[1], shapes[2])?)]),
+        Op::Add(_) | Op::Mul => {
+            let result = broadcast(shapes[0], shapes[1])?;
+            Ok(vec![(operands[0].0.promote(operands[1].0), result)])
+        }
+        Op::Cast(dtype) => Ok(vec![(*dtype, shapes[0].to_vec())]),
+        Op::Arange(end) => Ok(vec![(DType::Int64, vec![*end])]),
+        Op::Split { size, dim } => {
+            let parts = split(shapes[0], *size, *dim)?;
+            Ok(parts
+                .into_iter()
+                .map(|part| (operands[0].0, part))
+                .collect())
+        }
+        _ => Ok(vec![(operands[0].0, shape(op, &shapes)?)]),
+    }
+}
+
+/// The shape of the only result, whose type is the first operand's.
+fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+    let x = operands[0];
+    match op {
+        Op::Linear => linear(x, operands[1]),
+        Op::Conv2d(window) => convolve(window, x, operands[1]),
+        Op::BatchNorm { .. } => batch_norm(operands),
+        Op::LayerNorm { dims, .. } => layer_norm(operands, *dims),
+        Op::MaxPool2d(window) => pool(window, x),
+        Op::AdaptiveAvgPool2d { output } => {
+            let [n, c, _, _] = x else {
                 return Err(format!(
-                    "the input has {last} features, the weight takes {features}"
+                    "the input {x:?} is not [batch, channels, height, width]"
                 ));
-            }
-            let mut result = lead.to_vec();
-            result.push(*out);
-            same(result)
-        }
-        Op::Addmm => {
-            let ([m, k], [k2, n]) = (shape(1), shape(2)) else {
-                return Err("both factors must be matrices".into());
             };
-            if k != k2 {
-                return Err(format!("inner sizes {k} and {k2} differ"));
-            }
-            Ok(vec![(typed(1).0, vec![*m, *n])])
+            Ok(vec![*n, *c, output[0].into(), output[1].into()])
         }
-        Op::Conv2d(window) => convolve(window, shape(0), shape(1)).and_then(same),
-        Op::BatchNorm { .. } => {
-            let [_, channels, ..] = shape(0) else {
-                return Err("the input has no channels".into());
+        Op::Embedding => {
+            let [_, width] = x else {
+                return Err("the weight is not a matrix".into());
             };
-            if let Some(other) = (1..operands.len()).find(|i| shape(*i) != [*channels]) {
-                return Err(format!(
-                    "operand {other} is {:?}, not [{channels}]",
-                    shape(other)
-                ));
-            }
-            same(shape(0).to_vec())
+            Ok(operands[1].iter().copied().chain([*width]).collect())
         }
-        Op::LayerNorm { dims, .. } => {
-            let x = shape(0);
-            if *dims == 0 || *dims > x.len() {
-                return Err(format!("cannot normalize {dims} dimensions of {x:?}"));
+        Op::Reshape(to) if numel(to) == numel(x) => Ok(to.clone()),
+        Op::Reshape(to) => Err(format!("{x:?} has other elements than {to:?}")),
+        Op::Transpose(a, b) => {
+            let mut result = x.to_vec();
+            if *a >= result.len() || *b >= result.len() {
+                return Err(format!("no dimensions {a} and {b} in {result:?}"));
             }
-            if let Some(other) = (1..operands.len()).find(|i| shape(*i) != &x[x.len() - dims..]) {
-                return Err(format!(
-                    "operand {other} is {:?}, not the last {dims} of {x:?}",
-                    shape(other)
-                ));
-            }
-            same(x.to_vec())
+            result.swap(*a, *b);
+            Ok(result)
         }
+        Op::Unsqueeze(dim) => {
+            let mut result = x.to_vec();
+            if *dim > result.len() {
+                return Err(format!("no place {dim} in {result:?}"));
+            }
+            result.insert(*dim, Extent::ONE);
+            Ok(result)
+        }
+        Op::Expand(to) if broadcast(x, to)? == *to => Ok(to.clone()),
+        Op::Expand(to) => Err(format!("{x:?} does not expand to {to:?}")),
+        Op::Slice { dim, start, end } => slice(x, *dim, *start, *end),
+        Op::Cat { dim } => join(operands, *dim),
+        Op::PadLast { before, after } => {
+            let (last, lead) = x.split_last().ok_or("the input is a scalar")?;
+            Ok(lead
+                .iter()
+                .copied()
+                .chain([*last + Extent::fixed(before + after)])
+                .collect())
+        }
+        Op::Attention { grouped, .. } => attend(x, operands[1], operands[2], *grouped),
+        Op::CrossEntropy => cross_entropy(x, operands[1]),
         Op::Unary { .. }
         | Op::MulScalar(_)
         | Op::AddScalar(..)
         | Op::PowScalar(_)
         | Op::Dropout { .. }
         | Op::Contiguous
-        | Op::Alias => same(shape(0).to_vec()),
-        Op::Add(_) | Op::Mul => {
-            let result = broadcast(shape(0), shape(1))?;
-            Ok(vec![(typed(0).0.promote(typed(1).0), result)])
-        }
-        Op::MaxPool2d(window) => pool(window, shape(0)).and_then(same),
-        Op::AdaptiveAvgPool2d { output } => {
-            let [n, c, _, _] = shape(0) else {
-                return Err(format!(
-                    "the input {:?} is not [batch, channels, height, width]",
-                    shape(0)
-                ));
-            };
-            same(vec![*n, *c, output[0].into(), output[1].into()])
-        }
-        Op::Embedding => {
-            let [_, width] = shape(0) else {
-                return Err("the weight is not a matrix".into());
-            };
-            let mut result = shape(1).to_vec();
-            result.push(*width);
-            same(result)
-        }
-        Op::Reshape(to) => {
-            if numel(to) != numel(shape(0)) {
-                return Err(format!("{:?} has other elements than {to:?}", shape(0)));
-            }
-            same(to.clone())
-        }
-        Op::Transpose(a, b) => {
-            let mut result = shape(0).to_vec();
-            if *a >= result.len() || *b >= result.len() {
-                return Err(format!("no dimensions {a} and {b} in {result:?}"));
-            }
-            result.swap(*a, *b);
-            same(result)
-        }
-        Op::Unsqueeze(dim) => {
-            let mut result = shape(0).to_vec();
-            if *dim > result.len() {
-                return Err(format!("no place {dim} in {result:?}"));
-            }
-            result.insert(*dim, Extent::ONE);
-            same(result)
-        }
-        Op::Expand(to) => {
-            if broadcast(shape(0), to)? != *to {
-                return Err(format!("{:?} does not expand to {to:?}", shape(0)));
-            }
-            same(to.clone())
-        }
-        Op::Slice { dim, start, end } => {
-            let mut result = shape(0).to_vec();
-            let length = result
-                .get_mut(*dim)
-                .ok_or_else(|| format!("no dimension {dim}"))?;
-            *length = match (end.as_fixed(), *start) {
-                (_, 0) => *end,
-                (Some(end), start) if start <= end => Extent::fixed(end - start),
-                _ => return Err(format!("cannot slice from {start} to {end}")),
-            };
-            same(result)
-        }
-        Op::Split { size, dim } => {
-            let x = shape(0);
-            let length = x.get(*dim).and_then(|length| length.as_fixed());
-            let Some(length) = length.filter(|_| *size > 0) else {
-                return Err(format!("cannot split dimension {dim} of {x:?} by {size}"));
-            };
-            let part = |from: u64| {
-                let mut result = x.to_vec();
-                result[*dim] = (*size).min(length - from).into();
-                (typed(0).0, result)
-            };
-            Ok((0..length.div_ceil(*size))
-                .map(|i| part(i * size))
-                .collect())
-        }
-        Op::Cat { dim } => {
-            let mut result = shape(0).to_vec();
-            if *dim >= result.len() {
-                return Err(format!("no dimension {dim} in {result:?}"));
-            }
-            for (index, (_, other)) in operands.iter().enumerate().skip(1) {
-                let fits = other.len() == result.len()
-                    && other
-                        .iter()
-                        .zip(&result)
-                        .enumerate()
-                        .all(|(i, (a, b))| i == *dim || a == b);
-                if !fits {
-                    return Err(format!(
-                        "operand {index} is {other:?}, which does not join {result:?}"
-                    ));
-                }
-                result[*dim] = result[*dim] + other[*dim];
-            }
-            same(result)
-        }
-        Op::Cast(dtype) => Ok(vec![(*dtype, shape(0).to_vec())]),
-        Op::PadLast { before, after } => {
-            let mut result = shape(0).to_vec();
-            let last = result.last_mut().ok_or("the input is a scalar")?;
-            *last = *last + Extent::fixed(before + after);
-            same(result)
-        }
-        Op::Arange(end) => Ok(vec![(DType::Int64, vec![*end])]),
-        Op::Attention { grouped, .. } => {
-            let (q, k, v) = (shape(0), shape(1), shape(2));
-            let fits = q.len() == 4
-                && k.len() == 4
-                && v.len() == 4
-                && q[0] == k[0]
-                && k[0] == v[0]
-                && k[1] == v[1]
-                && k[2] == v[2]
-                && q[3] == k[3]
-                && (*grouped || q[1] == k[1]);
-            if !fits {
-                return Err(format!(
-                    "query {q:?}, key {k:?} and value {v:?} do not fit together"
-                ));
-            }
-            same(vec![q[0], q[1], q[2], v[3]])
-        }
-        Op::CrossEntropy => {
-            let (x, y) = (shape(0), shape(1));
-            let expected: Vec<Extent> = x
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| *i != 1)
-                .map(|(_, n)| *n)
-                .collect();
-            if x.len() < 2 || expected != y {
-                return Err(format!("targets {y:?} do not fit predictions {x:?}"));
-            }
-            same(Vec::new())
+        | Op::Alias => Ok(x.to_vec()),
+        Op::Addmm | Op::Add(_) | Op::Mul | Op::Cast(_) | Op::Arange(_) | Op::Split { .. } => {
+            unreachable!("these have other types or several results")
         }
     }
+}
+
+fn linear(x: &[Extent], weight: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
+    let [out, features] = weight else {
+        return Err(format!("the weight {weight:?} is not a matrix"));
+    };
+    let (last, lead) = x.split_last().ok_or("the input is a scalar")?;
+    if last != features {
+        return Err(format!(
+            "the input has {last} features, the weight takes {features}"
+        ));
+    }
+    Ok(lead.iter().copied().chain([*out]).collect())
+}
+
+fn product(left: &[Extent], right: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
+    let ([rows, inner], [inner_too, columns]) = (left, right) else {
+        return Err("both factors must be matrices".into());
+    };
+    if inner != inner_too {
+        return Err(format!("inner sizes {inner} and {inner_too} differ"));
+    }
+    Ok(vec![*rows, *columns])
+}
+
+fn batch_norm(operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+    let [_, channels, ..] = operands[0] else {
+        return Err("the input has no channels".into());
+    };
+    let other = operands
+        .iter()
+        .enumerate()
+        .skip(1)
+        .find(|(_, shape)| **shape != [*channels]);
+    match other {
+        Some((i, shape)) => Err(format!("operand {i} is {shape:?}, not [{channels}]")),
+        None => Ok(operands[0].to_vec()),
+    }
+}
+
+fn layer_norm(operands: &[&[Extent]], dims: usize) -> Result<Vec<Extent>, Mismatch> {
+    let x = operands[0];
+    if dims == 0 || dims > x.len() {
+        return Err(format!("cannot normalize {dims} dimensions of {x:?}"));
+    }
+    let last = &x[x.len() - dims..];
+    match operands
+        .iter()
+        .enumerate()
+        .skip(1)
+        .find(|(_, shape)| **shape != last)
+    {
+        Some((i, shape)) => Err(format!(
+            "operand {i} is {shape:?}, not the last {dims} of {x:?}"
+        )),
+        None => Ok(x.to_vec()),
+    }
+}
+
+fn slice(x: &[Extent], dim: usize, start: u64, end: Extent) -> Result<Vec<Extent>, Mismatch> {
+    let mut result = x.to_vec();
+    let length = result
+        .get_mut(dim)
+        .ok_or_else(|| format!("no dimension {dim}"))?;
+    *length = match (end.as_fixed(), start) {
+        (_, 0) => end,
+        (Some(end), start) if start <= end => Extent::fixed(end - start),
+        _ => return Err(format!("cannot slice from {start} to {end}")),
+    };
+    Ok(result)
+}
+
+fn split(x: &[Extent], size: u64, dim: usize) -> Result<Vec<Vec<Extent>>, Mismatch> {
+    let length = x.get(dim).and_then(|length| length.as_fixed());
+    let Some(length) = length.filter(|_| size > 0) else {
+        return Err(format!("cannot split dimension {dim} of {x:?} by {size}"));
+    };
+    let part = |index: u64| {
+        let mut result = x.to_vec();
+        result[dim] = size.min(length - index * size).into();
+        result
+    };
+    Ok((0..length.div_ceil(size)).map(part).collect())
+}
+
+fn join(operands: &[&[Extent]], dim: usize) -> Result<Vec<Extent>, Mismatch> {
+    let mut result = operands[0].to_vec();
+    if dim >= result.len() {
+        return Err(format!("no dimension {dim} in {result:?}"));
+    }
+    for (index, other) in operands.iter().enumerate().skip(1) {
+        let mut sides = other.iter().zip(&result).enumerate();
+        if other.len() != result.len() || !sides.all(|(i, (a, b))| i == dim || a == b) {
+            return Err(format!(
+                "operand {index} is {other:?}, which does not join {result:?}"
+            ));
+        }
+        result[dim] = result[dim] + other[dim];
+    }
+    Ok(result)
+}
+
+fn attend(
+    q: &[Extent],
+    k: &[Extent],
+    v: &[Extent],
+    grouped: bool,
+) -> Result<Vec<Extent>, Mismatch> {
+    let fits = [q, k, v].iter().all(|shape| shape.len() == 4)
+        && q[0] == k[0]
+        && k[..3] == v[..3]
+        && q[3] == k[3]
+        && (grouped || q[1] == k[1]);
+    if !fits {
+        return Err(format!(
+            "query {q:?}, key {k:?} and value {v:?} do not fit together"
+        ));
+    }
+    Ok(vec![q[0], q[1], q[2], v[3]])
+}
+
+fn cross_entropy(x: &[Extent], target: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
+    let others = x
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| *i != 1)
+        .map(|(_, length)| *length);
+    if x.len() < 2 || others.collect::<Vec<_>>() != target {
+        return Err(format!("targets {target:?} do not fit predictions {x:?}"));
+    }
+    Ok(Vec::new())
 }
 
 /// Fewest and most operands.

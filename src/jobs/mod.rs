@@ -1,5 +1,23 @@
-//! From a request to its answer.
+//! From a request to its answer: who waits, who runs, what happens when something stops.
+//!
+//! A fit is a row first ([`crate::store`]) and work second, so a server that dies loses nothing: its
+//! running fits go back to the queue when the next one starts. The runner claims rows, one at a time
+//! for each GPU and a few at a time for simulated devices, and calls the [`Engine`] on a thread of its
+//! own. A state changes only through a statement that names the state it expects; an attempt that was
+//! cancelled or overtaken finds that out when it tries to store its answer.
 
+mod document;
+mod engine;
+mod fit;
+mod lanes;
+mod queue;
 mod result;
+mod runner;
+mod validate;
 
+pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
+pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, check_device};
+pub use fit::FitEngine;
+pub use queue::{Cancellation, JobError, Jobs, Limits};
 pub use result::{Environment, FitResult, ProbeSummary, Recommendation, VariantResult};
+pub use validate::validate;

@@ -148,19 +148,17 @@ impl<'a> Fields<'a> {
         let one = |value: &Value, at: &str| whole(value, at, field, least, LARGEST);
         match self.get(field) {
             None => Ok(None),
-            Some(Value::Array(values)) => match values.as_slice() {
-                [height, width] => Ok(Some([
+            Some(Value::Array(values)) => {
+                let [height, width] = values.as_slice() else {
+                    let problem = format!("{field} must be a number or [height, width]");
+                    let found = values.len();
+                    return Err(Invalid::at(at, format!("{problem}, not {found} numbers")));
+                };
+                Ok(Some([
                     one(height, &format!("{at}/0"))?,
                     one(width, &format!("{at}/1"))?,
-                ])),
-                _ => {
-                    let problem = format!("{field} must be a number or [height, width]");
-                    Err(Invalid::at(
-                        at,
-                        format!("{problem}, not {} numbers", values.len()),
-                    ))
-                }
-            },
+                ]))
+            }
             Some(both) => one(both, &at).map(|both| Some([both, both])),
         }
     }

@@ -33,7 +33,7 @@ impl Request {
             writeln!(to, "module {:?} {:?}", module.path, module.parent)?;
         }
         for parameter in &graph.parameters {
-            writeln!(to, "{:?}", parameter)?;
+            writeln!(to, "{parameter:?}")?;
         }
         writeln!(
             to,

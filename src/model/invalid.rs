@@ -40,7 +40,7 @@ impl Invalid {
         let nearest = nearest(word, known.iter().copied());
         let mut problem = format!("unknown {what} {:?}", shorten(word));
         if nearest.is_none() && known.len() <= MOST_LISTED {
-            problem.push_str(&format!("; known are {}", known.join(", ")));
+            problem = format!("{problem}; known are {}", known.join(", "));
         }
         Invalid {
             pointer: pointer.into(),

@@ -131,7 +131,10 @@ impl Net {
                 "the input {shape:?} is not [batch, channels, height, width]"
             ))
         })?;
-        if window.groups == 0 || channels % window.groups != 0 || out_channels % window.groups != 0
+        if window.groups == 0
+            || [channels, out_channels]
+                .iter()
+                .any(|n| !n.is_multiple_of(window.groups))
         {
             return Err(problem(format!(
                 "{} groups do not divide {channels} input and {out_channels} output channels",

@@ -154,7 +154,7 @@ pub enum Mode {
 }
 
 /// One way of running the model: a step program is compiled for each.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Variant {
     /// Precision of forward and backward.
     pub precision: Precision,
@@ -168,6 +168,20 @@ pub struct Variant {
     pub accumulation: u32,
     /// Training or inference.
     pub mode: Mode,
+}
+
+impl Default for Variant {
+    /// What a request without a `training` asks for.
+    fn default() -> Variant {
+        Variant {
+            precision: Precision::default(),
+            optimizer: Optimizer::default(),
+            optimizer_impl: OptimizerImpl::default(),
+            checkpointing: Checkpointing::default(),
+            accumulation: 1,
+            mode: Mode::default(),
+        }
+    }
 }
 
 impl fmt::Display for Variant {

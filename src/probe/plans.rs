@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
+use crate::alloc::{BlockId, CachingAllocator, OutOfMemory, SegmentSource};
 use crate::device::{LaunchError, Launcher};
 use crate::program::ConvolutionShape;
 use crate::units::Bytes;
@@ -53,12 +53,12 @@ impl PlanCache {
         }
         let plans = self.0.get_mut(shape).expect("inserted above");
         if let Some(plan) = plans.chosen
-            && let Some(block) = take(allocator, plans.workspaces[plan])
+            && let Ok(block) = take(allocator, plans.workspaces[plan])
         {
             return Ok(Some(Granted { block, plan }));
         }
         for (plan, workspace) in plans.workspaces.iter().enumerate() {
-            if let Some(block) = take(allocator, *workspace) {
+            if let Ok(block) = take(allocator, *workspace) {
                 plans.chosen = Some(plan);
                 return Ok(Some(Granted { block, plan }));
             }
@@ -67,13 +67,13 @@ impl PlanCache {
     }
 }
 
-/// A block of this size; `Some(None)` for no bytes, `None` when refused.
+/// A block of this size; none for no bytes.
 fn take<S: SegmentSource>(
     allocator: &mut CachingAllocator<S>,
     bytes: Bytes,
-) -> Option<Option<BlockId>> {
+) -> Result<Option<BlockId>, OutOfMemory> {
     if bytes == Bytes::ZERO {
-        return Some(None);
+        return Ok(None);
     }
-    allocator.malloc(bytes).ok().map(Some)
+    allocator.malloc(bytes).map(Some)
 }

@@ -16,6 +16,15 @@ pub enum ConvolutionPass {
     GradWeight,
 }
 
+impl ConvolutionPass {
+    /// All three, in the order in which a step runs them.
+    pub const ALL: [ConvolutionPass; 3] = [
+        ConvolutionPass::Forward,
+        ConvolutionPass::GradInput,
+        ConvolutionPass::GradWeight,
+    ];
+}
+
 /// A convolution at any batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ConvolutionShape {
@@ -53,6 +62,49 @@ impl ConvolutionShape {
     }
 }
 
+/// A convolution layer on inputs of one size; everything but batch, element type and pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ConvolutionLayer {
+    /// Channels of the layer's input.
+    pub in_channels: u64,
+    /// Channels of the layer's output.
+    pub out_channels: u64,
+    /// Groups that both channel counts are split into.
+    pub groups: u64,
+    /// Height and width of the layer's input.
+    pub input: [u64; 2],
+    /// Height and width of the kernel.
+    pub kernel: [u64; 2],
+    /// Vertical and horizontal stride.
+    pub stride: [u64; 2],
+    /// Rows and columns of zeros on each side.
+    pub padding: [u64; 2],
+    /// Vertical and horizontal distance between kernel elements.
+    pub dilation: [u64; 2],
+    /// Whether this is a transposed convolution.
+    pub transposed: bool,
+}
+
+impl ConvolutionLayer {
+    /// The library call for one pass of this layer.
+    pub const fn call(&self, pass: ConvolutionPass, dtype: DType, batch: u64) -> Convolution {
+        Convolution {
+            pass,
+            dtype,
+            batch,
+            in_channels: self.in_channels,
+            out_channels: self.out_channels,
+            groups: self.groups,
+            input: self.input,
+            kernel: self.kernel,
+            stride: self.stride,
+            padding: self.padding,
+            dilation: self.dilation,
+            transposed: self.transposed,
+        }
+    }
+}
+
 /// One library call, at one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Convolution {
@@ -78,6 +130,256 @@ pub struct Convolution {
     pub padding: [u64; 2],
     /// Distance between taps.
     pub dilation: [u64; 2],
-    /// Whether this is a transposed convolution.
+    /// Whether this is a transposed convolution. Its output is taken to have no extra padding.
     pub transposed: bool,
+}
+
+/// What the library is asked to compute from the three tensors of [`Operands`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// `y` from `x` and `w`.
+    Forward,
+    /// `x` from `y` and `w`.
+    BackwardData,
+    /// `w` from `x` and `y`.
+    BackwardFilter,
+}
+
+/// The tensors of a library call, in the library's roles: an ordinary convolution takes `x` with
+/// `w` to `y`, whichever of the three is being computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Operands {
+    /// Which tensor is the result.
+    pub operation: Operation,
+    /// Batch, channels, height, width.
+    pub x: [u64; 4],
+    /// Channels of `y`, channels of `x` per group, kernel height, kernel width.
+    pub w: [u64; 4],
+    /// Batch, channels, height, width.
+    pub y: [u64; 4],
+}
+
+impl Operands {
+    /// Elements of `x`, `w` and `y` together.
+    pub fn elements(&self) -> [u64; 3] {
+        [self.x, self.w, self.y].map(|dims| dims.iter().product())
+    }
+}
+
+impl Convolution {
+    /// The layer this call belongs to.
+    pub const fn layer(&self) -> ConvolutionLayer {
+        ConvolutionLayer {
+            in_channels: self.in_channels,
+            out_channels: self.out_channels,
+            groups: self.groups,
+            input: self.input,
+            kernel: self.kernel,
+            stride: self.stride,
+            padding: self.padding,
+            dilation: self.dilation,
+            transposed: self.transposed,
+        }
+    }
+
+    /// Height and width of the layer's output; zero where the kernel does not fit into the input.
+    pub fn output(&self) -> [u64; 2] {
+        [0, 1].map(|axis| {
+            let reach = self.dilation[axis] * (self.kernel[axis].max(1) - 1) + 1;
+            if self.transposed {
+                let spread = self.input[axis].saturating_sub(1) * self.stride[axis] + reach;
+                spread.saturating_sub(2 * self.padding[axis])
+            } else {
+                match (self.input[axis] + 2 * self.padding[axis]).checked_sub(reach) {
+                    Some(room) => room / self.stride[axis].max(1) + 1,
+                    None => 0,
+                }
+            }
+        })
+    }
+
+    /// Whether PyTorch hands this call to cuDNN; its own depthwise kernels need no workspace.
+    ///
+    /// Depthwise layers (one input channel per group) on contiguous tensors go to cuDNN in half
+    /// precision only, and there only in the shapes that PyTorch found cuDNN faster for. Read in
+    /// PyTorch's `Convolution.cpp` and seen on an H200 (2.11, cuDNN 9.19): of 1,602 calls of 89
+    /// layers, just these had no workspace where cuDNN's first plan has one.
+    pub fn uses_cudnn(&self) -> bool {
+        let is_depthwise = self.groups > 1
+            && self.groups == self.in_channels
+            && self.out_channels.is_multiple_of(self.in_channels)
+            && !self.transposed;
+        !is_depthwise || self.is_depthwise_for_cudnn()
+    }
+
+    /// PyTorch's choice for a depthwise layer.
+    fn is_depthwise_for_cudnn(&self) -> bool {
+        let [kernel, kernel_width] = self.kernel;
+        let [height, width] = self.input;
+        let stride = self.stride[1];
+        if self.dtype != DType::Float16
+            || self.dilation != [1, 1]
+            || (self.stride[0] != stride && height != 1)
+            || self.in_channels < 32
+        {
+            return false;
+        }
+        if height == 1 && stride == 1 {
+            return true;
+        }
+        if kernel != kernel_width || !matches!(kernel, 1 | 3 | 5) || width < 7 {
+            return false;
+        }
+        let channels = self.in_channels;
+        match (stride, self.batch, kernel) {
+            (2, 1, 1) => width <= 28,
+            (1, ..) | (2, 1, _) => true,
+            (2, batch, 1) => batch <= 16 && channels >= 128 && width <= 7,
+            (2, ..) => channels >= 512 || (channels >= 256 && width >= 28),
+            _ => false,
+        }
+    }
+
+    /// The tensors in the library's roles.
+    ///
+    /// A transposed layer's output is what an ordinary convolution with the same weight would
+    /// have had as its input, so its forward pass is the library's backward-data operation and
+    /// its gradient with respect to the input is the library's forward operation. PyTorch maps
+    /// them the same way.
+    pub fn operands(&self) -> Operands {
+        let [height, width] = self.output();
+        let layer_input = [self.batch, self.in_channels, self.input[0], self.input[1]];
+        let layer_output = [self.batch, self.out_channels, height, width];
+        let [kernel_height, kernel_width] = self.kernel;
+        let groups = self.groups.max(1);
+        let (x, y) = if self.transposed {
+            (layer_output, layer_input)
+        } else {
+            (layer_input, layer_output)
+        };
+        let operation = match (self.pass, self.transposed) {
+            (ConvolutionPass::Forward, false) | (ConvolutionPass::GradInput, true) => {
+                Operation::Forward
+            }
+            (ConvolutionPass::GradInput, false) | (ConvolutionPass::Forward, true) => {
+                Operation::BackwardData
+            }
+            (ConvolutionPass::GradWeight, _) => Operation::BackwardFilter,
+        };
+        Operands {
+            operation,
+            x,
+            w: [y[1], x[1] / groups, kernel_height, kernel_width],
+            y,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEM: ConvolutionLayer = ConvolutionLayer {
+        in_channels: 3,
+        out_channels: 64,
+        groups: 1,
+        input: [224, 224],
+        kernel: [7, 7],
+        stride: [2, 2],
+        padding: [3, 3],
+        dilation: [1, 1],
+        transposed: false,
+    };
+
+    #[test]
+    fn a_layers_three_calls_share_their_tensors() {
+        for (pass, operation) in [
+            (ConvolutionPass::Forward, Operation::Forward),
+            (ConvolutionPass::GradInput, Operation::BackwardData),
+            (ConvolutionPass::GradWeight, Operation::BackwardFilter),
+        ] {
+            let operands = STEM.call(pass, DType::Float32, 8).operands();
+            assert_eq!(
+                operands,
+                Operands {
+                    operation,
+                    x: [8, 3, 224, 224],
+                    w: [64, 3, 7, 7],
+                    y: [8, 64, 112, 112]
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_transposed_layer_runs_backward_data_forward() {
+        let up = ConvolutionLayer {
+            in_channels: 1024,
+            out_channels: 512,
+            input: [16, 16],
+            kernel: [2, 2],
+            stride: [2, 2],
+            padding: [0, 0],
+            transposed: true,
+            ..STEM
+        };
+        let call = up.call(ConvolutionPass::Forward, DType::BFloat16, 4);
+        assert_eq!(call.output(), [32, 32]);
+        let operands = call.operands();
+        assert_eq!(operands.operation, Operation::BackwardData);
+        assert_eq!(operands.x, [4, 512, 32, 32]);
+        assert_eq!(operands.w, [1024, 512, 2, 2]);
+        assert_eq!(operands.y, [4, 1024, 16, 16]);
+    }
+
+    #[test]
+    fn grouped_weights_hold_the_channels_of_one_group() {
+        let grouped = ConvolutionLayer {
+            in_channels: 128,
+            out_channels: 256,
+            groups: 32,
+            ..STEM
+        };
+        let operands = grouped
+            .call(ConvolutionPass::Forward, DType::Float16, 2)
+            .operands();
+        assert_eq!(operands.w, [256, 4, 7, 7]);
+    }
+
+    #[test]
+    fn few_depthwise_layers_go_to_cudnn() {
+        let depthwise = ConvolutionLayer {
+            in_channels: 576,
+            out_channels: 576,
+            groups: 576,
+            input: [14, 14],
+            kernel: [3, 3],
+            stride: [2, 2],
+            padding: [1, 1],
+            ..STEM
+        };
+        let goes = |layer: ConvolutionLayer, dtype| {
+            layer
+                .call(ConvolutionPass::GradWeight, dtype, 32)
+                .uses_cudnn()
+        };
+        assert!(goes(depthwise, DType::Float16));
+        assert!(!goes(depthwise, DType::BFloat16));
+        assert!(!goes(depthwise, DType::Float32));
+        let narrow = ConvolutionLayer {
+            in_channels: 144,
+            out_channels: 144,
+            groups: 144,
+            ..depthwise
+        };
+        assert!(!goes(narrow, DType::Float16));
+        assert!(goes(
+            ConvolutionLayer {
+                stride: [1, 1],
+                ..narrow
+            },
+            DType::Float16
+        ));
+        assert!(goes(STEM, DType::Float32));
+    }
 }

@@ -189,7 +189,7 @@ pub enum Kernel {
     Sgd,
     /// `gradient (, found_inf) -> parameter, exp_avg, exp_avg_sq`. The step number is the device's to count.
     Adam {
-        /// Whether weight decay is decoupled (AdamW, 0.01) or absent (Adam, 0).
+        /// Whether weight decay is decoupled (`AdamW`, 0.01) or absent (Adam, 0).
         decoupled: bool,
     },
 }

@@ -17,7 +17,9 @@ use crate::graph::{DType, Extent};
 use crate::units::Bytes;
 
 pub use capability::Capability;
-pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
+pub use convolution::{
+    Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operands, Operation,
+};
 pub use kernel::{Binary, Call, Initial, Kernel, View};
 
 /// Names an allocation of one program.

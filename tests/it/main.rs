@@ -5,6 +5,11 @@
 )]
 
 mod alloc;
+mod cli;
 mod compile;
+mod http;
+mod layering;
 mod model;
 mod properties;
+mod truth;
+mod worker;

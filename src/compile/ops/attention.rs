@@ -11,7 +11,7 @@ use crate::program::Kernel;
 enum Backend {
     /// cuDNN's fused kernel.
     Cudnn,
-    /// FlashAttention 2.
+    /// `FlashAttention` 2.
     Flash,
     /// The memory-efficient kernel.
     Efficient,
@@ -19,7 +19,7 @@ enum Backend {
 
 /// Lengths of an attention, as symbols.
 #[derive(Debug, Clone, Copy)]
-struct Heads {
+struct Lengths {
     batch: Extent,
     query_heads: u64,
     key_heads: u64,
@@ -28,7 +28,7 @@ struct Heads {
     width: u64,
 }
 
-impl Heads {
+impl Lengths {
     /// So many bytes for each (sample, query head).
     fn each(self, bytes: u64) -> Extent {
         self.batch * Extent::fixed(self.query_heads * bytes)
@@ -41,10 +41,9 @@ impl Heads {
 fn backend(compute: (u32, u32), dtype: DType, width: u64) -> Backend {
     let aligned = width.is_multiple_of(8);
     match (dtype.is_half(), compute.0) {
-        (false, _) => Backend::Efficient,
         (true, 9 | 10) if aligned && width <= 256 => Backend::Cudnn,
         (true, 8..) if width <= 256 => Backend::Flash,
-        (true, _) => Backend::Efficient,
+        _ => Backend::Efficient,
     }
 }
 
@@ -57,11 +56,11 @@ impl Eager {
         dropout: f64,
         grouped: bool,
     ) -> Result<Tensor, Stop> {
-        let value = self.low(value)?;
-        let key = self.low(key)?;
-        let query = self.low(query)?;
+        let value = self.low(value);
+        let key = self.low(key);
+        let query = self.low(query);
         let fixed = |length: Extent| length.as_fixed().unwrap_or(1);
-        let heads = Heads {
+        let lengths = Lengths {
             batch: query.shape[0],
             query_heads: fixed(query.shape[1]),
             key_heads: fixed(key.shape[1]),
@@ -69,7 +68,7 @@ impl Eager {
             keys: fixed(key.shape[2]),
             width: fixed(query.shape[3]),
         };
-        let backend = backend(self.capability.compute, query.dtype, heads.width);
+        let backend = backend(self.capability.compute, query.dtype, lengths.width);
         let mut draft = Draft::new(self, &[Some(&query), Some(&key), Some(&value)]);
         draft.save(self, "key", &key)?;
         draft.save(self, "query", &query)?;
@@ -101,8 +100,8 @@ impl Eager {
             }
         };
         let rows = match backend {
-            Backend::Efficient => heads.positions.next_multiple_of(32),
-            Backend::Cudnn | Backend::Flash => heads.positions,
+            Backend::Efficient => lengths.positions.next_multiple_of(32),
+            Backend::Cudnn | Backend::Flash => lengths.positions,
         };
         let log_sum_exp =
             Tensor::new(self.empty(&[shape[0], shape[1], rows.into()], DType::Float32));
@@ -131,7 +130,13 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None, None];
             };
-            eager.attention_grad(backend, heads, gradient, saved, (causal, dropout, grouped))
+            eager.attention_grad(
+                backend,
+                lengths,
+                gradient,
+                saved,
+                (causal, dropout, grouped),
+            )
         });
         Ok(output)
     }
@@ -139,7 +144,7 @@ impl Eager {
     fn attention_grad(
         &mut self,
         backend: Backend,
-        heads: Heads,
+        lengths: Lengths,
         gradient: &Tensor,
         saved: &super::super::autograd::Saved,
         (causal, dropout, grouped): (bool, f64, bool),
@@ -150,7 +155,7 @@ impl Eager {
         let copies: Vec<Tensor> = if backend == Backend::Flash {
             // The kernel wants (batch, position, head, width); gradient and output are copied if not.
             let stored = |tensor: &Tensor| {
-                let (s, d) = (&tensor.strides, Extent::fixed(heads.width));
+                let (s, d) = (&tensor.strides, Extent::fixed(lengths.width));
                 s[3] == Extent::ONE && s[1] == d
             };
             [gradient, output]
@@ -177,14 +182,14 @@ impl Eager {
             };
             Tensor::new(self.empty_strided(&input.shape, strides, gradient.dtype))
         });
-        let Heads {
+        let Lengths {
             positions,
             keys,
             width,
             query_heads,
             key_heads,
             ..
-        } = heads;
+        } = lengths;
         let buffers: Vec<Extent> = match backend {
             Backend::Cudnn => {
                 let repeated = if grouped {
@@ -192,15 +197,15 @@ impl Eager {
                 } else {
                     0
                 };
-                let bytes = heads.each(4 * positions * width + 4 * positions + repeated);
+                let bytes = lengths.each(4 * positions * width + 4 * positions + repeated);
                 vec![bytes + Extent::fixed(256)]
             }
             Backend::Flash => {
                 let rows = positions.next_multiple_of(128);
                 let wide = width.next_multiple_of(if width <= 128 { 32 } else { 64 });
-                let mut buffers = vec![heads.each(rows * 4), heads.each(rows * wide * 4)];
+                let mut buffers = vec![lengths.each(rows * 4), lengths.each(rows * wide * 4)];
                 if grouped && query_heads != key_heads {
-                    buffers.extend([heads.each(element * keys * width); 2]);
+                    buffers.extend([lengths.each(element * keys * width); 2]);
                 }
                 buffers
             }
@@ -210,11 +215,11 @@ impl Eager {
                 let tiles = positions.div_ceil(64) * (64 * tile * 4 + 16);
                 let mut buffers = Vec::new();
                 if element == 4 {
-                    buffers.push(heads.each(4 * positions * width));
-                    buffers.push(heads.each(4 * positions));
+                    buffers.push(lengths.each(4 * positions * width));
+                    buffers.push(lengths.each(4 * positions));
                 }
-                buffers.push(heads.each(4 * positions));
-                buffers.push(heads.each(tiles));
+                buffers.push(lengths.each(4 * positions));
+                buffers.push(lengths.each(tiles));
                 buffers
             }
         };

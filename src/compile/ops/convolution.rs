@@ -18,9 +18,9 @@ impl Eager {
         weight: &Tensor,
         bias: Option<&Tensor>,
     ) -> Result<Tensor, Stop> {
-        let bias = bias.map(|bias| self.low(bias)).transpose()?;
-        let weight = self.low(weight)?;
-        let x = self.low(x)?;
+        let bias = bias.map(|bias| self.low(bias));
+        let weight = self.low(weight);
+        let x = self.low(x);
         let mut draft = Draft::new(self, &[Some(&x), Some(&weight), bias.as_ref()]);
         draft.save(self, "input", &x)?;
         draft.save(self, "weight", &weight)?;

@@ -23,9 +23,9 @@ impl Eager {
         weight: &Tensor,
         bias: Option<&Tensor>,
     ) -> Result<Tensor, Stop> {
-        let bias = bias.map(|bias| self.low(bias)).transpose()?;
-        let weight = self.low(weight)?;
-        let x = self.low(x)?;
+        let bias = bias.map(|bias| self.low(bias));
+        let weight = self.low(weight);
+        let x = self.low(x);
         let width = weight.shape[0];
         let mut shape = x.shape.clone();
         let features = shape
@@ -38,15 +38,15 @@ impl Eager {
         let flat = if x.shape.len() == 2 {
             Tensor::clone(&x)
         } else {
-            self.reshape(&x, &[rows, features])?
+            self.reshape(&x, &[rows, features])
         };
         drop(x);
         let y = self.product(&flat, &weight, bias.as_ref(), WeightLayout::OutIn)?;
-        if shape.len() == 2 {
-            Ok(y)
+        Ok(if shape.len() == 2 {
+            y
         } else {
             self.reshape(&y, &shape)
-        }
+        })
     }
 
     /// `addmm(bias, x, weight)`. Autocast casts weight, input, bias: last argument first.
@@ -56,9 +56,9 @@ impl Eager {
         x: &Tensor,
         weight: &Tensor,
     ) -> Result<Tensor, Stop> {
-        let weight = self.low(weight)?;
-        let x = self.low(x)?;
-        let bias = self.low(bias)?;
+        let weight = self.low(weight);
+        let x = self.low(x);
+        let bias = self.low(bias);
         self.product(&x, &weight, Some(&bias), WeightLayout::InOut)
     }
 
@@ -90,18 +90,15 @@ impl Eager {
                 draft.save(self, "x", x)?;
             }
         }
-        let out = weight.shape[if layout == WeightLayout::OutIn { 0 } else { 1 }];
+        let out = in_out(weight, layout).shape[1];
         let y = self.empty(&[x.shape[0], out], x.dtype);
         let by = in_out(weight, layout);
-        match bias {
-            Some(bias) => {
-                self.use_blas_lt();
-                self.launch(Kernel::MatMul, &[x, &by, bias], &[&y]);
-            }
-            None => {
-                self.use_blas();
-                self.launch(Kernel::MatMul, &[x, &by], &[&y]);
-            }
+        if let Some(bias) = bias {
+            self.use_blas_lt();
+            self.launch(Kernel::MatMul, &[x, &by, bias], &[&y]);
+        } else {
+            self.use_blas();
+            self.launch(Kernel::MatMul, &[x, &by], &[&y]);
         }
         let (x_shape, weight_shape) = (x.shape.clone(), weight.shape.clone());
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::super::autograd::Draft;
-use super::super::eager::{Eager, Stop};
+use super::super::eager::Eager;
 use super::super::tensor::{Tensor, TensorBody, view_strides};
 use super::elementwise::expanded;
 use crate::graph::{DType, Extent, contiguous_strides};
@@ -17,13 +17,9 @@ fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {
 
 impl Eager {
     /// `view`, `reshape`, `flatten`.
-    pub(in super::super) fn reshape(
-        &mut self,
-        x: &Tensor,
-        shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    pub(in super::super) fn reshape(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
         let Some(strides) = view_strides(&x.shape, &x.strides, shape) else {
-            let copy = self.copy_contiguous(x)?;
+            let copy = self.copy_contiguous(x);
             return self.reshape(&copy, shape);
         };
         let draft = Draft::new(self, &[Some(x)]);
@@ -33,30 +29,21 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            vec![Some(
-                match view_strides(&gradient.shape, &gradient.strides, &from) {
-                    Some(strides) => gradient_view(gradient, gradient.alias(from, strides)),
-                    None => {
-                        let copy = eager.empty(&from, gradient.dtype);
-                        let seen =
-                            copy.alias(gradient.shape.clone(), contiguous_strides(&gradient.shape));
-                        eager.launch(Kernel::Copy, &[gradient], &[&seen]);
-                        drop(seen);
-                        Rc::new(copy)
-                    }
-                },
-            )]
+            let strides = view_strides(&gradient.shape, &gradient.strides, &from);
+            if let Some(strides) = strides {
+                return vec![Some(gradient_view(gradient, gradient.alias(from, strides)))];
+            }
+            let copy = eager.empty(&from, gradient.dtype);
+            let seen = copy.alias(gradient.shape.clone(), contiguous_strides(&gradient.shape));
+            eager.launch(Kernel::Copy, &[gradient], &[&seen]);
+            drop(seen);
+            vec![Some(Rc::new(copy))]
         });
-        Ok(y)
+        y
     }
 
     /// `transpose(a, b)`.
-    pub(in super::super) fn transpose(
-        &mut self,
-        x: &Tensor,
-        a: usize,
-        b: usize,
-    ) -> Result<Tensor, Stop> {
+    pub(in super::super) fn transpose(&mut self, x: &Tensor, a: usize, b: usize) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let swapped = move |tensor: &TensorBody| {
             let (mut shape, mut strides) = (tensor.shape.clone(), tensor.strides.clone());
@@ -71,11 +58,11 @@ impl Eager {
                     .map(|gradient| gradient_view(gradient, swapped(gradient))),
             ]
         });
-        Ok(y)
+        y
     }
 
     /// `unsqueeze(dim)`.
-    pub(in super::super) fn unsqueeze(&mut self, x: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+    pub(in super::super) fn unsqueeze(&mut self, x: &Tensor, dim: usize) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
         let stride = shape
@@ -96,19 +83,15 @@ impl Eager {
                 gradient.alias(shape, strides),
             ))]
         });
-        Ok(y)
+        y
     }
 
     /// `expand(shape)`: the engine sums the gradient back to the input's shape.
-    pub(in super::super) fn expand(
-        &mut self,
-        x: &Tensor,
-        shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    pub(in super::super) fn expand(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let y = expanded(x, shape);
         let [y] = draft.finish(self, [y], |_, gradients, _| vec![gradients[0].clone()]);
-        Ok(y)
+        y
     }
 
     /// `x[.., start:end, ..]`: the gradient is full size, zero outside the slice.
@@ -118,7 +101,7 @@ impl Eager {
         dim: usize,
         start: u64,
         end: Extent,
-    ) -> Result<Tensor, Stop> {
+    ) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let length = match end.as_fixed() {
             Some(end) => Extent::fixed(end - start),
@@ -137,16 +120,11 @@ impl Eager {
             drop(inside);
             vec![Some(Rc::new(grad_x))]
         });
-        Ok(y)
+        y
     }
 
     /// `split(size, dim)`: the gradient joins those of the parts, with zeros for unused ones.
-    pub(in super::super) fn split(
-        &mut self,
-        x: &Tensor,
-        size: u64,
-        dim: usize,
-    ) -> Result<Vec<Tensor>, Stop> {
+    pub(in super::super) fn split(&mut self, x: &Tensor, size: u64, dim: usize) -> Vec<Tensor> {
         let draft = Draft::new(self, &[Some(x)]);
         let total = x.shape[dim]
             .as_fixed()
@@ -165,7 +143,7 @@ impl Eager {
         };
         let parts = starts.iter().map(cut).collect();
         let (whole, dtype) = (x.shape.clone(), x.dtype);
-        Ok(draft.finish_many(self, parts, move |eager, gradients, _| {
+        draft.finish_many(self, parts, move |eager, gradients, _| {
             // Zeros for missing parts exist before the joined gradient, and die with it made.
             let mut zeros = Vec::new();
             for (start, _) in starts
@@ -197,11 +175,11 @@ impl Eager {
                 eager.launch(Kernel::Copy, &[from], &[&into]);
             }
             vec![Some(Rc::new(grad_x))]
-        }))
+        })
     }
 
     /// `cat(parts, dim)`: the gradients are views of the incoming one.
-    pub(in super::super) fn cat(&mut self, parts: &[Tensor], dim: usize) -> Result<Tensor, Stop> {
+    pub(in super::super) fn cat(&mut self, parts: &[Tensor], dim: usize) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
         let draft = Draft::new(self, &inputs);
         let mut shape = parts[0].shape.clone();
@@ -233,25 +211,20 @@ impl Eager {
                 })
                 .collect()
         });
-        Ok(y)
+        y
     }
 
     /// `contiguous()`: the tensor itself where it is.
-    pub(in super::super) fn contiguous(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+    pub(in super::super) fn contiguous(&mut self, x: &Tensor) -> Tensor {
         if x.is_contiguous() {
-            Ok(Rc::clone(x))
+            Rc::clone(x)
         } else {
             self.copy_contiguous(x)
         }
     }
 
     /// `pad` with a constant along the last dimension. Only targets are padded, which need no gradient.
-    pub(in super::super) fn pad_last(
-        &mut self,
-        x: &Tensor,
-        before: u64,
-        after: u64,
-    ) -> Result<Tensor, Stop> {
+    pub(in super::super) fn pad_last(&mut self, x: &Tensor, before: u64, after: u64) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let mut shape = x.shape.clone();
         let last = shape.len() - 1;
@@ -270,7 +243,7 @@ impl Eager {
             let inside = part(gradient, last, Extent::fixed(before), length);
             vec![Some(gradient_view(gradient, inside))]
         });
-        Ok(y)
+        y
     }
 
     /// `arange(end)`.
@@ -290,12 +263,12 @@ impl Eager {
         Rc::new(copy)
     }
 
-    fn copy_contiguous(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+    fn copy_contiguous(&mut self, x: &Tensor) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let copy = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
         let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
-        Ok(copy)
+        copy
     }
 }
 

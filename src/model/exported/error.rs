@@ -32,7 +32,8 @@ pub enum ExportedError {
     },
     /// An operator that batchfit does not know.
     #[error(
-        "at {pointer}: the operator {op} in module `{module}` is not supported{}",
+        "at {pointer}: the operator {op} {} is not supported{}",
+        place(module),
         nearest.map(|nearest| format!("; the nearest that is: {nearest}")).unwrap_or_default()
     )]
     UnknownOperator {
@@ -53,6 +54,14 @@ pub enum ExportedError {
         /// What is wrong there.
         problem: String,
     },
+}
+
+/// Which module's code something is in.
+pub(crate) fn place(module: &str) -> String {
+    match module {
+        "" => "in the model itself".to_owned(),
+        path => format!("in module `{path}`"),
+    }
 }
 
 impl ExportedError {

@@ -7,7 +7,7 @@ use super::arguments::{Arguments, Scope, dtype};
 use super::error::ExportedError;
 use super::modules::Modules;
 use super::operator::{self, SUPPORTED};
-use super::schema::{Arg, Document, Node, Nodes, Size, SymInt, Tensor};
+use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
 use super::{Exported, prediction};
@@ -67,7 +67,7 @@ pub(super) fn refused(pointer: &str) -> impl Fn(String) -> ExportedError + '_ {
 
 impl<'a> Walk<'a> {
     /// The symbolic sizes that a graph defines; its tensors are added as its nodes make them.
-    fn scope(&mut self, graph: &'a Nodes<'a>, at: &str) -> Result<Scope<'a>, ExportedError> {
+    fn scope(&mut self, graph: &'a GraphText<'a>, at: &str) -> Result<Scope<'a>, ExportedError> {
         let mut sizes = HashMap::new();
         for (name, size) in &graph.sym_int_values {
             let extent = self
@@ -83,7 +83,7 @@ impl<'a> Walk<'a> {
 
     fn nodes(
         &mut self,
-        graph: &'a Nodes<'a>,
+        graph: &'a GraphText<'a>,
         scope: &mut Scope<'a>,
         at: &str,
     ) -> Result<(), ExportedError> {
@@ -112,7 +112,7 @@ impl<'a> Walk<'a> {
         &mut self,
         target: &'a str,
         node: &'a Node<'a>,
-        graph: &'a Nodes<'a>,
+        graph: &'a GraphText<'a>,
         scope: &mut Scope<'a>,
     ) -> Result<(), Failure> {
         let call = self
@@ -255,7 +255,7 @@ impl<'a> Walk<'a> {
         bind(&node.outputs, &results, &inner, scope).map_err(refused(at))
     }
 
-    fn loss(&self, graph: &Nodes<'_>, scope: &Scope<'_>) -> Result<ValueId, ExportedError> {
+    fn loss(&self, graph: &GraphText<'_>, scope: &Scope<'_>) -> Result<ValueId, ExportedError> {
         let at = format!("{GRAPH}/outputs");
         let [Arg::Tensor(name)] = graph.outputs.as_slice() else {
             return Err(refused(&at)(format!(
@@ -343,7 +343,7 @@ fn makes_only_sizes(node: &Node<'_>) -> bool {
         && node
             .outputs
             .iter()
-            .all(|output| matches!(output, Arg::SymInt(_)))
+            .all(|output| matches!(output, Arg::SymInt(_) | Arg::Symbolic))
 }
 
 fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, Failure> {

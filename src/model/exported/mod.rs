@@ -24,6 +24,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use error::ExportedError;
+pub(crate) use error::place;
 
 use crate::graph::Graph;
 use schema::Document;
@@ -109,7 +110,7 @@ fn at_path(error: &serde_path_to_error::Error<serde_json::Error>) -> ExportedErr
     for segment in error.path() {
         use serde_path_to_error::Segment;
         match segment {
-            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Seq { index } => pointer = format!("{pointer}/{index}"),
             Segment::Map { key } | Segment::Enum { variant: key } => {
                 pointer.push('/');
                 pointer.push_str(&lower::escape(key));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::schema::{Arg, Nodes, Signature};
+use super::schema::{Arg, GraphText, Signature};
 use super::signature::spec_path;
 use crate::graph::{Builder, ModuleId};
 
@@ -32,7 +32,7 @@ impl<'a> Modules<'a> {
     ///
     /// A wrapper is there when all parameters and all modules are under `model.`: a bare Hugging Face
     /// decoder also calls its inner part `model`, but its head is beside it.
-    pub(super) fn of(graph: &'a Nodes<'a>, signature: &Signature<'_>) -> Modules<'a> {
+    pub(super) fn of(graph: &'a GraphText<'a>, signature: &Signature<'_>) -> Modules<'a> {
         let mut stacks = Vec::new();
         collect(graph, &mut stacks);
         let under = |path: &str| path == "model" || path.starts_with("model.");
@@ -114,7 +114,7 @@ fn entries(stack: &str) -> impl Iterator<Item = Entry<'_>> {
     })
 }
 
-fn collect<'a>(graph: &'a Nodes<'a>, stacks: &mut Vec<&'a str>) {
+fn collect<'a>(graph: &'a GraphText<'a>, stacks: &mut Vec<&'a str>) {
     for node in &graph.nodes {
         let stack = node.metadata.nn_module_stack.as_ref();
         if stacks.last() != Some(&stack) {

@@ -60,9 +60,27 @@ pub(super) fn lower(
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
 ) -> Result<Option<Lowered>, String> {
     let shape = |id: ValueId| typed(id).1;
-    let unary = |function, in_place| -> Result<Lowered, String> {
-        Ok((Op::Unary { function, in_place }, vec![args.tensor("self")?]))
-    };
+    if !SUPPORTED.contains(&target) {
+        return Ok(None);
+    }
+    if let Some(lowered) = weighted(target, args, shape)? {
+        return Ok(Some(lowered));
+    }
+    if let Some(lowered) = elementwise(target, args)? {
+        return Ok(Some(lowered));
+    }
+    if let Some(lowered) = creation(target, args, &typed)? {
+        return Ok(Some(lowered));
+    }
+    layout(target, args, shape)
+}
+
+/// Layers: what has parameters, pools, attends or scores.
+fn weighted(
+    target: &str,
+    args: &Arguments<'_>,
+    shape: impl Fn(ValueId) -> Vec<Extent>,
+) -> Result<Option<Lowered>, String> {
     let lowered = match target {
         "aten.linear.default" => (Op::Linear, with_bias(args, &["input", "weight"])?),
         "aten.addmm.default" => {
@@ -98,52 +116,6 @@ pub(super) fn lower(
             };
             (op, all(args, &["input", "weight", "bias"])?)
         }
-        "aten.relu.default" => unary(Unary::Relu, Placement::New)?,
-        "aten.relu_.default" => unary(Unary::Relu, Placement::InPlace)?,
-        "aten.relu6.default" => unary(Unary::Relu6, Placement::New)?,
-        "aten.relu6_.default" => unary(Unary::Relu6, Placement::InPlace)?,
-        "aten.tanh.default" => unary(Unary::Tanh, Placement::New)?,
-        "aten.silu.default" => unary(Unary::Silu, Placement::New)?,
-        "aten.sigmoid.default" => unary(Unary::Sigmoid, Placement::New)?,
-        "aten.gelu.default" => match args.text("approximate", "none")? {
-            "none" => unary(Unary::Gelu, Placement::New)?,
-            "tanh" => unary(Unary::GeluTanh, Placement::New)?,
-            other => return Err(format!("its argument \"approximate\" is {other:?}")),
-        },
-        "aten.hardtanh.default" | "aten.hardtanh_.default" => {
-            if !args.number_or("min_val", -1.0)?.eq(&0.0)
-                || !args.number_or("max_val", 1.0)?.eq(&6.0)
-            {
-                return Err("only hardtanh between 0 and 6 (ReLU6) is supported".into());
-            }
-            let in_place = if target.contains("_.") {
-                Placement::InPlace
-            } else {
-                Placement::New
-            };
-            unary(Unary::Relu6, in_place)?
-        }
-        "aten.add.Tensor" | "aten.add_.Tensor" => {
-            args.always("alpha", 1.0)?;
-            let placement = if target.contains("_.") {
-                Placement::InPlace
-            } else {
-                Placement::New
-            };
-            elementwise(args, Op::Add(placement), |n| Op::AddScalar(n, placement))?
-        }
-        "aten.mul.Tensor" => elementwise(args, Op::Mul, Op::MulScalar)?,
-        "aten.pow.Tensor_Scalar" => (
-            Op::PowScalar(args.number("exponent")?),
-            vec![args.tensor("self")?],
-        ),
-        "aten.dropout.default" => {
-            let op = Op::Dropout {
-                p: args.number("p")?,
-                train: args.flag("train", true)?,
-            };
-            (op, vec![args.tensor("input")?])
-        }
         "aten.max_pool2d.default" => (Op::MaxPool2d(pooling(args)?), vec![args.tensor("self")?]),
         "aten.adaptive_avg_pool2d.default" => {
             let output = args.pair("output_size", None)?;
@@ -170,10 +142,72 @@ pub(super) fn lower(
             args.always("reduction", 1.0)?;
             (Op::CrossEntropy, all(args, &["self", "target"])?)
         }
+        _ => return Ok(None),
+    };
+    Ok(Some(lowered))
+}
+
+/// Functions of each element.
+fn elementwise(target: &str, args: &Arguments<'_>) -> Result<Option<Lowered>, String> {
+    let unary = |function, in_place| -> Result<Lowered, String> {
+        Ok((Op::Unary { function, in_place }, vec![args.tensor("self")?]))
+    };
+    let placement = if target.contains("_.") {
+        Placement::InPlace
+    } else {
+        Placement::New
+    };
+    let lowered = match target {
+        "aten.relu.default" | "aten.relu_.default" => unary(Unary::Relu, placement)?,
+        "aten.relu6.default" | "aten.relu6_.default" => unary(Unary::Relu6, placement)?,
+        "aten.tanh.default" => unary(Unary::Tanh, Placement::New)?,
+        "aten.silu.default" => unary(Unary::Silu, Placement::New)?,
+        "aten.sigmoid.default" => unary(Unary::Sigmoid, Placement::New)?,
+        "aten.gelu.default" => match args.text("approximate", "none")? {
+            "none" => unary(Unary::Gelu, Placement::New)?,
+            "tanh" => unary(Unary::GeluTanh, Placement::New)?,
+            other => return Err(format!("its argument \"approximate\" is {other:?}")),
+        },
+        "aten.hardtanh.default" | "aten.hardtanh_.default" => {
+            if !args.number_or("min_val", -1.0)?.eq(&0.0)
+                || !args.number_or("max_val", 1.0)?.eq(&6.0)
+            {
+                return Err("only hardtanh between 0 and 6 (ReLU6) is supported".into());
+            }
+            unary(Unary::Relu6, placement)?
+        }
+        "aten.add.Tensor" | "aten.add_.Tensor" => {
+            args.always("alpha", 1.0)?;
+            with_other(args, Op::Add(placement), |n| Op::AddScalar(n, placement))?
+        }
+        "aten.mul.Tensor" => with_other(args, Op::Mul, Op::MulScalar)?,
+        "aten.pow.Tensor_Scalar" => (
+            Op::PowScalar(args.number("exponent")?),
+            vec![args.tensor("self")?],
+        ),
+        "aten.dropout.default" => {
+            let op = Op::Dropout {
+                p: args.number("p")?,
+                train: args.flag("train", true)?,
+            };
+            (op, vec![args.tensor("input")?])
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(lowered))
+}
+
+/// What makes a tensor of another kind: ranges, casts, joins.
+fn creation(
+    target: &str,
+    args: &Arguments<'_>,
+    typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
+) -> Result<Option<Lowered>, String> {
+    let lowered = match target {
         "aten.cat.default" => {
             let tensors = args.tensors("tensors")?;
             let first = tensors.first().ok_or("it joins no tensors")?;
-            let dim = args.dim("dim", Some(0), shape(*first).len())?;
+            let dim = args.dim("dim", Some(0), typed(*first).1.len())?;
             (Op::Cat { dim }, tensors)
         }
         "aten.arange.default" => {
@@ -197,7 +231,7 @@ pub(super) fn lower(
             let dtype = args.dtype("dtype")?.unwrap_or(typed(input).0);
             (Op::Cast(dtype), vec![input])
         }
-        _ => return layout(target, args, shape),
+        _ => return Ok(None),
     };
     Ok(Some(lowered))
 }
@@ -208,9 +242,6 @@ fn layout(
     args: &Arguments<'_>,
     shape: impl Fn(ValueId) -> Vec<Extent>,
 ) -> Result<Option<Lowered>, String> {
-    if !SUPPORTED.contains(&target) {
-        return Ok(None);
-    }
     let input = args.tensor("self")?;
     let from = shape(input);
     let op = match target {
@@ -274,7 +305,7 @@ fn with_bias(args: &Arguments<'_>, names: &[&str]) -> Result<Vec<ValueId>, Strin
     Ok(operands)
 }
 
-fn elementwise(
+fn with_other(
     args: &Arguments<'_>,
     tensors: Op,
     scalar: impl Fn(f64) -> Op,

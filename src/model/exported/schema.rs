@@ -20,14 +20,14 @@ pub(super) struct Document<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct GraphModule<'a> {
     #[serde(borrow)]
-    pub(super) graph: Nodes<'a>,
+    pub(super) graph: GraphText<'a>,
     #[serde(borrow)]
     pub(super) signature: Signature<'a>,
 }
 
 /// A graph, the outer one or one nested in a node.
 #[derive(Debug, Deserialize)]
-pub(super) struct Nodes<'a> {
+pub(super) struct GraphText<'a> {
     #[serde(borrow)]
     pub(super) inputs: Vec<Arg<'a>>,
     #[serde(borrow)]
@@ -109,7 +109,7 @@ pub(super) enum SymInt<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Nested<'a> {
     #[serde(borrow)]
-    pub(super) graph: Nodes<'a>,
+    pub(super) graph: GraphText<'a>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -173,6 +173,8 @@ pub(super) enum Arg<'a> {
     Ints(Vec<i64>),
     SymInt(SymInt<'a>),
     SymInts(Vec<SymInt<'a>>),
+    /// A symbolic truth value or fraction; only checks of sizes make these.
+    Symbolic,
     Float(f64),
     Bool(bool),
     Text(Cow<'a, str>),
@@ -218,6 +220,10 @@ impl<'de> Visitor<'de> for ArgVisitor {
             "as_scalar_type" => Arg::ScalarType(map.next_value()?),
             "as_memory_format" => Arg::MemoryFormat(map.next_value()?),
             "as_graph" => Arg::Graph(map.next_value()?),
+            "as_sym_bool" | "as_sym_float" => {
+                map.next_value::<IgnoredAny>()?;
+                Arg::Symbolic
+            }
             "as_none" => {
                 map.next_value::<IgnoredAny>()?;
                 Arg::None

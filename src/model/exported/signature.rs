@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::error::ExportedError;
 use super::lower::{Walk, escape, refused};
-use super::schema::{Arg, GraphModule, InputSpec, Nodes, Tensor};
+use super::schema::{Arg, GraphModule, GraphText, InputSpec, Tensor};
 use crate::graph::{Content, ParameterKind, ValueId};
 
 /// The values that the inputs of the graph stand for, and what had to be assumed.
@@ -69,7 +69,7 @@ pub(super) fn declare<'a>(
         tensors: HashMap::new(),
         notes: Vec::new(),
     };
-    hold(held, &reads, walk, graph_at(at).as_str(), &mut declared)?;
+    hold(&held, &reads, walk, graph_at(at).as_str(), &mut declared)?;
     take_batch(&batch, &reads, walk, graph_at(at).as_str(), &mut declared)?;
     Ok(declared)
 }
@@ -94,7 +94,7 @@ pub(super) fn spec_path<'a>(spec: &'a InputSpec<'a>) -> Option<&'a str> {
 /// its shape and dtype from the one that feeds both an embedding and a linear, and takes its place in
 /// module order if it comes first, because that is where the tensor is then made.
 fn hold<'a>(
-    held: Vec<Held<'a>>,
+    held: &[Held<'a>],
     reads: &Reads<'a>,
     walk: &mut Walk<'a>,
     at: &str,
@@ -196,7 +196,7 @@ struct Reads<'a> {
 }
 
 impl<'a> Reads<'a> {
-    fn of(&mut self, graph: &'a Nodes<'a>) {
+    fn of(&mut self, graph: &'a GraphText<'a>) {
         for node in &graph.nodes {
             if node.target.contains(".sym_size.") || node.target.contains("._assert") {
                 continue;

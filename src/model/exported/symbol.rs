@@ -45,6 +45,7 @@ impl<'t> Parser<'t, '_> {
             "Symbol" => self.symbol(),
             "Integer" => self.integer().map(Extent::fixed),
             "Mul" => self.fold(depth, Extent::ONE, Extent::checked_mul),
+            "Pow" => self.power(depth),
             "Add" => self.fold(depth, Extent::ZERO, |a, b| Some(a + b)),
             other => Err(format!(
                 "a size uses {other:?}; only sums and products of the batch size are read"
@@ -84,7 +85,7 @@ impl<'t> Parser<'t, '_> {
         &mut self,
         depth: usize,
         start: Extent,
-        combine: impl Fn(Extent, Extent) -> Option<Extent>,
+        mut combine: impl FnMut(Extent, Extent) -> Option<Extent>,
     ) -> Result<Extent, String> {
         let mut result = start;
         loop {
@@ -101,6 +102,21 @@ impl<'t> Parser<'t, '_> {
                 return Err(format!("cannot read {rest:?} as a size"));
             }
         }
+    }
+
+    /// Reads `EXPRESSION, Integer(2))`, which is how sympy writes a square.
+    fn power(&mut self, depth: usize) -> Result<Extent, String> {
+        let mut factors = Vec::new();
+        // Both arguments are read as factors of a product, so that separators are handled once.
+        self.fold(depth, Extent::ONE, |_, term| {
+            factors.push(term);
+            Some(term)
+        })?;
+        match factors.as_slice() {
+            [base, exponent] if exponent.as_fixed() == Some(2) => base.checked_mul(*base),
+            _ => None,
+        }
+        .ok_or_else(|| "a size is a power other than a square".to_owned())
     }
 
     fn until_closed(&mut self) -> Result<&'t str, String> {
@@ -135,6 +151,10 @@ mod tests {
             Ok("2b+3".into())
         );
         assert_eq!(read("Mul(Symbol('s77'), Symbol('s77'))"), Ok("b²".into()));
+        assert_eq!(
+            read("Mul(Integer(3), Pow(Symbol('s77'), Integer(2)))"),
+            Ok("3b²".into())
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) fn lower(model: &Layers) -> Result<Graph, Invalid> {
     let mut last = net.input("x", model.dtype, shape, content);
     let mut results: HashMap<String, ValueId> = HashMap::from([(INPUT.to_owned(), last)]);
 
-    for (index, layer) in model.layers.iter().enumerate() {
+    for (index, layer) in model.stack.iter().enumerate() {
         let pointer = format!("{}/{index}", model.pointer);
         let name = layer.name.clone().unwrap_or_else(|| index.to_string());
         let inputs = operands(layer, &results, last, &pointer)?;
@@ -40,14 +40,14 @@ pub(crate) fn lower(model: &Layers) -> Result<Graph, Invalid> {
             ));
         }
     }
-    let end = format!("{}/{}", model.pointer, model.layers.len() - 1);
+    let end = format!("{}/{}", model.pointer, model.stack.len() - 1);
     let loss = loss(&mut net, last).map_err(|problem| Invalid::at(end, problem))?;
     Ok(net.finish(last, loss))
 }
 
 /// Indices must be valid in every table they may be looked up in.
 fn smallest_vocabulary(model: &Layers) -> u64 {
-    let tables = model.layers.iter().filter_map(|layer| match layer.kind {
+    let tables = model.stack.iter().filter_map(|layer| match layer.kind {
         LayerKind::Embedding { num_embeddings, .. } => Some(num_embeddings),
         _ => None,
     });

@@ -25,7 +25,7 @@ pub struct Layers {
     /// float32, or int64 for token ids.
     pub dtype: DType,
     /// In the order in which they run.
-    pub layers: Vec<Layer>,
+    pub stack: Vec<Layer>,
     /// Where the description is in the request, for problems found when lowering.
     pointer: String,
 }

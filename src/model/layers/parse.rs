@@ -71,7 +71,7 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<Layers, Invalid> {
             ),
         ));
     }
-    let layers = layers
+    let stack = layers
         .iter()
         .enumerate()
         .map(|(index, value)| layer(value, &format!("{at}/{index}")))
@@ -79,7 +79,7 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<Layers, Invalid> {
     Ok(Layers {
         input,
         dtype,
-        layers,
+        stack,
         pointer: at,
     })
 }

@@ -2,6 +2,7 @@
 
 mod device;
 mod document;
+mod dtype;
 mod memory_limit;
 mod schema;
 mod source;
@@ -119,7 +120,7 @@ impl Request {
         fields: &Fields<'_>,
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let modes = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
+        let searches = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
         let limit = fields.get("memory_limit");
         Ok(Request {
             model,
@@ -135,10 +136,21 @@ impl Request {
             world_size: fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1),
             allocator: allocator(fields)?,
             search: fields
-                .choice("search", "search", &modes)?
+                .choice("search", "search", &searches)?
                 .unwrap_or_default(),
             document: RequestDocument(Value::Null),
         })
+    }
+
+    /// The request with a model file's graph in the place of its digest: for another process to read.
+    #[must_use]
+    pub fn self_contained(&self) -> RequestDocument {
+        let mut document = self.document.clone();
+        if let ModelSource::File(text) = &self.model {
+            let graph: Value = serde_json::from_slice(text).unwrap_or_default();
+            document.set("model", serde_json::json!({ "exported": graph }));
+        }
+        document
     }
 
     /// The model's forward pass.
@@ -148,7 +160,12 @@ impl Request {
 
     /// The model's forward pass, with what had to be assumed in reading it.
     pub fn lower(&self) -> Result<Lowered, Invalid> {
-        self.model.lower(&self.document.0)
+        let mut lowered = self.model.lower(&self.document.0)?;
+        if self.model.is_exported() {
+            let notes = dtype::compare(&lowered.graph, &self.variants)?;
+            lowered.notes.extend(notes);
+        }
+        Ok(lowered)
     }
 }
 

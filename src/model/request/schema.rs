@@ -39,12 +39,17 @@ pub(super) struct RequestSchema {
 /// A model, described in exactly one way.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
+#[schema(as = Model)]
 pub(super) enum ModelSchema {
     /// A well-known model by name, with overrides: see `GET /v1/presets`.
     #[schema(title = "Preset")]
     Preset {
         #[schema(example = "resnet50")]
         preset: String,
+        /// Height and width of the images: one number, or `[height, width]`.
+        image_size: Option<Value>,
+        num_classes: Option<u64>,
+        in_channels: Option<u64>,
     },
     /// A list of layers.
     #[schema(title = "Layers")]
@@ -76,7 +81,7 @@ pub(super) enum ModelSchema {
 /// then a variant.
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(title = "Training")]
+#[schema(title = "Training", as = Training)]
 pub(super) struct TrainingSchema {
     /// `fp32` (default), `amp_fp16`, `amp_bf16`, `bf16` or `fp16`.
     #[schema(value_type = Option<Value>, example = "amp_bf16")]

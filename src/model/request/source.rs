@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Lowered;
-use crate::model::exported::{self, Exported, ExportedError};
+use crate::model::exported::{self, Exported, ExportedError, place};
 use crate::model::fields::Fields;
 use crate::model::fingerprint::digest;
 use crate::model::invalid::Invalid;
@@ -86,6 +86,14 @@ impl ModelSource {
         Ok((ModelSource::File(text.into()), digest))
     }
 
+    /// Whether PyTorch made the graph.
+    pub(super) fn is_exported(&self) -> bool {
+        match self {
+            ModelSource::Inline | ModelSource::File(_) => true,
+            ModelSource::Preset(_) | ModelSource::Layers(_) => false,
+        }
+    }
+
     /// The graph; `document` is the request that the description was read from.
     pub(super) fn lower(&self, document: &Value) -> Result<Lowered, Invalid> {
         let plain = |graph| Lowered {
@@ -143,7 +151,8 @@ fn invalid(error: &ExportedError, at: &str) -> Invalid {
         } => {
             let nearest = nearest.map(|nearest| format!("; the nearest that is: {nearest}"));
             format!(
-                "the operator {op} in module `{module}` is not supported{}",
+                "the operator {op} {} is not supported{}",
+                place(module),
                 nearest.unwrap_or_default()
             )
         }

@@ -126,6 +126,36 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
 }
 
 #[test]
+fn a_graph_runs_only_in_the_dtype_it_was_exported_in() {
+    let half = include_bytes!("../../../tests/golden/exported/mlp-bf16.json.gz");
+    let lower = |precision: &str| {
+        let document = json!({ "training": { "precision": precision } });
+        let request = Request::parse_with_model(RequestDocument(document), half, SIMS).unwrap();
+        request.lower().map_err(|invalid| invalid.to_string())
+    };
+
+    assert!(lower("bf16").is_ok());
+    assert_eq!(
+        lower("amp_bf16").unwrap_err(),
+        "at /training/precision: amp_bf16 needs float32 parameters, but the graph was exported with \
+         bfloat16 ones; export it in float32"
+    );
+}
+
+#[test]
+fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
+    let file = include_bytes!("../../../tests/golden/exported/gpt2.json.gz");
+    let notes = |precision: &str| {
+        let document = json!({ "training": { "precision": precision } });
+        let request = Request::parse_with_model(RequestDocument(document), file, SIMS).unwrap();
+        request.lower().unwrap().notes
+    };
+
+    assert_eq!(notes("amp_bf16"), Vec::<String>::new());
+    assert_eq!(notes("bf16").len(), 1);
+}
+
+#[test]
 fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     let fingerprint = |request: &Request| request.fingerprint(&request.graph().unwrap());
     let preset = parse(json!({ "model": { "preset": "resnet18" } }));

@@ -73,6 +73,7 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
     builder.finish(scores, loss)
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
     let unary = |function, in_place| Op::Unary { function, in_place };
     let window = Window {

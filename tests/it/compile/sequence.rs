@@ -129,7 +129,6 @@ fn assert_unmatched(expected: usize, differences: &[String]) {
 fn sgd() -> Variant {
     Variant {
         optimizer: Optimizer::SgdMomentum,
-        accumulation: 1,
         ..Variant::default()
     }
 }
@@ -154,7 +153,6 @@ fn resnet50_in_float32_is_exact() {
 fn gpt2_under_autocast_differs_only_in_lifetimes() {
     let variant = Variant {
         precision: Precision::AmpBf16,
-        accumulation: 1,
         ..Variant::default()
     };
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use batchfit::model::{Request, RequestDocument};
 use serde_json::{Value, json};
 
-use super::{SIMS, golden, request};
+use super::{SIMS, golden, golden_json, request};
 
 /// The request with one field of its top level replaced.
 fn with(field: &str, value: Value) -> Value {
@@ -19,10 +19,10 @@ fn training(value: Value) -> Value {
 }
 
 /// A model of these layers on 3 x 32 x 32 images.
-fn layers(layers: Value) -> Value {
+fn layers(list: &Value) -> Value {
     with(
         "model",
-        json!({ "input": { "shape": [3, 32, 32] }, "layers": layers }),
+        json!({ "input": { "shape": [3, 32, 32] }, "layers": list }),
     )
 }
 
@@ -142,48 +142,48 @@ fn what_contradicts_itself_is_refused() {
 #[test]
 fn layers_that_do_not_fit_are_refused_at_the_layer() {
     let text = problems(vec![
-        layers(json!([])),
-        layers(json!({})),
-        layers(json!([{ "name": "a" }])),
-        layers(json!([{ "type": "conv2", "out_channels": 8, "kernel_size": 3 }])),
-        layers(json!([{ "type": "conv2d", "kernel_size": 3 }])),
-        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "strides": 2 }])),
-        layers(json!([{ "type": "conv2d", "out_channels": 0, "kernel_size": 3 }])),
-        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": [3, 0] }])),
-        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 64 }])),
-        layers(json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "groups": 2 }])),
+        layers(&json!([])),
+        layers(&json!({})),
+        layers(&json!([{ "name": "a" }])),
+        layers(&json!([{ "type": "conv2", "out_channels": 8, "kernel_size": 3 }])),
+        layers(&json!([{ "type": "conv2d", "kernel_size": 3 }])),
+        layers(&json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "strides": 2 }])),
+        layers(&json!([{ "type": "conv2d", "out_channels": 0, "kernel_size": 3 }])),
+        layers(&json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": [3, 0] }])),
+        layers(&json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 64 }])),
+        layers(&json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "groups": 2 }])),
         layers(
-            json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "in_channels": 4 }]),
+            &json!([{ "type": "conv2d", "out_channels": 8, "kernel_size": 3, "in_channels": 4 }]),
         ),
         layers(
-            json!([{ "type": "flatten" }, { "type": "conv2d", "out_channels": 8, "kernel_size": 3 }]),
+            &json!([{ "type": "flatten" }, { "type": "conv2d", "out_channels": 8, "kernel_size": 3 }]),
         ),
-        layers(json!([{ "type": "flatten" }, { "type": "batch_norm2d" }])),
+        layers(&json!([{ "type": "flatten" }, { "type": "batch_norm2d" }])),
         layers(
-            json!([{ "type": "flatten" }, { "type": "linear", "out_features": 10, "in_features": 10 }]),
+            &json!([{ "type": "flatten" }, { "type": "linear", "out_features": 10, "in_features": 10 }]),
         ),
         layers(
-            json!([{ "type": "flatten" }, { "type": "linear", "out_features": 2_147_483_648_u64 },
+            &json!([{ "type": "flatten" }, { "type": "linear", "out_features": 2_147_483_648_u64 },
                       { "type": "linear", "out_features": 2_147_483_648_u64 }]),
         ),
-        layers(json!([{ "type": "relu", "name": "" }])),
-        layers(json!([{ "type": "relu", "name": "a/b" }])),
-        layers(json!([{ "type": "relu", "name": "a" }, { "type": "relu", "name": "a" }])),
+        layers(&json!([{ "type": "relu", "name": "" }])),
+        layers(&json!([{ "type": "relu", "name": "a/b" }])),
+        layers(&json!([{ "type": "relu", "name": "a" }, { "type": "relu", "name": "a" }])),
         layers(
-            json!([{ "type": "relu", "name": "act" }, { "type": "add", "inputs": ["acct", "input"] }]),
+            &json!([{ "type": "relu", "name": "act" }, { "type": "add", "inputs": ["acct", "input"] }]),
         ),
-        layers(json!([{ "type": "add", "inputs": ["input"] }])),
-        layers(json!([{ "type": "add" }])),
+        layers(&json!([{ "type": "add", "inputs": ["input"] }])),
+        layers(&json!([{ "type": "add" }])),
         layers(
-            json!([{ "type": "max_pool2d", "kernel_size": 2 }, { "type": "add", "inputs": ["0", "input"] }]),
+            &json!([{ "type": "max_pool2d", "kernel_size": 2 }, { "type": "add", "inputs": ["0", "input"] }]),
         ),
-        layers(json!([{ "type": "gelu", "approximate": "tan" }])),
-        layers(json!([{ "type": "dropout", "p": 1.5 }])),
-        layers(json!([{ "type": "flatten", "start_dim": 4 }])),
-        layers(json!([{ "type": "layer_norm", "normalized_shape": [16] }])),
-        layers(json!([{ "type": "embedding", "num_embeddings": 10, "embedding_dim": 4 }])),
+        layers(&json!([{ "type": "gelu", "approximate": "tan" }])),
+        layers(&json!([{ "type": "dropout", "p": 1.5 }])),
+        layers(&json!([{ "type": "flatten", "start_dim": 4 }])),
+        layers(&json!([{ "type": "layer_norm", "normalized_shape": [16] }])),
+        layers(&json!([{ "type": "embedding", "num_embeddings": 10, "embedding_dim": 4 }])),
         layers(
-            json!([{ "type": "flatten" }, { "type": "linear", "out_features": 10 },
+            &json!([{ "type": "flatten" }, { "type": "linear", "out_features": 10 },
                       { "type": "layer_norm", "normalized_shape": [] }]),
         ),
         with("model", json!({ "layers": [{ "type": "relu" }] })),
@@ -232,17 +232,8 @@ fn what_is_not_supported_yet_says_what_to_do_instead() {
 
 #[test]
 fn a_graph_that_is_not_as_pytorch_writes_it_is_refused_at_the_place() {
-    let graph = || -> Value {
-        let mut text = Vec::new();
-        std::io::Read::read_to_end(
-            &mut flate2::read::GzDecoder::new(golden("cifarnet").as_slice()),
-            &mut text,
-        )
-        .unwrap();
-        serde_json::from_slice(&text).unwrap()
-    };
     let changed = |pointer: &str, value: Value| {
-        let mut graph = graph();
+        let mut graph = golden_json("cifarnet");
         *graph.pointer_mut(pointer).unwrap() = value;
         with("model", json!({ "exported": graph }))
     };

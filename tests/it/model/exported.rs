@@ -1,6 +1,8 @@
 //! The corpus of exported graphs is a test of shape inference for every operator: reading one compares
 //! each inferred type with the one that PyTorch recorded.
 
+use std::fmt::Write;
+
 use batchfit::graph::{Content, DType, Graph, ParameterKind};
 use batchfit::model::exported;
 use serde_json::{Value, json};
@@ -45,9 +47,11 @@ fn every_graph_of_the_corpus_is_read() {
             })
             .collect();
         let prediction = graph.value(graph.prediction);
-        summary.push_str(&format!(
+        writeln!(
+            summary,
+
             "{name}: {} nodes, {} modules, {} parameters, {} elements, root {}, batch {}, prediction {} {:?}, \
-             loss {}\n",
+             loss {}",
             graph.nodes.len(),
             graph.modules.len(),
             graph.parameters.len(),
@@ -57,7 +61,8 @@ fn every_graph_of_the_corpus_is_read() {
             prediction.name,
             prediction.shape,
             graph.value(graph.loss).name,
-        ));
+        )
+        .unwrap();
     }
     insta::assert_snapshot!(summary);
 }
@@ -121,7 +126,7 @@ impl Sketch {
         self
     }
 
-    fn node(mut self, target: &str, args: Value, result: (&str, Value), stack: &str) -> Sketch {
+    fn node(mut self, target: &str, args: &Value, result: (&str, Value), stack: &str) -> Sketch {
         let inputs: Vec<Value> = args
             .as_object()
             .unwrap()
@@ -158,25 +163,25 @@ fn language_model(sketch: Sketch, embedding: &str, head: &str) -> Sketch {
     sketch
         .node(
             "aten.embedding.default",
-            json!({ "weight": tensor(embedding), "indices": tensor("y") }),
+            &json!({ "weight": tensor(embedding), "indices": tensor("y") }),
             ("embedding", typed(FLOAT, &[-1, 4, 8])),
             MODEL,
         )
         .node(
             "aten.linear.default",
-            json!({ "input": tensor("embedding"), "weight": tensor(head) }),
+            &json!({ "input": tensor("embedding"), "weight": tensor(head) }),
             ("linear", typed(FLOAT, &[-1, 4, 16])),
             MODEL,
         )
         .node(
             "aten.transpose.int",
-            json!({ "self": tensor("linear"), "dim0": { "as_int": 1 }, "dim1": { "as_int": -1 } }),
+            &json!({ "self": tensor("linear"), "dim0": { "as_int": 1 }, "dim1": { "as_int": -1 } }),
             ("transpose", typed(FLOAT, &[-1, 16, 4])),
             WRAPPER,
         )
         .node(
             "aten.cross_entropy_loss.default",
-            json!({ "self": tensor("transpose"), "target": tensor("y") }),
+            &json!({ "self": tensor("transpose"), "target": tensor("y") }),
             ("loss", typed(FLOAT, &[])),
             WRAPPER,
         )
@@ -263,7 +268,7 @@ fn a_region_without_gradients_is_run_in_place() {
         .batch("inner", FLOAT, &[-1, 16])
         .node(
             "aten.tanh.default",
-            json!({ "self": tensor("inner") }),
+            &json!({ "self": tensor("inner") }),
             ("tanh", typed(FLOAT, &[-1, 16])),
             MODEL,
         )
@@ -283,7 +288,7 @@ fn a_region_without_gradients_is_run_in_place() {
     let graph = sketch
         .node(
             "aten.cross_entropy_loss.default",
-            json!({ "self": tensor("outer"), "target": tensor("y") }),
+            &json!({ "self": tensor("outer"), "target": tensor("y") }),
             ("loss", typed(FLOAT, &[])),
             WRAPPER,
         )
@@ -332,4 +337,23 @@ fn later_calls_of_a_module_are_calls_of_their_own() {
         .filter(|module| module.path == "layer1.0.relu")
         .count();
     assert_eq!(calls, 2);
+}
+
+#[test]
+fn a_model_that_computes_its_own_loss_keeps_its_paths() {
+    let sketch = Sketch::new()
+        .parameter("p_table", "model.table.weight", &[16, 8])
+        .parameter("p_head", "lm_head.weight", &[16, 8])
+        .batch("y", LONG, &[-1, 4]);
+
+    let exported = language_model(sketch, "p_table", "p_head").read();
+
+    assert_eq!(paths(&exported), ["model.table.weight", "lm_head.weight"]);
+    let modules: Vec<&str> = exported
+        .graph
+        .modules
+        .iter()
+        .map(|module| module.path.as_str())
+        .collect();
+    assert_eq!(modules, ["", "model"]);
 }

@@ -1,13 +1,17 @@
 //! Descriptions of models, against what PyTorch exported.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod bad_requests;
 mod exported;
 mod lowering;
 mod mutations;
 
+use std::io::Read;
 use std::path::PathBuf;
 
 use batchfit::model::{Invalid, Request, RequestDocument};
+use flate2::read::GzDecoder;
 use serde_json::Value;
 
 /// Simulated devices that requests in these tests may name.
@@ -19,6 +23,15 @@ pub(crate) fn golden(name: &str) -> Vec<u8> {
         .join("tests/golden/exported")
         .join(format!("{name}.json.gz"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// An exported graph of the corpus, as JSON.
+fn golden_json(name: &str) -> Value {
+    let mut text = Vec::new();
+    GzDecoder::new(golden(name).as_slice())
+        .read_to_end(&mut text)
+        .unwrap();
+    serde_json::from_slice(&text).unwrap()
 }
 
 /// Reads a request.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
 
-use super::{golden, request};
+use super::{golden_json, request};
 
 /// Something to put in place of a part of a document.
 fn replacement() -> impl Strategy<Value = Value> {
@@ -93,18 +93,6 @@ fn complete() -> Value {
     })
 }
 
-/// A small exported graph, as JSON.
-fn exported_graph(name: &str) -> Value {
-    let mut text = Vec::new();
-    let file = golden(name);
-    std::io::Read::read_to_end(
-        &mut flate2::read::GzDecoder::new(file.as_slice()),
-        &mut text,
-    )
-    .unwrap();
-    serde_json::from_slice(&text).unwrap()
-}
-
 #[test]
 fn the_complete_request_is_valid() {
     let request = request(complete()).unwrap();
@@ -133,7 +121,7 @@ proptest! {
 
     #[test]
     fn no_exported_graph_panics(changes in changes()) {
-        let mut graph = exported_graph("cifarnet");
+        let mut graph = golden_json("cifarnet");
         mutate(&mut graph, &changes);
         let by_value = exported::parse_value(&graph);
         let by_text = exported::parse(graph.to_string().as_bytes());
@@ -146,7 +134,7 @@ proptest! {
 
     #[test]
     fn no_exported_decoder_panics(changes in changes()) {
-        let mut graph = exported_graph("gpt2");
+        let mut graph = golden_json("gpt2");
         mutate(&mut graph, &changes);
         let _ = exported::parse_value(&graph);
     }

@@ -1,0 +1,185 @@
+//! Flags and environment variables, all in one place.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::worker::Misbehaviour;
+
+/// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
+/// batch you want.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+pub(super) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(super) command: Command,
+    /// What to log to stderr: error, warn, info, debug or trace, also by module; `serve` begins with
+    /// info, all else with warn.
+    #[arg(
+        long,
+        env = "BATCHFIT_LOG",
+        value_name = "FILTER",
+        global = true,
+        hide_env_values = true
+    )]
+    pub(super) log: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Find the largest batch that fits.
+    Fit(Fit),
+    /// Run one batch and show its memory.
+    Probe(Probe),
+    /// List the GPUs of this machine and the cards that can be simulated.
+    Devices(Devices),
+    /// List the models that have a name.
+    Presets(Presets),
+    /// Answer requests over HTTP until SIGTERM or Ctrl-C.
+    Serve(Serve),
+    /// Print the description of the HTTP API as YAML.
+    Openapi,
+    /// Record what scratch memory a GPU's convolution library wants for a model's layers.
+    #[command(hide = true)]
+    RecordWorkspaces(RecordWorkspaces),
+    /// Own a GPU for a parent process; started by batchfit itself.
+    #[command(hide = true)]
+    Worker(Worker),
+}
+
+const REQUEST_HELP: &str = "\
+The request is a JSON document, the same that `POST /v1/fits` takes. A small one:
+
+  {
+    \"model\": {\"preset\": \"resnet50\"},
+    \"training\": {\"precision\": \"amp_fp16\", \"optimizer\": \"sgd_momentum\"},
+    \"device\": \"sim:a100-40g\",
+    \"target_batch\": 1024
+  }
+
+  batchfit fit request.json
+  batchfit fit request.json --device sim:rtx4090 --memory-limit 12GiB --json
+  echo '{\"model\": {\"preset\": \"resnet18\"}, \"device\": \"sim:h200\"}' | batchfit fit -
+
+model          {\"preset\": NAME}, see `batchfit presets`; {\"layers\": [...], \"input\": {\"shape\": [...]}};
+               {\"exported\": GRAPH} or --model FILE with what torch.export saved
+training       precision: fp32, amp_fp16, amp_bf16, bf16, fp16; optimizer: sgd, sgd_momentum, adam,
+               adamw; checkpointing: none, per_block. A list of them compares all combinations.
+device         auto (the first GPU), cuda:N, or sim:NAME, see `batchfit devices`
+memory_limit   what PyTorch may reserve: bytes, \"12GiB\", or a fraction such as \"0.8\"
+target_batch   samples per optimizer step; gives the accumulation steps to reach it
+
+Exit codes: 0 answered, 2 bad input, 3 nothing fits (the answer says how much is missing),
+4 device trouble.";
+
+/// Where a question comes from.
+#[derive(Debug, Args)]
+pub(super) struct Question {
+    /// The request document; `-` reads it from stdin.
+    #[arg(value_name = "REQUEST.json")]
+    pub(super) request: PathBuf,
+    /// A model saved by torch.export (.json, .json.gz or .pt2), instead of the request's `model`.
+    #[arg(long, value_name = "FILE")]
+    pub(super) model: Option<PathBuf>,
+    /// The device, instead of the request's: auto, cuda:N or sim:NAME.
+    #[arg(long)]
+    pub(super) device: Option<String>,
+    /// What may be reserved, instead of the request's `memory_limit`: bytes, 12GiB or 0.8.
+    #[arg(long, value_name = "LIMIT")]
+    pub(super) memory_limit: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_long_help = REQUEST_HELP)]
+pub(super) struct Fit {
+    #[command(flatten)]
+    pub(super) question: Question,
+    /// Print the JSON document of `GET /v1/fits/{id}` and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Where the answer is stored; without effect when that cannot be written.
+    #[arg(
+        long,
+        env = "BATCHFIT_DATABASE",
+        value_name = "URL",
+        default_value = "sqlite:batchfit.db"
+    )]
+    pub(super) database: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_long_help = REQUEST_HELP)]
+pub(super) struct Probe {
+    #[command(flatten)]
+    pub(super) question: Question,
+    /// Samples per micro-step.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) batch: u64,
+    /// Print the JSON document of `GET /v1/probes/{id}` and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Devices {
+    /// Print the JSON document of `GET /v1/devices` and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Presets {
+    /// Print the JSON document of `GET /v1/presets` and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    /// Where to listen.
+    #[arg(
+        long,
+        env = "BATCHFIT_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
+    pub(super) listen: String,
+    /// Where fits and answers are kept.
+    #[arg(
+        long,
+        env = "BATCHFIT_DATABASE",
+        value_name = "URL",
+        default_value = "sqlite:batchfit.db"
+    )]
+    pub(super) database: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RecordWorkspaces {
+    #[command(flatten)]
+    pub(super) question: Question,
+    /// Which GPU, by CUDA's number.
+    #[arg(long, default_value_t = 0)]
+    pub(super) gpu: u32,
+    /// Every batch up to this one is recorded.
+    #[arg(long, default_value_t = 64, value_name = "BATCH")]
+    pub(super) dense_to: u64,
+    /// The largest batch; up to there in steps of 2%.
+    #[arg(long, default_value_t = 4096, value_name = "BATCH")]
+    pub(super) largest: u64,
+    /// The table to write, compressed; it must not exist.
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Worker {
+    /// Open nothing and fail as planned: none, exit-after=N, hang, babble, half-line, huge-line,
+    /// wrong-version, panic or abort.
+    #[arg(long, value_name = "FAILURE")]
+    pub(super) misbehave: Option<Misbehaviour>,
+    /// Fail only in the first worker that finds this file missing.
+    #[arg(long, value_name = "FILE", requires = "misbehave")]
+    pub(super) once: Option<PathBuf>,
+}

@@ -1,0 +1,25 @@
+//! `batchfit devices`.
+
+use super::arguments::Devices;
+use super::trouble::Trouble;
+use super::{Outcome, output};
+use crate::jobs::{Engine as _, FitEngine};
+use crate::report;
+
+pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
+    let devices = engine()?.devices();
+    if arguments.json {
+        output::json(&serde_json::json!({ "items": devices, "next": null }))?;
+    } else {
+        output::text(&report::devices(&devices))?;
+    }
+    Ok(Outcome::Answered)
+}
+
+/// The engine of this process, whose workers are this very binary.
+pub(super) fn engine() -> Result<FitEngine, Trouble> {
+    let program = std::env::current_exe().map_err(|error| {
+        Trouble::Broken(anyhow::Error::new(error).context("could not find this program's file"))
+    })?;
+    Ok(FitEngine::new(program))
+}

@@ -1,0 +1,94 @@
+//! The command line: reads flags, files and the environment, calls one function, prints its answer.
+//!
+//! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
+//! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
+//! 3 nothing fits, 4 device trouble, 1 anything else.
+
+mod arguments;
+mod devices;
+mod fit;
+mod output;
+mod presets;
+mod probe;
+mod question;
+mod record;
+mod serve;
+mod trouble;
+mod worker;
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+use arguments::{Arguments, Command};
+use trouble::Trouble;
+
+use crate::http;
+
+/// What a command that did its work tells the shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// There is an answer.
+    Answered,
+    /// There is an answer: not even a batch of one fits.
+    NothingFits,
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> ExitCode {
+        match outcome {
+            Outcome::Answered => ExitCode::SUCCESS,
+            Outcome::NothingFits => ExitCode::from(3),
+        }
+    }
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    let arguments = Arguments::parse();
+    let level = match arguments.command {
+        Command::Serve(_) => "info",
+        _ => "warn",
+    };
+    log_to_stderr(arguments.log.as_deref().unwrap_or(level));
+    let (json, outcome) = match arguments.command {
+        Command::Fit(arguments) => (arguments.json, fit::run(&arguments)),
+        Command::Probe(arguments) => (arguments.json, probe::run(&arguments)),
+        Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
+        Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
+        Command::Serve(arguments) => (false, serve::run(&arguments)),
+        Command::Openapi => (false, openapi()),
+        Command::RecordWorkspaces(arguments) => (false, record::run(&arguments)),
+        Command::Worker(arguments) => (false, worker::run(&arguments)),
+    };
+    match outcome {
+        Ok(outcome) => outcome.into(),
+        Err(Trouble::ReaderGone) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            let code = trouble.exit_code();
+            output::problem(&trouble.into_problem(), json);
+            code
+        }
+    }
+}
+
+/// `batchfit openapi`.
+fn openapi() -> Result<Outcome, Trouble> {
+    output::text(&http::openapi_yaml())?;
+    Ok(Outcome::Answered)
+}
+
+/// stdout belongs to answers and to the worker's protocol.
+fn log_to_stderr(filter: &str) {
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|error| {
+        eprintln!("warning: ignoring the log filter `{filter}`: {error}");
+        EnvFilter::new("warn")
+    });
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}

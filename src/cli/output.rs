@@ -1,0 +1,36 @@
+//! The only place that writes answers to stdout and problems to stderr.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::trouble::Trouble;
+use crate::http::Problem;
+
+/// Prints text that ends in a line break.
+pub(super) fn text(text: &str) -> Result<(), Trouble> {
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .map_err(Trouble::writing)
+}
+
+/// Prints one JSON document.
+pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
+    let mut line = serde_json::to_string_pretty(document)
+        .expect("documents have string keys and no infinite numbers");
+    line.push('\n');
+    text(&line)
+}
+
+/// Prints why there is no answer to stderr: as the service's problem document, or for a person.
+pub(super) fn problem(problem: &Problem, json: bool) {
+    let text = if json {
+        serde_json::to_string_pretty(problem).expect("problems have string keys")
+    } else {
+        format!("error: {}", problem.detail)
+    };
+    // There is nobody left to tell that stderr is gone.
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,34 @@
+//! `batchfit presets`.
+
+use serde_json::{Value, json};
+
+use super::arguments::Presets;
+use super::trouble::Trouble;
+use super::{Outcome, output};
+use crate::model;
+use crate::report;
+
+pub(super) fn run(arguments: &Presets) -> Result<Outcome, Trouble> {
+    if arguments.json {
+        let items: Vec<Value> = model::presets().map(document).collect();
+        output::json(&json!({ "items": items, "next": null }))?;
+    } else {
+        output::text(&report::presets(model::presets()))?;
+    }
+    Ok(Outcome::Answered)
+}
+
+/// An item of `GET /v1/presets`.
+fn document(preset: &model::Preset) -> Value {
+    let overrides: Vec<Value> = preset
+        .overrides
+        .iter()
+        .map(|size| json!({ "name": size.name, "default": size.default, "summary": size.summary }))
+        .collect();
+    json!({
+        "name": preset.name,
+        "summary": preset.summary,
+        "parameters": preset.parameters,
+        "overrides": overrides,
+    })
+}

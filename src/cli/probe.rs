@@ -1,0 +1,21 @@
+//! `batchfit probe`.
+
+use super::arguments::Probe;
+use super::devices::engine;
+use super::trouble::Trouble;
+use super::{Outcome, output, question};
+use crate::jobs::Engine as _;
+use crate::report;
+
+pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
+    let request = question::read(&arguments.question)?;
+    let report = engine()?
+        .probe(&request, arguments.batch)
+        .map_err(Trouble::Engine)?;
+    if arguments.json {
+        output::json(&report)?;
+    } else {
+        output::text(&report::probe(&report))?;
+    }
+    Ok(Outcome::Answered)
+}

@@ -1,0 +1,67 @@
+//! What stands between a command and its answer.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::http::{Code, Problem};
+use crate::jobs::{EngineError, JobError};
+use crate::model::Invalid;
+
+/// Why a command has no answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// A file cannot be read.
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The request is wrong.
+    Invalid(Invalid),
+    /// There is no answer to the request.
+    Engine(EngineError),
+    /// Whoever read stdout has stopped reading: not an error.
+    ReaderGone,
+    /// Anything that is neither the user's fault nor a device's.
+    Broken(anyhow::Error),
+}
+
+impl Trouble {
+    /// The trouble of a failed write to stdout.
+    pub(super) fn writing(error: io::Error) -> Trouble {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Trouble::ReaderGone,
+            _ => Trouble::Broken(anyhow::Error::new(error).context("could not write the answer")),
+        }
+    }
+
+    pub(super) fn exit_code(&self) -> ExitCode {
+        match self {
+            Trouble::Unreadable { .. }
+            | Trouble::Invalid(_)
+            | Trouble::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
+            Trouble::Engine(
+                EngineError::DeviceUnavailable { .. } | EngineError::DeviceFailed { .. },
+            ) => ExitCode::from(4),
+            Trouble::ReaderGone => ExitCode::SUCCESS,
+            Trouble::Engine(EngineError::Cancelled) | Trouble::Broken(_) => ExitCode::FAILURE,
+        }
+    }
+
+    /// The same problem that the service would answer with.
+    pub(super) fn into_problem(self) -> Problem {
+        match self {
+            Trouble::Unreadable { path, source } => Problem::new(
+                Code::RequestInvalid,
+                format!("could not read {}: {source}", path.display()),
+            ),
+            Trouble::Invalid(invalid) => Problem::from(invalid),
+            Trouble::Engine(error) => Problem::from(JobError::Engine(error)),
+            Trouble::ReaderGone => Problem::new(Code::Internal, "nobody reads the answer"),
+            // Who runs the command reads the log of the service: stderr.
+            Trouble::Broken(error) => Problem::new(Code::Internal, format!("{error:#}")),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Launches of attention: `attention.cu`.
+//!
+//! One float32 kernel for all types, where PyTorch chooses among three libraries. It needs no more scratch
+//! memory than they do (the program allocates theirs, this leaves it alone), and is slower than they are on
+//! half types, which it computes without tensor cores.
+
+use crate::device::LaunchError;
+
+use super::elementwise::single;
+use super::kernels::{Arguments, Grid, Queue, clamp};
+use super::layout::{Array, Operand, Operands};
+
+/// Positions that a block works on at a time. Must agree with `TILE` in attention.cu.
+const TILE: u64 = 64;
+/// Row length of a tile in shared memory. Must agree with `PITCH` in attention.cu.
+const PITCH: u64 = 68;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct View4 {
+    array: Array,
+    strides: [i64; 4],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct AttentionArguments {
+    query: View4,
+    key: View4,
+    value: View4,
+    out: View4,
+    grad: View4,
+    grad_query: View4,
+    grad_key: View4,
+    grad_value: View4,
+    log_sum_exp: u64,
+    log_sum_exp_strides: [i64; 3],
+    delta: u64,
+    seed: u64,
+    first_sample: i64,
+    query_heads: i64,
+    key_heads: i64,
+    queries: i32,
+    keys: i32,
+    width: i32,
+    is_causal: i32,
+    scale: f32,
+    dropout: f32,
+}
+
+// SAFETY: repeats `AttentionArguments` in attention.cu, the parameter of its kernels.
+unsafe impl Arguments for AttentionArguments {}
+
+/// What an attention does beside attending.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attention {
+    /// Whether later positions are hidden.
+    pub(super) causal: bool,
+    /// Share of attention weights dropped.
+    pub(super) dropout: f64,
+    /// The key of its random draws; the same in the backward pass.
+    pub(super) seed: u64,
+}
+
+/// Lengths that decide the grids.
+struct Extents {
+    samples: u64,
+    query_heads: u64,
+    key_heads: u64,
+    queries: u64,
+    keys: u64,
+    width: u64,
+}
+
+fn view(operands: &Operands<'_>, operand: &Operand) -> Result<View4, LaunchError> {
+    match operand.strides[..] {
+        [batch, head, position, feature] => Ok(View4 {
+            array: operand.array(),
+            strides: [batch, head, position, feature].map(u64::cast_signed),
+        }),
+        _ => Err(operands.failed(format!("{:?} is not four-dimensional", operand.shape))),
+    }
+}
+
+fn common(
+    operands: &Operands<'_>,
+    [query, key, log_sum_exp]: [&Operand; 3],
+    attention: Attention,
+) -> Result<(Extents, AttentionArguments), LaunchError> {
+    let (&[samples, query_heads, queries, width], &[_, key_heads, keys, _]) =
+        (&query.shape[..], &key.shape[..])
+    else {
+        return Err(operands.failed(format!("{:?} is not four-dimensional", query.shape)));
+    };
+    let &[batch, head, position] = &log_sum_exp.strides[..] else {
+        return Err(operands.failed(format!("{:?} is no list of rows", log_sum_exp.shape)));
+    };
+    if width > 128 {
+        return Err(operands.unsupported("heads wider than 128"));
+    }
+    if key_heads == 0 || !query_heads.is_multiple_of(key_heads) {
+        return Err(operands.failed(format!("{query_heads} heads share {key_heads}")));
+    }
+    let small = |length: u64| i32::try_from(length).unwrap_or(i32::MAX);
+    let arguments = AttentionArguments {
+        log_sum_exp: log_sum_exp.address,
+        log_sum_exp_strides: [batch, head, position].map(u64::cast_signed),
+        seed: attention.seed,
+        query_heads: query_heads.cast_signed(),
+        key_heads: key_heads.cast_signed(),
+        queries: small(queries),
+        keys: small(keys),
+        width: small(width),
+        is_causal: i32::from(attention.causal),
+        scale: single(1.0 / (width as f64).sqrt()),
+        dropout: single(attention.dropout),
+        ..AttentionArguments::default()
+    };
+    let extents = Extents {
+        samples,
+        query_heads,
+        key_heads,
+        queries,
+        keys,
+        width,
+    };
+    Ok((extents, arguments))
+}
+
+impl Extents {
+    /// Features that a tile holds, and the shared memory of so many tiles and one of scores.
+    fn tiles(&self, count: u64) -> (bool, u32) {
+        let is_wide = self.width > 64;
+        let features = if is_wide { 128 } else { 64 };
+        let bytes = (count * features * PITCH + TILE * PITCH) * 4;
+        (is_wide, u32::try_from(bytes).unwrap_or(u32::MAX))
+    }
+
+    fn grid(heads: u64, positions: u64) -> Grid {
+        Grid {
+            blocks: [clamp(heads), clamp(positions.div_ceil(TILE))],
+            threads: [256, 1],
+        }
+    }
+}
+
+/// Queues `query, key, value -> out, log_sum_exp`.
+pub(super) fn attention(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    attention: Attention,
+) -> Result<(), LaunchError> {
+    let (query, key) = (operands.input(0)?, operands.input(1)?);
+    let (extents, arguments) = common(operands, [query, key, operands.output(1)?], attention)?;
+    if query.count() == 0 {
+        return Ok(());
+    }
+    let arguments = AttentionArguments {
+        query: view(operands, query)?,
+        key: view(operands, key)?,
+        value: view(operands, operands.input(2)?)?,
+        out: view(operands, operands.output(0)?)?,
+        ..arguments
+    };
+    let (is_wide, shared) = extents.tiles(2);
+    let kernel = if is_wide {
+        "attention128"
+    } else {
+        "attention64"
+    };
+    let grid = Extents::grid(extents.samples * extents.query_heads, extents.queries);
+    Ok(queue.launch_with_shared(kernel, grid, shared, &arguments)?)
+}
+
+/// Queues `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`.
+pub(super) fn attention_grad(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    attention: Attention,
+) -> Result<(), LaunchError> {
+    let (query, key) = (operands.input(1)?, operands.input(2)?);
+    let (extents, arguments) = common(operands, [query, key, operands.input(5)?], attention)?;
+    if query.count() == 0 {
+        return Ok(());
+    }
+    let (delta, room) = queue.scratch();
+    let arguments = AttentionArguments {
+        grad: view(operands, operands.input(0)?)?,
+        query: view(operands, query)?,
+        key: view(operands, key)?,
+        value: view(operands, operands.input(3)?)?,
+        out: view(operands, operands.input(4)?)?,
+        grad_query: view(operands, operands.output(0)?)?,
+        grad_key: view(operands, operands.output(1)?)?,
+        grad_value: view(operands, operands.output(2)?)?,
+        delta,
+        ..arguments
+    };
+    let rows = extents.query_heads * extents.queries;
+    // As many samples at a time as there is room for a number per row.
+    let at_once = (room.0 / 4 / rows).min(u64::from(u16::MAX));
+    if at_once == 0 {
+        return Err(operands.unsupported("sequences this long"));
+    }
+    let (is_wide, shared) = extents.tiles(3);
+    let (queries, keys) = if is_wide {
+        ("attention_grad_queries128", "attention_grad_keys128")
+    } else {
+        ("attention_grad_queries64", "attention_grad_keys64")
+    };
+    let mut first = 0;
+    while first < extents.samples {
+        let samples = at_once.min(extents.samples - first);
+        let arguments = AttentionArguments {
+            first_sample: first.cast_signed(),
+            ..arguments
+        };
+        let grid = Grid {
+            blocks: [clamp(rows.div_ceil(8)), clamp(samples)],
+            threads: [32, 8],
+        };
+        queue.launch("attention_delta", grid, &arguments)?;
+        let grid = Extents::grid(samples * extents.query_heads, extents.queries);
+        queue.launch_with_shared(queries, grid, shared, &arguments)?;
+        let grid = Extents::grid(samples * extents.key_heads, extents.keys);
+        queue.launch_with_shared(keys, grid, shared, &arguments)?;
+        first += samples;
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The plans of a convolution in the order in which PyTorch tries them.
+
+use cudarc::cudnn::sys::{
+    cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type,
+    cudnnBackendDescriptorType_t as Kind, cudnnBackendHeurMode_t as Mode,
+    cudnnBackendNumericalNote_t,
+};
+
+use crate::graph::DType;
+use crate::program::Convolution;
+use crate::units::Bytes;
+
+use super::descriptor::{Descriptor, NumericalNote};
+use super::plan::{Plan, engine_of};
+use super::{CudnnError, Handle, OperationGraph};
+
+/// Whether fp32 convolutions may run on tensor cores. PyTorch allows it by default
+/// (`torch.backends.cudnn.allow_tf32`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Tf32 {
+    /// Tensor cores may be used.
+    #[default]
+    Allowed,
+    /// Only full fp32 arithmetic.
+    Off,
+}
+
+/// The plans of a convolution in order, up to the first that needs no workspace: that one cannot
+/// be refused, so nothing after it is ever tried.
+///
+/// A depthwise layer that PyTorch runs with kernels of its own has only that last plan here.
+/// Takes a few milliseconds, because no kernel is compiled. See Note [Plan order].
+pub fn list_plans(
+    handle: &Handle,
+    convolution: &Convolution,
+    tf32: Tf32,
+) -> Result<Vec<Plan>, CudnnError> {
+    let graph = OperationGraph::build(handle, convolution)?;
+    let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
+    let mut plans = heuristic_plans(&graph, Mode::CUDNN_HEUR_MODE_INSTANT, wants_full_fp32)?;
+    let needs_none = |plan: &Plan| plan.workspace() == Bytes::ZERO;
+    if !plans.iter().any(needs_none) {
+        // Where there is no fallback list there is nothing more to try; that alone is no error.
+        plans.extend(
+            heuristic_plans(&graph, Mode::CUDNN_HEUR_MODE_FALLBACK, wants_full_fp32)
+                .unwrap_or_default(),
+        );
+    }
+    if let Some(end) = plans.iter().position(needs_none) {
+        plans.truncate(end + 1);
+        if !convolution.uses_cudnn() {
+            plans.drain(..end);
+        }
+    }
+    if plans.is_empty() {
+        Err(CudnnError::NoEngine)
+    } else {
+        Ok(plans)
+    }
+}
+
+/// The plans of one heuristic mode; those that cannot be built are passed over.
+fn heuristic_plans(
+    graph: &OperationGraph,
+    mode: Mode,
+    wants_full_fp32: bool,
+) -> Result<Vec<Plan>, CudnnError> {
+    let mut heuristics = Descriptor::create(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
+    heuristics.set_descriptors(
+        Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+        &[graph.descriptor()],
+    )?;
+    heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, &[mode])?;
+    let heuristics = heuristics.finalize()?;
+    let results = Name::CUDNN_ATTR_ENGINEHEUR_RESULTS;
+    let count = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
+    let configs =
+        heuristics.read_descriptors(results, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count)?;
+    let mut plans = Vec::with_capacity(configs.len());
+    for config in configs {
+        if is_allowed(&config, wants_full_fp32)? {
+            plans.extend(Plan::of(graph.handle(), config)?);
+        }
+    }
+    Ok(plans)
+}
+
+/// PyTorch's filter on an engine's numerical notes.
+fn is_allowed(config: &Descriptor, wants_full_fp32: bool) -> Result<bool, CudnnError> {
+    const DOWN_CONVERT: NumericalNote =
+        NumericalNote(cudnnBackendNumericalNote_t::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS as u32);
+    const TENSOR_CORE: NumericalNote =
+        NumericalNote(cudnnBackendNumericalNote_t::CUDNN_NUMERICAL_NOTE_TENSOR_CORE as u32);
+    // Room for more notes than any engine has.
+    let mut notes = [NumericalNote(u32::MAX); 32];
+    let count = engine_of(config)?.read(Name::CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, &mut notes)?;
+    let notes = &notes[..count];
+    let is_too_coarse = wants_full_fp32 && notes.contains(&TENSOR_CORE);
+    Ok(!is_too_coarse && !notes.contains(&DOWN_CONVERT))
+}

@@ -1,0 +1,66 @@
+//! cuDNN's convolutions through its backend graph API: which plans there are, in which order
+//! PyTorch tries them, how much workspace each wants, and running one.
+//!
+//! PyTorch (2.11, `benchmark=False`) asks cuDNN's instant heuristics for engine configurations,
+//! drops those that lower the precision of their inputs (and, with TF32 off, those on tensor
+//! cores), then builds and runs them one by one until one succeeds; a plan whose workspace cannot
+//! be had counts as failed. After the last of them comes the fallback list, treated the same.
+//! [`list_plans`] gives exactly that sequence. See Note [Plan order].
+//!
+//! Everything here needs a current CUDA context on the calling thread and belongs to that thread.
+//! Nothing allocates device memory: workspaces come from the caller.
+#![doc = include_str!("NOTES.md")]
+
+mod candidates;
+mod descriptor;
+mod handle;
+mod library;
+mod operation;
+mod plan;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use candidates::{Tf32, list_plans};
+pub use handle::{Handle, is_present, version};
+pub use plan::{DeviceAddresses, Plan};
+pub use record::{BatchGrid, Recording, record};
+
+use operation::OperationGraph;
+
+use cudarc::cudnn::sys::cudnnStatus_t;
+
+use crate::graph::DType;
+
+/// Why cuDNN gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CudnnError {
+    /// The library cannot be loaded.
+    #[error("the cuDNN library was not found")]
+    LibraryMissing,
+    /// A call was answered with an error status.
+    #[error("{call} failed with {status:?}")]
+    Call {
+        /// The function's name.
+        call: &'static str,
+        /// What it returned.
+        status: cudnnStatus_t,
+    },
+    /// Convolutions of this element type are not run through cuDNN.
+    #[error("cuDNN convolutions of {dtype:?} are not supported")]
+    DType {
+        /// The element type asked for.
+        dtype: DType,
+    },
+    /// No engine can run the convolution.
+    #[error("cuDNN has no engine for this convolution")]
+    NoEngine,
+}
+
+/// Turns a status into a result.
+fn check(call: &'static str, status: cudnnStatus_t) -> Result<(), CudnnError> {
+    match status {
+        cudnnStatus_t::CUDNN_STATUS_SUCCESS => Ok(()),
+        status => Err(CudnnError::Call { call, status }),
+    }
+}

@@ -1,0 +1,161 @@
+//! The operation graph of a single convolution.
+
+use cudarc::cudnn::sys::{
+    cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Kind,
+    cudnnConvolutionMode_t, cudnnDataType_t,
+};
+
+use crate::graph::DType;
+use crate::program::{Convolution, Operation};
+
+use super::descriptor::Descriptor;
+use super::{CudnnError, Handle};
+
+/// Unique ids of the three tensors, the letters that PyTorch uses.
+pub(super) const UIDS: [i64; 3] = [b'x' as i64, b'y' as i64, b'w' as i64];
+
+/// The alignment that PyTorch states for a tensor at the start of a block.
+///
+/// It reports the largest power of two up to 32 that divides the address; its blocks start at
+/// multiples of 512.
+const ALIGNMENT: i64 = 32;
+
+/// A finalized graph of one convolution, and the handle it belongs to.
+pub(super) struct OperationGraph {
+    graph: Descriptor,
+    /// Kept alive with the graph, which refers to it.
+    _operation: Descriptor,
+    handle: Handle,
+}
+
+impl OperationGraph {
+    /// Describes a convolution on contiguous NCHW tensors.
+    pub(super) fn build(handle: &Handle, convolution: &Convolution) -> Result<Self, CudnnError> {
+        let dtype = match convolution.dtype {
+            DType::Float32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
+            DType::Float16 => cudnnDataType_t::CUDNN_DATA_HALF,
+            DType::BFloat16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+            dtype => return Err(CudnnError::DType { dtype }),
+        };
+        let operands = convolution.operands();
+        let x = tensor(UIDS[0], operands.x, dtype)?;
+        let y = tensor(UIDS[1], operands.y, dtype)?;
+        let w = tensor(UIDS[2], operands.w, dtype)?;
+        let geometry = geometry(convolution)?;
+
+        let names = AttributeNames::of(operands.operation);
+        let mut operation = Descriptor::create(names.kind)?;
+        operation.set_descriptors(names.x, &[&x])?;
+        operation.set_descriptors(names.y, &[&y])?;
+        operation.set_descriptors(names.w, &[&w])?;
+        operation.set_descriptors(names.geometry, &[&geometry])?;
+        operation.set(names.alpha, &[1.0_f32])?;
+        operation.set(names.beta, &[0.0_f32])?;
+        let operation = operation.finalize()?;
+
+        let mut graph = Descriptor::create(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
+        graph.set_descriptors(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &[&operation])?;
+        graph.set(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle.raw()])?;
+        Ok(OperationGraph {
+            graph: graph.finalize()?,
+            _operation: operation,
+            handle: handle.clone(),
+        })
+    }
+
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.graph
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+/// A contiguous tensor.
+fn tensor(uid: i64, dims: [u64; 4], dtype: cudnnDataType_t) -> Result<Descriptor, CudnnError> {
+    let dims = dims.map(signed);
+    let strides = [dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1];
+    let mut tensor = Descriptor::create(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?;
+    tensor.set(Name::CUDNN_ATTR_TENSOR_DATA_TYPE, &[dtype])?;
+    tensor.set(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &dims)?;
+    tensor.set(Name::CUDNN_ATTR_TENSOR_STRIDES, &strides)?;
+    tensor.set(Name::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[uid])?;
+    tensor.set(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[ALIGNMENT])?;
+    tensor.finalize()
+}
+
+/// Kernel stride, padding and dilation; arithmetic in fp32 whatever the tensors hold.
+fn geometry(convolution: &Convolution) -> Result<Descriptor, CudnnError> {
+    let padding = convolution.padding.map(signed);
+    let mut geometry = Descriptor::create(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
+    geometry.set(
+        Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
+        &[cudnnDataType_t::CUDNN_DATA_FLOAT],
+    )?;
+    geometry.set(
+        Name::CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+        &[cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION],
+    )?;
+    geometry.set(Name::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, &[2_i64])?;
+    geometry.set(Name::CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, &padding)?;
+    geometry.set(Name::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, &padding)?;
+    geometry.set(
+        Name::CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
+        &convolution.stride.map(signed),
+    )?;
+    geometry.set(
+        Name::CUDNN_ATTR_CONVOLUTION_DILATIONS,
+        &convolution.dilation.map(signed),
+    )?;
+    geometry.finalize()
+}
+
+fn signed(extent: u64) -> i64 {
+    i64::try_from(extent).unwrap_or(i64::MAX)
+}
+
+/// What one operation calls its kind and its attributes.
+struct AttributeNames {
+    kind: Kind,
+    x: Name,
+    y: Name,
+    w: Name,
+    geometry: Name,
+    alpha: Name,
+    beta: Name,
+}
+
+impl AttributeNames {
+    const fn of(operation: Operation) -> Self {
+        match operation {
+            Operation::Forward => AttributeNames {
+                kind: Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                x: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                y: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                w: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                geometry: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                alpha: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                beta: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+            },
+            Operation::BackwardData => AttributeNames {
+                kind: Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                x: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                y: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                w: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                geometry: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                alpha: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                beta: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+            },
+            Operation::BackwardFilter => AttributeNames {
+                kind: Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                x: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                y: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                w: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                geometry: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                alpha: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                beta: Name::CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+            },
+        }
+    }
+}

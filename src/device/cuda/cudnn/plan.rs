@@ -1,0 +1,168 @@
+//! An execution plan: one engine configuration for one convolution.
+
+use std::cell::OnceCell;
+use std::fmt::Write as _;
+
+use cudarc::cudnn::sys::{
+    cudnnBackendAttributeName_t as Name, cudnnBackendBehaviorNote_t,
+    cudnnBackendDescriptorType_t as Kind,
+};
+
+use crate::units::Bytes;
+
+use super::descriptor::{Address, BehaviorNote, Descriptor, KnobType};
+use super::operation::UIDS;
+use super::{CudnnError, Handle, check};
+
+/// Room for the knobs of an engine. cuDNN 9 has some 45 kinds of them. Asked how many an engine
+/// configuration has set, it says none.
+const MOST_KNOBS: usize = 64;
+
+/// Where a convolution's tensors are on the device, in the library's roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceAddresses {
+    /// Input of the ordinary convolution.
+    pub x: u64,
+    /// Output of the ordinary convolution.
+    pub y: u64,
+    /// The weight.
+    pub w: u64,
+}
+
+/// A plan that cuDNN offers for a convolution.
+///
+/// Plans of engines that compile their kernels at run time are made ready when they first run,
+/// which can take a second; the others are ready from the start.
+pub struct Plan {
+    config: Descriptor,
+    ready: OnceCell<Descriptor>,
+    handle: Handle,
+    workspace: Bytes,
+}
+
+impl Plan {
+    /// The plan of an engine configuration, or nothing when it cannot be built.
+    pub(super) fn of(handle: &Handle, config: Descriptor) -> Result<Option<Self>, CudnnError> {
+        let handle = handle.clone();
+        if is_compiled_at_run_time(&config)? {
+            // See Note [Workspaces without building].
+            let size = config.read_one(Name::CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, 0_i64)?;
+            let workspace = bytes(size);
+            return Ok(Some(Plan {
+                config,
+                ready: OnceCell::new(),
+                handle,
+                workspace,
+            }));
+        }
+        let Ok(plan) = build(&handle, &config) else {
+            return Ok(None);
+        };
+        let size = plan.read_one(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 0_i64)?;
+        let workspace = bytes(size);
+        Ok(Some(Plan {
+            config,
+            ready: OnceCell::from(plan),
+            handle,
+            workspace,
+        }))
+    }
+
+    /// The workspace that running the plan needs.
+    pub fn workspace(&self) -> Bytes {
+        self.workspace
+    }
+
+    /// The engine and its knobs, for example `eng28_k2=3_k3=0`: cuDNN's own way to name a plan.
+    pub fn tag(&self) -> Result<String, CudnnError> {
+        let engine = engine_of(&self.config)?;
+        let index = engine.read_one(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0_i64)?;
+        let mut tag = format!("eng{index}");
+        let choices = self.config.read_descriptors(
+            Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+            Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
+            MOST_KNOBS,
+        )?;
+        for choice in choices {
+            let knob = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, KnobType(0))?;
+            let value = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0_i64)?;
+            write!(tag, "_k{}={value}", knob.0).expect("writing to a string cannot fail");
+        }
+        Ok(tag)
+    }
+
+    /// Puts the convolution on the handle's stream.
+    ///
+    /// # Safety
+    ///
+    /// The addresses hold tensors of the shapes and element type that the plan was made for,
+    /// contiguous and aligned to 32 bytes; `workspace` is the start of at least
+    /// [`workspace`](Self::workspace) bytes (0 when it needs none). All of it stays valid, and
+    /// nothing else touches the result or the workspace, until the stream has passed this work.
+    pub unsafe fn execute(
+        &self,
+        tensors: DeviceAddresses,
+        workspace: u64,
+    ) -> Result<(), CudnnError> {
+        let plan = self.ready()?;
+        let at = |address: u64| {
+            let address = usize::try_from(address).expect("the host has 64-bit addresses, too");
+            Address(std::ptr::without_provenance_mut(address))
+        };
+        let mut pack = Descriptor::create(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
+        pack.set(
+            Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+            &[at(tensors.x), at(tensors.y), at(tensors.w)],
+        )?;
+        pack.set(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &UIDS)?;
+        pack.set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[at(workspace)])?;
+        let pack = pack.finalize()?;
+        // SAFETY: handle, plan and pack are live and finalized, and the plan was built for this
+        // handle; the caller vouches for the addresses in the pack.
+        check("cudnnBackendExecute", unsafe {
+            (self.handle.functions().execute)(self.handle.raw(), plan.raw(), pack.raw())
+        })
+    }
+
+    /// The finalized plan, built now if it was not before.
+    fn ready(&self) -> Result<&Descriptor, CudnnError> {
+        if let Some(plan) = self.ready.get() {
+            return Ok(plan);
+        }
+        let plan = build(&self.handle, &self.config)?;
+        Ok(self.ready.get_or_init(|| plan))
+    }
+}
+
+/// Makes an engine configuration ready to run.
+fn build(handle: &Handle, config: &Descriptor) -> Result<Descriptor, CudnnError> {
+    let mut plan = Descriptor::create(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
+    plan.set_descriptors(Name::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[config])?;
+    plan.set(Name::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &[handle.raw()])?;
+    plan.finalize()
+}
+
+/// Whether building the plan compiles kernels.
+fn is_compiled_at_run_time(config: &Descriptor) -> Result<bool, CudnnError> {
+    const COMPILED: BehaviorNote =
+        BehaviorNote(cudnnBackendBehaviorNote_t::CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION as u32);
+    // Room for more notes than any engine has.
+    let mut notes = [BehaviorNote(u32::MAX); 32];
+    let count = engine_of(config)?.read(Name::CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, &mut notes)?;
+    Ok(notes[..count].contains(&COMPILED))
+}
+
+/// The engine of an engine configuration.
+pub(super) fn engine_of(config: &Descriptor) -> Result<Descriptor, CudnnError> {
+    let mut engines = config.read_descriptors(
+        Name::CUDNN_ATTR_ENGINECFG_ENGINE,
+        Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR,
+        1,
+    )?;
+    engines.pop().ok_or(CudnnError::NoEngine)
+}
+
+/// A size that cuDNN reports as a signed number.
+fn bytes(size: i64) -> Bytes {
+    Bytes(u64::try_from(size).unwrap_or(0))
+}

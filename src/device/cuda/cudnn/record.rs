@@ -1,0 +1,205 @@
+//! Records which plans cuDNN offers on this card, for the tables that simulated cards use.
+//!
+//! The output is text. A line `J` opens a job (one pass of one layer in one element type); each
+//! following line is a batch with the job's plans in order, up to the first that needs no
+//! workspace. A plan is written as its number in the list of `T` lines (tags), followed by
+//! `:workspace` unless the workspace continues the straight line through the plan's last two
+//! batches in this job. `tests` below read it back.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use crate::graph::DType;
+use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::units::Bytes;
+
+use super::{Handle, Tf32, list_plans};
+
+/// Which batches to record: all from `first` to `dense_to`, then in relative steps up to `largest`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchGrid {
+    /// The first batch, at least 1.
+    pub first: u64,
+    /// Every batch from the first up to this one is recorded.
+    pub dense_to: u64,
+    /// Relative step after that, in thousandths.
+    pub step_permille: u64,
+    /// The last batch is at most this.
+    pub largest: u64,
+}
+
+impl BatchGrid {
+    /// The batches, ascending.
+    pub fn batches(self) -> impl Iterator<Item = u64> {
+        let next = move |batch: &u64| {
+            let step = if *batch < self.dense_to {
+                1
+            } else {
+                batch * self.step_permille / 1000
+            };
+            Some(batch + step.max(1)).filter(|next| *next <= self.largest)
+        };
+        std::iter::successors(
+            Some(self.first).filter(|first| *first <= self.largest),
+            next,
+        )
+    }
+}
+
+/// What to record.
+#[derive(Debug, Clone, Copy)]
+pub struct Recording<'a> {
+    /// The layers.
+    pub layers: &'a [ConvolutionLayer],
+    /// In which element types.
+    pub dtypes: &'a [DType],
+    /// At which batches.
+    pub grid: BatchGrid,
+    /// A tensor larger than this ends a job: no card could hold it.
+    pub most_bytes: Bytes,
+    /// Which share of the jobs: number `.0` of `.1`, from 0. Several processes can share the work,
+    /// which is bound by the processor; their outputs are condensed together.
+    pub share: (usize, usize),
+}
+
+/// Writes a recording; the number of convolutions asked about.
+pub fn record(
+    handle: &Handle,
+    recording: &Recording<'_>,
+    out: &mut impl Write,
+) -> io::Result<usize> {
+    let jobs = recording.layers.iter().flat_map(|layer| {
+        recording.dtypes.iter().flat_map(move |dtype| {
+            ConvolutionPass::ALL
+                .into_iter()
+                .map(move |pass| (layer, *dtype, pass))
+        })
+    });
+    let (share, shares) = recording.share;
+    let mut tags = Tags::default();
+    let mut asked = 0;
+    for (layer, dtype, pass) in jobs.skip(share).step_by(shares.max(1)) {
+        let calls = recording
+            .grid
+            .batches()
+            .map(|batch| layer.call(pass, dtype, batch));
+        let calls = calls.take_while(|call| !is_larger(call, recording.most_bytes));
+        asked += record_job(handle, calls, &mut tags, out)?;
+    }
+    tags.write(out)?;
+    Ok(asked)
+}
+
+/// Writes one job: the same pass of a layer at ascending batches.
+fn record_job(
+    handle: &Handle,
+    calls: impl Iterator<Item = Convolution>,
+    tags: &mut Tags,
+    out: &mut impl Write,
+) -> io::Result<usize> {
+    let mut lines = Lines::default();
+    let mut asked = 0;
+    for call in calls {
+        if asked == 0 {
+            let (dtype, pass) = (dtype_text(call.dtype), pass_text(call.pass));
+            writeln!(out, "J {} {dtype} {pass}", layer_text(&call.layer()))?;
+        }
+        asked += 1;
+        let plans = list_plans(handle, &call, Tf32::Allowed).map_err(io::Error::other)?;
+        write!(out, "{}", call.batch)?;
+        for plan in &plans {
+            let tag = tags.number(plan.tag().map_err(io::Error::other)?);
+            if lines.continues(tag, call.batch, plan.workspace()) {
+                write!(out, " {tag}")?;
+            } else {
+                write!(out, " {tag}:{}", plan.workspace().0)?;
+            }
+        }
+        writeln!(out)?;
+    }
+    Ok(asked)
+}
+
+/// Numbers for plan tags, in order of appearance.
+#[derive(Debug, Default)]
+struct Tags(HashMap<String, usize>);
+
+impl Tags {
+    fn number(&mut self, tag: String) -> usize {
+        let next = self.0.len();
+        *self.0.entry(tag).or_insert(next)
+    }
+
+    /// Writes the `T` lines.
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut tags: Vec<_> = self.0.iter().collect();
+        tags.sort_by_key(|(_, number)| **number);
+        tags.iter()
+            .try_for_each(|(tag, number)| writeln!(out, "T {number} {tag}"))
+    }
+}
+
+/// The straight line that each plan's workspace follows as the batch grows.
+#[derive(Debug, Default)]
+struct Lines(HashMap<usize, [(u64, u64); 2]>);
+
+impl Lines {
+    /// Whether the workspace is the one that the plan's last two batches foretell; takes it in.
+    fn continues(&mut self, tag: usize, batch: u64, workspace: Bytes) -> bool {
+        let here = (batch, workspace.0);
+        let Some([first, last]) = self.0.get_mut(&tag) else {
+            self.0.insert(tag, [here, here]);
+            return false;
+        };
+        if last.0 == batch {
+            return last.1 == workspace.0;
+        }
+        let wide = |(batch, bytes): (u64, u64)| (i128::from(batch), i128::from(bytes));
+        let ((b0, w0), (b1, w1), (b2, w2)) = (wide(*first), wide(*last), wide(here));
+        let continues = b0 < b1 && (w1 - w0) * (b2 - b1) == (w2 - w1) * (b1 - b0);
+        (*first, *last) = (*last, here);
+        continues
+    }
+}
+
+/// Whether one of the two tensors that grow with the batch is larger than this.
+fn is_larger(call: &Convolution, most: Bytes) -> bool {
+    let [x, _, y] = call.operands().elements();
+    x.max(y).saturating_mul(call.dtype.size()) > most.0
+}
+
+/// The numbers of a layer, in the order of a table's `layer` lines.
+fn layer_text(layer: &ConvolutionLayer) -> String {
+    let mut numbers = vec![layer.in_channels, layer.out_channels, layer.groups];
+    let pairs = [
+        layer.input,
+        layer.kernel,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+    ];
+    numbers.extend(pairs.into_iter().flatten());
+    numbers.push(u64::from(layer.transposed));
+    numbers
+        .iter()
+        .map(u64::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn dtype_text(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Float32 => "f32",
+        DType::Float16 => "f16",
+        DType::BFloat16 => "bf16",
+        _ => "other",
+    }
+}
+
+fn pass_text(pass: ConvolutionPass) -> &'static str {
+    match pass {
+        ConvolutionPass::Forward => "forward",
+        ConvolutionPass::GradInput => "grad_input",
+        ConvolutionPass::GradWeight => "grad_weight",
+    }
+}

@@ -1,0 +1,290 @@
+//! Launches of elementwise kernels: elementwise.cu.
+
+use crate::device::LaunchError;
+use crate::graph::{DType, Unary};
+use crate::program::{Binary, Initial};
+
+use super::kernels::{Arguments, Queue};
+use super::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
+
+/// What a map computes. Must agree with `Function` in elementwise.cu.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Map {
+    Copy,
+    Fill(f64),
+    Scale(f64),
+    Shift(f64),
+    Power(f64),
+    PowerGrad(f64),
+    Binary(Binary),
+    Arange,
+    Unary(Unary),
+    UnaryGrad(Unary),
+}
+
+impl Map {
+    fn number_and_constant(self) -> (i32, f64) {
+        match self {
+            Map::Copy => (0, 0.0),
+            Map::Fill(value) => (1, value),
+            Map::Scale(value) => (2, value),
+            Map::Shift(value) => (3, value),
+            Map::Power(exponent) => (4, exponent),
+            Map::PowerGrad(exponent) => (5, exponent),
+            Map::Binary(Binary::Add) => (6, 0.0),
+            Map::Binary(Binary::Mul) => (7, 0.0),
+            Map::Arange => (8, 0.0),
+            Map::Unary(function) => (10 + unary_number(function), 0.0),
+            Map::UnaryGrad(function) => (20 + unary_number(function), 0.0),
+        }
+    }
+
+    fn operands(self) -> usize {
+        match self {
+            Map::Fill(_) | Map::Arange => 0,
+            Map::Copy | Map::Scale(_) | Map::Shift(_) | Map::Power(_) | Map::Unary(_) => 1,
+            Map::PowerGrad(_) | Map::Binary(_) | Map::UnaryGrad(_) => 2,
+        }
+    }
+}
+
+fn unary_number(function: Unary) -> i32 {
+    match function {
+        Unary::Relu => 0,
+        Unary::Gelu => 1,
+        Unary::GeluTanh => 2,
+        Unary::Tanh => 3,
+        Unary::Silu => 4,
+        Unary::Sigmoid => 5,
+        Unary::Relu6 => 6,
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Strided {
+    array: Array,
+    strides: [i64; MAX_RANK],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MapArguments {
+    out: Strided,
+    a: Strided,
+    b: Strided,
+    shape: [i64; MAX_RANK],
+    count: i64,
+    rank: i32,
+    function: i32,
+    operands: i32,
+    number: f32,
+    whole_number: i64,
+}
+
+// SAFETY: repeats `MapArguments` in elementwise.cu, the parameter of the `map` kernels.
+unsafe impl Arguments for MapArguments {}
+
+/// Queues an elementwise operation, broadcast to the shape of the result.
+pub(super) fn map(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    function: Map,
+) -> Result<(), LaunchError> {
+    let out = operands.output(0)?;
+    if out.count() == 0 {
+        return Ok(());
+    }
+    let read = (0..function.operands())
+        .map(|position| operands.input(position))
+        .collect::<Result<Vec<_>, _>>()?;
+    // Without an operand, the result itself stands in: its strides constrain nothing.
+    let a = read.first().copied().unwrap_or(out);
+    let b = read.get(1).copied().unwrap_or(a);
+    let mismatch = || operands.failed(format!("{:?} does not broadcast to the result", a.shape));
+    let a_strides = a.strides_under(&out.shape).ok_or_else(mismatch)?;
+    let b_strides = b.strides_under(&out.shape).ok_or_else(mismatch)?;
+    let strides: [&[u64]; 3] = [&out.strides, &a_strides, &b_strides];
+    // What is counted out keeps its order; the rest may be visited in any.
+    let steps = if function == Map::Arange {
+        Loop::in_order(&out.shape, strides)
+    } else {
+        Loop::over(&out.shape, strides)
+    };
+    let (number, constant) = function.number_and_constant();
+    let is_whole = is_integer(out.dtype) && read.iter().all(|operand| is_integer(operand.dtype));
+    let innermost = steps.shape.last().copied().unwrap_or(1);
+    let (kernel, work) = match (is_whole, innermost % 8) {
+        (true, _) => ("map_integer", out.count()),
+        (false, 0) => ("map8", out.count() / 8),
+        (false, 4) => ("map4", out.count() / 4),
+        (false, _) => ("map1", out.count()),
+    };
+    let too_many = || operands.unsupported("more than six separate dimensions");
+    let seen = |operand: &Operand, strides: &[u64]| {
+        fixed(strides)
+            .map(|strides| Strided {
+                array: operand.array(),
+                strides,
+            })
+            .ok_or_else(too_many)
+    };
+    let arguments = MapArguments {
+        out: seen(out, &steps.strides[0])?,
+        a: seen(a, &steps.strides[1])?,
+        b: seen(b, &steps.strides[2])?,
+        shape: fixed(&steps.shape).ok_or_else(too_many)?,
+        count: work.cast_signed(),
+        rank: i32::try_from(steps.shape.len()).unwrap_or(i32::MAX),
+        function: number,
+        operands: i32::try_from(read.len()).unwrap_or(i32::MAX),
+        number: single(constant),
+        whole_number: whole(constant),
+    };
+    let grid = queue.spread(work);
+    Ok(queue.launch(kernel, grid, &arguments)?)
+}
+
+/// What random values are drawn from. Must agree with `Distribution` in elementwise.cu.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Random {
+    Normal,
+    Uniform { bound: f64 },
+    Below(u64),
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RandomArguments {
+    out: Array,
+    count: i64,
+    seed: u64,
+    bound: f32,
+    distribution: i32,
+    limit: u64,
+}
+
+// SAFETY: repeats `RandomArguments` in elementwise.cu, the parameter of `random`.
+unsafe impl Arguments for RandomArguments {}
+
+/// Queues the filling of a tensor with random values.
+pub(super) fn random(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    distribution: Random,
+    seed: u64,
+) -> Result<(), LaunchError> {
+    let count = operands.output(0)?.count();
+    if count == 0 {
+        return Ok(());
+    }
+    let (number, bound, limit) = match distribution {
+        Random::Normal => (0, 0.0, 0),
+        Random::Uniform { bound } => (1, bound, 0),
+        Random::Below(limit) => (2, 0.0, limit),
+    };
+    let arguments = RandomArguments {
+        out: operands.dense_output(0)?,
+        count: count.cast_signed(),
+        seed,
+        bound: single(bound),
+        distribution: number,
+        limit,
+    };
+    let grid = queue.spread(count.div_ceil(4));
+    Ok(queue.launch("random", grid, &arguments)?)
+}
+
+/// Queues a parameter's first values.
+pub(super) fn initialize(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    initial: Initial,
+    seed: u64,
+) -> Result<(), LaunchError> {
+    match initial {
+        Initial::Constant(value) => map(queue, operands, Map::Fill(value)),
+        Initial::Uniform { bound } => random(queue, operands, Random::Uniform { bound }, seed),
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct DropoutArguments {
+    x: Array,
+    y: Array,
+    mask: u64,
+    count: i64,
+    seed: u64,
+    p: f32,
+    scale: f32,
+}
+
+// SAFETY: repeats `DropoutArguments` in elementwise.cu, the parameter of `dropout` and `dropout_grad`.
+unsafe impl Arguments for DropoutArguments {}
+
+/// Queues the dropping of elements.
+pub(super) fn dropout(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    p: f64,
+    seed: u64,
+) -> Result<(), LaunchError> {
+    let mask = operands.dense_output(1)?;
+    dropout_kernel(queue, operands, "dropout", mask, p, seed)
+}
+
+/// Queues its backward pass.
+pub(super) fn dropout_grad(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    p: f64,
+) -> Result<(), LaunchError> {
+    let mask = operands.dense_input(1)?;
+    dropout_kernel(queue, operands, "dropout_grad", mask, p, 0)
+}
+
+fn dropout_kernel(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    kernel: &'static str,
+    mask: Array,
+    p: f64,
+    seed: u64,
+) -> Result<(), LaunchError> {
+    let count = operands.output(0)?.count();
+    if count == 0 {
+        return Ok(());
+    }
+    let arguments = DropoutArguments {
+        x: operands.dense_input(0)?,
+        y: operands.dense_output(0)?,
+        mask: mask.address,
+        count: count.cast_signed(),
+        seed,
+        p: single(p),
+        // PyTorch answers zeros, not NaNs, when everything is dropped.
+        scale: if p < 1.0 {
+            single(1.0 / (1.0 - p))
+        } else {
+            0.0
+        },
+    };
+    let grid = queue.spread(count.div_ceil(4));
+    Ok(queue.launch(kernel, grid, &arguments)?)
+}
+
+fn is_integer(dtype: DType) -> bool {
+    !dtype.is_float()
+}
+
+/// Kernels compute in float32.
+#[allow(clippy::cast_possible_truncation)]
+pub(super) fn single(value: f64) -> f32 {
+    value as f32
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn whole(value: f64) -> i64 {
+    value as i64
+}

@@ -1,0 +1,251 @@
+// Common to all kernel files, which are compiled behind this text and without any header.
+//
+// Element types are run-time values: kernels load to float32, compute, and round once when they store.
+// The branches on a type are uniform across a grid and cost little beside the memory traffic.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+// Must agree with `Type` in layout.rs.
+enum Type { F32 = 0, F16 = 1, BF16 = 2, I64 = 3, I32 = 4, U8 = 5, F64 = 6 };
+
+// Must agree with `MAX_RANK` in layout.rs.
+#define MAX_RANK 6
+
+// The start of a tensor and the type of its elements.
+struct Array {
+    u64 address;
+    int type;
+    int unused;
+};
+
+__device__ __forceinline__ float half_to_float(u16 bits)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+__device__ __forceinline__ u16 float_to_half(float value)
+{
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+__device__ __forceinline__ float brain_to_float(u16 bits)
+{
+    return __uint_as_float((u32)bits << 16);
+}
+
+// Round to nearest, ties to even. By hand: the instruction exists from compute capability 8.0 only.
+__device__ __forceinline__ u16 float_to_brain(float value)
+{
+    u32 bits = __float_as_uint(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)((bits >> 16) | 0x40u);
+    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+__device__ __forceinline__ float load(const Array& array, i64 at)
+{
+    switch (array.type) {
+    case F32: return ((const float*)array.address)[at];
+    case F16: return half_to_float(((const u16*)array.address)[at]);
+    case BF16: return brain_to_float(((const u16*)array.address)[at]);
+    case I64: return (float)((const i64*)array.address)[at];
+    case I32: return (float)((const int*)array.address)[at];
+    case U8: return (float)((const u8*)array.address)[at];
+    default: return (float)((const double*)array.address)[at];
+    }
+}
+
+__device__ __forceinline__ void store(const Array& array, i64 at, float value)
+{
+    switch (array.type) {
+    case F32: ((float*)array.address)[at] = value; break;
+    case F16: ((u16*)array.address)[at] = float_to_half(value); break;
+    case BF16: ((u16*)array.address)[at] = float_to_brain(value); break;
+    case I64: ((i64*)array.address)[at] = (i64)value; break;
+    case I32: ((int*)array.address)[at] = (int)value; break;
+    case U8: ((u8*)array.address)[at] = (u8)value; break;
+    default: ((double*)array.address)[at] = (double)value; break;
+    }
+}
+
+// Rounds to what the type can hold.
+__device__ __forceinline__ float rounded(int type, float value)
+{
+    switch (type) {
+    case F16: return half_to_float(float_to_half(value));
+    case BF16: return brain_to_float(float_to_brain(value));
+    default: return value;
+    }
+}
+
+__device__ __forceinline__ i64 load_integer(const Array& array, i64 at)
+{
+    switch (array.type) {
+    case I64: return ((const i64*)array.address)[at];
+    case I32: return ((const int*)array.address)[at];
+    case U8: return ((const u8*)array.address)[at];
+    default: return (i64)load(array, at);
+    }
+}
+
+__device__ __forceinline__ void store_integer(const Array& array, i64 at, i64 value)
+{
+    switch (array.type) {
+    case I64: ((i64*)array.address)[at] = value; break;
+    case I32: ((int*)array.address)[at] = (int)value; break;
+    case U8: ((u8*)array.address)[at] = (u8)value; break;
+    default: store(array, at, (float)value); break;
+    }
+}
+
+// Loads V elements that are `step` apart; four neighbours in one wide load.
+template <int V>
+__device__ __forceinline__ void load_group(const Array& array, i64 at, i64 step, float* values)
+{
+    if (V > 4) {
+        load_group<4>(array, at, step, values);
+        load_group<(V > 4 ? V - 4 : 1)>(array, at + 4 * step, step, values + 4);
+        return;
+    }
+    if (V == 4 && step == 1) {
+        if (array.type == F32 && ((array.address + at * 4) & 15) == 0) {
+            float4 wide = *(const float4*)(array.address + at * 4);
+            values[0] = wide.x;
+            values[1] = wide.y;
+            values[2] = wide.z;
+            values[3] = wide.w;
+            return;
+        }
+        if ((array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 7) == 0) {
+            uint2 wide = *(const uint2*)(array.address + at * 2);
+            if (array.type == F16) {
+                values[0] = half_to_float((u16)wide.x);
+                values[1] = half_to_float((u16)(wide.x >> 16));
+                values[2] = half_to_float((u16)wide.y);
+                values[3] = half_to_float((u16)(wide.y >> 16));
+            } else {
+                values[0] = __uint_as_float(wide.x << 16);
+                values[1] = __uint_as_float(wide.x & 0xffff0000u);
+                values[2] = __uint_as_float(wide.y << 16);
+                values[3] = __uint_as_float(wide.y & 0xffff0000u);
+            }
+            return;
+        }
+    }
+    if (V > 1 && step == 0) {
+        float value = load(array, at);
+#pragma unroll
+        for (int k = 0; k < V; ++k) values[k] = value;
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < V; ++k) values[k] = load(array, at + k * step);
+}
+
+// Stores V elements, `step` apart.
+template <int V>
+__device__ __forceinline__ void store_group(const Array& array, i64 at, i64 step, const float* values)
+{
+    if (V > 4) {
+        store_group<4>(array, at, step, values);
+        store_group<(V > 4 ? V - 4 : 1)>(array, at + 4 * step, step, values + 4);
+        return;
+    }
+    if (V == 4 && step == 1) {
+        if (array.type == F32 && ((array.address + at * 4) & 15) == 0) {
+            *(float4*)(array.address + at * 4) = make_float4(values[0], values[1], values[2], values[3]);
+            return;
+        }
+        if ((array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 7) == 0) {
+            u16 bits[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                bits[k] = array.type == F16 ? float_to_half(values[k]) : float_to_brain(values[k]);
+            uint2 wide;
+            wide.x = (u32)bits[0] | ((u32)bits[1] << 16);
+            wide.y = (u32)bits[2] | ((u32)bits[3] << 16);
+            *(uint2*)(array.address + at * 2) = wide;
+            return;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < V; ++k) store(array, at + k * step, values[k]);
+}
+
+// `index / length`, leaving the remainder in `rest`. Most indices have 32 bits, where a division costs a
+// fifth of what it costs with 64.
+__device__ __forceinline__ i64 divide(i64 index, i64 length, i64& rest)
+{
+    if ((((u64)index | (u64)length) >> 32) == 0) {
+        u32 quotient = (u32)index / (u32)length;
+        rest = (i64)((u32)index - quotient * (u32)length);
+        return (i64)quotient;
+    }
+    i64 quotient = (i64)((u64)index / (u64)length);
+    rest = index - quotient * length;
+    return quotient;
+}
+
+__device__ __forceinline__ i64 thread_index() { return (i64)blockIdx.x * blockDim.x + threadIdx.x; }
+
+__device__ __forceinline__ i64 thread_count() { return (i64)gridDim.x * blockDim.x; }
+
+__device__ __forceinline__ float warp_sum(float value)
+{
+#pragma unroll
+    for (int other = 16; other > 0; other >>= 1) value += __shfl_xor_sync(0xffffffffu, value, other);
+    return value;
+}
+
+__device__ __forceinline__ float warp_max(float value)
+{
+#pragma unroll
+    for (int other = 16; other > 0; other >>= 1)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, other));
+    return value;
+}
+
+// The sum over a block of whole warps, at most 1024 threads; valid in the first thread.
+__device__ __forceinline__ float block_sum(float value)
+{
+    __shared__ float of_warp[32];
+    int lane = threadIdx.x & 31;
+    int warp = threadIdx.x >> 5;
+    value = warp_sum(value);
+    __syncthreads();
+    if (lane == 0) of_warp[warp] = value;
+    __syncthreads();
+    int warps = (blockDim.x + 31) >> 5;
+    value = (int)threadIdx.x < warps ? of_warp[threadIdx.x] : 0.0f;
+    if (warp == 0) value = warp_sum(value);
+    return value;
+}
+
+// Four random words for a counter under a key: Philox 4x32-10.
+__device__ __forceinline__ uint4 philox(u64 counter, u64 key)
+{
+    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;
+    u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+        u32 high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+        u32 high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return make_uint4(c0, c1, c2, c3);
+}
+
+// A random word as a number in (0, 1).
+__device__ __forceinline__ float unit(u32 word) { return ((float)(word >> 8) + 0.5f) * 5.9604644775390625e-8f; }

@@ -1,0 +1,318 @@
+//! Views at a batch size, as kernels take them.
+
+use crate::device::{Launch, LaunchError};
+use crate::graph::DType;
+use crate::program::View;
+
+/// Dimensions that a kernel handles. Must agree with `MAX_RANK` in prelude.cu.
+pub(super) const MAX_RANK: usize = 6;
+
+/// The start of a tensor and the type of its elements. Must agree with `Array` in prelude.cu.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Array {
+    pub(super) address: u64,
+    dtype: i32,
+    unused: i32,
+}
+
+/// The number of an element type. Must agree with `Type` in prelude.cu.
+const fn type_number(dtype: DType) -> i32 {
+    match dtype {
+        DType::Float32 => 0,
+        DType::Float16 => 1,
+        DType::BFloat16 => 2,
+        DType::Int64 => 3,
+        DType::Int32 => 4,
+        DType::UInt8 | DType::Bool => 5,
+        DType::Float64 => 6,
+    }
+}
+
+/// An operand of a launch.
+#[derive(Debug, Clone)]
+pub(super) struct Operand {
+    pub(super) address: u64,
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<u64>,
+    pub(super) strides: Vec<u64>,
+}
+
+impl Operand {
+    fn of(view: &View, launch: &Launch<'_>) -> Result<Operand, LaunchError> {
+        let start = launch.addresses.get(view.tensor.0 as usize).copied();
+        let Some(start) = start.filter(|start| *start != 0) else {
+            return Err(failed(
+                launch,
+                format!("{:?} is not allocated", view.tensor),
+            ));
+        };
+        let at = |extents: &[crate::graph::Extent]| {
+            extents
+                .iter()
+                .map(|extent| extent.at(launch.batch))
+                .collect::<Vec<_>>()
+        };
+        Ok(Operand {
+            address: start + view.offset.at(launch.batch) * view.dtype.size(),
+            dtype: view.dtype,
+            shape: at(&view.shape),
+            strides: at(&view.strides),
+        })
+    }
+
+    /// Number of elements.
+    pub(super) fn count(&self) -> u64 {
+        self.shape.iter().product()
+    }
+
+    /// As kernels take it.
+    pub(super) fn array(&self) -> Array {
+        Array {
+            address: self.address,
+            dtype: type_number(self.dtype),
+            unused: 0,
+        }
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    pub(super) fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        for (length, stride) in self.shape.iter().zip(&self.strides).rev() {
+            if *length != 1 && *stride != expected {
+                return false;
+            }
+            expected *= length;
+        }
+        true
+    }
+
+    /// Its strides when seen under a larger shape, as broadcasting does: zero where it has one element.
+    pub(super) fn strides_under(&self, shape: &[u64]) -> Option<Vec<u64>> {
+        let missing = shape.len().checked_sub(self.shape.len())?;
+        let mut strides = vec![0; shape.len()];
+        for (i, (length, stride)) in self.shape.iter().zip(&self.strides).enumerate() {
+            if *length == shape[missing + i] {
+                strides[missing + i] = *stride;
+            } else if *length != 1 {
+                return None;
+            }
+        }
+        Some(strides)
+    }
+}
+
+/// All operands of a launch.
+pub(super) struct Operands<'a> {
+    launch: &'a Launch<'a>,
+    inputs: Vec<Operand>,
+    outputs: Vec<Operand>,
+}
+
+impl<'a> Operands<'a> {
+    /// Looks up the addresses and lengths of a launch's operands.
+    pub(super) fn of(launch: &'a Launch<'a>) -> Result<Operands<'a>, LaunchError> {
+        let all = |views: &[View]| {
+            views
+                .iter()
+                .map(|view| Operand::of(view, launch))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Operands {
+            launch,
+            inputs: all(&launch.call.inputs)?,
+            outputs: all(&launch.call.outputs)?,
+        })
+    }
+
+    /// The operand that is read at this position.
+    pub(super) fn input(&self, position: usize) -> Result<&Operand, LaunchError> {
+        self.inputs
+            .get(position)
+            .ok_or_else(|| self.failed(format!("input {position} is missing")))
+    }
+
+    /// The operand that is read at this position, if there is one.
+    pub(super) fn optional_input(&self, position: usize) -> Option<&Operand> {
+        self.inputs.get(position)
+    }
+
+    /// The operand that is written at this position.
+    pub(super) fn output(&self, position: usize) -> Result<&Operand, LaunchError> {
+        self.outputs
+            .get(position)
+            .ok_or_else(|| self.failed(format!("output {position} is missing")))
+    }
+
+    /// All that are read.
+    pub(super) fn inputs(&self) -> &[Operand] {
+        &self.inputs
+    }
+
+    /// An input whose elements must lie in row-major order.
+    pub(super) fn dense_input(&self, position: usize) -> Result<Array, LaunchError> {
+        self.dense(self.input(position)?)
+    }
+
+    /// Likewise, or nothing where there is no such input.
+    pub(super) fn optional_dense_input(&self, position: usize) -> Result<Array, LaunchError> {
+        match self.inputs.get(position) {
+            Some(operand) => self.dense(operand),
+            None => Ok(Array::default()),
+        }
+    }
+
+    /// An output whose elements must lie in row-major order.
+    pub(super) fn dense_output(&self, position: usize) -> Result<Array, LaunchError> {
+        self.dense(self.output(position)?)
+    }
+
+    /// Likewise, or nothing where there is no such output.
+    pub(super) fn optional_dense_output(&self, position: usize) -> Result<Array, LaunchError> {
+        match self.outputs.get(position) {
+            Some(operand) => self.dense(operand),
+            None => Ok(Array::default()),
+        }
+    }
+
+    fn dense(&self, operand: &Operand) -> Result<Array, LaunchError> {
+        if operand.is_contiguous() {
+            Ok(operand.array())
+        } else {
+            Err(self.unsupported("a strided operand"))
+        }
+    }
+
+    /// The operation does not run like this.
+    pub(super) fn unsupported(&self, what: &str) -> LaunchError {
+        LaunchError::Unsupported {
+            operation: format!("{} of {what}", name_of(self.launch)),
+        }
+    }
+
+    /// The operation was described wrongly.
+    pub(super) fn failed(&self, detail: String) -> LaunchError {
+        failed(self.launch, detail)
+    }
+}
+
+/// What to call a launch in a message.
+pub(super) fn name_of(launch: &Launch<'_>) -> String {
+    let text = format!("{:?}", launch.call.kernel);
+    let end = text.find([' ', '(', '{']).unwrap_or(text.len());
+    text[..end].to_owned()
+}
+
+fn failed(launch: &Launch<'_>, detail: String) -> LaunchError {
+    LaunchError::Failed {
+        call: name_of(launch),
+        detail,
+    }
+}
+
+/// Dimensions of a loop over several operands at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Loop<const N: usize> {
+    /// Lengths, outermost first; at least one.
+    pub(super) shape: Vec<u64>,
+    /// Each operand's strides.
+    pub(super) strides: [Vec<u64>; N],
+}
+
+impl<const N: usize> Loop<N> {
+    /// The fewest dimensions that visit the same elements: those of length one dropped, those that lie
+    /// behind one another in every operand merged. Orders them by the first operand's strides, so that
+    /// neighbours in the innermost dimension are neighbours in memory.
+    pub(super) fn over(shape: &[u64], strides: [&[u64]; N]) -> Loop<N> {
+        let mut dims: Vec<usize> = (0..shape.len()).filter(|d| shape[*d] != 1).collect();
+        dims.sort_by_key(|d| std::cmp::Reverse(strides[0][*d]));
+        Loop::merged(shape, strides, &dims)
+    }
+
+    /// Likewise, in the order given.
+    pub(super) fn in_order(shape: &[u64], strides: [&[u64]; N]) -> Loop<N> {
+        let dims: Vec<usize> = (0..shape.len()).filter(|d| shape[*d] != 1).collect();
+        Loop::merged(shape, strides, &dims)
+    }
+
+    fn merged(shape: &[u64], strides: [&[u64]; N], dims: &[usize]) -> Loop<N> {
+        let mut merged = Loop {
+            shape: Vec::new(),
+            strides: std::array::from_fn(|_| Vec::new()),
+        };
+        for &d in dims {
+            let extends_last = merged.shape.last().is_some()
+                && (0..N).all(|n| {
+                    merged.strides[n].last().copied() == strides[n][d].checked_mul(shape[d])
+                });
+            if extends_last {
+                if let Some(length) = merged.shape.last_mut() {
+                    *length *= shape[d];
+                }
+                for (n, of_operand) in merged.strides.iter_mut().enumerate() {
+                    if let Some(stride) = of_operand.last_mut() {
+                        *stride = strides[n][d];
+                    }
+                }
+            } else {
+                merged.shape.push(shape[d]);
+                for (n, of_operand) in merged.strides.iter_mut().enumerate() {
+                    of_operand.push(strides[n][d]);
+                }
+            }
+        }
+        if merged.shape.is_empty() {
+            merged.shape.push(1);
+            for of_operand in &mut merged.strides {
+                of_operand.push(0);
+            }
+        }
+        merged
+    }
+}
+
+/// A list as a kernel takes it, or nothing when it is too long.
+pub(super) fn fixed(list: &[u64]) -> Option<[i64; MAX_RANK]> {
+    let mut fixed = [0; MAX_RANK];
+    if list.len() > MAX_RANK {
+        return None;
+    }
+    for (to, from) in fixed.iter_mut().zip(list) {
+        *to = i64::try_from(*from).ok()?;
+    }
+    Some(fixed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dimensions_that_lie_behind_one_another_merge() {
+        let merged = Loop::over(
+            &[2, 3, 4, 5],
+            [&[60, 20, 5, 1], &[0, 1, 0, 0], &[60, 20, 5, 1]],
+        );
+
+        assert_eq!(merged.shape, [2, 3, 20]);
+        assert_eq!(merged.strides[0], [60, 20, 1]);
+        assert_eq!(merged.strides[1], [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_scalar_loop_has_one_dimension() {
+        let merged = Loop::over(&[1, 1], [&[1, 1]]);
+
+        assert_eq!(merged.shape, [1]);
+        assert_eq!(merged.strides[0], [0]);
+    }
+
+    #[test]
+    fn the_innermost_dimension_is_the_one_neighbouring_in_the_first_operand() {
+        let merged = Loop::over(&[7, 9], [&[1, 7], &[9, 1]]);
+
+        assert_eq!(merged.shape, [9, 7]);
+        assert_eq!(merged.strides[0], [7, 1]);
+        assert_eq!(merged.strides[1], [1, 9]);
+    }
+}

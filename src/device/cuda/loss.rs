@@ -1,0 +1,200 @@
+//! Launches of softmax and losses (loss.cu), and of embedding tables (rows.cu).
+
+use crate::device::LaunchError;
+
+use super::kernels::{Arguments, Grid, Queue, clamp};
+use super::layout::{Array, Operand, Operands};
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct LossArguments {
+    input: Array,
+    saved: Array,
+    out: Array,
+    target: u64,
+    loss: Array,
+    total_weight: Array,
+    partial: u64,
+    outer: i64,
+    classes: i64,
+    inner: i64,
+    blocks: i64,
+}
+
+// SAFETY: repeats `LossArguments` in loss.cu, the parameter of its kernels.
+unsafe impl Arguments for LossArguments {}
+
+/// The arguments that follow from a `[outer, classes, inner...]` shape.
+fn arguments(operands: &Operands<'_>, of: &Operand) -> Result<LossArguments, LaunchError> {
+    match of.shape.as_slice() {
+        [outer, classes, rest @ ..] => Ok(LossArguments {
+            outer: outer.cast_signed(),
+            classes: classes.cast_signed(),
+            inner: rest.iter().product::<u64>().cast_signed(),
+            ..LossArguments::default()
+        }),
+        shape => Err(operands.failed(format!("{shape:?} has no classes"))),
+    }
+}
+
+/// Queues `x -> y` along dimension 1.
+pub(super) fn log_softmax(queue: &mut Queue, operands: &Operands<'_>) -> Result<(), LaunchError> {
+    let arguments = LossArguments {
+        input: operands.dense_input(0)?,
+        out: operands.dense_output(0)?,
+        ..arguments(operands, operands.input(0)?)?
+    };
+    softmax_kernel(
+        queue,
+        &arguments,
+        ["log_softmax_rows", "log_softmax_columns"],
+    )
+}
+
+/// Queues `grad, y -> grad_x`.
+pub(super) fn log_softmax_grad(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+) -> Result<(), LaunchError> {
+    let arguments = LossArguments {
+        input: operands.dense_input(0)?,
+        saved: operands.dense_input(1)?,
+        out: operands.dense_output(0)?,
+        ..arguments(operands, operands.input(1)?)?
+    };
+    softmax_kernel(
+        queue,
+        &arguments,
+        ["log_softmax_rows_grad", "log_softmax_columns_grad"],
+    )
+}
+
+fn softmax_kernel(
+    queue: &mut Queue,
+    arguments: &LossArguments,
+    [rows, columns]: [&'static str; 2],
+) -> Result<(), LaunchError> {
+    let distributions = (arguments.outer * arguments.inner).cast_unsigned();
+    if distributions == 0 {
+        return Ok(());
+    }
+    if arguments.inner == 1 {
+        let grid = Grid {
+            blocks: [clamp(distributions.div_ceil(8).min(1 << 20)), 1],
+            threads: [32, 8],
+        };
+        return Ok(queue.launch(rows, grid, arguments)?);
+    }
+    let grid = queue.spread(distributions);
+    Ok(queue.launch(columns, grid, arguments)?)
+}
+
+/// Queues `log_probabilities, target -> loss, total_weight`.
+pub(super) fn nll_loss(queue: &mut Queue, operands: &Operands<'_>) -> Result<(), LaunchError> {
+    let mut arguments = LossArguments {
+        input: operands.dense_input(0)?,
+        target: operands.dense_input(1)?.address,
+        loss: operands.dense_output(0)?,
+        total_weight: operands.dense_output(1)?,
+        partial: queue.scratch().0,
+        ..arguments(operands, operands.input(0)?)?
+    };
+    let targets = (arguments.outer * arguments.inner).cast_unsigned();
+    let mut grid = queue.spread(targets.div_ceil(4));
+    grid.blocks[0] = grid.blocks[0].min(1024);
+    arguments.blocks = i64::from(grid.blocks[0]);
+    queue.launch("nll_loss_partial", grid, &arguments)?;
+    let one_block = Grid {
+        blocks: [1, 1],
+        threads: [256, 1],
+    };
+    Ok(queue.launch("nll_loss_finish", one_block, &arguments)?)
+}
+
+/// Queues `grad, target, total_weight -> grad_x`.
+pub(super) fn nll_loss_grad(queue: &mut Queue, operands: &Operands<'_>) -> Result<(), LaunchError> {
+    let out = operands.output(0)?;
+    if out.count() == 0 {
+        return Ok(());
+    }
+    let arguments = LossArguments {
+        input: operands.dense_input(0)?,
+        target: operands.dense_input(1)?.address,
+        total_weight: operands.dense_input(2)?,
+        out: operands.dense_output(0)?,
+        ..arguments(operands, out)?
+    };
+    let grid = queue.spread(out.count());
+    Ok(queue.launch("nll_loss_grad", grid, &arguments)?)
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct EmbeddingArguments {
+    weight: Array,
+    indices: Array,
+    rows: Array,
+    count: i64,
+    width: i64,
+    entries: i64,
+}
+
+// SAFETY: repeats `EmbeddingArguments` in rows.cu, the parameter of `embedding` and `embedding_grad`.
+unsafe impl Arguments for EmbeddingArguments {}
+
+fn embedding_kernel(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    kernel: &'static str,
+    table: &Operand,
+    arrays: [Array; 3],
+) -> Result<(), LaunchError> {
+    let [entries, width] = table.shape[..] else {
+        return Err(operands.failed(format!("{:?} is no table", table.shape)));
+    };
+    let indices = operands.input(1)?.count();
+    if indices * width == 0 {
+        return Ok(());
+    }
+    let [weight, indices_array, rows] = arrays;
+    let arguments = EmbeddingArguments {
+        weight,
+        indices: indices_array,
+        rows,
+        count: indices.cast_signed(),
+        width: width.cast_signed(),
+        entries: entries.cast_signed(),
+    };
+    let grid = queue.spread(indices * width);
+    Ok(queue.launch(kernel, grid, &arguments)?)
+}
+
+/// Queues `weight, indices -> y`.
+pub(super) fn embedding(queue: &mut Queue, operands: &Operands<'_>) -> Result<(), LaunchError> {
+    let arrays = [
+        operands.dense_input(0)?,
+        operands.dense_input(1)?,
+        operands.dense_output(0)?,
+    ];
+    embedding_kernel(queue, operands, "embedding", operands.input(0)?, arrays)
+}
+
+/// Queues `grad, indices -> grad_weight`, which it clears first.
+pub(super) fn embedding_grad(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+) -> Result<(), LaunchError> {
+    super::elementwise::map(queue, operands, super::elementwise::Map::Fill(0.0))?;
+    let arrays = [
+        operands.dense_output(0)?,
+        operands.dense_input(1)?,
+        operands.dense_input(0)?,
+    ];
+    embedding_kernel(
+        queue,
+        operands,
+        "embedding_grad",
+        operands.output(0)?,
+        arrays,
+    )
+}

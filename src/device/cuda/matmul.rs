@@ -1,0 +1,474 @@
+//! Matrix products through cuBLASLt, in the arithmetic that PyTorch uses by default: float32 without
+//! TF32, half types accumulated in float32.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::mem::{MaybeUninit, size_of};
+use std::ptr;
+
+use cudarc::cublaslt::sys::{
+    self, cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t,
+    cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t as DescAttribute,
+    cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
+    cublasLtMatrixLayout_t, cublasStatus_t, cudaDataType,
+};
+
+use crate::device::LaunchError;
+use crate::graph::DType;
+
+use super::error::GpuError;
+use super::kernels::Queue;
+use super::layout::{Operand, Operands};
+use super::libraries::Library;
+
+/// The library, with the plans made so far.
+pub(super) struct MatMul {
+    plans: HashMap<Shape, Plan>,
+    handle: cublasLtHandle_t,
+}
+
+/// What a plan depends on. The library is column-major, so it is asked for the transposed product:
+/// `out^T[n,m] = b^T[n,k] a^T[k,m]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    dtype: DType,
+    m: u64,
+    n: u64,
+    k: u64,
+    a: Side,
+    b: Side,
+    out_pitch: u64,
+    out_alignment: u32,
+    has_bias: bool,
+}
+
+/// An operand's layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Side {
+    /// Whether neighbours lie in the first dimension rather than the second.
+    is_transposed: bool,
+    /// Elements between the starts of rows (of columns, when transposed).
+    pitch: u64,
+    /// The largest power of two up to 256 that divides the address.
+    alignment: u32,
+}
+
+impl MatMul {
+    /// Opens the library on the current context.
+    pub(super) fn open() -> Result<MatMul, GpuError> {
+        if !Library::CublasLt.is_present() {
+            return Err(GpuError::LibrariesMissing {
+                libraries: Library::CublasLt.to_string(),
+            });
+        }
+        let mut handle: cublasLtHandle_t = ptr::null_mut();
+        // SAFETY: the library is present, a context is current, and `handle` is a place.
+        check("cublasLtCreate", unsafe {
+            sys::cublasLtCreate(&raw mut handle)
+        })?;
+        Ok(MatMul {
+            plans: HashMap::new(),
+            handle,
+        })
+    }
+
+    /// Queues `a[m,k], b[k,n] (, bias[n]) -> out[m,n]`.
+    pub(super) fn launch(
+        &mut self,
+        queue: &mut Queue,
+        operands: &Operands<'_>,
+    ) -> Result<(), LaunchError> {
+        let (a, b, out) = (operands.input(0)?, operands.input(1)?, operands.output(0)?);
+        let bias = operands.optional_input(2);
+        let shape = shape_of(operands, a, b, out, bias)?;
+        if shape.m * shape.n * shape.k == 0 {
+            return Ok(());
+        }
+        let (workspace, room) = queue.scratch();
+        let plan = match self.plans.entry(shape) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(Plan::make(self.handle, &shape, room.0)?)
+            }
+        };
+        if let Some(bias) = bias {
+            plan.description.set(
+                DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                &bias.address,
+            )?;
+        }
+        let (alpha, beta) = (1.0_f32, 0.0_f32);
+        // SAFETY: handle, descriptors and algorithm are live and made for one another; alpha and beta are
+        // float32 on the host, as the description says by default. The addresses reach device memory
+        // alone. The workspace is as large as the heuristics were told, and work on the one stream uses
+        // it in turn.
+        check("cublasLtMatmul", unsafe {
+            sys::cublasLtMatmul(
+                self.handle,
+                plan.description.0,
+                (&raw const alpha).cast(),
+                device(b.address),
+                plan.b.0,
+                device(a.address),
+                plan.a.0,
+                (&raw const beta).cast(),
+                device(out.address),
+                plan.out.0,
+                device(out.address).cast_mut(),
+                plan.out.0,
+                &raw const plan.algorithm,
+                device(workspace).cast_mut(),
+                plan.workspace,
+                queue.gpu().stream().cast(),
+            )
+        })?;
+        queue.count_library_launch();
+        Ok(())
+    }
+}
+
+impl Drop for MatMul {
+    fn drop(&mut self) {
+        self.plans.clear();
+        // SAFETY: created in `open` and not used after this.
+        unsafe { sys::cublasLtDestroy(self.handle) };
+    }
+}
+
+#[allow(clippy::many_single_char_names)] // m, n and k are what everybody calls them.
+fn shape_of(
+    operands: &Operands<'_>,
+    a: &Operand,
+    b: &Operand,
+    out: &Operand,
+    bias: Option<&Operand>,
+) -> Result<Shape, LaunchError> {
+    let ([m, k], [k2, n], [m2, n2]) = (&a.shape[..], &b.shape[..], &out.shape[..]) else {
+        return Err(operands.unsupported("tensors that are no matrices"));
+    };
+    let is_consistent = m == m2 && k == k2 && n == n2 && bias.is_none_or(|bias| bias.count() == *n);
+    if !is_consistent {
+        let detail = format!("{:?} times {:?} is not {:?}", a.shape, b.shape, out.shape);
+        return Err(operands.failed(detail));
+    }
+    if a.dtype != b.dtype || a.dtype != out.dtype {
+        return Err(operands.failed("the operands are of different types".to_owned()));
+    }
+    let side = |operand: &Operand| {
+        side_of(operand)
+            .ok_or_else(|| operands.unsupported("a matrix with gaps in both dimensions"))
+    };
+    let out_side = side(out)?;
+    if out_side.is_transposed {
+        return Err(operands.unsupported("a transposed result"));
+    }
+    Ok(Shape {
+        dtype: a.dtype,
+        m: *m,
+        n: *n,
+        k: *k,
+        a: side(a)?,
+        b: side(b)?,
+        out_pitch: out_side.pitch,
+        out_alignment: out_side.alignment,
+        has_bias: bias.is_some(),
+    })
+}
+
+fn side_of(operand: &Operand) -> Option<Side> {
+    let ([rows, columns], [down, right]) = (&operand.shape[..], &operand.strides[..]) else {
+        return None;
+    };
+    let alignment = 1 << operand.address.trailing_zeros().min(8);
+    // A dimension of length one has no neighbours, so its stride says nothing.
+    if (*columns == 1 || *right == 1) && (*rows == 1 || *down >= *columns) {
+        let pitch = if *rows == 1 { *columns } else { *down };
+        Some(Side {
+            is_transposed: false,
+            pitch,
+            alignment,
+        })
+    } else if (*rows == 1 || *down == 1) && (*columns == 1 || *right >= *rows) {
+        let pitch = if *columns == 1 { *rows } else { *right };
+        Some(Side {
+            is_transposed: true,
+            pitch,
+            alignment,
+        })
+    } else {
+        None
+    }
+}
+
+/// Everything about a product but its addresses.
+struct Plan {
+    description: Description,
+    a: Layout,
+    b: Layout,
+    out: Layout,
+    algorithm: cublasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
+impl Plan {
+    fn make(handle: cublasLtHandle_t, shape: &Shape, room: u64) -> Result<Plan, LaunchError> {
+        let dtype = match shape.dtype {
+            DType::Float32 => cudaDataType::CUDA_R_32F,
+            DType::Float16 => cudaDataType::CUDA_R_16F,
+            DType::BFloat16 => cudaDataType::CUDA_R_16BF,
+            other => {
+                return Err(LaunchError::Unsupported {
+                    operation: format!("MatMul of {other}"),
+                });
+            }
+        };
+        let mut description = Description::create()?;
+        // In column-major terms a row-major matrix is its own transpose.
+        description.set(
+            DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA,
+            &operation(shape.b.is_transposed),
+        )?;
+        description.set(
+            DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB,
+            &operation(shape.a.is_transposed),
+        )?;
+        if shape.has_bias {
+            let epilogue = cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
+            description.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+        }
+        let a = Layout::create(dtype, shape.m, shape.k, shape.a)?;
+        let b = Layout::create(dtype, shape.k, shape.n, shape.b)?;
+        let out = Layout::create(
+            dtype,
+            shape.m,
+            shape.n,
+            Side {
+                is_transposed: false,
+                pitch: shape.out_pitch,
+                alignment: shape.out_alignment,
+            },
+        )?;
+        let mut preference = Preference::create()?;
+        preference.set(
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            &room,
+        )?;
+        for (attribute, alignment) in [
+            (
+                PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                shape.b.alignment,
+            ),
+            (
+                PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                shape.a.alignment,
+            ),
+            (
+                PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                shape.out_alignment,
+            ),
+            (
+                PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+                shape.out_alignment,
+            ),
+        ] {
+            preference.set(attribute, &alignment)?;
+        }
+        let mut found = MaybeUninit::uninit();
+        let mut count = 0;
+        // SAFETY: handle and descriptors are live; `found` has room for the one result asked for.
+        check("cublasLtMatmulAlgoGetHeuristic", unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                handle,
+                description.0,
+                b.0,
+                a.0,
+                out.0,
+                out.0,
+                preference.0,
+                1,
+                found.as_mut_ptr(),
+                &raw mut count,
+            )
+        })?;
+        if count == 0 {
+            return Err(LaunchError::Failed {
+                call: "cublasLtMatmulAlgoGetHeuristic".to_owned(),
+                detail: format!("no algorithm for {shape:?}"),
+            });
+        }
+        // SAFETY: the library wrote one result.
+        let found = unsafe { found.assume_init() };
+        check("cublasLtMatmulAlgoGetHeuristic", found.state)?;
+        Ok(Plan {
+            description,
+            a,
+            b,
+            out,
+            algorithm: found.algo,
+            workspace: found.workspaceSize,
+        })
+    }
+}
+
+/// `CUBLAS_OP_T` or `CUBLAS_OP_N`, which the bindings of this library lack.
+fn operation(is_transposed: bool) -> i32 {
+    i32::from(is_transposed)
+}
+
+struct Description(cublasLtMatmulDesc_t);
+
+impl Description {
+    fn create() -> Result<Description, GpuError> {
+        let mut raw: cublasLtMatmulDesc_t = ptr::null_mut();
+        // SAFETY: `raw` is a place for the handle.
+        check("cublasLtMatmulDescCreate", unsafe {
+            sys::cublasLtMatmulDescCreate(
+                &raw mut raw,
+                cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                cudaDataType::CUDA_R_32F,
+            )
+        })?;
+        Ok(Description(raw))
+    }
+
+    fn set<T>(&mut self, attribute: DescAttribute, value: &T) -> Result<(), GpuError> {
+        // SAFETY: the descriptor is live, and the value is copied from a live place of that size.
+        check("cublasLtMatmulDescSetAttribute", unsafe {
+            sys::cublasLtMatmulDescSetAttribute(
+                self.0,
+                attribute,
+                ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        })
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: created by this type and not used after this.
+        unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
+    }
+}
+
+struct Layout(cublasLtMatrixLayout_t);
+
+impl Layout {
+    /// A row-major `[rows, columns]` matrix, said in column-major terms.
+    fn create(
+        dtype: cudaDataType,
+        rows: u64,
+        columns: u64,
+        side: Side,
+    ) -> Result<Layout, GpuError> {
+        let (height, width) = if side.is_transposed {
+            (rows, columns)
+        } else {
+            (columns, rows)
+        };
+        let mut raw: cublasLtMatrixLayout_t = ptr::null_mut();
+        // SAFETY: `raw` is a place for the handle.
+        check("cublasLtMatrixLayoutCreate", unsafe {
+            sys::cublasLtMatrixLayoutCreate(
+                &raw mut raw,
+                dtype,
+                height,
+                width,
+                side.pitch.cast_signed(),
+            )
+        })?;
+        Ok(Layout(raw))
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: created by this type and not used after this.
+        unsafe { sys::cublasLtMatrixLayoutDestroy(self.0) };
+    }
+}
+
+struct Preference(cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn create() -> Result<Preference, GpuError> {
+        let mut raw: cublasLtMatmulPreference_t = ptr::null_mut();
+        // SAFETY: `raw` is a place for the handle.
+        check("cublasLtMatmulPreferenceCreate", unsafe {
+            sys::cublasLtMatmulPreferenceCreate(&raw mut raw)
+        })?;
+        Ok(Preference(raw))
+    }
+
+    fn set<T>(&mut self, attribute: PreferenceAttribute, value: &T) -> Result<(), GpuError> {
+        // SAFETY: the preference is live, and the value is copied from a live place of that size.
+        check("cublasLtMatmulPreferenceSetAttribute", unsafe {
+            sys::cublasLtMatmulPreferenceSetAttribute(
+                self.0,
+                attribute,
+                ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        })
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: created by this type and not used after this.
+        unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
+    }
+}
+
+/// A device address as the library takes it.
+fn device(address: u64) -> *const c_void {
+    ptr::without_provenance(usize::try_from(address).expect("CUDA runs on 64-bit machines alone"))
+}
+
+fn check(call: &'static str, status: cublasStatus_t) -> Result<(), GpuError> {
+    match status {
+        cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(()),
+        status => Err(GpuError::Call {
+            call,
+            detail: format!("{status:?}"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(shape: [u64; 2], strides: [u64; 2]) -> Operand {
+        Operand {
+            address: 512,
+            dtype: DType::Float32,
+            shape: shape.to_vec(),
+            strides: strides.to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_transposed_view_is_told_from_a_plain_one() {
+        let plain = side_of(&matrix([3, 5], [5, 1])).unwrap();
+        let transposed = side_of(&matrix([3, 5], [1, 3])).unwrap();
+
+        assert!(!plain.is_transposed);
+        assert_eq!(plain.pitch, 5);
+        assert!(transposed.is_transposed);
+        assert_eq!(transposed.pitch, 3);
+    }
+
+    #[test]
+    fn a_single_column_has_the_pitch_of_its_rows() {
+        let column = side_of(&matrix([4, 1], [10, 7])).unwrap();
+
+        assert!(!column.is_transposed);
+        assert_eq!(column.pitch, 10);
+    }
+
+    #[test]
+    fn an_expanded_matrix_has_no_side() {
+        assert_eq!(side_of(&matrix([3, 5], [0, 1])), None);
+    }
+}

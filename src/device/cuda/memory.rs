@@ -1,0 +1,224 @@
+//! Device memory straight from the driver, for the caching allocator to divide.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use cudarc::driver::sys::{self, CUdeviceptr, cudaError_enum};
+
+use crate::alloc::{Address, Full, Reserved, SegmentSource, expandable_size};
+use crate::units::Bytes;
+
+use super::error::{GpuError, check};
+use super::expandable::Reservation;
+use super::gpu::Gpu;
+
+/// Takes segments from the driver and gives them back. What is left is given back on drop.
+///
+/// An error other than a lack of memory is answered like one and kept for [`CudaMemory::trouble`].
+pub struct CudaMemory {
+    gpu: Rc<Gpu>,
+    held: Vec<CUdeviceptr>,
+    /// By their start.
+    reserved: BTreeMap<CUdeviceptr, Reservation>,
+    trouble: Option<GpuError>,
+}
+
+impl CudaMemory {
+    /// Memory of this card.
+    pub fn of(gpu: &Rc<Gpu>) -> CudaMemory {
+        CudaMemory {
+            gpu: Rc::clone(gpu),
+            held: Vec::new(),
+            reserved: BTreeMap::new(),
+            trouble: None,
+        }
+    }
+
+    /// The first error that was not a lack of memory, if there was any.
+    pub fn trouble(&self) -> Option<&GpuError> {
+        self.trouble.as_ref()
+    }
+
+    /// Tells a lack of memory, which is an answer, from trouble.
+    fn granted(
+        &mut self,
+        call: &'static str,
+        status: cudaError_enum,
+        full: Full,
+    ) -> Result<(), Full> {
+        if status == cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(full);
+        }
+        check(call, status).map_err(|error| {
+            self.trouble.get_or_insert(error);
+            full
+        })
+    }
+
+    /// Waits for everything queued before memory goes that it may use.
+    fn settle(&mut self) {
+        if let Err(error) = self.gpu.synchronize() {
+            self.trouble.get_or_insert(error);
+        }
+    }
+
+    fn reservation_around(&mut self, at: Address) -> Option<&mut Reservation> {
+        let around = self.reserved.range_mut(..=at.0).next_back();
+        around.map(|(_, reservation)| reservation)
+    }
+}
+
+impl SegmentSource for CudaMemory {
+    /// Takes a segment: 40 to 70 us on an H200.
+    fn take(&mut self, size: Bytes) -> Result<Address, Full> {
+        let full = Full { asked: size };
+        let bytes = usize::try_from(size.0).map_err(|_| full)?;
+        let mut address: CUdeviceptr = 0;
+        // SAFETY: the GPU's context is current on its thread, and `address` is a place for the pointer.
+        let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
+        self.granted("cuMemAlloc", status, full)?;
+        self.held.push(address);
+        Ok(Address(address))
+    }
+
+    /// Gives a segment back, once everything queued has passed it. Other addresses are ignored.
+    fn give_back(&mut self, segment: Address, _size: Bytes) {
+        let Some(at) = self.held.iter().position(|held| *held == segment.0) else {
+            return;
+        };
+        self.held.swap_remove(at);
+        self.settle();
+        // SAFETY: the segment came from `cuMemAlloc`, was held until now, and no queued work uses it.
+        let status = unsafe { sys::cuMemFree_v2(segment.0) };
+        if let Err(error) = check("cuMemFree", status) {
+            self.trouble.get_or_insert(error);
+        }
+    }
+
+    fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
+        let total = self.gpu.facts().total;
+        let size = expandable_size(total, unit).ok_or(Full { asked: total })?;
+        let full = Full { asked: size };
+        let bytes = |n: Bytes| usize::try_from(n.0).map_err(|_| full);
+        match Reservation::take(bytes(size)?, bytes(unit)?) {
+            Ok(reservation) => {
+                let start = reservation.start();
+                self.reserved.insert(start, reservation);
+                Ok(Reserved {
+                    address: Address(start),
+                    size,
+                })
+            }
+            Err(status) => {
+                self.granted("cuMemAddressReserve", status, full)?;
+                Err(full)
+            }
+        }
+    }
+
+    fn map(&mut self, at: Address, size: Bytes) -> Result<(), Full> {
+        let full = Full { asked: size };
+        let bytes = usize::try_from(size.0).map_err(|_| full)?;
+        let device = self.gpu.device();
+        let reservation = self.reservation_around(at).ok_or(full)?;
+        match reservation.map(device, at.0, bytes) {
+            Ok(()) => Ok(()),
+            Err(status) => {
+                self.granted("cuMemCreate or cuMemMap", status, full)?;
+                Err(full)
+            }
+        }
+    }
+
+    fn unmap(&mut self, at: Address, size: Bytes) {
+        self.settle();
+        let bytes = usize::try_from(size.0).expect("it was mapped");
+        if let Some(reservation) = self.reservation_around(at) {
+            reservation.unmap(at.0, bytes);
+        }
+    }
+
+    fn release(&mut self, reserved: Reserved) {
+        self.reserved.remove(&reserved.address.0);
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        if !self.reserved.is_empty() {
+            self.settle();
+            self.reserved.clear();
+        }
+        for segment in std::mem::take(&mut self.held) {
+            // SAFETY: the segment came from `cuMemAlloc` and is forgotten here. `cuMemFree` waits for
+            // work that uses it.
+            unsafe { sys::cuMemFree_v2(segment) };
+        }
+    }
+}
+
+/// A fixed buffer of the launcher's own: partial sums and the matrix library's workspace. It counts as
+/// part of the context, not of the model.
+pub(super) struct Scratch {
+    address: CUdeviceptr,
+    size: Bytes,
+    _gpu: Rc<Gpu>,
+}
+
+impl Scratch {
+    /// A buffer of this size.
+    pub(super) fn take(gpu: &Rc<Gpu>, size: Bytes) -> Result<Scratch, GpuError> {
+        let mut address: CUdeviceptr = 0;
+        // SAFETY: the GPU's context is current on its thread, and `address` is a place for the pointer.
+        check("cuMemAlloc", unsafe {
+            sys::cuMemAlloc_v2(
+                &raw mut address,
+                usize::try_from(size.0).unwrap_or(usize::MAX),
+            )
+        })?;
+        Ok(Scratch {
+            address,
+            size,
+            _gpu: Rc::clone(gpu),
+        })
+    }
+
+    /// Its address.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size.
+    pub(super) fn size(&self) -> Bytes {
+        self.size
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `take` and not used after this; `cuMemFree` waits for work that uses it.
+        unsafe { sys::cuMemFree_v2(self.address) };
+    }
+}
+
+/// Copies host bytes to the device. Returns when `bytes` may be dropped.
+pub(super) fn upload(gpu: &Gpu, address: u64, bytes: &[u8]) -> Result<(), GpuError> {
+    // SAFETY: the source is a live slice of that length. A wrong destination is a device-side error: the
+    // device's memory is not this program's.
+    check("cuMemcpyHtoD", unsafe {
+        sys::cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), gpu.stream())
+    })?;
+    gpu.synchronize()
+}
+
+/// Copies device bytes to the host, after everything queued.
+pub(super) fn download(gpu: &Gpu, address: u64, size: usize) -> Result<Vec<u8>, GpuError> {
+    let mut bytes = vec![0_u8; size];
+    // SAFETY: the destination is a live buffer of that length, and the wait below ends the copy before
+    // it can move.
+    check("cuMemcpyDtoH", unsafe {
+        sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, size, gpu.stream())
+    })?;
+    gpu.synchronize()?;
+    Ok(bytes)
+}

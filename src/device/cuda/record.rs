@@ -1,0 +1,26 @@
+//! Asking a card's convolution library for what a simulated card should know.
+
+use std::io::Write;
+use std::rc::Rc;
+
+use super::cudnn::{self, Handle, Recording};
+use super::error::GpuError;
+use super::gpu::Gpu;
+
+/// Writes the plans of many convolutions, for [`crate::device::sim::workspaces::condense`] to read;
+/// the number of convolutions asked about.
+pub fn record_workspaces(
+    gpu: &Rc<Gpu>,
+    recording: &Recording<'_>,
+    out: &mut impl Write,
+) -> Result<usize, GpuError> {
+    let failed = |call: &'static str, error: &dyn std::fmt::Display| GpuError::Call {
+        call,
+        detail: error.to_string(),
+    };
+    // SAFETY: `gpu` keeps its context current on this thread and its stream alive for longer than the
+    // handle, which does not leave this function.
+    let handle =
+        unsafe { Handle::create(gpu.stream()) }.map_err(|error| failed("cudnnCreate", &error))?;
+    cudnn::record(&handle, recording, out).map_err(|error| failed("recording plans", &error))
+}

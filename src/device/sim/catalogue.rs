@@ -1,0 +1,217 @@
+//! The cards that can be simulated.
+//!
+//! Memory is what the driver gives PyTorch as `total_memory`, not what the box says: the driver keeps a
+//! few hundred MiB, and error correction up to a sixteenth. Drivers differ by a few tens of MiB; where
+//! several figures are in circulation, the smaller one is here, because a batch that is a little too
+//! small still trains.
+
+use crate::device::Capability;
+use crate::units::Bytes;
+
+/// What a PyTorch process holds outside its allocator after training steps with cuBLAS and cuDNN.
+///
+/// Measured on an H200 (PyTorch 2.11, CUDA 13, cuDNN 9.19): 527 MiB once the context exists, 750 to
+/// 780 MiB after steps.
+pub const PROCESS_OVERHEAD: Bytes = Bytes::mib(780);
+
+/// How much of [`PROCESS_OVERHEAD`] is there as soon as a process has a context.
+pub const CONTEXT_OVERHEAD: Bytes = Bytes::mib(527);
+
+/// Where the scratch memory of library calls is known from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workspaces {
+    /// Recorded on this very card.
+    Recorded,
+    /// Recorded on an H200 and assumed to be alike here.
+    Transferred,
+}
+
+/// A card that can be simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Card {
+    /// What follows `sim:` in a request.
+    pub name: &'static str,
+    /// The name that the driver reports.
+    pub product: &'static str,
+    /// What PyTorch shows as `total_memory`.
+    pub total_memory: Bytes,
+    /// Where `total_memory` is from.
+    pub source: &'static str,
+    /// What the rules for scratch memory depend on.
+    pub capability: Capability,
+    /// Where the scratch memory of library calls is known from.
+    pub workspaces: Workspaces,
+}
+
+impl Card {
+    /// The card of this name.
+    pub fn find(name: &str) -> Option<&'static Card> {
+        CARDS.iter().find(|card| card.name == name)
+    }
+
+    /// What is left for the allocator: the limit where a request gives none.
+    pub fn available(&self) -> Bytes {
+        self.total_memory.saturating_sub(PROCESS_OVERHEAD)
+    }
+
+    /// What a reader of an answer for this card should know.
+    pub fn notes(&self) -> Vec<String> {
+        match self.workspaces {
+            Workspaces::Recorded => Vec::new(),
+            Workspaces::Transferred => vec![format!(
+                "nothing was measured on a real {}: its memory is from {}; scratch memory of \
+                 convolutions and the {} that a process holds outside the allocator are those of an H200",
+                self.product, self.source, PROCESS_OVERHEAD
+            )],
+        }
+    }
+}
+
+/// All cards, newest data-centre cards first.
+///
+/// Multiprocessors and threads per multiprocessor are from NVIDIA's architecture white papers and the
+/// table of compute capabilities in the CUDA programming guide.
+pub const CARDS: &[Card] = &[
+    Card {
+        name: "h200",
+        product: "NVIDIA H200",
+        total_memory: Bytes(150_109_880_320),
+        source: "a measurement (driver of CUDA 13)",
+        capability: capability((9, 0), 132, 2048),
+        workspaces: Workspaces::Recorded,
+    },
+    Card {
+        name: "h100-80g",
+        product: "NVIDIA H100 80GB HBM3",
+        total_memory: Bytes::mib(81_089),
+        source: "PyTorch 2.7's device properties as published (81,089 MiB)",
+        capability: capability((9, 0), 132, 2048),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "a100-80g",
+        product: "NVIDIA A100-SXM4-80GB",
+        total_memory: Bytes::mib(81_152),
+        source: "PyTorch's published out-of-memory messages (79.25 GiB)",
+        capability: capability((8, 0), 108, 2048),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "a100-40g",
+        product: "NVIDIA A100-SXM4-40GB",
+        total_memory: Bytes(42_298_834_944),
+        source: "deviceQuery's published output (CUDA 12.2)",
+        capability: capability((8, 0), 108, 2048),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "l40s",
+        product: "NVIDIA L40S",
+        total_memory: Bytes::mib(45_465),
+        source: "PyTorch's published out-of-memory messages for the same board (44.40 GiB)",
+        capability: capability((8, 9), 142, 1536),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "l4",
+        product: "NVIDIA L4",
+        total_memory: Bytes::mib(22_558),
+        source: "PyTorch's published out-of-memory messages (22.03 GiB)",
+        capability: capability((8, 9), 58, 1536),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "a10",
+        product: "NVIDIA A10",
+        total_memory: Bytes::mib(22_517),
+        source: "PyTorch's published out-of-memory messages (21.99 GiB)",
+        capability: capability((8, 6), 72, 1536),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "rtx4090",
+        product: "NVIDIA GeForce RTX 4090",
+        total_memory: Bytes::mib(24_207),
+        source: "PyTorch's published out-of-memory messages (23.64 GiB)",
+        capability: capability((8, 9), 128, 1536),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "rtx3090",
+        product: "NVIDIA GeForce RTX 3090",
+        total_memory: Bytes::mib(24_259),
+        source: "PyTorch's device properties as published (24,259 MiB)",
+        capability: capability((8, 6), 82, 1536),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "t4",
+        product: "Tesla T4",
+        total_memory: Bytes::mib(15_095),
+        source: "PyTorch's device properties as published (15,095 MiB)",
+        capability: capability((7, 5), 40, 1024),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "v100-32g",
+        product: "Tesla V100-SXM2-32GB",
+        total_memory: Bytes::mib(32_494),
+        source: "PyTorch's device properties as published (32,494 MiB)",
+        capability: capability((7, 0), 80, 2048),
+        workspaces: Workspaces::Transferred,
+    },
+    Card {
+        name: "v100-16g",
+        product: "Tesla V100-SXM2-16GB",
+        total_memory: Bytes::mib(16_130),
+        source: "PyTorch's device properties as published (16,130 MiB)",
+        capability: capability((7, 0), 80, 2048),
+        workspaces: Workspaces::Transferred,
+    },
+];
+
+/// What may follow `sim:` in a request.
+pub fn names() -> Vec<&'static str> {
+    CARDS.iter().map(|card| card.name).collect()
+}
+
+const fn capability(compute: (u32, u32), multiprocessors: u64, threads: u64) -> Capability {
+    Capability {
+        compute,
+        multiprocessors,
+        threads_per_multiprocessor: threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_lower_case() {
+        let mut names: Vec<_> = CARDS.iter().map(|card| card.name).collect();
+        names.sort_unstable();
+        names.dedup();
+
+        assert_eq!(names.len(), CARDS.len());
+        assert!(names.iter().all(|name| *name == name.to_lowercase()));
+    }
+
+    #[test]
+    fn only_the_card_that_was_measured_answers_without_a_note() {
+        let silent: Vec<_> = CARDS
+            .iter()
+            .filter(|card| card.notes().is_empty())
+            .map(|card| card.name)
+            .collect();
+
+        assert_eq!(silent, ["h200"]);
+    }
+
+    #[test]
+    fn the_whole_h200_is_its_memory_less_what_a_process_holds() {
+        let h200 = Card::find("h200").unwrap();
+
+        assert_eq!(h200.available(), Bytes(149_291_991_040));
+    }
+}

@@ -1,0 +1,8 @@
+//! Cards that exist only as numbers: what `sim:NAME` names.
+
+mod catalogue;
+mod launcher;
+pub mod workspaces;
+
+pub use catalogue::{CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, Workspaces, names};
+pub use launcher::SimulatedLauncher;

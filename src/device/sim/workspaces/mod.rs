@@ -1,0 +1,42 @@
+//! The workspaces that a card's convolution library asks for, without the card.
+//!
+//! [`WorkspaceTable`] holds what cuDNN answered on a real card for many layers at many batches,
+//! and answers for any convolution: exactly at a recorded batch, from its neighbours between two
+//! of them, and from a stated rule for a layer that was never recorded. Each answer says which it
+//! is.
+//!
+//! The tables are written by `batchfit record-workspaces`, in the format of [`condense`].
+#![doc = include_str!("NOTES.md")]
+
+mod condense;
+mod neighbours;
+mod table;
+
+pub use condense::{CondenseError, Provenance, condense};
+pub use table::{TableError, WorkspaceTable};
+
+use crate::units::Bytes;
+
+/// The plans of one convolution.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plans {
+    /// What each plan allocates, in the order in which they are tried, ending with one that needs
+    /// nothing. Where a plan needs at least as much as one before it, which would have been
+    /// refused first, the earlier plan's size stands in. See Note [Record lows].
+    pub workspaces: Vec<Bytes>,
+    /// How far to trust it.
+    pub source: Source,
+}
+
+/// Where an answer comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Read from the table.
+    Recorded,
+    /// From the recorded batches on either side.
+    Interpolated,
+    /// From a rule, named here.
+    Estimated(&'static str),
+    /// PyTorch runs this one with kernels of its own, which need nothing.
+    NotTheLibrary,
+}

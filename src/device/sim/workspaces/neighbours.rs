@@ -1,0 +1,109 @@
+//! An answer for a layer that was never recorded, from the recorded ones most like it.
+
+use std::collections::HashMap;
+
+use crate::graph::DType;
+use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::units::Bytes;
+
+use super::{Plans, Source};
+
+/// How many similar layers are looked at; the hungriest is taken. See Note [Similar layers].
+fn looked_at(pass: ConvolutionPass) -> usize {
+    match pass {
+        ConvolutionPass::Forward | ConvolutionPass::GradInput => 2,
+        ConvolutionPass::GradWeight => 4,
+    }
+}
+
+/// The rule's name.
+pub(super) const RULE: &str = "as the hungriest of the most similar recorded layers";
+
+/// What is said where nothing similar is recorded.
+pub(super) const LAST_RESORT: &str = "as large as all three tensors";
+
+/// The recorded layers of each element type and pass, as points in a space of features.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours(HashMap<(DType, ConvolutionPass), Vec<(Features, ConvolutionLayer)>>);
+
+/// What makes two layers alike. The unit is a doubling of channels.
+type Features = [f32; 11];
+
+impl Neighbours {
+    /// Takes in one recorded pass of a layer.
+    pub(super) fn add(&mut self, layer: ConvolutionLayer, dtype: DType, pass: ConvolutionPass) {
+        self.0
+            .entry((dtype, pass))
+            .or_default()
+            .push((features(&layer), layer));
+    }
+
+    /// Estimates a call from `recorded`, the answers for the layers that were added.
+    pub(super) fn estimate(
+        &self,
+        call: &Convolution,
+        recorded: impl Fn(&Convolution) -> Vec<Bytes>,
+    ) -> Plans {
+        let wanted = features(&call.layer());
+        let known = self
+            .0
+            .get(&(call.dtype, call.pass))
+            .map_or(&[][..], Vec::as_slice);
+        let mut nearest: Vec<(f32, &ConvolutionLayer)> = known
+            .iter()
+            .map(|(point, shape)| (distance(&wanted, point), shape))
+            .collect();
+        // The second key makes the choice among equally near layers independent of their order.
+        nearest.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+        let scaled = nearest.iter().take(looked_at(call.pass)).map(|(_, shape)| {
+            let other = shape.call(call.pass, call.dtype, call.batch);
+            let (mine, others) = (tensor_bytes(call), tensor_bytes(&other).max(1));
+            let scale = |size: Bytes| {
+                let bytes = u128::from(size.0) * u128::from(mine) / u128::from(others);
+                Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+            };
+            recorded(&other).into_iter().map(scale).collect::<Vec<_>>()
+        });
+        match scaled.max_by_key(|workspaces| workspaces.first().copied()) {
+            Some(workspaces) => Plans {
+                workspaces,
+                source: Source::Estimated(RULE),
+            },
+            None => Plans {
+                workspaces: vec![Bytes(tensor_bytes(call)), Bytes::ZERO],
+                source: Source::Estimated(LAST_RESORT),
+            },
+        }
+    }
+}
+
+/// Bytes of all three tensors: most engines rearrange each into a copy.
+fn tensor_bytes(call: &Convolution) -> u64 {
+    let elements: u64 = call.operands().elements().iter().sum();
+    elements.saturating_mul(call.dtype.size())
+}
+
+/// Sizes count by their logarithm. Kernel, stride and groups weigh more than sizes, because they
+/// decide which engines can run; so does whether channels and pixels fill vector loads.
+fn features(shape: &ConvolutionLayer) -> Features {
+    let log = |n: u64| (n.max(1) as f32).log2();
+    let pixels = shape.input[0] * shape.input[1];
+    let even = |n: u64| n.trailing_zeros().min(3) as f32;
+    [
+        log(shape.in_channels),
+        log(shape.out_channels),
+        0.5 * log(pixels),
+        2.0 * log(shape.kernel[0] * shape.kernel[1]),
+        2.0 * shape.stride[0] as f32,
+        2.0 * log(shape.groups),
+        if shape.transposed { 4.0 } else { 0.0 },
+        even(shape.in_channels),
+        even(shape.out_channels),
+        0.7 * even(pixels),
+        if shape.padding[0] > 0 { 1.0 } else { 0.0 },
+    ]
+}
+
+fn distance(a: &Features, b: &Features) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).sum()
+}

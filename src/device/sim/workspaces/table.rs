@@ -1,0 +1,361 @@
+//! Reading a recorded table and answering from it.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::OnceLock;
+
+use flate2::read::GzDecoder;
+
+use crate::graph::DType;
+use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::units::Bytes;
+
+use super::neighbours::Neighbours;
+use super::{Plans, Source};
+
+/// First line of every table.
+pub(super) const MAGIC: &str = "batchfit workspaces 1";
+
+/// Why a table cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// It is not the compressed text that it should be.
+    #[error("the workspace table cannot be decompressed")]
+    Compression {
+        /// What the decoder said.
+        source: std::io::Error,
+    },
+    /// A line is not what the format says.
+    #[error("line {line} of the workspace table is malformed")]
+    Malformed {
+        /// Counted from 1.
+        line: usize,
+    },
+}
+
+/// What one card's library answered, for many layers at many batches.
+#[derive(Debug)]
+pub struct WorkspaceTable {
+    provenance: Vec<(String, String)>,
+    grids: Vec<Vec<u64>>,
+    jobs: HashMap<Key, Job>,
+    neighbours: Neighbours,
+}
+
+/// What a job is found by.
+type Key = (ConvolutionLayer, DType, ConvolutionPass);
+
+/// One pass of one layer in one element type.
+#[derive(Debug)]
+struct Job {
+    /// Which grid its batches are from.
+    grid: usize,
+    /// Workspaces as functions of the batch.
+    lines: Vec<Line>,
+    /// The different lists of plans that occur.
+    lists: Vec<Vec<Step>>,
+    /// Which list holds where: up to (not including) a position in the grid, ascending.
+    runs: Vec<(usize, usize)>,
+}
+
+/// A workspace of `base + slope * batch` bytes.
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    base: i64,
+    slope: i64,
+}
+
+/// Plans in a row of which none needs less than the first.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    line: usize,
+    count: usize,
+}
+
+impl WorkspaceTable {
+    /// What cuDNN 9.19 answered on an NVIDIA H200.
+    pub fn h200() -> &'static WorkspaceTable {
+        static TABLE: OnceLock<WorkspaceTable> = OnceLock::new();
+        TABLE.get_or_init(|| {
+            WorkspaceTable::read(include_bytes!("h200.txt.gz"))
+                .expect("the table that is compiled in was read by a test")
+        })
+    }
+
+    /// Reads a compressed table.
+    pub fn read(compressed: &[u8]) -> Result<Self, TableError> {
+        let mut text = String::new();
+        GzDecoder::new(compressed)
+            .read_to_string(&mut text)
+            .map_err(|source| TableError::Compression { source })?;
+        WorkspaceTable::parse(&text)
+    }
+
+    /// Reads a table as text.
+    pub fn parse(text: &str) -> Result<Self, TableError> {
+        let mut table = WorkspaceTable {
+            provenance: Vec::new(),
+            grids: Vec::new(),
+            jobs: HashMap::new(),
+            neighbours: Neighbours::default(),
+        };
+        let mut layer = None;
+        for (index, line) in text.lines().enumerate() {
+            let malformed = || TableError::Malformed { line: index + 1 };
+            let (word, rest) = line.split_once(' ').ok_or_else(malformed)?;
+            match word {
+                _ if index == 0 => {
+                    if line != MAGIC {
+                        return Err(malformed());
+                    }
+                }
+                "grid" => table.grids.push(parse_grid(rest).ok_or_else(malformed)?),
+                "layer" => layer = Some(parse_layer(rest).ok_or_else(malformed)?),
+                "job" => {
+                    let layer = layer.ok_or_else(malformed)?;
+                    let (dtype, pass, job) = table.parse_job(rest).ok_or_else(malformed)?;
+                    table.jobs.insert((layer, dtype, pass), job);
+                    table.neighbours.add(layer, dtype, pass);
+                }
+                _ => table.provenance.push((word.to_owned(), rest.to_owned())),
+            }
+        }
+        Ok(table)
+    }
+
+    /// Where the table is from: card, driver, library version, date, command.
+    pub fn provenance(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.provenance
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The version of the library that answered, such as `9.19.0`.
+    pub fn cudnn(&self) -> Option<&str> {
+        let (_, version) = self.provenance().find(|(name, _)| *name == "cudnn")?;
+        version.split(' ').next()
+    }
+
+    /// How many passes of layers are recorded.
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Whether nothing is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// The layers that are recorded, in no particular order; one with several passes comes
+    /// several times.
+    pub fn recorded(
+        &self,
+    ) -> impl Iterator<Item = (&ConvolutionLayer, DType, ConvolutionPass, &[u64])> {
+        self.jobs.iter().map(|((shape, dtype, pass), job)| {
+            let end = job.runs.last().map_or(0, |(end, _)| *end);
+            (shape, *dtype, *pass, &self.grids[job.grid][..end])
+        })
+    }
+
+    /// The plans for one call.
+    pub fn plans(&self, call: &Convolution) -> Plans {
+        if !call.uses_cudnn() {
+            return Plans {
+                workspaces: vec![Bytes::ZERO],
+                source: Source::NotTheLibrary,
+            };
+        }
+        self.recorded_plans(call).unwrap_or_else(|| {
+            self.neighbours.estimate(call, |similar| {
+                self.recorded_plans(similar)
+                    .map_or_else(Vec::new, |plans| plans.workspaces)
+            })
+        })
+    }
+
+    /// The plans for a call of a recorded layer.
+    fn recorded_plans(&self, call: &Convolution) -> Option<Plans> {
+        let job = self.jobs.get(&(call.layer(), call.dtype, call.pass))?;
+        Some(job.plans(&self.grids[job.grid], call.batch.max(1)))
+    }
+
+    fn parse_job(&self, text: &str) -> Option<(DType, ConvolutionPass, Job)> {
+        let mut parts = text.split('|');
+        let mut head = parts.next()?.split(' ');
+        let pass = match head.next()? {
+            "forward" => ConvolutionPass::Forward,
+            "grad_input" => ConvolutionPass::GradInput,
+            "grad_weight" => ConvolutionPass::GradWeight,
+            _ => return None,
+        };
+        let dtype = match head.next()? {
+            "f32" => DType::Float32,
+            "f16" => DType::Float16,
+            "bf16" => DType::BFloat16,
+            _ => return None,
+        };
+        let grid: usize = head.next()?.parse().ok()?;
+        let lines: Vec<Line> = parts
+            .next()?
+            .split(' ')
+            .map(parse_line)
+            .collect::<Option<_>>()?;
+        let lists: Vec<Vec<Step>> = parts
+            .next()?
+            .split(' ')
+            .map(|list| parse_list(list, lines.len()))
+            .collect::<Option<_>>()?;
+        let mut end = 0;
+        let mut runs = Vec::new();
+        for run in parts.next()?.split(' ') {
+            let (list, count) = parse_counted(run)?;
+            end += count;
+            runs.push((end, list));
+            lists.get(list)?;
+        }
+        (end <= self.grids.get(grid)?.len() && parts.next().is_none()).then_some((
+            dtype,
+            pass,
+            Job {
+                grid,
+                lines,
+                lists,
+                runs,
+            },
+        ))
+    }
+}
+
+impl Job {
+    fn plans(&self, grid: &[u64], batch: u64) -> Plans {
+        let count = self.runs.last().map_or(0, |(end, _)| *end);
+        match grid[..count].binary_search(&batch) {
+            Ok(position) => Plans {
+                workspaces: self.at(position, batch),
+                source: Source::Recorded,
+            },
+            Err(position) if position > 0 && position < count => {
+                let below = self.at(position - 1, batch);
+                let above = self.at(position, batch);
+                let workspaces = if above.first() > below.first() {
+                    above
+                } else {
+                    below
+                };
+                Plans {
+                    workspaces,
+                    source: Source::Interpolated,
+                }
+            }
+            Err(position) => self.beyond(grid[position.saturating_sub(1)], position, batch),
+        }
+    }
+
+    /// The list that holds at a grid position, evaluated at a batch.
+    fn at(&self, position: usize, batch: u64) -> Vec<Bytes> {
+        let run = self.runs.partition_point(|(end, _)| *end <= position);
+        let mut workspaces = Vec::new();
+        for step in &self.lists[self.runs[run].1] {
+            let size = self.lines[step.line].at(batch);
+            workspaces.extend(std::iter::repeat_n(size, step.count));
+        }
+        workspaces
+    }
+
+    /// Past the last recorded batch: its plans, grown in proportion, which is never less than
+    /// along their own lines.
+    fn beyond(&self, last: u64, position: usize, batch: u64) -> Plans {
+        let grown = self
+            .at(position.saturating_sub(1), last)
+            .into_iter()
+            .map(|size| {
+                let scaled = u128::from(size.0) * u128::from(batch) / u128::from(last.max(1));
+                Bytes(u64::try_from(scaled).unwrap_or(u64::MAX))
+            });
+        Plans {
+            workspaces: grown.collect(),
+            source: Source::Estimated("in proportion to the largest recorded batch"),
+        }
+    }
+}
+
+impl Line {
+    fn at(self, batch: u64) -> Bytes {
+        let bytes = i128::from(self.base) + i128::from(self.slope) * i128::from(batch);
+        Bytes(u64::try_from(bytes.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+/// Batches and ranges of batches: `1-256 261 266`.
+fn parse_grid(text: &str) -> Option<Vec<u64>> {
+    let mut batches = Vec::new();
+    for part in text.split(' ') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        batches.extend(first.parse::<u64>().ok()?..=last.parse().ok()?);
+    }
+    batches.is_sorted().then_some(batches)
+}
+
+/// Fourteen numbers: channels in and out, groups, then height and width of input, kernel, stride,
+/// padding and dilation, then 1 for a transposed convolution.
+fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
+    let numbers: Vec<u64> = text
+        .split(',')
+        .map(|n| n.parse().ok())
+        .collect::<Option<_>>()?;
+    let [
+        in_channels,
+        out_channels,
+        groups,
+        ih,
+        iw,
+        kh,
+        kw,
+        sh,
+        sw,
+        ph,
+        pw,
+        dh,
+        dw,
+        transposed,
+    ] = numbers.try_into().ok()?;
+    Some(ConvolutionLayer {
+        in_channels,
+        out_channels,
+        groups,
+        input: [ih, iw],
+        kernel: [kh, kw],
+        stride: [sh, sw],
+        padding: [ph, pw],
+        dilation: [dh, dw],
+        transposed: transposed == 1,
+    })
+}
+
+fn parse_line(text: &str) -> Option<Line> {
+    let (base, slope) = text.split_once('+')?;
+    Some(Line {
+        base: base.parse().ok()?,
+        slope: slope.parse().ok()?,
+    })
+}
+
+fn parse_list(text: &str, lines: usize) -> Option<Vec<Step>> {
+    text.split('.')
+        .map(|step| {
+            let (line, count) = parse_counted(step)?;
+            (line < lines).then_some(Step { line, count })
+        })
+        .collect()
+}
+
+/// `7` is 7 once, `7*3` is 7 three times.
+fn parse_counted(text: &str) -> Option<(usize, usize)> {
+    match text.split_once('*') {
+        Some((value, count)) => Some((value.parse().ok()?, count.parse().ok()?)),
+        None => Some((text.parse().ok()?, 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+use super::*;
+use crate::device::sim::workspaces::{Provenance, condense};
+
+/// A square layer without groups or dilation.
+fn layer(
+    channels: [u64; 2],
+    side: u64,
+    kernel: u64,
+    stride: u64,
+    padding: u64,
+) -> ConvolutionLayer {
+    ConvolutionLayer {
+        in_channels: channels[0],
+        out_channels: channels[1],
+        groups: 1,
+        input: [side; 2],
+        kernel: [kernel; 2],
+        stride: [stride; 2],
+        padding: [padding; 2],
+        dilation: [1; 2],
+        transposed: false,
+    }
+}
+
+fn first(call: &Convolution) -> u64 {
+    WorkspaceTable::h200().plans(call).workspaces[0].0
+}
+
+/// What PyTorch 2.11 with cuDNN 9.19 allocated on an H200: single convolutions at batch 32, and the
+/// first convolution of recorded ResNet-50 steps (fp32 at 64 and 130, fp16 at 250).
+#[test]
+fn the_first_plan_is_what_pytorch_allocated() {
+    use ConvolutionPass::{Forward, GradInput, GradWeight};
+    use DType::{BFloat16, Float16, Float32};
+    let middle = layer([64, 64], 56, 3, 1, 1);
+    let stem = layer([3, 64], 224, 7, 2, 3);
+    let last = layer([512, 512], 7, 3, 1, 1);
+    for (layer, pass, dtype, batch, bytes) in [
+        (middle, Forward, Float32, 32, 25_837_584),
+        (middle, GradInput, Float32, 32, 51_527_696),
+        (middle, GradWeight, Float32, 32, 53_592_743),
+        (middle, Forward, BFloat16, 32, 25_763_987),
+        (middle, GradInput, BFloat16, 32, 25_763_987),
+        (middle, GradWeight, BFloat16, 32, 27_681_447),
+        (stem, Forward, Float32, 32, 122_065_680),
+        (stem, GradWeight, Float32, 32, 134_522_000),
+        (stem, Forward, Float32, 64, 244_093_712),
+        (stem, GradWeight, Float32, 130, 527_901_840),
+        (stem, Forward, Float16, 250, 501_785_104),
+        (last, GradWeight, Float16, 250, 37_671_663),
+    ] {
+        let call = layer.call(pass, dtype, batch);
+        assert_eq!(first(&call), bytes, "{call:?}");
+        assert_eq!(WorkspaceTable::h200().plans(&call).source, Source::Recorded);
+    }
+}
+
+/// Two convolutions of ResNet-50 (fp32, batch 143, 12 GiB) that were refused every workspace: after
+/// the cached plan, PyTorch tried 24 plans and then ran without; then 19, and got 8,192 bytes.
+#[test]
+fn as_many_plans_are_refused_as_in_pytorch() {
+    let widening = layer([512, 2048], 7, 1, 1, 0);
+    let call = widening.call(ConvolutionPass::GradInput, DType::Float32, 143);
+    let sizes = WorkspaceTable::h200().plans(&call).workspaces;
+    assert_eq!(sizes.len(), 25);
+    assert_eq!((sizes[0], sizes[24]), (Bytes(71_751_696), Bytes::ZERO));
+
+    let call = widening.call(ConvolutionPass::GradWeight, DType::Float32, 143);
+    let sizes = WorkspaceTable::h200().plans(&call).workspaces;
+    assert_eq!(sizes.iter().position(|size| *size == Bytes(8192)), Some(19));
+    assert_eq!(sizes[0], Bytes(80_140_719));
+}
+
+#[test]
+fn every_recorded_list_falls_to_nothing() {
+    let table = WorkspaceTable::h200();
+    assert!(table.len() > 5000);
+    for (layer, dtype, pass, batches) in table.recorded() {
+        for batch in [
+            batches[0],
+            batches[batches.len() / 2],
+            batches[batches.len() - 1],
+        ] {
+            let plans = table
+                .recorded_plans(&layer.call(pass, dtype, batch))
+                .unwrap();
+            assert_eq!(plans.source, Source::Recorded);
+            assert!(
+                plans
+                    .workspaces
+                    .is_sorted_by(|before, after| before >= after)
+            );
+            assert_eq!(
+                plans.workspaces.last(),
+                Some(&Bytes::ZERO),
+                "{layer:?} {batch}"
+            );
+        }
+    }
+}
+
+#[test]
+fn depthwise_layers_of_pytorchs_own_take_nothing() {
+    let depthwise = ConvolutionLayer {
+        groups: 96,
+        ..layer([96, 96], 112, 3, 2, 1)
+    };
+    let call = depthwise.call(ConvolutionPass::GradWeight, DType::Float32, 32);
+    let plans = WorkspaceTable::h200().plans(&call);
+    assert_eq!(plans.workspaces, [Bytes::ZERO]);
+    assert_eq!(plans.source, Source::NotTheLibrary);
+}
+
+/// A recording of one job, and the table made of it.
+fn table_of(lines: &str) -> WorkspaceTable {
+    let text =
+        format!("# cudnn 91900\nJ 1,1,1,8,8,3,3,1,1,1,1,1,1,0 f16 forward\n{lines}T 0 eng0\n");
+    let provenance = Provenance {
+        card: "a card".into(),
+        driver: "580".into(),
+        cudnn: "9.19".into(),
+        recorded: "2026-11-20".into(),
+        command: "none".into(),
+    };
+    let table = condense([text.as_bytes()], &provenance).unwrap();
+    WorkspaceTable::parse(&table).unwrap()
+}
+
+fn plans(table: &WorkspaceTable, batch: u64) -> (Vec<u64>, Source) {
+    let call = layer([1, 1], 8, 3, 1, 1).call(ConvolutionPass::Forward, DType::Float16, batch);
+    let plans = table.plans(&call);
+    (
+        plans.workspaces.iter().map(|size| size.0).collect(),
+        plans.source,
+    )
+}
+
+#[test]
+fn a_recording_is_answered_as_it_was_recorded() {
+    // Batch 3 follows the lines of both plans; at 4 they swap, and a larger third comes between.
+    let table = table_of("1 0:110 1:60 2:0\n2 0:210 1:110 2:0\n3 0 1 2\n4 1 3:500 0 2\n");
+    assert_eq!(plans(&table, 1), (vec![110, 60, 0], Source::Recorded));
+    assert_eq!(plans(&table, 3), (vec![310, 160, 0], Source::Recorded));
+    assert_eq!(plans(&table, 4), (vec![210, 210, 210, 0], Source::Recorded));
+}
+
+#[test]
+fn between_two_batches_the_larger_neighbour_answers() {
+    let text = "1 0:100 1:0\n2 0:200 1:0\n3 0 1\n10 2:1900 1\n12 2:2100 1\n14 2 1\n";
+    let table = table_of(text);
+    // The same plan on both sides: its own line.
+    assert_eq!(plans(&table, 11), (vec![2000, 0], Source::Interpolated));
+    // 600 along the lower line, 1,500 along the upper.
+    assert_eq!(plans(&table, 6), (vec![1500, 0], Source::Interpolated));
+}
+
+#[test]
+fn beyond_the_last_batch_is_an_estimate_in_proportion() {
+    let table = table_of("1 0:100 1:0\n2 0:200 1:0\n");
+    let (sizes, source) = plans(&table, 20);
+    assert_eq!(sizes, [2000, 0]);
+    assert!(matches!(source, Source::Estimated(_)));
+}
+
+#[test]
+fn a_malformed_line_is_named() {
+    let text = format!("{MAGIC}\ngrid 1-4\nlayer 1,2,3\n");
+    let error = WorkspaceTable::parse(&text).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "line 3 of the workspace table is malformed"
+    );
+}
+
+#[test]
+fn without_anything_alike_all_three_tensors_are_counted() {
+    let table = WorkspaceTable::parse(&format!("{MAGIC}\n")).unwrap();
+    let call = layer([8, 16], 4, 1, 1, 0).call(ConvolutionPass::Forward, DType::Float32, 2);
+    let plans = table.plans(&call);
+    assert_eq!(
+        plans.workspaces,
+        [Bytes(4 * (2 * 8 * 16 + 8 * 16 + 2 * 16 * 16)), Bytes::ZERO]
+    );
+    assert!(matches!(plans.source, Source::Estimated(_)));
+}
+
+/// The bounds that Note [Similar layers] states, on every twentieth layer of the table itself.
+#[test]
+fn held_out_layers_are_rarely_underestimated() {
+    let whole = WorkspaceTable::h200();
+    let mut text = String::new();
+    GzDecoder::new(&include_bytes!("../h200.txt.gz")[..])
+        .read_to_string(&mut text)
+        .unwrap();
+    let mut kept = String::new();
+    let mut layers = 0;
+    let mut is_held_out = false;
+    for line in text.lines() {
+        if line.starts_with("layer") {
+            layers += 1;
+            is_held_out = layers % 20 == 0;
+        }
+        if !is_held_out {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    let rest = WorkspaceTable::parse(&kept).unwrap();
+    for (pass, most_short, most_total) in [
+        (ConvolutionPass::Forward, 0.08, 1.5),
+        (ConvolutionPass::GradInput, 0.08, 1.5),
+        (ConvolutionPass::GradWeight, 0.12, 1.5),
+    ] {
+        let (mut calls, mut short, mut estimated, mut recorded) = (0.0, 0.0, 0.0, 0.0);
+        for (layer, dtype, of, _) in whole.recorded().filter(|(.., of, _)| *of == pass) {
+            if rest.jobs.contains_key(&(*layer, dtype, of)) {
+                continue;
+            }
+            for batch in [4, 32, 128] {
+                let call = layer.call(pass, dtype, batch);
+                let truth = whole.plans(&call).workspaces[0].0 as f64;
+                let guess = rest.plans(&call).workspaces[0].0 as f64;
+                let elements: u64 = call.operands().elements().iter().sum();
+                calls += 1.0;
+                short += f64::from(truth - guess > 0.05 * (elements * dtype.size()) as f64);
+                estimated += guess;
+                recorded += truth;
+            }
+        }
+        assert!(calls > 200.0, "{pass:?}: {calls} calls");
+        assert!(
+            short / calls < most_short,
+            "{pass:?}: {} short",
+            short / calls
+        );
+        assert!(
+            estimated / recorded < most_total,
+            "{pass:?}: {}",
+            estimated / recorded
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Fits: what is the largest batch?
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::body::RequestBody;
+use super::parameters::{Parameters, page};
+use super::problem::{Code, Problem};
+use super::{App, prefer};
+use crate::jobs::{Cancellation, FitDocument};
+use crate::model::RequestDocument;
+use crate::store::{FitFilter, FitState, FitSummary, Time};
+
+/// Queue a fit.
+///
+/// Returns at once; follow `Location` for progress, or wait for the answer with `Prefer: wait=SECONDS`.
+/// The same question gives the same fit, unless it failed, was cancelled, or depends on what is free on a GPU.
+#[utoipa::path(post, path = "/v1/fits", tag = "fits", request_body = RequestDocument,
+    params(("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30")),
+    responses(
+        (status = 200, body = FitDocument, description = "The fit has ended within the time to wait",
+            headers(("Location" = String), ("Preference-Applied" = String))),
+        (status = 202, body = FitDocument, description = "The fit is queued",
+            headers(("Location" = String), ("Preference-Applied" = String))),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, or its device is not here",
+            example = json!({"type": "/problems/device-unavailable", "title": "The device is not available", "status": 422,
+                "detail": "cuda:0 is not available: no NVIDIA driver; a simulated device, `sim:NAME`, works anywhere", "pointer": "/device",
+                "value": "cuda:0", "missing": "no NVIDIA driver", "simulated": ["sim:h200"]})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
+pub(super) async fn create_fit(
+    State(app): State<App>,
+    headers: HeaderMap,
+    RequestBody(request): RequestBody,
+) -> Result<Response, Problem> {
+    let fit = app
+        .jobs
+        .enqueue(request, Time::from(Timestamp::now()))
+        .await?;
+    let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
+    let Some(patience) = prefer::wait(&headers) else {
+        return Ok((StatusCode::ACCEPTED, location, Json(fit)).into_response());
+    };
+    let fit = app.jobs.wait(&fit.id, patience).await?.unwrap_or(fit);
+    let status = if fit.state.is_final() {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
+    let applied = format!("wait={}", patience.as_secs());
+    let applied = HeaderValue::from_str(&applied).expect("digits are valid in headers");
+    Ok((
+        status,
+        location,
+        [("preference-applied", applied)],
+        Json(fit),
+    )
+        .into_response())
+}
+
+/// A page of fits.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct FitList {
+    /// Newest first.
+    items: Vec<FitSummary>,
+    /// The `cursor` of the next page; null on the last one.
+    next: Option<String>,
+}
+
+/// List fits, newest first.
+#[utoipa::path(get, path = "/v1/fits", tag = "fits",
+    params(("state" = Option<FitState>, Query, description = "Only fits in this state"),
+        ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
+    responses(
+        (status = 200, body = FitList, description = "A page"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong",
+            example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
+                "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(super) async fn list_fits(State(app): State<App>, uri: Uri) -> Result<Json<FitList>, Problem> {
+    let parameters = Parameters::read(&uri, &["state", "limit", "cursor"])?;
+    let limit = parameters.limit()?;
+    let state = parameters.one_of("state", &FitState::ALL.map(FitState::name))?;
+    let filter = FitFilter {
+        state: state.and_then(|name| FitState::ALL.into_iter().find(|state| state.name() == name)),
+        before: parameters.text("cursor"),
+        limit: limit + 1,
+    };
+    let (items, next) = page(app.jobs.fits(&filter).await?, limit, |fit| &fit.id);
+    Ok(Json(FitList { items, next }))
+}
+
+/// Get a fit.
+#[utoipa::path(get, path = "/v1/fits/{id}", tag = "fits",
+    params(("id" = String, Path, description = "The fit's id")),
+    responses(
+        (status = 200, body = FitDocument, description = "The fit"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit",
+            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "there is no fit \"x\""})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(super) async fn get_fit(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<FitDocument>, Problem> {
+    let fit = app.jobs.fit(&id).await?;
+    fit.map(Json).ok_or_else(|| Problem::no_such("fit", &id))
+}
+
+/// Cancel a fit.
+///
+/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing.
+#[utoipa::path(delete, path = "/v1/fits/{id}", tag = "fits",
+    params(("id" = String, Path, description = "The fit's id")),
+    responses(
+        (status = 200, body = FitDocument, description = "The fit is cancelled"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
+        (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",
+            example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(super) async fn cancel_fit(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<FitDocument>, Problem> {
+    match app.jobs.cancel(&id, Time::from(Timestamp::now())).await? {
+        Cancellation::Cancelled(fit) => Ok(Json(*fit)),
+        Cancellation::TooLate(state) => Err(Problem::new(
+            Code::FitEnded,
+            format!("fit {id:?} is {}", state.name()),
+        )),
+        Cancellation::Unknown => Err(Problem::no_such("fit", &id)),
+    }
+}

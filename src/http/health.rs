@@ -1,0 +1,46 @@
+//! Health: is the service well?
+
+use axum::Json;
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::App;
+use super::problem::{Code, Problem};
+
+/// A sign of life.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Health {
+    /// Always `ok`.
+    #[schema(example = "ok")]
+    status: &'static str,
+    /// The version that answers.
+    version: &'static str,
+}
+
+const OK: Health = Health {
+    status: "ok",
+    version: env!("CARGO_PKG_VERSION"),
+};
+
+/// Ask whether the process answers.
+#[utoipa::path(get, path = "/healthz", tag = "service",
+    responses((status = 200, body = Health, description = "It does")))]
+pub(super) async fn get_health() -> Json<Health> {
+    Json(OK)
+}
+
+/// Ask whether requests can be taken.
+#[utoipa::path(get, path = "/readyz", tag = "service",
+    responses((status = 200, body = Health, description = "They can"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "The database does not answer, or the service is about to end",
+            headers(("Retry-After" = u64)))))]
+pub(super) async fn get_readiness(State(app): State<App>) -> Result<Json<Health>, Problem> {
+    if app.jobs.is_ready().await {
+        return Ok(Json(OK));
+    }
+    Err(Problem::new(
+        Code::NotReady,
+        "the database does not answer, or the service is about to end",
+    ))
+}

@@ -1,0 +1,40 @@
+//! The description of the API, made from the handlers themselves.
+
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use utoipa::OpenApi;
+
+/// What the handlers cannot say: the purpose, and the order of things.
+#[derive(OpenApi)]
+#[openapi(
+    info(description = "Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the \
+        batch you want. Errors are problem documents (RFC 9457); sizes are bytes; times are RFC 3339 in UTC; lists give \
+        `items` and the cursor of the `next` page."),
+    tags(
+        (name = "fits", description = "What is the largest batch?"),
+        (name = "probes", description = "Does this batch fit?"),
+        (name = "recommendations", description = "What has been found so far?"),
+        (name = "catalogue", description = "What can be asked about?"),
+        (name = "service", description = "Is the service well?"),
+    )
+)]
+pub(super) struct Description;
+
+/// The OpenAPI document.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    super::routes().split_for_parts().1
+}
+
+/// The OpenAPI document as YAML, as in the repository's `openapi.yaml`.
+pub fn openapi_yaml() -> String {
+    openapi()
+        .to_yaml()
+        .expect("the document holds nothing that YAML cannot")
+}
+
+/// Get this document.
+#[utoipa::path(get, path = "/openapi.yaml", tag = "service",
+    responses((status = 200, body = Object, content_type = "application/yaml", description = "The OpenAPI document")))]
+pub(super) async fn get_openapi() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/yaml")], openapi_yaml())
+}

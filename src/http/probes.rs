@@ -1,0 +1,88 @@
+//! Probes: does this batch fit?
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse, Response};
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+
+use super::App;
+use super::body::ProbeBody;
+use super::problem::Problem;
+use crate::jobs::ProbeDocument;
+use crate::model::RequestDocument;
+
+/// The body of a new probe, for the OpenAPI document; `ProbeBody` reads it.
+///
+/// One object, and not a request `allOf` something else: a request admits no further members.
+pub(super) struct NewProbe;
+
+impl utoipa::PartialSchema for NewProbe {
+    fn schema() -> RefOr<Schema> {
+        let batch = ObjectBuilder::new()
+            .schema_type(Type::Integer)
+            .description(Some("Samples per micro-step on one GPU."))
+            .minimum(Some(1))
+            .examples([32]);
+        match <RequestDocument as utoipa::PartialSchema>::schema() {
+            RefOr::T(Schema::Object(mut request)) => {
+                request.title = None;
+                request.description = Some("A request and the batch to try.".to_owned());
+                request.properties.insert("batch".to_owned(), batch.into());
+                request.required.push("batch".to_owned());
+                RefOr::T(Schema::Object(request))
+            }
+            other => other,
+        }
+    }
+}
+
+impl ToSchema for NewProbe {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        RequestDocument::schemas(schemas);
+    }
+}
+
+/// Run one batch.
+///
+/// Waits for the device and for the answer. Running out of memory is an answer. `training` must name one variant.
+#[utoipa::path(post, path = "/v1/probes", tag = "probes", request_body = NewProbe,
+    responses(
+        (status = 201, body = ProbeDocument, description = "The probe ran", headers(("Location" = String))),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, or its device is not here",
+            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
+                "detail": "`batch` is at least 1", "pointer": "/batch", "value": 0, "nearest": "1"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
+        (status = 502, body = Problem, content_type = "application/problem+json", description = "The device failed"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "The device is busy", headers(("Retry-After" = u64)))))]
+pub(super) async fn create_probe(
+    State(app): State<App>,
+    body: ProbeBody,
+) -> Result<Response, Problem> {
+    let probe = app.jobs.probe(body.request, body.batch).await?;
+    let location = [(LOCATION, format!("/v1/probes/{}", probe.id))];
+    Ok((StatusCode::CREATED, location, Json(probe)).into_response())
+}
+
+/// Get a probe.
+#[utoipa::path(get, path = "/v1/probes/{id}", tag = "probes",
+    params(("id" = String, Path, description = "The probe's id")),
+    responses(
+        (status = 200, body = ProbeDocument, description = "The probe"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such probe"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(super) async fn get_probe(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<ProbeDocument>, Problem> {
+    let probe = app.jobs.probe_by_id(&id).await?;
+    probe
+        .map(Json)
+        .ok_or_else(|| Problem::no_such("probe", &id))
+}

@@ -1,0 +1,290 @@
+//! Problem documents (RFC 9457): the one language in which errors leave the service.
+
+use std::any::Any;
+use std::error::Error;
+
+use axum::Json;
+use axum::body::Body;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::jobs::{EngineError, JobError};
+use crate::model::Invalid;
+
+/// The media type of problem documents.
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Seconds after which a refused client may try again: a simulated fit takes about one.
+const RETRY_AFTER_S: u64 = 5;
+
+macro_rules! codes {
+    ($(#[doc = $meaning:literal] $name:ident = $slug:literal, $status:ident, $title:literal;)*) => {
+        /// The kinds of problem. Slugs are part of the API: add, never rename.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Code { $(#[doc = $meaning] $name),* }
+
+        impl Code {
+            /// All of them.
+            pub const ALL: &'static [Code] = &[$(Code::$name),*];
+
+            /// Its name in `type`, after `/problems/`.
+            pub const fn slug(self) -> &'static str {
+                match self { $(Code::$name => $slug),* }
+            }
+
+            /// The status it comes with.
+            pub const fn status(self) -> StatusCode {
+                match self { $(Code::$name => StatusCode::$status),* }
+            }
+
+            /// What it means, in a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Code::$name => $meaning.trim_ascii_start()),* }
+            }
+
+            /// What it is, in a few words.
+            pub const fn title(self) -> &'static str {
+                match self { $(Code::$name => $title),* }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The body is not JSON.
+    BodyMalformed = "body-malformed", UNPROCESSABLE_ENTITY, "The body is not valid JSON";
+    /// The body is JSON and no valid request.
+    RequestInvalid = "request-invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
+    /// A query parameter is unknown or has a value that it cannot have.
+    QueryInvalid = "query-invalid", UNPROCESSABLE_ENTITY, "The query is not valid";
+    /// The device does not exist here.
+    DeviceUnavailable = "device-unavailable", UNPROCESSABLE_ENTITY, "The device is not available";
+    /// The body is larger than the limit.
+    BodyTooLarge = "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
+    /// The body is compressed in a way that is not understood.
+    EncodingUnsupported = "encoding-unsupported", UNSUPPORTED_MEDIA_TYPE, "The content encoding is not supported";
+    /// The body did not arrive in time.
+    BodyTimeout = "body-timeout", REQUEST_TIMEOUT, "The body did not arrive in time";
+    /// There is nothing under this path.
+    NotFound = "not-found", NOT_FOUND, "There is no such resource";
+    /// The path exists and cannot be asked this.
+    MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
+    /// A fit that has ended cannot be cancelled.
+    FitEnded = "fit-ended", CONFLICT, "The fit has ended already";
+    /// Too many fits are waiting.
+    QueueFull = "queue-full", SERVICE_UNAVAILABLE, "The queue is full";
+    /// Somebody else uses the device.
+    DeviceBusy = "device-busy", SERVICE_UNAVAILABLE, "The device is busy";
+    /// The service is about to end, or its database does not answer.
+    NotReady = "not-ready", SERVICE_UNAVAILABLE, "The service is not ready";
+    /// The device did not do its work.
+    DeviceFailed = "device-failed", BAD_GATEWAY, "The device failed";
+    /// A request that HTTP itself does not allow.
+    BadRequest = "bad-request", BAD_REQUEST, "The request could not be understood";
+    /// A fault of ours.
+    Internal = "internal", INTERNAL_SERVER_ERROR, "Something went wrong on our side";
+}
+
+/// A problem document.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Problem {
+    /// `/problems/` and the code.
+    #[serde(rename = "type")]
+    #[schema(example = "/problems/request-invalid")]
+    pub kind: String,
+    /// What it is, in a few words.
+    #[schema(example = "The request is not valid")]
+    pub title: String,
+    /// The HTTP status.
+    #[schema(example = 422)]
+    pub status: u16,
+    /// What is wrong here, for the person who has to act.
+    #[schema(example = "unknown preset \"resnet5\"; the nearest is \"resnet50\"")]
+    pub detail: String,
+    /// Where in the body, as a JSON pointer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "/model/preset")]
+    pub pointer: Option<String>,
+    /// Which query parameter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameter: Option<String>,
+    /// The value found there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "resnet5")]
+    pub value: Option<Value>,
+    /// The nearest valid value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "resnet50")]
+    pub nearest: Option<String>,
+    /// What the machine lacks for the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    /// Devices that could be asked for instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<Vec<String>>,
+}
+
+impl Problem {
+    /// A problem of this kind.
+    pub fn new(code: Code, detail: impl Into<String>) -> Problem {
+        Problem {
+            kind: format!("/problems/{}", code.slug()),
+            title: code.title().to_owned(),
+            status: code.status().as_u16(),
+            detail: detail.into(),
+            pointer: None,
+            parameter: None,
+            value: None,
+            nearest: None,
+            missing: None,
+            simulated: None,
+        }
+    }
+
+    /// There is no `what` called `id`.
+    pub(super) fn no_such(what: &str, id: &str) -> Problem {
+        Problem::new(Code::NotFound, format!("there is no {what} {id:?}"))
+    }
+
+    /// A fault of ours: the log gets what happened, the caller only that it did.
+    fn internal(error: &(dyn Error + 'static)) -> Problem {
+        tracing::error!(error, "could not answer a request: {error}");
+        Problem::new(
+            Code::Internal,
+            "the fault is in the log of the service, under the x-request-id of this response",
+        )
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).expect("it is from the table of codes");
+        let mut response = (status, Json(self)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+        }
+        response
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Problem {
+        let detail = invalid.to_string();
+        Problem {
+            pointer: Some(invalid.pointer),
+            // A value that was shortened is no longer JSON: show it as text.
+            value: invalid
+                .value
+                .map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text))),
+            nearest: invalid.nearest,
+            ..Problem::new(Code::RequestInvalid, detail)
+        }
+    }
+}
+
+impl From<JobError> for Problem {
+    fn from(error: JobError) -> Problem {
+        match error {
+            JobError::QueueFull { .. } => Problem::new(Code::QueueFull, error.to_string()),
+            JobError::DeviceBusy { .. } => Problem::new(Code::DeviceBusy, error.to_string()),
+            JobError::ShuttingDown => Problem::new(Code::NotReady, error.to_string()),
+            JobError::Engine(EngineError::Invalid(invalid)) => Problem::from(invalid),
+            JobError::Engine(EngineError::DeviceUnavailable {
+                device,
+                missing,
+                simulated,
+            }) => Problem {
+                pointer: Some("/device".to_owned()),
+                value: Some(Value::String(device.clone())),
+                missing: Some(missing.clone()),
+                simulated: Some(simulated),
+                ..Problem::new(
+                    Code::DeviceUnavailable,
+                    format!(
+                        "{device} is not available: {missing}; a simulated device, `sim:NAME`, works anywhere"
+                    ),
+                )
+            },
+            JobError::Engine(EngineError::DeviceFailed { .. }) => {
+                Problem::new(Code::DeviceFailed, error.to_string())
+            }
+            JobError::Engine(EngineError::Cancelled)
+            | JobError::EnginePanicked { .. }
+            | JobError::Store(_) => Problem::internal(&error),
+        }
+    }
+}
+
+/// Answers paths that do not exist.
+pub(super) async fn no_such_route(uri: Uri) -> Problem {
+    Problem::new(
+        Code::NotFound,
+        format!(
+            "there is nothing at {}; /openapi.yaml lists all paths",
+            uri.path()
+        ),
+    )
+}
+
+/// Answers methods that a path does not know; the router adds `Allow`.
+pub(super) async fn no_such_method(method: Method, uri: Uri) -> Problem {
+    Problem::new(
+        Code::MethodNotAllowed,
+        format!("{} does not answer {method}", uri.path()),
+    )
+}
+
+/// Answers for a handler that panicked.
+pub(super) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
+    // The panic hook has printed the message already.
+    tracing::error!("a handler panicked");
+    Problem::new(
+        Code::Internal,
+        "the fault is in the log of the service, under the x-request-id of this response",
+    )
+    .into_response()
+}
+
+/// Turns the errors of the framework and its layers, which are plain text or empty, into problems.
+pub(super) async fn speak_one_language(response: Response) -> Response {
+    let status = response.status();
+    let is_problem = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind == PROBLEM_JSON);
+    if is_problem || !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let problem = match status {
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
+            Code::EncodingUnsupported,
+            "send the body as it is, or with `Content-Encoding: gzip`",
+        ),
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(Code::BodyTooLarge, "the body is too large"),
+        StatusCode::NOT_FOUND => Problem::new(Code::NotFound, "there is nothing at this path"),
+        StatusCode::METHOD_NOT_ALLOWED => Problem::new(
+            Code::MethodNotAllowed,
+            "this path does not answer this method",
+        ),
+        other if other.is_client_error() => Problem::new(
+            Code::BadRequest,
+            other.canonical_reason().unwrap_or("bad request"),
+        ),
+        _ours => Problem::new(
+            Code::Internal,
+            "the fault is in the log of the service, under the x-request-id of this response",
+        ),
+    };
+    let (mut parts, _) = response.into_parts();
+    let (own, body) = problem.into_response().into_parts();
+    parts.status = own.status;
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.extend(own.headers);
+    Response::from_parts(parts, Body::new(body))
+}

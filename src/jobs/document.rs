@@ -1,0 +1,310 @@
+//! The documents that outsiders read: a fit, a probe, and why a fit failed.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use utoipa::ToSchema;
+
+use super::lanes::lane_of;
+use super::{EngineError, FitResult, JobError, Progress, VariantResult};
+use crate::model::{Checkpointing, Mode, Request, RequestDocument};
+use crate::probe::{Evidence, ProbeReport};
+use crate::store::{Db, Fit, FitState, Ids, NewFit, Recommendation, Time};
+
+/// The version that answers.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A fit: the body of `GET /v1/fits/{id}` and the output of `fit --json`.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct FitDocument {
+    /// Its name; `/v1/fits/{id}` leads back to it.
+    #[schema(example = "1mk3v7q0h5c2d8xw")]
+    pub id: String,
+    /// Where it stands.
+    pub state: FitState,
+    /// The request, as it was sent.
+    #[schema(value_type = RequestDocument)]
+    pub request: Value,
+    /// The answer, when it is done.
+    #[schema(value_type = Option<FitResult>)]
+    pub result: Option<Value>,
+    /// Why there is no answer, when it failed.
+    #[schema(value_type = Option<FitError>)]
+    pub error: Option<Value>,
+    /// How far it is, while it runs.
+    pub progress: Option<Progress>,
+    /// When it was asked.
+    pub created_at: Time,
+    /// When it was last begun.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+}
+
+impl FitDocument {
+    /// The document of a fit that was computed here and now; `random` goes into its id.
+    pub fn finished(
+        request: &Request,
+        result: &FitResult,
+        started_at: Time,
+        finished_at: Time,
+        random: u64,
+    ) -> FitDocument {
+        FitDocument {
+            id: Ids::default().next(started_at, random),
+            state: FitState::Done,
+            request: request_json(request),
+            result: Some(json(result)),
+            error: None,
+            progress: None,
+            created_at: started_at,
+            started_at: Some(started_at),
+            finished_at: Some(finished_at),
+        }
+    }
+
+    pub(super) fn of(fit: Fit, progress: Option<Progress>) -> FitDocument {
+        FitDocument {
+            id: fit.id,
+            state: fit.state,
+            request: fit.request.0,
+            result: fit.result.map(|result| result.0),
+            error: fit.error.map(|error| error.0),
+            progress,
+            created_at: fit.created_at,
+            started_at: fit.started_at,
+            finished_at: fit.finished_at,
+        }
+    }
+}
+
+/// Stores a fit that was computed outside the queue. `document` is from [`FitDocument::finished`].
+pub async fn record(
+    db: &Db,
+    request: &Request,
+    result: &FitResult,
+    document: &FitDocument,
+) -> Result<(), JobError> {
+    let finished_at = document.finished_at.unwrap_or(document.created_at);
+    let ids = Ids::default();
+    let rows = recommendations(&document.id, request, result, finished_at, || {
+        ids.next(finished_at, chance())
+    })?;
+    let graph = request.graph().map_err(EngineError::Invalid)?;
+    let new = new_fit(
+        document.id.clone(),
+        request,
+        request.fingerprint(&graph),
+        document.created_at,
+    );
+    let result = json(result);
+    Ok(db.record(&new, &result, &rows, finished_at).await?)
+}
+
+/// A probe: the body of `GET /v1/probes/{id}`.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct ProbeDocument {
+    /// Its name; `/v1/probes/{id}` leads back to it.
+    pub id: String,
+    /// The request, as it was sent.
+    #[schema(value_type = RequestDocument)]
+    pub request: Value,
+    /// When it ran.
+    pub created_at: Time,
+    /// What was found: the same members as `probe --json`.
+    #[serde(flatten)]
+    #[schema(value_type = ProbeReport)]
+    pub report: Value,
+}
+
+/// Why a fit failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FitError {
+    /// What kind of failure.
+    pub code: FailureCode,
+    /// What happened, for the person who has to act.
+    pub detail: String,
+    /// For `request-invalid`: where in the request, as a JSON pointer.
+    pub pointer: Option<String>,
+    /// For `device-unavailable`: devices that could be asked for instead.
+    pub simulated: Option<Vec<String>>,
+}
+
+/// The kinds of failure. Names are part of the API: add, never rename.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureCode {
+    /// The request turned out to be wrong.
+    RequestInvalid,
+    /// The device went away.
+    DeviceUnavailable,
+    /// The device did not do its work.
+    DeviceFailed,
+    /// The server ended again and again while it worked on this fit.
+    Interrupted,
+    /// A fault in batchfit; the log says more.
+    Internal,
+}
+
+impl FitError {
+    pub(super) fn new(code: FailureCode, detail: impl Into<String>) -> FitError {
+        FitError {
+            code,
+            detail: detail.into(),
+            pointer: None,
+            simulated: None,
+        }
+    }
+}
+
+impl From<EngineError> for FitError {
+    fn from(error: EngineError) -> FitError {
+        let detail = error.to_string();
+        match error {
+            EngineError::Invalid(invalid) => FitError {
+                pointer: Some(invalid.pointer),
+                ..FitError::new(FailureCode::RequestInvalid, detail)
+            },
+            EngineError::DeviceUnavailable { simulated, .. } => FitError {
+                simulated: Some(simulated),
+                ..FitError::new(FailureCode::DeviceUnavailable, detail)
+            },
+            EngineError::DeviceFailed { .. } => FitError::new(FailureCode::DeviceFailed, detail),
+            EngineError::Cancelled => FitError::new(FailureCode::Interrupted, detail),
+        }
+    }
+}
+
+/// A row for a request, under `id`.
+pub(super) fn new_fit(id: String, request: &Request, fingerprint: String, now: Time) -> NewFit {
+    let device = request.device.to_string();
+    NewFit {
+        id,
+        fingerprint,
+        batchfit_version: VERSION.to_owned(),
+        model: model_name(request),
+        lane: lane_of(&device).to_owned(),
+        device,
+        request: request_json(request),
+        created_at: now,
+    }
+}
+
+/// In which of the four ways the model is described.
+fn model_kind(request: &Request) -> &'static str {
+    let model = &request.document.0["model"];
+    ["preset", "layers", "hf"]
+        .into_iter()
+        .find(|kind| model.get(kind).is_some())
+        .unwrap_or("exported")
+}
+
+/// What a person would call the model: the preset's name, the class of a Hugging Face config, or else
+/// the kind of description and the beginning of its digest.
+pub fn model_name(request: &Request) -> String {
+    let model = &request.document.0["model"];
+    let named = model["preset"]
+        .as_str()
+        .or_else(|| model.pointer("/hf/architectures/0")?.as_str())
+        .or_else(|| model.pointer("/hf/model_type")?.as_str());
+    if let Some(name) = named {
+        return name.to_owned();
+    }
+    let digest = match model["exported"].as_str() {
+        Some(digest) => digest.trim_start_matches("sha256:").to_owned(),
+        None => format!("{:x}", Sha256::digest(model.to_string())),
+    };
+    format!(
+        "{}-{}",
+        model_kind(request),
+        digest.get(..8).unwrap_or(&digest)
+    )
+}
+
+/// The request document as stored and shown.
+pub(super) fn request_json(request: &Request) -> Value {
+    request.document.0.clone()
+}
+
+/// A document of ours as a JSON value.
+pub(super) fn json(document: &impl Serialize) -> Value {
+    serde_json::to_value(document).expect("documents have text keys and finite numbers")
+}
+
+/// A result's variants as rows.
+pub(super) fn recommendations(
+    fit_id: &str,
+    request: &Request,
+    result: &FitResult,
+    now: Time,
+    mut next_id: impl FnMut() -> String,
+) -> Result<Vec<Recommendation>, JobError> {
+    let row = |variant: &VariantResult| -> Result<Recommendation, JobError> {
+        let training = &variant.training;
+        let found = &variant.recommendation;
+        let of_training = |name: &'static str| match training.mode {
+            Mode::Train => Some(name.to_owned()),
+            Mode::Inference => None,
+        };
+        Ok(Recommendation {
+            id: next_id(),
+            fit_id: fit_id.to_owned(),
+            rank: i64::from(variant.rank),
+            model: model_name(request),
+            model_kind: model_kind(request).to_owned(),
+            device: result.environment.device.clone(),
+            gpu: result.environment.gpu.clone(),
+            precision: training.precision.name().to_owned(),
+            optimizer: of_training(training.optimizer.name()),
+            optimizer_impl: of_training(training.optimizer_impl.name()),
+            checkpointing: match &training.checkpointing {
+                Checkpointing::None => "none",
+                Checkpointing::PerBlock => "per_block",
+                Checkpointing::Modules(_) => "modules",
+            }
+            .to_owned(),
+            mode: match training.mode {
+                Mode::Train => "train",
+                Mode::Inference => "inference",
+            }
+            .to_owned(),
+            limit_bytes: Recommendation::integer("limit_bytes", found.limit_bytes)?,
+            micro_batch: Recommendation::integer("micro_batch", found.micro_batch)?,
+            accumulation_steps: Recommendation::integer(
+                "accumulation_steps",
+                found.accumulation_steps,
+            )?,
+            global_batch: Recommendation::integer("global_batch", found.global_batch)?,
+            max_batch: Recommendation::integer("max_batch", found.max_batch)?,
+            max_batch_without_retries: Recommendation::integer(
+                "max_batch_without_retries",
+                found.max_batch_without_retries,
+            )?,
+            peak_allocated_bytes: Recommendation::integer(
+                "peak_allocated_bytes",
+                found.peak_allocated_bytes,
+            )?,
+            peak_reserved_bytes: Recommendation::integer(
+                "peak_reserved_bytes",
+                found.peak_reserved_bytes,
+            )?,
+            headroom_bytes: Recommendation::integer("headroom_bytes", found.headroom_bytes)?,
+            limited_by: found.limited_by.clone(),
+            evidence: match found.evidence {
+                Evidence::Simulated => "simulated",
+                Evidence::Probed => "probed",
+            }
+            .to_owned(),
+            samples_per_second: found.samples_per_second,
+            batchfit_version: result.environment.batchfit.clone(),
+            created_at: now,
+        })
+    };
+    result.variants.iter().map(row).collect()
+}
+
+/// Sixty-four bits of chance, for ids alone: the standard library seeds each hasher from the system.
+pub(super) fn chance() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}

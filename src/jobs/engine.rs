@@ -1,0 +1,150 @@
+//! The seam to whatever answers requests: the search over devices, or a script in a test.
+
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::FitResult;
+use crate::model::{DeviceChoice, Invalid, Request};
+use crate::probe::ProbeReport;
+
+/// Answers requests. Every method blocks: call it from a blocking thread.
+pub trait Engine: Send + Sync + 'static {
+    /// The names that may follow `sim:` in a request. Asked once, when the server starts.
+    fn simulated(&self) -> Vec<String> {
+        let devices = self.devices();
+        let names = devices
+            .iter()
+            .filter_map(|summary| summary.device.strip_prefix("sim:"));
+        names.map(str::to_owned).collect()
+    }
+
+    /// Says whether the request's device is here, before anything is queued.
+    fn check(&self, request: &Request) -> Result<(), EngineError> {
+        match &request.device {
+            // A request with an unknown name would not have been read.
+            DeviceChoice::Sim(_) => Ok(()),
+            DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
+                check_device(&request.device.to_string(), &self.devices())
+            }
+        }
+    }
+
+    /// Finds the largest batch. Calls `progress` as it learns, and returns `Cancelled` soon after
+    /// `cancel` becomes true.
+    fn fit(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &AtomicBool,
+    ) -> Result<FitResult, EngineError>;
+
+    /// Runs one batch.
+    fn probe(&self, request: &Request, batch: u64) -> Result<ProbeReport, EngineError>;
+
+    /// The simulated cards, and the real GPUs found, or what is missing to find any.
+    fn devices(&self) -> Vec<DeviceSummary>;
+}
+
+/// How far a fit is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Progress {
+    /// Probes finished so far.
+    pub probes_done: u32,
+    /// The batch being probed, or probed last.
+    pub batch: u64,
+    /// What is being done, for a person to read.
+    pub note: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum EngineError {
+    /// The request turns out to be wrong, for example in a shape.
+    #[error("{0}")]
+    Invalid(Invalid),
+    /// The device of the request is not there.
+    #[error("{device} is not available: {missing}")]
+    DeviceUnavailable {
+        /// As in the request.
+        device: String,
+        /// What is missing: a driver, a library, a GPU of that number.
+        missing: String,
+        /// Devices that could be asked for instead.
+        simulated: Vec<String>,
+    },
+    /// The device is there and did not do its work.
+    #[error("{device} failed: {cause}")]
+    DeviceFailed {
+        /// As resolved.
+        device: String,
+        /// What happened where.
+        cause: String,
+    },
+    /// Somebody asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// What a device is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A GPU of this machine.
+    Cuda,
+    /// The memory of a card, without the card.
+    Simulated,
+}
+
+/// One entry of `GET /v1/devices` and of `batchfit devices`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceSummary {
+    /// What a request's `device` says: `cuda:0`, `sim:h200`.
+    #[schema(example = "sim:h200")]
+    pub device: String,
+    /// Real or simulated.
+    pub kind: DeviceKind,
+    /// The card's name; null when it is not known.
+    pub gpu: Option<String>,
+    /// All of its memory.
+    pub memory_bytes: Option<u64>,
+    /// What of it is free, less the framework's own context: the default limit.
+    pub usable_bytes: Option<u64>,
+    /// Its compute capability, like `9.0`.
+    pub compute_capability: Option<String>,
+    /// Streaming multiprocessors.
+    pub multiprocessors: Option<u32>,
+    /// Driver version; null on a simulated device.
+    pub driver: Option<String>,
+    /// Whether requests for it can be answered.
+    pub available: bool,
+    /// When it is not available: what is missing.
+    pub missing: Option<String>,
+    /// Where the numbers are from: a data sheet, a measurement, the driver.
+    pub source: String,
+}
+
+/// Whether `device` is among `known`, `auto` standing for any real one.
+pub fn check_device(device: &str, known: &[DeviceSummary]) -> Result<(), EngineError> {
+    let asked = |summary: &&DeviceSummary| match device {
+        "auto" => summary.kind == DeviceKind::Cuda,
+        named => summary.device == named,
+    };
+    if known.iter().filter(asked).any(|summary| summary.available) {
+        return Ok(());
+    }
+    let missing = known
+        .iter()
+        .filter(asked)
+        .find_map(|summary| summary.missing.clone());
+    Err(EngineError::DeviceUnavailable {
+        device: device.to_owned(),
+        missing: missing.unwrap_or_else(|| "there is no such device on this machine".to_owned()),
+        simulated: known
+            .iter()
+            .filter(|summary| summary.kind == DeviceKind::Simulated)
+            .map(|summary| summary.device.clone())
+            .collect(),
+    })
+}

@@ -1,0 +1,332 @@
+//! The engine of this process.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use crate::alloc::limit_of_fraction;
+use crate::device::Capability;
+use crate::device::sim::workspaces::WorkspaceTable;
+use crate::device::sim::{self, CARDS, Card};
+use crate::graph::Graph;
+use crate::jobs::validate::settings;
+use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
+use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
+use crate::probe::{Detail, ProbeReport};
+use crate::units::Bytes;
+use crate::worker::{Deadlines, Launch, Programs, Ready, Supervisor};
+
+use super::advice::Wish;
+use super::answer::{Devices, Method, Question, answer};
+use super::devices::{Inventory, summaries, unavailable};
+use super::gpu::{GpuProber, translated};
+use super::prober::Prober as _;
+use super::simulator::{Simulator, not_compiled};
+use super::watch::Watch;
+
+/// The PyTorch whose behaviour is predicted.
+const PYTORCH: &str = "2.11";
+
+/// Answers requests with simulations, and with worker processes where there is a GPU.
+///
+/// Holds no GPU memory and loads no GPU library itself.
+#[derive(Debug)]
+pub struct FitEngine {
+    /// The batchfit binary, whose `worker` command is a worker.
+    program: PathBuf,
+}
+
+/// A device that was asked for and is there.
+enum Device {
+    Simulated(&'static Card),
+    Cuda(u32),
+}
+
+/// What a request is answered with.
+struct Setting<'a> {
+    simulator: Simulator,
+    gpu: Option<GpuProber<'a>>,
+    limit: Bytes,
+    environment: Environment,
+    notes: Vec<String>,
+}
+
+impl FitEngine {
+    /// An engine whose workers are `program worker`.
+    pub fn new(program: PathBuf) -> FitEngine {
+        FitEngine { program }
+    }
+
+    fn inventory(&self) -> Inventory {
+        let launch = Launch::this_binary(self.program.clone());
+        let never = AtomicBool::new(false);
+        match Supervisor::list(&launch, Deadlines::default(), &never) {
+            Ok((gpus, missing)) => Inventory { gpus, missing },
+            Err(error) => Inventory {
+                gpus: Vec::new(),
+                missing: Some(translated(error, "the worker").to_string()),
+            },
+        }
+    }
+
+    fn resolve(&self, choice: &DeviceChoice) -> Result<Device, EngineError> {
+        let wanted = match choice {
+            DeviceChoice::Sim(name) => {
+                let unknown = || {
+                    Invalid::at(
+                        "/device",
+                        format!("there is no simulated device `sim:{name}`"),
+                    )
+                };
+                let card = Card::find(name).ok_or_else(unknown);
+                return card.map(Device::Simulated).map_err(EngineError::Invalid);
+            }
+            DeviceChoice::Auto => 0,
+            DeviceChoice::Cuda(number) => *number,
+        };
+        let Inventory { gpus, missing } = self.inventory();
+        if let Some(missing) = missing {
+            return Err(unavailable(&choice.to_string(), missing));
+        }
+        if gpus.iter().any(|gpu| gpu.ordinal == wanted) {
+            return Ok(Device::Cuda(wanted));
+        }
+        let missing = match gpus.len() {
+            0 => "this machine has no GPU".to_owned(),
+            1 => "this machine has one GPU, `cuda:0`".to_owned(),
+            count => format!(
+                "this machine has {count} GPUs, `cuda:0` to `cuda:{}`",
+                count - 1
+            ),
+        };
+        Err(unavailable(&choice.to_string(), missing))
+    }
+
+    /// Reads the model, then opens the device: a wrong body is told before a missing device.
+    fn prepare<'a>(
+        &self,
+        request: &Request,
+        cancel: &'a AtomicBool,
+    ) -> Result<Setting<'a>, EngineError> {
+        let lowered = request.lower().map_err(EngineError::Invalid)?;
+        let settings = settings(request).map_err(EngineError::Invalid)?;
+        let mut notes = lowered.notes;
+        let device = match self.resolve(&request.device) {
+            Ok(device) => device,
+            Err(absent) => {
+                compile_all(request, lowered.graph)?;
+                return Err(absent);
+            }
+        };
+        match device {
+            Device::Simulated(card) => {
+                let device = format!("sim:{}", card.name);
+                notes.extend(card.notes());
+                if request.search == SearchMode::Probes {
+                    notes.push(format!("{device} has no real probes: all are simulated"));
+                }
+                let limit = limit(
+                    request.memory_limit,
+                    card.total_memory,
+                    card.available(),
+                    &mut notes,
+                );
+                Ok(Setting {
+                    simulator: Simulator::new(
+                        device.clone(),
+                        lowered.graph,
+                        card.capability,
+                        settings,
+                    ),
+                    gpu: None,
+                    limit,
+                    environment: Environment {
+                        cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
+                        ..environment(device, card.product.to_owned())
+                    },
+                    notes,
+                })
+            }
+            Device::Cuda(number) => {
+                let device = format!("cuda:{number}");
+                let (gpu, ready) = GpuProber::open(&self.program, device.clone(), request, cancel)?;
+                let total = Bytes(ready.gpu.total_bytes);
+                let available = Bytes(ready.available_bytes);
+                Ok(Setting {
+                    simulator: Simulator::new(
+                        device.clone(),
+                        lowered.graph,
+                        capability(&ready),
+                        settings,
+                    ),
+                    gpu: Some(gpu),
+                    limit: limit(request.memory_limit, total, available, &mut notes),
+                    environment: Environment {
+                        driver: ready.gpu.driver,
+                        cuda: ready.cuda,
+                        cudnn: ready.cudnn,
+                        ..environment(device, ready.gpu.name)
+                    },
+                    notes,
+                })
+            }
+        }
+    }
+}
+
+impl Engine for FitEngine {
+    fn simulated(&self) -> Vec<String> {
+        sim::names().into_iter().map(ToOwned::to_owned).collect()
+    }
+
+    fn check(&self, request: &Request) -> Result<(), EngineError> {
+        self.resolve(&request.device).map(|_| ())
+    }
+
+    fn fit(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &AtomicBool,
+    ) -> Result<FitResult, EngineError> {
+        let mut setting = self.prepare(request, cancel)?;
+        let question = Question {
+            variants: request.variants.clone(),
+            wish: Wish {
+                target_batch: request.target_batch,
+                world_size: request.world_size,
+            },
+            limit: setting.limit,
+            method: match request.search {
+                SearchMode::Auto => Method::SimulateFirst,
+                SearchMode::Probes => Method::ProbesAlone,
+            },
+            notes: setting.notes,
+        };
+        let devices = Devices {
+            simulated: &mut setting.simulator,
+            real: match &mut setting.gpu {
+                Some(gpu) => Some(gpu),
+                None => None,
+            },
+        };
+        let watch = Watch::new(progress, cancel);
+        answer(&question, devices, setting.environment, &watch)
+    }
+
+    fn probe(&self, request: &Request, batch: u64) -> Result<ProbeReport, EngineError> {
+        let [variant] = request.variants.as_slice() else {
+            let problem = format!(
+                "a probe runs one variant, and this asks for {}; give single values",
+                request.variants.len()
+            );
+            return Err(EngineError::Invalid(Invalid::at("/training", problem)));
+        };
+        let never = AtomicBool::new(false);
+        let mut setting = self.prepare(request, &never)?;
+        let simulator = &mut setting.simulator;
+        let simulated = simulator.probe(variant, batch, setting.limit, Detail::Full)?;
+        let mut report = match &mut setting.gpu {
+            None => simulated.report,
+            Some(gpu) => {
+                let probed = gpu.probe(variant, batch, setting.limit, Detail::Full)?;
+                ProbeReport {
+                    simulated_peak_reserved_bytes: Some(simulated.report.peak_reserved_bytes),
+                    ..probed.report
+                }
+            }
+        };
+        report.notes.splice(0..0, setting.notes);
+        Ok(report)
+    }
+
+    fn devices(&self) -> Vec<DeviceSummary> {
+        summaries(&self.inventory())
+    }
+}
+
+/// Finds what is wrong with a request whose device is not here: that is told first.
+fn compile_all(request: &Request, graph: Graph) -> Result<(), EngineError> {
+    let mut programs = Programs::new(graph, CARDS[0].capability);
+    for variant in &request.variants {
+        programs.of(variant).map_err(|error| not_compiled(&error))?;
+    }
+    Ok(())
+}
+
+/// What the allocator may reserve: what was asked for, as far as the device has it.
+fn limit(
+    asked: Option<MemoryLimit>,
+    total: Bytes,
+    available: Bytes,
+    notes: &mut Vec<String>,
+) -> Bytes {
+    let asked = match asked {
+        None => None,
+        Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
+        Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, total),
+    };
+    let Some(asked) = asked else {
+        return available;
+    };
+    if asked > available {
+        notes.push(format!(
+            "the limit asked for, {asked}, is more than the {available} that the device has for the \
+             allocator; the answer is for those"
+        ));
+    }
+    asked.min(available)
+}
+
+fn capability(ready: &Ready) -> Capability {
+    Capability {
+        compute: ready.gpu.compute,
+        multiprocessors: ready.gpu.multiprocessors,
+        threads_per_multiprocessor: ready.gpu.threads_per_multiprocessor,
+    }
+}
+
+fn environment(device: String, gpu: String) -> Environment {
+    Environment {
+        device,
+        gpu,
+        driver: None,
+        cuda: None,
+        cudnn: None,
+        batchfit: env!("CARGO_PKG_VERSION").to_owned(),
+        pytorch: PYTORCH.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOTAL: Bytes = Bytes::gib(16);
+    const AVAILABLE: Bytes = Bytes::gib(15);
+
+    fn limited(asked: Option<MemoryLimit>) -> (Bytes, usize) {
+        let mut notes = Vec::new();
+        let limit = limit(asked, TOTAL, AVAILABLE, &mut notes);
+        (limit, notes.len())
+    }
+
+    #[test]
+    fn without_a_limit_all_that_is_available_counts() {
+        assert_eq!(limited(None), (AVAILABLE, 0));
+        assert_eq!(limited(Some(MemoryLimit::Fraction(1.0))), (AVAILABLE, 0));
+    }
+
+    #[test]
+    fn a_fraction_is_of_all_memory() {
+        let half = MemoryLimit::Fraction(0.5);
+
+        assert_eq!(limited(Some(half)), (Bytes::gib(8), 0));
+    }
+
+    #[test]
+    fn more_than_is_available_is_cut_and_said() {
+        let more = MemoryLimit::Bytes(Bytes::gib(16));
+
+        assert_eq!(limited(Some(more)), (AVAILABLE, 1));
+    }
+}

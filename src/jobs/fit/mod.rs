@@ -1,0 +1,16 @@
+//! Finds the largest batch: simulated probes bracket it, real ones confirm it.
+
+mod advice;
+mod answer;
+mod devices;
+mod engine;
+mod gpu;
+mod maxima;
+mod prober;
+mod simulator;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+pub use engine::FitEngine;

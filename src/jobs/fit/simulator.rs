@@ -1,0 +1,85 @@
+//! Simulated probes: the allocator on memory that is not there.
+
+use std::time::Instant;
+
+use crate::alloc::{CachingAllocator, Settings, SimulatedMemory};
+use crate::compile::CompileError;
+use crate::device::Capability;
+use crate::device::sim::SimulatedLauncher;
+use crate::graph::Graph;
+use crate::jobs::EngineError;
+use crate::model::{Invalid, Variant};
+use crate::probe::{Detail, Evidence, Probe, Resources, STEPS};
+use crate::units::Bytes;
+use crate::worker::Programs;
+
+use super::prober::{Probed, Prober};
+
+/// Probes on a simulated card.
+pub(super) struct Simulator {
+    device: String,
+    programs: Programs,
+    settings: Settings,
+    launcher: SimulatedLauncher,
+}
+
+impl Simulator {
+    pub(super) fn new(
+        device: String,
+        graph: Graph,
+        capability: Capability,
+        settings: Settings,
+    ) -> Simulator {
+        Simulator {
+            device,
+            programs: Programs::new(graph, capability),
+            settings,
+            launcher: SimulatedLauncher::default(),
+        }
+    }
+}
+
+impl Prober for Simulator {
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        let began = Instant::now();
+        let program = self
+            .programs
+            .of(variant)
+            .map_err(|error| not_compiled(&error))?;
+        let memory = SimulatedMemory::new(limit);
+        let mut allocator = CachingAllocator::new(memory, self.settings.clone(), Some(limit));
+        let probe = Probe {
+            program,
+            batch,
+            steps: STEPS,
+            detail,
+        };
+        let mut report = probe.run(&mut Resources {
+            allocator: &mut allocator,
+            launcher: &mut self.launcher,
+            evidence: Evidence::Simulated,
+        });
+        report.notes.extend(self.launcher.take_notes());
+        let wall_ms = began.elapsed().as_secs_f64() * 1000.0;
+        Ok(Probed { report, wall_ms })
+    }
+
+    fn evidence(&self) -> Evidence {
+        Evidence::Simulated
+    }
+
+    fn device(&self) -> &str {
+        &self.device
+    }
+}
+
+/// A variant that the model does not have is the request's fault.
+pub(super) fn not_compiled(error: &CompileError) -> EngineError {
+    EngineError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
+}

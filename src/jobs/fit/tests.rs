@@ -1,0 +1,352 @@
+//! Fits on a scripted device: memory that grows as the test says.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::advice::Wish;
+use super::answer::{Devices, Method, Question, answer};
+use super::prober::{Probed, Prober};
+use super::watch::Watch;
+use crate::jobs::{EngineError, Environment, FitResult};
+use crate::model::{Optimizer, Variant};
+use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, StepMemory, Verdict};
+use crate::program::Category;
+use crate::units::Bytes;
+
+const MIB: u64 = 1 << 20;
+
+/// Needs `fixed + per_sample * batch` MiB, and `accumulating` more with several micro-steps. The last
+/// `retrying` MiB below the limit can be had with retries only.
+#[derive(Clone)]
+struct Script {
+    evidence: Evidence,
+    fixed: u64,
+    per_sample: u64,
+    accumulating: u64,
+    retrying: u64,
+    /// Batches that run out of memory though larger ones do not.
+    holes: Vec<u64>,
+    /// A batch whose steps do not run.
+    breaks_at: Option<u64>,
+    asked: Vec<(u32, u64)>,
+}
+
+impl Script {
+    fn new(evidence: Evidence) -> Script {
+        Script {
+            evidence,
+            fixed: 100,
+            per_sample: 10,
+            accumulating: 0,
+            retrying: 100,
+            holes: Vec::new(),
+            breaks_at: None,
+            asked: Vec::new(),
+        }
+    }
+}
+
+impl Prober for Script {
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        _detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        self.asked.push((variant.accumulation, batch));
+        let state = if variant.optimizer == Optimizer::Sgd {
+            0
+        } else {
+            200
+        };
+        let extra = if variant.accumulation > 1 {
+            self.accumulating
+        } else {
+            0
+        };
+        let needed = (self.fixed + state + extra + self.per_sample * batch) * MIB;
+        let verdict = if needed > limit.0 || self.holes.contains(&batch) {
+            Verdict::OutOfMemory
+        } else if self.breaks_at == Some(batch) {
+            Verdict::Failed
+        } else if needed + self.retrying * MIB > limit.0 {
+            Verdict::FitsWithRetries
+        } else {
+            Verdict::Fits
+        };
+        let elapsed_ms = (self.evidence == Evidence::Probed).then_some(batch as f64);
+        let step = StepMemory {
+            elapsed_ms,
+            ..StepMemory::default()
+        };
+        let report = ProbeReport {
+            batch,
+            verdict,
+            evidence: self.evidence,
+            limit_bytes: limit.0,
+            peak_allocated_bytes: needed.min(limit.0),
+            peak_reserved_bytes: needed.min(limit.0),
+            simulated_peak_reserved_bytes: None,
+            retries: 0,
+            ooms: 0,
+            model_allocated_bytes: self.fixed * MIB,
+            steps: vec![step; 3],
+            at_peak: vec![CategoryBytes {
+                category: Category::Activations,
+                bytes: needed,
+            }],
+            timeline: Vec::new(),
+            cause: (verdict == Verdict::OutOfMemory).then(|| "conv1 wants 10 MiB".to_owned()),
+            notes: Vec::new(),
+        };
+        Ok(Probed {
+            report,
+            wall_ms: 1.0,
+        })
+    }
+
+    fn evidence(&self) -> Evidence {
+        self.evidence
+    }
+
+    fn device(&self) -> &'static str {
+        "cuda:0"
+    }
+}
+
+fn environment() -> Environment {
+    Environment {
+        device: "sim:h200".to_owned(),
+        gpu: "NVIDIA H200".to_owned(),
+        driver: None,
+        cuda: None,
+        cudnn: None,
+        batchfit: "0".to_owned(),
+        pytorch: "2.11".to_owned(),
+    }
+}
+
+fn sgd() -> Variant {
+    Variant {
+        optimizer: Optimizer::Sgd,
+        accumulation: 1,
+        ..Variant::default()
+    }
+}
+
+fn question() -> Question {
+    Question {
+        variants: vec![sgd()],
+        wish: Wish {
+            target_batch: None,
+            world_size: 1,
+        },
+        limit: Bytes::mib(1200),
+        method: Method::SimulateFirst,
+        notes: Vec::new(),
+    }
+}
+
+fn fit(question: &Question, simulated: &mut Script, real: Option<&mut Script>) -> FitResult {
+    let cancel = AtomicBool::new(false);
+    let watch = Watch::new(&|_| {}, &cancel);
+    let devices = Devices {
+        simulated,
+        real: real.map(|real| real as &mut dyn Prober),
+    };
+    answer(question, devices, environment(), &watch).unwrap()
+}
+
+#[test]
+fn a_simulated_answer_keeps_headroom_below_the_largest_calm_batch() {
+    let found = fit(&question(), &mut Script::new(Evidence::Simulated), None).recommendation;
+
+    assert_eq!(
+        (found.max_batch, found.max_batch_without_retries),
+        (110, 100)
+    );
+    // One per cent of 1200 MiB is 12 MiB, two samples.
+    assert_eq!(found.micro_batch, 98);
+    assert_eq!(found.evidence, Evidence::Simulated);
+    assert_eq!(found.headroom_bytes, 120 * MIB);
+    assert!(
+        found
+            .limited_by
+            .starts_with("activations (100% of the peak); batch 101 runs")
+    );
+}
+
+#[test]
+fn two_real_probes_confirm_a_right_simulation() {
+    let mut real = Script::new(Evidence::Probed);
+
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    assert_eq!(real.asked, [(1, 100), (1, 101)]);
+    let best = found.recommendation;
+    assert_eq!(
+        (best.micro_batch, best.max_batch_without_retries),
+        (100, 100)
+    );
+    assert_eq!(best.evidence, Evidence::Probed);
+    assert_eq!(best.step_ms, Some(100.0));
+    assert_eq!(best.samples_per_second, Some(1000.0));
+    assert_eq!(found.probes.len(), 2);
+    assert_eq!(
+        found.probes[0].report.simulated_peak_reserved_bytes,
+        Some(1100 * MIB)
+    );
+}
+
+#[test]
+fn where_the_gpu_disagrees_it_is_right() {
+    let mut real = Script::new(Evidence::Probed);
+    real.fixed = 180;
+
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    let best = found.recommendation;
+    assert_eq!((best.max_batch, best.max_batch_without_retries), (102, 92));
+    assert_eq!(best.micro_batch, 92);
+    assert!(real.asked.len() <= 20, "{:?}", real.asked);
+}
+
+#[test]
+fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
+    let mut real = Script::new(Evidence::Probed);
+    real.breaks_at = Some(100);
+
+    let found = fit(
+        &question(),
+        &mut Script::new(Evidence::Simulated),
+        Some(&mut real),
+    );
+
+    let best = found.recommendation;
+    assert_eq!((best.micro_batch, best.evidence), (98, Evidence::Simulated));
+    assert!(
+        best.notes
+            .last()
+            .unwrap()
+            .contains("probes on the GPU failed: batch 100")
+    );
+}
+
+#[test]
+fn real_probes_alone_find_the_same() {
+    let question = Question {
+        method: Method::ProbesAlone,
+        ..question()
+    };
+    let mut simulated = Script::new(Evidence::Simulated);
+    let mut real = Script::new(Evidence::Probed);
+
+    let found = fit(&question, &mut simulated, Some(&mut real)).recommendation;
+
+    assert_eq!(
+        (found.max_batch, found.max_batch_without_retries),
+        (110, 100)
+    );
+    assert!(simulated.asked.is_empty());
+}
+
+#[test]
+fn a_target_is_met_exactly_with_the_fewest_steps() {
+    let mut question = question();
+    question.wish.target_batch = Some(1024);
+
+    let found = fit(&question, &mut Script::new(Evidence::Simulated), None).recommendation;
+
+    assert_eq!((found.micro_batch, found.accumulation_steps), (64, 16));
+    assert_eq!((found.global_batch, found.shortfall), (1024, 0));
+}
+
+#[test]
+fn a_plan_that_does_not_fit_with_accumulation_is_not_recommended() {
+    let mut question = question();
+    question.wish.target_batch = Some(1024);
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.accumulating = 500;
+
+    let found = fit(&question, &mut simulated, None).recommendation;
+
+    // Accumulating steps fit up to 50; 32 is the largest divisor of 1024 below.
+    assert_eq!((found.micro_batch, found.accumulation_steps), (32, 32));
+    assert_eq!(found.max_batch_without_retries, 100);
+}
+
+#[test]
+fn a_hole_is_never_recommended() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.holes = vec![98, 97];
+
+    let found = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!(found.micro_batch, 96);
+}
+
+#[test]
+fn nothing_fits_says_how_much_is_missing() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.fixed = 1400;
+
+    let found = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!((found.micro_batch, found.max_batch), (0, 0));
+    // 1410 MiB and the 100 that would be had with retries only.
+    let missing = Bytes(found.missing_bytes.unwrap());
+    assert!(
+        missing >= Bytes::mib(210) && missing < Bytes::mib(213),
+        "{missing}"
+    );
+    assert!(found.limited_by.ends_with("batch 1: conv1 wants 10 MiB"));
+}
+
+#[test]
+fn variants_are_ranked_and_their_probes_keep_the_request_order() {
+    let mut question = question();
+    question.variants = vec![
+        Variant {
+            accumulation: 1,
+            ..Variant::default()
+        },
+        sgd(),
+    ];
+
+    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+
+    assert_eq!(found.variants[0].training.optimizer, Optimizer::Sgd);
+    assert_eq!(found.recommendation, found.variants[0].recommendation);
+    assert_eq!(
+        found.variants[1].recommendation.max_batch_without_retries,
+        80
+    );
+    assert_eq!(found.probes[0].variant, 0);
+}
+
+#[test]
+fn a_cancelled_fit_ends_before_the_next_probe() {
+    let cancel = AtomicBool::new(false);
+    let stop = |progress: crate::jobs::Progress| {
+        cancel.store(progress.probes_done >= 2, Ordering::Relaxed);
+    };
+    let watch = Watch::new(&stop, &cancel);
+    let mut simulated = Script::new(Evidence::Simulated);
+    let devices = Devices {
+        simulated: &mut simulated,
+        real: None,
+    };
+
+    let ended = answer(&question(), devices, environment(), &watch);
+
+    assert_eq!(ended, Err(EngineError::Cancelled));
+    assert_eq!(simulated.asked.len(), 3);
+}

@@ -1,0 +1,393 @@
+//! What the outside may ask of the queue.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::document::{FitError, chance, json, model_name, new_fit, request_json};
+use super::lanes::{Lanes, lane_of};
+use super::validate::{validate, validate_single};
+use super::{
+    DeviceSummary, Engine, EngineError, FailureCode, FitDocument, ProbeDocument, Progress, runner,
+};
+use crate::model::{DeviceChoice, Invalid, Request, RequestDocument};
+use crate::probe::Verdict;
+use crate::store::{
+    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, ParallelSimulated, Probe, Reuse,
+    StoreError, Time,
+};
+
+/// How long a probe waits for its device before it gives up.
+const PROBE_PATIENCE: Duration = Duration::from_mins(1);
+
+/// How much is taken on at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Fits that may wait. More are refused.
+    pub queued: u32,
+    /// Fits and probes on simulated devices that run at a time.
+    pub simulated_in_parallel: u32,
+}
+
+impl Default for Limits {
+    /// A hundred waiting fits are minutes of work; simulation is bound by one core each.
+    fn default() -> Limits {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Limits {
+            queued: 100,
+            simulated_in_parallel: u32::try_from(cores).unwrap_or(1),
+        }
+    }
+}
+
+/// Why a job was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// Too many fits are waiting.
+    #[error("{waiting} fits are waiting already")]
+    QueueFull {
+        /// The bound that was reached.
+        waiting: u32,
+    },
+    /// The device has been busy for longer than a caller should wait.
+    #[error("{device} is busy with another request")]
+    DeviceBusy {
+        /// As in the request.
+        device: String,
+    },
+    /// The engine has no answer.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The engine panicked.
+    #[error("the engine panicked: {message}")]
+    EnginePanicked {
+        /// What it said.
+        message: String,
+    },
+    /// The server is about to end.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// The database has no answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What came of the wish to cancel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cancellation {
+    /// The fit is cancelled, now or since earlier.
+    Cancelled(Box<FitDocument>),
+    /// It had ended before.
+    TooLate(FitState),
+    /// There is no such fit.
+    Unknown,
+}
+
+/// The queue, its runner, and everything that works for them. Cloning it shares it.
+#[derive(Clone)]
+pub struct Jobs {
+    pub(super) shared: Arc<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) db: Db,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) limits: Limits,
+    pub(super) ids: Ids,
+    /// The names that may follow `sim:`.
+    simulated: Vec<String>,
+    pub(super) lanes: Lanes,
+    /// The fits at work in this process, by id.
+    pub(super) running: Mutex<HashMap<String, Arc<Running>>>,
+    /// Tells the runner that there may be something to claim.
+    pub(super) wake: Notify,
+    /// Changes whenever a fit ends.
+    pub(super) ended: watch::Sender<()>,
+    pub(super) shutdown: CancellationToken,
+    pub(super) tasks: TaskTracker,
+}
+
+/// A fit at work.
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    pub(super) cancel: AtomicBool,
+    pub(super) progress: Mutex<Option<Progress>>,
+}
+
+impl Jobs {
+    /// Takes up the fits that the last server left unfinished, and starts the runner.
+    pub async fn start(
+        db: Db,
+        engine: Arc<dyn Engine>,
+        limits: Limits,
+        shutdown: CancellationToken,
+    ) -> Result<Jobs, JobError> {
+        let given_up = FitError::new(
+            FailureCode::Interrupted,
+            "the server ended each time while it worked on this fit; ask again to try anew",
+        );
+        let queued = db
+            .recover(&json(&given_up), Time::from(Timestamp::now()))
+            .await?;
+        if queued > 0 {
+            tracing::warn!(fits = queued, "queued {queued} interrupted fits again");
+        }
+        let simulated =
+            runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::simulated).await?;
+        let jobs = Jobs {
+            shared: Arc::new(Shared {
+                db,
+                engine,
+                limits,
+                ids: Ids::default(),
+                simulated,
+                lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
+                running: Mutex::default(),
+                wake: Notify::new(),
+                ended: watch::Sender::default(),
+                shutdown,
+                tasks: TaskTracker::new(),
+            }),
+        };
+        let runner = runner::run(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(runner);
+        Ok(jobs)
+    }
+
+    /// Waits until every task has ended. Cancel the token given to [`Jobs::start`] first.
+    pub async fn ended(&self) {
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+
+    /// Whether fits can be stored and read.
+    pub async fn is_ready(&self) -> bool {
+        !self.shared.shutdown.is_cancelled() && self.shared.db.is_reachable().await
+    }
+
+    /// Reads a request.
+    pub fn parse(&self, document: RequestDocument) -> Result<Request, Invalid> {
+        self.shared.parse(document)
+    }
+
+    /// Queues a fit, or finds the one that asks the same.
+    ///
+    /// An answer that depends on what is free on a GPU at the moment is not used twice.
+    pub async fn enqueue(&self, request: Request, now: Time) -> Result<FitDocument, JobError> {
+        let shared = &self.shared;
+        let (request, fingerprint) = self.checked(request).await?;
+        let new = new_fit(shared.ids.next(now, chance()), &request, fingerprint, now);
+        let reuse = match (&request.device, request.memory_limit) {
+            (DeviceChoice::Sim(_), _) | (_, Some(_)) => Reuse::Finished,
+            (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,
+        };
+        let capacity = i64::from(shared.limits.queued);
+        let id = match shared.db.enqueue(&new, reuse, capacity).await? {
+            Enqueued::Added => {
+                tracing::info!(fit.id = %new.id, device = %new.device, "queued fit {}", new.id);
+                shared.wake.notify_one();
+                new.id
+            }
+            Enqueued::Same(id) => id,
+            Enqueued::QueueFull => {
+                return Err(JobError::QueueFull {
+                    waiting: shared.limits.queued,
+                });
+            }
+        };
+        let fit = self.fit(&id).await?;
+        Ok(fit.expect("fits are never deleted"))
+    }
+
+    /// The fit, with its progress while it runs here.
+    pub async fn fit(&self, id: &str) -> Result<Option<FitDocument>, JobError> {
+        let fit = self.shared.db.fit(id).await?;
+        Ok(fit.map(|fit| {
+            let progress = match fit.state {
+                FitState::Running => self.shared.progress(id),
+                FitState::Queued | FitState::Done | FitState::Failed | FitState::Cancelled => None,
+            };
+            FitDocument::of(fit, progress)
+        }))
+    }
+
+    /// Fits, newest first.
+    pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, JobError> {
+        Ok(self.shared.db.fits(filter).await?)
+    }
+
+    /// Waits until the fit has ended, the patience is at its end or the server is.
+    pub async fn wait(
+        &self,
+        id: &str,
+        patience: Duration,
+    ) -> Result<Option<FitDocument>, JobError> {
+        let deadline = Instant::now() + patience;
+        let mut ended = self.shared.ended.subscribe();
+        loop {
+            let state = self.shared.db.fit_state(id).await?;
+            if state.is_none_or(FitState::is_final) {
+                break;
+            }
+            let waited = tokio::select! {
+                changed = tokio::time::timeout_at(deadline, ended.changed()) => changed.is_ok(),
+                () = self.shared.shutdown.cancelled() => false,
+            };
+            if !waited {
+                break;
+            }
+        }
+        self.fit(id).await
+    }
+
+    /// Stops a fit that waits or runs.
+    pub async fn cancel(&self, id: &str, now: Time) -> Result<Cancellation, JobError> {
+        let shared = &self.shared;
+        if shared.db.cancel(id, now).await? {
+            if let Some(running) = shared.running(id) {
+                running.cancel.store(true, Ordering::Relaxed);
+            }
+            shared.wake.notify_one();
+            shared.ended.send_replace(());
+            tracing::info!(fit.id = %id, "cancelled fit {id}");
+        }
+        Ok(match self.fit(id).await? {
+            None => Cancellation::Unknown,
+            Some(fit) if fit.state == FitState::Cancelled => Cancellation::Cancelled(Box::new(fit)),
+            Some(fit) => Cancellation::TooLate(fit.state),
+        })
+    }
+
+    /// Runs one batch, as soon as its device is free, and stores what was found.
+    pub async fn probe(&self, request: Request, batch: u64) -> Result<ProbeDocument, JobError> {
+        let shared = &self.shared;
+        validate_single(&request).map_err(EngineError::Invalid)?;
+        let (request, fingerprint) = self.checked(request).await?;
+        let device = request.device.to_string();
+        let place = tokio::time::timeout(PROBE_PATIENCE, shared.lanes.enter(lane_of(&device)));
+        let place = tokio::select! {
+            place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
+            () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
+        };
+        let (request, report) = self
+            .on_thread("probe", move |engine| {
+                let report = engine.probe(&request, batch);
+                drop(place);
+                (request, report)
+            })
+            .await?;
+        let report = report?;
+        let now = Time::from(Timestamp::now());
+        let probe = Probe {
+            id: shared.ids.next(now, chance()),
+            fingerprint,
+            model: model_name(&request),
+            device,
+            batch: i64::try_from(batch).map_err(|_| StoreError::TooLarge {
+                column: "batch",
+                value: batch,
+            })?,
+            verdict: match report.verdict {
+                Verdict::Fits => "fits",
+                Verdict::FitsWithRetries => "fits_with_retries",
+                Verdict::OutOfMemory => "out_of_memory",
+                Verdict::Failed => "failed",
+            }
+            .to_owned(),
+            request: sqlx::types::Json(request_json(&request)),
+            report: sqlx::types::Json(json(&report)),
+            created_at: now,
+        };
+        shared.db.add_probe(&probe).await?;
+        Ok(ProbeDocument::from(probe))
+    }
+
+    /// A probe that ran earlier.
+    pub async fn probe_by_id(&self, id: &str) -> Result<Option<ProbeDocument>, JobError> {
+        let probe = self.shared.db.probe(id).await?;
+        Ok(probe.map(ProbeDocument::from))
+    }
+
+    /// The devices that requests may name.
+    pub async fn devices(&self) -> Result<Vec<DeviceSummary>, JobError> {
+        self.on_thread("devices", <dyn Engine>::devices).await
+    }
+
+    /// The database, for questions that need no work.
+    pub fn db(&self) -> &Db {
+        &self.shared.db
+    }
+
+    /// Builds the request's graph and looks for its device, in this order: a request that is wrong
+    /// everywhere is answered with what is wrong in it. Gives the request back with its fingerprint.
+    async fn checked(&self, request: Request) -> Result<(Request, String), JobError> {
+        let check = move |engine: &dyn Engine| {
+            let graph = validate(&request).map_err(EngineError::Invalid)?;
+            engine.check(&request)?;
+            let fingerprint = request.fingerprint(&graph);
+            Ok((request, fingerprint))
+        };
+        let checked: Result<_, EngineError> = self.on_thread("check", check).await?;
+        Ok(checked?)
+    }
+
+    /// Runs `work` on a thread of its own and waits for it, or for the end of the server.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce(&dyn Engine) -> T + Send + 'static,
+    ) -> Result<T, JobError> {
+        let working = runner::on_thread(name, Arc::clone(&self.shared.engine), work);
+        tokio::select! {
+            done = working => done,
+            () = self.shared.shutdown.cancelled() => Err(JobError::ShuttingDown),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn parse(&self, document: RequestDocument) -> Result<Request, Invalid> {
+        let simulated: Vec<&str> = self.simulated.iter().map(String::as_str).collect();
+        Request::parse(document, &simulated)
+    }
+
+    pub(super) fn running(&self, id: &str) -> Option<Arc<Running>> {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        running.get(id).map(Arc::clone)
+    }
+
+    fn progress(&self, id: &str) -> Option<Progress> {
+        let running = self.running(id)?;
+        let progress = running
+            .progress
+            .lock()
+            .expect("nothing panics while it is held");
+        progress.clone()
+    }
+
+    /// How many simulated fits may be claimed.
+    pub(super) fn parallel(&self) -> ParallelSimulated {
+        ParallelSimulated(i64::from(self.limits.simulated_in_parallel.max(1)))
+    }
+}
+
+impl From<Probe> for ProbeDocument {
+    fn from(probe: Probe) -> ProbeDocument {
+        ProbeDocument {
+            id: probe.id,
+            request: probe.request.0,
+            created_at: probe.created_at,
+            report: probe.report.0,
+        }
+    }
+}

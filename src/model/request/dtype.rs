@@ -1,0 +1,57 @@
+//! Whether an exported graph can run in the precisions asked for.
+
+use crate::graph::{DType, Graph, Op, ParameterKind};
+use crate::model::invalid::Invalid;
+use crate::model::variant::Variant;
+
+/// What to add to the answer, or why a graph cannot run in one of these variants.
+///
+/// A graph is exported in the dtype that its parameters will have: casts in the model's code, such as
+/// `.to(input_dtype)`, are frozen into it.
+pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>, Invalid> {
+    let mut dtypes = graph
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.kind != ParameterKind::Buffer)
+        .map(|parameter| graph.value(parameter.value).dtype)
+        .filter(|dtype| dtype.is_float());
+    let Some(exported) = dtypes.next() else {
+        return Ok(Vec::new());
+    };
+    if dtypes.any(|dtype| dtype != exported) {
+        // Parameters of several dtypes are the model's own doing; nothing can be said about them.
+        return Ok(Vec::new());
+    }
+    let mut notes = Vec::new();
+    for precision in variants.iter().map(|variant| variant.precision) {
+        let wanted = precision.parameters();
+        if wanted == exported {
+            continue;
+        }
+        let name = precision.name();
+        if exported != DType::Float32 {
+            return Err(Invalid::at(
+                "/training/precision",
+                format!(
+                    "{name} needs {wanted} parameters, but the graph was exported with {exported} ones; \
+                     export it in {wanted}"
+                ),
+            ));
+        }
+        let note = format!(
+            "the graph was exported in float32 and contains casts, which {name} may not make as the \
+             model would; export it in {wanted} to be exact"
+        );
+        if has_float_cast(graph) && !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+    Ok(notes)
+}
+
+fn has_float_cast(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| {
+        matches!(node.op, Op::Cast(to) if to.is_float())
+            && graph.value(node.inputs[0]).dtype.is_float()
+    })
+}

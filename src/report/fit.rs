@@ -1,0 +1,178 @@
+//! The answer to a fit.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::probe::verdict;
+use super::table::{facts, notes, text, with_header};
+use crate::jobs::{FitResult, Recommendation};
+use crate::probe::Evidence;
+use crate::units::Bytes;
+
+/// Writes what to train with, how the variants compare, and which probes stand behind it.
+pub fn fit(model: &str, result: &FitResult) -> String {
+    let best = &result.recommendation;
+    let environment = &result.environment;
+    let mut report = format!(
+        "{model} on {} ({})\n\n{}\n",
+        environment.gpu,
+        environment.device,
+        advice(best)
+    );
+    report += &facts(&figures(best));
+    if result.variants.len() > 1 {
+        report += "\nVariants, best first\n";
+        report += &variants(result);
+    }
+    if !result.probes.is_empty() {
+        report += match result.variants.len() {
+            1 => "\nProbes\n",
+            _ => "\nProbes, variants numbered as in the request\n",
+        };
+        report += &probes(result);
+    }
+    let all: BTreeSet<_> = result
+        .variants
+        .iter()
+        .flat_map(|variant| &variant.recommendation.notes)
+        .chain(&best.notes)
+        .cloned()
+        .collect();
+    if !all.is_empty() {
+        report += "\n";
+        report += &notes(&all.into_iter().collect::<Vec<_>>());
+    }
+    report
+}
+
+fn advice(best: &Recommendation) -> String {
+    if best.micro_batch == 0 {
+        let missing = best.missing_bytes.map_or_else(String::new, |missing| {
+            format!(": a batch of one needs {} more", Bytes(missing))
+        });
+        let what = match best.max_batch {
+            0 => "Nothing fits",
+            _ => "Nothing fits without retries",
+        };
+        return format!("{what}{missing}.\n");
+    }
+    let mut advice = format!("Train with a micro-batch of {}", best.micro_batch);
+    if best.accumulation_steps > 1 {
+        let _ = write!(
+            advice,
+            " and {} accumulation steps",
+            best.accumulation_steps
+        );
+    }
+    if best.global_batch != best.micro_batch {
+        let _ = write!(advice, ": {} samples per optimizer step", best.global_batch);
+    }
+    if best.shortfall > 0 {
+        let _ = write!(advice, ", {} fewer than asked for", best.shortfall);
+    }
+    advice + ".\n"
+}
+
+fn figures(best: &Recommendation) -> Vec<(&'static str, String)> {
+    let evidence = match best.evidence {
+        Evidence::Simulated => "simulated",
+        Evidence::Probed => "probed on the GPU",
+    };
+    let mut figures = vec![
+        (
+            "largest without retries",
+            best.max_batch_without_retries.to_string(),
+        ),
+        ("largest that finishes", best.max_batch.to_string()),
+        (
+            "peak allocated",
+            Bytes(best.peak_allocated_bytes).to_string(),
+        ),
+        ("peak reserved", Bytes(best.peak_reserved_bytes).to_string()),
+        ("limit", Bytes(best.limit_bytes).to_string()),
+        ("headroom", Bytes(best.headroom_bytes).to_string()),
+        ("limited by", best.limited_by.clone()),
+        ("evidence", evidence.to_owned()),
+    ];
+    if let Some(step_ms) = best.step_ms {
+        figures.push(("step time", format!("{step_ms:.1} ms")));
+    }
+    if let Some(rate) = best.samples_per_second {
+        figures.push(("samples per second", format!("{rate:.0}")));
+    }
+    figures
+}
+
+fn variants(result: &FitResult) -> String {
+    let numbers = [
+        "micro-batch",
+        "steps",
+        "peak reserved",
+        "headroom",
+        "samples/s",
+    ];
+    let mut table = with_header(
+        &[
+            "",
+            "variant",
+            "micro-batch",
+            "steps",
+            "peak reserved",
+            "headroom",
+            "samples/s",
+        ],
+        &numbers,
+    );
+    for variant in &result.variants {
+        let best = &variant.recommendation;
+        table.add_row([
+            variant.rank.to_string(),
+            variant.training.to_string(),
+            best.micro_batch.to_string(),
+            best.accumulation_steps.to_string(),
+            Bytes(best.peak_reserved_bytes).to_string(),
+            Bytes(best.headroom_bytes).to_string(),
+            best.samples_per_second
+                .map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
+        ]);
+    }
+    text(&table)
+}
+
+fn probes(result: &FitResult) -> String {
+    let numbers = [
+        "variant",
+        "batch",
+        "peak allocated",
+        "peak reserved",
+        "retries",
+    ];
+    let mut table = with_header(
+        &[
+            "variant",
+            "batch",
+            "verdict",
+            "peak allocated",
+            "peak reserved",
+            "retries",
+            "evidence",
+        ],
+        &numbers,
+    );
+    for probe in &result.probes {
+        let report = &probe.report;
+        table.add_row([
+            (probe.variant + 1).to_string(),
+            report.batch.to_string(),
+            verdict(report.verdict).to_owned(),
+            Bytes(report.peak_allocated_bytes).to_string(),
+            Bytes(report.peak_reserved_bytes).to_string(),
+            report.retries.to_string(),
+            match report.evidence {
+                Evidence::Simulated => "simulated".to_owned(),
+                Evidence::Probed => "probed".to_owned(),
+            },
+        ]);
+    }
+    text(&table)
+}

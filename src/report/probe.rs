@@ -1,0 +1,110 @@
+//! What one probe found.
+
+use super::table::{facts, notes, text, with_header};
+use crate::probe::{Evidence, ProbeReport, Verdict};
+use crate::program::Category;
+use crate::units::Bytes;
+
+/// Writes the verdict, the peaks, the steps and what the peak was made of.
+pub fn probe(report: &ProbeReport) -> String {
+    let evidence = match report.evidence {
+        Evidence::Simulated => "simulated",
+        Evidence::Probed => "probed on the GPU",
+    };
+    let mut out = format!(
+        "Batch {} {} ({evidence}).\n",
+        report.batch,
+        verdict(report.verdict)
+    );
+    if let Some(cause) = &report.cause {
+        out.push_str(cause);
+        out.push('\n');
+    }
+    out += "\n";
+    out += &facts(&[
+        (
+            "peak allocated",
+            Bytes(report.peak_allocated_bytes).to_string(),
+        ),
+        (
+            "peak reserved",
+            Bytes(report.peak_reserved_bytes).to_string(),
+        ),
+        ("limit", Bytes(report.limit_bytes).to_string()),
+        (
+            "model alone",
+            Bytes(report.model_allocated_bytes).to_string(),
+        ),
+        ("retries", report.retries.to_string()),
+        ("refused allocations", report.ooms.to_string()),
+    ]);
+    if !report.steps.is_empty() {
+        out += "\nSteps\n";
+        out += &steps(report);
+    }
+    if !report.at_peak.is_empty() {
+        out += "\nAt the peak\n";
+        out += &at_peak(report);
+    }
+    if !report.notes.is_empty() {
+        out += "\n";
+        out += &notes(&report.notes);
+    }
+    out
+}
+
+fn steps(report: &ProbeReport) -> String {
+    let numbers = [
+        "step",
+        "peak allocated",
+        "peak reserved",
+        "left after",
+        "time",
+    ];
+    let mut table = with_header(&numbers, &numbers);
+    for (index, step) in report.steps.iter().enumerate() {
+        table.add_row([
+            (index + 1).to_string(),
+            Bytes(step.peak_allocated_bytes).to_string(),
+            Bytes(step.peak_reserved_bytes).to_string(),
+            Bytes(step.allocated_bytes).to_string(),
+            step.elapsed_ms
+                .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1} ms")),
+        ]);
+    }
+    text(&table)
+}
+
+fn at_peak(report: &ProbeReport) -> String {
+    let mut table = with_header(&["what for", "bytes"], &["bytes"]);
+    for part in report.at_peak.iter().filter(|part| part.bytes > 0) {
+        table.add_row([
+            category(part.category).to_owned(),
+            Bytes(part.bytes).to_string(),
+        ]);
+    }
+    text(&table)
+}
+
+/// A verdict in a sentence about a batch.
+pub(super) fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Fits => "fits",
+        Verdict::FitsWithRetries => "fits with retries",
+        Verdict::OutOfMemory => "runs out of memory",
+        Verdict::Failed => "failed",
+    }
+}
+
+fn category(category: Category) -> &'static str {
+    match category {
+        Category::Parameters => "parameters",
+        Category::Gradients => "gradients",
+        Category::OptimizerState => "optimizer state",
+        Category::OptimizerScratch => "optimizer scratch",
+        Category::Batch => "batch",
+        Category::Activations => "activations",
+        Category::ActivationGradients => "activation gradients",
+        Category::Workspace => "workspace",
+    }
+}

@@ -1,0 +1,551 @@
+//! The table of fits, which is also the queue.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::types::Json;
+use utoipa::ToSchema;
+
+use super::{Db, Recommendation, StoreError, Time, asking};
+
+/// A fit that was begun this often and never ended is given up: it probably takes the server down.
+pub const MAX_ATTEMPTS: i64 = 3;
+
+/// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
+pub const SIMULATED_LANE: &str = "simulated";
+
+/// Where a fit stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, sqlx::Type, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[sqlx(rename_all = "snake_case")]
+pub enum FitState {
+    /// Waiting for its turn.
+    Queued,
+    /// Being computed.
+    Running,
+    /// Answered: there is a `result`.
+    Done,
+    /// Could not be answered: there is an `error`.
+    Failed,
+    /// Somebody asked to stop.
+    Cancelled,
+}
+
+impl FitState {
+    /// All of them, in the order of a fit's life.
+    pub const ALL: [FitState; 5] = [
+        FitState::Queued,
+        FitState::Running,
+        FitState::Done,
+        FitState::Failed,
+        FitState::Cancelled,
+    ];
+
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FitState::Queued => "queued",
+            FitState::Running => "running",
+            FitState::Done => "done",
+            FitState::Failed => "failed",
+            FitState::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether nothing will change any more.
+    pub const fn is_final(self) -> bool {
+        match self {
+            FitState::Queued | FitState::Running => false,
+            FitState::Done | FitState::Failed | FitState::Cancelled => true,
+        }
+    }
+}
+
+/// A fit to be.
+#[derive(Debug, Clone)]
+pub struct NewFit {
+    /// Its name.
+    pub id: String,
+    /// What makes two requests the same question.
+    pub fingerprint: String,
+    /// The version that answers it.
+    pub batchfit_version: String,
+    /// The model, as a person calls it.
+    pub model: String,
+    /// As in the request.
+    pub device: String,
+    /// What it must not run beside: see [`SIMULATED_LANE`].
+    pub lane: String,
+    /// The request document.
+    pub request: Value,
+    /// Now.
+    pub created_at: Time,
+}
+
+/// A whole row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fit {
+    /// Its name.
+    pub id: String,
+    /// Where it stands.
+    pub state: FitState,
+    /// The request document.
+    pub request: Json<Value>,
+    /// The answer, exactly when it is done.
+    pub result: Option<Json<Value>>,
+    /// Why there is none, exactly when it failed.
+    pub error: Option<Json<Value>>,
+    /// When it was asked.
+    pub created_at: Time,
+    /// When it was last begun.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+}
+
+/// A row in a list: without what may be megabytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FitSummary {
+    /// Its name; `/v1/fits/{id}` is the whole of it.
+    pub id: String,
+    /// Where it stands.
+    pub state: FitState,
+    /// The model, as a person calls it.
+    pub model: String,
+    /// As in the request.
+    pub device: String,
+    /// The recommended micro-batch, once it is done; 0 when nothing fits.
+    pub micro_batch: Option<i64>,
+    /// When it was asked.
+    pub created_at: Time,
+    /// When it was last begun.
+    pub started_at: Option<Time>,
+    /// When it ended.
+    pub finished_at: Option<Time>,
+}
+
+/// Which fits to list.
+#[derive(Debug, Clone, Default)]
+pub struct FitFilter {
+    /// In this state alone.
+    pub state: Option<FitState>,
+    /// Older than this id.
+    pub before: Option<String>,
+    /// At most so many.
+    pub limit: i64,
+}
+
+/// What a worker needs to begin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Claimed {
+    /// The fit.
+    pub id: String,
+    /// What it must not run beside.
+    pub lane: String,
+    /// Which attempt this is. An attempt that was overtaken can no longer finish the fit.
+    pub attempts: i64,
+    /// The request document.
+    pub request: Json<Value>,
+}
+
+/// How many fits on simulated devices may run at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct ParallelSimulated(pub i64);
+
+/// Whether an answer found earlier will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// Yes: nothing that it depends on can have changed.
+    Finished,
+    /// No, but whoever asks at the same time shares the work.
+    InFlight,
+}
+
+/// What became of a new fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Enqueued {
+    /// It waits in the queue, under its own id.
+    Added,
+    /// The same question is in the table already, under this id.
+    Same(String),
+    /// Too many are waiting.
+    QueueFull,
+}
+
+impl Db {
+    /// Puts a fit into the queue, unless the same question was asked before or the queue holds `capacity`.
+    ///
+    /// Fits that failed or were cancelled do not count as asked.
+    pub async fn enqueue(
+        &self,
+        new: &NewFit,
+        reuse: Reuse,
+        capacity: i64,
+    ) -> Result<Enqueued, StoreError> {
+        let request = Json(&new.request);
+        let finished = reuse == Reuse::Finished;
+        let added = sqlx::query!(
+            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at)
+             SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8
+              WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
+                                AND (state IN ('queued', 'running')
+                                     OR state = 'done' AND batchfit_version = ?3 AND ?9))
+                AND (SELECT count(*) FROM fit WHERE state = 'queued') < ?10",
+            new.id,
+            new.fingerprint,
+            new.batchfit_version,
+            new.model,
+            new.device,
+            new.lane,
+            request,
+            new.created_at,
+            finished,
+            capacity,
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("queue a fit"))?;
+        if added.rows_affected() == 1 {
+            return Ok(Enqueued::Added);
+        }
+        let same = sqlx::query_scalar!(
+            "SELECT id FROM fit WHERE fingerprint = ?1
+                AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = ?2 AND ?3)
+              ORDER BY id DESC LIMIT 1",
+            new.fingerprint,
+            new.batchfit_version,
+            finished,
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("find the same fit"))?;
+        Ok(same.map_or(Enqueued::QueueFull, Enqueued::Same))
+    }
+
+    /// The whole fit.
+    pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
+        sqlx::query_as!(
+            Fit,
+            r#"SELECT id, state AS "state: FitState", request AS "request: Json<Value>",
+                      result AS "result: Json<Value>", error AS "error: Json<Value>",
+                      created_at AS "created_at: Time", started_at AS "started_at: Time",
+                      finished_at AS "finished_at: Time"
+                 FROM fit WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("read a fit"))
+    }
+
+    /// Where the fit stands, without reading the rest of it.
+    pub async fn fit_state(&self, id: &str) -> Result<Option<FitState>, StoreError> {
+        sqlx::query_scalar!(
+            r#"SELECT state AS "state: FitState" FROM fit WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("read the state of a fit"))
+    }
+
+    /// Fits, newest first.
+    pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, StoreError> {
+        sqlx::query_as!(
+            FitSummary,
+            r#"SELECT id, state AS "state: FitState", model, device,
+                      result ->> '$.recommendation.micro_batch' AS "micro_batch: i64",
+                      created_at AS "created_at: Time", started_at AS "started_at: Time",
+                      finished_at AS "finished_at: Time"
+                 FROM fit
+                WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR id < ?2)
+                ORDER BY id DESC LIMIT ?3"#,
+            filter.state,
+            filter.before,
+            filter.limit,
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(asking("list fits"))
+    }
+
+    /// Hands out the oldest fit whose lane is free, or nothing.
+    ///
+    /// One statement, so two workers can never claim the same row.
+    pub async fn claim(
+        &self,
+        parallel: ParallelSimulated,
+        now: Time,
+    ) -> Result<Option<Claimed>, StoreError> {
+        sqlx::query_as!(
+            Claimed,
+            r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1
+                WHERE id = (SELECT waiting.id FROM fit AS waiting
+                             WHERE waiting.state = 'queued'
+                               AND (SELECT count(*) FROM fit AS busy
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane)
+                                   < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
+                             ORDER BY waiting.id LIMIT 1)
+                  AND state = 'queued'
+               RETURNING id, lane, attempts, request AS "request: Json<Value>""#,
+            now,
+            parallel.0,
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("claim a fit"))
+    }
+
+    /// Stores the answer of a running fit, its recommendations with it. False when the fit was cancelled
+    /// or begun anew in the meantime: then nothing is stored.
+    pub async fn finish(
+        &self,
+        id: &str,
+        attempt: i64,
+        result: &Value,
+        recommendations: &[Recommendation],
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        let result = Json(result);
+        let mut transaction = self
+            .pool
+            .begin()
+            .await
+            .map_err(asking("begin to finish a fit"))?;
+        let finished = sqlx::query!(
+            "UPDATE fit SET state = 'done', result = ?3, finished_at = ?4
+              WHERE id = ?1 AND state = 'running' AND attempts = ?2",
+            id,
+            attempt,
+            result,
+            now,
+        )
+        .execute(&mut *transaction)
+        .await
+        .map_err(asking("finish a fit"))?;
+        if finished.rows_affected() == 0 {
+            return Ok(false);
+        }
+        for recommendation in recommendations {
+            recommendation.insert(&mut transaction).await?;
+        }
+        transaction
+            .commit()
+            .await
+            .map_err(asking("commit the answer of a fit"))?;
+        Ok(true)
+    }
+
+    /// Stores a fit that was computed elsewhere, with its answer.
+    pub async fn record(
+        &self,
+        fit: &NewFit,
+        result: &Value,
+        recommendations: &[Recommendation],
+        finished_at: Time,
+    ) -> Result<(), StoreError> {
+        let request = Json(&fit.request);
+        let result = Json(result);
+        let mut transaction = self
+            .pool
+            .begin()
+            .await
+            .map_err(asking("begin to record a fit"))?;
+        sqlx::query!(
+            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request, result,
+                              created_at, started_at, finished_at)
+             VALUES (?1, ?2, ?3, 'done', ?4, ?5, ?6, 1, ?7, ?8, ?9, ?9, ?10)",
+            fit.id,
+            fit.fingerprint,
+            fit.batchfit_version,
+            fit.model,
+            fit.device,
+            fit.lane,
+            request,
+            result,
+            fit.created_at,
+            finished_at,
+        )
+        .execute(&mut *transaction)
+        .await
+        .map_err(asking("record a fit"))?;
+        for recommendation in recommendations {
+            recommendation.insert(&mut transaction).await?;
+        }
+        transaction
+            .commit()
+            .await
+            .map_err(asking("commit a recorded fit"))
+    }
+
+    /// Stores why a running fit has no answer. False when the fit was cancelled or begun anew in the meantime.
+    pub async fn fail(
+        &self,
+        id: &str,
+        attempt: i64,
+        error: &Value,
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        let error = Json(error);
+        sqlx::query!(
+            "UPDATE fit SET state = 'failed', error = ?3, finished_at = ?4
+              WHERE id = ?1 AND state = 'running' AND attempts = ?2",
+            id,
+            attempt,
+            error,
+            now,
+        )
+        .execute(&self.pool)
+        .await
+        .map(|failed| failed.rows_affected() == 1)
+        .map_err(asking("fail a fit"))
+    }
+
+    /// Cancels a fit that has not ended. False when it has, or when there is none.
+    pub async fn cancel(&self, id: &str, now: Time) -> Result<bool, StoreError> {
+        sqlx::query!(
+            "UPDATE fit SET state = 'cancelled', finished_at = ?2
+              WHERE id = ?1 AND state IN ('queued', 'running')",
+            id,
+            now,
+        )
+        .execute(&self.pool)
+        .await
+        .map(|cancelled| cancelled.rows_affected() == 1)
+        .map_err(asking("cancel a fit"))
+    }
+
+    /// Puts a running fit back into the queue, as if this attempt had not been.
+    pub async fn put_back(&self, id: &str, attempt: i64) -> Result<bool, StoreError> {
+        sqlx::query!(
+            "UPDATE fit SET state = 'queued', started_at = NULL, attempts = attempts - 1
+              WHERE id = ?1 AND state = 'running' AND attempts = ?2",
+            id,
+            attempt,
+        )
+        .execute(&self.pool)
+        .await
+        .map(|put_back| put_back.rows_affected() == 1)
+        .map_err(asking("put a fit back"))
+    }
+
+    /// Queues the fits that were running when the last server ended, except those that were begun
+    /// [`MAX_ATTEMPTS`] times: they fail with `error`. Call it once, before the first claim, and not
+    /// beside another server on the same file, whose fits it would take.
+    ///
+    /// Says how many were queued again.
+    pub async fn recover(&self, error: &Value, now: Time) -> Result<u64, StoreError> {
+        let error = Json(error);
+        sqlx::query!(
+            "UPDATE fit SET state = 'failed', error = ?1, finished_at = ?2
+              WHERE state = 'running' AND attempts >= ?3",
+            error,
+            now,
+            MAX_ATTEMPTS,
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("give up fits that never end"))?;
+        sqlx::query!("UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running'")
+            .execute(&self.pool)
+            .await
+            .map(|queued| queued.rows_affected())
+            .map_err(asking("queue interrupted fits"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(id: &str, lane: &str) -> NewFit {
+        NewFit {
+            id: id.to_owned(),
+            fingerprint: id.to_owned(),
+            batchfit_version: "0.1.0".to_owned(),
+            model: "resnet18".to_owned(),
+            device: lane.to_owned(),
+            lane: lane.to_owned(),
+            request: Value::Null,
+            created_at: Time(0),
+        }
+    }
+
+    async fn queue(fits: &[(&str, &str)]) -> Db {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        for (id, lane) in fits {
+            let added = db.enqueue(&new(id, lane), Reuse::Finished, 10).await;
+            assert_eq!(added.unwrap(), Enqueued::Added);
+        }
+        db
+    }
+
+    async fn claim(db: &Db) -> Option<String> {
+        let claimed = db.claim(ParallelSimulated(2), Time(1)).await.unwrap();
+        claimed.map(|fit| fit.id)
+    }
+
+    #[tokio::test]
+    async fn a_gpu_gets_one_fit_at_a_time_and_simulation_a_few() {
+        let lanes = [
+            ("1", "cuda:0"),
+            ("2", "cuda:0"),
+            ("3", "cuda:1"),
+            ("4", "simulated"),
+            ("5", "simulated"),
+            ("6", "simulated"),
+        ];
+        let db = queue(&lanes).await;
+
+        let mut claimed = Vec::new();
+        while let Some(id) = claim(&db).await {
+            claimed.push(id);
+        }
+
+        assert_eq!(claimed, ["1", "3", "4", "5"]);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_fit_makes_room_in_its_lane() {
+        let db = queue(&[("1", "cuda:0"), ("2", "cuda:0")]).await;
+        claim(&db).await;
+
+        assert_eq!(claim(&db).await, None);
+        assert!(
+            db.fail("1", 1, &Value::from("lost"), Time(2))
+                .await
+                .unwrap()
+        );
+        assert_eq!(claim(&db).await.as_deref(), Some("2"));
+    }
+
+    #[tokio::test]
+    async fn a_fit_ends_once() {
+        let db = queue(&[("1", "simulated")]).await;
+        claim(&db).await;
+
+        assert!(db.cancel("1", Time(2)).await.unwrap());
+        assert!(!db.cancel("1", Time(3)).await.unwrap());
+        assert!(!db.finish("1", 1, &Value::Null, &[], Time(3)).await.unwrap());
+        assert!(!db.fail("1", 1, &Value::Null, Time(3)).await.unwrap());
+        assert!(!db.put_back("1", 1).await.unwrap());
+        let state = db.fit_state("1").await.unwrap();
+        assert_eq!(state, Some(FitState::Cancelled));
+    }
+
+    #[tokio::test]
+    async fn the_third_interruption_is_the_last() {
+        let db = queue(&[("1", "simulated")]).await;
+
+        for interruption in 1..=MAX_ATTEMPTS {
+            claim(&db).await.unwrap();
+            let queued = db
+                .recover(&Value::from("interrupted"), Time(2))
+                .await
+                .unwrap();
+            assert_eq!(queued == 1, interruption < MAX_ATTEMPTS);
+        }
+
+        let state = db.fit_state("1").await.unwrap();
+        assert_eq!(state, Some(FitState::Failed));
+    }
+}

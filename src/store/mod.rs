@@ -1,0 +1,141 @@
+//! What is remembered: fits, probes and recommendations, in one SQLite file.
+//!
+//! The only place with SQL. One function for each question, named after it; each is one statement or
+//! one transaction, so that any number of tasks, and a second process, may ask at the same time.
+//! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
+
+mod fit;
+mod id;
+mod probe;
+mod recommendation;
+mod time;
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::SqlitePool;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+
+pub use fit::{
+    Claimed, Enqueued, Fit, FitFilter, FitState, FitSummary, MAX_ATTEMPTS, NewFit,
+    ParallelSimulated, Reuse, SIMULATED_LANE,
+};
+pub use id::Ids;
+pub use probe::Probe;
+pub use recommendation::{Recommendation, RecommendationFilter};
+pub use time::Time;
+
+/// How long a statement waits for another process that writes.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a task waits for a connection. Statements take milliseconds, so this means trouble.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The open database. Cloning it is cheap and shares the connections.
+#[derive(Debug, Clone)]
+pub struct Db {
+    pool: SqlitePool,
+}
+
+/// Why the database did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The file could not be opened or created.
+    #[error("could not open the database {database}")]
+    Open {
+        /// As the user gave it.
+        database: String,
+        /// SQLite's reason.
+        source: sqlx::Error,
+    },
+    /// The tables could not be brought up to date.
+    #[error("could not migrate the database {database}")]
+    Migrate {
+        /// As the user gave it.
+        database: String,
+        /// Which migration, and why.
+        source: sqlx::migrate::MigrateError,
+    },
+    /// A statement failed.
+    #[error("could not {question}")]
+    Query {
+        /// What was being asked, as a verb with its object.
+        question: &'static str,
+        /// SQLite's reason.
+        source: sqlx::Error,
+    },
+    /// A number does not fit SQLite's signed integers.
+    #[error("{value} is too large for the column {column}")]
+    TooLarge {
+        /// The column.
+        column: &'static str,
+        /// The number.
+        value: u64,
+    },
+}
+
+impl Db {
+    /// Opens the file behind `database` (a path, or a `sqlite:` URL), creates it when it is missing,
+    /// and brings its tables up to date.
+    pub async fn open(database: &str) -> Result<Db, StoreError> {
+        let failed = |source| StoreError::Open {
+            database: database.to_owned(),
+            source,
+        };
+        let options = if database.starts_with("sqlite:") {
+            SqliteConnectOptions::from_str(database).map_err(failed)?
+        } else {
+            SqliteConnectOptions::new().filename(database)
+        };
+        let options = options
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .foreign_keys(true)
+            .busy_timeout(BUSY_TIMEOUT);
+        // Each connection to `:memory:` is a database of its own, gone when it closes.
+        let pool = if database.contains(":memory:") {
+            SqlitePoolOptions::new()
+                .max_connections(1)
+                .idle_timeout(None)
+                .max_lifetime(None)
+        } else {
+            SqlitePoolOptions::new().max_connections(4)
+        };
+        let pool = pool
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .connect_with(options)
+            .await
+            .map_err(failed)?;
+        sqlx::migrate!()
+            .run(&pool)
+            .await
+            .map_err(|source| StoreError::Migrate {
+                database: database.to_owned(),
+                source,
+            })?;
+        Ok(Db { pool })
+    }
+
+    /// Whether a statement gets through.
+    pub async fn is_reachable(&self) -> bool {
+        sqlx::query_scalar!("SELECT count(*) FROM fit WHERE state = 'running'")
+            .fetch_one(&self.pool)
+            .await
+            .is_ok()
+    }
+
+    /// Waits for the statements under way and closes the file.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// Turns a failed statement into an error that says what it was for.
+fn asking(question: &'static str) -> impl FnOnce(sqlx::Error) -> StoreError {
+    move |source| StoreError::Query { question, source }
+}
+
+/// A count or a size as SQLite stores it.
+fn integer(column: &'static str, value: u64) -> Result<i64, StoreError> {
+    i64::try_from(value).map_err(|_| StoreError::TooLarge { column, value })
+}

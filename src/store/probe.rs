@@ -1,0 +1,66 @@
+//! The table of probes that somebody asked for.
+
+use serde_json::Value;
+use sqlx::types::Json;
+
+use super::{Db, StoreError, Time, asking};
+
+/// A whole row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Probe {
+    /// Its name.
+    pub id: String,
+    /// What makes two requests the same question.
+    pub fingerprint: String,
+    /// The model, as a person calls it.
+    pub model: String,
+    /// As in the request.
+    pub device: String,
+    /// Samples per micro-step.
+    pub batch: i64,
+    /// How it ended.
+    pub verdict: String,
+    /// The request document.
+    pub request: Json<Value>,
+    /// What was found.
+    pub report: Json<Value>,
+    /// When.
+    pub created_at: Time,
+}
+
+impl Db {
+    /// Stores a finished probe.
+    pub async fn add_probe(&self, probe: &Probe) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request, report, created_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            probe.id,
+            probe.fingerprint,
+            probe.model,
+            probe.device,
+            probe.batch,
+            probe.verdict,
+            probe.request,
+            probe.report,
+            probe.created_at,
+        )
+        .execute(&self.pool)
+        .await
+        .map(|_| ())
+        .map_err(asking("store a probe"))
+    }
+
+    /// The whole probe.
+    pub async fn probe(&self, id: &str) -> Result<Option<Probe>, StoreError> {
+        sqlx::query_as!(
+            Probe,
+            r#"SELECT id, fingerprint, model, device, batch, verdict, request AS "request: Json<Value>",
+                      report AS "report: Json<Value>", created_at AS "created_at: Time"
+                 FROM probe WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("read a probe"))
+    }
+}

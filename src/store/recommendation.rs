@@ -1,0 +1,189 @@
+//! The table of recommendations: what finished fits advise, in columns that can be filtered.
+
+use serde::Serialize;
+use sqlx::SqliteConnection;
+use utoipa::ToSchema;
+
+use super::{Db, StoreError, Time, asking, integer};
+
+/// One variant of a finished fit.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = StoredRecommendation)]
+pub struct Recommendation {
+    /// Its name.
+    pub id: String,
+    /// The fit that it is from: `/v1/fits/{fit_id}`.
+    pub fit_id: String,
+    /// Its place among the fit's variants; 1 is the answer.
+    #[schema(minimum = 1)]
+    pub rank: i64,
+    /// The model, as a person calls it: a preset's name, a Hugging Face class.
+    pub model: String,
+    /// How the model was described: `preset`, `layers`, `exported` or `hf`.
+    pub model_kind: String,
+    /// As resolved: `cuda:0`, `sim:h200`.
+    pub device: String,
+    /// The card's name.
+    pub gpu: String,
+    /// As in a request.
+    pub precision: String,
+    /// As in a request; null in inference.
+    pub optimizer: Option<String>,
+    /// As in a request; null in inference.
+    pub optimizer_impl: Option<String>,
+    /// `none`, `per_block` or `modules`.
+    pub checkpointing: String,
+    /// `train` or `inference`.
+    pub mode: String,
+    /// What the allocator may reserve.
+    pub limit_bytes: i64,
+    /// Samples per micro-step on one GPU; 0 when nothing fits.
+    pub micro_batch: i64,
+    /// Micro-steps per optimizer step.
+    pub accumulation_steps: i64,
+    /// Samples per optimizer step over all ranks.
+    pub global_batch: i64,
+    /// The largest batch whose steps finish at all.
+    pub max_batch: i64,
+    /// The largest batch whose steps never force the allocator to retry.
+    pub max_batch_without_retries: i64,
+    /// Most bytes allocated in a step of the recommended micro-batch.
+    pub peak_allocated_bytes: i64,
+    /// Most bytes reserved in a step of the recommended micro-batch.
+    pub peak_reserved_bytes: i64,
+    /// `limit_bytes` less `peak_reserved_bytes`.
+    pub headroom_bytes: i64,
+    /// What keeps the batch from being larger, by name.
+    pub limited_by: String,
+    /// `simulated`, or `probed` when kernels ran.
+    pub evidence: String,
+    /// Samples per second on one GPU; null without a GPU.
+    pub samples_per_second: Option<f64>,
+    /// The version that found it.
+    pub batchfit_version: String,
+    /// When the fit ended.
+    pub created_at: Time,
+}
+
+/// Which recommendations to list. `None` leaves the column open.
+#[derive(Debug, Clone, Default)]
+pub struct RecommendationFilter {
+    /// A model's name.
+    pub model: Option<String>,
+    /// A device, as resolved.
+    pub device: Option<String>,
+    /// A precision's name.
+    pub precision: Option<String>,
+    /// An optimizer's name.
+    pub optimizer: Option<String>,
+    /// `none`, `per_block` or `modules`.
+    pub checkpointing: Option<String>,
+    /// `simulated` or `probed`.
+    pub evidence: Option<String>,
+    /// Older than this id.
+    pub before: Option<String>,
+    /// At most so many.
+    pub limit: i64,
+}
+
+impl Recommendation {
+    /// A size or a count as this table holds it.
+    pub fn integer(column: &'static str, value: u64) -> Result<i64, StoreError> {
+        integer(column, value)
+    }
+
+    /// Stores it.
+    pub(super) async fn insert(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
+        sqlx::query!(
+            "INSERT INTO recommendation (
+                 id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
+                 mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
+                 peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
+                 batchfit_version, created_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
+                     ?22, ?23, ?24, ?25, ?26)",
+            self.id,
+            self.fit_id,
+            self.rank,
+            self.model,
+            self.model_kind,
+            self.device,
+            self.gpu,
+            self.precision,
+            self.optimizer,
+            self.optimizer_impl,
+            self.checkpointing,
+            self.mode,
+            self.limit_bytes,
+            self.micro_batch,
+            self.accumulation_steps,
+            self.global_batch,
+            self.max_batch,
+            self.max_batch_without_retries,
+            self.peak_allocated_bytes,
+            self.peak_reserved_bytes,
+            self.headroom_bytes,
+            self.limited_by,
+            self.evidence,
+            self.samples_per_second,
+            self.batchfit_version,
+            self.created_at,
+        )
+        .execute(connection)
+        .await
+        .map(|_| ())
+        .map_err(asking("store a recommendation"))
+    }
+}
+
+impl Db {
+    /// The whole recommendation.
+    pub async fn recommendation(&self, id: &str) -> Result<Option<Recommendation>, StoreError> {
+        sqlx::query_as!(
+            Recommendation,
+            r#"SELECT id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+                      checkpointing, mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch,
+                      max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by,
+                      evidence, samples_per_second, batchfit_version, created_at AS "created_at: Time"
+                 FROM recommendation WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("read a recommendation"))
+    }
+
+    /// Recommendations, newest first.
+    pub async fn recommendations(
+        &self,
+        filter: &RecommendationFilter,
+    ) -> Result<Vec<Recommendation>, StoreError> {
+        sqlx::query_as!(
+            Recommendation,
+            r#"SELECT id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+                      checkpointing, mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch,
+                      max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by,
+                      evidence, samples_per_second, batchfit_version, created_at AS "created_at: Time"
+                 FROM recommendation
+                WHERE (?1 IS NULL OR model = ?1)
+                  AND (?2 IS NULL OR device = ?2)
+                  AND (?3 IS NULL OR precision = ?3)
+                  AND (?4 IS NULL OR optimizer = ?4)
+                  AND (?5 IS NULL OR checkpointing = ?5)
+                  AND (?6 IS NULL OR evidence = ?6)
+                  AND (?7 IS NULL OR id < ?7)
+                ORDER BY id DESC LIMIT ?8"#,
+            filter.model,
+            filter.device,
+            filter.precision,
+            filter.optimizer,
+            filter.checkpointing,
+            filter.evidence,
+            filter.before,
+            filter.limit,
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(asking("list recommendations"))
+    }
+}

@@ -1,0 +1,161 @@
+//! The child's side: a loop over stdin.
+
+use std::any::Any;
+use std::io::{self, BufRead, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::line::{self, Line};
+use super::protocol::{Answer, LONGEST_ORDER, Opening, Order, ProbeOrder, Refusal, VERSION};
+
+/// Carries out orders. Its errors are answers too.
+pub trait Workbench {
+    /// Opens the device and reads the request; gives `ready`.
+    fn open(&mut self, opening: Opening) -> Result<Answer, (Refusal, String)>;
+
+    /// Lists GPUs; gives `inventory`.
+    fn list(&mut self) -> Answer;
+
+    /// Runs one batch; gives `report`.
+    fn probe(&mut self, order: &ProbeOrder) -> Result<Answer, (Refusal, String)>;
+}
+
+/// Where answers go.
+pub(super) trait Outbox {
+    fn send(&mut self, answer: &Answer) -> io::Result<()>;
+}
+
+/// One line for each answer.
+pub(super) struct Lines<W>(pub(super) W);
+
+impl<W: Write> Outbox for Lines<W> {
+    fn send(&mut self, answer: &Answer) -> io::Result<()> {
+        let mut line = serde_json::to_vec(answer)?;
+        line.push(b'\n');
+        self.0.write_all(&line)?;
+        self.0.flush()
+    }
+}
+
+/// Carries out orders from `input` until it ends or says `shutdown`.
+///
+/// The end of `input` is the parent's end, so there is nobody left to tell. A panic on the workbench is
+/// answered, and ends the loop: what panics in a driver's wrapper leaves the device in an unknown state.
+pub fn run(
+    bench: &mut dyn Workbench,
+    input: &mut impl BufRead,
+    output: impl Write,
+) -> io::Result<()> {
+    answer_all(bench, input, &mut Lines(output))
+}
+
+pub(super) fn answer_all(
+    bench: &mut dyn Workbench,
+    input: &mut impl BufRead,
+    outbox: &mut dyn Outbox,
+) -> io::Result<()> {
+    outbox.send(&Answer::Hello { version: VERSION })?;
+    loop {
+        let line = match line::read(input, LONGEST_ORDER)? {
+            Line::Whole(line) => line,
+            Line::End | Line::Half(_) => return Ok(()),
+            Line::TooLong => return Err(io::Error::other("an order was too long")),
+        };
+        let order = match serde_json::from_str(&line) {
+            Ok(Order::Shutdown) => return Ok(()),
+            Ok(order) => order,
+            Err(error) => {
+                outbox.send(&refused((Refusal::OutOfTurn, error.to_string())))?;
+                continue;
+            }
+        };
+        match catch_unwind(AssertUnwindSafe(|| carry_out(bench, order))) {
+            Ok(answer) => outbox.send(&answer)?,
+            Err(panic) => {
+                let detail = format!("the worker panicked: {}", message(panic.as_ref()));
+                return outbox.send(&refused((Refusal::DeviceFailed, detail)));
+            }
+        }
+    }
+}
+
+fn carry_out(bench: &mut dyn Workbench, order: Order) -> Answer {
+    let answer = match order {
+        Order::Open(opening) => bench.open(opening),
+        Order::List => Ok(bench.list()),
+        Order::Probe(order) => bench.probe(&order),
+        Order::Shutdown => Err((Refusal::OutOfTurn, "already shutting down".to_owned())),
+    };
+    answer.unwrap_or_else(refused)
+}
+
+fn refused((refusal, detail): (Refusal, String)) -> Answer {
+    Answer::Refused { refusal, detail }
+}
+
+/// What a panic said; `panic!` gives a `&str` or a `String`.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Panics;
+
+    impl Workbench for Panics {
+        fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
+            panic!("libcudnn.so.9 is missing")
+        }
+
+        fn list(&mut self) -> Answer {
+            Answer::Inventory {
+                gpus: Vec::new(),
+                missing: Some("no driver".to_owned()),
+            }
+        }
+
+        fn probe(&mut self, _: &ProbeOrder) -> Result<Answer, (Refusal, String)> {
+            Err((Refusal::OutOfTurn, "nothing is open".to_owned()))
+        }
+    }
+
+    fn answers(orders: &str) -> Vec<String> {
+        let mut output = Vec::new();
+        run(&mut Panics, &mut orders.as_bytes(), &mut output).unwrap();
+        let text = String::from_utf8(output).unwrap();
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn every_order_gets_one_answer_until_the_input_ends() {
+        let answers = answers("{\"message\":\"list\"}\nnonsense\n{\"message\":\"list\"}\n");
+
+        assert_eq!(answers[0], r#"{"message":"hello","version":1}"#);
+        assert_eq!(
+            answers[1],
+            r#"{"message":"inventory","gpus":[],"missing":"no driver"}"#
+        );
+        assert!(answers[2].contains(r#""refusal":"out_of_turn""#));
+        assert_eq!(answers[3], answers[1]);
+        assert_eq!(answers.len(), 4);
+    }
+
+    #[test]
+    fn a_panic_is_answered_and_ends_the_loop() {
+        let answers = answers(concat!(
+            r#"{"message":"open","device":"cuda:0","request":{}}"#,
+            "\n{\"message\":\"list\"}\n"
+        ));
+
+        assert_eq!(
+            answers[1],
+            r#"{"message":"refused","refusal":"device_failed","detail":"the worker panicked: libcudnn.so.9 is missing"}"#
+        );
+        assert_eq!(answers.len(), 2);
+    }
+}

@@ -1,0 +1,133 @@
+//! How a worker can be lost, in words.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use super::protocol::{self, Refusal};
+
+/// Why the parent has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// There is no child at all.
+    #[error("could not start the worker {}", program.display())]
+    Spawn {
+        /// What was executed.
+        program: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The child is gone, and so is the one that took its place.
+    #[error("the worker {loss} while {activity}{}", Stderr(stderr))]
+    Lost {
+        /// What it was asked to do.
+        activity: Activity,
+        /// What happened to it.
+        loss: Loss,
+        /// The last lines it wrote to its stderr.
+        stderr: Vec<String>,
+    },
+    /// The child answered that it cannot.
+    #[error("{detail}")]
+    Refused {
+        /// What kind of trouble.
+        refusal: Refusal,
+        /// What happened where.
+        detail: String,
+    },
+    /// Somebody asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// What a child was asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// Say `hello`.
+    Starting,
+    /// List GPUs.
+    Listing,
+    /// Open the device and read the request.
+    Opening,
+    /// Run this batch.
+    Probing(u64),
+}
+
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Activity::Starting => f.write_str("starting"),
+            Activity::Listing => f.write_str("listing GPUs"),
+            Activity::Opening => f.write_str("opening the device"),
+            Activity::Probing(batch) => write!(f, "probing batch {batch}"),
+        }
+    }
+}
+
+/// What happened to a child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Loss {
+    /// It ended by itself, or something else ended it.
+    Exited(ExitStatus),
+    /// It closed its stdout and went on running, so it was killed.
+    Mute,
+    /// It ended in the middle of a line.
+    HalfLine(ExitStatus),
+    /// It took too long and was killed.
+    TimedOut(Duration),
+    /// It wrote something that is no answer, and was killed.
+    Garbage(String),
+    /// It wrote a line without end, and was killed.
+    LineTooLong,
+    /// It answered another question, and was killed.
+    OutOfTurn(String),
+    /// It speaks another version of the protocol.
+    Version(u32),
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Exited(status) => write!(f, "ended ({status})"),
+            Loss::Mute => f.write_str("closed its output"),
+            Loss::HalfLine(status) => write!(f, "ended in the middle of a line ({status})"),
+            Loss::TimedOut(after) => {
+                write!(f, "did not answer within {:.1} s", after.as_secs_f64())
+            }
+            Loss::Garbage(line) => write!(f, "wrote `{line}`, which is no message,"),
+            Loss::LineTooLong => write!(
+                f,
+                "wrote a line of more than {} MiB",
+                protocol::LONGEST_ANSWER >> 20
+            ),
+            Loss::OutOfTurn(line) => write!(f, "answered `{line}` out of turn"),
+            Loss::Version(version) => write!(
+                f,
+                "speaks version {version} of the protocol instead of {}",
+                protocol::VERSION
+            ),
+        }
+    }
+}
+
+struct Stderr<'a>(&'a [String]);
+
+impl fmt::Display for Stderr<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(f, "; its last words: {}", self.0.join(" / "))
+    }
+}
+
+/// As much of a line as fits an error message.
+pub(super) fn excerpt(line: &str) -> String {
+    const LONGEST: usize = 80;
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}

@@ -1,0 +1,198 @@
+//! A worker with a planned failure, to prove that the parent survives each.
+//!
+//! It opens nothing and runs nothing: any batch up to [`LARGEST`] fits.
+
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+use std::str::FromStr;
+use std::{fs, process, thread};
+
+use crate::probe::{Evidence, ProbeReport, Verdict};
+
+use super::child::{Lines, Outbox, Workbench, answer_all};
+use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Opening, ProbeOrder, Ready, Refusal, VERSION};
+
+/// The largest batch that fits in a rehearsal.
+const LARGEST: u64 = 64;
+
+/// A planned failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Misbehaviour {
+    /// None: a rehearsal that succeeds.
+    None,
+    /// Exit with status 9 after so many answers.
+    ExitAfter(u32),
+    /// Never answer a probe.
+    Hang,
+    /// Answer a probe with something that is no message.
+    Babble,
+    /// Answer a probe with half a line, then exit.
+    HalfLine,
+    /// Answer a probe with a line that never ends.
+    HugeLine,
+    /// Introduce itself with another version of the protocol.
+    WrongVersion,
+    /// Panic in a probe.
+    Panic,
+    /// Be ended by a signal in a probe.
+    Abort,
+}
+
+/// A failure that nobody planned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort"
+)]
+pub struct UnknownMisbehaviour {
+    given: String,
+}
+
+impl FromStr for Misbehaviour {
+    type Err = UnknownMisbehaviour;
+
+    fn from_str(given: &str) -> Result<Misbehaviour, UnknownMisbehaviour> {
+        let unknown = || UnknownMisbehaviour {
+            given: given.to_owned(),
+        };
+        if let Some(answers) = given.strip_prefix("exit-after=") {
+            return answers
+                .parse()
+                .map(Misbehaviour::ExitAfter)
+                .map_err(|_| unknown());
+        }
+        Ok(match given {
+            "none" => Misbehaviour::None,
+            "hang" => Misbehaviour::Hang,
+            "babble" => Misbehaviour::Babble,
+            "half-line" => Misbehaviour::HalfLine,
+            "huge-line" => Misbehaviour::HugeLine,
+            "wrong-version" => Misbehaviour::WrongVersion,
+            "panic" => Misbehaviour::Panic,
+            "abort" => Misbehaviour::Abort,
+            _ => return Err(unknown()),
+        })
+    }
+}
+
+/// Carries out orders without doing anything, and fails as planned.
+///
+/// With `once`, it fails only where it can create that file: the worker that takes its place behaves.
+pub fn run_misbehaving(
+    plan: Misbehaviour,
+    once: Option<&Path>,
+    input: &mut impl BufRead,
+    output: impl Write,
+) -> io::Result<()> {
+    let is_first = once.is_none_or(|file| fs::File::create_new(file).is_ok());
+    let plan = if is_first { plan } else { Misbehaviour::None };
+    let mut outbox = Faulty {
+        plan,
+        sent: 0,
+        lines: Lines(output),
+    };
+    answer_all(&mut Rehearsal { plan }, input, &mut outbox)
+}
+
+struct Faulty<W> {
+    plan: Misbehaviour,
+    sent: u32,
+    lines: Lines<W>,
+}
+
+impl<W: Write> Outbox for Faulty<W> {
+    fn send(&mut self, answer: &Answer) -> io::Result<()> {
+        let output = &mut self.lines.0;
+        match (self.plan, answer) {
+            (Misbehaviour::WrongVersion, Answer::Hello { .. }) => {
+                let version = VERSION + 1;
+                return self.lines.send(&Answer::Hello { version });
+            }
+            (Misbehaviour::Hang, Answer::Report(_)) => loop {
+                thread::park();
+            },
+            (Misbehaviour::Babble, Answer::Report(_)) => {
+                writeln!(output, "Segmentation fault (core dumped)")?;
+                return output.flush();
+            }
+            (Misbehaviour::HalfLine, Answer::Report(_)) => {
+                output.write_all(br#"{"message":"repo"#)?;
+                output.flush()?;
+                process::exit(9);
+            }
+            (Misbehaviour::HugeLine, Answer::Report(_)) => {
+                output.write_all(&vec![b'x'; LONGEST_ANSWER + 2])?;
+                return output.flush();
+            }
+            _ => self.lines.send(answer)?,
+        }
+        self.sent += 1;
+        if self.plan == Misbehaviour::ExitAfter(self.sent) {
+            eprintln!("CUDA_ERROR_ILLEGAL_ADDRESS (planned)");
+            process::exit(9);
+        }
+        Ok(())
+    }
+}
+
+struct Rehearsal {
+    plan: Misbehaviour,
+}
+
+impl Workbench for Rehearsal {
+    fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
+        Ok(Answer::Ready(Ready {
+            gpu: gpu(),
+            cuda: None,
+            cudnn: None,
+            available_bytes: 8 << 30,
+        }))
+    }
+
+    fn list(&mut self) -> Answer {
+        Answer::Inventory {
+            gpus: vec![gpu()],
+            missing: None,
+        }
+    }
+
+    fn probe(&mut self, order: &ProbeOrder) -> Result<Answer, (Refusal, String)> {
+        assert!(self.plan != Misbehaviour::Panic, "planned");
+        if self.plan == Misbehaviour::Abort {
+            process::abort();
+        }
+        Ok(Answer::Report(Box::new(ProbeReport {
+            batch: order.batch,
+            verdict: if order.batch <= LARGEST {
+                Verdict::Fits
+            } else {
+                Verdict::OutOfMemory
+            },
+            evidence: Evidence::Simulated,
+            limit_bytes: order.limit_bytes,
+            peak_allocated_bytes: 0,
+            peak_reserved_bytes: 0,
+            simulated_peak_reserved_bytes: None,
+            retries: 0,
+            ooms: 0,
+            model_allocated_bytes: 0,
+            steps: Vec::new(),
+            at_peak: Vec::new(),
+            timeline: Vec::new(),
+            cause: None,
+            notes: vec!["a rehearsal: nothing ran".to_owned()],
+        })))
+    }
+}
+
+fn gpu() -> Gpu {
+    Gpu {
+        ordinal: 0,
+        name: "Rehearsal".to_owned(),
+        total_bytes: 8 << 30,
+        free_bytes: 8 << 30,
+        compute: (9, 0),
+        multiprocessors: 1,
+        threads_per_multiprocessor: 1024,
+        driver: None,
+    }
+}

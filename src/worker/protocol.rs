@@ -1,0 +1,130 @@
+//! What parent and child say to each other: one JSON object per line.
+//!
+//! The child speaks first (`hello`), because it is the one that may be another program. Then each order
+//! gets exactly one answer. There are no unasked messages, so a line that was not asked for is a fault.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::model::Variant;
+use crate::probe::ProbeReport;
+
+/// Changes whenever a message does; parent and child are the same binary unless it was replaced meanwhile.
+pub const VERSION: u32 = 1;
+
+/// The longest line that the child may write. A report with its timeline has about 50 KiB.
+pub const LONGEST_ANSWER: usize = 4 << 20;
+
+/// The longest line that the parent may write. An exported graph has up to a few MiB.
+pub const LONGEST_ORDER: usize = 256 << 20;
+
+/// Parent to child.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub enum Order {
+    /// Take a device and read a request. Answered by `ready`.
+    Open(Opening),
+    /// Say which GPUs there are. Answered by `inventory`. Needs no `open`.
+    List,
+    /// Run one batch. Answered by `report`.
+    Probe(ProbeOrder),
+    /// Exit. Not answered.
+    Shutdown,
+}
+
+/// What a job's probes have in common.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Opening {
+    /// `cuda:0`, `sim:h200`.
+    pub device: String,
+    /// The request, with its model in place.
+    pub request: Value,
+}
+
+/// One batch of one variant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ProbeOrder {
+    /// How to train.
+    pub variant: Variant,
+    /// Samples per micro-step.
+    pub batch: u64,
+    /// What the allocator may reserve.
+    pub limit_bytes: u64,
+}
+
+/// Child to parent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+pub enum Answer {
+    /// The first line.
+    Hello {
+        /// [`VERSION`] of the child.
+        version: u32,
+    },
+    /// The device is open and the model is read.
+    Ready(Ready),
+    /// The GPUs of this machine, or what is missing to use any.
+    Inventory {
+        /// In CUDA's order.
+        gpus: Vec<Gpu>,
+        /// Why there are none, or why those there are cannot be used.
+        missing: Option<String>,
+    },
+    /// What a probe found.
+    Report(Box<ProbeReport>),
+    /// The order could not be carried out.
+    Refused {
+        /// What kind of trouble.
+        refusal: Refusal,
+        /// What happened where.
+        detail: String,
+    },
+}
+
+/// A GPU of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// CUDA's number.
+    pub ordinal: u32,
+    /// The name that the driver reports.
+    pub name: String,
+    /// All of its memory.
+    pub total_bytes: u64,
+    /// What of it nobody uses.
+    pub free_bytes: u64,
+    /// Compute capability, major and minor.
+    pub compute: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u64,
+    /// Threads that one of them holds.
+    pub threads_per_multiprocessor: u64,
+    /// Driver version.
+    pub driver: Option<String>,
+}
+
+/// An open device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// The card.
+    pub gpu: Gpu,
+    /// CUDA version.
+    pub cuda: Option<String>,
+    /// cuDNN version.
+    pub cudnn: Option<String>,
+    /// What is free, less what a process holds outside the allocator: the limit where a request gives none.
+    pub available_bytes: u64,
+}
+
+/// Why an order was not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// The request is wrong.
+    Invalid,
+    /// The device, its driver or a library is missing.
+    DeviceUnavailable,
+    /// The device is there and did not do its work.
+    DeviceFailed,
+    /// The order made no sense at that moment.
+    OutOfTurn,
+}

@@ -1,0 +1,269 @@
+//! Scaled dot-product attention.
+
+use batchfit::graph::DType;
+use batchfit::program::{Kernel, View};
+
+use super::card::{Card, compare, places, strided};
+use super::numbers::{rounded, scattered, tolerance};
+
+/// Samples, query heads, key heads, queries, keys, features.
+type Lengths = [u64; 6];
+
+/// What attention gives for row-major `[sample, head, position, feature]` operands.
+struct Expected {
+    out: Vec<f64>,
+    log_sum_exp: Vec<f64>,
+    grad_query: Vec<f64>,
+    grad_key: Vec<f64>,
+    grad_value: Vec<f64>,
+}
+
+/// `factors` multiplies the probabilities, row-major `[sample, head, query, key]`.
+fn expected(
+    lengths: Lengths,
+    causal: bool,
+    [q, k, v, grad]: [&[f64]; 4],
+    factors: &[f64],
+) -> Expected {
+    let [samples, heads, key_heads, queries, keys, width] = lengths.map(|length| length as usize);
+    let scale = 1.0 / (width as f64).sqrt();
+    let mut result = Expected {
+        out: vec![0.0; q.len()],
+        log_sum_exp: vec![0.0; samples * heads * queries],
+        grad_query: vec![0.0; q.len()],
+        grad_key: vec![0.0; k.len()],
+        grad_value: vec![0.0; v.len()],
+    };
+    for n in 0..samples {
+        for h in 0..heads {
+            let at_q = |i: usize| ((n * heads + h) * queries + i) * width;
+            let at_k = |j: usize| ((n * key_heads + h / (heads / key_heads)) * keys + j) * width;
+            for i in 0..queries {
+                let seen = if causal { keys.min(i + 1) } else { keys };
+                let dot = |a: &[f64], at: usize, b: &[f64], bt: usize| -> f64 {
+                    (0..width).map(|d| a[at + d] * b[bt + d]).sum()
+                };
+                let scores: Vec<f64> = (0..seen)
+                    .map(|j| dot(q, at_q(i), k, at_k(j)) * scale)
+                    .collect();
+                let total: f64 = scores.iter().map(|s| s.exp()).sum();
+                result.log_sum_exp[(n * heads + h) * queries + i] = total.ln();
+                let row = ((n * heads + h) * queries + i) * keys;
+                let p: Vec<f64> = scores.iter().map(|s| s.exp() / total).collect();
+                for j in 0..seen {
+                    for d in 0..width {
+                        result.out[at_q(i) + d] += p[j] * factors[row + j] * v[at_k(j) + d];
+                    }
+                }
+                let delta = dot(grad, at_q(i), &result.out, at_q(i));
+                for j in 0..seen {
+                    let slope = dot(grad, at_q(i), v, at_k(j)) * factors[row + j];
+                    let of_score = p[j] * (slope - delta) * scale;
+                    for d in 0..width {
+                        result.grad_query[at_q(i) + d] += of_score * k[at_k(j) + d];
+                        result.grad_key[at_k(j) + d] += of_score * q[at_q(i) + d];
+                        result.grad_value[at_k(j) + d] +=
+                            p[j] * factors[row + j] * grad[at_q(i) + d];
+                    }
+                }
+            }
+        }
+    }
+    result
+}
+
+/// A tensor of these row-major values, stored `[sample, position, head, feature]` as projections leave it.
+fn projected(card: &mut Card, dtype: DType, shape: [u64; 4], values: &[f64]) -> View {
+    let [samples, heads, positions, width] = shape;
+    let memory = card.empty(dtype, &[samples, positions, heads, width]);
+    let seen = strided(
+        &memory,
+        0,
+        &shape,
+        &[positions * heads * width, width, heads * width, 1],
+    );
+    let mut stored = vec![0.0; values.len()];
+    for (place, value) in places(&seen).into_iter().zip(values) {
+        stored[place as usize] = *value;
+    }
+    let filled = card.tensor(dtype, &[samples, positions, heads, width], &stored);
+    View {
+        tensor: filled.tensor,
+        ..seen
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn attention_and_its_gradients() {
+    let mut card = Card::open();
+    let cases: [(Lengths, bool); 5] = [
+        ([2, 3, 3, 70, 70, 64], true),
+        ([2, 2, 2, 64, 130, 40], false),
+        ([1, 4, 2, 150, 150, 128], true),
+        ([3, 2, 1, 5, 67, 33], false),
+        ([1, 1, 1, 257, 257, 80], true),
+    ];
+    for dtype in [DType::Float32, DType::Float16, DType::BFloat16] {
+        for (lengths, causal) in cases {
+            let [samples, heads, key_heads, queries, keys, width] = lengths;
+            let query_shape = [samples, heads, queries, width];
+            let key_shape = [samples, key_heads, keys, width];
+            let values = |shape: [u64; 4], seed| {
+                rounded(
+                    dtype,
+                    &scattered(shape.iter().product::<u64>() as usize, seed),
+                )
+            };
+            let (q, k) = (values(query_shape, 50), values(key_shape, 51));
+            let (v, grad) = (values(key_shape, 52), values(query_shape, 53));
+            let ones = vec![1.0; (samples * heads * queries * keys) as usize];
+            let expected = expected(lengths, causal, [&q, &k, &v, &grad], &ones);
+            let q = projected(&mut card, dtype, query_shape, &q);
+            let k = projected(&mut card, dtype, key_shape, &k);
+            let v = card.tensor(dtype, &key_shape, &v);
+            let grad = projected(&mut card, dtype, query_shape, &grad);
+            let out = projected(
+                &mut card,
+                dtype,
+                query_shape,
+                &vec![0.0; expected.out.len()],
+            );
+            let padded = queries.next_multiple_of(32);
+            let rows = card.empty(DType::Float32, &[samples, heads, padded]);
+            let seen_rows = strided(
+                &rows,
+                0,
+                &[samples, heads, queries],
+                &[heads * padded, padded, 1],
+            );
+            let what = format!("{lengths:?} {dtype}");
+
+            card.run(
+                Kernel::Attention {
+                    causal,
+                    dropout: 0.0,
+                },
+                &[&q, &k, &v],
+                &[&out, &rows],
+            );
+
+            compare(
+                &format!("Attention {what}"),
+                &card.read(&out),
+                &expected.out,
+                tolerance(dtype),
+            );
+            compare(
+                "  log sum exp",
+                &card.read(&seen_rows),
+                &expected.log_sum_exp,
+                5e-6,
+            );
+
+            let grad_query = card.empty(dtype, &query_shape);
+            let grad_key = projected(
+                &mut card,
+                dtype,
+                key_shape,
+                &vec![0.0; expected.grad_key.len()],
+            );
+            let grad_value = card.empty(dtype, &key_shape);
+            card.run(
+                Kernel::AttentionGrad {
+                    causal,
+                    dropout: 0.0,
+                },
+                &[&grad, &q, &k, &v, &out, &rows],
+                &[&grad_query, &grad_key, &grad_value],
+            );
+
+            // The result is rounded before the gradient uses it.
+            let limit = tolerance(dtype) * 4.0;
+            compare(
+                "  query",
+                &card.read(&grad_query),
+                &expected.grad_query,
+                limit,
+            );
+            compare("  key", &card.read(&grad_key), &expected.grad_key, limit);
+            compare(
+                "  value",
+                &card.read(&grad_value),
+                &expected.grad_value,
+                limit,
+            );
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn attention_drops_the_same_weights_in_both_passes() {
+    let mut card = Card::open();
+    let lengths: Lengths = [2, 2, 2, 64, 64, 64];
+    let shape = [2, 2, 64, 64];
+    let count = 2 * 2 * 64 * 64;
+    let values = |seed| rounded(DType::Float32, &scattered(count, seed));
+    let (q, k, grad) = (values(54), values(55), values(56));
+    // With the identity for values, the result is the matrix of weights.
+    let identity: Vec<f64> = (0..count)
+        .map(|i| f64::from(u8::from(i / 64 % 64 == i % 64)))
+        .collect();
+    let [q_on, k_on, v_on, grad_on] =
+        [&q, &k, &identity, &grad].map(|x| card.tensor(DType::Float32, &shape, x));
+    let out = card.empty(DType::Float32, &shape);
+    let rows = card.empty(DType::Float32, &[2, 2, 64]);
+    let results = [(); 3].map(|()| card.empty(DType::Float32, &shape));
+    let forward = Kernel::Attention {
+        causal: false,
+        dropout: 0.25,
+    };
+    let backward = Kernel::AttentionGrad {
+        causal: false,
+        dropout: 0.25,
+    };
+
+    let call = |kernel: Kernel, inputs: &[&View], outputs: &[&View]| batchfit::program::Call {
+        kernel,
+        inputs: inputs.iter().map(|view| (*view).clone()).collect(),
+        outputs: outputs.iter().map(|view| (*view).clone()).collect(),
+        workspace: None,
+    };
+    // In one step, as a program runs them.
+    card.launch(&call(forward, &[&q_on, &k_on, &v_on], &[&out, &rows]))
+        .unwrap();
+    let inputs = [&grad_on, &q_on, &k_on, &v_on, &out, &rows];
+    card.launch(&call(
+        backward,
+        &inputs,
+        &[&results[0], &results[1], &results[2]],
+    ))
+    .unwrap();
+
+    let weights = card.read(&out);
+    let share = weights.iter().filter(|weight| **weight != 0.0).count() as f64 / count as f64;
+    assert!(
+        (share - 0.75).abs() < 0.02,
+        "{share} of the weights are kept"
+    );
+    let factors: Vec<f64> = weights
+        .iter()
+        .map(|weight| if *weight == 0.0 { 0.0 } else { 1.0 / 0.75 })
+        .collect();
+    let expected = expected(lengths, false, [&q, &k, &identity, &grad], &factors);
+    compare("Attention with dropout", &weights, &expected.out, 5e-6);
+    compare(
+        "  query",
+        &card.read(&results[0]),
+        &expected.grad_query,
+        1e-5,
+    );
+    compare("  key", &card.read(&results[1]), &expected.grad_key, 1e-5);
+    compare(
+        "  value",
+        &card.read(&results[2]),
+        &expected.grad_value,
+        1e-5,
+    );
+}

@@ -1,0 +1,74 @@
+//! Compiles every kernel with NVRTC, for several architectures. Needs the library and no GPU.
+//!
+//! Without the library the tests show as ignored, which the standard harness cannot decide at run time;
+//! hence this one, which speaks as much of its protocol as cargo and nextest need. With
+//! `BATCHFIT_REQUIRE_NVRTC=1` a missing library is a failure.
+#![allow(clippy::print_stdout)] // A test harness answers on standard output.
+
+use std::env;
+use std::process::ExitCode;
+
+use batchfit::device::cuda::{Library, check_kernels};
+
+/// The oldest architecture that CUDA 13 compiles for, and the generations since.
+const ARCHITECTURES: [(&str, (u32, u32)); 5] = [
+    ("kernels_compile_for_turing", (7, 5)),
+    ("kernels_compile_for_ampere", (8, 0)),
+    ("kernels_compile_for_ada", (8, 9)),
+    ("kernels_compile_for_hopper", (9, 0)),
+    ("kernels_compile_for_blackwell", (12, 0)),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let is_required = env::var_os("BATCHFIT_REQUIRE_NVRTC").is_some_and(|value| value != "0");
+    let is_ignored = !Library::Nvrtc.is_present() && !is_required;
+    if has("--list") {
+        // nextest asks twice: for all tests, and for the ignored ones among them.
+        if is_ignored || !has("--ignored") {
+            for (name, _) in ARCHITECTURES {
+                println!("{name}: test");
+            }
+        }
+        return ExitCode::SUCCESS;
+    }
+    let names: Vec<&String> = arguments
+        .iter()
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let chosen = |name: &str| {
+        names.is_empty()
+            || names.iter().any(|wanted| {
+                if has("--exact") {
+                    **wanted == name
+                } else {
+                    name.contains(wanted.as_str())
+                }
+            })
+    };
+    let tests: Vec<_> = ARCHITECTURES
+        .into_iter()
+        .filter(|(name, _)| chosen(name))
+        .collect();
+    println!("\nrunning {} tests", tests.len());
+    let (mut failed, mut ignored) = (0, 0);
+    for (name, compute) in &tests {
+        if is_ignored && !has("--ignored") && !has("--include-ignored") {
+            println!("test {name} ... ignored, NVRTC is not installed");
+            ignored += 1;
+            continue;
+        }
+        match check_kernels(*compute) {
+            Ok(()) => println!("test {name} ... ok"),
+            Err(error) => {
+                println!("test {name} ... FAILED\n{error}");
+                failed += 1;
+            }
+        }
+    }
+    let passed = tests.len() - failed - ignored;
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!("\ntest result: {result}. {passed} passed; {failed} failed; {ignored} ignored\n");
+    ExitCode::from(u8::from(failed > 0))
+}

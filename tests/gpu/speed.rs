@@ -1,0 +1,164 @@
+//! How fast the kernels that move most memory are. Prints; fails only where one is absurdly slow.
+
+use batchfit::device::Launcher;
+use batchfit::graph::{DType, Unary, Window};
+use batchfit::program::{Binary, Call, Kernel, View};
+
+use super::card::{Card, strided};
+
+/// Milliseconds of one call, the best of three after a first one.
+fn time(card: &mut Card, kernel: Kernel, inputs: &[&View], outputs: &[&View]) -> f64 {
+    let call = Call {
+        kernel,
+        inputs: inputs.iter().map(|view| (*view).clone()).collect(),
+        outputs: outputs.iter().map(|view| (*view).clone()).collect(),
+        workspace: None,
+    };
+    (0..4)
+        .map(|_| {
+            card.launch(&call).unwrap();
+            card.launcher.finish_step().unwrap().elapsed_ms
+        })
+        .skip(1)
+        .fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn bandwidth_of_large_operations() {
+    let mut card = Card::open();
+    // An activation of cifarnet at 15,000 samples: 983 million elements.
+    let shape = [15_000_u64, 64, 32, 32];
+    let halved = [15_000_u64, 64, 16, 16];
+    let count = shape.iter().product::<u64>() as f64;
+    for dtype in [DType::Float32, DType::BFloat16] {
+        let size = dtype.size() as f64;
+        let x = card.empty(dtype, &shape);
+        let y = card.empty(dtype, &shape);
+        let bias = card.empty(dtype, &[64]);
+        let spread = strided(&bias, 0, &shape, &[0, 1, 0, 0]);
+        let small = card.empty(dtype, &halved);
+        let indices = card.empty(DType::Int64, &halved);
+        let weight = card.empty(DType::Float32, &[64]);
+        let scratch: Vec<View> = (0..4).map(|_| card.empty(DType::Float32, &[64])).collect();
+        card.run(Kernel::RandomNormal, &[], &[&x]);
+        card.run(Kernel::Fill(0.5), &[], &[&bias]);
+        card.run(Kernel::Fill(0.5), &[], &[&weight]);
+        let norm = Kernel::BatchNorm {
+            momentum: 0.1,
+            eps: 1e-5,
+        };
+        let pool = Window {
+            stride: [2, 2],
+            ..Window::of([2, 2])
+        };
+        let [mean, inverse, running_mean, running_var] = &scratch[..] else {
+            unreachable!()
+        };
+        let cases: Vec<(&str, f64, f64)> = vec![
+            (
+                "RandomNormal",
+                time(&mut card, Kernel::RandomNormal, &[], &[&x]),
+                size,
+            ),
+            ("Fill", time(&mut card, Kernel::Fill(0.0), &[], &[&y]), size),
+            (
+                "Relu",
+                time(&mut card, Kernel::Unary(Unary::Relu), &[&x], &[&y]),
+                2.0 * size,
+            ),
+            (
+                "Gelu",
+                time(&mut card, Kernel::Unary(Unary::Gelu), &[&x], &[&y]),
+                2.0 * size,
+            ),
+            (
+                "ReluGrad",
+                time(&mut card, Kernel::UnaryGrad(Unary::Relu), &[&x, &y], &[&y]),
+                3.0 * size,
+            ),
+            (
+                "Add",
+                time(&mut card, Kernel::Binary(Binary::Add), &[&x, &y], &[&y]),
+                3.0 * size,
+            ),
+            (
+                "Add bias",
+                time(
+                    &mut card,
+                    Kernel::Binary(Binary::Add),
+                    &[&x, &spread],
+                    &[&x],
+                ),
+                2.0 * size,
+            ),
+            (
+                "Sum to channels",
+                time(&mut card, Kernel::Sum { scale: 1.0 }, &[&x], &[&bias]),
+                size,
+            ),
+            (
+                "BatchNorm",
+                time(
+                    &mut card,
+                    norm,
+                    &[&x, &weight, &weight],
+                    &[&y, mean, inverse, running_mean, running_var],
+                ),
+                3.0 * size,
+            ),
+            (
+                "BatchNormGrad",
+                time(
+                    &mut card,
+                    Kernel::BatchNormGrad,
+                    &[&x, &x, &weight, mean, inverse],
+                    &[&y, running_mean, running_var],
+                ),
+                5.0 * size,
+            ),
+            (
+                "MaxPool",
+                time(&mut card, Kernel::MaxPool(pool), &[&x], &[&small, &indices]),
+                1.25 * size + 2.0,
+            ),
+            (
+                "MaxPoolGrad",
+                time(
+                    &mut card,
+                    Kernel::MaxPoolGrad(pool),
+                    &[&small, &indices],
+                    &[&y],
+                ),
+                1.25 * size + 2.0,
+            ),
+        ];
+        for (name, milliseconds, bytes) in cases {
+            let rate = bytes * count / milliseconds / 1e6;
+            eprintln!("{name:<18} {dtype:<9} {milliseconds:8.3} ms {rate:8.0} GB/s");
+            assert!(rate > 50.0, "{name} is absurdly slow");
+        }
+        for view in [&x, &y, &small, &indices] {
+            card.free(view);
+        }
+    }
+    let rows = card.empty(DType::BFloat16, &[1 << 20, 512]);
+    let columns = card.empty(DType::BFloat16, &[512]);
+    let milliseconds = time(&mut card, Kernel::Sum { scale: 1.0 }, &[&rows], &[&columns]);
+    eprintln!(
+        "Sum of rows bfloat16 {milliseconds:8.3} ms {:8.0} GB/s",
+        1.074e9 / milliseconds / 1e6
+    );
+    let a = card.empty(DType::BFloat16, &[8192, 8192]);
+    let b = card.empty(DType::BFloat16, &[8192, 8192]);
+    let milliseconds = time(&mut card, Kernel::MatMul, &[&a, &b], &[&rows_of(&rows)]);
+    eprintln!(
+        "MatMul bfloat16 {milliseconds:8.3} ms {:8.0} TFLOP/s",
+        2.0 * 8192_f64.powi(3) / milliseconds / 1e9
+    );
+}
+
+/// The start of a tensor as an 8192 x 8192 matrix.
+fn rows_of(view: &View) -> View {
+    strided(view, 0, &[8192, 8192], &[8192, 1])
+}

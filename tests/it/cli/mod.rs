@@ -1,0 +1,84 @@
+//! The command line as its users see it: exit code, stdout, stderr.
+
+mod bad_input;
+mod fit;
+mod listings;
+mod probe;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A directory of its own for each test, so that each has its own database file.
+struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place {
+            directory: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// The command in this place, without the caller's settings.
+    fn batchfit(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
+        command
+            .current_dir(self.directory.path())
+            .env_remove("BATCHFIT_DATABASE")
+            .env_remove("BATCHFIT_LISTEN")
+            .env_remove("BATCHFIT_LOG");
+        command
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Runs `batchfit COMMAND request.json ...` with this request.
+    fn ask(&self, command: &str, request: &Value, arguments: &[&str]) -> Output {
+        self.write("request.json", &request.to_string());
+        self.batchfit()
+            .args([command, "request.json"])
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+}
+
+/// Two linear layers without anything that depends on a library's choices.
+fn request() -> Value {
+    json!({
+        "model": {
+            "layers": [
+                {"type": "linear", "out_features": 1024},
+                {"type": "relu"},
+                {"type": "linear", "out_features": 10}
+            ],
+            "input": {"shape": [1024]},
+            "loss": "cross_entropy"
+        },
+        "training": {"optimizer": "sgd"},
+        "device": "sim:h200",
+        "memory_limit": "1GiB"
+    })
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn document(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}

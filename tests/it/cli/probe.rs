@@ -1,0 +1,76 @@
+//! `batchfit probe`.
+
+use serde_json::json;
+
+use super::{Place, document, request, stderr, stdout};
+
+#[test]
+fn json_has_the_report_at_the_top_level() {
+    let place = Place::new();
+
+    let answered = place.ask("probe", &request(), &["--batch", "64", "--json"]);
+
+    assert_eq!(answered.status.code(), Some(0));
+    let report = document(&answered);
+    assert_eq!(
+        (&report["batch"], &report["verdict"]),
+        (&json!(64), &json!("fits"))
+    );
+    assert_eq!(report["steps"].as_array().unwrap().len(), 3);
+    assert_eq!(report["retries"], 0);
+    assert!(!report["timeline"].as_array().unwrap().is_empty());
+    // Two weights and two biases, in blocks of 512 bytes.
+    assert_eq!(
+        report["model_allocated_bytes"],
+        4_194_304 + 4096 + 40_960 + 512
+    );
+}
+
+#[test]
+fn out_of_memory_is_an_answer() {
+    let place = Place::new();
+
+    let answered = place.ask("probe", &request(), &["--batch", "1000000", "--json"]);
+
+    assert_eq!(answered.status.code(), Some(0));
+    let report = document(&answered);
+    assert_eq!(report["verdict"], "out_of_memory");
+    assert!(
+        report["cause"]
+            .as_str()
+            .unwrap()
+            .starts_with("no room for ")
+    );
+}
+
+#[test]
+fn people_read_a_verdict_first() {
+    let place = Place::new();
+
+    let answered = place.ask("probe", &request(), &["--batch", "64"]);
+
+    let text = stdout(&answered);
+    assert!(text.starts_with("Batch 64 fits (simulated).\n"), "{text}");
+    assert!(text.contains("\nAt the peak\n"), "{text}");
+}
+
+#[test]
+fn several_variants_are_no_probe() {
+    let place = Place::new();
+    let mut several = request();
+    several["training"]["optimizer"] = json!(["adam", "sgd"]);
+
+    let refused = place.ask("probe", &several, &["--batch", "64"]);
+
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("at /training: a probe runs one variant"));
+}
+
+#[test]
+fn a_batch_of_zero_is_refused() {
+    let place = Place::new();
+
+    let refused = place.ask("probe", &request(), &["--batch", "0"]);
+
+    assert_eq!(refused.status.code(), Some(2));
+}

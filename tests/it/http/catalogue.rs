@@ -1,0 +1,134 @@
+//! What the service says about itself.
+
+use std::path::Path;
+
+use batchfit::http::{Code, openapi, openapi_yaml};
+
+use super::scripted::Scripted;
+use super::{Service, assert_answer};
+
+#[tokio::test]
+async fn devices_are_listed_with_what_is_missing() {
+    let service = Service::start(Scripted::default()).await;
+
+    assert_answer!(service.get("/v1/devices").await);
+}
+
+#[tokio::test]
+async fn presets_are_listed() {
+    let service = Service::start(Scripted::default()).await;
+
+    let list = service.get("/v1/presets").await.json();
+
+    let names: Vec<&str> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|preset| preset["name"].as_str().unwrap())
+        .collect();
+    assert!(names.contains(&"resnet50"), "{names:?}");
+}
+
+#[tokio::test]
+async fn the_service_is_well_until_it_ends() {
+    let service = Service::start(Scripted::default()).await;
+
+    assert_answer!(service.get("/healthz").await);
+    assert_eq!(service.get("/readyz").await.status, 200);
+
+    service.stop().await;
+    assert_eq!(service.get("/healthz").await.status, 200);
+    assert_eq!(service.get("/readyz").await.status, 503);
+}
+
+#[tokio::test]
+async fn the_openapi_document_is_served() {
+    let service = Service::start(Scripted::default()).await;
+
+    let answer = service.get("/openapi.yaml").await;
+
+    assert_eq!(answer.header("content-type"), "application/yaml");
+    assert_eq!(answer.text, openapi_yaml());
+}
+
+/// Write it anew with `cargo run -- openapi > openapi.yaml`.
+#[test]
+fn the_committed_openapi_document_is_current() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.yaml");
+
+    let committed = std::fs::read_to_string(file).unwrap();
+
+    assert!(
+        committed == openapi_yaml(),
+        "openapi.yaml is out of date: cargo run -- openapi > openapi.yaml"
+    );
+}
+
+#[test]
+fn every_operation_has_an_id_of_verb_and_noun() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+
+    let operations = paths
+        .values()
+        .flat_map(|path| path.as_object().unwrap().values());
+    let ids: Vec<&str> = operations
+        .map(|operation| operation["operationId"].as_str().unwrap_or_default())
+        .collect();
+
+    for id in &ids {
+        let (verb, noun) = id.split_once('_').unwrap_or_else(|| panic!("{id:?}"));
+        assert!(
+            ["create", "list", "get", "cancel"].contains(&verb) && !noun.is_empty(),
+            "{id:?}"
+        );
+    }
+    assert_eq!(ids.len(), 15);
+}
+
+#[test]
+fn errors_in_the_openapi_document_are_problems() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    let paths = document["paths"].as_object().unwrap();
+
+    for (path, operations) in paths {
+        for operation in operations.as_object().unwrap().values() {
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                let content = &response["content"]["application/problem+json"]["schema"];
+                let is_problem = content["$ref"] == "#/components/schemas/Problem";
+                assert_eq!(is_problem, status.as_str() >= "400", "{path} {status}");
+            }
+        }
+    }
+}
+
+/// Two types of one name would silently describe each other.
+#[test]
+fn an_answer_and_a_stored_recommendation_are_described_apart() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    let schemas = &document["components"]["schemas"];
+
+    assert!(schemas["Recommendation"]["properties"]["notes"].is_object());
+    assert!(schemas["StoredRecommendation"]["properties"]["fit_id"].is_object());
+}
+
+#[test]
+fn a_new_probe_is_described_as_a_request_with_a_batch() {
+    let document = serde_json::to_value(openapi()).unwrap();
+    let schema = &document["components"]["schemas"]["NewProbe"];
+
+    assert!(schema["properties"]["model"].is_object(), "{schema:#}");
+    assert!(schema["properties"]["batch"].is_object(), "{schema:#}");
+    assert_eq!(schema["required"], serde_json::json!(["model", "batch"]));
+}
+
+#[test]
+fn every_code_has_a_slug_of_its_own() {
+    let mut slugs: Vec<&str> = Code::ALL.iter().map(|code| code.slug()).collect();
+    let all = slugs.len();
+
+    slugs.sort_unstable();
+    slugs.dedup();
+
+    assert_eq!(slugs.len(), all);
+}

@@ -1,0 +1,96 @@
+//! The real binary, over a socket.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::DEADLINE;
+
+/// A running server; killed when it is dropped.
+struct Server {
+    child: Child,
+    address: String,
+    /// Held open, so that the server can go on logging.
+    _log: BufReader<ChildStderr>,
+}
+
+impl Server {
+    fn start(database: &Path) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_batchfit"))
+            .args(["serve", "--log", "info", "--listen", "127.0.0.1:0"])
+            .arg("--database")
+            .arg(database)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut seen = String::new();
+        let address = loop {
+            let mut line = String::new();
+            let read = log.read_line(&mut line).unwrap();
+            assert!(read > 0, "the server ended: {seen}");
+            if let Some((_, address)) = line.split_once("listening on http://") {
+                break address.trim().to_owned();
+            }
+            seen += &line;
+        };
+        Server {
+            child,
+            address,
+            _log: log,
+        }
+    }
+
+    /// Posts a fit and gives it back as it stands after `wait` seconds at most.
+    fn post(&self, body: &str, wait: u64) -> Value {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        write!(
+            stream,
+            "POST /v1/fits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nprefer: wait={wait}\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // As `kill -9` does it: no handler runs, nothing is flushed.
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_killed_server_loses_no_fit() {
+    let directory = TempDir::new().unwrap();
+    let database = directory.path().join("batchfit.db");
+    let requests: Vec<String> = (8..16)
+        .map(|limit| {
+            format!(
+                r#"{{"model": {{"preset": "resnet50"}}, "device": "sim:h200", "memory_limit": "{limit}GiB"}}"#
+            )
+        })
+        .collect();
+    let first = Server::start(&database);
+    let asked: Vec<Value> = requests.iter().map(|body| first.post(body, 0)).collect();
+
+    drop(first);
+    let second = Server::start(&database);
+    let answered: Vec<Value> = requests.iter().map(|body| second.post(body, 20)).collect();
+
+    for (asked, answered) in asked.iter().zip(&answered) {
+        assert_eq!(asked["id"], answered["id"]);
+        assert_eq!(answered["state"], "done", "{answered:#}");
+    }
+}

@@ -1,0 +1,227 @@
+//! An engine that does what the test says.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use batchfit::jobs::{
+    DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Progress,
+    Recommendation, VariantResult,
+};
+use batchfit::model::{Request, Variant};
+use batchfit::probe::{Evidence, ProbeReport, StepMemory, Verdict};
+use tokio::sync::Semaphore;
+
+/// What a fit does once it is let through.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Outcome {
+    /// Answers.
+    #[default]
+    Answers,
+    /// Fails like this.
+    Fails(EngineError),
+    /// Panics.
+    Panics,
+    /// Notices neither cancellation nor anything else, ever.
+    Hangs,
+}
+
+/// The engine.
+#[derive(Clone, Default)]
+pub(super) struct Scripted {
+    pub(super) outcome: Outcome,
+    pub(super) gate: Option<Arc<Gate>>,
+    /// How often a fit was begun.
+    pub(super) fits: Arc<AtomicU32>,
+}
+
+/// Holds fits back until it is opened.
+pub(super) struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+    /// One permit for each fit that has arrived.
+    arrived: Semaphore,
+}
+
+impl Gate {
+    pub(super) fn closed() -> Arc<Gate> {
+        Arc::new(Gate {
+            open: Mutex::new(false),
+            opened: Condvar::new(),
+            arrived: Semaphore::new(0),
+        })
+    }
+
+    /// Waits until a fit is held back here.
+    pub(super) async fn arrival(&self) {
+        let arrival = tokio::time::timeout(super::DEADLINE, self.arrived.acquire()).await;
+        arrival.expect("a fit begins").unwrap().forget();
+    }
+
+    pub(super) fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    /// False when the fit was cancelled first.
+    fn pass(&self, cancel: &AtomicBool) -> bool {
+        self.arrived.add_permits(1);
+        let mut open = self.open.lock().unwrap();
+        while !*open {
+            if cancel.load(Ordering::Relaxed) {
+                return false;
+            }
+            // An engine polls for cancellation; so does this one.
+            (open, _) = self
+                .opened
+                .wait_timeout(open, Duration::from_millis(1))
+                .unwrap();
+        }
+        true
+    }
+}
+
+impl Scripted {
+    pub(super) fn behind(gate: &Arc<Gate>) -> Scripted {
+        Scripted {
+            gate: Some(Arc::clone(gate)),
+            ..Scripted::default()
+        }
+    }
+
+    pub(super) fn that(outcome: Outcome) -> Scripted {
+        Scripted {
+            outcome,
+            ..Scripted::default()
+        }
+    }
+}
+
+impl Engine for Scripted {
+    fn fit(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &AtomicBool,
+    ) -> Result<FitResult, EngineError> {
+        self.fits.fetch_add(1, Ordering::Relaxed);
+        progress(Progress {
+            probes_done: 1,
+            batch: 64,
+            note: "simulating".to_owned(),
+        });
+        if let Some(gate) = &self.gate
+            && !gate.pass(cancel)
+        {
+            return Err(EngineError::Cancelled);
+        }
+        match &self.outcome {
+            Outcome::Answers => Ok(result(request)),
+            Outcome::Fails(error) => Err(error.clone()),
+            Outcome::Panics => panic!("the script says so"),
+            Outcome::Hangs => loop {
+                std::thread::park();
+            },
+        }
+    }
+
+    fn probe(&self, _: &Request, batch: u64) -> Result<ProbeReport, EngineError> {
+        let step = StepMemory {
+            peak_allocated_bytes: batch << 20,
+            peak_reserved_bytes: batch << 21,
+            allocated_bytes: 1 << 20,
+            ..StepMemory::default()
+        };
+        Ok(ProbeReport {
+            batch,
+            verdict: Verdict::Fits,
+            evidence: Evidence::Simulated,
+            limit_bytes: 12 << 30,
+            peak_allocated_bytes: batch << 20,
+            peak_reserved_bytes: batch << 21,
+            simulated_peak_reserved_bytes: None,
+            retries: 0,
+            ooms: 0,
+            model_allocated_bytes: 1 << 20,
+            steps: vec![step; 3],
+            at_peak: Vec::new(),
+            timeline: Vec::new(),
+            cause: None,
+            notes: Vec::new(),
+        })
+    }
+
+    fn devices(&self) -> Vec<DeviceSummary> {
+        let real = DeviceSummary {
+            device: "cuda:0".to_owned(),
+            kind: DeviceKind::Cuda,
+            gpu: None,
+            memory_bytes: None,
+            usable_bytes: None,
+            compute_capability: None,
+            multiprocessors: None,
+            driver: None,
+            available: false,
+            missing: Some("no NVIDIA driver was found".to_owned()),
+            source: "the driver".to_owned(),
+        };
+        let simulated = DeviceSummary {
+            device: "sim:h200".to_owned(),
+            kind: DeviceKind::Simulated,
+            gpu: Some("NVIDIA H200".to_owned()),
+            memory_bytes: Some(150_754_820_096),
+            usable_bytes: Some(150_000_000_000),
+            compute_capability: Some("9.0".to_owned()),
+            multiprocessors: Some(132),
+            available: true,
+            missing: None,
+            source: "measured".to_owned(),
+            ..real.clone()
+        };
+        vec![real, simulated]
+    }
+}
+
+/// An answer with a variant for each of the request's.
+fn result(request: &Request) -> FitResult {
+    let recommendation = Recommendation {
+        micro_batch: 256,
+        accumulation_steps: 4,
+        global_batch: 1024,
+        shortfall: 0,
+        max_batch: 460,
+        max_batch_without_retries: 256,
+        peak_allocated_bytes: 11 << 30,
+        peak_reserved_bytes: (11 << 30) + (1 << 29),
+        limit_bytes: 12 << 30,
+        headroom_bytes: 1 << 29,
+        limited_by: "activations of layer1.0.conv1".to_owned(),
+        evidence: Evidence::Simulated,
+        step_ms: None,
+        samples_per_second: None,
+        missing_bytes: None,
+        notes: Vec::new(),
+    };
+    let variants: Vec<Variant> = request.variants.clone();
+    FitResult {
+        recommendation: recommendation.clone(),
+        variants: (1..)
+            .zip(variants)
+            .map(|(rank, training)| VariantResult {
+                rank,
+                training,
+                recommendation: recommendation.clone(),
+            })
+            .collect(),
+        probes: Vec::new(),
+        environment: Environment {
+            device: request.device.to_string(),
+            gpu: "NVIDIA H200".to_owned(),
+            driver: None,
+            cuda: None,
+            cudnn: Some("9.19".to_owned()),
+            batchfit: "0.1.0".to_owned(),
+            pytorch: "2.11".to_owned(),
+        },
+    }
+}

@@ -1,0 +1,56 @@
+//! The order of modules: a module uses only those on lines above its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lowest first. A module may use those before it, and itself.
+const LAYERS: &[&str] = &[
+    "units", "graph", "model", "program", "compile", "alloc", "device", "probe", "search",
+    "worker", "store", "jobs", "report", "http", "cli",
+];
+
+fn rank(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| *layer == module)
+}
+
+#[test]
+fn modules_use_only_lower_layers() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut upward = Vec::new();
+
+    for path in files(&src) {
+        let inside = path.strip_prefix(&src).unwrap().with_extension("");
+        let Some(own) = rank(inside.iter().next().unwrap().to_str().unwrap()) else {
+            continue;
+        };
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue; // A recorded file, such as a compressed table.
+        };
+        for used in text.split("crate::").skip(1) {
+            let used = used
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()
+                .unwrap();
+            if rank(used).is_some_and(|other| other > own) {
+                upward.push(format!("{} uses {used}", inside.display()));
+            }
+        }
+    }
+
+    assert!(upward.is_empty(), "upward edges:\n{}", upward.join("\n"));
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| {
+            if path.is_dir() {
+                files(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,155 @@
+//! Answers on the simulated H200 beside what PyTorch did on a real one.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use batchfit::jobs::{Engine, FitEngine};
+use batchfit::model::{Request, RequestDocument};
+use serde::Deserialize;
+
+/// Largest error of a largest batch.
+const BATCH_TOLERANCE: f64 = 0.05;
+/// Largest error of a peak, as a part of it. The largest seen is GPT-2's under accumulation at batch 1.
+const PEAK_TOLERANCE: f64 = 0.03;
+
+#[derive(Debug, Deserialize)]
+struct Truth {
+    cells: Vec<Cell>,
+    peaks: Vec<Training>,
+}
+
+/// The largest batches of one case under one limit.
+#[derive(Debug, Deserialize)]
+struct Cell {
+    case: String,
+    limit_gib: u64,
+    max_batch: u64,
+    max_batch_without_retries: u64,
+}
+
+/// The peaks of one case at one batch, without a limit.
+#[derive(Debug, Deserialize)]
+struct Training {
+    case: String,
+    batch: u64,
+    peak_allocated_bytes: u64,
+    peak_reserved_bytes: u64,
+}
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn truth() -> Truth {
+    serde_json::from_slice(&std::fs::read(golden().join("truth/truth.json")).unwrap()).unwrap()
+}
+
+/// The request of a case; what has no layers or preset brings its exported graph.
+fn request(case: &str, limit: Option<String>) -> Request {
+    let path = golden().join(format!("truth/requests/{case}.json"));
+    let mut document = RequestDocument::from_json(&std::fs::read(path).unwrap()).unwrap();
+    match limit {
+        Some(limit) => document.set("memory_limit", limit),
+        None => document.set("memory_limit", "0.99"),
+    }
+    if document.0.get("model").is_some() {
+        return Request::parse(document, &["h200"]).unwrap();
+    }
+    let model = case.split('-').next().unwrap();
+    let graph = std::fs::read(golden().join(format!("exported/{model}.json.gz"))).unwrap();
+    Request::parse_with_model(document, &graph, &["h200"]).unwrap()
+}
+
+fn engine() -> FitEngine {
+    FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")))
+}
+
+fn error(ours: u64, theirs: u64) -> f64 {
+    ours as f64 / theirs as f64 - 1.0
+}
+
+/// Fits every recorded cell of the cases whose name starts so.
+#[expect(clippy::print_stdout, reason = "the table that the README quotes")]
+fn check_cells(family: &str) {
+    let truth = truth();
+    let cells: Vec<&Cell> = truth
+        .cells
+        .iter()
+        .filter(|cell| cell.case.starts_with(family))
+        .collect();
+    assert!(!cells.is_empty(), "no truth for {family}");
+    let mut wrong = Vec::new();
+    for cell in cells {
+        let request = request(&cell.case, Some(format!("{}GiB", cell.limit_gib)));
+        let result = engine()
+            .fit(&request, &|_| {}, &AtomicBool::new(false))
+            .unwrap();
+        let best = result.recommendation;
+        let calm = error(
+            best.max_batch_without_retries,
+            cell.max_batch_without_retries,
+        );
+        println!(
+            "{} at {} GiB: {} without retries (PyTorch {}), {} at all (PyTorch {})",
+            cell.case,
+            cell.limit_gib,
+            best.max_batch_without_retries,
+            cell.max_batch_without_retries,
+            best.max_batch,
+            cell.max_batch,
+        );
+        if calm.abs() > BATCH_TOLERANCE {
+            wrong.push(format!(
+                "{} at {} GiB: {:+.1}%",
+                cell.case,
+                cell.limit_gib,
+                100.0 * calm
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn largest_batches_of_cifarnet_are_those_of_pytorch() {
+    check_cells("cifarnet");
+}
+
+#[test]
+fn largest_batches_of_mlps_are_those_of_pytorch() {
+    check_cells("mlp");
+}
+
+#[test]
+fn largest_batches_of_resnets_are_those_of_pytorch() {
+    check_cells("resnet");
+}
+
+#[test]
+fn largest_batches_of_gpt2_are_those_of_pytorch() {
+    check_cells("gpt2");
+}
+
+#[test]
+fn peaks_are_those_of_pytorch() {
+    let mut wrong = Vec::new();
+    for peak in truth().peaks {
+        let report = engine()
+            .probe(&request(&peak.case, None), peak.batch)
+            .unwrap();
+
+        let allocated = error(report.peak_allocated_bytes, peak.peak_allocated_bytes);
+        let reserved = error(report.peak_reserved_bytes, peak.peak_reserved_bytes);
+        println!(
+            "{} batch {}: allocated {:+.3}%, reserved {:+.3}%",
+            peak.case,
+            peak.batch,
+            100.0 * allocated,
+            100.0 * reserved
+        );
+        if allocated.abs() > PEAK_TOLERANCE || reserved.abs() > PEAK_TOLERANCE {
+            wrong.push(format!("{} batch {}", peak.case, peak.batch));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
