@@ -18,6 +18,7 @@ impl BlockId {
         BlockId(NonZeroU32::new(index).expect("slot zero is never given out"))
     }
 
+    #[inline]
     pub(super) fn index(self) -> usize {
         self.0.get() as usize
     }
@@ -79,6 +80,7 @@ impl Block {
     }
 
     /// Whether the segment has other blocks. PyTorch's `is_split`.
+    #[inline]
     pub(super) fn is_split(&self) -> bool {
         self.prev.is_some() || self.next.is_some()
     }
@@ -107,6 +109,7 @@ impl Default for Blocks {
 }
 
 impl Blocks {
+    #[inline]
     pub(super) fn add(&mut self, block: Block) -> BlockId {
         if let Some(id) = self.vacant.pop() {
             self.slots[id.index()] = block;
@@ -117,6 +120,7 @@ impl Blocks {
         id
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, id: BlockId) {
         self.slots[id.index()].state = State::Vacant;
         self.vacant.push(id);
@@ -125,6 +129,7 @@ impl Blocks {
     /// Cuts the first `size` bytes off a block and returns them as a block of their own.
     ///
     /// The remainder keeps its id, as it keeps its object in PyTorch.
+    #[inline]
     pub(super) fn split_front(&mut self, id: BlockId, size: Bytes) -> BlockId {
         let whole = self[id];
         let front = self.add(Block {
@@ -143,6 +148,7 @@ impl Blocks {
     }
 
     /// Makes `id` cover its neighbour `absorbed` too, which stops existing.
+    #[inline]
     pub(super) fn absorb(&mut self, id: BlockId, absorbed: BlockId) {
         let gone = self[absorbed];
         let block = &mut self[id];
@@ -187,12 +193,14 @@ impl Blocks {
 impl std::ops::Index<BlockId> for Blocks {
     type Output = Block;
 
+    #[inline]
     fn index(&self, id: BlockId) -> &Block {
         &self.slots[id.index()]
     }
 }
 
 impl std::ops::IndexMut<BlockId> for Blocks {
+    #[inline]
     fn index_mut(&mut self, id: BlockId) -> &mut Block {
         &mut self.slots[id.index()]
     }

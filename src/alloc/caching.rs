@@ -222,14 +222,14 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         let Block { size, address, .. } = *block;
         block.state = State::Free;
         block.free_since = self.pools.pool(block.home.pool).searches;
-        let shelf = self.pools.shelf_mut(block.home);
-        shelf.free.insert(FreeBlock { size, address, id });
+        let own = self.pools.shelf_mut(block.home);
+        own.free.insert(FreeBlock { size, address, id });
     }
 
     pub(super) fn remove_free(&mut self, id: BlockId) {
         let block = &self.blocks[id];
-        let shelf = self.pools.shelf_mut(block.home);
-        shelf.free.remove(block.size, block.address);
+        let own = self.pools.shelf_mut(block.home);
+        own.free.remove(block.size, block.address);
     }
 
     /// PyTorch's `get_free_block`. One candidate: the best fit.
@@ -244,8 +244,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         if self.settings.spares(found.size, rounded) {
             return None;
         }
-        let shelf = self.pools.shelf_mut(home);
-        shelf.free.remove(found.size, found.address);
+        let own = self.pools.shelf_mut(home);
+        own.free.remove(found.size, found.address);
         Some(found.id)
     }
 

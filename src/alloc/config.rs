@@ -59,6 +59,7 @@ impl Settings {
     /// The size of the block that a request needs.
     ///
     /// `requested` must be below 2^60: [`super::CachingAllocator::malloc`] refuses more.
+    #[inline]
     pub fn round_size(&self, requested: Bytes) -> Bytes {
         if let Some(divisions) = &self.divisions
             && requested >= MIN_BLOCK
@@ -71,11 +72,13 @@ impl Settings {
 
     /// The size of the segment that would be taken for a block of `rounded` bytes. What a limit is
     /// compared with, also where expandable segments map less.
+    #[inline]
     pub fn segment_size(&self, rounded: Bytes) -> Bytes {
         segment_size_with(rounded, self.large_segment)
     }
 
     /// Whether requests that need memory get it in expandable segments.
+    #[inline]
     pub fn expandable(&self) -> bool {
         self.expandable
     }
@@ -91,9 +94,10 @@ impl Settings {
         clippy::cast_sign_loss,
         reason = "PyTorch truncates the product to an integer; it is below the limit"
     )]
+    #[inline]
     pub(super) fn collection_threshold(&self, limit: Bytes) -> Option<Bytes> {
         let threshold = self.collection_threshold;
-        (threshold > 0.0).then(|| Bytes((threshold * limit.0 as f64) as u64))
+        (threshold > 0.0).then_some(Bytes((threshold * limit.0 as f64) as u64))
     }
 
     /// What an expandable segment of a pool grows by.
@@ -105,11 +109,13 @@ impl Settings {
     }
 
     /// Whether a block or segment is too large to be split.
+    #[inline]
     pub(super) fn is_oversize(&self, size: Bytes) -> bool {
         size >= self.max_split
     }
 
     /// Whether a free block that would hold a request is kept for a larger one.
+    #[inline]
     pub(super) fn spares(&self, block: Bytes, rounded: Bytes) -> bool {
         if self.is_oversize(rounded) {
             block.0 >= rounded.0.saturating_add(self.non_split_slack.0)
@@ -122,6 +128,7 @@ impl Settings {
     ///
     /// The asymmetry is PyTorch's: the large pool keeps no remainder of 1 MiB or less, so a cached
     /// 20 MiB block can serve 19 MiB and count as 20 MiB allocated.
+    #[inline]
     pub(super) fn splits(&self, pool: PoolKind, rounded: Bytes, remainder: Bytes) -> bool {
         if pool == PoolKind::Small || self.expandable {
             remainder >= MIN_BLOCK

@@ -24,7 +24,7 @@ impl Divisions {
         };
         let list = list.strip_suffix(']').ok_or("a list that ends in `]`")?;
         let mut divisions = [0; INTERVALS];
-        let mut last = None;
+        let mut highest = None;
         for entry in list.split_terminator(',') {
             let (bound, value) = entry
                 .split_once(':')
@@ -36,7 +36,7 @@ impl Divisions {
                     format!("a list whose divisions are powers of two or 0, also that of `{bound}`")
                 })?;
             if bound == ">" {
-                divisions[last.unwrap_or(0) + 1..].fill(value);
+                divisions[highest.map_or(1, |index| index + 1)..].fill(value);
                 continue;
             }
             let bound: Option<u64> = bound.parse().ok();
@@ -46,11 +46,11 @@ impl Divisions {
                 )
             })?;
             let index = (power.ilog2() as usize).min(INTERVALS - 1);
-            if last.is_none() {
+            if highest.is_none() {
                 divisions[..index].fill(value);
             }
             divisions[index] = value;
-            last = Some(index);
+            highest = Some(index);
         }
         Ok(Divisions(divisions))
     }

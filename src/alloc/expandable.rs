@@ -123,10 +123,10 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             .map(address, size)
             .map_err(|_| Refusal::Source)?;
 
-        let shelf = self.pools.shelf_mut(unmapped.home);
-        shelf.remove_unmapped(address);
+        let own = self.pools.shelf_mut(unmapped.home);
+        own.remove_unmapped(address);
         let mapped = if size < unmapped.size {
-            shelf.insert_unmapped(address.offset(size), id);
+            own.insert_unmapped(address.offset(size), id);
             self.blocks.split_front(id, size)
         } else {
             id
@@ -173,8 +173,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.blocks[unmapped].state = State::Unmapped;
         self.absorb_neighbours(unmapped);
         let whole = self.blocks[unmapped];
-        let shelf = self.pools.shelf_mut(block.home);
-        shelf.insert_unmapped(whole.address, unmapped);
+        let own = self.pools.shelf_mut(block.home);
+        own.insert_unmapped(whole.address, unmapped);
         self.reserved -= size;
         self.stats.num_device_free += 1;
         self.stats.update(block.home.pool, |stats| {

@@ -125,11 +125,11 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             if theirs != state {
                 continue;
             }
-            let shelf = self.pools.shelf_mut(home);
+            let own = self.pools.shelf_mut(home);
             if state == State::Unmapped {
-                shelf.remove_unmapped(address);
+                own.remove_unmapped(address);
             } else {
-                shelf.free.remove(size, address);
+                own.free.remove(size, address);
             }
             self.blocks.absorb(id, neighbour);
             absorbed.blocks += 1;

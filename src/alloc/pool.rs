@@ -19,6 +19,7 @@ pub enum PoolKind {
 impl PoolKind {
     /// The pool that serves blocks of a rounded size.
     #[must_use]
+    #[inline]
     pub fn serving(rounded: Bytes) -> PoolKind {
         if rounded <= SMALL_MAX {
             PoolKind::Small
@@ -83,6 +84,7 @@ pub(super) struct Pools {
 }
 
 impl Pools {
+    #[inline]
     pub(super) fn pool(&self, kind: PoolKind) -> &Pool {
         match kind {
             PoolKind::Small => &self.small,
@@ -90,6 +92,7 @@ impl Pools {
         }
     }
 
+    #[inline]
     pub(super) fn pool_mut(&mut self, kind: PoolKind) -> &mut Pool {
         match kind {
             PoolKind::Small => &mut self.small,
@@ -97,10 +100,12 @@ impl Pools {
         }
     }
 
+    #[inline]
     pub(super) fn shelf(&self, home: Home) -> &Shelf {
         &self.pool(home.pool).shelves[home.stream.index()]
     }
 
+    #[inline]
     pub(super) fn shelf_mut(&mut self, home: Home) -> &mut Shelf {
         &mut self.pool_mut(home.pool).shelves[home.stream.index()]
     }

@@ -120,16 +120,13 @@ impl SegmentSource for SimulatedMemory {
         if size > self.free() {
             return Err(full);
         }
-        let (start, length) = match self.gaps.lowest_fit(size) {
-            Some(gap) => gap,
-            None => {
-                let length = size.round_up(WINDOW).ok_or(full)?;
-                let start = self.open_window(length).ok_or(full)?;
-                self.gaps.insert(start, length);
-                (start, length)
-            }
+        let (start, length) = if let Some((start, length)) = self.gaps.lowest_fit(size) {
+            self.gaps.remove(start, length);
+            (start, length)
+        } else {
+            let length = size.round_up(WINDOW).ok_or(full)?;
+            (self.open_window(length).ok_or(full)?, length)
         };
-        self.gaps.remove(start, length);
         if length > size {
             self.gaps.insert(start.offset(size), length - size);
         }
@@ -211,23 +208,18 @@ impl SegmentSource for SimulatedMemory {
 #[derive(Debug, Clone, Default)]
 struct Gaps {
     by_address: BTreeMap<Address, Bytes>,
-    by_length: BTreeMap<Bytes, BTreeSet<Address>>,
+    by_length: BTreeSet<(Bytes, Address)>,
 }
 
 impl Gaps {
     fn insert(&mut self, start: Address, length: Bytes) {
         self.by_address.insert(start, length);
-        self.by_length.entry(length).or_default().insert(start);
+        self.by_length.insert((length, start));
     }
 
     fn remove(&mut self, start: Address, length: Bytes) {
         self.by_address.remove(&start);
-        if let Some(starts) = self.by_length.get_mut(&length) {
-            starts.remove(&start);
-            if starts.is_empty() {
-                self.by_length.remove(&length);
-            }
-        }
+        self.by_length.remove(&(length, start));
     }
 
     /// Inserts a range together with those that touch it, as long as they lie within `from..to`.
@@ -261,18 +253,23 @@ impl Gaps {
     /// The lowest of those that hold `size`. One step for each distinct length: tails of windows have
     /// at most 16.
     fn lowest_fit(&self, size: Bytes) -> Option<(Address, Bytes)> {
-        let fitting = self.by_length.range(size..);
-        fitting
-            .filter_map(|(length, starts)| Some((*starts.first()?, *length)))
-            .min()
+        let lowest = self.lowest_by_length(size);
+        lowest.map(|(length, start)| (start, length)).min()
     }
 
     /// The highest of those that hold `size`.
     fn highest_fit(&self, size: Bytes) -> Option<(Address, Bytes)> {
-        let fitting = self.by_length.range(size..);
-        fitting
-            .filter_map(|(length, starts)| Some((*starts.last()?, *length)))
-            .max()
+        let highest = self.lowest_by_length(size).filter_map(|(length, start)| {
+            let same = (length, start)..=(length, Address(u64::MAX));
+            self.by_length.range(same).next_back()
+        });
+        highest.map(|(length, start)| (*start, *length)).max()
+    }
+
+    /// The lowest of each length from `size` on.
+    fn lowest_by_length(&self, size: Bytes) -> impl Iterator<Item = (Bytes, Address)> + '_ {
+        let first = |from| self.by_length.range((from, Address(0))..).next().copied();
+        std::iter::successors(first(size), move |(length, _)| first(Bytes(length.0 + 1)))
     }
 }
 

@@ -20,12 +20,14 @@ pub struct Stat {
 }
 
 impl Stat {
+    #[inline]
     pub(super) fn increase(&mut self, by: u64) {
         self.current += by;
         self.allocated += by;
         self.peak = self.peak.max(self.current);
     }
 
+    #[inline]
     pub(super) fn decrease(&mut self, by: u64) {
         // Below zero only for the oversize ones, when `max_split_size_mb` falls at run time.
         self.current = self.current.saturating_sub(by);
@@ -33,6 +35,7 @@ impl Stat {
     }
 
     /// Applies a difference of either sign at once, so that `allocated` and `freed` see the net only.
+    #[inline]
     pub(super) fn change(&mut self, increase: u64, decrease: u64) {
         if increase >= decrease {
             self.increase(increase - decrease);

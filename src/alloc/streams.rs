@@ -85,6 +85,7 @@ struct Queue {
 }
 
 impl Waiting {
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }

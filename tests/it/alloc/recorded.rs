@@ -207,8 +207,18 @@ fn recorded_traces_come_back_event_for_event() {
     }
 }
 
-/// Where segments lie decides which of several blocks of a size is used first, no more: the peaks and
-/// the retries of these traces come out the same with made-up addresses.
+/// Traces whose peaks come out otherwise with made-up addresses, by how many bytes: allocated, reserved. See
+/// Note [Simulated placement].
+const OTHERWISE: &[(&str, [i64; 2])] = &[
+    ("gpt2-ampbf16-adamw-b10.pow2div4", [0, 2_097_152]),
+    ("gpt2-ampbf16-adamw-b10", [30_569_472, 2_097_152]),
+    ("gpt2-ampbf16-adamw-b4.pow2div4", [2_097_152, 0]),
+    ("gpt2-ampbf16-adamw-b9", [393_216, 0]),
+    ("resnet50-fp32-sgd-b143.split128gc80", [0, 77_594_624]),
+];
+
+/// Where segments lie decides which of several blocks of a size is used first, no more: the retries of these
+/// traces come out the same with made-up addresses, and most peaks.
 #[test]
 fn simulated_placement_gives_the_recorded_peaks() {
     for path in traces() {
@@ -218,20 +228,26 @@ fn simulated_placement_gives_the_recorded_peaks() {
         let memory = SimulatedMemory::new(Bytes(header.total));
         let allocator = replay(memory, &header, &recorded);
 
+        let case = name
+            .trim_start_matches("trace-")
+            .trim_end_matches(".txt.gz");
         let stats = allocator.stats();
-        eprintln!(
-            "{name}: {:?} {:?} retries {} {} equal {}",
-            peaks(&allocator),
-            header.peaks(),
-            stats.num_alloc_retries,
-            header.retries,
-            recorded
-                .iter()
-                .zip(allocator.observer())
-                .filter(|(a, b)| a == b)
-                .count() as f64
-                / recorded.len() as f64
-        );
+        assert_eq!(stats.num_alloc_retries, header.retries, "{name}: retries");
+        let known = OTHERWISE.iter().find(|(other, _)| *other == case);
+        let otherwise = known.map_or([0; 2], |(_, by)| *by);
+        for ((ours, theirs), by) in peaks(&allocator)
+            .into_iter()
+            .zip(header.peaks())
+            .zip(otherwise)
+        {
+            if let (Some(ours), Some(theirs)) = (ours, theirs) {
+                assert_eq!(
+                    ours,
+                    theirs.checked_add_signed(by).unwrap(),
+                    "{name}: peaks"
+                );
+            }
+        }
     }
 }
 
