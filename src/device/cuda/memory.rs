@@ -81,19 +81,6 @@ impl SegmentSource for CudaMemory {
         Ok(Address(address))
     }
 
-    /// Not yet: requests for expandable segments are refused before a GPU is opened.
-    fn reserve(&mut self, unit: Bytes) -> Result<crate::alloc::Reserved, Full> {
-        Err(Full { asked: unit })
-    }
-
-    fn map(&mut self, _: Address, size: Bytes) -> Result<(), Full> {
-        Err(Full { asked: size })
-    }
-
-    fn unmap(&mut self, _: Address, _: Bytes) {}
-
-    fn release(&mut self, _: crate::alloc::Reserved) {}
-
     /// Gives a segment back, once everything queued has passed it. Other addresses are ignored.
     fn give_back(&mut self, segment: Address, _size: Bytes) {
         let Some(at) = self.held.iter().position(|held| *held == segment.0) else {

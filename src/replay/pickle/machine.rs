@@ -484,6 +484,3 @@ impl<'a> Machine<'a> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
