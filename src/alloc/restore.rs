@@ -125,8 +125,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
                     });
                 }
                 State::Unmapped => {
-                    let shelf = self.pools.shelf_mut(row.home);
-                    shelf.insert_unmapped(address, id);
+                    let home = self.pools.shelf_mut(row.home);
+                    home.insert_unmapped(address, id);
                 }
                 State::Free | State::Pending | State::Vacant => {
                     self.put_free(id);

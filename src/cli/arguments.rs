@@ -151,7 +151,7 @@ pub(super) struct Replay {
     /// What may be reserved, instead of what was recorded: bytes, 12GiB or 0.8.
     #[arg(long, value_name = "LIMIT")]
     pub(super) memory_limit: Option<String>,
-    /// Allocator settings, instead of the recorded ones: the text of a PYTORCH_CUDA_ALLOC_CONF.
+    /// Allocator settings, instead of the recorded ones: the text of a `PYTORCH_CUDA_ALLOC_CONF`.
     #[arg(long, value_name = "CONF")]
     pub(super) allocator: Option<String>,
     /// Compare with other settings: which fit, with how much, and what is the least they need.

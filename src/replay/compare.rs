@@ -1,7 +1,7 @@
 //! The same requests under several settings: what a user with a fragmentation problem wants to know.
 
 use super::driver::UNKNOWN_TOTAL;
-use super::replay::verdict;
+use super::run::verdict;
 use super::simulate::{Conditions, Requests};
 use crate::alloc::Settings;
 use crate::probe::Verdict;

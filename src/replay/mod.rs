@@ -17,8 +17,8 @@ mod player;
 mod read;
 mod rebuild;
 mod recording;
-mod replay;
 mod report;
+mod run;
 mod simulate;
 mod snapshot;
 mod text;
@@ -30,11 +30,11 @@ pub use exact::{Comparison, Difference};
 pub use layout::{Layout, Segment, Used};
 pub use read::{Bounds, read};
 pub use recording::{Entry, Format, RecordedLimit, Recording};
-pub use replay::{Addresses, Asked, Compared, FractionOfUnknown, Replay, replay};
 pub use report::{
     AddressSource, BlockReport, ComparisonReport, ComparisonRow, FirstDifference, PeakReport,
     RecordingFormat, RecordingSummary, ReplayMoment, ReplayReport, SegmentAction, SegmentReport,
     StopReport,
 };
+pub use run::{Addresses, Asked, Compared, FractionOfUnknown, Replay, replay};
 pub use simulate::Stop;
 pub use watch::Moment;

@@ -115,7 +115,7 @@ pub(super) fn requests(recording: &Recording) -> Vec<Request> {
         reader.take(index, *entry, completions[index]);
     }
     reader.empty_cache(entries.len());
-    reader.requests
+    reader.found
 }
 
 /// For each entry that frees a block, the one that reports it free, or one far past the last.
@@ -140,7 +140,7 @@ fn completions(recording: &Recording) -> Vec<usize> {
 /// Goes through the entries of a recording.
 #[derive(Default)]
 struct Requests {
-    requests: Vec<Request>,
+    found: Vec<Request>,
     slots: usize,
     live: HashMap<Address, Slot>,
     /// Freed blocks that are not reported complete, and the stream made up for each.
@@ -213,7 +213,7 @@ impl Requests {
     }
 
     fn push(&mut self, kind: RequestKind, end: usize) {
-        self.requests.push(Request {
+        self.found.push(Request {
             kind,
             entries: self.start..end,
             completed: std::mem::take(&mut self.completed),

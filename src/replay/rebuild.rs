@@ -273,7 +273,12 @@ impl<'s> State<'s> {
 
     /// Puts memory back that was unmapped, together with the runs that it touches.
     fn map(&mut self, stream: Stream, address: Address, size: Bytes) -> Result<(), String> {
-        let pool = self.nearest_pool(address, size);
+        let unit = self.settings.segment_size(Bytes::mib(2));
+        let pool = if size.0.is_multiple_of(unit.0) {
+            self.nearest_pool(address, size)
+        } else {
+            PoolKind::Small
+        };
         let run = Run {
             size,
             stream,

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::compare::Row;
 use super::exact::Difference;
 use super::recording::{Format, RecordedLimit, Recording};
-use super::replay::{Addresses, Replay};
+use super::run::{Addresses, Replay};
 use super::simulate::Stop;
 use super::watch::Moment;
 use crate::alloc::{BlockView, Event, PoolKind, SegmentView};

@@ -15,7 +15,7 @@ use crate::units::Bytes;
 pub(super) struct Requests<'r> {
     pub(super) recording: &'r Recording,
     pub(super) initial: &'r [Initial],
-    pub(super) requests: &'r [Request],
+    pub(super) all: &'r [Request],
 }
 
 /// Under what.
@@ -64,7 +64,7 @@ impl Requests<'_> {
         observer: O,
         mut watch: Option<&mut Watch>,
     ) -> Simulated<O> {
-        let mut player = self.player(conditions, observer);
+        let mut player = player(conditions, observer);
         let mut stop = None;
         let (mut granted, mut last_refused) = (0, false);
         if let Err(refused) = player.start_with(self.initial) {
@@ -76,7 +76,7 @@ impl Requests<'_> {
         if let Some(watch) = &mut watch {
             watch.start(player.allocated(), player.reserved());
         }
-        for request in self.requests {
+        for request in self.all {
             if stop.is_some() {
                 break;
             }
@@ -111,9 +111,9 @@ impl Requests<'_> {
 
     /// What the allocator holds right after so many entries.
     pub(super) fn held_after(&self, conditions: &Conditions, entries: usize) -> Snapshot {
-        let mut player = self.player(conditions, ());
+        let mut player = player(conditions, ());
         if player.start_with(self.initial).is_ok() {
-            let until = self.requests.iter();
+            let until = self.all.iter();
             for request in until.take_while(|request| request.entries.end <= entries) {
                 if let Answer::Refused(_) = player.put(request) {
                     break;
@@ -122,19 +122,13 @@ impl Requests<'_> {
         }
         player.allocator.snapshot()
     }
+}
 
-    fn player<O: Observer>(
-        &self,
-        conditions: &Conditions,
-        observer: O,
-    ) -> Player<SimulatedMemory, O> {
-        let memory = SimulatedMemory::new(conditions.total.unwrap_or(UNKNOWN_TOTAL));
-        let settings = conditions.settings.clone();
-        Player::new(CachingAllocator::observed(
-            memory,
-            settings,
-            conditions.limit,
-            observer,
-        ))
-    }
+fn player<O: Observer>(conditions: &Conditions, observer: O) -> Player<SimulatedMemory, O> {
+    let memory = SimulatedMemory::new(conditions.total.unwrap_or(UNKNOWN_TOTAL));
+    let settings = conditions.settings.clone();
+    let limit = conditions.limit;
+    Player::new(CachingAllocator::observed(
+        memory, settings, limit, observer,
+    ))
 }

@@ -5,7 +5,7 @@ use super::layout::{Layout, Segment, Used};
 use super::pickle::{Pickle, Value, ValueId};
 use super::rebuild::rebuild;
 use super::recording::{Entry, Format, RecordedLimit, Recording};
-use super::text::{ACTIONS, event};
+use super::text::{ACTIONS, MOMENT, event};
 use crate::alloc::{Address, Event, PoolKind, Stream};
 use crate::units::Bytes;
 
@@ -42,7 +42,7 @@ pub(super) fn read(pickle: &Pickle<'_>, most: usize) -> Result<Recording, Record
         entries.drain(..cut);
         initial = rebuild(&last, &entries, &settings, format)?;
         notes.push(format!(
-            "the first {cut} events are left out: they may be the end of a request whose beginning is lost"
+            "the first {cut} events are left out: they are the end of frees whose beginning is lost"
         ));
     }
     if !others.is_empty() {
@@ -70,24 +70,11 @@ pub(super) fn read(pickle: &Pickle<'_>, most: usize) -> Result<Recording, Record
     })
 }
 
-/// How many events at the start may belong to a request that began before them: a ring buffer drops its
-/// oldest events one by one. Any number of events may be left out, as the state after them is rebuilt.
+/// How many events at the start are the second half of a free: a ring buffer drops its oldest events one
+/// by one. Any number of them may be left out, as the state after them is rebuilt.
 fn cut_request(entries: &[Entry]) -> usize {
-    for (index, entry) in entries.iter().enumerate() {
-        match entry.event {
-            Event::FreeRequested { .. } => return index,
-            // The first event of all, or the answer to a request that took or freed segments before.
-            Event::Alloc { .. } | Event::OutOfMemory { .. } => {
-                return if index == 0 { 0 } else { index + 1 };
-            }
-            Event::FreeCompleted { .. }
-            | Event::SegmentAlloc { .. }
-            | Event::SegmentFree { .. }
-            | Event::SegmentMap { .. }
-            | Event::SegmentUnmap { .. } => {}
-        }
-    }
-    entries.len()
+    let cut = |entry: &&Entry| matches!(entry.event, Event::FreeCompleted { .. });
+    entries.iter().take_while(cut).count()
 }
 
 /// The device with most events, its trace, and the other devices that have any.
@@ -136,6 +123,9 @@ impl<'p> Reader<'p, '_> {
                 Address(self.number(members, "addr", place)?)
             };
             let stream = Stream(self.number(members, "stream", place)?);
+            if action == MOMENT {
+                continue;
+            }
             let event = event(action, address, size).ok_or_else(|| {
                 let problem = format!("unknown action `{action}`; expected {ACTIONS}");
                 RecordingError::at(format!("{}.action", place()), problem)
@@ -143,11 +133,11 @@ impl<'p> Reader<'p, '_> {
             let position = u32::try_from(index).map_err(|_| {
                 RecordingError::at(place(), "too many events; expected fewer than 2^32")
             })?;
-            entries.extend(event.map(|event: Event| Entry {
+            entries.push(Entry {
                 event,
                 stream,
                 position,
-            }));
+            });
         }
         Ok(entries)
     }
@@ -297,7 +287,9 @@ impl<'p> Reader<'p, '_> {
                 if !text.is_empty() {
                     text.push(',');
                 }
-                text.push_str(&format!("{key}:{value}"));
+                text.push_str(key);
+                text.push(':');
+                text.push_str(&value);
             }
         };
         if let Some(Value::Bool(true)) = self.value(members, "expandable_segments") {

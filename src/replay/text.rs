@@ -24,6 +24,9 @@ struct Header {
 pub(super) const ACTIONS: &str = "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, \
      segment_unmap, oom or snapshot";
 
+/// The action that only marks a moment.
+pub(super) const MOMENT: &str = "snapshot";
+
 /// Reads a trace. What it says may still contradict itself.
 pub(super) fn read(bytes: &[u8], most: usize) -> Result<Recording, RecordingError> {
     let mut lines = bytes.split(|byte| *byte == b'\n').zip(1_u32..);
@@ -105,20 +108,22 @@ fn entry(line: &[u8], number: u32) -> Result<Option<Entry>, String> {
     let stream = stream
         .parse()
         .map_err(|_| format!("the stream `{stream}`; expected a number"))?;
+    if action == MOMENT {
+        return Ok(None);
+    }
     let event = event(action, Address(address), Bytes(size))
         .ok_or_else(|| format!("unknown action `{action}`; expected {ACTIONS}"))?;
-    Ok(event.map(|event| Entry {
+    Ok(Some(Entry {
         event,
         stream: Stream(stream),
         position: number,
     }))
 }
 
-/// The event of one of PyTorch's actions; `None` when there is no such action, and nothing inside for
-/// one that changes nothing.
-pub(super) fn event(action: &str, address: Address, size: Bytes) -> Option<Option<Event>> {
+/// The event of one of PyTorch's actions that change something.
+pub(super) fn event(action: &str, address: Address, size: Bytes) -> Option<Event> {
     let requested = size;
-    Some(Some(match action {
+    Some(match action {
         "alloc" => Event::Alloc { address, requested },
         "free_requested" => Event::FreeRequested { address, requested },
         "free_completed" => Event::FreeCompleted { address, requested },
@@ -127,7 +132,6 @@ pub(super) fn event(action: &str, address: Address, size: Bytes) -> Option<Optio
         "segment_map" => Event::SegmentMap { address, size },
         "segment_unmap" => Event::SegmentUnmap { address, size },
         "oom" => Event::OutOfMemory { rounded: size },
-        "snapshot" => return Some(None),
         _ => return None,
-    }))
+    })
 }

@@ -1,5 +1,7 @@
 //! What a replay found.
 
+use std::fmt::Write as _;
+
 use super::probe::verdict;
 use super::table::{facts, notes, text, with_header};
 use crate::replay::{AddressSource, ComparisonReport, ReplayReport};
@@ -9,9 +11,11 @@ use crate::units::Bytes;
 pub fn replay(report: &ReplayReport) -> String {
     let mut out = String::new();
     if let Some(case) = &report.recording.case {
-        out += &format!("{case}\n");
+        out += case;
+        out.push('\n');
     }
-    out += &format!("The recording {}", verdict(report.verdict));
+    out += "The recording ";
+    out += verdict(report.verdict);
     if report.recording.ends_out_of_memory {
         out += ", up to where it stopped";
     }
@@ -19,7 +23,7 @@ pub fn replay(report: &ReplayReport) -> String {
         (AddressSource::Recorded, _) => " (replayed with the recorded addresses).\n",
         (AddressSource::Simulated, _) => " (replayed on simulated memory).\n",
     };
-    out += &match (report.equals_recording, &report.first_difference) {
+    let exactness = match (report.equals_recording, &report.first_difference) {
         (Some(true), _) => format!(
             "All {} events came out as PyTorch's, addresses included.\n",
             report.recording.events
@@ -32,9 +36,11 @@ pub fn replay(report: &ReplayReport) -> String {
         ),
         (_, None) => String::new(),
     };
+    out += &exactness;
     if let Some(stop) = &report.stopped {
-        out += &format!(
-            "It stops at {}: {} are asked for where {} are allocated and {} reserved.\n",
+        let _ = writeln!(
+            out,
+            "It stops at {}: {} are asked for where {} are allocated and {} reserved.",
             stop.place,
             Bytes(stop.requested_bytes),
             Bytes(stop.allocated_bytes),
@@ -58,8 +64,9 @@ pub fn replay(report: &ReplayReport) -> String {
         ("segments at the peak", segments(report)),
     ]);
     if let Some(comparison) = &report.comparison {
-        out += &format!(
-            "\nWhat if, under {}, best first\n",
+        let _ = writeln!(
+            out,
+            "\nWhat if, under {}, best first",
             match comparison.limit_bytes {
                 Some(limit) => format!("a limit of {}", Bytes(limit)),
                 None => "no limit".to_owned(),

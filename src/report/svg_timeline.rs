@@ -118,7 +118,7 @@ fn curves(svg: &mut Svg, report: &ReplayReport, scale: &Scale) {
         for moment in &report.timeline {
             let (x, y) = (scale.x(moment.event), scale.y(bytes(moment)));
             if let Some((_, before)) = points.last().copied()
-                && before != y
+                && (before - y).abs() > f64::EPSILON
             {
                 points.push((x, before));
             }
@@ -177,12 +177,7 @@ fn beside(svg: &mut Svg, x: f64, y: f64, label: &str) {
 
 /// Between four and eight steps, of a power of two.
 fn byte_step(ceiling: u64) -> u64 {
-    (ceiling / 4).max(1).next_power_of_two()
-        / if (ceiling / 4).is_power_of_two() {
-            1
-        } else {
-            2
-        }
+    1 << (ceiling / 4).max(1).ilog2()
 }
 
 /// A tick in the unit of its step, so that all of an axis have the same.

@@ -88,6 +88,10 @@ impl<'a> Machine<'a> {
         }
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "an arm for each opcode, as short as can be"
+    )]
     fn step(&mut self, opcode: Opcode) -> Result<Option<ValueId>, PickleError> {
         match opcode {
             Opcode::PROTO => self.protocol()?,
@@ -127,25 +131,17 @@ impl<'a> Machine<'a> {
                 let float = f64::from_be_bytes(self.array()?);
                 self.push(Value::Float(float))?;
             }
-            Opcode::SHORT_BINUNICODE => {
+            // What Python 2 called a string; its snapshots would hold names, which are ASCII.
+            Opcode::SHORT_BINUNICODE | Opcode::SHORT_BINSTRING => {
                 let length = usize::from(self.byte()?);
                 self.text(length)?;
             }
-            Opcode::BINUNICODE => {
+            Opcode::BINUNICODE | Opcode::BINSTRING => {
                 let length = self.length4()?;
                 self.text(length)?;
             }
             Opcode::BINUNICODE8 => {
                 let length = self.length8()?;
-                self.text(length)?;
-            }
-            // What Python 2 called a string; its snapshots would hold names, which are ASCII.
-            Opcode::SHORT_BINSTRING => {
-                let length = usize::from(self.byte()?);
-                self.text(length)?;
-            }
-            Opcode::BINSTRING => {
-                let length = self.length4()?;
                 self.text(length)?;
             }
             Opcode::SHORT_BINBYTES => {

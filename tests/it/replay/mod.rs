@@ -29,7 +29,7 @@ fn all(kind: &str) -> Vec<String> {
     let entries = fs::read_dir(folder().join(kind)).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names
-        .filter(|name| name.ends_with(".gz"))
+        .filter(|name| Path::new(name).extension().is_some_and(|end| end == "gz"))
         .map(|name| format!("{kind}/{name}"))
         .collect();
     names.sort();

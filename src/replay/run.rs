@@ -98,7 +98,7 @@ pub fn replay(recording: &Recording, asked: &Asked) -> Result<Replay, FractionOf
     let requests = Requests {
         recording,
         initial: &initial,
-        requests: &exact
+        all: &exact
             .map_or(&as_recorded, |attempt| &attempt.exact)
             .requests,
     };
