@@ -32,6 +32,8 @@ pub(super) enum Command {
     Fit(Fit),
     /// Run one batch and show its memory.
     Probe(Probe),
+    /// List the allocations and frees of the training steps, one a line.
+    Program(Program),
     /// Repeat what PyTorch's allocator was recorded to do, and ask what if.
     Replay(Replay),
     /// List the GPUs of this machine and the cards that can be simulated.
@@ -163,6 +165,15 @@ pub(super) struct Replay {
     /// Print the JSON document of `POST /v1/replays` and nothing else.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Program {
+    #[command(flatten)]
+    pub(super) question: Question,
+    /// Samples per micro-step.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) batch: u64,
 }
 
 #[derive(Debug, Args)]

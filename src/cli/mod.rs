@@ -10,6 +10,7 @@ mod fit;
 mod output;
 mod presets;
 mod probe;
+mod program;
 mod question;
 mod record;
 mod replay;
@@ -57,6 +58,7 @@ pub fn run() -> ExitCode {
     let (json, outcome) = match arguments.command {
         Command::Fit(arguments) => (arguments.json, fit::run(&arguments)),
         Command::Probe(arguments) => (arguments.json, probe::run(&arguments)),
+        Command::Program(arguments) => (false, program::run(&arguments)),
         Command::Replay(arguments) => (arguments.json, replay::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),

@@ -307,16 +307,24 @@ fn run(eager: &mut Eager, node: &Rc<Node>, incoming: Vec<Option<Tensor>>) -> Vec
         .borrow_mut()
         .take()
         .expect("each operation runs once");
+    let mut recomputed = Vec::new();
     let saved = slots
         .into_iter()
         .map(|(name, slot)| match slot {
             Slot::Held(tensor) => (name, tensor),
-            Slot::Recomputed(frame, index) => (name, Frame::unpack(&frame, eager, index)),
+            Slot::Recomputed(frame, index) => {
+                recomputed.push(name);
+                (name, Frame::unpack(&frame, eager, index))
+            }
         })
         .collect();
     eager.set_label(&node.label);
-    let saved = Saved(saved);
+    let mut saved = Saved(saved);
     let mut outgoing = formula(eager, &incoming, &saved);
+    // What a checkpoint unpacked belongs to the formula's own variables, which go in reverse.
+    while let Some(name) = recomputed.pop() {
+        saved.0.retain(|(saved, _)| *saved != name);
+    }
     for (gradient, edge) in outgoing.iter_mut().zip(node.edges.borrow().iter()) {
         let Some(current) = gradient.take() else {
             continue;

@@ -273,12 +273,34 @@ fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
             last[id.0 as usize] = last[id.0 as usize].max(until);
         }
     }
-    let mut deaths = vec![Vec::new(); count];
-    for (id, made) in maker.iter().enumerate() {
-        let id = ValueId(u32::try_from(id).expect("fewer than 2^32 values"));
-        if made.is_some() && id != graph.loss {
-            deaths[last[id.0 as usize]].push(id);
+    // Query, key and value are three names of one function: they live until it returns.
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if matches!(node.op, Op::Attention { .. }) {
+            for id in &node.inputs {
+                let Some(made) = maker[id.0 as usize] else {
+                    continue;
+                };
+                if graph
+                    .callers(graph.nodes[made].module)
+                    .any(|caller| caller == node.module)
+                {
+                    last[id.0 as usize] = last[id.0 as usize].max(ends[index][&node.module]);
+                }
+            }
         }
+    }
+    let mut deaths: Vec<Vec<ValueId>> = vec![Vec::new(); count];
+    let mut made: Vec<(usize, ValueId)> = Vec::new();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        made.extend(node.outputs.iter().map(|id| (index, *id)));
+    }
+    // What ends at once ends in inner calls first.
+    made.sort_by_key(|(index, id)| {
+        let depth = graph.callers(graph.nodes[*index].module).count();
+        (std::cmp::Reverse(depth), *id)
+    });
+    for (_, id) in made.into_iter().filter(|(_, id)| *id != graph.loss) {
+        deaths[last[id.0 as usize]].push(id);
     }
     deaths
 }

@@ -1,7 +1,10 @@
 //! `scaled_dot_product_attention`: which backend, and what each allocates.
 
+use std::rc::Rc;
+
 use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
+use super::super::emit::Storage;
 use super::super::tensor::{Tensor, strides_like};
 use crate::graph::{DType, Extent};
 use crate::program::Kernel;
@@ -190,6 +193,8 @@ impl Eager {
             key_heads,
             ..
         } = lengths;
+        // Freed in this order at the end.
+        let mut held = Vec::new();
         let buffers: Vec<Extent> = match backend {
             Backend::Cudnn => {
                 let repeated = if grouped {
@@ -210,23 +215,27 @@ impl Eager {
                 buffers
             }
             Backend::Efficient => {
-                // float32 multiplies gradient and output elementwise first, and sums that into delta.
-                let tile = if width <= 64 { 64 } else { 128 };
-                let tiles = positions.div_ceil(64) * (64 * tile * 4 + 16);
-                let mut buffers = Vec::new();
+                let rows = lengths.each(4 * positions);
                 if element == 4 {
-                    buffers.push(lengths.each(4 * positions * width));
-                    buffers.push(lengths.each(4 * positions));
+                    // float32 multiplies gradient and output elementwise and sums that into delta first.
+                    let product = self.scratch_of(lengths.each(4 * positions * width));
+                    let sum = self.scratch_of(rows);
+                    let delta = self.scratch_of(rows);
+                    drop(sum);
+                    drop(product);
+                    held.push(delta);
+                } else {
+                    held.push(self.scratch_of(rows));
                 }
-                buffers.push(lengths.each(4 * positions));
-                buffers.push(lengths.each(tiles));
-                buffers
+                let tile = if width <= 64 { 64 } else { 128 };
+                vec![lengths.each(positions.div_ceil(64) * (64 * tile * 4 + 16))]
             }
         };
-        let scratch: Vec<_> = buffers
+        let buffers: Vec<_> = buffers
             .into_iter()
-            .map(|bytes| self.scratch_by("attention", move |batch| bytes.at(batch)))
+            .map(|bytes| self.scratch_of(bytes))
             .collect();
+        held.extend(buffers.into_iter().rev());
         let [query, key, value] = inputs;
         let from = [
             gradient,
@@ -239,10 +248,14 @@ impl Eager {
         .map(|t| &**t);
         let into = [&*results[0], &*results[1], &*results[2]];
         self.launch(Kernel::AttentionGrad { causal, dropout }, &from, &into);
-        for buffer in scratch.into_iter().rev() {
+        for buffer in held {
             drop(buffer);
         }
         drop(copies);
         results.map(Some).into()
+    }
+
+    fn scratch_of(&mut self, bytes: Extent) -> Rc<Storage> {
+        self.scratch_by("attention", move |batch| bytes.at(batch))
     }
 }

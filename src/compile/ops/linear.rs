@@ -176,7 +176,8 @@ impl Eager {
             if has_bias {
                 let x = wants_x.then(|| grad_x(eager));
                 let weight = wants_weight.then(|| grad_weight(eager));
-                let bias = wants_bias.then(|| eager.column_sum(gradient));
+                // The engine sums it over rows, as any gradient of what was broadcast.
+                let bias = wants_bias.then(|| Tensor::clone(gradient));
                 vec![x, weight, bias]
             } else {
                 let weight = wants_weight.then(|| grad_weight(eager));
@@ -185,11 +186,6 @@ impl Eager {
             }
         });
         Ok(y)
-    }
-
-    /// The gradient of a bias: the sum over rows.
-    fn column_sum(&mut self, gradient: &Tensor) -> Tensor {
-        self.sum_to(gradient, &gradient.shape[1..])
     }
 }
 

@@ -1,0 +1,123 @@
+//! A step program as text: one line for each allocation and free, at one batch.
+
+use std::fmt::Write as _;
+
+use crate::program::{Category, Instruction, Program, Size, Tensor, TensorId};
+
+/// Lists the events of construction and of each of `steps` steps.
+///
+/// An allocation is `+bytes`, a free `-bytes`, each with what it is for and who made it. A convolution's
+/// workspace is `+workspace`: how large it is depends on the plan. What takes no memory at this batch is
+/// left out.
+pub fn program(program: &Program, batch: u64, steps: usize) -> String {
+    let mut text = String::new();
+    section(
+        &mut text,
+        "construction",
+        program,
+        &program.construction,
+        batch,
+    );
+    for (step, instructions) in program.steps(steps).enumerate() {
+        section(
+            &mut text,
+            &format!("step {}", step + 1),
+            program,
+            instructions,
+            batch,
+        );
+    }
+    text
+}
+
+fn section(
+    text: &mut String,
+    name: &str,
+    program: &Program,
+    instructions: &[Instruction],
+    batch: u64,
+) {
+    let _ = writeln!(text, "# {name}");
+    for instruction in instructions {
+        let (sign, id): (char, TensorId) = match instruction {
+            Instruction::Allocate(id) => ('+', *id),
+            Instruction::Free(id) => ('-', *id),
+            Instruction::Launch(_) => continue,
+        };
+        let tensor = program.tensor(id);
+        let size = match bytes(tensor, batch) {
+            Some(0) => continue,
+            Some(bytes) => bytes.to_string(),
+            None => "workspace".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "{sign}{size:<14} {:<12} {}",
+            word(tensor.category),
+            tensor.label
+        );
+    }
+}
+
+/// The size at a batch; `None` for a convolution's workspace.
+fn bytes(tensor: &Tensor, batch: u64) -> Option<u64> {
+    match &tensor.size {
+        Size::Elements(count, dtype) => Some(count.at(batch).saturating_mul(dtype.size())),
+        Size::Fixed(bytes) => Some(bytes.0),
+        Size::Function(function) => Some((function.bytes)(batch)),
+        Size::Workspace(_) => None,
+    }
+}
+
+fn word(category: Category) -> &'static str {
+    match category {
+        Category::Parameters => "parameter",
+        Category::Gradients => "gradient",
+        Category::OptimizerState => "state",
+        Category::OptimizerScratch => "scratch",
+        Category::Batch => "batch",
+        Category::Activations => "activation",
+        Category::ActivationGradients => "backward",
+        Category::Workspace => "workspace",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{DType, Extent};
+
+    #[test]
+    fn a_dump_has_a_line_an_event() {
+        let tensor = |size, label: &str| Tensor {
+            size,
+            category: Category::Activations,
+            label: label.into(),
+        };
+        let listed = Program {
+            tensors: vec![
+                tensor(
+                    Size::Elements(Extent::per_sample(8), DType::Float16),
+                    "relu",
+                ),
+                tensor(Size::Elements(Extent::ZERO, DType::Float16), "nothing"),
+            ],
+            construction: Vec::new(),
+            first_step: vec![
+                Instruction::Allocate(TensorId(0)),
+                Instruction::Allocate(TensorId(1)),
+                Instruction::Free(TensorId(0)),
+            ],
+            later_step: Vec::new(),
+        };
+
+        let text = program(&listed, 4, 1);
+
+        assert_eq!(
+            text,
+            "# construction\n# step 1\n\
+             +64             activation   relu\n\
+             -64             activation   relu\n"
+        );
+    }
+}
