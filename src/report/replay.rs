@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::probe::verdict;
 use super::table::{facts, notes, text, with_header};
-use crate::replay::{AddressSource, ComparisonReport, ReplayReport};
+use crate::replay::{AddressSource, ComparisonReport, RecordingFormat, ReplayReport};
 use crate::units::Bytes;
 
 /// Writes the verdict, how it compares with the recording, the peaks and the comparison of settings.
@@ -57,7 +57,7 @@ pub fn replay(report: &ReplayReport) -> String {
             "peak reserved",
             Bytes(report.peak_reserved_bytes).to_string(),
         ),
-        ("limit", limit(report.limit_bytes)),
+        ("limit", limit(report)),
         ("allocator", allocator(&report.allocator)),
         ("retries", report.retries.to_string()),
         ("refused allocations", report.ooms.to_string()),
@@ -98,8 +98,12 @@ fn compared(comparison: &ComparisonReport) -> String {
     text(&table)
 }
 
-fn limit(limit: Option<u64>) -> String {
-    limit.map_or_else(|| "none".to_owned(), |limit| Bytes(limit).to_string())
+fn limit(report: &ReplayReport) -> String {
+    match (report.limit_bytes, report.recording.format) {
+        (Some(limit), _) => Bytes(limit).to_string(),
+        (None, RecordingFormat::Trace) => "none".to_owned(),
+        (None, RecordingFormat::Snapshot) => "not told by the snapshot".to_owned(),
+    }
 }
 
 fn allocator(text: &str) -> String {

@@ -74,6 +74,40 @@ fn a_granted_oom_is_up_to_where_the_recording_stopped() {
     );
 }
 
+/// The same step was recorded under several settings: the recording under the default, asked what if, gives
+/// the segments of each of the others, on simulated memory.
+#[test]
+fn what_if_is_what_was_recorded_under_those_settings() {
+    for (name, settings) in [
+        ("gpt2-ampbf16-adamw-b4", "expandable"),
+        ("gpt2-ampbf16-adamw-b4", "pow2div4"),
+        ("resnet50-fp32-sgd-b64", "expandable"),
+        ("resnet50-fp32-sgd-b64", "pow2div4"),
+        ("resnet50-fp32-sgd-b64", "split128gc80"),
+        ("cifarnet-fp32-sgd-b512", "split128gc80"),
+        ("cifarnet-fp32-sgd-b3900", "split128gc80"),
+        ("cifarnet-fp32-sgd-b4039", "split128gc80"),
+    ] {
+        let recorded = report(
+            &format!("traces/trace-{name}.{settings}.txt.gz"),
+            &Asked::default(),
+        );
+        let asked = Asked {
+            settings: Some(recorded.allocator.parse().unwrap()),
+            ..Asked::default()
+        };
+
+        let simulated = report(&format!("traces/trace-{name}.txt.gz"), &asked);
+
+        assert_eq!(simulated.addresses, AddressSource::Simulated);
+        assert_eq!(
+            simulated.segment_events, recorded.segment_events,
+            "{name} {settings}"
+        );
+        assert_eq!(simulated.retries, recorded.retries, "{name} {settings}");
+    }
+}
+
 #[test]
 fn a_comparison_is_best_first_and_its_smallest_limits_are_limits() {
     let comparison = report(GPT2, &compared()).comparison.unwrap();
