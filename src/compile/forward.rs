@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::checkpoint::{Frame, regions};
 use super::eager::{Eager, Stop};
+use super::lifetimes::{deaths, packed_checks};
 use super::ops::Direction;
 use super::tensor::Tensor;
-use crate::graph::{Graph, ModuleId, Node, Op, ParameterKind, Placement, ValueId};
+use crate::graph::{Graph, Node, Op, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
 
 /// Values alive in Python, by name.
@@ -24,6 +25,8 @@ pub(super) struct Forward {
     /// The values that die after each node.
     deaths: Vec<Vec<ValueId>>,
     labels: Vec<Arc<str>>,
+    /// Nodes at which eager PyTorch also looks for packed sequences.
+    packed_checks: Vec<usize>,
     regions: Vec<Range<usize>>,
     mode: Mode,
 }
@@ -42,6 +45,7 @@ impl Forward {
         };
         Forward {
             deaths: deaths(graph),
+            packed_checks: packed_checks(graph),
             labels: graph.nodes.iter().map(label).collect(),
             regions: match variant.mode {
                 Mode::Train => regions(graph, &variant.checkpointing),
@@ -108,6 +112,11 @@ impl Forward {
         eager.grad_enabled = grad_enabled;
         for (id, tensor) in node.outputs.iter().zip(result?) {
             environment.insert(*id, tensor);
+        }
+        if self.packed_checks.contains(&index)
+            && let Op::Expand(shape) = &node.op
+        {
+            eager.packed_sequence_check(shape[0], shape[1]);
         }
         for id in &self.deaths[index] {
             environment.remove(id);
@@ -233,74 +242,4 @@ impl Forward {
             .iter()
             .any(|parameter| parameter.value == id && parameter.kind == ParameterKind::Buffer)
     }
-}
-
-/// For each node, the values that die once it has run.
-fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
-    let count = graph.nodes.len();
-    let mut last = vec![0_usize; graph.values.len()];
-    let mut maker: Vec<Option<usize>> = vec![None; graph.values.len()];
-    for (index, node) in graph.nodes.iter().enumerate() {
-        for id in &node.outputs {
-            maker[id.0 as usize] = Some(index);
-            last[id.0 as usize] = index;
-        }
-    }
-    // The end of the call of each caller of each node: callers are few and calls contiguous.
-    let mut ends: Vec<BTreeMap<ModuleId, usize>> = vec![BTreeMap::new(); count];
-    for index in (0..count).rev() {
-        let callers: Vec<ModuleId> = graph.callers(graph.nodes[index].module).collect();
-        for caller in callers {
-            let end = match ends.get(index + 1).and_then(|next| next.get(&caller)) {
-                Some(end) => *end,
-                None => index,
-            };
-            ends[index].insert(caller, end);
-        }
-    }
-    for (index, node) in graph.nodes.iter().enumerate() {
-        for id in &node.inputs {
-            let Some(made) = maker[id.0 as usize] else {
-                continue;
-            };
-            let makers: Vec<ModuleId> = graph.callers(graph.nodes[made].module).collect();
-            // The outermost call that takes the value and did not make it holds it until it returns.
-            let taker = graph
-                .callers(node.module)
-                .filter(|caller| !makers.contains(caller) || ends[made][caller] < index)
-                .last();
-            let until = taker.map_or(index, |taker| ends[index][&taker]);
-            last[id.0 as usize] = last[id.0 as usize].max(until);
-        }
-    }
-    // Query, key and value are three names of one function: they live until it returns.
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if matches!(node.op, Op::Attention { .. }) {
-            for id in &node.inputs {
-                let Some(made) = maker[id.0 as usize] else {
-                    continue;
-                };
-                if graph
-                    .callers(graph.nodes[made].module)
-                    .any(|caller| caller == node.module)
-                {
-                    last[id.0 as usize] = last[id.0 as usize].max(ends[index][&node.module]);
-                }
-            }
-        }
-    }
-    let mut deaths: Vec<Vec<ValueId>> = vec![Vec::new(); count];
-    let mut made: Vec<(usize, ValueId)> = Vec::new();
-    for (index, node) in graph.nodes.iter().enumerate() {
-        made.extend(node.outputs.iter().map(|id| (index, *id)));
-    }
-    // What ends at once ends in inner calls first.
-    made.sort_by_key(|(index, id)| {
-        let depth = graph.callers(graph.nodes[*index].module).count();
-        (std::cmp::Reverse(depth), *id)
-    });
-    for (_, id) in made.into_iter().filter(|(_, id)| *id != graph.loss) {
-        deaths[last[id.0 as usize]].push(id);
-    }
-    deaths
 }

@@ -11,6 +11,7 @@ mod checkpoint;
 mod eager;
 mod emit;
 mod forward;
+mod lifetimes;
 mod ops;
 mod optimizer;
 mod step;

@@ -77,7 +77,7 @@ impl Eager {
                 return vec![None, None, None];
             };
             let (x, weight) = (saved.get("input"), saved.get("weight"));
-            let dense = eager.contiguous_gradient(gradient);
+            let dense = eager.dense_copy(gradient);
             let pass = |eager: &mut Eager, pass, like: &Tensor, with: &Tensor| {
                 let result = eager.empty(&like.shape, gradient.dtype);
                 eager.convolve(ConvolutionShape { pass, ..shape }, [&dense, with], &result);

@@ -20,19 +20,19 @@ impl Eager {
         draft.save(self, "indices", indices)?;
         let mut shape = indices.shape.clone();
         shape.push(weight.shape[1]);
+        // Indices that are not contiguous, such as expanded positions, are copied for the look-up.
+        let dense = self.dense_copy(indices);
         let y = self.empty(&shape, weight.dtype);
-        self.launch(Kernel::Embedding, &[weight, indices], &[&y]);
+        self.launch(Kernel::Embedding, &[weight, &dense], &[&y]);
+        drop(dense);
         let table = weight.shape.clone();
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let gradient = eager.contiguous_gradient(gradient);
-            vec![Some(eager.embedding_grad(
-                &gradient,
-                saved.get("indices"),
-                &table,
-            ))]
+            let gradient = eager.dense_copy(gradient);
+            let indices = eager.dense_copy(saved.get("indices"));
+            vec![Some(eager.embedding_grad(&gradient, &indices, &table))]
         });
         Ok(y)
     }

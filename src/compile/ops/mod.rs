@@ -12,5 +12,6 @@ mod normalization;
 mod pooling;
 mod reduction;
 mod shape;
+mod unseen;
 
 pub(super) use convolution::Direction;

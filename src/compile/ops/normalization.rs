@@ -38,7 +38,7 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None, None];
             };
-            let gradient = eager.contiguous_gradient(gradient);
+            let gradient = eager.dense_copy(gradient);
             let (x, weight) = (saved.get("input"), saved.get("weight"));
             let grad_x = eager.empty(&x.shape, gradient.dtype);
             let grad_weight = eager.empty(&weight.shape, weight.dtype);
@@ -134,7 +134,7 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None, None];
             };
-            let gradient = eager.contiguous_gradient(gradient);
+            let gradient = eager.dense_copy(gradient);
             let weight = saved.get("weight");
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             let grad_weight = eager.empty(&weight.shape, weight.dtype);

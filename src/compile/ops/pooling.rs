@@ -31,7 +31,7 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let gradient = eager.contiguous_gradient(gradient);
+            let gradient = eager.dense_copy(gradient);
             let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
             let inputs = [&*gradient, saved.get("indices")];
             eager.launch(Kernel::MaxPoolGrad(window), &inputs, &[&grad_x]);
@@ -72,7 +72,7 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let gradient = eager.contiguous_gradient(gradient);
+            let gradient = eager.dense_copy(gradient);
             let grad_x = eager.empty(&x_shape, gradient.dtype);
             eager.launch(Kernel::AdaptiveAvgPoolGrad, &[&gradient], &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]

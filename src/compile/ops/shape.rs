@@ -296,8 +296,8 @@ impl Eager {
         Rc::new(y)
     }
 
-    /// A gradient in row-major order: itself, or a copy.
-    pub(super) fn contiguous_gradient(&mut self, gradient: &Tensor) -> Tensor {
+    /// A tensor without history in row-major order: itself, or a copy.
+    pub(super) fn dense_copy(&mut self, gradient: &Tensor) -> Tensor {
         if gradient.is_contiguous() {
             return Rc::clone(gradient);
         }

@@ -1,0 +1,164 @@
+//! When values of the forward pass die: after their last use, or when Python lets go of them.
+//!
+//! See Note [How long values live].
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::graph::{DType, Extent, Graph, ModuleId, Node, Op, ValueId};
+
+/// For each node, the values that die once it has run.
+pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
+    let calls = Calls::of(graph);
+    let mut last = vec![0; graph.values.len()];
+    let mut named = vec![0; graph.values.len()];
+    for (index, node) in graph.nodes.iter().enumerate() {
+        for id in &node.outputs {
+            last[id.0 as usize] = index;
+        }
+        for id in &node.inputs {
+            let (value, name) = (id.0 as usize, calls.named_until(*id, index));
+            named[value] = name.max(named[value]);
+            last[value] = name.max(calls.held_until(*id, index)).max(last[value]);
+        }
+    }
+    let mut made: Vec<ValueId> = graph
+        .nodes
+        .iter()
+        .flat_map(|node| node.outputs.clone())
+        .collect();
+    // What ends at once ends in inner calls first, and arguments before names.
+    let outlives_calls = |id: &ValueId| {
+        let (value, reader) = (id.0 as usize, calls.readers[id.0 as usize].1);
+        named[value] > reader && named[value] == last[value]
+    };
+    made.sort_by_key(|id| (outlives_calls(id), Reverse(calls.depth(*id)), *id));
+    let mut deaths = vec![Vec::new(); graph.nodes.len()];
+    for id in made.into_iter().filter(|id| *id != graph.loss) {
+        deaths[last[id.0 as usize]].push(id);
+    }
+    deaths
+}
+
+/// Position ids expanded to the batch that nobody reads: where Hugging Face's decoders look for packed
+/// sequences.
+pub(super) fn packed_checks(graph: &Graph) -> Vec<usize> {
+    let unread = |node: &Node| {
+        let read = |id: &ValueId| graph.nodes.iter().any(|other| other.inputs.contains(id));
+        !node.outputs.iter().any(read)
+    };
+    let marks = |node: &Node| match &node.op {
+        Op::Expand(shape) => {
+            shape.len() == 2
+                && shape[0] == Extent::BATCH
+                && graph.value(node.outputs[0]).dtype == DType::Int64
+        }
+        _ => false,
+    };
+    let nodes = graph.nodes.iter().enumerate();
+    nodes
+        .filter(|(_, node)| marks(node) && unread(node))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+/// Who calls what, and until when.
+struct Calls<'a> {
+    graph: &'a Graph,
+    /// The node that makes each value.
+    maker: Vec<Option<usize>>,
+    /// How many nodes read each value, and the last one that does.
+    readers: Vec<(usize, usize)>,
+    /// For each node and each of its callers, the last node of that call.
+    ends: Vec<BTreeMap<ModuleId, usize>>,
+}
+
+impl<'a> Calls<'a> {
+    fn of(graph: &'a Graph) -> Calls<'a> {
+        let count = graph.nodes.len();
+        let mut maker = vec![None; graph.values.len()];
+        let mut readers = vec![(0, 0); graph.values.len()];
+        for (index, node) in graph.nodes.iter().enumerate() {
+            for id in &node.outputs {
+                maker[id.0 as usize] = Some(index);
+            }
+            for id in &node.inputs {
+                let (times, last) = &mut readers[id.0 as usize];
+                *times += 1;
+                *last = index;
+            }
+        }
+        let mut ends: Vec<BTreeMap<ModuleId, usize>> = vec![BTreeMap::new(); count];
+        for index in (0..count).rev() {
+            for caller in graph.callers(graph.nodes[index].module) {
+                let later = ends
+                    .get(index + 1)
+                    .and_then(|next| next.get(&caller))
+                    .copied();
+                ends[index].insert(caller, later.unwrap_or(index));
+            }
+        }
+        Calls {
+            graph,
+            maker,
+            readers,
+            ends,
+        }
+    }
+
+    fn module(&self, node: usize) -> ModuleId {
+        self.graph.nodes[node].module
+    }
+
+    fn depth(&self, id: ValueId) -> usize {
+        let maker = self.maker[id.0 as usize];
+        maker.map_or(0, |node| self.graph.callers(self.module(node)).count())
+    }
+
+    /// How long the arguments of calls hold a value that `node` reads: the outermost call that takes it
+    /// and did not make it holds it until it returns.
+    fn held_until(&self, id: ValueId, node: usize) -> usize {
+        let Some(made) = self.maker[id.0 as usize] else {
+            return node;
+        };
+        let takes = |caller: &ModuleId| self.ends[made].get(caller).is_none_or(|end| *end < node);
+        let taker = self.graph.callers(self.module(node)).filter(takes).last();
+        taker.map_or(node, |taker| self.ends[node][&taker])
+    }
+
+    /// How long the name of a value that `node` reads holds it, where the graph shows that it is not bound
+    /// again: a lower bound, since names are not in the graph.
+    fn named_until(&self, id: ValueId, node: usize) -> usize {
+        let Some(made) = self.maker[id.0 as usize] else {
+            return node;
+        };
+        let frame = self.module(node);
+        let ours = self
+            .graph
+            .callers(self.module(made))
+            .any(|caller| caller == frame);
+        if !ours {
+            return node;
+        }
+        match (&self.graph.nodes[node].op, &self.graph.nodes[made].op) {
+            // Query, key and value are three names of one function: they live until it returns.
+            (Op::Attention { .. }, _) => self.ends[node][&frame],
+            // So are what was looked up in tables, summed under another name.
+            (Op::Add(_), Op::Embedding) => self.ends[node][&frame],
+            // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.
+            (Op::Add(_), _) => self.unnamed_until(node).unwrap_or(node),
+            _ => node,
+        }
+    }
+
+    /// For a result that only the next call in its own frame reads: the end of that call.
+    fn unnamed_until(&self, node: usize) -> Option<usize> {
+        let result = self.graph.nodes[node].outputs.first()?;
+        let (1, reader) = self.readers[result.0 as usize] else {
+            return None;
+        };
+        let call = self.module(reader);
+        let in_frame = self.graph.module(call).parent == Some(self.module(node));
+        (reader == node + 1 && in_frame).then(|| self.ends[reader][&call])
+    }
+}
