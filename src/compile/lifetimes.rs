@@ -22,6 +22,9 @@ pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
             last[value] = name.max(calls.held_until(*id, index)).max(last[value]);
         }
     }
+    // What the model returns is held until the loss exists: it is the loss function's argument, or part
+    // of the model's output.
+    last[graph.prediction.0 as usize] = graph.nodes.len().saturating_sub(1);
     let mut made: Vec<ValueId> = graph
         .nodes
         .iter()
@@ -145,6 +148,8 @@ impl<'a> Calls<'a> {
             (Op::Attention { .. }, _) => self.ends[node][&frame],
             // So are what was looked up in tables, summed under another name.
             (Op::Add(_), Op::Embedding) => self.ends[node][&frame],
+            // `x[:, :]`, which an export shows as an alias, is written of something that has a name.
+            (Op::Alias, _) => self.ends[node][&frame],
             // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.
             (Op::Add(_), _) => self.unnamed_until(node).unwrap_or(node),
             _ => node,

@@ -147,8 +147,7 @@ fn resnet50_in_float32_is_exact() {
     assert_unmatched(0, &found);
 }
 
-/// What remains is the packed-sequence check, which runs outside of the graph (16 events a step), and
-/// activations that Python locals keep past their last use, which the graph does not tell.
+/// What remains are activations that Python locals keep past their last use: the graph has no names.
 #[test]
 fn gpt2_under_autocast_differs_only_in_lifetimes() {
     let variant = Variant {
