@@ -28,6 +28,7 @@
 //! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
 //! | [`probe`] | runs a program on a device for three steps and gives the verdict |
+//! | [`replay`] | repeats what PyTorch's allocator was recorded to do, and asks what if |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
 //! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor |
 //! | [`store`] | SQLite; the only place with SQL |
@@ -50,6 +51,8 @@ pub mod alloc;
 pub mod device;
 
 pub mod probe;
+
+pub mod replay;
 
 pub mod search;
 

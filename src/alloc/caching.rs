@@ -2,12 +2,14 @@
 
 use super::block::{Block, BlockId, Blocks, State};
 use super::config::Settings;
+use super::expandable::Reservations;
 use super::free_set::FreeBlock;
-use super::pool::{PoolKind, Pools};
+use super::pool::{Home, PoolKind, Pools};
 use super::segment::{Address, SegmentSource};
-use super::size::{ABSURD, round_size, segment_size};
+use super::size::ABSURD;
 use super::snapshot::Snapshot;
 use super::stats::Stats;
+use super::streams::{Stream, StreamIndex, Streams, Waiting};
 use super::trace::{Event, Observer};
 use crate::units::Bytes;
 
@@ -47,23 +49,30 @@ enum Attempt {
     AfterRelease,
 }
 
-/// PyTorch's caching allocator for one device and one stream.
+/// PyTorch's caching allocator for one device.
 ///
 /// Dropping it does not give its segments back; [`CachingAllocator::reset`] does.
 #[derive(Debug, Clone)]
 pub struct CachingAllocator<S, O = ()> {
-    source: S,
-    observer: O,
-    settings: Settings,
+    pub(super) source: S,
+    pub(super) observer: O,
+    pub(super) settings: Settings,
     /// What `set_per_process_memory_fraction` allows to be reserved. Compared with whole segments.
-    limit: Option<Bytes>,
-    /// Every block of every segment; neighbours are linked, and no two neighbours are free.
-    blocks: Blocks,
-    /// The free ones among `blocks`, in the pool that their segment was taken for.
-    pools: Pools,
-    /// The sum of the segments. PyTorch's `total_allocated_memory`.
-    reserved: Bytes,
-    stats: Stats,
+    pub(super) limit: Option<Bytes>,
+    /// Every block of every segment; neighbours are linked, and no two neighbours are both free or both
+    /// unmapped.
+    pub(super) blocks: Blocks,
+    /// The free and the unmapped ones among `blocks`, at home in the pool and stream of their segment.
+    pub(super) pools: Pools,
+    /// The streams that have a home in `pools`.
+    pub(super) streams: Streams,
+    /// The live blocks that other streams use, and the freed ones that wait for them.
+    pub(super) waiting: Waiting,
+    /// The expandable segments.
+    pub(super) reservations: Reservations,
+    /// The sum of the segments and of what is mapped. PyTorch's `total_allocated_memory`.
+    pub(super) reserved: Bytes,
+    pub(super) stats: Stats,
 }
 
 impl<S: SegmentSource> CachingAllocator<S> {
@@ -76,31 +85,48 @@ impl<S: SegmentSource> CachingAllocator<S> {
 impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// An allocator that tells `observer` of every event.
     pub fn observed(source: S, settings: Settings, limit: Option<Bytes>, observer: O) -> Self {
-        CachingAllocator {
+        let mut allocator = CachingAllocator {
             source,
             observer,
             settings,
             limit,
             blocks: Blocks::default(),
             pools: Pools::default(),
+            streams: Streams::default(),
+            waiting: Waiting::default(),
+            reservations: Reservations::default(),
             reserved: Bytes::ZERO,
             stats: Stats::default(),
-        }
+        };
+        allocator.stats = allocator.new_stats();
+        allocator
     }
 
-    /// Finds or makes a block of at least `requested` bytes. See Note [Ladder].
+    /// Finds or makes a block of at least `requested` bytes for the default stream. See Note [Ladder].
     ///
     /// Must not be called for zero bytes: PyTorch's tensors of no elements never reach its allocator.
     pub fn malloc(&mut self, requested: Bytes) -> Result<BlockId, OutOfMemory> {
+        self.serve(requested, StreamIndex::DEFAULT)
+    }
+
+    /// The same for any stream. Streams never share free blocks.
+    pub fn malloc_on(&mut self, stream: Stream, requested: Bytes) -> Result<BlockId, OutOfMemory> {
+        let index = self.stream_index(stream);
+        self.serve(requested, index)
+    }
+
+    fn serve(&mut self, requested: Bytes, stream: StreamIndex) -> Result<BlockId, OutOfMemory> {
         debug_assert!(requested > Bytes::ZERO, "empty tensors make no request");
         if requested >= ABSURD {
             return Err(self.refused(requested, requested, Refusal::Absurd));
         }
-        let rounded = round_size(requested);
-        let kind = PoolKind::serving(rounded);
-        let found = match self.take_free(kind, rounded) {
+        self.complete_passed();
+        let rounded = self.settings.round_size(requested);
+        let pool = PoolKind::serving(rounded);
+        let home = Home { stream, pool };
+        let found = match self.take_free(home, rounded) {
             Some(id) => id,
-            None => match self.grow_or_release(kind, segment_size(rounded)) {
+            None => match self.grow_or_release(home, rounded) {
                 Ok(id) => id,
                 Err(refusal) => {
                     self.observer.record(Event::OutOfMemory { rounded });
@@ -109,7 +135,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
                 }
             },
         };
-        Ok(self.hand_out(found, kind, requested, rounded))
+        Ok(self.hand_out(found, requested, rounded))
     }
 
     /// Where a block starts.
@@ -122,76 +148,9 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.live(id).size
     }
 
-    /// Takes a block back and merges it with its free neighbours. Nothing returns to the source.
-    pub fn free(&mut self, id: BlockId) {
-        let Block {
-            address,
-            size,
-            requested,
-            pool,
-            prev,
-            next,
-            ..
-        } = *self.live(id);
-        self.observer
-            .record(Event::FreeRequested { address, requested });
-        self.observer
-            .record(Event::FreeCompleted { address, requested });
-
-        // PyTorch counts the free neighbours that vanish and the block that results as one change.
-        let (mut vanished, mut vanished_bytes) = (0, 0);
-        for neighbour in [prev, next].into_iter().flatten() {
-            let Block {
-                state,
-                size,
-                address,
-                ..
-            } = self.blocks[neighbour];
-            if state == State::Free {
-                self.pools.free_mut(pool).remove(size, address);
-                self.blocks.absorb(id, neighbour);
-                vanished += 1;
-                vanished_bytes += size.0;
-            }
-        }
-        let block = &mut self.blocks[id];
-        block.state = State::Free;
-        let (split, split_bytes) = if block.is_split() {
-            (1, block.size.0)
-        } else {
-            (0, 0)
-        };
-        self.pools.free_mut(pool).insert(FreeBlock {
-            size: block.size,
-            address: block.address,
-            id,
-        });
-
-        self.stats.update(pool, |stats| {
-            stats.allocation.decrease(1);
-            stats.allocated_bytes.decrease(size.0);
-            stats.active.decrease(1);
-            stats.active_bytes.decrease(size.0);
-            stats.requested_bytes.decrease(requested.0);
-            stats.inactive_split.change(split, vanished);
-            stats
-                .inactive_split_bytes
-                .change(split_bytes, vanished_bytes);
-        });
-    }
-
-    /// Gives every segment without a live block back to the source, like `torch.cuda.empty_cache`.
-    pub fn empty_cache(&mut self) {
-        self.stats.num_sync_all_streams += 1;
-        for kind in [PoolKind::Large, PoolKind::Small] {
-            let free = self.pools.free(kind).iter();
-            let whole: Vec<FreeBlock> = free
-                .filter(|free| !self.blocks[free.id].is_split())
-                .collect();
-            for free in whole {
-                self.release(kind, free);
-            }
-        }
+    /// The stream that a block was asked for on.
+    pub fn stream(&self, id: BlockId) -> Stream {
+        self.streams.of(self.live(id).home.stream)
     }
 
     /// The statistics so far.
@@ -214,9 +173,15 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.limit = limit;
     }
 
-    /// The settings it was made with.
+    /// The settings for requests from now on.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Changes the settings for requests from now on, as PyTorch can at run time; see
+    /// [`Settings::updated`]. What was allocated stays as it is.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
     }
 
     /// Where the segments come from.
@@ -229,25 +194,12 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         &self.observer
     }
 
-    /// Gives all segments back, live blocks or not, and forgets everything, ids included. Keeps its
-    /// room, so that the next of many simulations starts without allocating. Not an event.
-    pub fn reset(&mut self) {
-        for head in self.blocks.heads() {
-            let size = self.blocks.chain(head).map(|block| block.size).sum();
-            self.source.give_back(self.blocks[head].address, size);
-        }
-        self.blocks.clear();
-        self.pools.clear();
-        self.reserved = Bytes::ZERO;
-        self.stats = Stats::default();
-    }
-
     /// All segments and their blocks, in the order of their addresses.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::of(&self.blocks)
+        Snapshot::of(&self.blocks, &self.streams)
     }
 
-    fn live(&self, id: BlockId) -> &Block {
+    pub(super) fn live(&self, id: BlockId) -> &Block {
         let block = &self.blocks[id];
         assert!(
             block.state == State::Allocated,
@@ -257,80 +209,136 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         block
     }
 
+    pub(super) fn new_stats(&self) -> Stats {
+        Stats {
+            max_split_size: self.settings.max_split(),
+            ..Stats::default()
+        }
+    }
+
+    /// Puts a block into the free set, as new to the garbage collection as can be.
+    pub(super) fn put_free(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id];
+        let Block { size, address, .. } = *block;
+        block.state = State::Free;
+        block.free_since = self.pools.pool(block.home.pool).searches;
+        let own = self.pools.shelf_mut(block.home);
+        own.free.insert(FreeBlock { size, address, id });
+    }
+
+    pub(super) fn remove_free(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let own = self.pools.shelf_mut(block.home);
+        own.free.remove(block.size, block.address);
+    }
+
     /// PyTorch's `get_free_block`. One candidate: the best fit.
-    fn take_free(&mut self, kind: PoolKind, rounded: Bytes) -> Option<BlockId> {
-        let free = self.pools.free_mut(kind);
-        let found = free.best_fit(rounded)?;
-        free.remove(found.size, found.address);
+    fn take_free(&mut self, home: Home, rounded: Bytes) -> Option<BlockId> {
+        if self.collects_above().is_some() {
+            self.pools.pool_mut(home.pool).searches += 1;
+        }
+        let mut found = self.pools.shelf(home).free.best_fit(rounded)?;
+        if self.is_expandable(found.id) {
+            found = self.candidate_past(found, home)?;
+        }
+        if self.settings.spares(found.size, rounded) {
+            return None;
+        }
+        let own = self.pools.shelf_mut(home);
+        own.free.remove(found.size, found.address);
         Some(found.id)
     }
 
-    fn grow_or_release(&mut self, kind: PoolKind, segment: Bytes) -> Result<BlockId, Refusal> {
-        self.grow(kind, segment, Attempt::First).or_else(|_| {
-            self.empty_cache();
-            // Even when nothing could be released: PyTorch asks again, and counts the retry.
-            self.grow(kind, segment, Attempt::AfterRelease)
-        })
+    /// The candidate when the best fit lies in an expandable segment. With the setting on, PyTorch
+    /// prefers blocks that cannot grow; with it off, only classic blocks serve.
+    fn candidate_past(&self, best: FreeBlock, home: Home) -> Option<FreeBlock> {
+        let from_best = self.pools.shelf(home).free.iter_from(best.size);
+        let mut others = from_best.skip_while(|block| block.address != best.address);
+        others.next();
+        if !self.settings.expandable() {
+            return others.find(|block| !self.is_expandable(block.id));
+        }
+        let mut chosen = best;
+        for other in others {
+            if !self.is_expandable(chosen.id) || self.potential(other) >= self.potential(chosen) {
+                break;
+            }
+            chosen = other;
+        }
+        Some(chosen)
     }
 
-    /// PyTorch's `alloc_block`: a segment of its own block, which is not in the free set yet.
-    fn grow(
-        &mut self,
-        kind: PoolKind,
-        segment: Bytes,
-        attempt: Attempt,
-    ) -> Result<BlockId, Refusal> {
+    /// What a free block could grow to where it is.
+    fn potential(&self, free: FreeBlock) -> Bytes {
+        let next = self.blocks[free.id].next.map(|next| &self.blocks[next]);
+        let unmapped = next.filter(|next| next.state == State::Unmapped);
+        free.size + unmapped.map_or(Bytes::ZERO, |next| next.size)
+    }
+
+    fn is_expandable(&self, id: BlockId) -> bool {
+        self.blocks[id].reservation.is_some()
+    }
+
+    fn grow_or_release(&mut self, home: Home, rounded: Bytes) -> Result<BlockId, Refusal> {
+        self.collect_garbage();
+        self.grow(home, rounded, Attempt::First)
+            .or_else(|refusal| {
+                if self.release_oversize(home, rounded) {
+                    self.grow(home, rounded, Attempt::First)
+                } else {
+                    Err(refusal)
+                }
+            })
+            .or_else(|_| {
+                self.empty_cache();
+                // Even when nothing could be released: PyTorch asks again, and counts the retry.
+                self.grow(home, rounded, Attempt::AfterRelease)
+            })
+    }
+
+    /// PyTorch's `alloc_block`: a free block that is large enough and not in the free set.
+    fn grow(&mut self, home: Home, rounded: Bytes, attempt: Attempt) -> Result<BlockId, Refusal> {
         if attempt == Attempt::AfterRelease {
             self.stats.num_alloc_retries += 1;
         }
-        if self
-            .limit
-            .is_some_and(|limit| self.reserved + segment > limit)
-        {
+        let size = self.settings.segment_size(rounded);
+        // The whole segment counts, also where less would be mapped.
+        let beyond = |limit: Bytes| self.reserved.0.saturating_add(size.0) > limit.0;
+        if self.limit.is_some_and(beyond) {
             return Err(Refusal::Limit);
         }
-        let address = self.source.take(segment).map_err(|_| Refusal::Source)?;
-        self.reserved += segment;
+        if self.settings.expandable() {
+            return self.expand(home, rounded);
+        }
+        let address = self.source.take(size).map_err(|_| Refusal::Source)?;
+        self.reserved += size;
         self.stats.num_device_alloc += 1;
-        self.stats.update(kind, |stats| {
+        if self.settings.is_oversize(size) {
+            self.stats.oversize_segments.increase(1);
+        }
+        self.stats.update(home.pool, |stats| {
             stats.segment.increase(1);
-            stats.reserved_bytes.increase(segment.0);
+            stats.reserved_bytes.increase(size.0);
         });
-        self.observer.record(Event::SegmentAlloc {
-            address,
-            size: segment,
-        });
-        Ok(self.blocks.add(Block {
-            address,
-            size: segment,
-            requested: Bytes::ZERO,
-            prev: None,
-            next: None,
-            pool: kind,
-            state: State::Free,
-        }))
+        self.observer.record(Event::SegmentAlloc { address, size });
+        let segment = Block::whole(address, size, home, State::Free);
+        Ok(self.blocks.add(segment))
     }
 
     /// Splits a block that was taken out of the free set, or just came from the source, and marks what
     /// the caller gets. PyTorch's `alloc_found_block`.
-    fn hand_out(
-        &mut self,
-        found: BlockId,
-        kind: PoolKind,
-        requested: Bytes,
-        rounded: Bytes,
-    ) -> BlockId {
-        let Block { size, .. } = self.blocks[found];
+    fn hand_out(&mut self, found: BlockId, requested: Bytes, rounded: Bytes) -> BlockId {
+        let Block {
+            size,
+            home: Home { pool, .. },
+            ..
+        } = self.blocks[found];
         let was_split = self.blocks[found].is_split();
         let remainder = size - rounded;
-        let splits = kind.splits_off(remainder);
+        let splits = self.settings.splits(pool, rounded, remainder);
         let id = if splits {
             let front = self.blocks.split_front(found, rounded);
-            self.pools.free_mut(kind).insert(FreeBlock {
-                size: remainder,
-                address: self.blocks[found].address,
-                id: found,
-            });
+            self.put_free(found);
             front
         } else {
             found
@@ -339,14 +347,19 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         block.state = State::Allocated;
         block.requested = requested;
         let (address, size) = (block.address, block.size);
+        let expandable = block.reservation.is_some();
         self.observer.record(Event::Alloc { address, requested });
-        self.stats.update(kind, |stats| {
+        if self.settings.is_oversize(size) {
+            self.stats.oversize_allocations.increase(1);
+        }
+        self.stats.update(pool, |stats| {
             stats.allocation.increase(1);
             stats.allocated_bytes.increase(size.0);
             stats.active.increase(1);
             stats.active_bytes.increase(size.0);
             stats.requested_bytes.increase(requested.0);
             match (splits, was_split) {
+                _ if expandable => {}
                 (true, true) => stats.inactive_split_bytes.decrease(size.0),
                 (true, false) => {
                     stats.inactive_split.increase(1);
@@ -362,28 +375,13 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         id
     }
 
-    /// Gives a segment that is one free block back to the source. PyTorch's `release_block`.
-    fn release(&mut self, kind: PoolKind, free: FreeBlock) {
-        let FreeBlock { size, address, id } = free;
-        self.observer.record(Event::SegmentFree { address, size });
-        self.pools.free_mut(kind).remove(size, address);
-        self.blocks.remove(id);
-        self.source.give_back(address, size);
-        self.reserved -= size;
-        self.stats.num_device_free += 1;
-        self.stats.update(kind, |stats| {
-            stats.segment.decrease(1);
-            stats.reserved_bytes.decrease(size.0);
-        });
-    }
-
     fn refused(&self, requested: Bytes, rounded: Bytes, refusal: Refusal) -> OutOfMemory {
         OutOfMemory {
             requested,
             rounded,
             segment: match refusal {
                 Refusal::Absurd => requested,
-                Refusal::Limit | Refusal::Source => segment_size(rounded),
+                Refusal::Limit | Refusal::Source => self.settings.segment_size(rounded),
             },
             allocated: self.stats.allocated(),
             reserved: self.reserved,

@@ -24,7 +24,8 @@ const WORDS: usize = BINS / 64;
 /// of its own. See Note [Free blocks in bins] for why this is not a `BTreeSet`.
 #[derive(Debug, Clone)]
 pub(super) struct FreeSet {
-    /// Each sorted by size and address; every size in a bin is below every size in the next.
+    /// Every size in a bin is below every size in the next. Each is sorted by size and address, the smallest
+    /// last: it is the one that is taken most, and nothing has to move for it.
     bins: Box<[Vec<FreeBlock>]>,
     /// A bit for each bin, set while the bin has blocks.
     occupied: [u64; WORDS],
@@ -41,17 +42,18 @@ impl Default for FreeSet {
 
 impl FreeSet {
     /// The smallest block of at least `size`; of several, the one with the lowest address.
+    #[inline]
     pub(super) fn best_fit(&self, size: Bytes) -> Option<FreeBlock> {
         let bin = bin_of(size);
-        let within = &self.bins[bin];
-        let at = within.partition_point(|block| block.size < size);
-        if let Some(block) = within.get(at) {
+        let fitting = fitting(&self.bins[bin], size);
+        if let Some(block) = fitting.last() {
             return Some(*block);
         }
         let next = self.occupied_from(bin + 1)?;
-        self.bins[next].first().copied()
+        self.bins[next].last().copied()
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, block: FreeBlock) {
         let bin = bin_of(block.size);
         let within = &mut self.bins[bin];
@@ -60,6 +62,7 @@ impl FreeSet {
         self.occupied[bin / 64] |= 1 << (bin % 64);
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, size: Bytes, address: Address) {
         let bin = bin_of(size);
         let within = &mut self.bins[bin];
@@ -76,14 +79,25 @@ impl FreeSet {
 
     /// All blocks, smallest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = FreeBlock> + '_ {
-        let mut from = 0;
-        std::iter::from_fn(move || {
+        self.bins_from(0)
+    }
+
+    /// The blocks of at least `size`, smallest first.
+    pub(super) fn iter_from(&self, size: Bytes) -> impl Iterator<Item = FreeBlock> + '_ {
+        let bin = bin_of(size);
+        let fitting = fitting(&self.bins[bin], size).iter().rev().copied();
+        fitting.chain(self.bins_from(bin + 1))
+    }
+
+    /// The blocks of a bin and those after it, smallest first.
+    fn bins_from(&self, bin: usize) -> impl Iterator<Item = FreeBlock> + '_ {
+        let mut from = bin;
+        let bins = std::iter::from_fn(move || {
             let bin = self.occupied_from(from)?;
             from = bin + 1;
             Some(&self.bins[bin])
-        })
-        .flatten()
-        .copied()
+        });
+        bins.flat_map(|within| within.iter().rev().copied())
     }
 
     /// Forgets all blocks and keeps the room for them.
@@ -94,6 +108,7 @@ impl FreeSet {
         }
     }
 
+    #[inline]
     fn occupied_from(&self, bin: usize) -> Option<usize> {
         let mut word = bin / 64;
         let mut bits = self.occupied.get(word)? & (u64::MAX << (bin % 64));
@@ -105,11 +120,20 @@ impl FreeSet {
     }
 }
 
+#[inline]
 fn position(within: &[FreeBlock], size: Bytes, address: Address) -> usize {
-    within.partition_point(|block| (block.size, block.address) < (size, address))
+    within.partition_point(|block| (block.size, block.address) > (size, address))
+}
+
+/// The blocks of at least `size`, largest first.
+#[inline]
+fn fitting(within: &[FreeBlock], size: Bytes) -> &[FreeBlock] {
+    let fitting = within.partition_point(|block| block.size >= size);
+    &within[..fitting]
 }
 
 /// The bin of a size: exact below 4 KiB, then eight bins for each power of two.
+#[inline]
 fn bin_of(size: Bytes) -> usize {
     let units = size.0 / super::size::MIN_BLOCK.0;
     if units < 1 << STEPS_LOG2 {

@@ -5,32 +5,42 @@
 //! requests and the same segment addresses it makes the same decisions as PyTorch 2.11, byte for
 //! byte: the recorded traces in `tests/golden/traces` are replayed to prove it.
 //!
-//! Single-threaded, no I/O, no clock. Not yet here: expandable segments, `max_split_size_mb`,
-//! garbage collection, rounding divisions, more than one stream; [`Settings`] refuses them by name.
+//! Single-threaded, no I/O, no clock. Everything that `PYTORCH_CUDA_ALLOC_CONF` can say is here, except
+//! the `cudaMallocAsync` backend and the private pools of CUDA graphs; [`Settings`] refuses the former by
+//! name.
 #![doc = include_str!("NOTES.md")]
 
 mod block;
 mod caching;
 mod config;
+mod config_text;
+mod divisions;
+mod expandable;
 mod free_set;
+mod freeing;
 mod pool;
+mod release;
+mod restore;
 mod segment;
 mod simulated;
 mod size;
 mod snapshot;
 mod stats;
+mod streams;
 mod trace;
 
 pub use block::BlockId;
 pub use caching::{CachingAllocator, OutOfMemory, Refusal};
-pub use config::{Settings, SettingsError};
+pub use config::Settings;
+pub use config_text::SettingsError;
 pub use pool::PoolKind;
-pub use segment::{Address, Full, SegmentSource};
+pub use segment::{Address, Full, Reserved, SegmentSource, expandable_size};
 pub use simulated::SimulatedMemory;
 pub use size::{
     LARGE_SEGMENT, MIN_BLOCK, MIN_EXACT, SMALL_MAX, SMALL_SEGMENT, limit_of_fraction, round_size,
     segment_size,
 };
-pub use snapshot::{BlockView, SegmentView, Snapshot};
+pub use snapshot::{BlockState, BlockView, SegmentView, Snapshot};
 pub use stats::{PoolStats, Stat, Stats};
+pub use streams::Stream;
 pub use trace::{Event, Observer};

@@ -1,7 +1,10 @@
-//! The two pools that requests are served from.
+//! The two pools that requests are served from, for each stream apart.
 
+use super::block::BlockId;
 use super::free_set::FreeSet;
+use super::segment::Address;
 use super::size::SMALL_MAX;
+use super::streams::StreamIndex;
 use crate::units::Bytes;
 
 /// Which pool a block, and with it its whole segment, belongs to.
@@ -16,6 +19,7 @@ pub enum PoolKind {
 impl PoolKind {
     /// The pool that serves blocks of a rounded size.
     #[must_use]
+    #[inline]
     pub fn serving(rounded: Bytes) -> PoolKind {
         if rounded <= SMALL_MAX {
             PoolKind::Small
@@ -23,43 +27,104 @@ impl PoolKind {
             PoolKind::Large
         }
     }
+}
 
-    /// Whether what is left of a block goes back to the pool, or along with the allocation.
-    ///
-    /// The asymmetry is PyTorch's: the large pool keeps no remainder of 1 MiB or less, so a cached
-    /// 20 MiB block can serve 19 MiB and count as 20 MiB allocated.
-    pub(super) fn splits_off(self, remainder: Bytes) -> bool {
-        match self {
-            PoolKind::Small => remainder >= super::size::MIN_BLOCK,
-            PoolKind::Large => remainder > SMALL_MAX,
+/// The pool and the stream of a segment. Blocks never move to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Home {
+    pub(super) stream: StreamIndex,
+    pub(super) pool: PoolKind,
+}
+
+/// What one stream has in one pool.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Shelf {
+    /// Mapped, not allocated, not waiting for any stream.
+    pub(super) free: FreeSet,
+    /// Parts of expandable segments without memory behind them, by address.
+    pub(super) unmapped: Vec<(Address, BlockId)>,
+}
+
+impl Shelf {
+    pub(super) fn insert_unmapped(&mut self, address: Address, id: BlockId) {
+        let at = self.unmapped.partition_point(|(other, _)| *other < address);
+        self.unmapped.insert(at, (address, id));
+    }
+
+    pub(super) fn remove_unmapped(&mut self, address: Address) {
+        let at = self.unmapped.binary_search_by_key(&address, |(at, _)| *at);
+        self.unmapped
+            .remove(at.expect("every unmapped block is among those of its pool"));
+    }
+}
+
+/// One of the two pools. PyTorch's `BlockPool`.
+#[derive(Debug, Clone)]
+pub(super) struct Pool {
+    /// By the index of the stream.
+    shelves: Vec<Shelf>,
+    /// How often a free block was looked for while garbage could be collected: the pool's clock.
+    pub(super) searches: u64,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Pool {
+            shelves: vec![Shelf::default()],
+            searches: 0,
         }
     }
 }
 
-/// The free blocks of both pools.
+/// Both pools.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pools {
-    small: FreeSet,
-    large: FreeSet,
+    small: Pool,
+    large: Pool,
 }
 
 impl Pools {
-    pub(super) fn free(&self, kind: PoolKind) -> &FreeSet {
+    #[inline]
+    pub(super) fn pool(&self, kind: PoolKind) -> &Pool {
         match kind {
             PoolKind::Small => &self.small,
             PoolKind::Large => &self.large,
         }
     }
 
-    pub(super) fn free_mut(&mut self, kind: PoolKind) -> &mut FreeSet {
+    #[inline]
+    pub(super) fn pool_mut(&mut self, kind: PoolKind) -> &mut Pool {
         match kind {
             PoolKind::Small => &mut self.small,
             PoolKind::Large => &mut self.large,
         }
     }
 
+    #[inline]
+    pub(super) fn shelf(&self, home: Home) -> &Shelf {
+        &self.pool(home.pool).shelves[home.stream.index()]
+    }
+
+    #[inline]
+    pub(super) fn shelf_mut(&mut self, home: Home) -> &mut Shelf {
+        &mut self.pool_mut(home.pool).shelves[home.stream.index()]
+    }
+
+    /// Makes room for the blocks of one more stream.
+    pub(super) fn add_stream(&mut self) {
+        for pool in [&mut self.small, &mut self.large] {
+            pool.shelves.push(Shelf::default());
+        }
+    }
+
+    /// Forgets all blocks and keeps the room for them.
     pub(super) fn clear(&mut self) {
-        self.small.clear();
-        self.large.clear();
+        for pool in [&mut self.small, &mut self.large] {
+            pool.searches = 0;
+            for shelf in &mut pool.shelves {
+                shelf.free.clear();
+                shelf.unmapped.clear();
+            }
+        }
     }
 }

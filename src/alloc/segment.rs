@@ -31,7 +31,10 @@ pub struct Full {
     pub asked: Bytes,
 }
 
-/// Hands out and takes back whole segments. The only thing the allocator knows about a device.
+/// Hands out and takes back memory. The only thing the allocator knows about a device.
+///
+/// Two verbs serve classic segments, four more expandable ones: address space is reserved once, and
+/// memory is mapped into it and unmapped again in whole units.
 ///
 /// A source that fails for any other reason than lack of memory keeps that error for its owner to
 /// find and answers [`Full`]: PyTorch raises there, and no step continues after it.
@@ -41,6 +44,35 @@ pub trait SegmentSource {
 
     /// Takes back a segment that `take` gave, with the size it was asked for.
     fn give_back(&mut self, segment: Address, size: Bytes);
+
+    /// Reserves address space for one expandable segment: [`expandable_size`] of the device's memory.
+    fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full>;
+
+    /// Puts memory behind a part of a reservation: whole units from its start, none of which is mapped,
+    /// each of its own so that any of them can be unmapped later. All or nothing.
+    fn map(&mut self, at: Address, size: Bytes) -> Result<(), Full>;
+
+    /// Takes the memory behind whole units, all of which are mapped, however they were mapped.
+    fn unmap(&mut self, at: Address, size: Bytes);
+
+    /// Gives up a reservation of which nothing is mapped.
+    fn release(&mut self, reserved: Reserved);
+}
+
+/// Address space for an expandable segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserved {
+    /// Its start.
+    pub address: Address,
+    /// Its size, a multiple of the unit that it was reserved for.
+    pub size: Bytes,
+}
+
+/// How much address space PyTorch reserves for an expandable segment: an eighth more than the device has,
+/// in whole units. `None` beyond what a `u64` holds.
+pub fn expandable_size(total: Bytes, unit: Bytes) -> Option<Bytes> {
+    let room = total.0.checked_add(total.0 / 8)?;
+    Bytes(room).round_up(unit)
 }
 
 impl<S: SegmentSource + ?Sized> SegmentSource for &mut S {
@@ -50,5 +82,21 @@ impl<S: SegmentSource + ?Sized> SegmentSource for &mut S {
 
     fn give_back(&mut self, segment: Address, size: Bytes) {
         (**self).give_back(segment, size);
+    }
+
+    fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
+        (**self).reserve(unit)
+    }
+
+    fn map(&mut self, at: Address, size: Bytes) -> Result<(), Full> {
+        (**self).map(at, size)
+    }
+
+    fn unmap(&mut self, at: Address, size: Bytes) {
+        (**self).unmap(at, size);
+    }
+
+    fn release(&mut self, reserved: Reserved) {
+        (**self).release(reserved);
     }
 }

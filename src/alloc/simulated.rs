@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::segment::{Address, Full, SegmentSource};
+use super::segment::{Address, Full, Reserved, SegmentSource, expandable_size};
 use crate::units::Bytes;
 
 /// Physical memory is handed out in these. Measured: see Note [Simulated placement].
@@ -11,6 +11,8 @@ const GRANULE: Bytes = Bytes::mib(2);
 const WINDOW: Bytes = Bytes::mib(32);
 /// Windows are placed below this address; any multiple of [`WINDOW`] would do.
 const TOP: Address = Address(0x7f00_0000_0000);
+/// Address space for expandable segments is reserved from here on. Measured: see the same note.
+const BOTTOM: Address = Address(0x3_0200_0000);
 
 /// A device that gives addresses and counts bytes, placed as the CUDA driver was seen to place them.
 ///
@@ -19,8 +21,12 @@ const TOP: Address = Address(0x7f00_0000_0000);
 #[derive(Debug, Clone)]
 pub struct SimulatedMemory {
     capacity: Bytes,
-    /// The sum of all segments, in whole granules.
+    /// What the device says it has, which address space is reserved for.
+    total: Bytes,
+    /// The sum of all segments and of what is mapped, in whole granules.
     taken: Bytes,
+    /// Address space of expandable segments.
+    reserved: BTreeMap<Address, Bytes>,
     /// The windows that hold at least one segment.
     windows: BTreeMap<Address, Window>,
     /// The gaps inside of `windows`.
@@ -43,7 +49,9 @@ impl SimulatedMemory {
     pub fn new(capacity: Bytes) -> SimulatedMemory {
         SimulatedMemory {
             capacity,
+            total: capacity,
             taken: Bytes::ZERO,
+            reserved: BTreeMap::new(),
             windows: BTreeMap::new(),
             gaps: Gaps::default(),
             holes: Gaps::default(),
@@ -51,7 +59,14 @@ impl SimulatedMemory {
         }
     }
 
-    /// What the device has.
+    /// The same on a device of `total` bytes, of which other processes hold the rest. Expandable segments
+    /// reserve address space for all of it.
+    #[must_use]
+    pub fn on_device_of(self, total: Bytes) -> SimulatedMemory {
+        SimulatedMemory { total, ..self }
+    }
+
+    /// What can be had in all.
     pub fn capacity(&self) -> Bytes {
         self.capacity
     }
@@ -61,8 +76,9 @@ impl SimulatedMemory {
         self.capacity.saturating_sub(self.taken)
     }
 
-    /// Places a window at the top of the highest hole that holds it, or below all others.
-    fn open_window(&mut self, size: Bytes) -> Address {
+    /// Places a window at the top of the highest hole that holds it, or below all others. `None` at the
+    /// end of the address space.
+    fn open_window(&mut self, size: Bytes) -> Option<Address> {
         let start = if let Some((hole, length)) = self.holes.highest_fit(size) {
             self.holes.remove(hole, length);
             let rest = length - size;
@@ -71,11 +87,20 @@ impl SimulatedMemory {
             }
             hole.offset(rest)
         } else {
-            self.lowest = Address(self.lowest.0 - size.0);
-            self.lowest
+            let start = Address(self.lowest.0.checked_sub(size.0)?);
+            if start < self.end_of_reserved() {
+                return None;
+            }
+            self.lowest = start;
+            start
         };
         self.windows.insert(start, Window { size, segments: 0 });
-        start
+        Some(start)
+    }
+
+    fn end_of_reserved(&self) -> Address {
+        let last = self.reserved.last_key_value();
+        last.map_or(BOTTOM, |(start, size)| start.offset(*size))
     }
 
     fn window_around(&mut self, segment: Address) -> (Address, &mut Window) {
@@ -95,13 +120,13 @@ impl SegmentSource for SimulatedMemory {
         if size > self.free() {
             return Err(full);
         }
-        let (start, length) = self.gaps.lowest_fit(size).unwrap_or_else(|| {
-            let length = size.round_up(WINDOW).expect("below the capacity");
-            let start = self.open_window(length);
-            self.gaps.insert(start, length);
+        let (start, length) = if let Some((start, length)) = self.gaps.lowest_fit(size) {
+            self.gaps.remove(start, length);
             (start, length)
-        });
-        self.gaps.remove(start, length);
+        } else {
+            let length = size.round_up(WINDOW).ok_or(full)?;
+            (self.open_window(length).ok_or(full)?, length)
+        };
         if length > size {
             self.gaps.insert(start.offset(size), length - size);
         }
@@ -135,29 +160,66 @@ impl SegmentSource for SimulatedMemory {
             }
         }
     }
+
+    /// Reserves the lowest range that is free, at a multiple of [`WINDOW`].
+    fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
+        let size = expandable_size(self.total, unit).ok_or(Full { asked: self.total })?;
+        let full = Full { asked: size };
+        let mut start = BOTTOM;
+        for (other, length) in &self.reserved {
+            if other.0 - start.0 >= size.0 {
+                break;
+            }
+            let end = Bytes(other.offset(*length).0);
+            start = Address(end.round_up(WINDOW).ok_or(full)?.0);
+        }
+        if start
+            .0
+            .checked_add(size.0)
+            .is_none_or(|end| end > self.lowest.0)
+        {
+            return Err(full);
+        }
+        self.reserved.insert(start, size);
+        Ok(Reserved {
+            address: start,
+            size,
+        })
+    }
+
+    fn map(&mut self, _at: Address, size: Bytes) -> Result<(), Full> {
+        if size > self.free() {
+            return Err(Full { asked: size });
+        }
+        self.taken += size;
+        Ok(())
+    }
+
+    fn unmap(&mut self, _at: Address, size: Bytes) {
+        self.taken -= size;
+    }
+
+    fn release(&mut self, reserved: Reserved) {
+        self.reserved.remove(&reserved.address);
+    }
 }
 
 /// Ranges of addresses that do not overlap, found by place or by length.
 #[derive(Debug, Clone, Default)]
 struct Gaps {
     by_address: BTreeMap<Address, Bytes>,
-    by_length: BTreeMap<Bytes, BTreeSet<Address>>,
+    by_length: BTreeSet<(Bytes, Address)>,
 }
 
 impl Gaps {
     fn insert(&mut self, start: Address, length: Bytes) {
         self.by_address.insert(start, length);
-        self.by_length.entry(length).or_default().insert(start);
+        self.by_length.insert((length, start));
     }
 
     fn remove(&mut self, start: Address, length: Bytes) {
         self.by_address.remove(&start);
-        if let Some(starts) = self.by_length.get_mut(&length) {
-            starts.remove(&start);
-            if starts.is_empty() {
-                self.by_length.remove(&length);
-            }
-        }
+        self.by_length.remove(&(length, start));
     }
 
     /// Inserts a range together with those that touch it, as long as they lie within `from..to`.
@@ -191,18 +253,23 @@ impl Gaps {
     /// The lowest of those that hold `size`. One step for each distinct length: tails of windows have
     /// at most 16.
     fn lowest_fit(&self, size: Bytes) -> Option<(Address, Bytes)> {
-        let fitting = self.by_length.range(size..);
-        fitting
-            .filter_map(|(length, starts)| Some((*starts.first()?, *length)))
-            .min()
+        let lowest = self.lowest_by_length(size);
+        lowest.map(|(length, start)| (start, length)).min()
     }
 
     /// The highest of those that hold `size`.
     fn highest_fit(&self, size: Bytes) -> Option<(Address, Bytes)> {
-        let fitting = self.by_length.range(size..);
-        fitting
-            .filter_map(|(length, starts)| Some((*starts.last()?, *length)))
-            .max()
+        let highest = self.lowest_by_length(size).filter_map(|(length, start)| {
+            let same = (length, start)..=(length, Address(u64::MAX));
+            self.by_length.range(same).next_back()
+        });
+        highest.map(|(length, start)| (*start, *length)).max()
+    }
+
+    /// The lowest of each length from `size` on.
+    fn lowest_by_length(&self, size: Bytes) -> impl Iterator<Item = (Bytes, Address)> + '_ {
+        let first = |from| self.by_length.range((from, Address(0))..).next().copied();
+        std::iter::successors(first(size), move |(length, _)| first(Bytes(length.0 + 1)))
     }
 }
 

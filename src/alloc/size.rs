@@ -18,7 +18,7 @@ const ROUND_EXACT: Bytes = Bytes::mib(2);
 /// A request of this much is refused before anything else happens. PyTorch's `one_exa_bytes`.
 pub(super) const ABSURD: Bytes = Bytes(1 << 60);
 
-/// The size of the block that a request needs; at most 512 more than `requested`.
+/// The size of the block that a request needs with default settings; at most 512 more than `requested`.
 ///
 /// `requested` must be below 2^60: [`super::CachingAllocator::malloc`] refuses more.
 #[must_use]
@@ -29,13 +29,19 @@ pub const fn round_size(requested: Bytes) -> Bytes {
     round_up(requested, MIN_BLOCK)
 }
 
-/// The size of the segment that would be taken from the source for a block of `rounded` bytes.
+/// The size of the segment that would be taken from the source for a block of `rounded` bytes, with
+/// default settings.
 #[must_use]
 pub const fn segment_size(rounded: Bytes) -> Bytes {
+    segment_size_with(rounded, LARGE_SEGMENT)
+}
+
+/// The same, with another `large_segment_size_mb`.
+pub(super) const fn segment_size_with(rounded: Bytes, large: Bytes) -> Bytes {
     if rounded.0 <= SMALL_MAX.0 {
         SMALL_SEGMENT
     } else if rounded.0 < MIN_EXACT.0 {
-        LARGE_SEGMENT
+        large
     } else {
         round_up(rounded, ROUND_EXACT)
     }
@@ -56,9 +62,9 @@ pub fn limit_of_fraction(fraction: f64, total: Bytes) -> Option<Bytes> {
     (fraction < 1.0).then_some(Bytes((fraction * total.0 as f64) as u64))
 }
 
-const fn round_up(size: Bytes, step: Bytes) -> Bytes {
+pub(super) const fn round_up(size: Bytes, step: Bytes) -> Bytes {
     size.round_up(step)
-        .expect("sizes below 2^60 do not overflow")
+        .expect("sizes up to 2^60 do not overflow")
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The numbers of `torch.cuda.memory_stats`, under PyTorch's names.
 
+use std::collections::BTreeMap;
+
 use super::pool::PoolKind;
 use crate::units::Bytes;
 
@@ -18,18 +20,22 @@ pub struct Stat {
 }
 
 impl Stat {
+    #[inline]
     pub(super) fn increase(&mut self, by: u64) {
         self.current += by;
         self.allocated += by;
         self.peak = self.peak.max(self.current);
     }
 
+    #[inline]
     pub(super) fn decrease(&mut self, by: u64) {
-        self.current -= by;
+        // Below zero only for the oversize ones, when `max_split_size_mb` falls at run time.
+        self.current = self.current.saturating_sub(by);
         self.freed += by;
     }
 
     /// Applies a difference of either sign at once, so that `allocated` and `freed` see the net only.
+    #[inline]
     pub(super) fn change(&mut self, increase: u64, decrease: u64) {
         if increase >= decrease {
             self.increase(increase - decrease);
@@ -41,6 +47,15 @@ impl Stat {
     fn reset_peak(&mut self) {
         self.peak = self.current;
     }
+
+    fn parts(self) -> [(&'static str, u64); 4] {
+        [
+            ("current", self.current),
+            ("peak", self.peak),
+            ("allocated", self.allocated),
+            ("freed", self.freed),
+        ]
+    }
 }
 
 /// The statistics that exist for each pool and for both together. Counts first, then bytes.
@@ -48,15 +63,15 @@ impl Stat {
 pub struct PoolStats {
     /// Blocks held by the caller.
     pub allocation: Stat,
-    /// Segments held from the source.
+    /// Segments held from the source, without expandable ones.
     pub segment: Stat,
     /// Blocks held by the caller or waiting for a stream to be done with them.
     pub active: Stat,
-    /// Free blocks in segments that are cut into several.
+    /// Free blocks in segments that are cut into several, without expandable ones.
     pub inactive_split: Stat,
     /// Sizes of the blocks in `allocation`, rounding and unsplit remainders included.
     pub allocated_bytes: Stat,
-    /// Sizes of the segments.
+    /// Sizes of the segments, and what is mapped of expandable ones.
     pub reserved_bytes: Stat,
     /// Sizes of the blocks in `active`.
     pub active_bytes: Stat,
@@ -64,6 +79,33 @@ pub struct PoolStats {
     pub inactive_split_bytes: Stat,
     /// What callers asked for, before rounding, of the blocks in `active`.
     pub requested_bytes: Stat,
+}
+
+impl PoolStats {
+    fn named_mut(&mut self) -> [(&'static str, &mut Stat); 9] {
+        let PoolStats {
+            allocation,
+            segment,
+            active,
+            inactive_split,
+            allocated_bytes,
+            reserved_bytes,
+            active_bytes,
+            inactive_split_bytes,
+            requested_bytes,
+        } = self;
+        [
+            ("allocation", allocation),
+            ("segment", segment),
+            ("active", active),
+            ("inactive_split", inactive_split),
+            ("allocated_bytes", allocated_bytes),
+            ("reserved_bytes", reserved_bytes),
+            ("active_bytes", active_bytes),
+            ("inactive_split_bytes", inactive_split_bytes),
+            ("requested_bytes", requested_bytes),
+        ]
+    }
 }
 
 /// What `torch.cuda.memory_stats` reports.
@@ -81,10 +123,16 @@ pub struct Stats {
     pub num_ooms: u64,
     /// Times the allocator waited for every stream: before each release of the whole cache.
     pub num_sync_all_streams: u64,
-    /// Segments taken from the source.
+    /// Segments taken from the source, and mappings into expandable ones.
     pub num_device_alloc: u64,
-    /// Segments given back to the source.
+    /// Segments given back to the source, and ranges unmapped.
     pub num_device_free: u64,
+    /// Blocks of at least `max_split_size_mb` held by the caller.
+    pub oversize_allocations: Stat,
+    /// Segments of at least `max_split_size_mb`.
+    pub oversize_segments: Stat,
+    /// `max_split_size_mb` when the allocator was made; later changes do not show. `None` is unlimited.
+    pub max_split_size: Option<Bytes>,
 }
 
 impl Stats {
@@ -128,26 +176,54 @@ impl Stats {
     /// Sets every peak to the current value, like `torch.cuda.reset_peak_memory_stats`.
     pub(super) fn reset_peaks(&mut self) {
         for pool in [&mut self.all, &mut self.small_pool, &mut self.large_pool] {
-            let PoolStats {
-                allocation,
-                segment,
-                active,
-                inactive_split,
-                allocated_bytes,
-                reserved_bytes,
-                active_bytes,
-                inactive_split_bytes,
-                requested_bytes,
-            } = pool;
-            allocation.reset_peak();
-            segment.reset_peak();
-            active.reset_peak();
-            inactive_split.reset_peak();
-            allocated_bytes.reset_peak();
-            reserved_bytes.reset_peak();
-            active_bytes.reset_peak();
-            inactive_split_bytes.reset_peak();
-            requested_bytes.reset_peak();
+            for (_, stat) in pool.named_mut() {
+                stat.reset_peak();
+            }
         }
+        self.oversize_allocations.reset_peak();
+        self.oversize_segments.reset_peak();
     }
+
+    /// The flat dictionary that `torch.cuda.memory_stats` returns: `allocated_bytes.all.peak` and so on,
+    /// in the order of their names. An unlimited `max_split_size` is -1.
+    pub fn memory_stats(&self) -> BTreeMap<String, i64> {
+        let mut named = BTreeMap::new();
+        let mut put = |name: String, value: u64| named.insert(name, signed(value));
+        for (pool, stats) in [
+            ("all", self.all),
+            ("small_pool", self.small_pool),
+            ("large_pool", self.large_pool),
+        ] {
+            for (name, stat) in { stats }.named_mut() {
+                for (part, value) in stat.parts() {
+                    put(format!("{name}.{pool}.{part}"), value);
+                }
+            }
+        }
+        for (name, stat) in [
+            ("oversize_allocations", self.oversize_allocations),
+            ("oversize_segments", self.oversize_segments),
+        ] {
+            for (part, value) in stat.parts() {
+                put(format!("{name}.{part}"), value);
+            }
+        }
+        for (name, count) in [
+            ("num_alloc_retries", self.num_alloc_retries),
+            ("num_ooms", self.num_ooms),
+            ("num_sync_all_streams", self.num_sync_all_streams),
+            ("num_device_alloc", self.num_device_alloc),
+            ("num_device_free", self.num_device_free),
+        ] {
+            put(name.to_owned(), count);
+        }
+        let max_split_size = self.max_split_size.map_or(-1, |size| signed(size.0));
+        named.insert("max_split_size".to_owned(), max_split_size);
+        named
+    }
+}
+
+/// PyTorch's statistics are signed.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -22,6 +22,20 @@ pub enum Event {
         /// Its size.
         size: Bytes,
     },
+    /// Memory was mapped into an expandable segment.
+    SegmentMap {
+        /// Where it starts.
+        address: Address,
+        /// How much was mapped.
+        size: Bytes,
+    },
+    /// Memory of an expandable segment went back to the source.
+    SegmentUnmap {
+        /// Where it started.
+        address: Address,
+        /// How much was unmapped.
+        size: Bytes,
+    },
     /// A block was handed to the caller.
     Alloc {
         /// Its start.
@@ -36,7 +50,7 @@ pub enum Event {
         /// What the caller had asked for.
         requested: Bytes,
     },
-    /// The block can be reused. With a single stream it follows `FreeRequested` at once.
+    /// The block can be reused. It follows `FreeRequested` at once, unless another stream used the block.
     FreeCompleted {
         /// Its start.
         address: Address,
@@ -58,6 +72,10 @@ impl fmt::Display for Event {
                 write!(f, "segment_alloc {address} {}", size.0)
             }
             Event::SegmentFree { address, size } => write!(f, "segment_free {address} {}", size.0),
+            Event::SegmentMap { address, size } => write!(f, "segment_map {address} {}", size.0),
+            Event::SegmentUnmap { address, size } => {
+                write!(f, "segment_unmap {address} {}", size.0)
+            }
             Event::Alloc { address, requested } => write!(f, "alloc {address} {}", requested.0),
             Event::FreeRequested { address, requested } => {
                 write!(f, "free_requested {address} {}", requested.0)

@@ -34,6 +34,8 @@ pub(super) enum Command {
     Probe(Probe),
     /// List the allocations and frees of the training steps, one a line.
     Program(Program),
+    /// Repeat what PyTorch's allocator was recorded to do, and ask what if.
+    Replay(Replay),
     /// List the GPUs of this machine and the cards that can be simulated.
     Devices(Devices),
     /// List the models that have a name.
@@ -119,6 +121,48 @@ pub(super) struct Probe {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) batch: u64,
     /// Print the JSON document of `GET /v1/probes/{id}` and nothing else.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+const REPLAY_HELP: &str = "\
+TRACE is a memory snapshot of PyTorch:
+
+  torch.cuda.memory._record_memory_history()
+  ...  # train a few steps
+  torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")
+
+or a trace as text: a header `# {\"total\": BYTES, \"limit\": BYTES, \"alloc_conf\": TEXT}`, then lines of
+`action address size stream`. Either may be compressed with gzip.
+
+  batchfit replay snapshot.pickle
+  batchfit replay snapshot.pickle --memory-limit 12GiB --compare
+  batchfit replay trace.txt.gz --allocator expandable_segments:True --svg memory.svg
+
+Under the recorded limit and settings the driver's recorded addresses are used, and every event is
+compared with the recording. Otherwise the requests are put to simulated memory.
+
+Exit codes: 0 answered, also when memory runs out; 2 bad input.";
+
+#[derive(Debug, Args)]
+#[command(after_long_help = REPLAY_HELP)]
+pub(super) struct Replay {
+    /// A memory snapshot of PyTorch or a trace, compressed or not; `-` reads it from stdin.
+    #[arg(value_name = "TRACE")]
+    pub(super) trace: PathBuf,
+    /// What may be reserved, instead of what was recorded: bytes, 12GiB or 0.8.
+    #[arg(long, value_name = "LIMIT")]
+    pub(super) memory_limit: Option<String>,
+    /// Allocator settings, instead of the recorded ones: the text of a `PYTORCH_CUDA_ALLOC_CONF`.
+    #[arg(long, value_name = "CONF")]
+    pub(super) allocator: Option<String>,
+    /// Compare with other settings: which fit, with how much, and what is the least they need.
+    #[arg(long)]
+    pub(super) compare: bool,
+    /// Draw memory over time, and the segments and blocks at the peak.
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
+    /// Print the JSON document of `POST /v1/replays` and nothing else.
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -13,6 +13,7 @@ mod probe;
 mod program;
 mod question;
 mod record;
+mod replay;
 mod serve;
 mod trouble;
 mod worker;
@@ -58,6 +59,7 @@ pub fn run() -> ExitCode {
         Command::Fit(arguments) => (arguments.json, fit::run(&arguments)),
         Command::Probe(arguments) => (arguments.json, probe::run(&arguments)),
         Command::Program(arguments) => (false, program::run(&arguments)),
+        Command::Replay(arguments) => (arguments.json, replay::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),

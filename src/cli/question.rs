@@ -27,7 +27,8 @@ pub(super) fn read(question: &arguments::Question) -> Result<Request, Trouble> {
     .map_err(Trouble::Invalid)
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
+/// Reads a file, or stdin for `-`.
+pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
     let bytes = if path == Path::new("-") {
         let mut bytes = Vec::new();
         io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)

@@ -4,9 +4,11 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::alloc::SettingsError;
 use crate::http::{Code, Problem};
 use crate::jobs::{EngineError, JobError};
 use crate::model::Invalid;
+use crate::replay::{FractionOfUnknown, RecordingError};
 
 /// Why a command has no answer.
 #[derive(Debug)]
@@ -18,8 +20,26 @@ pub(super) enum Trouble {
         /// What the system said.
         source: io::Error,
     },
+    /// A file cannot be written.
+    Unwritable {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The request is wrong.
     Invalid(Invalid),
+    /// A recording is damaged, or contradicts itself.
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        source: RecordingError,
+    },
+    /// The allocator settings of a replay are wrong.
+    Allocator(SettingsError),
+    /// A limit is a fraction of what nobody knows.
+    Fraction(FractionOfUnknown),
     /// There is no answer to the request.
     Engine(EngineError),
     /// Whoever read stdout has stopped reading: not an error.
@@ -40,7 +60,11 @@ impl Trouble {
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             Trouble::Unreadable { .. }
+            | Trouble::Unwritable { .. }
             | Trouble::Invalid(_)
+            | Trouble::Recording { .. }
+            | Trouble::Allocator(_)
+            | Trouble::Fraction(_)
             | Trouble::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
             Trouble::Engine(
                 EngineError::DeviceUnavailable { .. } | EngineError::DeviceFailed { .. },
@@ -57,7 +81,21 @@ impl Trouble {
                 Code::RequestInvalid,
                 format!("could not read {}: {source}", path.display()),
             ),
+            Trouble::Unwritable { path, source } => Problem::new(
+                Code::RequestInvalid,
+                format!("could not write {}: {source}", path.display()),
+            ),
             Trouble::Invalid(invalid) => Problem::from(invalid),
+            Trouble::Recording { path, source } => Problem::new(
+                Code::RecordingInvalid,
+                format!("{}: {source}", path.display()),
+            ),
+            Trouble::Allocator(error) => {
+                Problem::new(Code::RequestInvalid, format!("--allocator: {error}"))
+            }
+            Trouble::Fraction(error) => {
+                Problem::new(Code::RequestInvalid, format!("--memory-limit: {error}"))
+            }
             Trouble::Engine(error) => Problem::from(JobError::Engine(error)),
             Trouble::ReaderGone => Problem::new(Code::Internal, "nobody reads the answer"),
             // Who runs the command reads the log of the service: stderr.

@@ -59,7 +59,7 @@ impl FromRequest<App> for ProbeBody {
 }
 
 /// Reads and checks large documents away from the threads that serve connections.
-async fn understood<T: Send + 'static>(
+pub(super) async fn understood<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     tokio::task::spawn_blocking(read)
@@ -67,7 +67,8 @@ async fn understood<T: Send + 'static>(
         .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
-async fn read(request: Request, app: &App) -> Result<Bytes, Problem> {
+/// Takes a whole body.
+pub(super) async fn read(request: Request, app: &App) -> Result<Bytes, Problem> {
     let reading = Bytes::from_request(request, app);
     let arrived = tokio::time::timeout(ARRIVAL, reading).await.map_err(|_| {
         Problem::new(

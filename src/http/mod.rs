@@ -16,6 +16,7 @@ mod probes;
 mod problem;
 mod problems;
 mod recommendations;
+mod replays;
 mod serve;
 
 use axum::Router;
@@ -83,6 +84,8 @@ fn routes() -> OpenApiRouter<App> {
         // Does this batch fit?
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))
+        // What would this recording have taken?
+        .routes(routes!(replays::create_replay))
         // What has been found so far?
         .routes(routes!(recommendations::list_recommendations))
         .routes(routes!(recommendations::get_recommendation))

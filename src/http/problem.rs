@@ -59,6 +59,8 @@ codes! {
     BodyMalformed = "body-malformed", UNPROCESSABLE_ENTITY, "The body is not valid JSON";
     /// The body is JSON and no valid request.
     RequestInvalid = "request-invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
+    /// The recording is damaged, or contradicts itself.
+    RecordingInvalid = "recording-invalid", UNPROCESSABLE_ENTITY, "The recording cannot be replayed";
     /// A query parameter is unknown or has a value that it cannot have.
     QueryInvalid = "query-invalid", UNPROCESSABLE_ENTITY, "The query is not valid";
     /// The device does not exist here.

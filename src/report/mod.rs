@@ -1,4 +1,4 @@
-//! Answers for people: text tables. JSON comes from the types themselves.
+//! Answers for people: text tables and drawings. JSON comes from the types themselves.
 //!
 //! Everything here gives a `String` that ends in a line break and has no colour, so that what a person
 //! reads and what a test compares are the same.
@@ -8,6 +8,10 @@ mod fit;
 mod preset;
 mod probe;
 mod program;
+mod replay;
+mod svg;
+mod svg_map;
+mod svg_timeline;
 mod table;
 
 pub use device::devices;
@@ -15,3 +19,5 @@ pub use fit::fit;
 pub use preset::presets;
 pub use probe::probe;
 pub use program::program;
+pub use replay::replay;
+pub use svg::replay_svg;

@@ -22,6 +22,7 @@ mod attention;
 mod card;
 mod convolutions;
 mod elementwise;
+mod expandable;
 mod losses;
 mod normalizations;
 mod numbers;

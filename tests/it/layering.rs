@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Lowest first. A module may use those before it, and itself.
 const LAYERS: &[&str] = &[
-    "units", "graph", "model", "program", "compile", "alloc", "device", "probe", "search",
-    "worker", "store", "jobs", "report", "http", "cli",
+    "units", "graph", "model", "program", "compile", "alloc", "device", "probe", "replay",
+    "search", "worker", "store", "jobs", "report", "http", "cli",
 ];
 
 fn rank(module: &str) -> Option<usize> {

@@ -11,5 +11,6 @@ mod http;
 mod layering;
 mod model;
 mod properties;
+mod replay;
 mod truth;
 mod worker;

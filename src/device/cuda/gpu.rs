@@ -139,6 +139,11 @@ impl Gpu {
         self.has_event_times
     }
 
+    /// The driver's number for the card.
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
+    }
+
     /// The stream that everything runs on, valid while `self` lives.
     pub(super) fn stream(&self) -> CUstream {
         self.stream

@@ -1,13 +1,15 @@
 //! Device memory straight from the driver, for the caching allocator to divide.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, cudaError_enum};
 
-use crate::alloc::{Address, Full, SegmentSource};
+use crate::alloc::{Address, Full, Reserved, SegmentSource, expandable_size};
 use crate::units::Bytes;
 
 use super::error::{GpuError, check};
+use super::expandable::Reservation;
 use super::gpu::Gpu;
 
 /// Takes segments from the driver and gives them back. What is left is given back on drop.
@@ -16,6 +18,8 @@ use super::gpu::Gpu;
 pub struct CudaMemory {
     gpu: Rc<Gpu>,
     held: Vec<CUdeviceptr>,
+    /// By their start.
+    reserved: BTreeMap<CUdeviceptr, Reservation>,
     trouble: Option<GpuError>,
 }
 
@@ -25,6 +29,7 @@ impl CudaMemory {
         CudaMemory {
             gpu: Rc::clone(gpu),
             held: Vec::new(),
+            reserved: BTreeMap::new(),
             trouble: None,
         }
     }
@@ -32,6 +37,34 @@ impl CudaMemory {
     /// The first error that was not a lack of memory, if there was any.
     pub fn trouble(&self) -> Option<&GpuError> {
         self.trouble.as_ref()
+    }
+
+    /// Tells a lack of memory, which is an answer, from trouble.
+    fn granted(
+        &mut self,
+        call: &'static str,
+        status: cudaError_enum,
+        full: Full,
+    ) -> Result<(), Full> {
+        if status == cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
+            return Err(full);
+        }
+        check(call, status).map_err(|error| {
+            self.trouble.get_or_insert(error);
+            full
+        })
+    }
+
+    /// Waits for everything queued before memory goes that it may use.
+    fn settle(&mut self) {
+        if let Err(error) = self.gpu.synchronize() {
+            self.trouble.get_or_insert(error);
+        }
+    }
+
+    fn reservation_around(&mut self, at: Address) -> Option<&mut Reservation> {
+        let around = self.reserved.range_mut(..=at.0).next_back();
+        around.map(|(_, reservation)| reservation)
     }
 }
 
@@ -43,13 +76,7 @@ impl SegmentSource for CudaMemory {
         let mut address: CUdeviceptr = 0;
         // SAFETY: the GPU's context is current on its thread, and `address` is a place for the pointer.
         let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
-        if status == cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
-            return Err(full);
-        }
-        if let Err(error) = check("cuMemAlloc", status) {
-            self.trouble.get_or_insert(error);
-            return Err(full);
-        }
+        self.granted("cuMemAlloc", status, full)?;
         self.held.push(address);
         Ok(Address(address))
     }
@@ -60,19 +87,68 @@ impl SegmentSource for CudaMemory {
             return;
         };
         self.held.swap_remove(at);
-        if let Err(error) = self.gpu.synchronize() {
-            self.trouble.get_or_insert(error);
-        }
+        self.settle();
         // SAFETY: the segment came from `cuMemAlloc`, was held until now, and no queued work uses it.
         let status = unsafe { sys::cuMemFree_v2(segment.0) };
         if let Err(error) = check("cuMemFree", status) {
             self.trouble.get_or_insert(error);
         }
     }
+
+    fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
+        let total = self.gpu.facts().total;
+        let size = expandable_size(total, unit).ok_or(Full { asked: total })?;
+        let full = Full { asked: size };
+        let bytes = |n: Bytes| usize::try_from(n.0).map_err(|_| full);
+        match Reservation::take(bytes(size)?, bytes(unit)?) {
+            Ok(reservation) => {
+                let start = reservation.start();
+                self.reserved.insert(start, reservation);
+                Ok(Reserved {
+                    address: Address(start),
+                    size,
+                })
+            }
+            Err(status) => {
+                self.granted("cuMemAddressReserve", status, full)?;
+                Err(full)
+            }
+        }
+    }
+
+    fn map(&mut self, at: Address, size: Bytes) -> Result<(), Full> {
+        let full = Full { asked: size };
+        let bytes = usize::try_from(size.0).map_err(|_| full)?;
+        let device = self.gpu.device();
+        let reservation = self.reservation_around(at).ok_or(full)?;
+        match reservation.map(device, at.0, bytes) {
+            Ok(()) => Ok(()),
+            Err(status) => {
+                self.granted("cuMemCreate or cuMemMap", status, full)?;
+                Err(full)
+            }
+        }
+    }
+
+    fn unmap(&mut self, at: Address, size: Bytes) {
+        self.settle();
+        let bytes = usize::try_from(size.0).expect("it was mapped");
+        if let Some(reservation) = self.reservation_around(at) {
+            reservation.unmap(at.0, bytes);
+        }
+    }
+
+    fn release(&mut self, reserved: Reserved) {
+        self.reserved.remove(&reserved.address.0);
+    }
 }
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
+        if !self.reserved.is_empty() {
+            self.settle();
+            self.reserved.clear();
+        }
         for segment in std::mem::take(&mut self.held) {
             // SAFETY: the segment came from `cuMemAlloc` and is forgotten here. `cuMemFree` waits for
             // work that uses it.

@@ -14,6 +14,7 @@ mod compile;
 mod convolution;
 mod elementwise;
 mod error;
+mod expandable;
 mod gpu;
 mod kernels;
 mod launcher;

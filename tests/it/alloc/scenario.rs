@@ -1,13 +1,15 @@
 //! Runs the conversations beside this file: one command a line, its events and what came of it below.
 //!
-//! `capacity SIZE` and `limit SIZE` come first. Then `alloc NAME SIZE`, `free NAME`, `empty_cache`,
-//! `reset_peaks` and `show`, which writes the segments and the statistics.
+//! `capacity SIZE` and `limit SIZE` come first. Then `alloc NAME SIZE [STREAM]`, `free NAME`,
+//! `record_stream NAME STREAM`, `synchronize STREAM`, `settings TEXT`, `empty_cache`, `reset_peaks` and
+//! `show`, which writes the segments and the statistics.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use batchfit::alloc::{
-    Address, BlockId, CachingAllocator, Event, PoolKind, Settings, SimulatedMemory,
+    Address, BlockId, BlockState, CachingAllocator, Event, PoolKind, Settings, SimulatedMemory,
+    Stream,
 };
 use batchfit::units::Bytes;
 
@@ -63,12 +65,16 @@ impl Stage {
     fn act(&mut self, words: &[&str], out: &mut String) {
         let mut answer = None;
         match *words {
-            ["alloc", name, size] => match self.allocator.malloc(bytes(size)) {
-                Ok(block) => {
-                    self.names.insert(name.to_owned(), block);
-                }
-                Err(refused) => answer = Some(format!("{refused} ({:?})", refused.refusal)),
-            },
+            ["alloc", name, size] => answer = self.alloc(name, size, Stream::default()),
+            ["alloc", name, size, on] => answer = self.alloc(name, size, stream(on)),
+            ["record_stream", name, on] => {
+                self.allocator.record_stream(self.names[name], stream(on));
+            }
+            ["synchronize", on] => self.allocator.synchronize(stream(on)),
+            ["settings", text] => {
+                let settings = self.allocator.settings().updated(text).unwrap();
+                self.allocator.set_settings(settings);
+            }
             ["free", name] => self.allocator.free(self.names.remove(name).unwrap()),
             ["empty_cache"] => self.allocator.empty_cache(),
             ["reset_peaks"] => self.allocator.reset_peaks(),
@@ -86,6 +92,8 @@ impl Stage {
                     let number = number_of(&self.segments, address);
                     writeln!(out, "    gives back segment {number} of {size}").unwrap();
                 }
+                Event::SegmentMap { size, .. } => writeln!(out, "    maps {size}").unwrap(),
+                Event::SegmentUnmap { size, .. } => writeln!(out, "    unmaps {size}").unwrap(),
                 Event::OutOfMemory { rounded } => {
                     writeln!(out, "    out of memory for {rounded}").unwrap();
                 }
@@ -99,11 +107,28 @@ impl Stage {
         }
     }
 
+    /// Says why not, if so.
+    fn alloc(&mut self, name: &str, size: &str, on: Stream) -> Option<String> {
+        match self.allocator.malloc_on(on, bytes(size)) {
+            Ok(block) => {
+                self.names.insert(name.to_owned(), block);
+                None
+            }
+            Err(refused) => Some(format!("{refused} ({:?})", refused.refusal)),
+        }
+    }
+
     fn show(&self, out: &mut String) {
-        let mut segments = self.allocator.snapshot().segments;
-        segments.sort_by_key(|segment| number_of(&self.segments, segment.address));
-        for segment in segments {
-            let number = number_of(&self.segments, segment.address);
+        let snapshot = self.allocator.snapshot();
+        let numbered = snapshot.segments.into_iter().map(|segment| {
+            let known = !segment.is_expandable;
+            let number = known.then(|| number_of(&self.segments, segment.address));
+            (number, segment)
+        });
+        let mut segments: Vec<_> = numbered.collect();
+        segments.sort_by_key(|(number, segment)| (*number, segment.address));
+        for (number, segment) in segments {
+            let name = number.map_or("mapped".to_owned(), |number| format!("segment {number}"));
             let pool = match segment.pool {
                 PoolKind::Small => "small",
                 PoolKind::Large => "large",
@@ -111,17 +136,17 @@ impl Stage {
             let blocks = segment.blocks.iter().map(|block| {
                 let owner =
                     |(_, id): &(&String, &BlockId)| self.allocator.address(**id) == block.address;
-                let name = self.names.iter().find(owner).map(|(name, _)| name);
-                format!("{} {}", name.map_or("free", String::as_str), block.size)
+                let owner = self.names.iter().find(owner).map(|(name, _)| name.as_str());
+                let owner = match block.state {
+                    BlockState::ActiveAllocated => owner.unwrap(),
+                    BlockState::ActivePendingFree => "pending",
+                    BlockState::Inactive => "free",
+                };
+                format!("{owner} {}", block.size)
             });
             let blocks: Vec<String> = blocks.collect();
             let size = segment.size;
-            writeln!(
-                out,
-                "    segment {number}  {pool}  {size}: {}",
-                blocks.join(" | ")
-            )
-            .unwrap();
+            writeln!(out, "    {name}  {pool}  {size}: {}", blocks.join(" | ")).unwrap();
         }
         let stats = self.allocator.stats();
         let all = stats.all;
@@ -151,6 +176,10 @@ fn number_of(segments: &[Address], address: Address) -> usize {
         .iter()
         .rposition(|segment| *segment == address)
         .unwrap()
+}
+
+fn stream(text: &str) -> Stream {
+    Stream(text.parse().unwrap())
 }
 
 fn bytes(text: &str) -> Bytes {

@@ -4,6 +4,7 @@ mod bad_input;
 mod fit;
 mod listings;
 mod probe;
+mod replay;
 
 use std::fs;
 use std::path::PathBuf;

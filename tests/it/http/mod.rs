@@ -8,6 +8,7 @@ mod probes;
 mod problems;
 mod process;
 mod recommendations;
+mod replays;
 mod restart;
 mod scripted;
 

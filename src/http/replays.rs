@@ -1,0 +1,121 @@
+//! Replays: what would this recording have taken?
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use serde_json::Value;
+
+use super::App;
+use super::body::{self, understood};
+use super::parameters::Parameters;
+use super::problem::{Code, Problem};
+use crate::alloc::Settings;
+use crate::model::MemoryLimit;
+use crate::replay::{Asked, Bounds, Recording, RecordingError, ReplayReport, pickle, read, replay};
+
+/// What a file of somebody else may make the service use.
+const BOUNDS: Bounds = Bounds {
+    mib: body::LIMIT_MIB as u64,
+    // A comparison replays them a hundred times.
+    events: 1 << 19,
+    pickle: pickle::Bounds {
+        values: 1 << 22,
+        depth: 32,
+    },
+};
+
+/// A recording, from a body of any content type, and what the query asks about it.
+pub(super) struct ReplayBody {
+    file: Bytes,
+    asked: Asked,
+}
+
+impl FromRequest<App> for ReplayBody {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<ReplayBody, Problem> {
+        let asked = asked(&Parameters::read(
+            request.uri(),
+            &["memory_limit", "allocator", "compare"],
+        )?)?;
+        let file = body::read(request, app).await?;
+        Ok(ReplayBody { file, asked })
+    }
+}
+
+fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
+    let limit = parameters.text("memory_limit");
+    let settings = parameters.text("allocator");
+    Ok(Asked {
+        limit: limit
+            .map(|text| {
+                let value = Value::String(text);
+                MemoryLimit::parse(&value, "").map_err(|invalid| Problem {
+                    parameter: Some("memory_limit".to_owned()),
+                    value: Some(value.clone()),
+                    nearest: invalid.nearest.clone(),
+                    ..Problem::new(Code::QueryInvalid, invalid.to_string())
+                })
+            })
+            .transpose()?,
+        settings: settings
+            .map(|text| {
+                text.parse::<Settings>().map_err(|error| Problem {
+                    parameter: Some("allocator".to_owned()),
+                    value: Some(Value::String(text.clone())),
+                    ..Problem::new(Code::QueryInvalid, error.to_string())
+                })
+            })
+            .transpose()?,
+        compare: parameters.one_of("compare", &["true", "false"])?.as_deref() == Some("true"),
+    })
+}
+
+/// Replay a recording.
+///
+/// The body is a memory snapshot of PyTorch (the pickle that `torch.cuda.memory._dump_snapshot` writes) or
+/// a trace as text, as it is or compressed with gzip. Nothing of it is executed or kept. Running out of
+/// memory is an answer.
+#[utoipa::path(post, path = "/v1/replays", tag = "replays",
+    request_body(content = Vec<u8>, content_type = "application/octet-stream",
+        description = "A memory snapshot or a trace, at most 64 MiB decompressed"),
+    params(
+        ("memory_limit" = Option<String>, Query, description = "What may be reserved, instead of what was recorded: bytes, 12GiB or 0.8", example = "12GiB"),
+        ("allocator" = Option<String>, Query, description = "Allocator settings, instead of the recorded ones: the text of a PYTORCH_CUDA_ALLOC_CONF", example = "expandable_segments:True"),
+        ("compare" = Option<bool>, Query, description = "Whether to compare with other settings")),
+    responses(
+        (status = 200, body = ReplayReport, description = "What the replay found"),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The recording is damaged or contradicts itself, or the query is not valid",
+            example = json!({"type": "/problems/recording-invalid", "title": "The recording cannot be replayed", "status": 422,
+                "detail": "line 12: 7f1b0bc00000 is freed and was never allocated"})),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(super) async fn create_replay(body: ReplayBody) -> Result<Json<ReplayReport>, Problem> {
+    understood(move || {
+        let recording = recording(&body.file)?;
+        let replay = replay(&recording, &body.asked).map_err(|error| Problem {
+            parameter: Some("memory_limit".to_owned()),
+            ..Problem::new(Code::QueryInvalid, error.to_string())
+        })?;
+        Ok(Json(ReplayReport::of(&recording, &replay)))
+    })
+    .await
+}
+
+fn recording(file: &[u8]) -> Result<Recording, Problem> {
+    read(file, BOUNDS).map_err(|error| {
+        let code = match error {
+            RecordingError::TooLarge { .. } => Code::BodyTooLarge,
+            RecordingError::UnknownFormat { .. }
+            | RecordingError::TooLong { .. }
+            | RecordingError::Gzip { .. }
+            | RecordingError::Pickle(_)
+            | RecordingError::At { .. }
+            | RecordingError::Rebuild { .. }
+            | RecordingError::Settings { .. } => Code::RecordingInvalid,
+        };
+        Problem::new(code, error.to_string())
+    })
+}

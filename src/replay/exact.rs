@@ -1,0 +1,204 @@
+//! The proof: with the driver's recorded answers, the allocator does what PyTorch's did.
+
+use super::driver::{RecordedDriver, Spaces};
+use super::plan::{Before, Request, RequestKind, initial, requests};
+use super::player::Player;
+use super::recording::{Entry, Recording};
+use super::watch::Watch;
+use crate::alloc::{CachingAllocator, Event, Settings, Snapshot, Stats};
+use crate::units::Bytes;
+
+/// How far a replay equals its recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparison {
+    /// Entries that came out the same, addresses included, before the first that did not.
+    pub equal: usize,
+    /// The first difference.
+    pub difference: Option<Difference>,
+}
+
+/// Where a replay leaves its recording.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The entry, or the number of entries when the replay went on after the last.
+    pub entry: usize,
+    /// What was recorded.
+    pub recorded: Option<Event>,
+    /// What the allocator did.
+    pub replayed: Option<Event>,
+}
+
+/// What came of a replay with the recorded answers.
+#[derive(Debug, Clone)]
+pub(super) struct Exact {
+    pub(super) comparison: Comparison,
+    /// Whether the driver ever refused: then the limit alone does not explain the recording.
+    pub(super) driver_refused: bool,
+    pub(super) stats: Stats,
+    pub(super) events: Vec<Event>,
+    pub(super) watch: Watch,
+    /// The requests, with what came before each as far as the recording shows it.
+    pub(super) requests: Vec<Request>,
+}
+
+/// How many live blocks are copied at most, over all attempts to explain a request: a bound for recordings
+/// made up to take long. Real ones need a thousandth.
+const EFFORT: u64 = 1 << 28;
+
+type Exactly<'r> = Player<RecordedDriver<'r>, Vec<Event>>;
+
+/// Replays a recording with the driver's recorded answers until its end or the first difference.
+pub(super) fn replay_exactly(
+    recording: &Recording,
+    settings: &Settings,
+    limit: Option<Bytes>,
+) -> Exact {
+    let spaces = Spaces::of(recording, settings);
+    let mut requests = requests(recording);
+    let mut player = start(recording, settings, limit, &spaces);
+    let mut watch = Watch::default();
+    watch.start(player.allocated(), player.reserved());
+    let mut difference = None;
+    let mut events = Vec::new();
+    let mut effort = EFFORT;
+    for request in &mut requests {
+        put(&mut player, recording, request, &mut effort);
+        watch.note(
+            request.entries.end - 1,
+            player.allocated(),
+            player.reserved(),
+        );
+        let answers = std::mem::take(player.allocator.observer_mut());
+        difference = first_difference(&recording.entries, request, &answers);
+        events.extend(answers);
+        if difference.is_some() {
+            break;
+        }
+    }
+    let comparison = Comparison {
+        equal: difference
+            .as_ref()
+            .map_or(recording.entries.len(), |difference: &Difference| {
+                difference.entry
+            }),
+        difference,
+    };
+    Exact {
+        comparison,
+        driver_refused: player.allocator.source().refusals > 0,
+        stats: *player.allocator.stats(),
+        events,
+        watch,
+        requests,
+    }
+}
+
+/// What the allocator holds right after so many entries of a recording that it replays exactly.
+pub(super) fn held_exactly(
+    recording: &Recording,
+    settings: &Settings,
+    limit: Option<Bytes>,
+    requests: &[Request],
+    entries: usize,
+) -> Snapshot {
+    let spaces = Spaces::of(recording, settings);
+    let mut player = start(recording, settings, limit, &spaces);
+    let until = requests.iter();
+    for request in until.take_while(|request| request.entries.end <= entries) {
+        let driver = player.allocator.source_mut();
+        driver.serve(request.entries.clone());
+        player.put(request);
+    }
+    player.allocator.snapshot()
+}
+
+fn start<'r>(
+    recording: &'r Recording,
+    settings: &'r Settings,
+    limit: Option<Bytes>,
+    spaces: &'r Spaces,
+) -> Exactly<'r> {
+    let driver = RecordedDriver::new(recording, settings, spaces);
+    let allocator = CachingAllocator::observed(driver, settings.clone(), limit, Vec::new());
+    let mut player = Player::new(allocator);
+    player.start_from(&recording.initial, &spaces.at_start, &initial(recording));
+    // The frees of blocks that wait are not part of the recording.
+    player.allocator.observer_mut().clear();
+    player
+}
+
+/// Puts a request, and finds out what came before it where the recording does not say.
+fn put(player: &mut Exactly<'_>, recording: &Recording, request: &mut Request, effort: &mut u64) {
+    let driver = player.allocator.source_mut();
+    driver.serve(request.entries.clone());
+    if !is_ambiguous(recording, request) || *effort == 0 {
+        player.put(request);
+        return;
+    }
+    let mut surprising = None;
+    for before in [Before::Passed, Before::Nothing, Before::EmptyCache] {
+        *effort = effort.saturating_sub(player.allocator.stats().all.active.current + 1);
+        let mut tried = player.clone();
+        tried.put(&Request {
+            before,
+            ..request.clone()
+        });
+        let answers = tried.allocator.observer();
+        if first_difference(&recording.entries, request, answers).is_some() {
+            continue;
+        }
+        // A retry and a cache emptied by the program look the same. Where there was room for the request,
+        // by all that is known, it was no retry.
+        if surprises(&tried) == surprises(player) {
+            request.before = before;
+            *player = tried;
+            return;
+        }
+        surprising.get_or_insert((before, tried));
+    }
+    match surprising {
+        Some((before, tried)) => {
+            request.before = before;
+            *player = tried;
+        }
+        None => drop(player.put(request)),
+    }
+}
+
+fn surprises(player: &Exactly<'_>) -> u64 {
+    player.allocator.source().surprises
+}
+
+/// Whether frees were completed or memory was given back, by the request itself or before it.
+fn is_ambiguous(recording: &Recording, request: &Request) -> bool {
+    if !matches!(
+        request.kind,
+        RequestKind::Malloc { .. } | RequestKind::Refused { .. }
+    ) {
+        return false;
+    }
+    let released = |entry: &Entry| {
+        matches!(
+            entry.event,
+            Event::SegmentFree { .. } | Event::SegmentUnmap { .. }
+        )
+    };
+    !request.completed.is_empty()
+        || recording.entries[request.entries.clone()]
+            .iter()
+            .any(released)
+}
+
+fn first_difference(entries: &[Entry], request: &Request, answers: &[Event]) -> Option<Difference> {
+    let recorded = &entries[request.entries.clone()];
+    let same = recorded
+        .iter()
+        .zip(answers)
+        .take_while(|(entry, answer)| entry.event == **answer)
+        .count();
+    (same < recorded.len() || same < answers.len()).then(|| Difference {
+        entry: request.entries.start + same,
+        recorded: recorded.get(same).map(|entry| entry.event),
+        replayed: answers.get(same).copied(),
+    })
+}

@@ -1,0 +1,134 @@
+//! What would have happened: the same requests on simulated memory, under any limit and settings.
+
+use super::driver::UNKNOWN_TOTAL;
+use super::plan::{Initial, Request, RequestKind};
+use super::player::{Answer, Player};
+use super::recording::Recording;
+use super::watch::Watch;
+use crate::alloc::{
+    CachingAllocator, Observer, OutOfMemory, Settings, SimulatedMemory, Snapshot, Stats,
+};
+use crate::units::Bytes;
+
+/// The requests of a recording, to be put again and again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Requests<'r> {
+    pub(super) recording: &'r Recording,
+    pub(super) initial: &'r [Initial],
+    pub(super) all: &'r [Request],
+}
+
+/// Under what.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Conditions {
+    pub(super) settings: Settings,
+    pub(super) limit: Option<Bytes>,
+    /// What the device has, where it is known.
+    pub(super) total: Option<Bytes>,
+}
+
+/// Where a replay ends early: memory was refused that the recorded program was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop {
+    /// The entry; `None` for the blocks that were there before the recording started.
+    pub entry: Option<usize>,
+    /// What was refused.
+    pub refused: OutOfMemory,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub(super) struct Simulated<O> {
+    pub(super) stats: Stats,
+    pub(super) observer: O,
+    /// Where it ended early.
+    pub(super) stop: Option<Stop>,
+    /// Requests that the recording refused and that were granted.
+    pub(super) granted: u64,
+    /// Whether the last of the recording's refusals was one again.
+    pub(super) last_refused: bool,
+}
+
+impl<O> Simulated<O> {
+    /// Whether the program could not have gone on.
+    pub(super) fn runs_out(&self, recording: &Recording) -> bool {
+        self.stop.is_some() || (self.last_refused && recording.ends_out_of_memory())
+    }
+}
+
+impl Requests<'_> {
+    /// Puts the requests until one is refused that the recording granted.
+    pub(super) fn simulate<O: Observer + Clone>(
+        &self,
+        conditions: &Conditions,
+        observer: O,
+        mut watch: Option<&mut Watch>,
+    ) -> Simulated<O> {
+        let mut player = player(conditions, observer);
+        let mut stop = None;
+        let (mut granted, mut last_refused) = (0, false);
+        if let Err(refused) = player.start_with(self.initial) {
+            stop = Some(Stop {
+                entry: None,
+                refused,
+            });
+        }
+        if let Some(watch) = &mut watch {
+            watch.start(player.allocated(), player.reserved());
+        }
+        for request in self.all {
+            if stop.is_some() {
+                break;
+            }
+            let entry = request.entries.end - 1;
+            match player.put(request) {
+                Answer::Same => {
+                    last_refused |= matches!(request.kind, RequestKind::Refused { .. });
+                }
+                Answer::GrantedAndFreed => {
+                    granted += 1;
+                    last_refused = false;
+                }
+                Answer::Refused(refused) => {
+                    stop = Some(Stop {
+                        entry: Some(entry),
+                        refused,
+                    });
+                }
+            }
+            if let Some(watch) = &mut watch {
+                watch.note(entry, player.allocated(), player.reserved());
+            }
+        }
+        Simulated {
+            stats: *player.allocator.stats(),
+            observer: player.allocator.observer().clone(),
+            stop,
+            granted,
+            last_refused,
+        }
+    }
+
+    /// What the allocator holds right after so many entries.
+    pub(super) fn held_after(&self, conditions: &Conditions, entries: usize) -> Snapshot {
+        let mut player = player(conditions, ());
+        if player.start_with(self.initial).is_ok() {
+            let until = self.all.iter();
+            for request in until.take_while(|request| request.entries.end <= entries) {
+                if let Answer::Refused(_) = player.put(request) {
+                    break;
+                }
+            }
+        }
+        player.allocator.snapshot()
+    }
+}
+
+fn player<O: Observer>(conditions: &Conditions, observer: O) -> Player<SimulatedMemory, O> {
+    let memory = SimulatedMemory::new(conditions.total.unwrap_or(UNKNOWN_TOTAL));
+    let settings = conditions.settings.clone();
+    let limit = conditions.limit;
+    Player::new(CachingAllocator::observed(
+        memory, settings, limit, observer,
+    ))
+}

@@ -1,0 +1,208 @@
+//! Files that are refused: with the line or key, and what was expected there.
+
+use std::fmt::Write as _;
+
+use batchfit::replay::pickle::{Bounds as PickleBounds, Pickle};
+use batchfit::replay::{Bounds, read};
+
+use super::{decompressed, golden, recording};
+
+const HEADER: &str = "# {\"total\": 25769803776, \"limit\": 4294967296, \"alloc_conf\": \"\"}\n";
+
+fn refused(bytes: &[u8]) -> String {
+    recording(bytes).unwrap_err().to_string()
+}
+
+#[test]
+fn traces_that_contradict_themselves_are_refused_with_their_line() {
+    let segment = "segment_alloc 7f0000000000 2097152 0\n";
+    let alloc = "alloc 7f0000000000 1024 0\n";
+    let free = "free_requested 7f0000000000 1024 0\nfree_completed 7f0000000000 1024 0\n";
+    let cases = [
+        ("freed twice", format!("{segment}{alloc}{free}{free}")),
+        ("never allocated", format!("{segment}{free}")),
+        ("allocated twice", format!("{segment}{alloc}{alloc}")),
+        (
+            "freed at another size",
+            format!("{segment}{alloc}free_requested 7f0000000000 512 0\n"),
+        ),
+        (
+            "completed without a request",
+            format!("{segment}{alloc}free_completed 7f0000000000 1024 0\n"),
+        ),
+        (
+            "size of 2^63",
+            format!("{segment}alloc 7f0000000000 9223372036854775808 0\n"),
+        ),
+        (
+            "size past 2^64",
+            format!("{segment}alloc 7f0000000000 18446744073709551616 0\n"),
+        ),
+        ("size of zero", format!("{segment}alloc 7f0000000000 0 0\n")),
+        (
+            "end past 2^64",
+            "segment_alloc ffffffffffffff00 2097152 0\n".to_owned(),
+        ),
+        (
+            "overlapping segments",
+            format!("{segment}segment_alloc 7f0000100000 2097152 0\n"),
+        ),
+        (
+            "unknown segment",
+            "segment_free 7f0000000000 2097152 0\n".to_owned(),
+        ),
+        (
+            "more than the device",
+            "segment_alloc 7f0000000000 30000000000 0\n".to_owned(),
+        ),
+        (
+            "unknown action",
+            "allocate 7f0000000000 1024 0\n".to_owned(),
+        ),
+        ("cut off in a line", format!("{segment}alloc 7f00000")),
+        ("no address", "alloc here 1024 0\n".to_owned()),
+        ("no events", String::new()),
+    ];
+    let mut answers = String::new();
+
+    for (what, lines) in cases {
+        let _ = writeln!(
+            answers,
+            "{what}: {}",
+            refused(format!("{HEADER}{lines}").as_bytes())
+        );
+    }
+
+    insta::assert_snapshot!(answers);
+}
+
+#[test]
+fn headers_are_refused_with_their_key() {
+    let event = "segment_alloc 7f0000000000 2097152 0\n";
+    let cases = [
+        "segment_alloc 7f0000000000 2097152 0",
+        "# {\"total\": 25769803776,",
+        "# action addr size stream",
+        "# {\"limit\": 4294967296}",
+        "# {\"total\": \"24GiB\"}",
+        "# {\"total\": -1}",
+        "# {\"total\": 9223372036854775808}",
+        "# {\"total\": 25769803776, \"alloc_conf\": \"expandable_segment:True\"}",
+        "# {\"total\": 25769803776, \"alloc_conf\": \"max_split_size_mb:10\"}",
+        "# {\"total\": 25769803776, \"alloc_conf\": \"max_split_size_mb:32,max_split_size_mb:64\"}",
+        "# {\"total\": 25769803776, \"alloc_conf\": \"backend:cudaMallocAsync\"}",
+    ];
+    let mut answers = String::new();
+
+    for header in cases {
+        let _ = writeln!(
+            answers,
+            "{header}\n    {}",
+            refused(format!("{header}\n{event}").as_bytes())
+        );
+    }
+
+    insta::assert_snapshot!(answers);
+}
+
+#[test]
+fn files_that_are_damaged_or_something_else_are_refused() {
+    let compressed = golden("snapshots/overrun.pickle.gz");
+    let pickle = decompressed("snapshots/overrun.pickle.gz");
+    let replaced = |from: &[u8], to: &[u8]| {
+        let at = pickle
+            .windows(from.len())
+            .position(|part| part == from)
+            .unwrap();
+        [&pickle[..at], to, &pickle[at + from.len()..]].concat()
+    };
+    let cases: [(&str, Vec<u8>); 9] = [
+        ("empty", Vec::new()),
+        ("an archive", b"PK\x03\x04\x14\x00".to_vec()),
+        ("gzip cut off", compressed[..compressed.len() / 2].to_vec()),
+        ("pickle cut off", pickle[..pickle.len() / 2].to_vec()),
+        ("another key", replaced(b"device_traces", b"device_tracks")),
+        ("another member", replaced(b"total_size", b"total_wise")),
+        (
+            "another action",
+            replaced(b"free_completed", b"free_competent"),
+        ),
+        (
+            "another state",
+            replaced(b"active_allocated", b"active_allocate!"),
+        ),
+        ("a list instead", b"\x80\x04]\x94.".to_vec()),
+    ];
+    let mut answers = String::new();
+
+    for (what, bytes) in cases {
+        let _ = writeln!(answers, "{what}: {}", refused(&bytes));
+    }
+
+    insta::assert_snapshot!(answers);
+}
+
+#[test]
+fn pickles_that_would_execute_something_are_refused_by_opcode() {
+    let cases: [(&str, &[u8]); 8] = [
+        ("os.system", b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00lsR."),
+        ("by the stack", b"\x80\x04\x8c\x02os\x8c\x06system\x93."),
+        ("call", b"\x80\x04NNR."),
+        ("new object", b"\x80\x04N)\x81."),
+        ("persistent id", b"\x80\x04NQ."),
+        ("extension", b"\x80\x02\x82\x01."),
+        ("protocol 0", b"\x80\x02I1\n."),
+        ("protocol 6", b"\x80\x06N."),
+    ];
+    let mut answers = String::new();
+
+    for (what, bytes) in cases {
+        let _ = writeln!(answers, "{what}: {}", refused(bytes));
+    }
+
+    insta::assert_snapshot!(answers);
+}
+
+#[test]
+fn what_a_file_makes_its_reader_use_is_bounded() {
+    let bounds = Bounds {
+        mib: 1,
+        events: 100,
+        pickle: PickleBounds {
+            values: 10_000,
+            depth: 8,
+        },
+    };
+    let zeros = vec![0; 2 << 20];
+    let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    std::io::Write::write_all(&mut bomb, &zeros).unwrap();
+    let error = |bytes: &[u8]| read(bytes, bounds).unwrap_err().to_string();
+
+    assert_eq!(
+        error(&bomb.finish().unwrap()),
+        "the file is larger than 1 MiB, decompressed"
+    );
+    assert!(error(&decompressed("snapshots/overrun.pickle.gz")).contains("more than 100 events"));
+    assert!(
+        error(&decompressed("traces/trace-cifarnet-fp32-sgd-b512.txt.gz"))
+            .contains("more than 100 events")
+    );
+    let deep = [&[0x80, 4][..], &[b'('; 100]].concat();
+    assert!(error(&deep).contains("at most 8"));
+    let many = [&[0x80, 4][..], &vec![b']'; 20_000]].concat();
+    assert!(error(&many).contains("more than 10000 values"));
+}
+
+#[test]
+fn shared_values_are_one_value() {
+    // f = [{"n": 1}]; {"a": f, "b": f}
+    let bytes = b"\x80\x04\x95\x1a\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94}\x94\x8c\x01n\x94K\x01sa\x8c\x01b\x94h\x02u.";
+
+    let pickle = Pickle::read(bytes, PickleBounds::default()).unwrap();
+
+    let batchfit::replay::pickle::Value::Map(members) = pickle.value(pickle.root()) else {
+        panic!("{:?}", pickle.value(pickle.root()));
+    };
+    assert_eq!(pickle.member(members, "a"), pickle.member(members, "b"));
+    assert!(pickle.member(members, "a").is_some());
+}
