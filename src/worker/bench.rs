@@ -29,7 +29,10 @@ struct Work {
 }
 
 enum Device {
-    Simulated(SimulatedLauncher),
+    Simulated {
+        card: &'static Card,
+        launcher: SimulatedLauncher,
+    },
     Cuda {
         gpu: Rc<cuda::Gpu>,
         launcher: Box<CudaLauncher>,
@@ -77,8 +80,9 @@ impl Workbench for Bench {
         let limit = Bytes(order.limit_bytes);
         let settings = work.settings.clone();
         let report = match &mut work.device {
-            Device::Simulated(launcher) => {
-                let memory = SimulatedMemory::new(limit);
+            Device::Simulated { card, launcher } => {
+                let memory = SimulatedMemory::new(card.available().max(limit))
+                    .on_device_of(card.total_memory);
                 let mut allocator = CachingAllocator::new(memory, settings, Some(limit));
                 let report = run(program, order.batch, &mut allocator, launcher);
                 let notes = launcher.take_notes();
@@ -141,7 +145,10 @@ fn open(choice: &DeviceChoice) -> Result<(Device, Ready), Refused> {
             let absent = || (Refusal::Invalid, format!("there is no card `{name}`"));
             let card = Card::find(name).ok_or_else(absent)?;
             return Ok((
-                Device::Simulated(SimulatedLauncher::default()),
+                Device::Simulated {
+                    card,
+                    launcher: SimulatedLauncher::default(),
+                },
                 simulated(card),
             ));
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use crate::alloc::limit_of_fraction;
+use crate::alloc::{Settings, limit_of_fraction};
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, Card};
@@ -20,7 +20,7 @@ use super::answer::{Devices, Method, Question, answer};
 use super::devices::{Inventory, summaries, unavailable};
 use super::gpu::{GpuProber, translated};
 use super::prober::Prober as _;
-use super::simulator::{Simulator, not_compiled};
+use super::simulator::{Room, Simulator, not_compiled};
 use super::watch::Watch;
 
 /// The PyTorch whose behaviour is predicted.
@@ -124,18 +124,18 @@ impl FitEngine {
                 if request.search == SearchMode::Probes {
                     notes.push(format!("{device} has no real probes: all are simulated"));
                 }
-                let limit = limit(
-                    request.memory_limit,
-                    card.total_memory,
-                    card.available(),
-                    &mut notes,
-                );
+                let room = Room {
+                    total: card.total_memory,
+                    available: card.available(),
+                };
+                let limit = limit(asked(request, &settings, room), room, &mut notes);
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
                         lowered.graph,
                         card.capability,
                         settings,
+                        room,
                     ),
                     gpu: None,
                     limit,
@@ -149,17 +149,21 @@ impl FitEngine {
             Device::Cuda(number) => {
                 let device = format!("cuda:{number}");
                 let (gpu, ready) = GpuProber::open(&self.program, device.clone(), request, cancel)?;
-                let total = Bytes(ready.gpu.total_bytes);
-                let available = Bytes(ready.available_bytes);
+                let room = Room {
+                    total: Bytes(ready.gpu.total_bytes),
+                    available: Bytes(ready.available_bytes),
+                };
+                let limit = limit(asked(request, &settings, room), room, &mut notes);
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
                         lowered.graph,
                         capability(&ready),
                         settings,
+                        room,
                     ),
                     gpu: Some(gpu),
-                    limit: limit(request.memory_limit, total, available, &mut notes),
+                    limit,
                     environment: Environment {
                         driver: ready.gpu.driver,
                         cuda: ready.cuda,
@@ -253,18 +257,18 @@ fn compile_all(request: &Request, graph: Graph) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// What the allocator may reserve: what was asked for, as far as the device has it.
-fn limit(
-    asked: Option<MemoryLimit>,
-    total: Bytes,
-    available: Bytes,
-    notes: &mut Vec<String>,
-) -> Bytes {
-    let asked = match asked {
-        None => None,
+/// The limit that a request names: its own, or the fraction in its allocator settings.
+fn asked(request: &Request, settings: &Settings, room: Room) -> Option<Bytes> {
+    match request.memory_limit {
         Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
-        Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, total),
-    };
+        Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, room.total),
+        None => settings.limit(room.total),
+    }
+}
+
+/// What the allocator may reserve: what was asked for, or all that is available.
+fn limit(asked: Option<Bytes>, room: Room, notes: &mut Vec<String>) -> Bytes {
+    let available = room.available;
     let Some(asked) = asked else {
         return available;
     };
@@ -300,33 +304,55 @@ fn environment(device: String, gpu: String) -> Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::RequestDocument;
 
     const TOTAL: Bytes = Bytes::gib(16);
     const AVAILABLE: Bytes = Bytes::gib(15);
 
-    fn limited(asked: Option<MemoryLimit>) -> (Bytes, usize) {
-        let mut notes = Vec::new();
-        let limit = limit(asked, TOTAL, AVAILABLE, &mut notes);
+    fn limited(asked: Option<Bytes>) -> (Bytes, usize) {
+        let (mut notes, room) = (
+            Vec::new(),
+            Room {
+                total: TOTAL,
+                available: AVAILABLE,
+            },
+        );
+        let limit = limit(asked, room, &mut notes);
         (limit, notes.len())
     }
 
     #[test]
     fn without_a_limit_all_that_is_available_counts() {
         assert_eq!(limited(None), (AVAILABLE, 0));
-        assert_eq!(limited(Some(MemoryLimit::Fraction(1.0))), (AVAILABLE, 0));
     }
 
     #[test]
-    fn a_fraction_is_of_all_memory() {
-        let half = MemoryLimit::Fraction(0.5);
-
-        assert_eq!(limited(Some(half)), (Bytes::gib(8), 0));
+    fn less_than_is_available_counts_as_asked() {
+        assert_eq!(limited(Some(Bytes::gib(8))), (Bytes::gib(8), 0));
     }
 
     #[test]
     fn more_than_is_available_is_cut_and_said() {
-        let more = MemoryLimit::Bytes(Bytes::gib(16));
+        assert_eq!(limited(Some(Bytes::gib(16))), (AVAILABLE, 1));
+    }
 
-        assert_eq!(limited(Some(more)), (AVAILABLE, 1));
+    #[test]
+    fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {
+        let request = |text: &str| {
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            Request::parse(document, &["t4"]).unwrap()
+        };
+        let room = Room {
+            total: TOTAL,
+            available: AVAILABLE,
+        };
+        let model = r#""model": {"preset": "resnet18"}, "device": "sim:t4""#;
+        let none = request(&format!("{{{model}}}"));
+        let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
+        let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
+
+        assert_eq!(asked(&none, &Settings::default(), room), None);
+        assert_eq!(asked(&half, &quarter, room), Some(Bytes::gib(8)));
+        assert_eq!(asked(&none, &quarter, room), Some(Bytes::gib(4)));
     }
 }

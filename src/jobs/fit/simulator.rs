@@ -21,6 +21,17 @@ pub(super) struct Simulator {
     programs: Programs,
     settings: Settings,
     launcher: SimulatedLauncher,
+    room: Room,
+}
+
+/// The memory of a device.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// All of it.
+    pub(super) total: Bytes,
+    /// What is left for the allocator. With expandable segments it may pass its limit by less than a
+    /// unit, but never this.
+    pub(super) available: Bytes,
 }
 
 impl Simulator {
@@ -29,12 +40,14 @@ impl Simulator {
         graph: Graph,
         capability: Capability,
         settings: Settings,
+        room: Room,
     ) -> Simulator {
         Simulator {
             device,
             programs: Programs::new(graph, capability),
             settings,
             launcher: SimulatedLauncher::default(),
+            room,
         }
     }
 }
@@ -52,7 +65,8 @@ impl Prober for Simulator {
             .programs
             .of(variant)
             .map_err(|error| not_compiled(&error))?;
-        let memory = SimulatedMemory::new(limit);
+        let room = self.room;
+        let memory = SimulatedMemory::new(room.available.max(limit)).on_device_of(room.total);
         let mut allocator = CachingAllocator::new(memory, self.settings.clone(), Some(limit));
         let probe = Probe {
             program,
