@@ -309,10 +309,15 @@ fn described(report: &ProbeReport) -> String {
     let batch = report.batch;
     match (&report.cause, report.verdict) {
         (Some(cause), _) => format!("{mainly}; batch {batch}: {cause}"),
-        (None, Verdict::FitsWithRetries) => format!(
-            "{mainly}; batch {batch} runs, but the allocator has to free its cache and retry {} times",
-            report.retries
-        ),
+        (None, Verdict::FitsWithRetries) => {
+            let often = match report.retries {
+                1 => "once".to_owned(),
+                retries => format!("{retries} times"),
+            };
+            format!(
+                "{mainly}; batch {batch} runs, but the allocator has to free its cache and retry {often}"
+            )
+        }
         (None, Verdict::Fits | Verdict::OutOfMemory | Verdict::Failed) => mainly,
     }
 }
