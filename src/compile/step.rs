@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use super::autograd::backward;
 use super::eager::{Eager, Thread};
+use super::emit::Storage;
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
 use super::tensor::{History, Leaf, Tensor};
 use crate::graph::{Content, DType, Graph, Input, Parameter, ParameterKind, ValueId};
-use crate::model::{Mode, Precision, Variant};
+use crate::model::{Mode, OptimizerImpl, Precision, Variant};
 use crate::program::{Category, Initial, Kernel, Program};
 
 /// A training process: a model on the device, and what outlives a step.
@@ -113,6 +114,7 @@ impl Training {
         }
         let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
         let found_inf = self.unscale();
+        let handed_over = self.hand_over_scale();
         let flag = found_inf.as_ref();
         optimizer::step(
             &mut self.eager,
@@ -126,6 +128,7 @@ impl Training {
             self.eager
                 .launch(Kernel::ScalerUpdate, &[found_inf], &outputs);
         }
+        drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
     }
@@ -240,12 +243,18 @@ impl Training {
         self.eager.set_category(Category::OptimizerScratch);
         self.eager.set_label(&Arc::from("GradScaler"));
         let eager = &mut self.eager;
-        // The inverse scale in double, then in float; then flags, one of which lives until `update`.
-        let double = eager.scratch(8);
-        let reciprocal = eager.scratch(8);
-        drop(double);
-        let inverse = eager.scratch(4);
-        drop(reciprocal);
+        // The inverse scale in double, then in float; a fused optimizer divides by the scale itself, and
+        // one in float stands in. Then flags, one of which lives until `update`.
+        let inverse = if self.variant.optimizer_impl == OptimizerImpl::Fused {
+            eager.scratch(4)
+        } else {
+            let double = eager.scratch(8);
+            let reciprocal = eager.scratch(8);
+            drop(double);
+            let inverse = eager.scratch(4);
+            drop(reciprocal);
+            inverse
+        };
         let zero = eager.scratch(4);
         let found_inf = Rc::new(eager.empty(&[], DType::Float32));
         eager.launch(Kernel::Fill(0.0), &[], &[&found_inf]);
@@ -264,6 +273,14 @@ impl Training {
         drop(inverse);
         drop(zero);
         Some(found_inf)
+    }
+
+    /// What a fused optimizer is given besides gradients: the scale and the flag, as tensors of their own.
+    fn hand_over_scale(&mut self) -> Vec<Rc<Storage>> {
+        if self.scaler.is_none() || self.variant.optimizer_impl != OptimizerImpl::Fused {
+            return Vec::new();
+        }
+        (0..2).map(|_| self.eager.scratch(4)).collect()
     }
 }
 

@@ -61,7 +61,8 @@ impl Eager {
         Ok(y)
     }
 
-    /// `batch_norm` in eval mode: nothing but the result.
+    /// `batch_norm` in eval mode: nothing but the result. The native kernel, which runs on half-precision
+    /// parameters, also makes statistics that nobody reads.
     pub(in super::super) fn batch_norm_inference(
         &mut self,
         [x, weight, bias, running_mean, running_var]: [&Tensor; 5],
@@ -73,6 +74,12 @@ impl Eager {
         draft.save(self, "running_var", running_var)?;
         draft.save(self, "weight", weight)?;
         let y = self.empty(&x.shape, x.dtype);
+        if weight.dtype.is_half() {
+            let mean = self.empty(&weight.shape, DType::Float32);
+            let inverse_std = self.empty(&weight.shape, DType::Float32);
+            drop(mean);
+            drop(inverse_std);
+        }
         let inputs = [&**x, &**weight, &**bias, &**running_mean, &**running_var];
         self.launch(Kernel::BatchNormInference { eps }, &inputs, &[&y]);
         let [y] = draft.finish(self, [y], |eager, gradients, saved| {
