@@ -122,6 +122,12 @@ pub enum Kernel {
     },
     /// `grad, x, weight, mean, inverse_std -> grad_x, grad_weight, grad_bias`.
     BatchNormGrad,
+    /// `grad, x, weight, running_mean, running_var -> grad_x, grad_weight, grad_bias`: the statistics are
+    /// constants.
+    BatchNormInferenceGrad {
+        /// Added to the variance.
+        eps: f64,
+    },
     /// `x, weight, bias -> y, mean, inverse_std` over rows.
     LayerNorm {
         /// Added to the variance.

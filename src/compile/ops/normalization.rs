@@ -1,6 +1,6 @@
 //! Batch and layer normalization.
 
-use super::super::autograd::Draft;
+use super::super::autograd::{Draft, Saved};
 use super::super::eager::{Eager, Stop};
 use super::super::tensor::Tensor;
 use crate::graph::{DType, numel};
@@ -35,28 +35,13 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
         let [y] = draft.finish(self, [y], |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
-            let gradient = eager.dense_copy(gradient);
-            let (x, weight) = (saved.get("input"), saved.get("weight"));
-            let grad_x = eager.empty(&x.shape, gradient.dtype);
-            let grad_weight = eager.empty(&weight.shape, weight.dtype);
-            let grad_bias = eager.empty(&weight.shape, weight.dtype);
-            eager.launch(
+            let statistics = ["mean", "inverse_std"];
+            eager.norm_grads(
                 Kernel::BatchNormGrad,
-                &[
-                    &gradient,
-                    x,
-                    weight,
-                    saved.get("mean"),
-                    saved.get("inverse_std"),
-                ],
-                &[&grad_x, &grad_weight, &grad_bias],
-            );
-            [grad_x, grad_weight, grad_bias]
-                .map(|gradient| Some(Tensor::new(gradient)))
-                .into()
+                gradients[0].as_ref(),
+                saved,
+                statistics,
+            )
         });
         Ok(y)
     }
@@ -82,28 +67,10 @@ impl Eager {
         }
         let inputs = [&**x, &**weight, &**bias, &**running_mean, &**running_var];
         self.launch(Kernel::BatchNormInference { eps }, &inputs, &[&y]);
-        let [y] = draft.finish(self, [y], |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
-            let (x, weight) = (saved.get("input"), saved.get("weight"));
-            let grad_x = eager.empty(&x.shape, gradient.dtype);
-            let grad_weight = eager.empty(&weight.shape, weight.dtype);
-            let grad_bias = eager.empty(&weight.shape, weight.dtype);
-            eager.launch(
-                Kernel::BatchNormGrad,
-                &[
-                    gradient,
-                    x,
-                    weight,
-                    saved.get("running_mean"),
-                    saved.get("running_var"),
-                ],
-                &[&grad_x, &grad_weight, &grad_bias],
-            );
-            [grad_x, grad_weight, grad_bias]
-                .map(|gradient| Some(Tensor::new(gradient)))
-                .into()
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let statistics = ["running_mean", "running_var"];
+            let kernel = Kernel::BatchNormInferenceGrad { eps };
+            eager.norm_grads(kernel, gradients[0].as_ref(), saved, statistics)
         });
         Ok(y)
     }
@@ -138,29 +105,41 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
         let [y] = draft.finish(self, [y], |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
-            };
-            let gradient = eager.dense_copy(gradient);
-            let weight = saved.get("weight");
-            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-            let grad_weight = eager.empty(&weight.shape, weight.dtype);
-            let grad_bias = eager.empty(&weight.shape, weight.dtype);
-            eager.launch(
+            let statistics = ["mean", "inverse_std"];
+            eager.norm_grads(
                 Kernel::LayerNormGrad,
-                &[
-                    &gradient,
-                    saved.get("input"),
-                    weight,
-                    saved.get("mean"),
-                    saved.get("inverse_std"),
-                ],
-                &[&grad_x, &grad_weight, &grad_bias],
-            );
-            [grad_x, grad_weight, grad_bias]
-                .map(|gradient| Some(Tensor::new(gradient)))
-                .into()
+                gradients[0].as_ref(),
+                saved,
+                statistics,
+            )
         });
         Ok(y)
+    }
+
+    /// Gradients of input, weight and bias, in this order.
+    fn norm_grads(
+        &mut self,
+        kernel: Kernel,
+        gradient: Option<&Tensor>,
+        saved: &Saved,
+        statistics: [&str; 2],
+    ) -> Vec<Option<Tensor>> {
+        let Some(gradient) = gradient else {
+            return vec![None, None, None];
+        };
+        let gradient = self.dense_copy(gradient);
+        let (x, weight) = (saved.get("input"), saved.get("weight"));
+        let grad_x = self.empty(&x.shape, gradient.dtype);
+        let grad_weight = self.empty(&weight.shape, weight.dtype);
+        let grad_bias = self.empty(&weight.shape, weight.dtype);
+        let [first, second] = statistics.map(|name| saved.get(name));
+        self.launch(
+            kernel,
+            &[&gradient, x, weight, first, second],
+            &[&grad_x, &grad_weight, &grad_bias],
+        );
+        [grad_x, grad_weight, grad_bias]
+            .map(|gradient| Some(Tensor::new(gradient)))
+            .into()
     }
 }
