@@ -12,6 +12,7 @@ pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
     let calls = Calls::of(graph);
     let mut last = vec![0; graph.values.len()];
     let mut named = vec![0; graph.values.len()];
+    let mut holder = vec![usize::MAX; graph.values.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         for id in &node.outputs {
             last[id.0 as usize] = index;
@@ -19,7 +20,11 @@ pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
         for id in &node.inputs {
             let (value, name) = (id.0 as usize, calls.named_until(*id, index));
             named[value] = name.max(named[value]);
-            last[value] = name.max(calls.held_until(*id, index)).max(last[value]);
+            let (until, depth) = calls.held_until(*id, index);
+            if until > last[value] {
+                holder[value] = depth;
+            }
+            last[value] = name.max(until).max(last[value]);
         }
     }
     // What the model returns is held until the loss exists: it is the loss function's argument, or part
@@ -35,7 +40,10 @@ pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
         let (value, reader) = (id.0 as usize, calls.readers[id.0 as usize].1);
         named[value] > reader && named[value] == last[value]
     };
-    made.sort_by_key(|id| (outlives_calls(id), Reverse(calls.depth(*id)), *id));
+    made.sort_by_key(|id| {
+        let held = Reverse(holder[id.0 as usize]);
+        (outlives_calls(id), held, Reverse(calls.depth(*id)), *id)
+    });
     let mut deaths = vec![Vec::new(); graph.nodes.len()];
     for id in made.into_iter().filter(|id| *id != graph.loss) {
         deaths[last[id.0 as usize]].push(id);
@@ -118,20 +126,19 @@ impl<'a> Calls<'a> {
         maker.map_or(0, |node| self.graph.callers(self.module(node)).count())
     }
 
-    /// How long the arguments of calls hold a value that `node` reads: the outermost call that takes it
-    /// and did not make it holds it until it returns.
-    fn held_until(&self, id: ValueId, node: usize) -> usize {
+    /// How long the arguments of calls hold a value that `node` reads, and how deep the call that does:
+    /// the outermost one that takes it and did not make it holds it until it returns.
+    fn held_until(&self, id: ValueId, node: usize) -> (usize, usize) {
         let Some(made) = self.maker[id.0 as usize] else {
-            return node;
+            return (node, usize::MAX);
         };
         let did_not_make =
             |caller: &ModuleId| self.ends[made].get(caller).is_none_or(|end| *end < node);
-        let taker = self
-            .graph
-            .callers(self.module(node))
-            .filter(did_not_make)
-            .last();
-        taker.map_or(node, |taker| self.ends[node][&taker])
+        let callers = self.graph.callers(self.module(node));
+        let taker = callers.filter(did_not_make).last();
+        taker.map_or((node, usize::MAX), |taker| {
+            (self.ends[node][&taker], self.graph.callers(taker).count())
+        })
     }
 
     /// How long the name of a value that `node` reads holds it, where the graph shows that it is not bound

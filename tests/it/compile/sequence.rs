@@ -164,9 +164,8 @@ fn resnet50_under_autocast_is_exact() {
     assert_unmatched(0, &differences("resnet50", &recorded, &sgd, 64));
 }
 
-/// The input of the last block of three stages lives on for a while in PyTorch; nobody has found out why.
 #[test]
-fn resnet50_in_half_precision_inference_frees_three_activations_earlier() {
+fn resnet50_in_half_precision_inference_is_exact() {
     let recorded = of_sequence("resnet50-fp16-inference-b64");
     let inference = Variant {
         precision: Precision::Fp16,
@@ -174,7 +173,7 @@ fn resnet50_in_half_precision_inference_frees_three_activations_earlier() {
         ..Variant::default()
     };
 
-    assert_unmatched(18, &differences("resnet50-fp16", &recorded, &inference, 64));
+    assert_unmatched(0, &differences("resnet50-fp16", &recorded, &inference, 64));
 }
 
 #[test]
