@@ -13,6 +13,7 @@ mod op;
 pub use builder::{Builder, GraphError};
 pub use dtype::DType;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
+pub(crate) use infer::broadcast;
 pub use op::{Op, Placement, Unary, Window};
 
 /// Names a value of one graph.

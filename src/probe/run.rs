@@ -5,7 +5,7 @@ use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
 use super::timeline::Recording;
 use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
 use crate::device::{Launch, LaunchError, Launcher};
-use crate::program::{Instruction, Program, Size, TensorId};
+use crate::program::{Instruction, Program, Size, Tensor, TensorId};
 use crate::units::Bytes;
 
 /// Steps of a probe: the second one finds optimizer state in place, the third repeats it.
@@ -111,18 +111,8 @@ impl Probe<'_> {
 
     /// The size of every tensor at this batch; convolution workspaces are found as they come up.
     fn sizes(&self) -> Vec<Bytes> {
-        self.program
-            .tensors
-            .iter()
-            .map(|tensor| match &tensor.size {
-                Size::Elements(count, dtype) => {
-                    Bytes(count.at(self.batch).saturating_mul(dtype.size()))
-                }
-                Size::Fixed(bytes) => *bytes,
-                Size::Function(function) => Bytes((function.bytes)(self.batch)),
-                Size::Workspace(_) => Bytes::ZERO,
-            })
-            .collect()
+        let size = |tensor: &Tensor| tensor.size.at(self.batch).unwrap_or(Bytes::ZERO);
+        self.program.tensors.iter().map(size).collect()
     }
 
     fn cause(&self, stopped: &Stopped, step: u32) -> String {

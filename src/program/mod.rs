@@ -78,6 +78,21 @@ pub enum Size {
     Workspace(ConvolutionShape),
 }
 
+impl Size {
+    /// Bytes at a batch size; `None` for a convolution's workspace, which depends on the plan. Saturates: a
+    /// size past `u64` fits nowhere anyway.
+    pub fn at(&self, batch: u64) -> Option<Bytes> {
+        match self {
+            Size::Elements(count, dtype) => {
+                Some(Bytes(count.at(batch).saturating_mul(dtype.size())))
+            }
+            Size::Fixed(bytes) => Some(*bytes),
+            Size::Function(function) => Some(Bytes((function.bytes)(batch))),
+            Size::Workspace(_) => None,
+        }
+    }
+}
+
 /// A rule for the size of a scratch buffer.
 #[derive(Clone)]
 pub struct SizeFunction {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::program::{Category, Instruction, Program, Size, Tensor, TensorId};
+use crate::program::{Category, Instruction, Program, TensorId};
+use crate::units::Bytes;
 
 /// Lists the events of construction and of each of `steps` steps.
 ///
@@ -45,9 +46,9 @@ fn section(
             Instruction::Launch(_) => continue,
         };
         let tensor = program.tensor(id);
-        let size = match bytes(tensor, batch) {
-            Some(0) => continue,
-            Some(bytes) => bytes.to_string(),
+        let size = match tensor.size.at(batch) {
+            Some(Bytes::ZERO) => continue,
+            Some(bytes) => bytes.0.to_string(),
             None => "workspace".to_owned(),
         };
         let _ = writeln!(
@@ -56,16 +57,6 @@ fn section(
             word(tensor.category),
             tensor.label
         );
-    }
-}
-
-/// The size at a batch; `None` for a convolution's workspace.
-fn bytes(tensor: &Tensor, batch: u64) -> Option<u64> {
-    match &tensor.size {
-        Size::Elements(count, dtype) => Some(count.at(batch).saturating_mul(dtype.size())),
-        Size::Fixed(bytes) => Some(bytes.0),
-        Size::Function(function) => Some((function.bytes)(batch)),
-        Size::Workspace(_) => None,
     }
 }
 
@@ -86,6 +77,7 @@ fn word(category: Category) -> &'static str {
 mod tests {
     use super::*;
     use crate::graph::{DType, Extent};
+    use crate::program::{Size, Tensor};
 
     #[test]
     fn a_dump_has_a_line_an_event() {

@@ -3,7 +3,7 @@
 use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
 use super::super::tensor::{Tensor, TensorBody, is_dense, strides_like};
-use crate::graph::{DType, Extent, Placement, Unary, contiguous_strides};
+use crate::graph::{DType, Extent, Placement, Unary, broadcast, contiguous_strides};
 use crate::program::{Binary, Kernel};
 
 /// Whether the derivative is a formula of the result (relu, tanh, sigmoid) or of the operand.
@@ -199,7 +199,7 @@ impl Eager {
     }
 
     fn broadcast_result(&mut self, a: &TensorBody, b: &TensorBody) -> TensorBody {
-        let shape = broadcast(&a.shape, &b.shape);
+        let shape = broadcast(&a.shape, &b.shape).expect("checked when the graph was built");
         // A tensor without dimensions does not raise the type of one with dimensions.
         let dtype = match (a.shape.is_empty(), b.shape.is_empty()) {
             (true, false) if a.dtype.is_float() == b.dtype.is_float() => b.dtype,
@@ -236,25 +236,6 @@ fn pass_through_both(
             .map(|wanted| gradients[0].clone().filter(|_| wanted))
             .into()
     }
-}
-
-/// The common shape of two operands that are known to broadcast.
-fn broadcast(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
-    let rank = a.len().max(b.len());
-    let length = |shape: &[Extent], i: usize| {
-        (i + shape.len())
-            .checked_sub(rank)
-            .map_or(Extent::ONE, |at| shape[at])
-    };
-    (0..rank)
-        .map(|i| {
-            if length(a, i) == Extent::ONE {
-                length(b, i)
-            } else {
-                length(a, i)
-            }
-        })
-        .collect()
 }
 
 /// The tensor seen under a shape it broadcasts to.

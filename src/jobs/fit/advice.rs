@@ -12,7 +12,7 @@ use super::prober::Bench;
 /// The share of the limit that a simulated answer keeps free, for peaks that are predicted too low.
 ///
 /// Against recorded training on an H200, peak reserved is exact for most vision models and multilayer
-/// perceptrons, and up to 0.7 % low for GPT-2, whose Python locals the graph does not tell.
+/// perceptrons, and at most 0.6 % low for transformers, whose Python locals the graph does not tell.
 const PREDICTION_ERROR: f64 = 0.01;
 /// Most micro-steps that a probe of a plan runs. From the second on, when gradients exist, each repeats
 /// the one before allocation by allocation, so more would only take longer.

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io::Read;
 
 use batchfit::model::{Mode, Optimizer, OptimizerImpl, Precision, Variant};
-use batchfit::program::{Instruction, Program, Size, TensorId};
+use batchfit::program::{Instruction, Program, TensorId};
 use flate2::read::GzDecoder;
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
@@ -68,12 +68,7 @@ fn of_sequence(name: &str) -> Vec<Event> {
 
 /// The program's events, and which of them are convolution workspaces.
 fn compiled(program: &Program, batch: u64) -> Vec<(Option<Event>, TensorId)> {
-    let bytes = |id: TensorId| match &program.tensor(id).size {
-        Size::Elements(count, dtype) => Some(count.at(batch) * dtype.size()),
-        Size::Fixed(bytes) => Some(bytes.0),
-        Size::Function(function) => Some((function.bytes)(batch)),
-        Size::Workspace(_) => None,
-    };
+    let bytes = |id: TensorId| program.tensor(id).size.at(batch).map(|bytes| bytes.0);
     let sections = std::iter::once(program.construction.as_slice()).chain(program.steps(3));
     sections
         .flatten()
