@@ -205,19 +205,38 @@ impl Forward {
             Op::AdaptiveAvgPool2d { output } => eager.adaptive_avg_pool2d(*output, &the(0))?,
             Op::Embedding => eager.embedding(&the(0), &the(1))?,
             Op::Reshape(shape) => eager.reshape(&the(0), shape),
-            Op::Transpose(a, b) => eager.transpose(&the(0), *a, *b),
+            Op::Permute(order) => eager.permute(&the(0), order),
             Op::Unsqueeze(dim) => eager.unsqueeze(&the(0), *dim),
             Op::Expand(shape) => eager.expand(&the(0), shape),
-            Op::Slice { dim, start, end } => eager.slice(&the(0), *dim, *start, *end),
+            Op::Slice {
+                dim,
+                start,
+                end,
+                step,
+            } => eager.slice(&the(0), *dim, (*start, *end, *step)),
             Op::Select { dim, index } => eager.select(&the(0), *dim, *index),
             Op::Gather { dim } => eager.gather(&the(0), &the(1), *dim)?,
-            Op::Mean { dims, keep } => eager.mean(&the(0), dims, *keep),
-            Op::Split { size, dim } => return Ok(eager.split(&the(0), *size, *dim)),
+            Op::Reduce {
+                function,
+                dims,
+                keep,
+            } => eager.reduction(*function, &the(0), dims, *keep),
+            Op::Split { lengths, dim } => return Ok(eager.split(&the(0), lengths, *dim)),
+            Op::Unbind { dim } => return Ok(eager.unbind(&the(0), *dim)),
             Op::Cat { dim } => {
                 let parts: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
                 eager.cat(&parts, *dim)
             }
+            Op::Stack { dim } => {
+                let parts: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
+                eager.stack(&parts, *dim)
+            }
+            Op::Roll { dims } => eager.roll(&the(0), *dims),
+            Op::Flip => eager.flip(&the(0)),
+            Op::Repeat(times) => eager.repeat(&the(0), times),
             Op::Contiguous => eager.contiguous(&the(0)),
+            Op::Clone => eager.clone_of(&the(0)),
+            Op::Detach => the(0).detached(),
             // A graph is exported in float32; in a pure half run its casts to float32 that only undo
             // an earlier cast are the identity. See Note [Casts in an exported graph].
             Op::Cast(dtype) => eager.cast(&the(0), *dtype),

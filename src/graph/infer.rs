@@ -1,7 +1,9 @@
 //! Shapes and dtypes of results from those of operands.
 
+mod layout;
+
 use super::dtype::DType;
-use super::extent::{Extent, numel};
+use super::extent::Extent;
 use super::op::{Op, Window};
 
 /// A result's dtype and shape.
@@ -28,12 +30,17 @@ pub(super) fn infer(op: &Op, operands: &[Typed]) -> Result<Vec<Typed>, Mismatch>
         }
         Op::Cast(dtype) => Ok(vec![(*dtype, shapes[0].to_vec())]),
         Op::Arange(end) => Ok(vec![(DType::Int64, vec![*end])]),
-        Op::Split { size, dim } => {
-            let parts = split(shapes[0], *size, *dim)?;
-            Ok(parts
-                .into_iter()
-                .map(|part| (operands[0].0, part))
-                .collect())
+        // A sum counts: of integers and truth values it is int64.
+        Op::Reduce { .. } if !operands[0].0.is_float() => {
+            Ok(vec![(DType::Int64, shape(op, &shapes)?)])
+        }
+        Op::Split { lengths, dim } => {
+            let parts = layout::split(shapes[0], lengths, *dim)?.into_iter();
+            Ok(parts.map(|part| (operands[0].0, part)).collect())
+        }
+        Op::Unbind { dim } => {
+            let parts = layout::unbind(shapes[0], *dim)?.into_iter();
+            Ok(parts.map(|part| (operands[0].0, part)).collect())
         }
         _ => Ok(vec![(operands[0].0, shape(op, &shapes)?)]),
     }
@@ -64,51 +71,38 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
             };
             Ok(operands[1].iter().copied().chain([*width]).collect())
         }
-        Op::Reshape(to) if numel(to) == numel(x) => Ok(to.clone()),
-        Op::Reshape(to) => Err(format!("{x:?} has other elements than {to:?}")),
-        Op::Transpose(a, b) => {
-            let mut result = x.to_vec();
-            if *a >= result.len() || *b >= result.len() {
-                return Err(format!("no dimensions {a} and {b} in {result:?}"));
-            }
-            result.swap(*a, *b);
-            Ok(result)
-        }
-        Op::Unsqueeze(dim) => {
-            let mut result = x.to_vec();
-            if *dim > result.len() {
-                return Err(format!("no place {dim} in {result:?}"));
-            }
-            result.insert(*dim, Extent::ONE);
-            Ok(result)
-        }
-        Op::Expand(to) if broadcast(x, to)? == *to => Ok(to.clone()),
-        Op::Expand(to) => Err(format!("{x:?} does not expand to {to:?}")),
-        Op::Slice { dim, start, end } => slice(x, *dim, *start, *end),
-        Op::Select { dim, index } => select(x, *dim, *index),
-        Op::Gather { dim } => gather(x, operands[1], *dim),
-        Op::Mean { dims, keep } => mean(x, dims, *keep),
-        Op::Cat { dim } => join(operands, *dim),
-        Op::PadLast { before, after } => {
-            let (last, lead) = x.split_last().ok_or("the input is a scalar")?;
-            Ok(lead
-                .iter()
-                .copied()
-                .chain([*last + Extent::fixed(before + after)])
-                .collect())
-        }
         Op::Attention { grouped, .. } => attend(x, operands[1], operands[2], *grouped),
         Op::CrossEntropy => cross_entropy(x, operands[1]),
         Op::Unary { .. }
         | Op::MulScalar(_)
         | Op::AddScalar(..)
         | Op::PowScalar(_)
-        | Op::Dropout { .. }
+        | Op::Dropout { .. } => Ok(x.to_vec()),
+        Op::Reshape(_)
+        | Op::Permute(_)
+        | Op::Unsqueeze(_)
+        | Op::Expand(_)
+        | Op::Slice { .. }
+        | Op::Select { .. }
+        | Op::Gather { .. }
+        | Op::Reduce { .. }
+        | Op::Cat { .. }
+        | Op::Stack { .. }
+        | Op::Roll { .. }
+        | Op::Flip
+        | Op::Repeat(_)
+        | Op::PadLast { .. }
         | Op::Contiguous
-        | Op::Alias => Ok(x.to_vec()),
-        Op::Addmm | Op::Add(_) | Op::Mul | Op::Cast(_) | Op::Arange(_) | Op::Split { .. } => {
-            unreachable!("these have other types or several results")
-        }
+        | Op::Clone
+        | Op::Alias
+        | Op::Detach => layout::shape(op, operands),
+        Op::Addmm
+        | Op::Add(_)
+        | Op::Mul
+        | Op::Cast(_)
+        | Op::Arange(_)
+        | Op::Split { .. }
+        | Op::Unbind { .. } => unreachable!("these have other types or several results"),
     }
 }
 
@@ -169,59 +163,6 @@ fn layer_norm(operands: &[&[Extent]], dims: usize) -> Result<Vec<Extent>, Mismat
     }
 }
 
-fn slice(x: &[Extent], dim: usize, start: u64, end: Extent) -> Result<Vec<Extent>, Mismatch> {
-    let mut result = x.to_vec();
-    let length = result
-        .get_mut(dim)
-        .ok_or_else(|| format!("no dimension {dim}"))?;
-    *length = match (end.as_fixed(), start) {
-        (_, 0) => end,
-        (Some(end), start) if start <= end => Extent::fixed(end - start),
-        _ => return Err(format!("cannot slice from {start} to {end}")),
-    };
-    Ok(result)
-}
-
-fn select(x: &[Extent], dim: usize, index: u64) -> Result<Vec<Extent>, Mismatch> {
-    let mut result = x.to_vec();
-    match x.get(dim).map(|length| length.as_fixed()) {
-        Some(Some(length)) if index >= length => {
-            Err(format!("no element {index} in dimension {dim} of {x:?}"))
-        }
-        Some(_) => {
-            result.remove(dim);
-            Ok(result)
-        }
-        None => Err(format!("no dimension {dim} in {x:?}")),
-    }
-}
-
-fn gather(x: &[Extent], index: &[Extent], dim: usize) -> Result<Vec<Extent>, Mismatch> {
-    if dim >= x.len() || index.len() != x.len() {
-        return Err(format!(
-            "indices {index:?} do not fit {x:?} along dimension {dim}"
-        ));
-    }
-    Ok(index.to_vec())
-}
-
-fn mean(x: &[Extent], dims: &[usize], keep: bool) -> Result<Vec<Extent>, Mismatch> {
-    if let Some(dim) = dims.iter().find(|dim| **dim >= x.len()) {
-        return Err(format!("no dimension {dim} in {x:?}"));
-    }
-    let lengths = x.iter().enumerate();
-    Ok(if keep {
-        lengths
-            .map(|(i, n)| if dims.contains(&i) { Extent::ONE } else { *n })
-            .collect()
-    } else {
-        lengths
-            .filter(|(i, _)| !dims.contains(i))
-            .map(|(_, n)| *n)
-            .collect()
-    })
-}
-
 fn matrices(left: &[Extent], right: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
     let rank = left.len();
     if rank < 2 || right.len() != rank || left[..rank - 2] != right[..rank - 2] {
@@ -231,36 +172,6 @@ fn matrices(left: &[Extent], right: &[Extent]) -> Result<Vec<Extent>, Mismatch> 
     }
     let last = product(&left[rank - 2..], &right[rank - 2..])?;
     Ok(left[..rank - 2].iter().copied().chain(last).collect())
-}
-
-fn split(x: &[Extent], size: u64, dim: usize) -> Result<Vec<Vec<Extent>>, Mismatch> {
-    let length = x.get(dim).and_then(|length| length.as_fixed());
-    let Some(length) = length.filter(|_| size > 0) else {
-        return Err(format!("cannot split dimension {dim} of {x:?} by {size}"));
-    };
-    let part = |index: u64| {
-        let mut result = x.to_vec();
-        result[dim] = size.min(length - index * size).into();
-        result
-    };
-    Ok((0..length.div_ceil(size)).map(part).collect())
-}
-
-fn join(operands: &[&[Extent]], dim: usize) -> Result<Vec<Extent>, Mismatch> {
-    let mut result = operands[0].to_vec();
-    if dim >= result.len() {
-        return Err(format!("no dimension {dim} in {result:?}"));
-    }
-    for (index, other) in operands.iter().enumerate().skip(1) {
-        let mut sides = other.iter().zip(&result).enumerate();
-        if other.len() != result.len() || !sides.all(|(i, (a, b))| i == dim || a == b) {
-            return Err(format!(
-                "operand {index} is {other:?}, which does not join {result:?}"
-            ));
-        }
-        result[dim] = result[dim] + other[dim];
-    }
-    Ok(result)
 }
 
 fn attend(
@@ -306,7 +217,7 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::Gather { .. }
         | Op::Embedding
         | Op::CrossEntropy => (2, 2),
-        Op::Cat { .. } => (1, usize::MAX),
+        Op::Cat { .. } | Op::Stack { .. } => (1, usize::MAX),
         Op::Arange(_) => (0, 0),
         Op::Unary { .. }
         | Op::AddScalar(..)
@@ -316,15 +227,21 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::MaxPool2d(_)
         | Op::AdaptiveAvgPool2d { .. }
         | Op::Reshape(_)
-        | Op::Transpose(..)
+        | Op::Permute(_)
         | Op::Unsqueeze(_)
         | Op::Expand(_)
         | Op::Slice { .. }
         | Op::Select { .. }
-        | Op::Mean { .. }
+        | Op::Reduce { .. }
         | Op::Split { .. }
+        | Op::Unbind { .. }
+        | Op::Roll { .. }
+        | Op::Flip
+        | Op::Repeat(_)
         | Op::Contiguous
+        | Op::Clone
         | Op::Alias
+        | Op::Detach
         | Op::Cast(_)
         | Op::PadLast { .. } => (1, 1),
     }

@@ -14,7 +14,7 @@ pub use builder::{Builder, GraphError};
 pub use dtype::DType;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
 pub(crate) use infer::broadcast;
-pub use op::{Op, Placement, Unary, Window};
+pub use op::{Op, Placement, Reduction, Unary, Window};
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -70,13 +70,14 @@ pub enum Op {
     Embedding,
     /// `view`, `reshape`, `flatten`: the same elements under another shape, copied where they must be.
     Reshape(Vec<Extent>),
-    /// `transpose(a, b)`.
-    Transpose(usize, usize),
+    /// `permute(order)`, and the other names of exchanged dimensions: which of the operand's dimensions
+    /// each of the result's is.
+    Permute(Vec<usize>),
     /// `unsqueeze(dim)`.
     Unsqueeze(usize),
     /// `expand(shape)`.
     Expand(Vec<Extent>),
-    /// `slice(dim, start, end)` with step one.
+    /// `slice(dim, start, end, step)`.
     Slice {
         /// Which dimension.
         dim: usize,
@@ -84,6 +85,8 @@ pub enum Op {
         start: u64,
         /// Past the last index; already clamped to the length.
         end: Extent,
+        /// Distance between the elements taken. Not one only where the length is fixed.
+        step: u64,
     },
     /// `select(dim, index)`: one slice, without its dimension.
     Select {
@@ -97,17 +100,24 @@ pub enum Op {
         /// Which dimension.
         dim: usize,
     },
-    /// `mean(dims)`.
-    Mean {
+    /// `sum(dims)` or `mean(dims)`.
+    Reduce {
+        /// Which of the two.
+        function: Reduction,
         /// Which dimensions, ascending.
         dims: Vec<usize>,
         /// Whether they stay, with a length of one.
         keep: bool,
     },
-    /// `split(size, dim)`: several results.
+    /// `split(lengths, dim)`: several results.
     Split {
         /// Length of each part.
-        size: u64,
+        lengths: Vec<u64>,
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `unbind(dim)`: every element along a dimension, without it.
+    Unbind {
         /// Which dimension.
         dim: usize,
     },
@@ -116,10 +126,28 @@ pub enum Op {
         /// Which dimension.
         dim: usize,
     },
+    /// `stack(tensors, dim)`: joined along a new dimension.
+    Stack {
+        /// Which dimension of the result.
+        dim: usize,
+    },
+    /// `roll` along so many dimensions, one after the other.
+    Roll {
+        /// How many.
+        dims: usize,
+    },
+    /// `flip`.
+    Flip,
+    /// `repeat(times)`: copies side by side along each dimension of the result.
+    Repeat(Vec<Extent>),
     /// `contiguous()`.
     Contiguous,
+    /// `clone()`.
+    Clone,
     /// `alias`: the same tensor under another name.
     Alias,
+    /// `detach()`: the same memory, without history.
+    Detach,
     /// `to(dtype)`.
     Cast(DType),
     /// `pad` with a constant: elements added before and after the last dimension.
@@ -151,6 +179,15 @@ pub enum Placement {
     New,
     /// Over the first operand: PyTorch's trailing underscore.
     InPlace,
+}
+
+/// What a reduction computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// The sum.
+    Sum,
+    /// The mean.
+    Mean,
 }
 
 /// Elementwise functions of one tensor.
@@ -271,17 +308,27 @@ impl Op {
             Op::AdaptiveAvgPool2d { .. } => "adaptive_avg_pool2d",
             Op::Embedding => "embedding",
             Op::Reshape(_) => "reshape",
-            Op::Transpose(..) => "transpose",
+            Op::Permute(_) => "permute",
             Op::Unsqueeze(_) => "unsqueeze",
             Op::Expand(_) => "expand",
             Op::Slice { .. } => "slice",
             Op::Select { .. } => "select",
             Op::Gather { .. } => "gather",
-            Op::Mean { .. } => "mean",
+            Op::Reduce { function, .. } => match function {
+                Reduction::Sum => "sum",
+                Reduction::Mean => "mean",
+            },
             Op::Split { .. } => "split",
+            Op::Unbind { .. } => "unbind",
             Op::Cat { .. } => "cat",
+            Op::Stack { .. } => "stack",
+            Op::Roll { .. } => "roll",
+            Op::Flip => "flip",
+            Op::Repeat(_) => "repeat",
             Op::Contiguous => "contiguous",
+            Op::Clone => "clone",
             Op::Alias => "alias",
+            Op::Detach => "detach",
             Op::Cast(_) => "to",
             Op::PadLast { .. } => "pad",
             Op::Arange(_) => "arange",

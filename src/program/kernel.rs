@@ -189,6 +189,9 @@ pub enum Kernel {
     NllLoss,
     /// `grad, target, total_weight -> grad_x`, zero elsewhere.
     NllLossGrad,
+    /// `in.. -> out..`: an operation whose memory is followed and whose values are not. A GPU refuses it by
+    /// its name.
+    MemoryOnly(&'static str),
     /// `loss -> ()`: where a probe reads the loss.
     ObserveLoss,
     /// `gradient.. -> found_inf`, every gradient multiplied by `1 / scale`; inputs are `scale`, then

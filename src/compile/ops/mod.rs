@@ -6,6 +6,7 @@ mod attention;
 mod convolution;
 mod elementwise;
 mod embedding;
+mod join;
 mod linear;
 mod loss;
 mod normalization;
@@ -13,5 +14,6 @@ mod pooling;
 mod reduction;
 mod shape;
 mod unseen;
+mod view;
 
 pub(super) use convolution::Direction;

@@ -4,7 +4,8 @@ use super::super::autograd::Draft;
 use super::super::eager::Eager;
 use super::super::tensor::Tensor;
 use super::elementwise::expanded;
-use crate::graph::{Extent, contiguous_strides, numel};
+use super::view::gradient_view;
+use crate::graph::{DType, Extent, Reduction, numel};
 use crate::program::Capability;
 use crate::program::Kernel;
 
@@ -74,24 +75,37 @@ impl Eager {
         output
     }
 
-    /// `mean(dims)`: its gradient is as large as its operand.
-    pub(in super::super) fn mean(&mut self, x: &Tensor, dims: &[usize], keep: bool) -> Tensor {
+    /// `mean(dims)`, whose gradient is as large as its operand, or `sum(dims)`, whose gradient is the
+    /// incoming one seen everywhere. Autocast makes sums in float32, without a copy of the operand.
+    pub(in super::super) fn reduction(
+        &mut self,
+        function: Reduction,
+        x: &Tensor,
+        dims: &[usize],
+        keep: bool,
+    ) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let reduced = |i: usize| dims.contains(&i);
         let length = |(i, length): (usize, &Extent)| if reduced(i) { Extent::ONE } else { *length };
         let kept: Vec<Extent> = x.shape.iter().enumerate().map(length).collect();
-        let y = self.empty(&kept, x.dtype);
-        let outputs = numel(&kept);
-        let share = x
-            .numel()
-            .checked_div(outputs)
-            .map_or(1, |inputs| inputs.at(1));
-        let along = if reduced(x.shape.len() - 1) {
-            Along::Row
-        } else {
-            Along::Column
+        let dtype = match function {
+            Reduction::Sum if x.dtype.is_half() && self.autocast.is_some() => DType::Float32,
+            Reduction::Sum if !x.dtype.is_float() => DType::Int64,
+            Reduction::Sum | Reduction::Mean => x.dtype,
         };
-        self.reduce(x, &y, along, 1.0 / share as f64, outputs, x.numel());
+        let y = self.empty(&kept, dtype);
+        let outputs = numel(&kept);
+        let share = x.numel().checked_div(outputs);
+        let share = share.map_or(1, |inputs| inputs.at(1));
+        let factor = match function {
+            Reduction::Sum => 1.0,
+            Reduction::Mean => 1.0 / share as f64,
+        };
+        let along = match x.shape.len().checked_sub(1) {
+            Some(last) if !reduced(last) => Along::Column,
+            Some(_) | None => Along::Row,
+        };
+        self.reduce(x, &y, along, factor, outputs, x.numel());
         let squeezed = |list: &[Extent]| -> Vec<Extent> {
             let all = list.iter().enumerate();
             all.filter(|(i, _)| keep || !reduced(*i))
@@ -104,15 +118,16 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let grad_x = eager.empty(&whole, gradient.dtype);
-            let inner = gradient.alias(kept.clone(), contiguous_strides(&kept));
+            let inner = eager.reshape(gradient, &kept);
             let everywhere = expanded(&inner, &whole);
-            eager.launch(
-                Kernel::Scale(1.0 / share as f64),
-                &[&everywhere],
-                &[&grad_x],
-            );
-            vec![Some(Tensor::new(grad_x))]
+            vec![Some(match function {
+                Reduction::Sum => gradient_view(gradient, everywhere),
+                Reduction::Mean => {
+                    let grad_x = eager.empty(&whole, gradient.dtype);
+                    eager.launch(Kernel::Scale(factor), &[&everywhere], &[&grad_x]);
+                    Tensor::new(grad_x)
+                }
+            })]
         });
         y
     }

@@ -343,6 +343,7 @@ fn library_free(
         Kernel::NllLossGrad => loss::nll_loss_grad(queue, operands),
         Kernel::Unscale => optimizer::unscale(queue, operands),
         Kernel::ScalerUpdate => optimizer::update_scale(queue, operands),
+        Kernel::MemoryOnly(_) => Err(operands.no_kernel()),
         _ => Err(operands.unsupported("this kind")),
     }
 }

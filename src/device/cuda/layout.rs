@@ -2,7 +2,7 @@
 
 use crate::device::{Launch, LaunchError};
 use crate::graph::DType;
-use crate::program::View;
+use crate::program::{Kernel, View};
 
 /// Dimensions that a kernel handles. Must agree with `MAX_RANK` in prelude.cu.
 pub(super) const MAX_RANK: usize = 6;
@@ -190,6 +190,13 @@ impl<'a> Operands<'a> {
         }
     }
 
+    /// The operation has no kernel at all.
+    pub(super) fn no_kernel(&self) -> LaunchError {
+        LaunchError::Unsupported {
+            operation: name_of(self.launch),
+        }
+    }
+
     /// The operation was described wrongly.
     pub(super) fn failed(&self, detail: String) -> LaunchError {
         failed(self.launch, detail)
@@ -198,6 +205,9 @@ impl<'a> Operands<'a> {
 
 /// What to call a launch in a message.
 pub(super) fn name_of(launch: &Launch<'_>) -> String {
+    if let Kernel::MemoryOnly(name) = launch.call.kernel {
+        return name.to_owned();
+    }
     let text = format!("{:?}", launch.call.kernel);
     let end = text.find([' ', '(', '{']).unwrap_or(text.len());
     text[..end].to_owned()

@@ -159,6 +159,23 @@ impl<'a> Arguments<'a> {
             .ok_or_else(|| format!("its argument {name:?} is {values:?}, of {rank} dimensions"))
     }
 
+    /// [`Arguments::dims`]; a list that is missing or empty means every dimension.
+    pub(super) fn dims_or_all(&self, name: &str, rank: usize) -> Result<Vec<usize>, String> {
+        match self.find(name) {
+            None => Ok((0..rank).collect()),
+            Some(Arg::Ints(values)) if values.is_empty() => Ok((0..rank).collect()),
+            Some(_) => self.dims(name, rank),
+        }
+    }
+
+    /// How many whole numbers a list has.
+    pub(super) fn ints(&self, name: &str) -> Result<usize, String> {
+        match self.required(name)? {
+            Arg::Ints(values) => Ok(values.len()),
+            _ => Err(format!("its argument {name:?} is not a list of numbers")),
+        }
+    }
+
     /// A small number that is not negative, with a default.
     pub(super) fn count(&self, name: &str, default: Option<i64>) -> Result<u64, String> {
         count(self.int(name, default)?)

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use super::arguments::{Arguments, Scope, dtype};
 use super::error::ExportedError;
 use super::modules::Modules;
-use super::operator::{self, SUPPORTED};
+use super::operator;
 use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
 use super::{Exported, prediction};
-use crate::graph::{Builder, DType, Extent, Op, ValueId, is_oversize};
+use crate::graph::{Builder, DType, Extent, ValueId, is_oversize};
 
 /// Operators that compute nothing: checks left by tracing.
 const IGNORED: &[&str] = &[
@@ -137,18 +137,6 @@ impl<'a> Walk<'a> {
             });
         };
         let names = output_names(node)?;
-        if let Op::Split { size, dim } = op {
-            let length = self.builder.value(operands[0]).shape.get(dim).copied();
-            let parts = length
-                .and_then(Extent::as_fixed)
-                .map(|n| n.div_ceil(size.max(1)));
-            if parts != u64::try_from(names.len()).ok() {
-                return Err(Failure::Clause(format!(
-                    "cannot apply split: it names {} results",
-                    names.len()
-                )));
-            }
-        }
         let outputs = self
             .builder
             .apply_many(call.id, &names, op, &operands)
@@ -365,9 +353,7 @@ fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, Failure> {
 /// The supported operator with the most similar name, when one is similar.
 fn nearest(target: &str) -> Option<&'static str> {
     let score = |known: &&str| strsim::jaro_winkler(bare(target), bare(known));
-    SUPPORTED
-        .iter()
-        .copied()
+    operator::supported()
         .max_by(|a, b| score(a).total_cmp(&score(b)))
         .filter(|known| score(known) > 0.8)
 }

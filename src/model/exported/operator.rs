@@ -1,32 +1,28 @@
 //! One ATen operator to one [`Op`].
 
+mod layout;
+
 use super::arguments::{Arguments, Length, Operand};
-use crate::graph::{DType, Extent, Op, Placement, Unary, ValueId, Window, numel};
+use crate::graph::{DType, Extent, Op, Placement, Unary, ValueId, Window};
 
 /// An operation and its operands.
 pub(super) type Lowered = (Op, Vec<ValueId>);
 
-/// Every operator that [`lower`] knows.
-pub(super) const SUPPORTED: &[&str] = &[
-    "aten._unsafe_view.default",
+/// Operators of this file; other families have their own lists.
+const SUPPORTED: &[&str] = &[
     "aten.adaptive_avg_pool2d.default",
     "aten.add.Tensor",
     "aten.add_.Tensor",
     "aten.addmm.default",
-    "aten.alias.default",
     "aten.arange.default",
     "aten.batch_norm.default",
     "aten.cat.default",
-    "aten.contiguous.default",
     "aten.conv2d.default",
     "aten.conv_transpose2d.input",
     "aten.cos.default",
     "aten.cross_entropy_loss.default",
     "aten.dropout.default",
     "aten.embedding.default",
-    "aten.expand.default",
-    "aten.flatten.using_ints",
-    "aten.gather.default",
     "aten.gelu.default",
     "aten.hardtanh.default",
     "aten.hardtanh_.default",
@@ -34,34 +30,30 @@ pub(super) const SUPPORTED: &[&str] = &[
     "aten.linear.default",
     "aten.matmul.default",
     "aten.max_pool2d.default",
-    "aten.mean.dim",
     "aten.mul.Tensor",
     "aten.neg.default",
-    "aten.pad.default",
     "aten.pow.Tensor_Scalar",
     "aten.relu.default",
     "aten.relu6.default",
     "aten.relu6_.default",
     "aten.relu_.default",
-    "aten.reshape.default",
     "aten.rsqrt.default",
     "aten.scaled_dot_product_attention.default",
-    "aten.select.int",
     "aten.sigmoid.default",
     "aten.silu.default",
     "aten.sin.default",
-    "aten.slice.Tensor",
-    "aten.split.Tensor",
     "aten.tanh.default",
     "aten.to.device",
     "aten.to.dtype",
     "aten.to.dtype_layout",
-    "aten.transpose.int",
-    "aten.unsqueeze.default",
-    "aten.view.default",
 ];
 
-/// What a node does, or `None` for an operator that is not in [`SUPPORTED`]. `typed` gives a value's
+/// Every operator that [`lower`] knows.
+pub(super) fn supported() -> impl Iterator<Item = &'static str> {
+    [SUPPORTED, layout::NAMES].into_iter().flatten().copied()
+}
+
+/// What a node does, or `None` for an operator that is not [`supported`]. `typed` gives a value's
 /// dtype and shape.
 pub(super) fn lower(
     target: &str,
@@ -69,9 +61,6 @@ pub(super) fn lower(
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
 ) -> Result<Option<Lowered>, String> {
     let shape = |id: ValueId| typed(id).1;
-    if !SUPPORTED.contains(&target) {
-        return Ok(None);
-    }
     if let Some(lowered) = weighted(target, args, shape)? {
         return Ok(Some(lowered));
     }
@@ -81,7 +70,7 @@ pub(super) fn lower(
     if let Some(lowered) = creation(target, args, &typed)? {
         return Ok(Some(lowered));
     }
-    layout(target, args, shape)
+    layout::lower(target, args, &typed)
 }
 
 /// Layers: what has parameters, pools, attends or scores.
@@ -258,72 +247,6 @@ fn creation(
     Ok(Some(lowered))
 }
 
-/// Operators that only arrange elements: views and copies.
-fn layout(
-    target: &str,
-    args: &Arguments<'_>,
-    shape: impl Fn(ValueId) -> Vec<Extent>,
-) -> Result<Option<Lowered>, String> {
-    let input = args.tensor("self")?;
-    let from = shape(input);
-    let op = match target {
-        "aten.view.default" | "aten._unsafe_view.default" => {
-            Op::Reshape(resolve(&from, &args.lengths("size")?)?)
-        }
-        "aten.reshape.default" => Op::Reshape(resolve(&from, &args.lengths("shape")?)?),
-        "aten.flatten.using_ints" => {
-            let start = args.dim("start_dim", Some(0), from.len())?;
-            let end = args.dim("end_dim", Some(-1), from.len())?;
-            if start > end {
-                return Err(format!("it flattens from dimension {start} to {end}"));
-            }
-            let mut to = from[..start].to_vec();
-            to.push(numel(&from[start..=end]));
-            to.extend_from_slice(&from[end + 1..]);
-            Op::Reshape(to)
-        }
-        "aten.transpose.int" => Op::Transpose(
-            args.dim("dim0", None, from.len())?,
-            args.dim("dim1", None, from.len())?,
-        ),
-        "aten.unsqueeze.default" => Op::Unsqueeze(args.dim("dim", None, from.len() + 1)?),
-        "aten.expand.default" => Op::Expand(expand(&from, &args.lengths("size")?)?),
-        "aten.slice.Tensor" => slice(args, &from)?,
-        "aten.select.int" => select(args, &from)?,
-        "aten.gather.default" => {
-            let dim = args.dim("dim", None, from.len())?;
-            let operands = vec![input, args.tensor("index")?];
-            return Ok(Some((Op::Gather { dim }, operands)));
-        }
-        "aten.mean.dim" => mean(args, from.len())?,
-        "aten.split.Tensor" => Op::Split {
-            size: args.count("split_size", None)?,
-            dim: args.dim("dim", Some(0), from.len())?,
-        },
-        "aten.contiguous.default" => {
-            args.no_channels_last()?;
-            Op::Contiguous
-        }
-        "aten.alias.default" => Op::Alias,
-        "aten.pad.default" => {
-            let mode = args.text("mode", "constant")?;
-            let pad = args.lengths("pad")?;
-            let fixed = |length: &Option<Extent>| length.and_then(Extent::as_fixed);
-            match pad.iter().map(fixed).collect::<Option<Vec<_>>>().as_deref() {
-                Some([before, after]) if mode == "constant" && before.max(after) < &(1 << 31) => {
-                    Op::PadLast {
-                        before: *before,
-                        after: *after,
-                    }
-                }
-                _ => return Err("only constant padding of the last dimension is supported".into()),
-            }
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some((op, vec![input])))
-}
-
 fn all(args: &Arguments<'_>, names: &[&str]) -> Result<Vec<ValueId>, String> {
     names.iter().map(|name| args.tensor(name)).collect()
 }
@@ -371,96 +294,5 @@ fn pooling(args: &Arguments<'_>) -> Result<Window, String> {
         dilation: args.pair("dilation", Some([1, 1]))?,
         groups: 1,
         ceil_mode: args.flag("ceil_mode", false)?,
-    })
-}
-
-/// The shape a `view` asks for, with its -1 worked out.
-fn resolve(from: &[Extent], to: &[Option<Extent>]) -> Result<Vec<Extent>, String> {
-    let known: Vec<Extent> = to.iter().copied().flatten().collect();
-    if known.len() == to.len() {
-        return Ok(known);
-    }
-    let rest = (known.len() + 1 == to.len())
-        .then(|| numel(from).checked_div(numel(&known)))
-        .flatten()
-        .ok_or_else(|| format!("{from:?} cannot be viewed as {to:?}"))?;
-    Ok(to.iter().map(|length| length.unwrap_or(rest)).collect())
-}
-
-/// The shape an `expand` asks for: -1 keeps a length.
-fn expand(from: &[Extent], to: &[Option<Extent>]) -> Result<Vec<Extent>, String> {
-    let added = to.len().checked_sub(from.len());
-    let added =
-        added.ok_or_else(|| format!("{from:?} cannot expand to {} dimensions", to.len()))?;
-    to.iter()
-        .enumerate()
-        .map(|(i, length)| {
-            let kept = i.checked_sub(added).map(|at| from[at]);
-            length
-                .or(kept)
-                .ok_or_else(|| "it keeps the length of a new dimension".to_owned())
-        })
-        .collect()
-}
-
-fn slice(args: &Arguments<'_>, from: &[Extent]) -> Result<Op, String> {
-    args.always("step", 1.0)?;
-    let dim = args.dim("dim", Some(0), from.len())?;
-    let length = from[dim];
-    // As in Python: negative counts from the end, and both ends are clamped to the length.
-    let clamp = |at: i64| -> Result<Extent, String> {
-        let Some(length) = length.as_fixed() else {
-            return match at {
-                0 => Ok(Extent::ZERO),
-                i64::MAX => Ok(length),
-                _ => Err(format!("it slices a dimension of {length} at {at}")),
-            };
-        };
-        let from_end = at.unsigned_abs();
-        Ok(Extent::fixed(match u64::try_from(at) {
-            Ok(at) => at.min(length),
-            Err(_) => length.saturating_sub(from_end),
-        }))
-    };
-    let start = match args.length("start")? {
-        None => 0,
-        Some(Length::Number(at)) => clamp(at)?
-            .as_fixed()
-            .ok_or("it starts at the end of the batch")?,
-        Some(Length::Batched(at)) => return Err(format!("it starts at {at}")),
-    };
-    let end = match args.length("end")? {
-        None => length,
-        Some(Length::Number(at)) => clamp(at)?,
-        Some(Length::Batched(at)) if at == length => length,
-        Some(Length::Batched(at)) => return Err(format!("it ends at {at}, of {length}")),
-    };
-    Ok(Op::Slice { dim, start, end })
-}
-
-fn select(args: &Arguments<'_>, from: &[Extent]) -> Result<Op, String> {
-    let dim = args.dim("dim", None, from.len())?;
-    let index = match args.length("index")? {
-        Some(Length::Number(index)) => index,
-        Some(Length::Batched(index)) => return Err(format!("it selects {index}")),
-        None => return Err("it has no argument \"index\"".into()),
-    };
-    let length = from[dim].as_fixed();
-    let index = match (u64::try_from(index), length) {
-        (Ok(index), _) => Some(index),
-        // As in Python: negative counts from the end.
-        (Err(_), Some(length)) => length.checked_sub(index.unsigned_abs()),
-        (Err(_), None) => None,
-    };
-    let index = index.ok_or_else(|| format!("it selects outside of {from:?}"))?;
-    Ok(Op::Select { dim, index })
-}
-
-fn mean(args: &Arguments<'_>, rank: usize) -> Result<Op, String> {
-    let mut dims = args.dims("dim", rank)?;
-    dims.sort_unstable();
-    Ok(Op::Mean {
-        dims,
-        keep: args.flag("keepdim", false)?,
     })
 }

@@ -69,7 +69,7 @@ fn only_arranges(op: &Op) -> bool {
     matches!(
         op,
         Op::Reshape(_)
-            | Op::Transpose(..)
+            | Op::Permute(_)
             | Op::Unsqueeze(_)
             | Op::Expand(_)
             | Op::Slice { .. }

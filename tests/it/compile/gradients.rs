@@ -2,7 +2,8 @@
 
 use batchfit::compile::compile;
 use batchfit::graph::{
-    Builder, Content, DType, Extent, Graph, Op, ParameterKind, Placement, Unary, Window, numel,
+    Builder, Content, DType, Extent, Graph, Op, ParameterKind, Placement, Reduction, Unary, Window,
+    numel,
 };
 use batchfit::model::{Optimizer, Precision, Variant};
 use batchfit::program::{Category, Instruction, Program, Size};
@@ -104,14 +105,16 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (Op::Matmul, vec![&[2, 3, 4], &[2, 4, 5]]),
         (Op::Select { dim: 1, index: 2 }, vec![&[3, 4]]),
         (
-            Op::Mean {
+            Op::Reduce {
+                function: Reduction::Mean,
                 dims: vec![1],
                 keep: true,
             },
             vec![&[3, 4]],
         ),
         (
-            Op::Mean {
+            Op::Reduce {
+                function: Reduction::Mean,
                 dims: vec![0, 2],
                 keep: false,
             },
@@ -171,7 +174,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         ),
         (Op::Embedding, vec![&[7, 4]]),
         (Op::Reshape(fixed(&[6, 2])), vec![&[3, 4]]),
-        (Op::Transpose(0, 1), vec![&[3, 4]]),
+        (Op::Permute(vec![1, 2, 0]), vec![&[3, 4, 5]]),
         (Op::Unsqueeze(1), vec![&[3, 4]]),
         (Op::Expand(fixed(&[5, 3, 4])), vec![&[3, 1]]),
         (
@@ -179,12 +182,43 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
                 dim: 1,
                 start: 1,
                 end: Extent::fixed(3),
+                step: 1,
             },
             vec![&[3, 4]],
         ),
-        (Op::Split { size: 3, dim: 1 }, vec![&[2, 8]]),
+        (
+            Op::Slice {
+                dim: 0,
+                start: 1,
+                end: Extent::fixed(7),
+                step: 3,
+            },
+            vec![&[8, 4]],
+        ),
+        (
+            Op::Split {
+                lengths: vec![3, 4, 1],
+                dim: 1,
+            },
+            vec![&[2, 8]],
+        ),
+        (Op::Unbind { dim: 1 }, vec![&[2, 3, 4]]),
         (Op::Cat { dim: 1 }, vec![&[2, 3], &[2, 5]]),
+        (Op::Stack { dim: 1 }, vec![&[2, 3], &[2, 3]]),
+        (Op::Roll { dims: 2 }, vec![&[2, 3]]),
+        (Op::Flip, vec![&[2, 3]]),
+        (Op::Repeat(fixed(&[2, 1, 3])), vec![&[4, 5]]),
+        (Op::Repeat(fixed(&[1, 1])), vec![&[4, 5]]),
+        (
+            Op::Reduce {
+                function: Reduction::Sum,
+                dims: vec![0, 2],
+                keep: false,
+            },
+            vec![&[3, 4, 5]],
+        ),
         (Op::Contiguous, vec![&[3, 4]]),
+        (Op::Clone, vec![&[3, 4]]),
         (Op::Alias, vec![&[3, 4]]),
         (Op::Cast(DType::BFloat16), vec![&[3, 4]]),
         (
