@@ -12,7 +12,7 @@ use super::eager::{Eager, Stop};
 use super::lifetimes::{deaths, packed_checks};
 use super::ops::Direction;
 use super::tensor::Tensor;
-use crate::graph::{Graph, Node, Op, ParameterKind, Placement, ValueId};
+use crate::graph::{DType, Graph, Node, Op, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
 
 /// Values alive in Python, by name.
@@ -29,6 +29,8 @@ pub(super) struct Forward {
     packed_checks: Vec<usize>,
     regions: Vec<Range<usize>>,
     mode: Mode,
+    /// What the model's parameters are stored in.
+    parameter_type: DType,
 }
 
 impl Forward {
@@ -54,6 +56,7 @@ impl Forward {
             graph: Rc::clone(graph),
             parameters,
             mode: variant.mode,
+            parameter_type: variant.precision.parameters(),
         }
     }
 
@@ -172,6 +175,20 @@ impl Forward {
                 eager.convolution(window, transposed, [&the(0), &the(1)], bias.as_ref())?
             }
             Op::Matmul => eager.matmul(&the(0), &the(1))?,
+            Op::Bmm => eager.bmm(&the(0), &the(1))?,
+            Op::Baddbmm { scaled } => eager.baddbmm([&the(0), &the(1), &the(2)], *scaled)?,
+            Op::Pointwise(pointwise) => {
+                let operands: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
+                eager.pointwise(*pointwise, &operands)?
+            }
+            Op::Indexed(indexed) => {
+                let operands: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
+                let shape = |id: &ValueId| self.graph.value(*id).shape.clone();
+                let shapes: Vec<_> = node.outputs.iter().map(shape).collect();
+                return eager.indexed(indexed, &operands, &shapes);
+            }
+            Op::Create(create) => eager.create(create, self.parameter_type, operand(0).as_ref()),
+            Op::Softmax { log, dtype } => eager.softmax(&the(0), *log, *dtype)?,
             Op::BatchNorm {
                 training,
                 momentum,

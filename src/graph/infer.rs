@@ -5,6 +5,7 @@ mod layout;
 use super::dtype::DType;
 use super::extent::Extent;
 use super::op::{Op, Window};
+use super::pointwise::result_type;
 
 /// A result's dtype and shape.
 pub(super) type Typed = (DType, Vec<Extent>);
@@ -26,8 +27,17 @@ pub(super) fn infer(op: &Op, operands: &[Typed]) -> Result<Vec<Typed>, Mismatch>
         Op::Addmm => Ok(vec![(operands[1].0, product(shapes[1], shapes[2])?)]),
         Op::Add(_) | Op::Mul => {
             let result = broadcast(shapes[0], shapes[1])?;
-            Ok(vec![(operands[0].0.promote(operands[1].0), result)])
+            Ok(vec![(result_type(&scalars(operands), None), result)])
         }
+        Op::Pointwise(pointwise) => {
+            let result = shapes
+                .iter()
+                .try_fold(Vec::new(), |result, shape| broadcast(&result, shape))?;
+            Ok(vec![(pointwise.result_type(&scalars(operands)), result)])
+        }
+        Op::Indexed(indexed) => indexed.infer(operands),
+        Op::Create(create) => Ok(vec![(create.recorded(), create.shape.clone())]),
+        Op::Softmax { dtype, .. } => Ok(vec![(dtype.unwrap_or(operands[0].0), shapes[0].to_vec())]),
         Op::Cast(dtype) => Ok(vec![(*dtype, shapes[0].to_vec())]),
         Op::Arange(end) => Ok(vec![(DType::Int64, vec![*end])]),
         // A sum counts: of integers and truth values it is int64.
@@ -53,7 +63,8 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         Op::Linear => linear(x, operands[1]),
         Op::Conv2d(window) => convolve(window, x, operands[1]),
         Op::ConvTranspose2d(window) => convolve_transposed(window, x, operands[1]),
-        Op::Matmul => matrices(x, operands[1]),
+        Op::Matmul | Op::Bmm => matrices(x, operands[1]),
+        Op::Baddbmm { .. } => matrices(operands[1], operands[2]),
         Op::BatchNorm { .. } => batch_norm(operands),
         Op::LayerNorm { dims, .. } => layer_norm(operands, *dims),
         Op::MaxPool2d(window) => pool(window, x),
@@ -96,7 +107,11 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         | Op::Clone
         | Op::Alias
         | Op::Detach => layout::shape(op, operands),
-        Op::Addmm
+        Op::Pointwise(_)
+        | Op::Indexed(_)
+        | Op::Create(_)
+        | Op::Softmax { .. }
+        | Op::Addmm
         | Op::Add(_)
         | Op::Mul
         | Op::Cast(_)
@@ -163,15 +178,34 @@ fn layer_norm(operands: &[&[Extent]], dims: usize) -> Result<Vec<Extent>, Mismat
     }
 }
 
+/// The shape of `matmul(left, right)`: a vector stands for a matrix of one row or column, and stacks
+/// broadcast.
 fn matrices(left: &[Extent], right: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
-    let rank = left.len();
-    if rank < 2 || right.len() != rank || left[..rank - 2] != right[..rank - 2] {
-        return Err(format!(
-            "{left:?} and {right:?} are not equally many matrices"
-        ));
+    match (left.len(), right.len()) {
+        (0, _) | (_, 0) => Err("a factor is a scalar".into()),
+        (1, _) => {
+            let mut shape = matrices(&[&[Extent::ONE], left].concat(), right)?;
+            let row = shape.len() - if right.len() == 1 { 1 } else { 2 };
+            shape.remove(row);
+            Ok(shape)
+        }
+        (_, 1) => {
+            let mut shape = matrices(left, &[right, &[Extent::ONE]].concat())?;
+            shape.pop();
+            Ok(shape)
+        }
+        (a, b) => {
+            let stack = broadcast(&left[..a - 2], &right[..b - 2])?;
+            let last = product(&left[a - 2..], &right[b - 2..])?;
+            Ok([stack, last].concat())
+        }
     }
-    let last = product(&left[rank - 2..], &right[rank - 2..])?;
-    Ok(left[..rank - 2].iter().copied().chain(last).collect())
+}
+
+/// Types of operands, and whether each has no dimensions.
+fn scalars(operands: &[Typed]) -> Vec<(DType, bool)> {
+    let scalar = |(dtype, shape): &Typed| (*dtype, shape.is_empty());
+    operands.iter().map(scalar).collect()
 }
 
 fn attend(
@@ -209,17 +243,22 @@ fn cross_entropy(x: &[Extent], target: &[Extent]) -> Result<Vec<Extent>, Mismatc
 fn arity(op: &Op) -> (usize, usize) {
     match op {
         Op::Linear | Op::Conv2d(_) | Op::ConvTranspose2d(_) => (2, 3),
-        Op::Addmm | Op::LayerNorm { .. } | Op::Attention { .. } => (3, 3),
+        Op::Addmm | Op::Baddbmm { .. } | Op::LayerNorm { .. } | Op::Attention { .. } => (3, 3),
         Op::BatchNorm { .. } => (5, 5),
         Op::Add(_)
         | Op::Mul
         | Op::Matmul
+        | Op::Bmm
         | Op::Gather { .. }
         | Op::Embedding
         | Op::CrossEntropy => (2, 2),
         Op::Cat { .. } | Op::Stack { .. } => (1, usize::MAX),
         Op::Arange(_) => (0, 0),
+        Op::Pointwise(_) => (1, 3),
+        Op::Indexed(indexed) => indexed.arity(),
+        Op::Create(_) => (0, 1),
         Op::Unary { .. }
+        | Op::Softmax { .. }
         | Op::AddScalar(..)
         | Op::MulScalar(_)
         | Op::PowScalar(_)

@@ -5,16 +5,23 @@
 //! shape and refuses what does not fit, so a finished [`Graph`] needs no further checks.
 
 mod builder;
+mod create;
 mod dtype;
 mod extent;
+mod indexed;
 mod infer;
 mod op;
+mod pointwise;
 
 pub use builder::{Builder, GraphError};
+pub use create::{Create, CreatedType, Place};
 pub use dtype::DType;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
+pub use indexed::Indexed;
 pub(crate) use infer::broadcast;
 pub use op::{Op, Placement, Reduction, Unary, Window};
+pub(crate) use pointwise::result_type;
+pub use pointwise::{Function, Number, Pointwise};
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

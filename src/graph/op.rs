@@ -1,7 +1,10 @@
 //! The forward operations, at the level a PyTorch user thinks in.
 
+use super::create::Create;
 use super::dtype::DType;
 use super::extent::Extent;
+use super::indexed::Indexed;
+use super::pointwise::Pointwise;
 
 /// One forward operation, by the name of the ATen operator it stands for.
 ///
@@ -17,8 +20,15 @@ pub enum Op {
     Conv2d(Window),
     /// `conv_transpose2d(input, weight[, bias])`; `weight` is `[in, out / groups, height, width]`.
     ConvTranspose2d(Window),
-    /// `matmul(a, b)` of matrices, or of equally many of them.
+    /// `matmul(a, b)` of vectors, matrices or stacks of them, which broadcast.
     Matmul,
+    /// `bmm(a, b)` of equally many matrices.
+    Bmm,
+    /// `baddbmm(c, a, b)`.
+    Baddbmm {
+        /// Whether `c` and the product are multiplied by numbers other than one.
+        scaled: [bool; 2],
+    },
     /// `batch_norm(input, weight, bias, running_mean, running_var)`.
     BatchNorm {
         /// Whether batch statistics are used and running ones updated.
@@ -41,6 +51,19 @@ pub enum Op {
         function: Unary,
         /// Whether the result replaces the operand (`relu_`).
         in_place: Placement,
+    },
+    /// Any other elementwise function of tensors and numbers.
+    Pointwise(Pointwise),
+    /// A look-up, a sort or a choice among elements.
+    Indexed(Indexed),
+    /// A tensor made out of nothing; the operand, if there is one, gives its type.
+    Create(Create),
+    /// `softmax(input, dim, dtype)`, or its logarithm.
+    Softmax {
+        /// Whether its logarithm is taken.
+        log: bool,
+        /// The type to compute in, where the model's code says.
+        dtype: Option<DType>,
     },
     /// `self + other`, broadcast.
     Add(Placement),
@@ -284,6 +307,13 @@ impl Op {
             Op::Conv2d(_) => "conv2d",
             Op::ConvTranspose2d(_) => "conv_transpose2d",
             Op::Matmul => "matmul",
+            Op::Bmm => "bmm",
+            Op::Baddbmm { .. } => "baddbmm",
+            Op::Pointwise(pointwise) => pointwise.name(),
+            Op::Indexed(indexed) => indexed.name(),
+            Op::Create(create) => create.name,
+            Op::Softmax { log: false, .. } => "softmax",
+            Op::Softmax { log: true, .. } => "log_softmax",
             Op::BatchNorm { .. } => "batch_norm",
             Op::LayerNorm { .. } => "layer_norm",
             Op::Unary { function, in_place } => match (function, in_place) {

@@ -2,8 +2,8 @@
 
 use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
-use super::super::tensor::{Tensor, TensorBody, is_dense, strides_like};
-use crate::graph::{DType, Extent, Placement, Unary, broadcast, contiguous_strides};
+use super::super::tensor::{Tensor, TensorBody, strides_like};
+use crate::graph::{DType, Extent, Placement, Unary, result_type};
 use crate::program::{Binary, Kernel};
 
 /// Whether the derivative is a formula of the result (relu, tanh, sigmoid) or of the operand.
@@ -199,23 +199,8 @@ impl Eager {
     }
 
     fn broadcast_result(&mut self, a: &TensorBody, b: &TensorBody) -> TensorBody {
-        let shape = broadcast(&a.shape, &b.shape).expect("checked when the graph was built");
-        // A tensor without dimensions does not raise the type of one with dimensions.
-        let dtype = match (a.shape.is_empty(), b.shape.is_empty()) {
-            (true, false) if a.dtype.is_float() == b.dtype.is_float() => b.dtype,
-            (false, true) if a.dtype.is_float() == b.dtype.is_float() => a.dtype,
-            _ => a.dtype.promote(b.dtype),
-        };
-        let whole = |tensor: &&TensorBody| tensor.shape == shape;
-        let model = [a, b]
-            .into_iter()
-            .find(|tensor| whole(tensor) && is_dense(&tensor.shape, &tensor.strides))
-            .or_else(|| [a, b].into_iter().find(whole));
-        let strides = match model {
-            Some(model) => strides_like(&model.shape, &model.strides),
-            None => contiguous_strides(&shape),
-        };
-        self.empty_strided(&shape, strides, dtype)
+        let types = [a, b].map(|operand| (operand.dtype, operand.shape.is_empty()));
+        self.broadcast_like(&[a, b], result_type(&types, None))
     }
 
     fn binary(&mut self, function: Binary, a: &TensorBody, b: &TensorBody, y: &TensorBody) {

@@ -63,7 +63,7 @@ impl Eager {
         let sorted = buffer(self, |sort| 8 * sort.indices);
         let original = buffer(self, |sort| 8 * sort.indices);
         let iota = buffer(self, |sort| 8 * sort.indices);
-        drop(buffer(self, Sort::radix_bytes));
+        drop(buffer(self, |sort| radix_bytes(sort.indices)));
         drop(iota);
         let result = self.empty(table, gradient.dtype);
         let offsets = buffer(self, |sort| 8 * sort.indices);
@@ -117,28 +117,31 @@ impl Sort {
     fn partials(self) -> u64 {
         self.indices / 10 + self.segments()
     }
+}
 
-    /// The radix sort's buffer, interpolated between measured points (it grows by about 16 bytes an index).
-    fn radix_bytes(self) -> u64 {
-        const MEASURED: [(u64, u64); 9] = [
-            (3_073, 67_583),
-            (4_096, 83_455),
-            (6_144, 117_247),
-            (8_192, 150_015),
-            (9_216, 166_399),
-            (10_240, 183_807),
-            (16_384, 283_135),
-            (20_480, 349_695),
-            (27_136, 457_215),
-        ];
-        let after = MEASURED.iter().position(|(n, _)| *n >= self.indices);
-        match after {
-            Some(0) => MEASURED[0].1,
-            Some(i) => {
-                let ((n0, b0), (n1, b1)) = (MEASURED[i - 1], MEASURED[i]);
-                b0 + (b1 - b0) * (self.indices - n0) / (n1 - n0)
-            }
-            None => 16 * self.indices + 23_000,
-        }
-    }
+/// The radix sort's buffer for so many int64 keys and values, interpolated between measured points (it
+/// grows by about 16 bytes an element).
+pub(super) fn radix_bytes(count: u64) -> u64 {
+    const MEASURED: [(u64, u64); 13] = [
+        (3_073, 67_583),
+        (4_096, 83_455),
+        (6_144, 117_247),
+        (8_192, 150_015),
+        (9_216, 166_399),
+        (10_240, 183_807),
+        (16_384, 283_135),
+        (20_480, 349_695),
+        (27_136, 457_215),
+        (32_768, 549_375),
+        (65_536, 1_080_831),
+        (131_072, 2_143_743),
+        (262_144, 4_269_567),
+    ];
+    let after = MEASURED.iter().position(|(n, _)| *n >= count);
+    let (from, to) = match after {
+        Some(0) => return MEASURED[0].1,
+        Some(i) => (MEASURED[i - 1], MEASURED[i]),
+        None => (MEASURED[11], MEASURED[12]),
+    };
+    from.1 + (to.1 - from.1) * (count - from.0) / (to.0 - from.0)
 }

@@ -62,52 +62,6 @@ impl Eager {
         self.product(&x, &weight, Some(&bias), WeightLayout::InOut)
     }
 
-    /// `matmul(a, b)` of equally many matrices: `bmm`, which saves each operand for the gradient of the
-    /// other and makes that of `mat2` before that of `self`.
-    pub(in super::super) fn matmul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
-        let b = self.low(b);
-        let a = self.low(a);
-        let mut draft = Draft::new(self, &[Some(&a), Some(&b)]);
-        let wants = [a.requires_grad(), b.requires_grad()];
-        if wants[0] {
-            draft.save(self, "mat2", &b)?;
-        }
-        if wants[1] {
-            draft.save(self, "self", &a)?;
-        }
-        let rank = a.shape.len();
-        let mut shape = a.shape.clone();
-        shape[rank - 1] = b.shape[rank - 1];
-        let y = self.empty(&shape, a.dtype);
-        self.use_blas();
-        self.launch(Kernel::MatMul, &[&a, &b], &[&y]);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
-            let grad_b = wants[1].then(|| {
-                let a = turned(saved.get("self"));
-                let mut shape = a.shape.clone();
-                shape[rank - 1] = gradient.shape[rank - 1];
-                let result = eager.empty(&shape, gradient.dtype);
-                eager.use_blas();
-                eager.launch(Kernel::MatMul, &[&a, gradient], &[&result]);
-                Tensor::new(result)
-            });
-            let grad_a = wants[0].then(|| {
-                let b = turned(saved.get("mat2"));
-                let mut shape = gradient.shape.clone();
-                shape[rank - 1] = b.shape[rank - 1];
-                let result = eager.empty(&shape, gradient.dtype);
-                eager.use_blas();
-                eager.launch(Kernel::MatMul, &[gradient, &b], &[&result]);
-                Tensor::new(result)
-            });
-            vec![grad_a, grad_b]
-        });
-        Ok(y)
-    }
-
     fn product(
         &mut self,
         x: &Tensor,
@@ -201,13 +155,4 @@ fn in_out(weight: &TensorBody, layout: WeightLayout) -> TensorBody {
 fn flipped(matrix: &TensorBody) -> TensorBody {
     let reversed = |list: &[Extent]| list.iter().rev().copied().collect::<Vec<_>>();
     matrix.alias(reversed(&matrix.shape), reversed(&matrix.strides))
-}
-
-/// The matrices with their last two dimensions exchanged.
-fn turned(matrices: &TensorBody) -> TensorBody {
-    let (mut shape, mut strides) = (matrices.shape.clone(), matrices.strides.clone());
-    let last = shape.len() - 1;
-    shape.swap(last - 1, last);
-    strides.swap(last - 1, last);
-    matrices.alias(shape, strides)
 }

@@ -4,15 +4,20 @@
 
 mod attention;
 mod convolution;
+mod create;
 mod elementwise;
 mod embedding;
+mod indexed;
 mod join;
 mod linear;
 mod loss;
+mod matmul;
 mod normalization;
+mod pointwise;
 mod pooling;
 mod reduction;
 mod shape;
+mod softmax;
 mod unseen;
 mod view;
 

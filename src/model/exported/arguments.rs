@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::schema::{Arg, NamedArg, SymInt};
-use crate::graph::{DType, Extent, ValueId};
+use crate::graph::{DType, Extent, Number, ValueId};
 
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
 const LARGEST: i64 = 1 << 31;
@@ -64,6 +64,36 @@ impl<'a> Arguments<'a> {
         match self.required(name)? {
             Arg::Tensors(names) => names.iter().map(|name| self.value(name)).collect(),
             _ => Err(format!("its argument {name:?} is not a list of tensors")),
+        }
+    }
+
+    /// A list of tensors some of which may be missing.
+    pub(super) fn optional_tensors(&self, name: &str) -> Result<Vec<Option<ValueId>>, String> {
+        match self.required(name)? {
+            Arg::Tensors(names) => names
+                .iter()
+                .map(|name| self.value(name).map(Some))
+                .collect(),
+            Arg::OptionalTensors(names) => names
+                .iter()
+                .map(|name| name.as_ref().map(|name| self.value(name)).transpose())
+                .collect(),
+            _ => Err(format!("its argument {name:?} is not a list of tensors")),
+        }
+    }
+
+    /// Whether an argument is given.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Which kind of number an argument is; `None` for anything else.
+    pub(super) fn number_kind(&self, name: &str) -> Option<Number> {
+        match self.find(name)? {
+            Arg::Bool(_) => Some(Number::Truth),
+            Arg::Int(_) | Arg::SymInt(_) => Some(Number::Whole),
+            Arg::Float(_) => Some(Number::Real),
+            _ => None,
         }
     }
 

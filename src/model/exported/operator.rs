@@ -1,9 +1,11 @@
 //! One ATen operator to one [`Op`].
 
+mod indexed;
 mod layout;
+mod pointwise;
 
 use super::arguments::{Arguments, Length, Operand};
-use crate::graph::{DType, Extent, Op, Placement, Unary, ValueId, Window};
+use crate::graph::{DType, Extent, Op, Placement, Unary, ValueId, Window, result_type};
 
 /// An operation and its operands.
 pub(super) type Lowered = (Op, Vec<ValueId>);
@@ -15,7 +17,9 @@ const SUPPORTED: &[&str] = &[
     "aten.add_.Tensor",
     "aten.addmm.default",
     "aten.arange.default",
+    "aten.baddbmm.default",
     "aten.batch_norm.default",
+    "aten.bmm.default",
     "aten.cat.default",
     "aten.conv2d.default",
     "aten.conv_transpose2d.input",
@@ -28,6 +32,7 @@ const SUPPORTED: &[&str] = &[
     "aten.hardtanh_.default",
     "aten.layer_norm.default",
     "aten.linear.default",
+    "aten.log_softmax.int",
     "aten.matmul.default",
     "aten.max_pool2d.default",
     "aten.mul.Tensor",
@@ -42,15 +47,21 @@ const SUPPORTED: &[&str] = &[
     "aten.sigmoid.default",
     "aten.silu.default",
     "aten.sin.default",
+    "aten.softmax.int",
     "aten.tanh.default",
     "aten.to.device",
     "aten.to.dtype",
     "aten.to.dtype_layout",
 ];
 
-/// Every operator that [`lower`] knows.
+/// Every operator that [`lower`] knows, some without their overload.
 pub(super) fn supported() -> impl Iterator<Item = &'static str> {
-    [SUPPORTED, layout::NAMES].into_iter().flatten().copied()
+    let listed = [SUPPORTED, layout::NAMES, indexed::NAMES];
+    listed
+        .into_iter()
+        .flatten()
+        .copied()
+        .chain(pointwise::names())
 }
 
 /// What a node does, or `None` for an operator that is not [`supported`]. `typed` gives a value's
@@ -61,16 +72,31 @@ pub(super) fn lower(
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
 ) -> Result<Option<Lowered>, String> {
     let shape = |id: ValueId| typed(id).1;
+    if let Some(lowered) = indexed::lower(target, args, &typed)? {
+        return Ok(Some(lowered));
+    }
     if let Some(lowered) = weighted(target, args, shape)? {
         return Ok(Some(lowered));
     }
-    if let Some(lowered) = elementwise(target, args)? {
+    if let Some(lowered) = elementwise(target, args, &typed)? {
         return Ok(Some(lowered));
     }
     if let Some(lowered) = creation(target, args, &typed)? {
         return Ok(Some(lowered));
     }
-    layout::lower(target, args, &typed)
+    if let Some(lowered) = layout::lower(target, args, &typed)? {
+        return Ok(Some(lowered));
+    }
+    pointwise::lower(target, args)
+}
+
+/// Whether `other` is a number of a higher kind than the elements of `self`.
+fn raises_type(args: &Arguments<'_>, typed: impl Fn(ValueId) -> (DType, Vec<Extent>)) -> bool {
+    let dtype = args.tensor("self").map(|input| typed(input).0);
+    match (dtype, args.number_kind("other")) {
+        (Ok(dtype), Some(number)) => result_type(&[(dtype, false)], Some(number)) != dtype,
+        _ => false,
+    }
 }
 
 /// Layers: what has parameters, pools, attends or scores.
@@ -107,6 +133,13 @@ fn weighted(
             (Op::ConvTranspose2d(window), operands)
         }
         "aten.matmul.default" => (Op::Matmul, all(args, &["self", "other"])?),
+        "aten.bmm.default" => (Op::Bmm, all(args, &["self", "mat2"])?),
+        "aten.baddbmm.default" => {
+            let is_one = |name: &str| args.always(name, 1.0).is_ok();
+            let scaled = [!is_one("beta"), !is_one("alpha")];
+            let operands = all(args, &["self", "batch1", "batch2"])?;
+            (Op::Baddbmm { scaled }, operands)
+        }
         "aten.batch_norm.default" => {
             let op = Op::BatchNorm {
                 training: args.flag("training", false)?,
@@ -155,7 +188,11 @@ fn weighted(
 }
 
 /// Functions of each element.
-fn elementwise(target: &str, args: &Arguments<'_>) -> Result<Option<Lowered>, String> {
+fn elementwise(
+    target: &str,
+    args: &Arguments<'_>,
+    typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
+) -> Result<Option<Lowered>, String> {
     let unary = |function, in_place| -> Result<Lowered, String> {
         Ok((Op::Unary { function, in_place }, vec![args.tensor("self")?]))
     };
@@ -187,6 +224,15 @@ fn elementwise(target: &str, args: &Arguments<'_>) -> Result<Option<Lowered>, St
             }
             unary(Unary::Relu6, placement)?
         }
+        "aten.softmax.int" | "aten.log_softmax.int" => {
+            let op = Op::Softmax {
+                log: target.contains("log"),
+                dtype: args.dtype("dtype")?,
+            };
+            (op, vec![args.tensor("self")?])
+        }
+        // A number that changes the type of whole elements makes another kind of sum.
+        "aten.add.Tensor" | "aten.mul.Tensor" if raises_type(args, &typed) => return Ok(None),
         "aten.add.Tensor" | "aten.add_.Tensor" => {
             args.always("alpha", 1.0)?;
             with_other(args, Op::Add(placement), |n| Op::AddScalar(n, placement))?

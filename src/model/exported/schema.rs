@@ -82,6 +82,15 @@ pub(super) struct Name<'a> {
     pub(super) name: Cow<'a, str>,
 }
 
+/// An item of a list whose items may be missing.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OptionalName<'a> {
+    #[serde(borrow)]
+    AsTensor(Name<'a>),
+    AsNone(#[expect(dead_code, reason = "always true")] bool),
+}
+
 /// A length: a number or an expression of symbols.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -169,6 +178,7 @@ pub(super) enum Arg<'a> {
     None,
     Tensor(Cow<'a, str>),
     Tensors(Vec<Cow<'a, str>>),
+    OptionalTensors(Vec<Option<Cow<'a, str>>>),
     Int(i64),
     Ints(Vec<i64>),
     SymInt(SymInt<'a>),
@@ -209,6 +219,14 @@ impl<'de> Visitor<'de> for ArgVisitor {
             "as_tensors" => {
                 let names = map.next_value::<Vec<Name>>()?;
                 Arg::Tensors(names.into_iter().map(|name| name.name).collect())
+            }
+            "as_optional_tensors" => {
+                let items = map.next_value::<Vec<OptionalName>>()?;
+                let name = |item| match item {
+                    OptionalName::AsTensor(name) => Some(name.name),
+                    OptionalName::AsNone(_) => None,
+                };
+                Arg::OptionalTensors(items.into_iter().map(name).collect())
             }
             "as_int" => Arg::Int(map.next_value()?),
             "as_ints" => Arg::Ints(map.next_value()?),
