@@ -10,9 +10,8 @@ use std::sync::Arc;
 use super::checkpoint::{Frame, regions};
 use super::eager::{Eager, Stop};
 use super::lifetimes::{deaths, packed_checks};
-use super::ops::Direction;
 use super::tensor::Tensor;
-use crate::graph::{DType, Graph, Node, Op, ParameterKind, Placement, ValueId};
+use crate::graph::{DType, Extent, Graph, Node, Op, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
 
 /// Values alive in Python, by name.
@@ -154,122 +153,64 @@ impl Forward {
         environment: &Environment,
         node: &Node,
     ) -> Result<Vec<Tensor>, Stop> {
-        let operand = |index: usize| -> Option<Tensor> {
-            let id = node.inputs.get(index)?;
+        let operand = |id: &ValueId| {
             environment
                 .get(id)
                 .or_else(|| self.parameters.get(id))
                 .map(Tensor::clone)
         };
-        let the = |index: usize| operand(index).expect("nodes run after what they read");
+        let operands: Option<Vec<Tensor>> = node.inputs.iter().map(operand).collect();
+        let operands = operands.expect("nodes run after what they read");
         let inference = self.mode == Mode::Inference;
+        let first = || Tensor::clone(&operands[0]);
         let one = match &node.op {
-            Op::Linear => eager.linear(&the(0), &the(1), operand(2).as_ref())?,
-            Op::Addmm => eager.addmm(&the(0), &the(1), &the(2))?,
-            Op::Conv2d(window) => {
-                let (plain, bias) = (Direction::Plain, operand(2));
-                eager.convolution(window, plain, [&the(0), &the(1)], bias.as_ref())?
-            }
-            Op::ConvTranspose2d(window) => {
-                let (transposed, bias) = (Direction::Transposed, operand(2));
-                eager.convolution(window, transposed, [&the(0), &the(1)], bias.as_ref())?
-            }
-            Op::Matmul => eager.matmul(&the(0), &the(1))?,
-            Op::Bmm => eager.bmm(&the(0), &the(1))?,
-            Op::Baddbmm { scaled } => eager.baddbmm([&the(0), &the(1), &the(2)], *scaled)?,
-            Op::Pointwise(pointwise) => {
-                let operands: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
-                eager.pointwise(*pointwise, &operands)?
-            }
-            Op::Indexed(indexed) => {
-                let operands: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
-                let shape = |id: &ValueId| self.graph.value(*id).shape.clone();
-                let shapes: Vec<_> = node.outputs.iter().map(shape).collect();
-                return eager.indexed(indexed, &operands, &shapes);
-            }
-            Op::Create(create) => eager.create(create, self.parameter_type, operand(0).as_ref()),
-            Op::Softmax { log, dtype } => eager.softmax(&the(0), *log, *dtype)?,
+            Op::Create(create) => eager.create(create, self.parameter_type, operands.first()),
             Op::BatchNorm {
                 training,
                 momentum,
                 eps,
             } => {
-                let operands = [&the(0), &the(1), &the(2), &the(3), &the(4)];
+                let operands = [
+                    &operands[0],
+                    &operands[1],
+                    &operands[2],
+                    &operands[3],
+                    &operands[4],
+                ];
                 if *training && !inference {
                     eager.batch_norm(operands, *momentum, *eps)?
                 } else {
                     eager.batch_norm_inference(operands, *eps)?
                 }
             }
-            Op::LayerNorm { dims, eps } => {
-                eager.layer_norm(&the(0), &the(1), &the(2), *dims, *eps)?
-            }
-            Op::Unary { function, in_place } => eager.unary(*function, *in_place, &the(0))?,
-            Op::Add(Placement::New) => eager.add(&the(0), &the(1)),
-            Op::Add(Placement::InPlace) => eager.add_in_place(&the(0), &the(1)),
-            Op::Mul => eager.mul(&the(0), &the(1))?,
             Op::AddScalar(_, Placement::InPlace) if inference && self.is_buffer(node.inputs[0]) => {
-                the(0)
+                first()
             }
-            Op::AddScalar(scalar, placement) => eager.add_scalar(&the(0), *scalar, *placement),
-            Op::MulScalar(scalar) => eager.mul_scalar(&the(0), *scalar),
-            Op::PowScalar(exponent) => eager.pow_scalar(&the(0), *exponent)?,
             Op::Dropout { p, train } if *train && !inference && *p > 0.0 => {
-                eager.dropout(&the(0), *p)?
+                eager.dropout(&operands[0], *p)?
             }
-            Op::Dropout { .. } | Op::Alias => the(0),
-            Op::MaxPool2d(window) => eager.max_pool2d(*window, &the(0))?,
-            Op::AdaptiveAvgPool2d { output } => eager.adaptive_avg_pool2d(*output, &the(0))?,
-            Op::Embedding => eager.embedding(&the(0), &the(1))?,
-            Op::Reshape(shape) => eager.reshape(&the(0), shape),
-            Op::Permute(order) => eager.permute(&the(0), order),
-            Op::Unsqueeze(dim) => eager.unsqueeze(&the(0), *dim),
-            Op::Expand(shape) => eager.expand(&the(0), shape),
-            Op::Slice {
-                dim,
-                start,
-                end,
-                step,
-            } => eager.slice(&the(0), *dim, (*start, *end, *step)),
-            Op::Select { dim, index } => eager.select(&the(0), *dim, *index),
-            Op::Gather { dim } => eager.gather(&the(0), &the(1), *dim)?,
-            Op::Reduce {
-                function,
-                dims,
-                keep,
-            } => eager.reduction(*function, &the(0), dims, *keep),
-            Op::Split { lengths, dim } => return Ok(eager.split(&the(0), lengths, *dim)),
-            Op::Unbind { dim } => return Ok(eager.unbind(&the(0), *dim)),
-            Op::Cat { dim } => {
-                let parts: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
-                eager.cat(&parts, *dim)
-            }
-            Op::Stack { dim } => {
-                let parts: Vec<Tensor> = (0..node.inputs.len()).map(the).collect();
-                eager.stack(&parts, *dim)
-            }
-            Op::Roll { dims } => eager.roll(&the(0), *dims),
-            Op::Flip => eager.flip(&the(0)),
-            Op::Repeat(times) => eager.repeat(&the(0), times),
-            Op::Contiguous => eager.contiguous(&the(0)),
-            Op::Clone => eager.clone_of(&the(0)),
-            Op::Detach => the(0).detached(),
-            // A graph is exported in float32; in a pure half run its casts to float32 that only undo
-            // an earlier cast are the identity. See Note [Casts in an exported graph].
-            Op::Cast(dtype) => eager.cast(&the(0), *dtype),
-            Op::PadLast { before, after } => eager.pad_last(&the(0), *before, *after),
-            Op::Arange(end) => eager.arange(*end),
+            Op::Dropout { .. } | Op::Alias => first(),
             Op::Attention {
                 causal,
                 dropout,
                 grouped,
             } => {
                 let dropout = if inference { 0.0 } else { *dropout };
-                eager.attention([&the(0), &the(1), &the(2)], *causal, dropout, *grouped)?
+                eager.attention(
+                    [&operands[0], &operands[1], &operands[2]],
+                    *causal,
+                    dropout,
+                    *grouped,
+                )?
             }
-            Op::CrossEntropy => eager.cross_entropy(&the(0), &the(1))?,
+            other => return eager.apply(other, &operands, &self.shapes_of(&node.outputs)),
         };
         Ok(vec![one])
+    }
+
+    fn shapes_of(&self, values: &[ValueId]) -> Vec<Vec<Extent>> {
+        let shape = |id: &ValueId| self.graph.value(*id).shape.clone();
+        values.iter().map(shape).collect()
     }
 
     fn is_buffer(&self, id: ValueId) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! One file for each family. Every rule is PyTorch 2.11's, observed as Note [Provenance] says.
 
+mod apply;
 mod attention;
 mod convolution;
 mod create;
@@ -20,5 +21,3 @@ mod shape;
 mod softmax;
 mod unseen;
 mod view;
-
-pub(super) use convolution::Direction;

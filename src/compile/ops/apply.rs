@@ -1,0 +1,93 @@
+//! Which function follows which operation.
+
+use super::super::eager::{Eager, Stop};
+use super::super::tensor::Tensor;
+use super::convolution::Direction;
+use crate::graph::{Extent, Op, Placement};
+
+impl Eager {
+    /// Runs an operation that is the same in training and inference; `shapes` are its results'.
+    pub(in super::super) fn apply(
+        &mut self,
+        op: &Op,
+        operands: &[Tensor],
+        shapes: &[Vec<Extent>],
+    ) -> Result<Vec<Tensor>, Stop> {
+        let one = match op {
+            Op::Linear => self.linear(&operands[0], &operands[1], operands.get(2))?,
+            Op::Addmm => self.addmm(&operands[0], &operands[1], &operands[2])?,
+            Op::Conv2d(window) => {
+                let (plain, bias) = (Direction::Plain, operands.get(2));
+                self.convolution(window, plain, [&operands[0], &operands[1]], bias)?
+            }
+            Op::ConvTranspose2d(window) => {
+                let (transposed, bias) = (Direction::Transposed, operands.get(2));
+                self.convolution(window, transposed, [&operands[0], &operands[1]], bias)?
+            }
+            Op::Matmul => self.matmul(&operands[0], &operands[1])?,
+            Op::Bmm => self.bmm(&operands[0], &operands[1])?,
+            Op::Baddbmm { scaled } => {
+                self.baddbmm([&operands[0], &operands[1], &operands[2]], *scaled)?
+            }
+            Op::Pointwise(pointwise) => self.pointwise(*pointwise, operands)?,
+            Op::Indexed(indexed) => return self.indexed(indexed, operands, shapes),
+            Op::Softmax { log, dtype } => self.softmax(&operands[0], *log, *dtype)?,
+            Op::LayerNorm { dims, eps } => {
+                self.layer_norm(&operands[0], &operands[1], &operands[2], *dims, *eps)?
+            }
+            Op::Unary { function, in_place } => self.unary(*function, *in_place, &operands[0])?,
+            Op::Add(Placement::New) => self.add(&operands[0], &operands[1]),
+            Op::Add(Placement::InPlace) => self.add_in_place(&operands[0], &operands[1]),
+            Op::Mul => self.mul(&operands[0], &operands[1])?,
+            Op::AddScalar(scalar, placement) => self.add_scalar(&operands[0], *scalar, *placement),
+            Op::MulScalar(scalar) => self.mul_scalar(&operands[0], *scalar),
+            Op::PowScalar(exponent) => self.pow_scalar(&operands[0], *exponent)?,
+            Op::MaxPool2d(window) => self.max_pool2d(*window, &operands[0])?,
+            Op::AdaptiveAvgPool2d { output } => self.adaptive_avg_pool2d(*output, &operands[0])?,
+            Op::Embedding => self.embedding(&operands[0], &operands[1])?,
+            // A graph is exported in float32; in a pure half run its casts to float32 that only undo
+            // an earlier cast are the identity. See Note [Casts in an exported graph].
+            Op::Cast(dtype) => self.cast(&operands[0], *dtype),
+            Op::Arange(end) => self.arange(*end),
+            Op::CrossEntropy => self.cross_entropy(&operands[0], &operands[1])?,
+            arranged => return self.arrange(arranged, operands),
+        };
+        Ok(vec![one])
+    }
+
+    /// Runs an operation that arranges elements or sums them.
+    fn arrange(&mut self, op: &Op, operands: &[Tensor]) -> Result<Vec<Tensor>, Stop> {
+        let one = match op {
+            Op::Reshape(shape) => self.reshape(&operands[0], shape),
+            Op::Permute(order) => self.permute(&operands[0], order),
+            Op::Unsqueeze(dim) => self.unsqueeze(&operands[0], *dim),
+            Op::Expand(shape) => self.expand(&operands[0], shape),
+            Op::Slice {
+                dim,
+                start,
+                end,
+                step,
+            } => self.slice(&operands[0], *dim, (*start, *end, *step)),
+            Op::Select { dim, index } => self.select(&operands[0], *dim, *index),
+            Op::Gather { dim } => self.gather(&operands[0], &operands[1], *dim)?,
+            Op::Reduce {
+                function,
+                dims,
+                keep,
+            } => self.reduction(*function, &operands[0], dims, *keep),
+            Op::Split { lengths, dim } => return Ok(self.split(&operands[0], lengths, *dim)),
+            Op::Unbind { dim } => return Ok(self.unbind(&operands[0], *dim)),
+            Op::Cat { dim } => self.cat(operands, *dim),
+            Op::Stack { dim } => self.stack(operands, *dim),
+            Op::Roll { dims } => self.roll(&operands[0], *dims),
+            Op::Flip => self.flip(&operands[0]),
+            Op::Repeat(times) => self.repeat(&operands[0], times),
+            Op::Contiguous => self.contiguous(&operands[0]),
+            Op::Clone => self.clone_of(&operands[0]),
+            Op::Detach => operands[0].detached(),
+            Op::PadLast { before, after } => self.pad_last(&operands[0], *before, *after),
+            other => unreachable!("{} depends on the mode", other.name()),
+        };
+        Ok(vec![one])
+    }
+}
