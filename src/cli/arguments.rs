@@ -220,9 +220,15 @@ pub(super) struct RecordWorkspaces {
     /// Every batch up to this one is recorded.
     #[arg(long, default_value_t = 64, value_name = "BATCH")]
     pub(super) dense_to: u64,
-    /// The largest batch; up to there in steps of 2%.
+    /// The largest batch; up to there in relative steps.
     #[arg(long, default_value_t = 4096, value_name = "BATCH")]
     pub(super) largest: u64,
+    /// The relative step after the dense part.
+    #[arg(long, default_value_t = 2, value_name = "PERCENT", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(super) step: u64,
+    /// Tables to take over: their layers are not recorded again. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub(super) merge: Vec<PathBuf>,
     /// The table to write, compressed; it must not exist.
     #[arg(long, value_name = "FILE")]
     pub(super) output: PathBuf,

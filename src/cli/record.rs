@@ -5,17 +5,15 @@ use std::fs::File;
 use std::io::Write as _;
 
 use anyhow::Context as _;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use jiff::Timestamp;
 
 use super::arguments::RecordWorkspaces;
 use super::trouble::Trouble;
 use super::{Outcome, question};
-use crate::device::Capability;
 use crate::device::cuda::cudnn::{BatchGrid, Recording};
 use crate::device::cuda::{self, Facts, Gpu};
-use crate::device::sim::workspaces::{Provenance, condense};
+use crate::device::sim::CARDS;
+use crate::device::sim::workspaces::{Provenance, WorkspaceTable, condense, merge, pack, unpack};
 use crate::graph::DType;
 use crate::model::Request;
 use crate::program::{ConvolutionLayer, Size};
@@ -28,17 +26,40 @@ pub(super) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
 }
 
 fn record(arguments: &RecordWorkspaces, request: &Request) -> anyhow::Result<()> {
+    let mut tables = Vec::new();
+    for path in &arguments.merge {
+        let table = File::open(path).and_then(unpack);
+        tables.push(table.with_context(|| format!("could not read {}", path.display()))?);
+    }
+    let known = WorkspaceTable::parse(&merge(&tables))?;
+    let (mut layers, dtypes) = convolutions(request)?;
+    anyhow::ensure!(!layers.is_empty(), "the model has no convolutions");
+    layers.retain(|layer| !known.holds(layer));
+    if !layers.is_empty() {
+        tables.push(record_layers(arguments, &layers, &dtypes)?);
+    }
+    let packed = pack(&merge(&tables))?;
+    let output = &arguments.output;
+    File::create_new(output)
+        .and_then(|mut file| file.write_all(&packed))
+        .with_context(|| format!("could not write {}", output.display()))
+}
+
+/// The text of a table of these layers alone.
+fn record_layers(
+    arguments: &RecordWorkspaces,
+    layers: &[ConvolutionLayer],
+    dtypes: &[DType],
+) -> anyhow::Result<String> {
     let gpu = Gpu::open(arguments.gpu)?;
     let facts = gpu.facts().clone();
-    let (layers, dtypes) = convolutions(request, facts.capability)?;
-    anyhow::ensure!(!layers.is_empty(), "the model has no convolutions");
     let recording = Recording {
-        layers: &layers,
-        dtypes: &dtypes,
+        layers,
+        dtypes,
         grid: BatchGrid {
             first: 1,
             dense_to: arguments.dense_to,
-            step_permille: 20,
+            step_permille: 10 * arguments.step,
             largest: arguments.largest,
         },
         most_bytes: facts.total,
@@ -46,24 +67,12 @@ fn record(arguments: &RecordWorkspaces, request: &Request) -> anyhow::Result<()>
     };
     let mut text = Vec::new();
     cuda::record_workspaces(&gpu, &recording, &mut text)?;
-    let table = condense([text.as_slice()], &provenance(facts))?;
-    let output = &arguments.output;
-    let file = File::create_new(output)
-        .with_context(|| format!("could not create {}", output.display()))?;
-    let mut compressed = GzEncoder::new(file, Compression::best());
-    compressed
-        .write_all(table.as_bytes())
-        .and_then(|()| compressed.finish())
-        .with_context(|| format!("could not write {}", output.display()))?;
-    Ok(())
+    Ok(condense([text.as_slice()], &provenance(facts))?)
 }
 
-/// The convolutions of a request's variants.
-fn convolutions(
-    request: &Request,
-    capability: Capability,
-) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec<DType>)> {
-    let mut programs = Programs::new(request.graph()?, capability);
+/// The convolutions of a request's variants, which are the same on every card.
+fn convolutions(request: &Request) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec<DType>)> {
+    let mut programs = Programs::new(request.graph()?, CARDS[0].capability);
     let (mut layers, mut dtypes) = (BTreeSet::new(), Vec::new());
     for variant in &request.variants {
         for tensor in &programs.of(variant)?.tensors {

@@ -5,13 +5,16 @@
 //! of them, and from a stated rule for a layer that was never recorded. Each answer says which it
 //! is.
 //!
-//! The tables are written by `batchfit record-workspaces`, in the format of [`condense`].
+//! The tables are written by `batchfit record-workspaces`, in the format of [`condense`],
+//! packed by [`pack`].
 #![doc = include_str!("NOTES.md")]
 
+mod archive;
 mod condense;
 mod neighbours;
 mod table;
 
+pub use archive::{merge, pack, unpack};
 pub use condense::{CondenseError, Provenance, condense};
 pub use table::{TableError, WorkspaceTable};
 

@@ -1,8 +1,5 @@
 //! An answer for a layer that was never recorded, from the recorded ones most like it.
 
-use std::collections::HashMap;
-
-use crate::graph::DType;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::units::Bytes;
 
@@ -22,47 +19,33 @@ pub(super) const RULE: &str = "as the hungriest of the most similar recorded lay
 /// What is said where nothing similar is recorded.
 pub(super) const LAST_RESORT: &str = "as large as all three tensors";
 
-/// The recorded layers of each element type and pass, as points in a space of features.
-#[derive(Debug, Default)]
-pub(super) struct Neighbours(HashMap<(DType, ConvolutionPass), Vec<(Features, ConvolutionLayer)>>);
+/// The recorded layers as points in a space of features.
+#[derive(Debug)]
+pub(super) struct Neighbours(Vec<(Features, ConvolutionLayer)>);
 
 /// What makes two layers alike. The unit is a doubling of channels.
 type Features = [f32; 11];
 
 impl Neighbours {
-    /// Takes in one recorded pass of a layer.
-    pub(super) fn add(&mut self, layer: ConvolutionLayer, dtype: DType, pass: ConvolutionPass) {
-        self.0
-            .entry((dtype, pass))
-            .or_default()
-            .push((features(&layer), layer));
+    pub(super) fn of(layers: impl IntoIterator<Item = ConvolutionLayer>) -> Neighbours {
+        let points = layers.into_iter().map(|layer| (features(&layer), layer));
+        Neighbours(points.collect())
     }
 
-    /// Estimates a call from `recorded`, the answers for the layers that were added.
+    /// Estimates a call from `recorded`, the answers for those layers.
     pub(super) fn estimate(
         &self,
         call: &Convolution,
-        recorded: impl Fn(&Convolution) -> Vec<Bytes>,
+        recorded: impl Fn(&Convolution) -> Option<Vec<Bytes>>,
     ) -> Plans {
-        let wanted = features(&call.layer());
-        let known = self
-            .0
-            .get(&(call.dtype, call.pass))
-            .map_or(&[][..], Vec::as_slice);
-        let mut nearest: Vec<(f32, &ConvolutionLayer)> = known
-            .iter()
-            .map(|(point, shape)| (distance(&wanted, point), shape))
-            .collect();
-        // The second key makes the choice among equally near layers independent of their order.
-        nearest.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(b.1)));
-        let scaled = nearest.iter().take(looked_at(call.pass)).map(|(_, shape)| {
-            let other = shape.call(call.pass, call.dtype, call.batch);
+        let scaled = self.nearest(call).into_iter().filter_map(|layer| {
+            let other = layer.call(call.pass, call.dtype, call.batch);
             let (mine, others) = (tensor_bytes(call), tensor_bytes(&other).max(1));
             let scale = |size: Bytes| {
                 let bytes = u128::from(size.0) * u128::from(mine) / u128::from(others);
                 Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
             };
-            recorded(&other).into_iter().map(scale).collect::<Vec<_>>()
+            Some(recorded(&other)?.into_iter().map(scale).collect::<Vec<_>>())
         });
         match scaled.max_by_key(|workspaces| workspaces.first().copied()) {
             Some(workspaces) => Plans {
@@ -74,6 +57,23 @@ impl Neighbours {
                 source: Source::Estimated(LAST_RESORT),
             },
         }
+    }
+
+    /// The layers most like a call's; those equally near in an order of their own.
+    fn nearest(&self, call: &Convolution) -> Vec<&ConvolutionLayer> {
+        let wanted = features(&call.layer());
+        let mut nearest: Vec<(f32, &ConvolutionLayer)> = Vec::new();
+        for (point, layer) in &self.0 {
+            let far = distance(&wanted, point);
+            let at = nearest.partition_point(|(other, of)| {
+                other.total_cmp(&far).then_with(|| of.cmp(&layer)).is_lt()
+            });
+            if at < looked_at(call.pass) {
+                nearest.insert(at, (far, layer));
+                nearest.truncate(looked_at(call.pass));
+            }
+        }
+        nearest.into_iter().map(|(_, layer)| layer).collect()
     }
 }
 

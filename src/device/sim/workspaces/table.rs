@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::OnceLock;
 
-use flate2::read::GzDecoder;
+use flate2::bufread::GzDecoder;
 
 use crate::graph::DType;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
@@ -25,6 +25,9 @@ pub enum TableError {
         /// What the decoder said.
         source: std::io::Error,
     },
+    /// A block is not where the head says, or not what.
+    #[error("a block of the workspace table is malformed")]
+    Block,
     /// A line is not what the format says.
     #[error("line {line} of the workspace table is malformed")]
     Malformed {
@@ -38,8 +41,18 @@ pub enum TableError {
 pub struct WorkspaceTable {
     provenance: Vec<(String, String)>,
     grids: Vec<Vec<u64>>,
-    jobs: HashMap<Key, Job>,
-    neighbours: Neighbours,
+    blocks: Vec<Block>,
+    /// Which block holds a layer.
+    layers: HashMap<ConvolutionLayer, usize>,
+    /// Made when a layer is first asked about that is not here.
+    neighbours: OnceLock<Neighbours>,
+}
+
+/// Some layers, unpacked when one of them is first asked about.
+#[derive(Debug, Default)]
+struct Block {
+    compressed: &'static [u8],
+    jobs: OnceLock<HashMap<Key, Job>>,
 }
 
 /// What a job is found by.
@@ -82,13 +95,29 @@ impl WorkspaceTable {
         })
     }
 
-    /// Reads a compressed table.
-    pub fn read(compressed: &[u8]) -> Result<Self, TableError> {
+    /// Reads a table's file.
+    pub fn read(file: &'static [u8]) -> Result<Self, TableError> {
+        let mut decoder = GzDecoder::new(file);
         let mut text = String::new();
-        GzDecoder::new(compressed)
+        decoder
             .read_to_string(&mut text)
             .map_err(|source| TableError::Compression { source })?;
-        WorkspaceTable::parse(&text)
+        let mut rest = decoder.into_inner();
+        let mut table = WorkspaceTable::parse(&text)?;
+        for block in text.lines().filter_map(|line| line.strip_prefix("block ")) {
+            let (compressed, layers) = block
+                .split_once(' ')
+                .and_then(|(length, layers)| {
+                    let (block, after) = rest.split_at_checked(length.parse().ok()?)?;
+                    rest = after;
+                    let layers: Vec<_> =
+                        layers.split(' ').map(parse_layer).collect::<Option<_>>()?;
+                    Some((block, layers))
+                })
+                .ok_or(TableError::Block)?;
+            table.add_block(compressed, layers);
+        }
+        Ok(table)
     }
 
     /// Reads a table as text.
@@ -96,9 +125,11 @@ impl WorkspaceTable {
         let mut table = WorkspaceTable {
             provenance: Vec::new(),
             grids: Vec::new(),
-            jobs: HashMap::new(),
-            neighbours: Neighbours::default(),
+            blocks: Vec::new(),
+            layers: HashMap::new(),
+            neighbours: OnceLock::new(),
         };
+        let mut jobs = HashMap::new();
         let mut layer = None;
         for (index, line) in text.lines().enumerate() {
             let malformed = || TableError::Malformed { line: index + 1 };
@@ -110,17 +141,55 @@ impl WorkspaceTable {
                     }
                 }
                 "grid" => table.grids.push(parse_grid(rest).ok_or_else(malformed)?),
+                "block" => {}
                 "layer" => layer = Some(parse_layer(rest).ok_or_else(malformed)?),
                 "job" => {
                     let layer = layer.ok_or_else(malformed)?;
-                    let (dtype, pass, job) = table.parse_job(rest).ok_or_else(malformed)?;
-                    table.jobs.insert((layer, dtype, pass), job);
-                    table.neighbours.add(layer, dtype, pass);
+                    let (dtype, pass, job) = parse_job(rest, &table.grids).ok_or_else(malformed)?;
+                    jobs.insert((layer, dtype, pass), job);
                 }
                 _ => table.provenance.push((word.to_owned(), rest.to_owned())),
             }
         }
+        if !jobs.is_empty() {
+            let layers: Vec<ConvolutionLayer> = jobs.keys().map(|(layer, ..)| *layer).collect();
+            table.add_block(&[], layers);
+            table.blocks[0].jobs = OnceLock::from(jobs);
+        }
         Ok(table)
+    }
+
+    fn add_block(&mut self, compressed: &'static [u8], layers: Vec<ConvolutionLayer>) {
+        let block = self.blocks.len();
+        self.layers
+            .extend(layers.into_iter().map(|layer| (layer, block)));
+        self.blocks.push(Block {
+            compressed,
+            jobs: OnceLock::new(),
+        });
+    }
+
+    /// What a block holds.
+    fn jobs<'a>(&'a self, block: &'a Block) -> &'a HashMap<Key, Job> {
+        block.jobs.get_or_init(|| {
+            let mut text = String::new();
+            GzDecoder::new(block.compressed)
+                .read_to_string(&mut text)
+                .expect("a test reads every block");
+            let (mut jobs, mut layer) = (HashMap::new(), None);
+            for line in text.lines() {
+                if let Some(rest) = line.strip_prefix("layer ") {
+                    layer = parse_layer(rest);
+                } else {
+                    let rest = line.strip_prefix("job ");
+                    let job = rest.and_then(|rest| parse_job(rest, &self.grids));
+                    let (dtype, pass, job) = job.expect("a test reads every block");
+                    let layer = layer.expect("a test reads every block");
+                    jobs.insert((layer, dtype, pass), job);
+                }
+            }
+            jobs
+        })
     }
 
     /// Where the table is from: card, driver, library version, date, command.
@@ -136,14 +205,19 @@ impl WorkspaceTable {
         version.split(' ').next()
     }
 
-    /// How many passes of layers are recorded.
+    /// Whether a layer is recorded.
+    pub fn holds(&self, layer: &ConvolutionLayer) -> bool {
+        self.layers.contains_key(layer)
+    }
+
+    /// How many layers are recorded.
     pub fn len(&self) -> usize {
-        self.jobs.len()
+        self.layers.len()
     }
 
     /// Whether nothing is recorded.
     pub fn is_empty(&self) -> bool {
-        self.jobs.is_empty()
+        self.layers.is_empty()
     }
 
     /// The layers that are recorded, in no particular order; one with several passes comes
@@ -151,7 +225,8 @@ impl WorkspaceTable {
     pub fn recorded(
         &self,
     ) -> impl Iterator<Item = (&ConvolutionLayer, DType, ConvolutionPass, &[u64])> {
-        self.jobs.iter().map(|((shape, dtype, pass), job)| {
+        let jobs = self.blocks.iter().flat_map(|block| self.jobs(block));
+        jobs.map(|((shape, dtype, pass), job)| {
             let end = job.runs.last().map_or(0, |(end, _)| *end);
             (shape, *dtype, *pass, &self.grids[job.grid][..end])
         })
@@ -166,63 +241,21 @@ impl WorkspaceTable {
             };
         }
         self.recorded_plans(call).unwrap_or_else(|| {
-            self.neighbours.estimate(call, |similar| {
-                self.recorded_plans(similar)
-                    .map_or_else(Vec::new, |plans| plans.workspaces)
+            let neighbours = self
+                .neighbours
+                .get_or_init(|| Neighbours::of(self.layers.keys().copied()));
+            neighbours.estimate(call, |similar| {
+                Some(self.recorded_plans(similar)?.workspaces)
             })
         })
     }
 
     /// The plans for a call of a recorded layer.
     fn recorded_plans(&self, call: &Convolution) -> Option<Plans> {
-        let job = self.jobs.get(&(call.layer(), call.dtype, call.pass))?;
+        let layer = call.layer();
+        let block = &self.blocks[*self.layers.get(&layer)?];
+        let job = self.jobs(block).get(&(layer, call.dtype, call.pass))?;
         Some(job.plans(&self.grids[job.grid], call.batch.max(1)))
-    }
-
-    fn parse_job(&self, text: &str) -> Option<(DType, ConvolutionPass, Job)> {
-        let mut parts = text.split('|');
-        let mut head = parts.next()?.split(' ');
-        let pass = match head.next()? {
-            "forward" => ConvolutionPass::Forward,
-            "grad_input" => ConvolutionPass::GradInput,
-            "grad_weight" => ConvolutionPass::GradWeight,
-            _ => return None,
-        };
-        let dtype = match head.next()? {
-            "f32" => DType::Float32,
-            "f16" => DType::Float16,
-            "bf16" => DType::BFloat16,
-            _ => return None,
-        };
-        let grid: usize = head.next()?.parse().ok()?;
-        let lines: Vec<Line> = parts
-            .next()?
-            .split(' ')
-            .map(parse_line)
-            .collect::<Option<_>>()?;
-        let lists: Vec<Vec<Step>> = parts
-            .next()?
-            .split(' ')
-            .map(|list| parse_list(list, lines.len()))
-            .collect::<Option<_>>()?;
-        let mut end = 0;
-        let mut runs = Vec::new();
-        for run in parts.next()?.split(' ') {
-            let (list, count) = parse_counted(run)?;
-            end += count;
-            runs.push((end, list));
-            lists.get(list)?;
-        }
-        (end <= self.grids.get(grid)?.len() && parts.next().is_none()).then_some((
-            dtype,
-            pass,
-            Job {
-                grid,
-                lines,
-                lists,
-                runs,
-            },
-        ))
     }
 }
 
@@ -330,6 +363,52 @@ fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
         dilation: [dh, dw],
         transposed: transposed == 1,
     })
+}
+
+fn parse_job(text: &str, grids: &[Vec<u64>]) -> Option<(DType, ConvolutionPass, Job)> {
+    let mut parts = text.split('|');
+    let mut head = parts.next()?.split(' ');
+    let pass = match head.next()? {
+        "forward" => ConvolutionPass::Forward,
+        "grad_input" => ConvolutionPass::GradInput,
+        "grad_weight" => ConvolutionPass::GradWeight,
+        _ => return None,
+    };
+    let dtype = match head.next()? {
+        "f32" => DType::Float32,
+        "f16" => DType::Float16,
+        "bf16" => DType::BFloat16,
+        _ => return None,
+    };
+    let grid: usize = head.next()?.parse().ok()?;
+    let lines: Vec<Line> = parts
+        .next()?
+        .split(' ')
+        .map(parse_line)
+        .collect::<Option<_>>()?;
+    let lists: Vec<Vec<Step>> = parts
+        .next()?
+        .split(' ')
+        .map(|list| parse_list(list, lines.len()))
+        .collect::<Option<_>>()?;
+    let mut end = 0;
+    let mut runs = Vec::new();
+    for run in parts.next()?.split(' ') {
+        let (list, count) = parse_counted(run)?;
+        end += count;
+        runs.push((end, list));
+        lists.get(list)?;
+    }
+    (end <= grids.get(grid)?.len() && parts.next().is_none()).then_some((
+        dtype,
+        pass,
+        Job {
+            grid,
+            lines,
+            lists,
+            runs,
+        },
+    ))
 }
 
 fn parse_line(text: &str) -> Option<Line> {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::device::sim::workspaces::{Provenance, condense};
+use crate::device::sim::workspaces::{Provenance, condense, unpack};
 
 /// A square layer without groups or dilation.
 fn layer(
@@ -74,7 +74,7 @@ fn as_many_plans_are_refused_as_in_pytorch() {
 #[test]
 fn every_recorded_list_falls_to_nothing() {
     let table = WorkspaceTable::h200();
-    assert!(table.len() > 5000);
+    assert!(table.len() > 4000);
     for (layer, dtype, pass, batches) in table.recorded() {
         for batch in [
             batches[0],
@@ -188,14 +188,14 @@ fn without_anything_alike_all_three_tensors_are_counted() {
 #[test]
 fn held_out_layers_are_rarely_underestimated() {
     let whole = WorkspaceTable::h200();
-    let mut text = String::new();
-    GzDecoder::new(&include_bytes!("../h200.txt.gz")[..])
-        .read_to_string(&mut text)
-        .unwrap();
+    let text = unpack(&include_bytes!("../h200.txt.gz")[..]).unwrap();
     let mut kept = String::new();
     let mut layers = 0;
     let mut is_held_out = false;
     for line in text.lines() {
+        if line.starts_with("block") {
+            continue;
+        }
         if line.starts_with("layer") {
             layers += 1;
             is_held_out = layers % 20 == 0;
@@ -207,13 +207,13 @@ fn held_out_layers_are_rarely_underestimated() {
     }
     let rest = WorkspaceTable::parse(&kept).unwrap();
     for (pass, most_short, most_total) in [
-        (ConvolutionPass::Forward, 0.08, 1.5),
-        (ConvolutionPass::GradInput, 0.08, 1.5),
-        (ConvolutionPass::GradWeight, 0.12, 1.5),
+        (ConvolutionPass::Forward, 0.05, 1.2),
+        (ConvolutionPass::GradInput, 0.05, 1.2),
+        (ConvolutionPass::GradWeight, 0.06, 1.4),
     ] {
         let (mut calls, mut short, mut estimated, mut recorded) = (0.0, 0.0, 0.0, 0.0);
-        for (layer, dtype, of, _) in whole.recorded().filter(|(.., of, _)| *of == pass) {
-            if rest.jobs.contains_key(&(*layer, dtype, of)) {
+        for (layer, dtype, ..) in whole.recorded().filter(|(.., of, _)| *of == pass) {
+            if rest.layers.contains_key(layer) {
                 continue;
             }
             for batch in [4, 32, 128] {
