@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::checkpoint::Frame;
 use super::eager::{Eager, Stop};
-use super::tensor::{History, Leaf, Tensor, is_dense, strides_like, strides_match};
+use super::tensor::{History, Leaf, Tensor, TensorBody, is_dense, strides_like, strides_match};
 use crate::graph::{DType, Extent, contiguous_strides};
 use crate::program::{Binary, Category, Kernel};
 
@@ -120,7 +120,7 @@ impl Draft {
     pub(super) fn finish<const N: usize>(
         self,
         eager: &mut Eager,
-        outputs: [super::tensor::TensorBody; N],
+        outputs: [TensorBody; N],
         backward: impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static,
     ) -> [Tensor; N] {
         let outputs = self.finish_many(eager, outputs.into(), backward);
@@ -131,7 +131,7 @@ impl Draft {
     pub(super) fn finish_many(
         self,
         eager: &mut Eager,
-        mut outputs: Vec<super::tensor::TensorBody>,
+        mut outputs: Vec<TensorBody>,
         backward: impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static,
     ) -> Vec<Tensor> {
         if let Some(edges) = self.edges {
@@ -371,6 +371,15 @@ fn add_up(eager: &mut Eager, kept: &mut Option<Tensor>, gradient: Tensor) {
     }
 }
 
+/// How many owners the storage of a gradient has that only this gradient keeps: itself, and what it is a
+/// view of.
+fn sole_owners(gradient: &TensorBody) -> usize {
+    match &gradient.base {
+        Some(base) if Rc::strong_count(base) == 1 => 1 + sole_owners(base),
+        _ => 1,
+    }
+}
+
 /// `AccumulateGrad`: keeps the first gradient, adds later ones to it.
 fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
     let mut kept = leaf.grad.borrow_mut();
@@ -379,8 +388,7 @@ fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
         return;
     }
     let stolen = Rc::strong_count(&gradient) == 1
-        && Rc::strong_count(&gradient.storage) == 1
-        && gradient.base.is_none()
+        && Rc::strong_count(&gradient.storage) == sole_owners(&gradient)
         && (strides_match(&gradient.shape, &gradient.strides, &leaf.strides)
             || strides_match(
                 &gradient.shape,

@@ -117,14 +117,20 @@ impl Eager {
                 eager.use_blas();
                 let x = saved.get("x");
                 match layout {
+                    // The weight was transposed for the product, and its gradient is transposed back: a view,
+                    // to which the other gradient of a tied weight is not added in place (GPT-2 in float32,
+                    // on the stub of the CUDA runtime). A cast after it, under autocast, is none.
                     WeightLayout::OutIn => {
                         eager.launch(Kernel::MatMul, &[&flipped(gradient), x], &[&result]);
+                        let mut view = result.alias(result.shape.clone(), result.strides.clone());
+                        view.base = Some(Tensor::new(result));
+                        Tensor::new(view)
                     }
                     WeightLayout::InOut => {
                         eager.launch(Kernel::MatMul, &[&flipped(x), gradient], &[&result]);
+                        Tensor::new(result)
                     }
                 }
-                Tensor::new(result)
             };
             // Alphabetically: `addmm` has mat1 (input), mat2 (weight), self (bias); `mm` mat2 before self.
             if has_bias {
