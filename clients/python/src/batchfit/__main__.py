@@ -1,0 +1,103 @@
+"""The command line: `batchfit export`, also as `python -m batchfit export`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Optional
+
+from .errors import ExportError
+
+_DTYPES = ("f32", "bf16", "f16")
+_ALIASES = {"fp32": "f32", "float32": "f32", "bfloat16": "bf16", "fp16": "f16", "float16": "f16"}
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs a command; gives the exit status: 0 done, 2 bad input."""
+    options = _parser().parse_args(arguments)
+    try:
+        _export(options)
+    except ExportError as error:
+        print(f"batchfit: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="batchfit", description="Exports models for batchfit. Fits and probes are the other batchfit's, the binary."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    export = commands.add_parser(
+        "export",
+        help="write a model's forward pass with its loss as a graph",
+        description="Writes a model's forward pass with its loss as a graph, without weights and without a GPU.",
+        epilog='example: batchfit export my_module:build --batch "x=f32[B,3,224,224]" "y=i64[B]" --loss cross_entropy '
+        "-o model.json.gz",
+    )
+    export.add_argument("model", nargs="?", metavar="MODULE:BUILD", help="what makes the model: a function, class or module")
+    export.add_argument("--hf", metavar="CONFIG", help="a Hugging Face config.json, or its directory, in place of MODULE:BUILD")
+    export.add_argument(
+        "--batch",
+        nargs="+",
+        metavar="NAME=TENSOR",
+        help="tensors of a batch in the order of the model's arguments, the target last; B is the batch, and "
+        "labels=input_ids is one tensor under two names",
+    )
+    export.add_argument(
+        "--loss",
+        metavar="LOSS",
+        help="cross_entropy, mse, bce_with_logits, model (it returns its own loss, called with the batch by name), or "
+        "MODULE:FUNCTION, called with the model and the batch's tensors",
+    )
+    export.add_argument("--seq-len", type=_length, metavar="N", help="with --hf: tokens of a sample")
+    export.add_argument("--target-len", type=_length, metavar="N", help="with --hf: tokens of the answer of an encoder-decoder")
+    export.add_argument("--image-size", type=_length, metavar="N", help="with --hf: pixels, where the config does not say")
+    export.add_argument("--dtype", metavar="DTYPE", help=f"parameters and floating-point inputs: {', '.join(_DTYPES)}; default f32")
+    export.add_argument("-o", "--output", required=True, metavar="FILE", help="the graph; compressed if it ends in .gz")
+    return parser
+
+
+def _length(text: str) -> int:
+    length = int(text)
+    if length < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return length
+
+
+def _export(options: argparse.Namespace) -> None:
+    # Importing torch takes seconds: not for --help.
+    from .batches import DTYPES, parse_batch
+    from .building import load
+    from .exporting import export_built
+    from .huggingface import Sizes, from_config
+    from .losses import NAMES
+
+    if (options.model is None) == (options.hf is None):
+        raise ExportError("give either MODULE:BUILD or --hf CONFIG")
+    dtype = None
+    if options.dtype is not None:
+        name = _ALIASES.get(options.dtype, options.dtype)
+        if name not in _DTYPES:
+            raise ExportError(f"unknown dtype {options.dtype!r}; known are {', '.join(_DTYPES)}")
+        dtype = DTYPES[name]
+    if options.hf is not None:
+        if options.batch or options.loss:
+            raise ExportError("--hf knows batch and loss by the model's class; leave out --batch and --loss")
+        sizes = Sizes(options.seq_len, options.target_len, options.image_size)
+        builder, batch = from_config(options.hf, sizes)
+        loss: object = "model"
+    else:
+        if not options.batch or not options.loss:
+            raise ExportError("give the batch and the loss, as in --batch x=f32[B,3,224,224] y=i64[B] --loss cross_entropy")
+        if options.loss not in NAMES and ":" not in options.loss:
+            raise ExportError(f"unknown loss {options.loss!r}; known are {', '.join(NAMES)} and MODULE:FUNCTION")
+        builder, batch = load(options.model), parse_batch(options.batch)
+        loss = load(options.loss) if ":" in options.loss else options.loss
+    exported = export_built(builder, batch, loss, dtype)
+    exported.save(options.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Batches without data: what the training loop would hand to the model, on the meta device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .errors import ExportError
+
+DTYPES = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+
+# The batch that stands for all others while a model is traced. Not 0 or 1, which tracing would take for constants, and
+# even, for models that halve their batch.
+EXAMPLE_BATCH = 4
+
+_SAME = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<other>[A-Za-z_]\w*)$")
+_SPEC = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]$")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of a batch by name, in the order in which the training loop makes them.
+
+    The first dimension of each tensor named in `batched` is the batch; all others are fixed.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    batched: frozenset[str]
+
+    def dynamic_shapes(self) -> dict[str, dict[int, torch.export.Dim]]:
+        """Which dimensions are symbolic, as `torch.export` wants to know it."""
+        batch = torch.export.Dim("B", min=1, max=1 << 20)
+        return {name: {0: batch} if name in self.batched else {} for name in self.tensors}
+
+    def to_dtype(self, dtype: torch.dtype) -> Batch:
+        """The same batch with its floating-point tensors in `dtype`."""
+        cast = {
+            id(tensor): tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in self.tensors.values()
+        }
+        return Batch({name: cast[id(tensor)] for name, tensor in self.tensors.items()}, self.batched)
+
+
+def parse_batch(specs: Sequence[str]) -> Batch:
+    """Reads tensors such as `x=f32[B,3,224,224]`, where `B` is the batch; `labels=input_ids` is one tensor twice."""
+    tensors: dict[str, torch.Tensor] = {}
+    batched = set()
+    for spec in specs:
+        same = _SAME.match(spec)
+        if same is not None and same["other"] in tensors:
+            tensors[same["name"]] = tensors[same["other"]]
+            if same["other"] in batched:
+                batched.add(same["name"])
+            continue
+        match = _SPEC.match(spec.replace(" ", ""))
+        if match is None:
+            raise ExportError(f"cannot read the batch tensor {spec!r}; write it as in x=f32[B,3,224,224]")
+        name, dtype = match["name"], match["dtype"]
+        if dtype not in DTYPES:
+            raise ExportError(f"unknown dtype {dtype!r} in {spec!r}; known are {', '.join(DTYPES)}")
+        if name in tensors:
+            raise ExportError(f"the batch has two tensors named {name!r}")
+        lengths = [length for length in match["shape"].split(",") if length]
+        shape = []
+        for position, length in enumerate(lengths):
+            if length == "B" and position == 0:
+                batched.add(name)
+                shape.append(EXAMPLE_BATCH)
+            elif length.isdecimal():
+                shape.append(int(length))
+            else:
+                raise ExportError(
+                    f"cannot read the length {length!r} in {spec!r}; B, the batch, comes first, and the rest are numbers"
+                )
+        tensors[name] = torch.empty(shape, dtype=DTYPES[dtype], device="meta")
+    if not batched:
+        raise ExportError("no tensor has a batch; write B for its first length, as in x=f32[B,3,224,224]")
+    return Batch(tensors, frozenset(batched))
+
+
+def as_batch(example: Batch | Mapping[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor) -> Batch:
+    """Takes a real batch as an example: only names, shapes and dtypes count.
+
+    The first dimension of the first tensor is the batch, and so is that of every other tensor where it is as long.
+    """
+    if isinstance(example, Batch):
+        return example
+    if isinstance(example, torch.Tensor):
+        example = (example,)
+    if not isinstance(example, Mapping):
+        example = {f"x{index}": tensor for index, tensor in enumerate(example)}
+    if not example or not all(isinstance(tensor, torch.Tensor) for tensor in example.values()):
+        raise ExportError("the example batch must be a tensor, or a list, tuple or dict of tensors")
+    first = next(iter(example.values()))
+    if first.dim() == 0:
+        raise ExportError("the first tensor of the example batch has no dimension that could be the batch")
+    size = first.shape[0]
+    batched = frozenset(name for name, tensor in example.items() if tensor.dim() > 0 and tensor.shape[0] == size)
+    # A tensor that the batch has twice stays one.
+    made: dict[int, torch.Tensor] = {}
+    for name, tensor in example.items():
+        shape = (EXAMPLE_BATCH, *tensor.shape[1:]) if name in batched else tensor.shape
+        made.setdefault(id(tensor), torch.empty(shape, dtype=tensor.dtype, device="meta"))
+    return Batch({name: made[id(tensor)] for name, tensor in example.items()}, batched)

@@ -1,0 +1,182 @@
+"""The exported graph as a document: PyTorch's serialized form, without what batchfit does not read, and a side table.
+
+The side table is one more member at the top, which PyTorch's own loader does not know:
+
+    "batchfit": {
+      "version": 1,
+      "operators": N, "values": M,      # how many the graph has, as a check
+      "releases": [[n, v, ...], ...],   # after operator n, Python lets go of values v, ... in this order
+      "packed_checks": [[n, v], ...]    # after operator n, eager code looks for packed sequences in position ids v
+    }
+
+Operators are numbered from 0 in the order in which they run: nodes of the graph, with the nodes of a nested graph in
+the place of the node that has it. Values are numbered from 0 likewise: the tensors in the outputs of each operator.
+A value that is in no release lives until the loss exists.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+from torch._export.serde.serialize import serialize
+
+from .eager import EagerOnly
+from .lifetimes import NUMBER, Lifetimes
+
+VERSION = 1
+
+# Node metadata that batchfit reads. The rest is stack traces: large, and full of paths of the exporting machine.
+_METADATA = ("nn_module_stack",)
+
+
+def document(
+    program: torch.export.ExportedProgram,
+    lifetimes: Lifetimes,
+    eager_only: EagerOnly,
+    trained: frozenset[str],
+    tied: dict[str, str],
+) -> dict[str, Any]:
+    """Serializes a traced program. `trained` are the paths of parameters that require a gradient; `tied` maps further
+    paths of a shared tensor to its first."""
+    _drop_host_operators(program.graph_module)
+    for module in _graph_modules(program.graph_module):
+        for node in module.graph.nodes:
+            for key in ("stack_trace", "source_fn_stack", "torch_fn", "from_node", "custom"):
+                node.meta.pop(key, None)
+    text: dict[str, Any] = json.loads(serialize(program).exported_program)
+    graph_module = text["graph_module"]
+    _untie(graph_module, tied)
+    _require_gradients(graph_module, trained)
+    for node, _ in _operators(graph_module["graph"], program.graph_module):
+        node["metadata"] = {key: node["metadata"][key] for key in _METADATA if key in node["metadata"]}
+    text["batchfit"] = _side_table(program.graph_module, graph_module["graph"], lifetimes, eager_only)
+    return text
+
+
+def _graph_modules(module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
+    return (child for child in module.modules() if isinstance(child, torch.fx.GraphModule))
+
+
+def _drop_host_operators(module: torch.fx.GraphModule) -> None:
+    """Removes what only makes tensors on the host: it takes no memory of the GPU."""
+    for graph_module in _graph_modules(module):
+        for node in reversed(list(graph_module.graph.nodes)):
+            if node.op != "call_function" or node.users:
+                continue
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+                graph_module.graph.erase_node(node)
+
+
+def _untie(graph_module: dict[str, Any], tied: dict[str, str]) -> None:
+    """Lists every shared tensor once, under its first path; tracing gives each path an input of its own."""
+    graph, signature = graph_module["graph"], graph_module["signature"]
+    names = {path: name for spec in signature["input_specs"] for path, name in [_held(spec)] if path}
+    renamed = {names[path]: names[first] for path, first in tied.items() if path in names and first in names}
+    if not renamed:
+        return
+    signature["input_specs"] = [spec for spec in signature["input_specs"] if _held(spec)[1] not in renamed]
+    graph["inputs"] = [entry for entry in graph["inputs"] if entry.get("as_tensor", {}).get("name") not in renamed]
+    for name in renamed:
+        graph["tensor_values"].pop(name, None)
+    for node in graph["nodes"]:
+        for argument in node["inputs"]:
+            given = argument["arg"]
+            for tensor in [given.get("as_tensor"), *given.get("as_tensors", [])]:
+                if isinstance(tensor, dict) and tensor["name"] in renamed:
+                    tensor["name"] = renamed[tensor["name"]]
+
+
+def _held(spec: dict[str, Any]) -> tuple[str, str]:
+    """The path and the name of a parameter or buffer; two empty texts for another input."""
+    for kind in ("parameter", "buffer"):
+        if kind in spec:
+            return spec[kind][f"{kind}_name"], spec[kind]["arg"]["name"]
+    return "", ""
+
+
+def _require_gradients(graph_module: dict[str, Any], trained: frozenset[str]) -> None:
+    for spec in graph_module["signature"]["input_specs"]:
+        path, name = _held(spec)
+        if path in trained:
+            graph_module["graph"]["tensor_values"][name]["requires_grad"] = True
+
+
+def _nested(node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Nested graphs of a node, by the name of the submodule that holds each."""
+    for argument in node["inputs"]:
+        if "as_graph" in argument["arg"]:
+            yield argument["arg"]["as_graph"]["name"], argument["arg"]["as_graph"]["graph"]
+
+
+def _operators(
+    graph: dict[str, Any], module: torch.fx.GraphModule
+) -> Iterator[tuple[dict[str, Any], torch.fx.GraphModule]]:
+    """Operators in the order in which they run, each with the module whose graph has it."""
+    for node in graph["nodes"]:
+        nested = list(_nested(node))
+        if not nested:
+            yield node, module
+        for name, inner in nested:
+            yield from _operators(inner, getattr(module, name))
+
+
+def _results(node: dict[str, Any]) -> Iterator[str]:
+    """Names of the tensors that a node gives."""
+    for output in node["outputs"]:
+        if "as_tensor" in output:
+            yield output["as_tensor"]["name"]
+        elif "as_tensors" in output:
+            yield from (tensor["name"] for tensor in output["as_tensors"])
+
+
+def _side_table(
+    module: torch.fx.GraphModule, graph: dict[str, Any], lifetimes: Lifetimes, eager_only: EagerOnly
+) -> dict[str, Any]:
+    numbers = {
+        id(child): {node.name: node.meta[NUMBER] for node in child.graph.nodes if NUMBER in node.meta}
+        for child in _graph_modules(module)
+    }
+    # From the numbers given while tracing to places in the document. What tracing dropped again has none.
+    value_of: dict[int, int] = {}
+    made_by: list[tuple[int, int]] = []
+    operators = values = 0
+    for node, owner in _operators(graph, module):
+        for name in _results(node):
+            number = numbers[id(owner)].get(name)
+            if number is not None:
+                value_of[number] = values
+                made_by.append((number, operators))
+            values += 1
+        operators += 1
+    made_by.sort()
+
+    def operator_after(number: int) -> int:
+        """The operator that made the last value up to this number; -1 before the first."""
+        at = bisect.bisect_right(made_by, (number, operators))
+        return made_by[at - 1][1] if at else -1
+
+    releases: list[list[int]] = []
+    for release in lifetimes.releases:
+        gone = [value_of[number] for number in release.values if number in value_of]
+        after = operator_after(release.after)
+        if not gone or after < 0:
+            continue
+        if releases and releases[-1][0] == after:
+            releases[-1].extend(gone)
+        else:
+            releases.append([after, *gone])
+    return {
+        "version": VERSION,
+        "operators": operators,
+        "values": values,
+        "releases": releases,
+        "packed_checks": [
+            [operator_after(made), value_of[number]] for made, number in eager_only.packed_checks if number in value_of
+        ],
+    }

@@ -1,0 +1,223 @@
+"""What is in an exported document, and how requests that cannot be met are refused."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+
+import batchfit
+from batchfit.__main__ import main
+from batchfit.batches import parse_batch
+
+MODULE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(6, 5)
+        self.scale = torch.linspace(0, 1, 3)[1].item()
+
+    def forward(self, x):
+        return self.body(x) * self.scale
+
+def loss(model, x, y):
+    return (model(x) - y).abs().mean()
+"""
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(10, 4)
+        self.head = torch.nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids):
+        return self.head(self.embed(ids)).flatten(0, 1)
+
+
+class GivesNoLoss(torch.nn.Module):
+    def forward(self, x):
+        return {"logits": x + 1}
+
+
+def tensors(exported):
+    return exported.document["graph_module"]["graph"]["tensor_values"]
+
+
+def targets(exported):
+    return [node["target"].removeprefix("torch.ops.aten.") for node in exported.document["graph_module"]["graph"]["nodes"]]
+
+
+class TestExport(unittest.TestCase):
+    def test_the_batch_is_symbolic_and_nothing_else(self):
+        exported = batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3), torch.zeros(2, 4)), "mse")
+
+        sizes = tensors(exported)["linear"]["sizes"]
+        self.assertIn("as_expr", sizes[0])
+        self.assertEqual(sizes[1], {"as_int": 4})
+
+    def test_shared_parameters_are_listed_once_under_their_first_path(self):
+        batch = {"ids": torch.zeros(2, 7, dtype=torch.int64), "y": torch.zeros(14, dtype=torch.int64)}
+        exported = batchfit.export(Tied(), batch, lambda model, ids, y: model(ids).mean())
+
+        specs = exported.document["graph_module"]["signature"]["input_specs"]
+        self.assertEqual([s["parameter"]["parameter_name"] for s in specs if "parameter" in s], ["model.embed.weight"])
+        self.assertNotIn("p_model_head_weight", json.dumps(exported.document))
+
+    def test_one_tensor_under_two_names_stays_one(self):
+        ids = torch.zeros(2, 7, dtype=torch.int64)
+        exported = batchfit.export(Tied(), {"a": ids, "b": ids}, lambda model, a, b: model(a).mean() + b.sum())
+
+        reads = [a["arg"].get("as_tensor", {}).get("name") for n in exported.document["graph_module"]["graph"]["nodes"] for a in n["inputs"]]
+        self.assertFalse("a" in reads and "b" in reads)
+
+    def test_nothing_tells_of_the_machine(self):
+        exported = batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3), torch.zeros(2, 4)), "mse")
+        text = exported.to_bytes().decode()
+
+        self.assertNotIn("stack_trace", text)
+        self.assertNotIn(os.path.dirname(torch.__file__), text)
+        self.assertNotIn(str(Path(__file__).parent), text)
+        self.assertNotIn(os.path.expanduser("~"), text)
+
+    def test_the_same_model_gives_the_same_bytes(self):
+        def once():
+            return batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3), torch.zeros(2, 4)), "mse").to_bytes()
+
+        self.assertEqual(once(), once())
+
+    def test_half_precision_is_that_of_parameters_and_batch(self):
+        model = torch.nn.Linear(3, 4)
+        exported = batchfit.export(model, (torch.zeros(2, 3), torch.zeros(2, 4)), "mse", dtype=torch.bfloat16)
+
+        self.assertEqual({t["dtype"] for t in tensors(exported).values()}, {13})
+        self.assertEqual(model.weight.dtype, torch.float32)
+
+    def test_random_numbers_on_the_host_skip_no_layer_and_are_left_out(self):
+        class LayerDrop(torch.nn.Module):
+            def forward(self, x):
+                if self.training and torch.rand([]) < 0.1:
+                    return x
+                return torch.sin(x)
+
+        exported = batchfit.export(LayerDrop(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+
+        self.assertEqual(targets(exported), ["sin.default", "broadcast_tensors.default", "mse_loss.default"])
+
+    def test_a_mask_that_masks_nothing_is_known_to(self):
+        class Masked(torch.nn.Module):
+            def forward(self, x):
+                mask = torch.ones(x.shape[0], 5, device=x.device).to(torch.bool)
+                if mask.sum() == mask.numel():
+                    return torch.sin(x)
+                return torch.cos(x)
+
+        exported = batchfit.export(Masked(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+
+        self.assertIn("sin.default", targets(exported))
+        self.assertNotIn("cos.default", targets(exported))
+
+    def test_code_does_not_learn_that_it_is_traced(self):
+        class Asks(torch.nn.Module):
+            def forward(self, x):
+                return torch.cos(x) if torch.compiler.is_compiling() or torch.compiler.is_exporting() else torch.sin(x)
+
+        exported = batchfit.export(Asks(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+
+        self.assertIn("sin.default", targets(exported))
+
+    def test_what_depends_on_values_is_refused_with_a_reason(self):
+        class Branches(torch.nn.Module):
+            def forward(self, x):
+                return torch.sin(x) if x.sum() > 0 else x
+
+        with self.assertRaisesRegex(batchfit.ExportError, "branches on the values of a tensor"):
+            batchfit.export(Branches(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
+
+    def test_a_loss_that_is_no_scalar_is_refused(self):
+        with self.assertRaisesRegex(batchfit.ExportError, "the loss has 2 dimensions"):
+            batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),), lambda model, x: model(x))
+
+    def test_losses(self):
+        classes = torch.zeros(2, dtype=torch.int64)
+        for loss in ("cross_entropy", torch.nn.CrossEntropyLoss(), torch.nn.functional.cross_entropy):
+            exported = batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3), classes), loss)
+            self.assertEqual(targets(exported), ["linear.default", "cross_entropy_loss.default"])
+        with self.assertRaisesRegex(batchfit.ExportError, "unknown loss 'nll'; known are cross_entropy"):
+            batchfit.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3), classes), "nll")
+        with self.assertRaisesRegex(batchfit.ExportError, "must give one"):
+            batchfit.export(torch.nn.Sequential(), torch.zeros(2, 3), lambda model, input: None)
+        with self.assertRaisesRegex(batchfit.ExportError, "the model returned no loss, but a dict"):
+            batchfit.export(GivesNoLoss(), {"x": torch.zeros(2, 3)}, "model")
+
+
+class TestBatches(unittest.TestCase):
+    def test_specs_that_cannot_be_read_are_refused(self):
+        for spec, problem in [
+            ("x", "cannot read the batch tensor 'x'"),
+            ("x=f33[B]", "unknown dtype 'f33'"),
+            ("x=f32[3,B]", "cannot read the length 'B'"),
+            ("x=f32[3]", "no tensor has a batch"),
+            ("y=x", "cannot read the batch tensor 'y=x'"),
+        ]:
+            with self.subTest(spec), self.assertRaisesRegex(batchfit.ExportError, problem):
+                parse_batch([spec])
+
+
+class TestCommandLine(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(directory.name)
+        Path("net_of_this_test.py").write_text(MODULE)
+
+    def run_main(self, *arguments):
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            status = main(arguments)
+        return status, errors.getvalue()
+
+    def test_a_model_that_cannot_be_made_without_data_is_made_on_the_cpu(self):
+        status, errors = self.run_main(
+            "export", "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "mse", "-o", "net.json.gz"
+        )
+
+        self.assertEqual((status, errors), (0, ""))
+        document = json.loads(gzip.decompress(Path("net.json.gz").read_bytes()))
+        self.assertEqual(document["batchfit"]["version"], 1)
+
+    def test_a_loss_function_of_ones_own(self):
+        status, errors = self.run_main(
+            "export", "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "net_of_this_test:loss", "-o", "n.json"
+        )
+
+        self.assertEqual((status, errors), (0, ""))
+        self.assertIn("aten.abs", Path("n.json").read_text())
+
+    def test_what_is_missing_is_said(self):
+        for arguments, problem in [
+            (["-o", "x"], "give either MODULE:BUILD or --hf CONFIG"),
+            (["nowhere", "--batch", "x=f32[B]", "--loss", "mse", "-o", "x"], "write it as my_module:build"),
+            (["nowhere:build", "--batch", "x=f32[B]", "--loss", "mse", "-o", "x"], "cannot import 'nowhere'"),
+            (["net_of_this_test:Nit", "--batch", "x=f32[B]", "--loss", "mse", "-o", "x"], "has no 'Nit'"),
+            (["net_of_this_test:Net", "-o", "x"], "give the batch and the loss"),
+            (["net_of_this_test:Net", "--batch", "x=f32[B]", "--loss", "l1", "-o", "x"], "unknown loss 'l1'"),
+            (["--hf", "none.json", "-o", "x"], "cannot read none.json"),
+        ]:
+            with self.subTest(problem):
+                status, errors = self.run_main("export", *arguments)
+                self.assertEqual(status, 2)
+                self.assertIn(problem, errors)
+
+
+if __name__ == "__main__":
+    unittest.main()

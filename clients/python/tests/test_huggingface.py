@@ -1,0 +1,89 @@
+"""Hugging Face models by config: needs the package transformers."""
+
+import json
+import tempfile
+import unittest
+from pathlib import Path
+
+import batchfit
+from batchfit.exporting import export_built
+from batchfit.huggingface import Sizes, from_config
+
+GPT2 = {
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+    "n_layer": 2, "n_head": 2, "n_embd": 32, "vocab_size": 50, "n_positions": 16, "bos_token_id": 0, "eos_token_id": 0,
+}  # fmt: skip
+BART = {
+    "architectures": ["BartForConditionalGeneration"], "model_type": "bart", "d_model": 32, "vocab_size": 50,
+    "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_layerdrop": 0.0, "max_position_embeddings": 32,
+}  # fmt: skip
+VIT = {
+    "architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "intermediate_size": 64, "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+T5 = {
+    "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_model": 32, "d_kv": 16, "d_ff": 64,
+    "num_layers": 1, "num_heads": 2, "vocab_size": 50,
+}  # fmt: skip
+
+
+def export(config, **sizes):
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "config.json").write_text(json.dumps(config))
+        builder, batch = from_config(directory, Sizes(**sizes))
+    return export_built(builder, batch, "model").document
+
+
+def attentions(document):
+    nodes = document["graph_module"]["graph"]["nodes"]
+    for node in nodes:
+        if "scaled_dot_product_attention" in node["target"]:
+            yield {argument["name"]: argument["arg"] for argument in node["inputs"]}
+
+
+class TestHuggingFace(unittest.TestCase):
+    def test_decoders_say_that_they_are_causal_and_build_no_mask(self):
+        found = list(attentions(export(GPT2, seq_len=16)))
+
+        self.assertEqual(len(found), 2)
+        for arguments in found:
+            self.assertEqual(arguments["is_causal"], {"as_bool": True})
+            self.assertNotIn("as_tensor", arguments.get("attn_mask", {}))
+
+    def test_the_check_for_packed_sequences_is_noted(self):
+        table = export(GPT2, seq_len=16)["batchfit"]
+
+        self.assertEqual(len(table["packed_checks"]), 1)
+
+    def test_encoder_decoders_learn_that_nothing_is_masked(self):
+        document = export(BART, seq_len=16, target_len=8)
+
+        masks = ["as_tensor" in arguments.get("attn_mask", {}) for arguments in attentions(document)]
+        self.assertEqual(masks, [False, False, False])
+
+    def test_t5_gets_labels(self):
+        document = export(T5, seq_len=16, target_len=8)
+
+        inputs = [s["user_input"]["arg"]["as_tensor"]["name"] for s in document["graph_module"]["signature"]["input_specs"] if "user_input" in s]
+        self.assertEqual(inputs, ["input_ids", "labels"])
+
+    def test_images_are_as_large_as_the_config_says(self):
+        document = export(VIT)
+
+        sizes = document["graph_module"]["graph"]["tensor_values"]["pixel_values"]["sizes"]
+        self.assertEqual(sizes[1:], [{"as_int": 3}, {"as_int": 32}, {"as_int": 32}])
+
+    def test_what_a_config_lacks_is_said(self):
+        for config, problem in [
+            ({**GPT2, "architectures": None}, "names no class"),
+            ({**GPT2, "architectures": ["GPT9"]}, "has no class 'GPT9'"),
+            ({**GPT2, "architectures": ["GPT2DoubleHeadsModel"]}, "does not know what GPT2DoubleHeadsModel is trained on"),
+            (GPT2, "give --seq-len"),
+        ]:
+            with self.subTest(problem), self.assertRaisesRegex(batchfit.ExportError, problem):
+                export(config, **({} if problem == "give --seq-len" else {"seq_len": 16}))
+
+
+if __name__ == "__main__":
+    unittest.main()
