@@ -25,7 +25,7 @@ pub(super) struct Forward {
     deaths: Vec<Vec<ValueId>>,
     labels: Vec<Arc<str>>,
     /// Nodes at which eager PyTorch also looks for packed sequences.
-    packed_checks: Vec<usize>,
+    packed_checks: Vec<(usize, [Extent; 2])>,
     regions: Vec<Range<usize>>,
     mode: Mode,
     /// What the model's parameters are stored in.
@@ -115,10 +115,10 @@ impl Forward {
         for (id, tensor) in node.outputs.iter().zip(result?) {
             environment.insert(*id, tensor);
         }
-        if self.packed_checks.contains(&index)
-            && let Op::Expand(shape) = &node.op
-        {
-            eager.packed_sequence_check(shape[0], shape[1]);
+        for (after, [batch, positions]) in &self.packed_checks {
+            if *after == index {
+                eager.packed_sequence_check(*batch, *positions);
+            }
         }
         for id in &self.deaths[index] {
             environment.remove(id);

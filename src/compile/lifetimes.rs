@@ -7,8 +7,29 @@ use std::collections::BTreeMap;
 
 use crate::graph::{DType, Extent, Graph, ModuleId, Node, Op, ValueId};
 
-/// For each node, the values that die once it has run.
+/// For each node, the values that die once it has run, in the order in which they do.
 pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
+    let mut deaths = assumed(graph);
+    let (Some(releases), Some(last)) = (&graph.releases, graph.nodes.len().checked_sub(1)) else {
+        return deaths;
+    };
+    // Values that Python never had, inside what is one operator to it, follow the rules.
+    for dying in &mut deaths {
+        dying.retain(|id| !releases.watched.contains(id));
+    }
+    for (node, released) in &releases.after {
+        deaths[*node].extend(released.iter().filter(|id| **id != graph.loss));
+    }
+    let mut held = releases.watched.clone();
+    for id in releases.after.values().flatten().chain([&graph.loss]) {
+        held.remove(id);
+    }
+    deaths[last].extend(held);
+    deaths
+}
+
+/// The same by rules: what the graph shows of calls and names.
+fn assumed(graph: &Graph) -> Vec<Vec<ValueId>> {
     let calls = Calls::of(graph);
     let mut last = vec![0; graph.values.len()];
     let mut named = vec![0; graph.values.len()];
@@ -51,25 +72,31 @@ pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
     deaths
 }
 
-/// Position ids expanded to the batch that nobody reads: where Hugging Face's decoders look for packed
-/// sequences.
-pub(super) fn packed_checks(graph: &Graph) -> Vec<usize> {
+/// The nodes after which Hugging Face's decoders look for packed sequences, and the shape of the position
+/// ids that they look at: as recorded, or where position ids are expanded to the batch and nobody reads them.
+pub(super) fn packed_checks(graph: &Graph) -> Vec<(usize, [Extent; 2])> {
+    if let Some(releases) = &graph.releases {
+        let shape = |id: &ValueId| <[Extent; 2]>::try_from(graph.value(*id).shape.as_slice());
+        let checks = releases.packed_checks.iter();
+        return checks
+            .filter_map(|(node, id)| Some((*node, shape(id).ok()?)))
+            .collect();
+    }
     let unread = |node: &Node| {
         let read = |id: &ValueId| graph.nodes.iter().any(|other| other.inputs.contains(id));
         !node.outputs.iter().any(read)
     };
-    let marks = |node: &Node| match &node.op {
-        Op::Expand(shape) => {
-            shape.len() == 2
-                && shape[0] == Extent::BATCH
-                && graph.value(node.outputs[0]).dtype == DType::Int64
-        }
-        _ => false,
+    let expanded = |node: &Node| match (&node.op, graph.value(node.outputs[0]).dtype) {
+        (Op::Expand(shape), DType::Int64) => match shape.as_slice() {
+            [Extent::BATCH, positions] => Some([Extent::BATCH, *positions]),
+            _ => None,
+        },
+        _ => None,
     };
     let nodes = graph.nodes.iter().enumerate();
     nodes
-        .filter(|(_, node)| marks(node) && unread(node))
-        .map(|(index, _)| index)
+        .filter(|(_, node)| unread(node))
+        .filter_map(|(index, node)| Some((index, expanded(node)?)))
         .collect()
 }
 

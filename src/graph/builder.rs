@@ -201,6 +201,7 @@ impl Builder {
             inputs: self.inputs,
             prediction,
             loss,
+            releases: None,
         }
     }
 

@@ -12,6 +12,7 @@ mod indexed;
 mod infer;
 mod op;
 mod pointwise;
+mod releases;
 
 pub use builder::{Builder, GraphError};
 pub use create::{Create, CreatedType, Place};
@@ -22,6 +23,7 @@ pub(crate) use infer::broadcast;
 pub use op::{Op, Placement, Reduction, Unary, Window};
 pub(crate) use pointwise::result_type;
 pub use pointwise::{Function, Number, Pointwise};
+pub use releases::{Lifetimes, Releases};
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -125,6 +127,8 @@ pub struct Graph {
     pub prediction: ValueId,
     /// The scalar that is trained on.
     pub loss: ValueId,
+    /// When Python lets go of values, where the export recorded it.
+    pub releases: Option<Releases>,
 }
 
 impl Graph {
@@ -136,6 +140,14 @@ impl Graph {
     /// The module of this id.
     pub fn module(&self, id: ModuleId) -> &Module {
         &self.modules[id.0 as usize]
+    }
+
+    /// How it is known when values die.
+    pub fn lifetimes(&self) -> Lifetimes {
+        match self.releases {
+            Some(_) => Lifetimes::Recorded,
+            None => Lifetimes::Assumed,
+        }
     }
 
     /// Elements of all parameters, trained or not.

@@ -8,6 +8,7 @@ use super::error::ExportedError;
 use super::modules::Modules;
 use super::operator;
 use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
+use super::side_table::{self, Flat};
 use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
 use super::{Exported, prediction};
@@ -31,6 +32,7 @@ pub(super) fn lower(document: &Document<'_>) -> Result<Exported, ExportedError> 
         symbol: BatchSymbol::default(),
         grad_enabled: true,
         in_wrapper: Vec::new(),
+        flat: Flat::default(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
     let Declared { tensors, notes } =
@@ -42,6 +44,7 @@ pub(super) fn lower(document: &Document<'_>) -> Result<Exported, ExportedError> 
     let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
     let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
     prediction::fill_inputs(&mut graph);
+    graph.releases = side_table::releases(document.batchfit.as_ref(), &walk.flat, &graph)?;
     Ok(Exported { graph, notes })
 }
 
@@ -55,6 +58,7 @@ pub(super) struct Walk<'a> {
     grad_enabled: bool,
     /// For each node of the builder: whether the loss wrapper runs it, not the model.
     in_wrapper: Vec<bool>,
+    flat: Flat,
 }
 
 /// Makes a [`ExportedError::Refused`] of a clause.
@@ -94,15 +98,18 @@ impl<'a> Walk<'a> {
                 .target
                 .strip_prefix("torch.ops.")
                 .unwrap_or(&node.target);
-            if IGNORED.contains(&target) || makes_only_sizes(node) {
-                continue;
-            }
             if let Some(region) = target.strip_prefix("higher_order.") {
                 self.region(region, node, scope, &pointer())?;
-            } else {
+                continue;
+            }
+            if !IGNORED.contains(&target) && !makes_only_sizes(node) {
                 self.operator(target, node, graph, scope)
                     .map_err(|failure| failure.at(pointer()))?;
             }
+            self.flat.operators.push(self.builder.nodes().len());
+            let results = node.outputs.iter().flat_map(tensor_names);
+            let ids = results.map(|name| scope.tensors.get(name).copied());
+            self.flat.values.extend(ids);
         }
         Ok(())
     }
@@ -348,6 +355,15 @@ fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, Failure> {
         }
     }
     Ok(names)
+}
+
+/// The tensors that an output names.
+fn tensor_names<'a>(output: &'a Arg<'_>) -> Vec<&'a str> {
+    match output {
+        Arg::Tensor(name) => vec![name.as_ref()],
+        Arg::Tensors(list) => list.iter().map(Cow::as_ref).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The supported operator with the most similar name, when one is similar.

@@ -13,6 +13,7 @@ mod modules;
 mod operator;
 mod prediction;
 mod schema;
+mod side_table;
 mod signature;
 mod symbol;
 

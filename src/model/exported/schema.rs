@@ -15,6 +15,9 @@ use serde::{Deserialize, Deserializer};
 pub(super) struct Document<'a> {
     #[serde(borrow)]
     pub(super) graph_module: GraphModule<'a>,
+    /// What batchfit's own exporter adds; see [`super::side_table`].
+    #[serde(default)]
+    pub(super) batchfit: Option<serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize)]

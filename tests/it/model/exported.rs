@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use batchfit::graph::{Content, DType, Graph, ParameterKind};
+use batchfit::graph::{Content, DType, Graph, Lifetimes, ParameterKind, ValueId};
 use batchfit::model::exported;
 use serde_json::{Value, json};
 
@@ -23,8 +23,12 @@ fn read(name: &str) -> Graph {
 fn every_graph_of_the_corpus_is_read() {
     let mut summary = String::new();
     for name in [
+        "bert-seq512-table",
         "cifarnet",
         "gpt2",
+        "gpt2-table",
+        "gpt2-tiny-table",
+        "llama1b-bf16-table",
         "mlp",
         "mlp-bf16",
         "mobilenetv2",
@@ -356,4 +360,62 @@ fn a_model_that_computes_its_own_loss_keeps_its_paths() {
         .map(|module| module.path.as_str())
         .collect();
     assert_eq!(modules, ["", "model"]);
+}
+
+/// A graph of the corpus with a side table, as JSON.
+fn with_table() -> Value {
+    let mut text = Vec::new();
+    let golden = golden("gpt2-tiny-table");
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*golden), &mut text).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+#[test]
+fn a_side_table_says_when_values_die() {
+    let document = with_table();
+    let graph = exported::parse_value(&document).unwrap().graph;
+
+    assert_eq!(graph.lifetimes(), Lifetimes::Recorded);
+    let releases = graph.releases.as_ref().unwrap();
+    let name = |id: &ValueId| graph.value(*id).name.clone();
+    let dropout = graph
+        .nodes
+        .iter()
+        .position(|node| name(&node.outputs[0]) == "dropout_1")
+        .unwrap();
+    // The attention's locals go when it returns, in the order in which they were bound.
+    let gone: Vec<String> = releases.after[&dropout].iter().map(name).collect();
+    assert_eq!(gone[..3], ["view_7", "addmm_1", "transpose_2"]);
+    let checked = &releases.packed_checks[0];
+    assert_eq!(name(&checked.1), "expand");
+    assert_eq!(name(&graph.nodes[checked.0].outputs[0]), "expand");
+}
+
+#[test]
+fn a_graph_without_a_side_table_goes_by_rules() {
+    assert_eq!(read("gpt2").lifetimes(), Lifetimes::Assumed);
+}
+
+#[test]
+fn side_tables_that_do_not_fit_are_refused() {
+    let mut summary = String::new();
+    let mut refuse = |pointer: &str, value: Value| {
+        let mut document = with_table();
+        *document.pointer_mut(pointer).unwrap() = value;
+        let error = exported::parse_value(&document).unwrap_err();
+        writeln!(summary, "{}: {error}", error.pointer()).unwrap();
+    };
+    refuse("/batchfit/version", json!(2));
+    refuse("/batchfit/version", json!("1"));
+    refuse("/batchfit", json!([]));
+    refuse("/batchfit/operators", json!(7));
+    refuse("/batchfit/values", json!(7));
+    refuse("/batchfit/releases", json!("none"));
+    refuse("/batchfit/releases/0", json!([]));
+    refuse("/batchfit/releases/0", json!([10_000, 1]));
+    refuse("/batchfit/releases/0/1", json!(10_000));
+    refuse("/batchfit/releases/0", json!([3, 1]));
+    refuse("/batchfit/packed_checks/0", json!([3]));
+    refuse("/batchfit/packed_checks/0", json!([3, 10_000]));
+    insta::assert_snapshot!(summary);
 }

@@ -1,0 +1,173 @@
+//! The side table that batchfit's exporter puts beside PyTorch's graph, as the member `batchfit`: when Python
+//! lets go of values, which no graph shows.
+//!
+//! It numbers operators and values in the order in which they run, nested graphs in the place of the node
+//! that has them. `clients/python/src/batchfit/document.py` writes it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::error::ExportedError;
+use super::lower::refused;
+use crate::graph::{Graph, Releases, ValueId};
+
+/// Where it is in the document.
+const TABLE: &str = "/batchfit";
+
+/// The version that is read.
+const VERSION: u64 = 1;
+
+/// What the numbers of the table stand for, collected while the graph is read.
+#[derive(Debug, Default)]
+pub(super) struct Flat {
+    /// For each operator: how many nodes the graph has once it has been added.
+    pub(super) operators: Vec<usize>,
+    /// The tensors that operators give.
+    pub(super) values: Vec<Option<ValueId>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Table {
+    operators: usize,
+    values: usize,
+    /// An operator, and the values that Python lets go of after it.
+    releases: Vec<Vec<usize>>,
+    /// An operator after which eager code looks for packed sequences, and the value of the position ids.
+    #[serde(default)]
+    packed_checks: Vec<[usize; 2]>,
+}
+
+/// Reads the table, if there is one, for a graph that has been read.
+pub(super) fn releases(
+    table: Option<&Value>,
+    flat: &Flat,
+    graph: &Graph,
+) -> Result<Option<Releases>, ExportedError> {
+    let Some(table) = table else {
+        return Ok(None);
+    };
+    let version = table.get("version").and_then(Value::as_u64);
+    if version != Some(VERSION) {
+        let given = table.get("version").unwrap_or(&Value::Null);
+        return Err(refused(&format!("{TABLE}/version"))(format!(
+            "the side table has version {given}; this batchfit reads {VERSION}: export the model again \
+             with the exporter of this release, or remove the member \"batchfit\""
+        )));
+    }
+    let table: Table = serde_path_to_error::deserialize(table).map_err(|error| {
+        let problem = error.inner().to_string();
+        refused(TABLE)(format!("in `{}`: {problem}", error.path()))
+    })?;
+    let counts = [
+        ("operators", table.operators, flat.operators.len()),
+        ("values", table.values, flat.values.len()),
+    ];
+    for (name, said, found) in counts {
+        if said != found {
+            return Err(refused(&format!("{TABLE}/{name}"))(format!(
+                "the table is for {said} {name}, but the graph has {found}: it was changed after the export"
+            )));
+        }
+    }
+    Reader::new(flat, graph).read(&table).map(Some)
+}
+
+struct Reader<'a> {
+    flat: &'a Flat,
+    /// How many names of each value are still held: an operator that does nothing gives its operand another.
+    names: HashMap<ValueId, usize>,
+    /// The nodes that make each value and that use it last.
+    span: HashMap<ValueId, (usize, usize)>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(flat: &'a Flat, graph: &Graph) -> Reader<'a> {
+        let mut span = HashMap::new();
+        for (index, node) in graph.nodes.iter().enumerate() {
+            for id in &node.outputs {
+                span.insert(*id, (index, index));
+            }
+            for id in &node.inputs {
+                span.entry(*id).and_modify(|(_, last)| *last = index);
+            }
+        }
+        let mut names = HashMap::new();
+        for id in flat.values.iter().flatten() {
+            // A parameter that an operator does nothing to is not made here.
+            if span.contains_key(id) {
+                *names.entry(*id).or_insert(0) += 1;
+            }
+        }
+        Reader { flat, names, span }
+    }
+
+    fn read(mut self, table: &Table) -> Result<Releases, ExportedError> {
+        let watched = self.names.keys().copied().collect();
+        let mut after: BTreeMap<usize, Vec<ValueId>> = BTreeMap::new();
+        for (index, release) in table.releases.iter().enumerate() {
+            let at = format!("{TABLE}/releases/{index}");
+            let Some((operator, values)) = release.split_first() else {
+                return Err(refused(&at)("it names no operator".into()));
+            };
+            let node = self.node(*operator, &at)?;
+            for (position, value) in values.iter().enumerate() {
+                let at = format!("{at}/{}", position + 1);
+                let id = self.value(*value, &at)?;
+                if let Some(node) = node
+                    && let Some(id) = id.filter(|id| self.drops_the_last_name(*id))
+                {
+                    self.check(id, node, &at)?;
+                    after.entry(node).or_default().push(id);
+                }
+            }
+        }
+        let mut packed_checks = Vec::new();
+        for (index, [operator, value]) in table.packed_checks.iter().enumerate() {
+            let at = format!("{TABLE}/packed_checks/{index}");
+            let (node, id) = (self.node(*operator, &at)?, self.value(*value, &at)?);
+            packed_checks.extend(node.zip(id));
+        }
+        Ok(Releases {
+            watched,
+            after,
+            packed_checks,
+        })
+    }
+
+    /// The node that an operator ends in; `None` before the first that does something.
+    fn node(&self, operator: usize, at: &str) -> Result<Option<usize>, ExportedError> {
+        let nodes = self.flat.operators.get(operator).copied();
+        let nodes = nodes.ok_or_else(|| {
+            let last = self.flat.operators.len();
+            refused(at)(format!("operator {operator} is not among the {last}"))
+        })?;
+        Ok(nodes.checked_sub(1))
+    }
+
+    fn value(&self, value: usize, at: &str) -> Result<Option<ValueId>, ExportedError> {
+        self.flat.values.get(value).copied().ok_or_else(|| {
+            let last = self.flat.values.len();
+            refused(at)(format!("value {value} is not among the {last}"))
+        })
+    }
+
+    fn drops_the_last_name(&mut self, id: ValueId) -> bool {
+        let Some(names) = self.names.get_mut(&id) else {
+            return false;
+        };
+        *names = names.saturating_sub(1);
+        *names == 0
+    }
+
+    fn check(&self, id: ValueId, node: usize, at: &str) -> Result<(), ExportedError> {
+        match self.span.get(&id) {
+            Some((_, last)) if *last > node => Err(refused(at)(
+                "the value is let go of before its last use: the graph was changed after the export"
+                    .into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
