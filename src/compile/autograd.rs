@@ -371,16 +371,8 @@ fn add_up(eager: &mut Eager, kept: &mut Option<Tensor>, gradient: Tensor) {
     }
 }
 
-/// How many owners the storage of a gradient has that only this gradient keeps: itself, and what it is a
-/// view of.
-fn sole_owners(gradient: &TensorBody) -> usize {
-    match &gradient.base {
-        Some(base) if Rc::strong_count(base) == 1 => 1 + sole_owners(base),
-        _ => 1,
-    }
-}
-
-/// `AccumulateGrad`: keeps the first gradient, adds later ones to it.
+/// `AccumulateGrad`: keeps the first gradient, adds later ones to it. Owners of the tensor count, not of its
+/// memory: a view that nobody else has is kept as it is.
 fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
     let mut kept = leaf.grad.borrow_mut();
     if let Some(kept) = kept.as_ref() {
@@ -388,7 +380,6 @@ fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
         return;
     }
     let stolen = Rc::strong_count(&gradient) == 1
-        && Rc::strong_count(&gradient.storage) == sole_owners(&gradient)
         && (strides_match(&gradient.shape, &gradient.strides, &leaf.strides)
             || strides_match(
                 &gradient.shape,

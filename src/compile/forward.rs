@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::checkpoint::{Frame, regions};
 use super::eager::{Eager, Stop};
 use super::lifetimes::{deaths, packed_checks};
+use super::noise::noise_for;
 use super::tensor::Tensor;
 use crate::graph::{DType, Extent, Graph, Node, Op, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
@@ -27,6 +28,8 @@ pub(super) struct Forward {
     /// Nodes at which eager PyTorch also looks for packed sequences.
     packed_checks: Vec<(usize, [Extent; 2])>,
     regions: Vec<Range<usize>>,
+    /// What the noise that nodes make is multiplied by.
+    noise_for: BTreeMap<usize, ValueId>,
     mode: Mode,
     /// What the model's parameters are stored in.
     parameter_type: DType,
@@ -47,6 +50,7 @@ impl Forward {
         Forward {
             deaths: deaths(graph),
             packed_checks: packed_checks(graph),
+            noise_for: noise_for(graph),
             labels: graph.nodes.iter().map(label).collect(),
             regions: match variant.mode {
                 Mode::Train => regions(graph, &variant.checkpointing),
@@ -164,7 +168,11 @@ impl Forward {
         let inference = self.mode == Mode::Inference;
         let first = || Tensor::clone(&operands[0]);
         let one = match &node.op {
-            Op::Create(create) => eager.create(create, self.parameter_type, operands.first()),
+            Op::Create(create) => {
+                let model = self.type_of_noise(node, environment);
+                let model = model.unwrap_or(self.parameter_type);
+                eager.create(create, model, operands.first())
+            }
             Op::BatchNorm {
                 training,
                 momentum,
@@ -189,7 +197,15 @@ impl Forward {
             Op::Dropout { p, train } if *train && !inference && *p > 0.0 => {
                 eager.dropout(&operands[0], *p)?
             }
-            Op::Dropout { .. } | Op::Alias => first(),
+            Op::NoiseDropout {
+                p,
+                train,
+                in_place,
+                features,
+            } if *train && !inference && *p > 0.0 => {
+                eager.noise_dropout(&operands[0], *in_place, *features)?
+            }
+            Op::Dropout { .. } | Op::NoiseDropout { .. } | Op::Alias => first(),
             Op::Attention {
                 causal,
                 dropout,
@@ -206,6 +222,18 @@ impl Forward {
             other => return eager.apply(other, &operands, &self.shapes_of(&node.outputs)),
         };
         Ok(vec![one])
+    }
+
+    /// The type of what noise made by `node` is for, as it is now: of the value itself, or of what it will
+    /// be made from.
+    fn type_of_noise(&self, node: &Node, environment: &Environment) -> Option<DType> {
+        let index = self.graph.nodes.iter().position(|other| other == node)?;
+        let mut value = *self.noise_for.get(&index)?;
+        while !environment.contains_key(&value) {
+            let maker = |node: &&Node| node.outputs.contains(&value);
+            value = *self.graph.nodes.iter().find(maker)?.inputs.first()?;
+        }
+        environment.get(&value).map(|tensor| tensor.dtype)
     }
 
     fn shapes_of(&self, values: &[ValueId]) -> Vec<Vec<Extent>> {

@@ -12,6 +12,7 @@ mod eager;
 mod emit;
 mod forward;
 mod lifetimes;
+mod noise;
 mod ops;
 mod optimizer;
 mod step;

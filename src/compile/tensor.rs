@@ -69,6 +69,21 @@ impl TensorBody {
         strides_match(&self.shape, &self.strides, &contiguous_strides(&self.shape))
     }
 
+    /// The memory format that operations on planes choose for what they make of it: PyTorch's
+    /// `suggest_memory_format`.
+    pub(super) fn suggested_format(&self) -> MemoryFormat {
+        if is_channels_last(&self.shape, &self.strides) {
+            MemoryFormat::ChannelsLast
+        } else {
+            MemoryFormat::Contiguous
+        }
+    }
+
+    /// Whether the elements lie in this order without gaps.
+    pub(super) fn is_in(&self, format: MemoryFormat) -> bool {
+        strides_match(&self.shape, &self.strides, &format.strides(&self.shape))
+    }
+
     /// The memory it covers, for a launch.
     pub(super) fn view(&self) -> View {
         View {
@@ -97,6 +112,47 @@ impl TensorBody {
     pub(super) fn detached(&self) -> Tensor {
         Rc::new(self.alias(self.shape.clone(), self.strides.clone()))
     }
+}
+
+/// The order in which elements of planes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MemoryFormat {
+    /// Row-major.
+    Contiguous,
+    /// All channels of a place side by side; of four dimensions.
+    ChannelsLast,
+}
+
+impl MemoryFormat {
+    /// The strides of a dense tensor in this format.
+    pub(super) fn strides(self, shape: &[Extent]) -> Vec<Extent> {
+        match (self, shape) {
+            (MemoryFormat::ChannelsLast, [_, c, h, w]) => {
+                vec![*h * *w * *c, Extent::ONE, *w * *c, *c]
+            }
+            _ => contiguous_strides(shape),
+        }
+    }
+}
+
+/// `is_channels_last_strides_2d`: whether strides grow from channels over width and height to samples.
+fn is_channels_last(shape: &[Extent], strides: &[Extent]) -> bool {
+    if shape.len() != 4 || strides[1] == Extent::ZERO {
+        return false;
+    }
+    let mut least = 0;
+    for dim in [1, 3, 2, 0] {
+        let stride = magnitude(strides[dim]);
+        // With samples next to channels in memory (one pixel each) the order is ambiguous.
+        if stride < least || (dim == 0 && least == magnitude(strides[1])) {
+            return false;
+        }
+        least = stride;
+        if shape[dim] != Extent::ONE {
+            least = least.saturating_mul(magnitude(shape[dim]));
+        }
+    }
+    true
 }
 
 /// Whether two stride lists place the same elements: lengths of one have no stride.

@@ -4,8 +4,10 @@ mod layout;
 
 use super::dtype::DType;
 use super::extent::Extent;
+use super::normalize::Normalize;
 use super::op::{Op, Window};
 use super::pointwise::result_type;
+use super::resample::Resample;
 
 /// A result's dtype and shape.
 pub(super) type Typed = (DType, Vec<Extent>);
@@ -44,6 +46,16 @@ pub(super) fn infer(op: &Op, operands: &[Typed]) -> Result<Vec<Typed>, Mismatch>
         Op::Reduce { .. } if !operands[0].0.is_float() => {
             Ok(vec![(DType::Int64, shape(op, &shapes)?)])
         }
+        Op::Resample(resample @ Resample::AdaptiveMaxPool(_)) => {
+            let shape = resample.shape(shapes[0])?;
+            Ok(vec![(operands[0].0, shape.clone()), (DType::Int64, shape)])
+        }
+        Op::Addcmul => {
+            let factors = broadcast(shapes[1], shapes[2])?;
+            let types = operands.iter().map(|(dtype, _)| *dtype);
+            let dtype = types.reduce(DType::promote).unwrap_or(DType::Float32);
+            Ok(vec![(dtype, broadcast(shapes[0], &factors)?)])
+        }
         Op::Split { lengths, dim } => {
             let parts = layout::split(shapes[0], lengths, *dim)?.into_iter();
             Ok(parts.map(|part| (operands[0].0, part)).collect())
@@ -76,6 +88,16 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
             };
             Ok(vec![*n, *c, output[0].into(), output[1].into()])
         }
+        Op::AdaptiveAvgPool1d { output } => {
+            let [n, c, _] = x else {
+                return Err(format!("the input {x:?} is not [batch, channels, length]"));
+            };
+            Ok(vec![*n, *c, (*output).into()])
+        }
+        Op::Resample(resample) => resample.shape(x),
+        Op::Einsum(einsum) => einsum.shape(x, operands[1]),
+        Op::VectorNorm { dims, keep } => layout::reduce(x, dims, *keep),
+        Op::Normalize(normalize) => normalize.shape(operands),
         Op::Embedding => {
             let [_, width] = x else {
                 return Err("the weight is not a matrix".into());
@@ -88,7 +110,9 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         | Op::MulScalar(_)
         | Op::AddScalar(..)
         | Op::PowScalar(_)
-        | Op::Dropout { .. } => Ok(x.to_vec()),
+        | Op::Dropout { .. }
+        | Op::NoiseDropout { .. }
+        | Op::Prelu => Ok(x.to_vec()),
         Op::Reshape(_)
         | Op::Permute(_)
         | Op::Unsqueeze(_)
@@ -102,7 +126,6 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         | Op::Roll { .. }
         | Op::Flip
         | Op::Repeat(_)
-        | Op::PadLast { .. }
         | Op::Contiguous
         | Op::Clone
         | Op::Alias
@@ -111,6 +134,7 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         | Op::Indexed(_)
         | Op::Create(_)
         | Op::Softmax { .. }
+        | Op::Addcmul
         | Op::Addmm
         | Op::Add(_)
         | Op::Mul
@@ -243,18 +267,21 @@ fn cross_entropy(x: &[Extent], target: &[Extent]) -> Result<Vec<Extent>, Mismatc
 fn arity(op: &Op) -> (usize, usize) {
     match op {
         Op::Linear | Op::Conv2d(_) | Op::ConvTranspose2d(_) => (2, 3),
-        Op::Addmm | Op::Baddbmm { .. } | Op::LayerNorm { .. } | Op::Attention { .. } => (3, 3),
+        Op::Addmm | Op::Addcmul | Op::Baddbmm { .. } | Op::Attention { .. } => (3, 3),
+        Op::Normalize(Normalize::Batch { .. }) => (1, 5),
         Op::BatchNorm { .. } => (5, 5),
         Op::Add(_)
         | Op::Mul
         | Op::Matmul
         | Op::Bmm
+        | Op::Prelu
+        | Op::Einsum(_)
         | Op::Gather { .. }
         | Op::Embedding
         | Op::CrossEntropy => (2, 2),
         Op::Cat { .. } | Op::Stack { .. } => (1, usize::MAX),
         Op::Arange(_) => (0, 0),
-        Op::Pointwise(_) => (1, 3),
+        Op::Pointwise(_) | Op::LayerNorm { .. } | Op::Normalize(_) => (1, 3),
         Op::Indexed(indexed) => indexed.arity(),
         Op::Create(_) => (0, 1),
         Op::Unary { .. }
@@ -263,7 +290,10 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::MulScalar(_)
         | Op::PowScalar(_)
         | Op::Dropout { .. }
+        | Op::NoiseDropout { .. }
+        | Op::VectorNorm { .. }
         | Op::MaxPool2d(_)
+        | Op::AdaptiveAvgPool1d { .. }
         | Op::AdaptiveAvgPool2d { .. }
         | Op::Reshape(_)
         | Op::Permute(_)
@@ -282,7 +312,7 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::Alias
         | Op::Detach
         | Op::Cast(_)
-        | Op::PadLast { .. } => (1, 1),
+        | Op::Resample(_) => (1, 1),
     }
 }
 
@@ -325,8 +355,8 @@ fn convolve(window: &Window, x: &[Extent], w: &[Extent]) -> Result<Vec<Extent>, 
     Ok(vec![
         *n,
         *out,
-        slide(window, 0, *height)?,
-        slide(window, 1, *width)?,
+        window.side(0, *height)?.into(),
+        window.side(1, *width)?.into(),
     ])
 }
 
@@ -372,25 +402,9 @@ fn pool(window: &Window, x: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
     Ok(vec![
         *n,
         *channels,
-        slide(window, 0, *height)?,
-        slide(window, 1, *width)?,
+        window.side(0, *height)?.into(),
+        window.side(1, *width)?.into(),
     ])
-}
-
-fn slide(window: &Window, axis: usize, length: Extent) -> Result<Extent, Mismatch> {
-    let side = ["height", "width"][axis];
-    let fixed = length
-        .as_fixed()
-        .ok_or_else(|| format!("the {side} depends on the batch"))?;
-    window
-        .output(axis, fixed)
-        .map(Extent::fixed)
-        .ok_or_else(|| {
-            format!(
-                "a kernel of {} with padding {} does not fit a {side} of {fixed}",
-                window.kernel[axis], window.padding[axis]
-            )
-        })
 }
 
 #[cfg(test)]

@@ -7,23 +7,31 @@
 mod builder;
 mod create;
 mod dtype;
+mod einsum;
 mod extent;
 mod indexed;
 mod infer;
+mod normalize;
 mod op;
 mod pointwise;
 mod releases;
+mod resample;
+mod unary;
 
 pub use builder::{Builder, GraphError};
 pub use create::{Create, CreatedType, Place};
 pub use dtype::DType;
+pub use einsum::Einsum;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
 pub use indexed::Indexed;
 pub(crate) use infer::broadcast;
-pub use op::{Op, Placement, Reduction, Unary, Window};
+pub use normalize::Normalize;
+pub use op::{Op, Placement, Reduction, Window};
 pub(crate) use pointwise::result_type;
 pub use pointwise::{Function, Number, Pointwise};
 pub use releases::{Lifetimes, Releases};
+pub use resample::Resample;
+pub use unary::Unary;
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

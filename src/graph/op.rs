@@ -2,9 +2,13 @@
 
 use super::create::Create;
 use super::dtype::DType;
+use super::einsum::Einsum;
 use super::extent::Extent;
 use super::indexed::Indexed;
+use super::normalize::Normalize;
 use super::pointwise::Pointwise;
+use super::resample::Resample;
+use super::unary::Unary;
 
 /// One forward operation, by the name of the ATen operator it stands for.
 ///
@@ -65,6 +69,19 @@ pub enum Op {
         /// The type to compute in, where the model's code says.
         dtype: Option<DType>,
     },
+    /// `addcmul(self, tensor1, tensor2)`.
+    Addcmul,
+    /// `prelu(input, weight)`.
+    Prelu,
+    /// `einsum` of two tensors.
+    Einsum(Einsum),
+    /// `linalg_vector_norm(input)`, Euclidean.
+    VectorNorm {
+        /// Which dimensions.
+        dims: Vec<usize>,
+        /// Whether they stay, with a length of one.
+        keep: bool,
+    },
     /// `self + other`, broadcast.
     Add(Placement),
     /// `self * other`, broadcast.
@@ -82,12 +99,30 @@ pub enum Op {
         /// Whether it does anything.
         train: bool,
     },
+    /// Dropout by a product with noise: of whole features, or in place.
+    NoiseDropout {
+        /// Share of elements dropped.
+        p: f64,
+        /// Whether it does anything.
+        train: bool,
+        /// Whether the result replaces the operand.
+        in_place: Placement,
+        /// Whether whole channels are dropped.
+        features: bool,
+    },
+    /// Normalizations other than the usual two.
+    Normalize(Normalize),
     /// `max_pool2d(input)`.
     MaxPool2d(Window),
     /// `adaptive_avg_pool2d(input, output)`.
     AdaptiveAvgPool2d {
         /// Height and width of the result.
         output: [u64; 2],
+    },
+    /// `adaptive_avg_pool1d(input, output)`.
+    AdaptiveAvgPool1d {
+        /// Length of the result.
+        output: u64,
     },
     /// `embedding(weight, indices)`.
     Embedding,
@@ -173,13 +208,8 @@ pub enum Op {
     Detach,
     /// `to(dtype)`.
     Cast(DType),
-    /// `pad` with a constant: elements added before and after the last dimension.
-    PadLast {
-        /// Before the first.
-        before: u64,
-        /// After the last.
-        after: u64,
-    },
+    /// Pools, interpolation and padding.
+    Resample(Resample),
     /// `arange(end)` of int64.
     Arange(Extent),
     /// `scaled_dot_product_attention(query, key, value)`.
@@ -211,31 +241,6 @@ pub enum Reduction {
     Sum,
     /// The mean.
     Mean,
-}
-
-/// Elementwise functions of one tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unary {
-    /// `max(x, 0)`.
-    Relu,
-    /// `x * Φ(x)`, exact.
-    Gelu,
-    /// `gelu(approximate="tanh")`.
-    GeluTanh,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `1 / (1 + exp(-x))`.
-    Sigmoid,
-    /// `clamp(x, 0, 6)`.
-    Relu6,
-    /// `1 / sqrt(x)`.
-    Rsqrt,
-    /// Cosine.
-    Cos,
-    /// Sine.
-    Sin,
 }
 
 /// The window of a convolution or pooling: `[height, width]` each.
@@ -288,6 +293,20 @@ impl Window {
         })
     }
 
+    /// [`Window::output`] of a side, or what does not fit.
+    pub fn side(&self, axis: usize, length: Extent) -> Result<u64, String> {
+        let side = ["height", "width"][axis];
+        let fixed = length
+            .as_fixed()
+            .ok_or_else(|| format!("the {side} depends on the batch"))?;
+        self.output(axis, fixed).ok_or_else(|| {
+            format!(
+                "a kernel of {} with padding {} does not fit a {side} of {fixed}",
+                self.kernel[axis], self.padding[axis]
+            )
+        })
+    }
+
     /// The output length of the transposed convolution along one axis, without extra output padding.
     pub fn transposed_output(&self, axis: usize, input: u64) -> Option<u64> {
         let span = self.dilation[axis].checked_mul(self.kernel[axis].checked_sub(1)?)? + 1;
@@ -316,26 +335,28 @@ impl Op {
             Op::Softmax { log: true, .. } => "log_softmax",
             Op::BatchNorm { .. } => "batch_norm",
             Op::LayerNorm { .. } => "layer_norm",
-            Op::Unary { function, in_place } => match (function, in_place) {
-                (Unary::Relu, Placement::New) => "relu",
-                (Unary::Relu, Placement::InPlace) => "relu_",
-                (Unary::Gelu | Unary::GeluTanh, _) => "gelu",
-                (Unary::Tanh, _) => "tanh",
-                (Unary::Silu, _) => "silu",
-                (Unary::Sigmoid, _) => "sigmoid",
-                (Unary::Relu6, Placement::New) => "hardtanh",
-                (Unary::Relu6, Placement::InPlace) => "hardtanh_",
-                (Unary::Rsqrt, _) => "rsqrt",
-                (Unary::Cos, _) => "cos",
-                (Unary::Sin, _) => "sin",
-            },
+            Op::Unary { function, in_place } => function.name(*in_place),
             Op::Add(Placement::New) | Op::AddScalar(_, Placement::New) => "add",
             Op::Add(Placement::InPlace) | Op::AddScalar(_, Placement::InPlace) => "add_",
             Op::Mul | Op::MulScalar(_) => "mul",
             Op::PowScalar(_) => "pow",
             Op::Dropout { .. } => "dropout",
+            Op::NoiseDropout {
+                in_place, features, ..
+            } => match (in_place, features) {
+                (Placement::New, false) => "dropout",
+                (Placement::InPlace, false) => "dropout_",
+                (Placement::New, true) => "feature_dropout",
+                (Placement::InPlace, true) => "feature_dropout_",
+            },
+            Op::Normalize(normalize) => normalize.name(),
+            Op::Addcmul => "addcmul",
+            Op::Prelu => "prelu",
+            Op::Einsum(_) => "einsum",
+            Op::VectorNorm { .. } => "linalg_vector_norm",
             Op::MaxPool2d(_) => "max_pool2d",
             Op::AdaptiveAvgPool2d { .. } => "adaptive_avg_pool2d",
+            Op::AdaptiveAvgPool1d { .. } => "adaptive_avg_pool1d",
             Op::Embedding => "embedding",
             Op::Reshape(_) => "reshape",
             Op::Permute(_) => "permute",
@@ -360,7 +381,7 @@ impl Op {
             Op::Alias => "alias",
             Op::Detach => "detach",
             Op::Cast(_) => "to",
-            Op::PadLast { .. } => "pad",
+            Op::Resample(resample) => resample.name(),
             Op::Arange(_) => "arange",
             Op::Attention { .. } => "scaled_dot_product_attention",
             Op::CrossEntropy => "cross_entropy",

@@ -2,7 +2,7 @@
 
 use batchfit::graph::Unary;
 
-/// Those defined for all numbers: `rsqrt` is not.
+/// Those with a kernel that are defined for all numbers: `rsqrt` is not.
 pub const UNARY: [Unary; 9] = [
     Unary::Relu,
     Unary::Gelu,
@@ -30,6 +30,7 @@ pub fn unary(function: Unary, x: f64) -> f64 {
         Unary::Rsqrt => x.sqrt().recip(),
         Unary::Cos => x.cos(),
         Unary::Sin => x.sin(),
+        _ => panic!("{function:?} has no kernel"),
     }
 }
 

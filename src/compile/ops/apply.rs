@@ -33,7 +33,7 @@ impl Eager {
             Op::Indexed(indexed) => return self.indexed(indexed, operands, shapes),
             Op::Softmax { log, dtype } => self.softmax(&operands[0], *log, *dtype)?,
             Op::LayerNorm { dims, eps } => {
-                self.layer_norm(&operands[0], &operands[1], &operands[2], *dims, *eps)?
+                self.layer_norm(&operands[0], operands.get(1), operands.get(2), *dims, *eps)?
             }
             Op::Unary { function, in_place } => self.unary(*function, *in_place, &operands[0])?,
             Op::Add(Placement::New) => self.add(&operands[0], &operands[1]),
@@ -42,6 +42,13 @@ impl Eager {
             Op::AddScalar(scalar, placement) => self.add_scalar(&operands[0], *scalar, *placement),
             Op::MulScalar(scalar) => self.mul_scalar(&operands[0], *scalar),
             Op::PowScalar(exponent) => self.pow_scalar(&operands[0], *exponent)?,
+            Op::Resample(resample) => return self.resample(resample, &operands[0], &shapes[0]),
+            Op::Addcmul => self.addcmul([&operands[0], &operands[1], &operands[2]])?,
+            Op::Prelu => self.prelu(&operands[0], &operands[1])?,
+            Op::Einsum(einsum) => self.einsum(einsum, [&operands[0], &operands[1]])?,
+            Op::VectorNorm { dims, keep } => self.vector_norm(&operands[0], dims, *keep)?,
+            Op::Normalize(normalize) => self.normalize(*normalize, operands)?,
+            Op::AdaptiveAvgPool1d { output } => self.adaptive_avg_pool1d(*output, &operands[0])?,
             Op::MaxPool2d(window) => self.max_pool2d(*window, &operands[0])?,
             Op::AdaptiveAvgPool2d { output } => self.adaptive_avg_pool2d(*output, &operands[0])?,
             Op::Embedding => self.embedding(&operands[0], &operands[1])?,
@@ -85,7 +92,6 @@ impl Eager {
             Op::Contiguous => self.contiguous(&operands[0]),
             Op::Clone => self.clone_of(&operands[0]),
             Op::Detach => operands[0].detached(),
-            Op::PadLast { before, after } => self.pad_last(&operands[0], *before, *after),
             other => unreachable!("{} depends on the mode", other.name()),
         };
         Ok(vec![one])

@@ -6,13 +6,37 @@ use super::super::tensor::{Tensor, TensorBody, strides_like};
 use crate::graph::{DType, Extent, Placement, Unary, result_type};
 use crate::program::{Binary, Kernel};
 
-/// Whether the derivative is a formula of the result (relu, tanh, sigmoid) or of the operand.
-fn saves_result(function: Unary) -> bool {
-    match function {
-        Unary::Relu | Unary::Tanh | Unary::Sigmoid | Unary::Rsqrt => true,
-        Unary::Gelu | Unary::GeluTanh | Unary::Silu | Unary::Relu6 | Unary::Cos | Unary::Sin => {
-            false
-        }
+/// What a derivative is a formula of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// The result.
+    Result,
+    /// The operand, which a function in place clones before it overwrites it.
+    Operand,
+}
+
+/// What the derivative of a function is a formula of.
+fn derivative(function: Unary, placement: Placement) -> Of {
+    match (function, placement) {
+        (Unary::Relu | Unary::Tanh | Unary::Sigmoid | Unary::Rsqrt, _)
+        | (Unary::LeakyRelu | Unary::Elu, Placement::InPlace) => Of::Result,
+        (
+            Unary::Gelu
+            | Unary::GeluTanh
+            | Unary::Silu
+            | Unary::Relu6
+            | Unary::Cos
+            | Unary::Sin
+            | Unary::Hardtanh
+            | Unary::Hardsigmoid
+            | Unary::Hardswish
+            | Unary::Mish
+            | Unary::Softplus
+            | Unary::LogSigmoid
+            | Unary::Threshold,
+            _,
+        )
+        | (Unary::LeakyRelu | Unary::Elu, Placement::New) => Of::Operand,
     }
 }
 
@@ -30,9 +54,14 @@ impl Eager {
         placement: Placement,
         x: &Tensor,
     ) -> Result<Tensor, Stop> {
+        // Autocast makes these two in float32.
+        let x = &match function {
+            Unary::Softplus | Unary::Rsqrt => self.high(x),
+            _ => Tensor::clone(x),
+        };
         let mut draft = Draft::new(self, &[Some(x)]);
-        // `hardtanh_` clones the input it overwrites, since its derivative is a formula of it.
-        if !saves_result(function) {
+        let of = derivative(function, placement);
+        if of == Of::Operand {
             match placement {
                 Placement::New => draft.save(self, "saved", x)?,
                 Placement::InPlace if draft.is_recorded() => {
@@ -48,7 +77,7 @@ impl Eager {
             Placement::InPlace => x.alias(x.shape.clone(), x.strides.clone()),
         };
         self.launch(Kernel::Unary(function), &[x], &[&y]);
-        if saves_result(function) {
+        if of == Of::Result {
             let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
             draft.save(self, "saved", &kept)?;
         }
@@ -194,6 +223,46 @@ impl Eager {
             let inputs = [&**gradient, saved.get("mask")];
             eager.launch(Kernel::DropoutGrad { p }, &inputs, &[&grad]);
             vec![Some(Tensor::new(grad))]
+        });
+        Ok(y)
+    }
+
+    /// Dropout by a product with noise, of elements or of whole channels.
+    pub(in super::super) fn noise_dropout(
+        &mut self,
+        x: &Tensor,
+        placement: Placement,
+        features: bool,
+    ) -> Result<Tensor, Stop> {
+        let noise = if features {
+            let mut shape = x.shape.clone();
+            shape[2..].fill(Extent::ONE);
+            self.empty(&shape, x.dtype)
+        } else {
+            self.empty_like(x, x.dtype)
+        };
+        self.launch(Kernel::MemoryOnly("bernoulli_"), &[], &[&noise]);
+        let noise = Tensor::new(noise);
+        match placement {
+            Placement::New => self.mul(x, &noise),
+            Placement::InPlace => self.mul_in_place(x, &noise),
+        }
+    }
+
+    /// `a *= b` for a factor without a gradient.
+    fn mul_in_place(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(a)]);
+        draft.save(self, "other", b)?;
+        let y = a.alias(a.shape.clone(), a.strides.clone());
+        self.binary(Binary::Mul, a, b, &y);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let other = saved.get("other");
+            let result = eager.broadcast_result(gradient, other);
+            eager.binary(Binary::Mul, gradient, other, &result);
+            vec![Some(Tensor::new(result))]
         });
         Ok(y)
     }

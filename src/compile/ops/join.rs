@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::super::autograd::Draft;
 use super::super::eager::Eager;
-use super::super::tensor::{Tensor, TensorBody};
+use super::super::tensor::{MemoryFormat, Tensor, TensorBody};
 use super::view::gradient_view;
 use crate::graph::{DType, Extent};
 use crate::program::Kernel;
@@ -58,7 +58,15 @@ impl Eager {
         shape[dim] = parts
             .iter()
             .fold(Extent::ZERO, |sum, part| sum + part.shape[dim]);
-        let y = self.empty(&shape, common_dtype(parts));
+        // Laid out as all parts are, where they agree.
+        let format = parts[0].suggested_format();
+        let agreed = parts.iter().all(|part| part.suggested_format() == format);
+        let format = if agreed {
+            format
+        } else {
+            MemoryFormat::Contiguous
+        };
+        let y = self.empty_strided(&shape, format.strides(&shape), common_dtype(parts));
         let lengths: Vec<Extent> = parts.iter().map(|part| part.shape[dim]).collect();
         let mut start = Extent::ZERO;
         for tensor in parts {

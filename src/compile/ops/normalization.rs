@@ -79,39 +79,57 @@ impl Eager {
     pub(in super::super) fn layer_norm(
         &mut self,
         x: &Tensor,
-        weight: &Tensor,
-        bias: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
         dims: usize,
         eps: f64,
     ) -> Result<Tensor, Stop> {
-        let bias = self.high(bias);
-        let weight = self.high(weight);
+        let bias = bias.map(|bias| self.high(bias));
+        let weight = weight.map(|weight| self.high(weight));
         let x = self.high(x);
         let x = self.contiguous(&x);
-        let mut draft = Draft::new(self, &[Some(&x), Some(&weight), Some(&bias)]);
-        draft.save(self, "bias", &bias)?;
+        let mut draft = Draft::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
+        if let Some(bias) = &bias {
+            draft.save(self, "bias", bias)?;
+        }
         draft.save(self, "input", &x)?;
-        draft.save(self, "weight", &weight)?;
+        if let Some(weight) = &weight {
+            draft.save(self, "weight", weight)?;
+        }
         let rows = numel(&x.shape[..x.shape.len() - dims]);
         let y = self.empty(&x.shape, x.dtype);
         let mean = Tensor::new(self.empty(&[rows], DType::Float32));
         let inverse_std = Tensor::new(self.empty(&[rows], DType::Float32));
-        self.launch(
-            Kernel::LayerNorm { eps },
-            &[&x, &weight, &bias],
-            &[&y, &mean, &inverse_std],
-        );
+        let outputs = [&y, &*mean, &*inverse_std];
+        match (&weight, &bias) {
+            (Some(weight), Some(bias)) => {
+                self.launch(Kernel::LayerNorm { eps }, &[&x, weight, bias], &outputs);
+            }
+            _ => self.launch(Kernel::MemoryOnly("layer_norm"), &[&x], &outputs),
+        }
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
-        let [y] = draft.finish(self, [y], |eager, gradients, saved| {
+        let whole = weight.is_some() && bias.is_some();
+        let of_weight = weight.map(|weight| (weight.shape.clone(), weight.dtype));
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let statistics = ["mean", "inverse_std"];
-            eager.norm_grads(
-                Kernel::LayerNormGrad,
-                gradients[0].as_ref(),
-                saved,
-                statistics,
-            )
+            let gradient = gradients[0].as_ref();
+            if whole {
+                return eager.norm_grads(Kernel::LayerNormGrad, gradient, saved, statistics);
+            }
+            let Some(gradient) = gradient else {
+                return vec![None, None, None];
+            };
+            let gradient = eager.dense_copy(gradient);
+            let x = saved.get("input");
+            let grad_x = eager.empty(&x.shape, gradient.dtype);
+            let grad_weight =
+                of_weight.map(|(shape, dtype)| Tensor::new(eager.empty(&shape, dtype)));
+            let mut outputs = vec![&grad_x];
+            outputs.extend(grad_weight.as_deref());
+            eager.launch(Kernel::MemoryOnly("layer_norm"), &[&gradient, x], &outputs);
+            vec![Some(Tensor::new(grad_x)), grad_weight, None]
         });
         Ok(y)
     }

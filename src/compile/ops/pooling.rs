@@ -2,7 +2,7 @@
 
 use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
-use super::super::tensor::Tensor;
+use super::super::tensor::{MemoryFormat, Tensor};
 use crate::graph::{DType, Extent, Window, numel};
 use crate::program::Kernel;
 
@@ -22,19 +22,28 @@ impl Eager {
             Extent::fixed(output.expect("checked when the graph was built"))
         };
         let shape = [x.shape[0], x.shape[1], side(0), side(1)];
-        let y = self.empty(&shape, x.dtype);
-        let indices = Tensor::new(self.empty(&shape, DType::Int64));
-        self.launch(Kernel::MaxPool(window), &[x], &[&y, &indices]);
+        let format = x.suggested_format();
+        let y = self.empty_strided(&shape, format.strides(&shape), x.dtype);
+        let indices = Tensor::new(self.empty_strided(&shape, format.strides(&shape), DType::Int64));
+        // An operand in no simple order is copied for the kernel, here and in the backward pass.
+        let dense = self.copy_in(x, format);
+        self.launch(Kernel::MaxPool(window), &[&dense], &[&y, &indices]);
+        drop(dense);
         draft.save(self, "indices", &indices)?;
         drop(indices);
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let gradient = eager.dense_copy(gradient);
-            let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
+            let x = saved.get("self");
+            let strides = format.strides(&x.shape);
+            let grad_x = eager.empty_strided(&x.shape, strides, gradient.dtype);
+            let dense = eager.copy_in(x, format);
+            let gradient = eager.copy_in(gradient, format);
             let inputs = [&*gradient, saved.get("indices")];
             eager.launch(Kernel::MaxPoolGrad(window), &inputs, &[&grad_x]);
+            drop(gradient);
+            drop(dense);
             vec![Some(Tensor::new(grad_x))]
         });
         Ok(y)
@@ -48,6 +57,7 @@ impl Eager {
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         let x_shape = x.shape.clone();
+        let format = x.suggested_format();
         if output == [1, 1] {
             let y = self.plane_mean(x);
             let plane = numel(&x_shape[2..]).at(1) as f64;
@@ -55,6 +65,10 @@ impl Eager {
                 let Some(gradient) = &gradients[0] else {
                     return vec![None];
                 };
+                // A channels-last result was seen under other strides, which takes a copy to undo.
+                if format == MemoryFormat::ChannelsLast {
+                    drop(eager.empty(&gradient.shape, gradient.dtype));
+                }
                 let grad_x = eager.empty(&x_shape, gradient.dtype);
                 let mut strides = gradient.strides.clone();
                 strides[2..].fill(Extent::ZERO);
@@ -66,17 +80,36 @@ impl Eager {
         }
         draft.save(self, "self", x)?;
         let shape = [x.shape[0], x.shape[1], output[0].into(), output[1].into()];
-        let y = self.empty(&shape, x.dtype);
-        self.launch(Kernel::AdaptiveAvgPool, &[x], &[&y]);
+        let dense = self.copy_in(x, format);
+        let y = self.empty_strided(&shape, format.strides(&shape), x.dtype);
+        self.launch(Kernel::AdaptiveAvgPool, &[&dense], &[&y]);
+        drop(dense);
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let gradient = eager.dense_copy(gradient);
-            let grad_x = eager.empty(&x_shape, gradient.dtype);
+            // The channels-last kernel takes a gradient in any order.
+            let gradient = match format {
+                MemoryFormat::Contiguous => eager.dense_copy(gradient),
+                MemoryFormat::ChannelsLast => Tensor::clone(gradient),
+            };
+            let grad_x = eager.empty_strided(&x_shape, format.strides(&x_shape), gradient.dtype);
             eager.launch(Kernel::AdaptiveAvgPoolGrad, &[&gradient], &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]
         });
         Ok(y)
+    }
+
+    /// `adaptive_avg_pool1d`: that of planes one high.
+    pub(in super::super) fn adaptive_avg_pool1d(
+        &mut self,
+        output: u64,
+        x: &Tensor,
+    ) -> Result<Tensor, Stop> {
+        let plane = self.unsqueeze(x, 2);
+        let y = self.adaptive_avg_pool2d([1, output], &plane)?;
+        drop(plane);
+        let shape = [x.shape[0], x.shape[1], output.into()];
+        Ok(self.reshape(&y, &shape))
     }
 }

@@ -2,8 +2,9 @@
 
 use super::super::autograd::Draft;
 use super::super::eager::Eager;
-use super::super::tensor::Tensor;
+use super::super::tensor::{Tensor, TensorBody};
 use super::elementwise::expanded;
+use super::joint::kept_shape;
 use super::view::gradient_view;
 use crate::graph::{DType, Extent, Reduction, numel};
 use crate::program::Capability;
@@ -35,7 +36,13 @@ impl Eager {
         } else {
             Along::Row
         };
-        self.reduce(tensor, &output, along, 1.0, outputs, all);
+        self.reduce(
+            tensor,
+            &output,
+            along,
+            Kernel::Sum { scale: 1.0 },
+            [outputs, all],
+        );
         Tensor::new(output)
     }
 
@@ -51,16 +58,15 @@ impl Eager {
             gradient,
             &view,
             Along::Row,
-            1.0,
-            gradient.shape[1],
-            gradient.numel(),
+            Kernel::Sum { scale: 1.0 },
+            [gradient.shape[1], gradient.numel()],
         );
         drop(view);
         Tensor::new(output)
     }
 
     /// The mean of each plane, `[n, c, h, w] -> [n, c, 1, 1]`.
-    pub(super) fn plane_mean(&mut self, tensor: &Tensor) -> super::super::tensor::TensorBody {
+    pub(super) fn plane_mean(&mut self, tensor: &Tensor) -> TensorBody {
         let (n, c) = (tensor.shape[0], tensor.shape[1]);
         let output = self.empty(&[n, c, Extent::ONE, Extent::ONE], tensor.dtype);
         let plane = numel(&tensor.shape[2..]).at(1) as f64;
@@ -68,9 +74,8 @@ impl Eager {
             tensor,
             &output,
             Along::Row,
-            1.0 / plane,
-            n * c,
-            tensor.numel(),
+            Kernel::Sum { scale: 1.0 / plane },
+            [n * c, tensor.numel()],
         );
         output
     }
@@ -86,26 +91,18 @@ impl Eager {
     ) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let reduced = |i: usize| dims.contains(&i);
-        let length = |(i, length): (usize, &Extent)| if reduced(i) { Extent::ONE } else { *length };
-        let kept: Vec<Extent> = x.shape.iter().enumerate().map(length).collect();
+        let kept = kept_shape(&x.shape, dims);
         let dtype = match function {
             Reduction::Sum if x.dtype.is_half() && self.autocast.is_some() => DType::Float32,
             Reduction::Sum if !x.dtype.is_float() => DType::Int64,
             Reduction::Sum | Reduction::Mean => x.dtype,
         };
-        let y = self.empty(&kept, dtype);
-        let outputs = numel(&kept);
-        let share = x.numel().checked_div(outputs);
-        let share = share.map_or(1, |inputs| inputs.at(1));
-        let factor = match function {
+        let share = x.numel().checked_div(numel(&kept));
+        let scale = match function {
             Reduction::Sum => 1.0,
-            Reduction::Mean => 1.0 / share as f64,
+            Reduction::Mean => 1.0 / share.map_or(1, |inputs| inputs.at(1)) as f64,
         };
-        let along = match x.shape.len().checked_sub(1) {
-            Some(last) if !reduced(last) => Along::Column,
-            Some(_) | None => Along::Row,
-        };
-        self.reduce(x, &y, along, factor, outputs, x.numel());
+        let y = self.reduced(x, dims, dtype, Kernel::Sum { scale });
         let squeezed = |list: &[Extent]| -> Vec<Extent> {
             let all = list.iter().enumerate();
             all.filter(|(i, _)| keep || !reduced(*i))
@@ -124,7 +121,7 @@ impl Eager {
                 Reduction::Sum => gradient_view(gradient, everywhere),
                 Reduction::Mean => {
                     let grad_x = eager.empty(&whole, gradient.dtype);
-                    eager.launch(Kernel::Scale(factor), &[&everywhere], &[&grad_x]);
+                    eager.launch(Kernel::Scale(scale), &[&everywhere], &[&grad_x]);
                     Tensor::new(grad_x)
                 }
             })]
@@ -132,14 +129,32 @@ impl Eager {
         y
     }
 
+    /// What a reduction leaves, with a length of one in the place of each reduced dimension.
+    pub(super) fn reduced(
+        &mut self,
+        x: &Tensor,
+        dims: &[usize],
+        dtype: DType,
+        kernel: Kernel,
+    ) -> TensorBody {
+        let kept = kept_shape(&x.shape, dims);
+        let y = self.empty(&kept, dtype);
+        let along = match x.shape.len().checked_sub(1) {
+            Some(last) if !dims.contains(&last) => Along::Column,
+            Some(_) | None => Along::Row,
+        };
+        self.reduce(x, &y, along, kernel, [numel(&kept), x.numel()]);
+        y
+    }
+
+    /// Launches a reduction between the allocations and frees of its scratch memory.
     fn reduce(
         &mut self,
         input: &Tensor,
-        output: &super::super::tensor::TensorBody,
+        output: &TensorBody,
         along: Along,
-        scale: f64,
-        outputs: Extent,
-        all: Extent,
+        kernel: Kernel,
+        [outputs, all]: [Extent; 2],
     ) {
         let capability = self.capability;
         let scratch = move |batch: u64| {
@@ -150,7 +165,7 @@ impl Eager {
         let semaphores = self.scratch_by("reduction semaphores", move |batch| {
             scratch(batch).semaphores
         });
-        self.launch(Kernel::Sum { scale }, &[input], &[output]);
+        self.launch(kernel, &[input], &[output]);
         drop(semaphores);
         drop(buffer);
     }

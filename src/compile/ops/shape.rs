@@ -5,8 +5,6 @@ use std::rc::Rc;
 use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
 use super::super::tensor::{Tensor, TensorBody, strides_like};
-use super::join::part;
-use super::view::gradient_view;
 use crate::graph::{DType, Extent, numel};
 use crate::program::Kernel;
 
@@ -125,29 +123,6 @@ impl Eager {
             });
             let sum = eager.sum_to(&gradient, &kept.collect::<Vec<_>>());
             vec![Some(eager.reshape(&sum, &own))]
-        });
-        y
-    }
-
-    /// `pad` with a constant along the last dimension. Only targets are padded, which need no gradient.
-    pub(in super::super) fn pad_last(&mut self, x: &Tensor, before: u64, after: u64) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
-        let mut shape = x.shape.clone();
-        let last = shape.len() - 1;
-        let length = shape[last];
-        shape[last] = length + Extent::fixed(before + after);
-        let y = self.empty(&shape, x.dtype);
-        // What `cross_entropy` ignores; a padded activation would say otherwise.
-        self.launch(Kernel::Fill(-100.0), &[], &[&y]);
-        let inside = part(&y, last, Extent::fixed(before), length);
-        self.launch(Kernel::Copy, &[x], &[&inside]);
-        drop(inside);
-        let [y] = draft.finish(self, [y], move |_, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
-            let inside = part(gradient, last, Extent::fixed(before), length);
-            vec![Some(gradient_view(gradient, inside))]
         });
         y
     }

@@ -1,7 +1,7 @@
 //! Views at a batch size, as kernels take them.
 
 use crate::device::{Launch, LaunchError};
-use crate::graph::DType;
+use crate::graph::{DType, Placement};
 use crate::program::{Kernel, View};
 
 /// Dimensions that a kernel handles. Must agree with `MAX_RANK` in prelude.cu.
@@ -205,8 +205,10 @@ impl<'a> Operands<'a> {
 
 /// What to call a launch in a message.
 pub(super) fn name_of(launch: &Launch<'_>) -> String {
-    if let Kernel::MemoryOnly(name) = launch.call.kernel {
-        return name.to_owned();
+    match launch.call.kernel {
+        Kernel::MemoryOnly(name) => return name.to_owned(),
+        Kernel::Unary(function) => return function.name(Placement::New).to_owned(),
+        _ => {}
     }
     let text = format!("{:?}", launch.call.kernel);
     let end = text.find([' ', '(', '{']).unwrap_or(text.len());

@@ -42,14 +42,6 @@ pub(super) fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mism
         Op::Roll { .. } | Op::Flip | Op::Contiguous | Op::Clone | Op::Alias | Op::Detach => {
             Ok(x.to_vec())
         }
-        Op::PadLast { before, after } => {
-            let (last, lead) = x.split_last().ok_or("the input is a scalar")?;
-            Ok(lead
-                .iter()
-                .copied()
-                .chain([*last + Extent::fixed(before + after)])
-                .collect())
-        }
         _ => unreachable!("`infer` sends only layouts here"),
     }
 }
@@ -164,7 +156,7 @@ fn join(operands: &[&[Extent]], dim: usize) -> Result<Vec<Extent>, Mismatch> {
     Ok(result)
 }
 
-fn reduce(x: &[Extent], dims: &[usize], keep: bool) -> Result<Vec<Extent>, Mismatch> {
+pub(super) fn reduce(x: &[Extent], dims: &[usize], keep: bool) -> Result<Vec<Extent>, Mismatch> {
     if let Some(dim) = dims.iter().find(|dim| **dim >= x.len()) {
         return Err(format!("no dimension {dim} in {x:?}"));
     }

@@ -1,4 +1,4 @@
-use super::super::op::{Placement, Unary};
+use super::super::{Placement, Unary};
 use super::*;
 
 fn batched(rest: &[u64]) -> Vec<Extent> {

@@ -198,10 +198,22 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// How many whole numbers a list has.
-    pub(super) fn ints(&self, name: &str) -> Result<usize, String> {
+    /// A list of whole numbers, each small.
+    pub(super) fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, String> {
         match self.required(name)? {
-            Arg::Ints(values) => Ok(values.len()),
+            Arg::Ints(values) if values.iter().all(|n| (-LARGEST..=LARGEST).contains(n)) => {
+                Ok(values.clone())
+            }
+            _ => Err(format!(
+                "its argument {name:?} is not a list of small numbers"
+            )),
+        }
+    }
+
+    /// A list of numbers.
+    pub(super) fn floats(&self, name: &str) -> Result<Vec<f64>, String> {
+        match self.required(name)? {
+            Arg::Floats(values) => Ok(values.clone()),
             _ => Err(format!("its argument {name:?} is not a list of numbers")),
         }
     }

@@ -1,54 +1,36 @@
 //! One ATen operator to one [`Op`].
 
+mod activation;
 mod indexed;
 mod layout;
+mod plane;
 mod pointwise;
 
 use super::arguments::{Arguments, Length, Operand};
-use crate::graph::{DType, Extent, Op, Placement, Unary, ValueId, Window, result_type};
+use crate::graph::{DType, Extent, Op, Placement, ValueId, Window, result_type};
 
 /// An operation and its operands.
 pub(super) type Lowered = (Op, Vec<ValueId>);
 
 /// Operators of this file; other families have their own lists.
 const SUPPORTED: &[&str] = &[
-    "aten.adaptive_avg_pool2d.default",
     "aten.add.Tensor",
     "aten.add_.Tensor",
     "aten.addmm.default",
     "aten.arange.default",
     "aten.baddbmm.default",
-    "aten.batch_norm.default",
     "aten.bmm.default",
     "aten.cat.default",
-    "aten.conv2d.default",
-    "aten.conv_transpose2d.input",
-    "aten.cos.default",
     "aten.cross_entropy_loss.default",
-    "aten.dropout.default",
     "aten.embedding.default",
-    "aten.gelu.default",
-    "aten.hardtanh.default",
-    "aten.hardtanh_.default",
-    "aten.layer_norm.default",
     "aten.linear.default",
     "aten.log_softmax.int",
     "aten.matmul.default",
-    "aten.max_pool2d.default",
     "aten.mul.Tensor",
     "aten.neg.default",
     "aten.pow.Tensor_Scalar",
-    "aten.relu.default",
-    "aten.relu6.default",
-    "aten.relu6_.default",
-    "aten.relu_.default",
-    "aten.rsqrt.default",
     "aten.scaled_dot_product_attention.default",
-    "aten.sigmoid.default",
-    "aten.silu.default",
-    "aten.sin.default",
     "aten.softmax.int",
-    "aten.tanh.default",
     "aten.to.device",
     "aten.to.dtype",
     "aten.to.dtype_layout",
@@ -56,11 +38,12 @@ const SUPPORTED: &[&str] = &[
 
 /// Every operator that [`lower`] knows, some without their overload.
 pub(super) fn supported() -> impl Iterator<Item = &'static str> {
-    let listed = [SUPPORTED, layout::NAMES, indexed::NAMES];
+    let listed = [SUPPORTED, layout::NAMES, indexed::NAMES, plane::NAMES];
     listed
         .into_iter()
         .flatten()
         .copied()
+        .chain(activation::names())
         .chain(pointwise::names())
 }
 
@@ -71,11 +54,10 @@ pub(super) fn lower(
     args: &Arguments<'_>,
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
 ) -> Result<Option<Lowered>, String> {
-    let shape = |id: ValueId| typed(id).1;
     if let Some(lowered) = indexed::lower(target, args, &typed)? {
         return Ok(Some(lowered));
     }
-    if let Some(lowered) = weighted(target, args, shape)? {
+    if let Some(lowered) = weighted(target, args)? {
         return Ok(Some(lowered));
     }
     if let Some(lowered) = elementwise(target, args, &typed)? {
@@ -85,6 +67,12 @@ pub(super) fn lower(
         return Ok(Some(lowered));
     }
     if let Some(lowered) = layout::lower(target, args, &typed)? {
+        return Ok(Some(lowered));
+    }
+    if let Some(lowered) = plane::lower(target, args, &typed)? {
+        return Ok(Some(lowered));
+    }
+    if let Some(lowered) = activation::lower(target, args)? {
         return Ok(Some(lowered));
     }
     pointwise::lower(target, args)
@@ -100,11 +88,7 @@ fn raises_type(args: &Arguments<'_>, typed: impl Fn(ValueId) -> (DType, Vec<Exte
 }
 
 /// Layers: what has parameters, pools, attends or scores.
-fn weighted(
-    target: &str,
-    args: &Arguments<'_>,
-    shape: impl Fn(ValueId) -> Vec<Extent>,
-) -> Result<Option<Lowered>, String> {
+fn weighted(target: &str, args: &Arguments<'_>) -> Result<Option<Lowered>, String> {
     let lowered = match target {
         "aten.linear.default" => (Op::Linear, with_bias(args, &["input", "weight"])?),
         "aten.addmm.default" => {
@@ -117,21 +101,6 @@ fn weighted(
             ];
             (Op::Addmm, operands.to_vec())
         }
-        "aten.conv2d.default" => {
-            let operands = with_bias(args, &["input", "weight"])?;
-            (
-                Op::Conv2d(convolution(args, &shape(operands[1]))?),
-                operands,
-            )
-        }
-        "aten.conv_transpose2d.input" => {
-            if args.pair("output_padding", Some([0, 0]))? != [0, 0] {
-                return Err("it pads its output, which is not supported".into());
-            }
-            let operands = with_bias(args, &["input", "weight"])?;
-            let window = convolution(args, &shape(operands[1]))?;
-            (Op::ConvTranspose2d(window), operands)
-        }
         "aten.matmul.default" => (Op::Matmul, all(args, &["self", "other"])?),
         "aten.bmm.default" => (Op::Bmm, all(args, &["self", "mat2"])?),
         "aten.baddbmm.default" => {
@@ -139,27 +108,6 @@ fn weighted(
             let scaled = [!is_one("beta"), !is_one("alpha")];
             let operands = all(args, &["self", "batch1", "batch2"])?;
             (Op::Baddbmm { scaled }, operands)
-        }
-        "aten.batch_norm.default" => {
-            let op = Op::BatchNorm {
-                training: args.flag("training", false)?,
-                momentum: args.number_or("momentum", 0.1)?,
-                eps: args.number_or("eps", 1e-5)?,
-            };
-            let names = ["input", "weight", "bias", "running_mean", "running_var"];
-            (op, all(args, &names)?)
-        }
-        "aten.layer_norm.default" => {
-            let op = Op::LayerNorm {
-                dims: args.lengths("normalized_shape")?.len(),
-                eps: args.number_or("eps", 1e-5)?,
-            };
-            (op, all(args, &["input", "weight", "bias"])?)
-        }
-        "aten.max_pool2d.default" => (Op::MaxPool2d(pooling(args)?), vec![args.tensor("self")?]),
-        "aten.adaptive_avg_pool2d.default" => {
-            let output = args.pair("output_size", None)?;
-            (Op::AdaptiveAvgPool2d { output }, vec![args.tensor("self")?])
         }
         "aten.embedding.default" => {
             args.absent("sparse")?;
@@ -193,37 +141,13 @@ fn elementwise(
     args: &Arguments<'_>,
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
 ) -> Result<Option<Lowered>, String> {
-    let unary = |function, in_place| -> Result<Lowered, String> {
-        Ok((Op::Unary { function, in_place }, vec![args.tensor("self")?]))
-    };
     let placement = if target.contains("_.") {
         Placement::InPlace
     } else {
         Placement::New
     };
     let lowered = match target {
-        "aten.relu.default" | "aten.relu_.default" => unary(Unary::Relu, placement)?,
-        "aten.relu6.default" | "aten.relu6_.default" => unary(Unary::Relu6, placement)?,
-        "aten.tanh.default" => unary(Unary::Tanh, Placement::New)?,
-        "aten.silu.default" => unary(Unary::Silu, Placement::New)?,
-        "aten.sigmoid.default" => unary(Unary::Sigmoid, Placement::New)?,
-        "aten.rsqrt.default" => unary(Unary::Rsqrt, Placement::New)?,
-        "aten.cos.default" => unary(Unary::Cos, Placement::New)?,
-        "aten.sin.default" => unary(Unary::Sin, Placement::New)?,
         "aten.neg.default" => (Op::MulScalar(-1.0), vec![args.tensor("self")?]),
-        "aten.gelu.default" => match args.text("approximate", "none")? {
-            "none" => unary(Unary::Gelu, Placement::New)?,
-            "tanh" => unary(Unary::GeluTanh, Placement::New)?,
-            other => return Err(format!("its argument \"approximate\" is {other:?}")),
-        },
-        "aten.hardtanh.default" | "aten.hardtanh_.default" => {
-            if !args.number_or("min_val", -1.0)?.eq(&0.0)
-                || !args.number_or("max_val", 1.0)?.eq(&6.0)
-            {
-                return Err("only hardtanh between 0 and 6 (ReLU6) is supported".into());
-            }
-            unary(Unary::Relu6, placement)?
-        }
         "aten.softmax.int" | "aten.log_softmax.int" => {
             let op = Op::Softmax {
                 log: target.contains("log"),
@@ -242,13 +166,6 @@ fn elementwise(
             Op::PowScalar(args.number("exponent")?),
             vec![args.tensor("self")?],
         ),
-        "aten.dropout.default" => {
-            let op = Op::Dropout {
-                p: args.number("p")?,
-                train: args.flag("train", true)?,
-            };
-            (op, vec![args.tensor("input")?])
-        }
         _ => return Ok(None),
     };
     Ok(Some(lowered))
@@ -321,11 +238,25 @@ fn convolution(args: &Arguments<'_>, weight: &[Extent]) -> Result<Window, String
         _ => None,
     };
     let (height, width) = kernel.ok_or_else(|| format!("its weight is {weight:?}"))?;
+    let dilation = args.pair("dilation", Some([1, 1]))?;
+    let padding = match args.text("padding", "") {
+        Ok("valid") => [0, 0],
+        // Half of what the kernel spans; an even span would be padded on one side more.
+        Ok("same") => {
+            let spans = [height, width].map(|n| n.saturating_sub(1));
+            let spans = [spans[0] * dilation[0], spans[1] * dilation[1]];
+            if spans.iter().any(|span| span % 2 == 1) {
+                return Err("it pads an even kernel to the same size".into());
+            }
+            spans.map(|span| span / 2)
+        }
+        _ => args.pair("padding", Some([0, 0]))?,
+    };
     Ok(Window {
         kernel: [height, width],
         stride: args.pair("stride", Some([1, 1]))?,
-        padding: args.pair("padding", Some([0, 0]))?,
-        dilation: args.pair("dilation", Some([1, 1]))?,
+        padding,
+        dilation,
         groups: args.count("groups", Some(1))?,
         ceil_mode: false,
     })

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::graph::{Content, Graph, Node, Op, ValueId};
+use crate::graph::{Content, Graph, Node, Op, Resample, ValueId};
 
 /// The model's output: what the loss is computed from, before the loss code's own reshaping.
 ///
@@ -74,7 +74,7 @@ fn only_arranges(op: &Op) -> bool {
             | Op::Expand(_)
             | Op::Slice { .. }
             | Op::Split { .. }
-            | Op::PadLast { .. }
+            | Op::Resample(Resample::PadConstant(_))
             | Op::Contiguous
             | Op::Alias
             | Op::Cast(_)

@@ -189,6 +189,7 @@ pub(super) enum Arg<'a> {
     /// A symbolic truth value or fraction; only checks of sizes make these.
     Symbolic,
     Float(f64),
+    Floats(Vec<f64>),
     Bool(bool),
     Text(Cow<'a, str>),
     ScalarType(u32),
@@ -236,6 +237,10 @@ impl<'de> Visitor<'de> for ArgVisitor {
             "as_sym_int" => Arg::SymInt(map.next_value()?),
             "as_sym_ints" => Arg::SymInts(map.next_value()?),
             "as_float" => Arg::Float(map.next_value::<Float>()?.0),
+            "as_floats" => {
+                let values = map.next_value::<Vec<Float>>()?;
+                Arg::Floats(values.into_iter().map(|value| value.0).collect())
+            }
             "as_bool" => Arg::Bool(map.next_value()?),
             "as_string" => Arg::Text(map.next_value::<Text<'de>>()?.0),
             "as_scalar_type" => Arg::ScalarType(map.next_value()?),

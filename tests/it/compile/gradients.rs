@@ -2,8 +2,8 @@
 
 use batchfit::compile::compile;
 use batchfit::graph::{
-    Builder, Content, DType, Extent, Graph, Op, ParameterKind, Placement, Reduction, Unary, Window,
-    numel,
+    Builder, Content, DType, Einsum, Extent, Graph, Normalize, Op, ParameterKind, Placement,
+    Reduction, Resample, Unary, Window, numel,
 };
 use batchfit::model::{Optimizer, Precision, Variant};
 use batchfit::program::{Category, Instruction, Program, Size};
@@ -222,12 +222,78 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (Op::Alias, vec![&[3, 4]]),
         (Op::Cast(DType::BFloat16), vec![&[3, 4]]),
         (
-            Op::PadLast {
-                before: 1,
-                after: 2,
-            },
+            Op::Resample(Resample::PadConstant(vec![[1, 2], [0, -1]])),
             vec![&[3, 4]],
         ),
+        (
+            Op::Resample(Resample::PadCopied(vec![[1, 2]])),
+            vec![&[2, 3, 4]],
+        ),
+        (Op::Resample(Resample::AvgPool(window)), vec![&[2, 3, 8, 8]]),
+        (
+            Op::Resample(Resample::Interpolate {
+                to: vec![9, 9],
+                nearest: true,
+            }),
+            vec![&[2, 3, 8, 8]],
+        ),
+        (Op::Resample(Resample::PixelShuffle(2)), vec![&[2, 8, 3, 3]]),
+        (
+            Op::Resample(Resample::PixelUnshuffle(2)),
+            vec![&[2, 2, 4, 4]],
+        ),
+        (Op::Resample(Resample::Glu(1)), vec![&[3, 4]]),
+        (
+            Op::Normalize(Normalize::Group { groups: 2 }),
+            vec![&[2, 4, 3, 3], &[4], &[4]],
+        ),
+        (
+            Op::Normalize(Normalize::Group { groups: 2 }),
+            vec![&[2, 4, 3, 3]],
+        ),
+        (
+            Op::Normalize(Normalize::Instance),
+            vec![&[2, 4, 3, 3], &[4], &[4]],
+        ),
+        (
+            Op::Normalize(Normalize::Batch {
+                weight: true,
+                bias: false,
+            }),
+            vec![&[1, 4, 9], &[4]],
+        ),
+        (Op::Addcmul, vec![&[3, 1], &[1, 4], &[3, 4]]),
+        (Op::Prelu, vec![&[2, 3, 4], &[3]]),
+        (
+            Op::Einsum(Einsum::parse("bij,bkj->kbi").unwrap()),
+            vec![&[2, 3, 4], &[2, 5, 4]],
+        ),
+        (
+            Op::VectorNorm {
+                dims: vec![1],
+                keep: false,
+            },
+            vec![&[2, 3, 4]],
+        ),
+        (
+            Op::NoiseDropout {
+                p: 0.1,
+                train: true,
+                in_place: Placement::New,
+                features: true,
+            },
+            vec![&[2, 3, 4]],
+        ),
+        (
+            Op::NoiseDropout {
+                p: 0.1,
+                train: true,
+                in_place: Placement::InPlace,
+                features: false,
+            },
+            vec![&[2, 3, 4]],
+        ),
+        (Op::AdaptiveAvgPool1d { output: 3 }, vec![&[2, 3, 8]]),
         (
             Op::Attention {
                 causal: true,
@@ -237,18 +303,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 3, 16, 8], &[2, 3, 16, 8], &[2, 3, 16, 8]],
         ),
     ];
-    for function in [
-        Unary::Relu,
-        Unary::Gelu,
-        Unary::GeluTanh,
-        Unary::Tanh,
-        Unary::Silu,
-        Unary::Sigmoid,
-        Unary::Relu6,
-        Unary::Rsqrt,
-        Unary::Cos,
-        Unary::Sin,
-    ] {
+    for function in Unary::ALL {
         cases.push((unary(function, Placement::New), vec![&[3, 4]]));
         cases.push((unary(function, Placement::InPlace), vec![&[3, 4]]));
     }

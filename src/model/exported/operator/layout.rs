@@ -24,7 +24,6 @@ pub(super) const NAMES: &[&str] = &[
     "aten.movedim.int",
     "aten.narrow.default",
     "aten.numpy_T.default",
-    "aten.pad.default",
     "aten.permute.default",
     "aten.repeat.default",
     "aten.reshape.default",
@@ -236,7 +235,7 @@ fn copy(target: &str, args: &Arguments<'_>, from: &[Extent]) -> Result<Option<Op
         }
         // Without dimensions it rolls the flattened tensor, by one shift.
         "aten.roll.default" => Op::Roll {
-            dims: args.ints("shifts")?,
+            dims: args.whole_numbers("shifts")?.len(),
         },
         "aten.flip.default" => {
             args.dims("dims", from.len())?;
@@ -249,20 +248,6 @@ fn copy(target: &str, args: &Arguments<'_>, from: &[Extent]) -> Result<Option<Op
                 times.insert(0, Extent::ONE);
             }
             Op::Repeat(times)
-        }
-        "aten.pad.default" => {
-            let mode = args.text("mode", "constant")?;
-            let pad = args.lengths("pad")?;
-            let fixed = |length: &Option<Extent>| length.and_then(Extent::as_fixed);
-            match pad.iter().map(fixed).collect::<Option<Vec<_>>>().as_deref() {
-                Some([before, after]) if mode == "constant" && before.max(after) < &(1 << 31) => {
-                    Op::PadLast {
-                        before: *before,
-                        after: *after,
-                    }
-                }
-                _ => return Err("only constant padding of the last dimension is supported".into()),
-            }
         }
         _ => return Ok(None),
     }))
