@@ -3,11 +3,12 @@
 /// Why an exported graph was not read, with the place as a JSON pointer into the graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExportedError {
-    /// A `.pt2` archive.
-    #[error(
-        "this is a .pt2 archive; give the model JSON inside it (models/model.json), gzipped or not"
-    )]
-    Archive,
+    /// A zip archive without a model that can be read.
+    #[error("this is an archive, but {problem}")]
+    Archive {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Not gzip after all.
     #[error("the gzip data cannot be read: {problem}")]
     Compressed {
@@ -70,7 +71,7 @@ impl ExportedError {
         match self {
             ExportedError::UnknownOperator { pointer, .. }
             | ExportedError::Refused { pointer, .. } => pointer,
-            ExportedError::Archive
+            ExportedError::Archive { .. }
             | ExportedError::Compressed { .. }
             | ExportedError::TooLarge { .. }
             | ExportedError::Syntax { .. } => "",

@@ -6,6 +6,7 @@
 //! is ignored. Every type that PyTorch recorded is compared with the one inferred from the operands, so
 //! a graph that is read is a graph that is understood. Nothing here panics on a malformed document.
 
+mod archive;
 mod arguments;
 mod error;
 mod lower;
@@ -18,12 +19,13 @@ mod signature;
 mod symbol;
 
 use std::borrow::Cow;
-use std::io::Read;
+use std::io::{Cursor, Read};
 
 use flate2::read::GzDecoder;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use archive::{is_archive, model_of_archive};
 pub use error::ExportedError;
 pub(crate) use error::place;
 
@@ -43,7 +45,7 @@ pub struct Exported {
     pub notes: Vec<String>,
 }
 
-/// Reads the bytes of a model file: JSON, gzipped or not.
+/// Reads the bytes of a model file: JSON, gzipped or not, or an archive that contains it.
 pub fn parse(file: &[u8]) -> Result<Exported, ExportedError> {
     let text = unpack(file)?;
     let document: Document<'_> = match serde_json::from_slice(&text) {
@@ -69,8 +71,8 @@ pub fn parse_value(graph: &Value) -> Result<Exported, ExportedError> {
 /// The JSON text of a model file.
 pub(crate) fn unpack(file: &[u8]) -> Result<Cow<'_, [u8]>, ExportedError> {
     let limit_bytes = LIMIT_BYTES;
-    if file.starts_with(b"PK\x03\x04") {
-        return Err(ExportedError::Archive);
+    if is_archive(file) {
+        return model_of_archive(Cursor::new(file)).map(Cow::Owned);
     }
     let text = if file.starts_with(&[0x1f, 0x8b]) {
         let mut text = Vec::new();

@@ -74,3 +74,35 @@ fn a_batch_of_zero_is_refused() {
 
     assert_eq!(refused.status.code(), Some(2));
 }
+
+#[test]
+fn a_pt2_archive_is_a_model_file() {
+    let place = Place::new();
+    let archive = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/exported/mlp-small.pt2"
+    );
+
+    let flags = ["--batch", "64", "--json", "--model", archive];
+    let answered = place.ask("probe", &json!({"device": "sim:h200"}), &flags);
+
+    assert_eq!(answered.status.code(), Some(0), "{}", stderr(&answered));
+    // Two weights and two biases, in blocks of 512 bytes.
+    assert_eq!(document(&answered)["model_allocated_bytes"], 4 * 512);
+}
+
+#[test]
+fn an_archive_without_a_model_is_bad_input() {
+    let place = Place::new();
+    place.write("weights.pt2", "PK\u{3}\u{4}");
+
+    let flags = ["--batch", "64", "--model", "weights.pt2"];
+    let answered = place.ask("probe", &request(), &flags);
+
+    assert_eq!(answered.status.code(), Some(2));
+    assert!(
+        stderr(&answered).contains("at /model: this is an archive, but it cannot be read"),
+        "{}",
+        stderr(&answered)
+    );
+}

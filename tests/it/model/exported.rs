@@ -419,3 +419,44 @@ fn side_tables_that_do_not_fit_are_refused() {
     refuse("/batchfit/packed_checks/0", json!([3, 10_000]));
     insta::assert_snapshot!(summary);
 }
+
+/// What `torch.export.save` wrote; the first weight lies in bytes 64 to 184.
+fn archive() -> Vec<u8> {
+    let path = "/tests/golden/exported/mlp-small.pt2";
+    std::fs::read(format!("{}{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+#[test]
+fn weights_in_an_archive_are_not_read() {
+    let mut damaged = archive();
+    damaged[64..184].fill(0xff);
+
+    let graph = exported::parse(&damaged).unwrap().graph;
+
+    assert_eq!(graph.nodes.len(), 4);
+    assert_eq!(graph, exported::parse(&archive()).unwrap().graph);
+}
+
+#[test]
+fn archives_that_hold_not_one_model_are_refused() {
+    let holding = |names: &[&str]| {
+        let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        for name in names {
+            let plain = zip::write::SimpleFileOptions::default();
+            writer.start_file(*name, plain).unwrap();
+            std::io::Write::write_all(&mut writer, b"{}").unwrap();
+        }
+        writer.finish().unwrap().into_inner()
+    };
+    let cut = archive()[..2000].to_vec();
+    let mut summary = String::new();
+    for file in [
+        holding(&["net/data.pkl", "net/supermodels/model.json"]),
+        holding(&["net/models/model.json", "other/models/model.json"]),
+        holding(&["models/model.json"]),
+        cut,
+    ] {
+        writeln!(summary, "{}", exported::parse(&file).unwrap_err()).unwrap();
+    }
+    insta::assert_snapshot!(summary);
+}
