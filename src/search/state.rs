@@ -1,17 +1,15 @@
 //! The search for both maxima.
 
-use super::bracket::Bracket;
+use super::bracket::{Bracket, Start};
 use crate::probe::Verdict;
 
 /// No batch above this is proposed, whatever the caller's ceiling.
 pub const MAX_BATCH: u64 = 1 << 24;
 
-/// Most batches in one scan of a simulated search.
-const SCAN: u64 = 24;
-/// Most batches scanned for one goal in a simulated search.
-const SCANS: u64 = 4 * SCAN;
-/// Most simulated probes. Brackets and full scans of both goals take less.
-const SIMULATED_PROBES: u64 = 320;
+/// Most simulated probes. Galloping and bisecting for both goals take less.
+const SIMULATED_PROBES: u64 = 160;
+/// The first step of a search by simulated probes, or by real ones alone, is the guess divided by this.
+const FIRST_STEPS: u64 = 16;
 
 /// What a batch can be good enough for. See Note [Two maxima].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,26 +88,20 @@ pub struct Search {
 struct Pursuit {
     goal: Goal,
     bracket: Bracket,
-    /// Most batches in one scan.
-    samples: u64,
-    /// How many more batches are scanned.
-    scans_left: u64,
+    /// `None` starts from the maximum of the goal before it.
+    start: Option<Start>,
 }
 
 impl Search {
-    /// A search by simulated probes: exact edges, and a scan above them. `guess` need not be good.
+    /// A search by simulated probes. `guess` need not be good.
     ///
-    /// Takes 30 to 75 probes with a fair guess, the scans included, and never more than 320.
+    /// Takes 10 to 25 probes with a fair guess, and never more than 160.
     pub fn simulated(guess: u64, ceiling: u64) -> Search {
-        let guess = guess.max(1);
-        let pursuit = |goal| Pursuit::new(goal, guess, guess / 16, ceiling);
-        let scanning = |goal| Pursuit {
-            samples: SCAN,
-            scans_left: SCANS,
-            ..pursuit(goal)
-        };
-        let goals = [Goal::Finish, Goal::FinishWithoutRetries];
-        Search::of(goals.map(scanning), SIMULATED_PROBES)
+        let pursuits = [
+            Pursuit::new(Goal::Finish, Some(fair(guess)), ceiling),
+            Pursuit::new(Goal::FinishWithoutRetries, None, ceiling),
+        ];
+        Search::of(pursuits, SIMULATED_PROBES)
     }
 
     /// A search by at most `budget` real probes that expects `prediction` to be right.
@@ -122,17 +114,17 @@ impl Search {
             max_batch,
             max_batch_without_retries: calm,
         } = prediction;
+        let near = |guess| Some(Start { guess, step: 1 });
         let pursuits = [
-            Pursuit::new(Goal::FinishWithoutRetries, calm, 1, ceiling),
-            Pursuit::new(Goal::Finish, max_batch, 1, ceiling),
+            Pursuit::new(Goal::FinishWithoutRetries, near(calm), ceiling),
+            Pursuit::new(Goal::Finish, near(max_batch), ceiling),
         ];
         Search::of(pursuits, budget)
     }
 
     /// A search by at most `budget` real probes alone.
     pub fn probing(guess: u64, ceiling: u64, budget: u64) -> Search {
-        let guess = guess.max(1);
-        let pursuit = |goal| Pursuit::new(goal, guess, guess / 16, ceiling);
+        let pursuit = |goal| Pursuit::new(goal, Some(fair(guess)), ceiling);
         let goals = [Goal::FinishWithoutRetries, Goal::Finish];
         Search::of(goals.map(pursuit), budget)
     }
@@ -159,7 +151,7 @@ impl Search {
             return None;
         }
         let mut wanted = self.wanted.iter();
-        wanted.find_map(|goal| self.pursuit(*goal).next_batch())
+        wanted.find_map(|goal| self.pursuit(*goal).bracket.narrow(self.start(*goal)))
     }
 
     /// Takes in what a probe of `batch` found; it need not be the batch that was proposed.
@@ -169,7 +161,9 @@ impl Search {
         self.probes += 1;
         self.probes_left = self.probes_left.saturating_sub(1);
         for pursuit in &mut self.pursuits {
-            pursuit.record(batch, pursuit.goal.is_met_by(verdict));
+            pursuit
+                .bracket
+                .record(batch, pursuit.goal.is_met_by(verdict));
         }
     }
 
@@ -198,9 +192,10 @@ impl Search {
     /// Whether the batch that the search started from is the edge for a goal.
     pub fn agreement(&self, goal: Goal) -> Agreement {
         let bracket = &self.pursuit(goal).bracket;
-        let guess = bracket.guess();
+        let start = self.start(goal);
+        let guess = start.guess.min(bracket.ceiling());
         let Largest { batch, above } = self.largest(goal);
-        let is_settled_below = batch < guess && bracket.narrow().is_none();
+        let is_settled_below = batch < guess && bracket.narrow(start).is_none();
         if batch > guess || bracket.seen(guess) == Some(false) || is_settled_below {
             Agreement::Differs
         } else if batch == guess && above != Above::Unknown {
@@ -214,35 +209,27 @@ impl Search {
         let found = self.pursuits.iter().find(|pursuit| pursuit.goal == goal);
         found.expect("every search pursues both goals")
     }
+
+    fn start(&self, goal: Goal) -> Start {
+        let start = self.pursuit(goal).start;
+        start.unwrap_or_else(|| fair(self.pursuits[0].bracket.largest()))
+    }
 }
 
 impl Pursuit {
-    /// A pursuit that ends at the first edge.
-    fn new(goal: Goal, guess: u64, first_step: u64, ceiling: u64) -> Pursuit {
+    fn new(goal: Goal, start: Option<Start>, ceiling: u64) -> Pursuit {
         Pursuit {
             goal,
-            bracket: Bracket::new(guess, first_step, ceiling.min(MAX_BATCH)),
-            samples: 0,
-            scans_left: 0,
+            bracket: Bracket::new(ceiling.min(MAX_BATCH)),
+            start,
         }
     }
+}
 
-    fn next_batch(&self) -> Option<u64> {
-        self.bracket.narrow().or_else(|| self.next_in_scan())
-    }
-
-    fn next_in_scan(&self) -> Option<u64> {
-        // Where nothing was seen to fit there is no edge to scan from.
-        if self.scans_left == 0 || self.bracket.largest() == 0 {
-            return None;
-        }
-        self.bracket.scan(self.samples).next()
-    }
-
-    fn record(&mut self, batch: u64, meets: bool) {
-        if self.bracket.narrow().is_none() && self.next_in_scan() == Some(batch) {
-            self.scans_left -= 1;
-        }
-        self.bracket.record(batch, meets);
+/// A start that is probably within a few sixteenths of the edge.
+fn fair(guess: u64) -> Start {
+    Start {
+        guess: guess.max(1),
+        step: guess / FIRST_STEPS,
     }
 }

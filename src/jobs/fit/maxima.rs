@@ -1,7 +1,9 @@
 //! The two maxima of one variant on one device.
 
+use std::collections::BTreeMap;
+
 use crate::jobs::EngineError;
-use crate::probe::Evidence;
+use crate::probe::{Evidence, Verdict};
 use crate::search::{Above, Agreement, Goal, MAX_BATCH, Prediction, Search};
 
 use super::prober::Bench;
@@ -13,6 +15,11 @@ const CONFIRMATIONS: u64 = 16;
 const REAL_PROBES: u64 = 64;
 /// Where a search by real probes alone begins: small enough to fail fast, large enough to be near most.
 const FIRST_GUESS: u64 = 32;
+
+/// Where simulated searches start, counted from the guess in steps.
+const STARTS: [i64; 5] = [0, 1, -1, 2, -2];
+/// How many such steps the guess is long: each is 4 %.
+const STEPS_TO_START: u64 = 25;
 
 /// Both maxima, and what they rest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +34,45 @@ pub(super) struct Maxima {
 }
 
 /// Finds the maxima by simulation alone.
+///
+/// Where there are holes, which edge a search comes to depends on where it starts. Several starts vote;
+/// three that agree at once are enough. See Note [Holes] in `search`.
 pub(super) fn simulate(bench: &mut Bench<'_>) -> Result<Maxima, EngineError> {
-    let mut search = Search::simulated(guess(bench)?, MAX_BATCH);
-    drive(&mut search, bench)?;
-    Ok(maxima(&search, Evidence::Simulated))
+    let guess = guess(bench)?;
+    let mut found: Vec<Maxima> = Vec::new();
+    for away in STARTS {
+        let distance = away.saturating_mul((guess / STEPS_TO_START).max(1).cast_signed());
+        let start = guess.saturating_add_signed(distance).max(1);
+        let mut search = Search::simulated(start, MAX_BATCH);
+        drive(&mut search, bench)?;
+        found.push(maxima(&search, Evidence::Simulated));
+        let agree = |pair: &[Maxima]| pair[0].prediction == pair[1].prediction;
+        if found.len() == 3 && found.windows(2).all(agree) {
+            break;
+        }
+    }
+    let calm = most_common(&found, |maxima| maxima.prediction.max_batch_without_retries);
+    let largest = most_common(&found, |maxima| maxima.prediction.max_batch);
+    let at_calm = |maxima: &&Maxima| maxima.prediction.max_batch_without_retries == calm;
+    let of_calm = found.iter().find(at_calm).expect("it is one of them");
+    Ok(Maxima {
+        prediction: Prediction {
+            max_batch: largest.max(calm),
+            max_batch_without_retries: calm,
+        },
+        ..*of_calm
+    })
+}
+
+/// What most searches found, and the smaller of two that as many found.
+fn most_common(found: &[Maxima], maximum: impl Fn(&Maxima) -> u64) -> u64 {
+    let mut votes = BTreeMap::new();
+    for maxima in found {
+        *votes.entry(maximum(maxima)).or_insert(0) += 1;
+    }
+    // Of equals, `max_by_key` takes the last.
+    let most = votes.into_iter().rev().max_by_key(|(_, votes)| *votes);
+    most.map_or(0, |(batch, _)| batch)
 }
 
 /// Has real probes confirm what was simulated, or find out what is true instead.
@@ -86,20 +128,31 @@ fn maxima(search: &Search, evidence: Evidence) -> Maxima {
     }
 }
 
-/// Where the limit would be reached if memory grew as it does between small batches.
+/// Where the limit would be reached if memory grew as it does between small batches, less a little for what
+/// the allocator's fragments take.
 fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
-    let (few, more) = (4, 16);
-    let of_few = bench.probe(few)?.clone();
-    let of_more = bench.probe(more)?;
-    let grown = of_more
-        .peak_allocated_bytes
-        .saturating_sub(of_few.peak_allocated_bytes);
-    let left = of_few
-        .limit_bytes
-        .saturating_sub(of_few.peak_allocated_bytes);
-    if grown == 0 {
-        return Ok(more);
+    let peak = |bench: &mut Bench<'_>, batch| {
+        let report = bench.probe(batch)?;
+        let fits = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
+        Ok::<_, EngineError>(fits.then_some(report.peak_allocated_bytes))
+    };
+    let limit = bench.limit().0;
+    let Some(of_one) = peak(bench, 1)? else {
+        return Ok(1);
+    };
+    // The further from one sample, the better what grows is told from what does not.
+    let (mut batch, mut peak_there) = (1, of_one);
+    while batch < MAX_BATCH {
+        match peak(bench, 2 * batch)? {
+            Some(next) if next < limit / 2 || batch == 1 => (batch, peak_there) = (2 * batch, next),
+            _ => break,
+        }
     }
-    let samples = u128::from(left) * u128::from(more - few) / u128::from(grown);
-    Ok(few.saturating_add(u64::try_from(samples).unwrap_or(MAX_BATCH)))
+    let grown = peak_there.saturating_sub(of_one);
+    if grown == 0 {
+        return Ok(batch);
+    }
+    let left = u128::from(limit.saturating_sub(peak_there));
+    let samples = left * u128::from(batch - 1) / u128::from(grown) * 97 / 100;
+    Ok(batch.saturating_add(u64::try_from(samples).unwrap_or(MAX_BATCH)))
 }

@@ -42,7 +42,7 @@ fn maxima(ceiling: u64) -> impl Strategy<Value = (u64, u64)> {
 
 proptest! {
     /// Whatever fits and whatever does not, the simulated search ends, within its bound, at batches that
-    /// were seen to meet their goal beside one that does not, and with nothing that does in the 3% above.
+    /// were seen to meet their goal beside one that does not.
     #[test]
     fn simulated_search_ends_at_an_edge(verdicts in vec(verdict(), 1..800), guess in 0..2000_u64) {
         let ceiling = verdicts.len() as u64;
@@ -51,7 +51,7 @@ proptest! {
 
         let probes = run(&mut search, verdict);
 
-        prop_assert!(probes <= 320);
+        prop_assert!(probes <= 160);
         for goal in GOALS {
             let largest = search.largest(goal);
             prop_assert!(largest.batch == 0 || goal.is_met_by(verdict(largest.batch)));
@@ -59,14 +59,6 @@ proptest! {
                 Above::Refused => prop_assert!(!goal.is_met_by(verdict(largest.batch + 1))),
                 Above::Ceiling => prop_assert_eq!(largest.batch, ceiling),
                 Above::Unknown => prop_assert!(false, "{goal:?} ends at {largest:?} after {probes} probes"),
-            }
-            // Fewer probes than the scans of one goal may take: no scan was cut short.
-            if probes < 96 && largest.batch > 0 {
-                let window = (largest.batch * 3).div_ceil(100).max(4);
-                let above = largest.batch + 1..=(largest.batch + window).min(ceiling);
-                for batch in above {
-                    prop_assert!(!goal.is_met_by(verdict(batch)), "{batch} meets {goal:?}");
-                }
             }
         }
     }
@@ -80,26 +72,7 @@ proptest! {
 
         prop_assert_eq!(search.largest(Goal::Finish).batch, hard);
         prop_assert_eq!(search.largest(Goal::FinishWithoutRetries).batch, calm);
-        prop_assert!(probes <= 160, "{probes} probes");
-    }
-
-    /// A hole as wide as 3% is seen across.
-    #[test]
-    fn a_success_within_three_percent_is_found(edge in 1..20_000_u64, gap in 1..8_u64, width in 1..50_u64) {
-        // The far side as wide as the distance between samples, as Note [Holes] has it.
-        let (gap, width) = (gap + edge / 50, width + edge / 800);
-        let far = edge + gap + width;
-        prop_assume!(gap < (edge * 3 / 100).max(4));
-        let verdict = |batch| {
-            let fits = batch <= edge || (batch > edge + gap && batch <= far);
-            if fits { Verdict::Fits } else { Verdict::OutOfMemory }
-        };
-        let mut search = Search::simulated(edge / 2, 1 << 20);
-
-        run(&mut search, verdict);
-
-        prop_assert_eq!(search.largest(Goal::Finish).batch, far);
-        prop_assert_eq!(search.largest(Goal::FinishWithoutRetries).batch, far);
+        prop_assert!(probes <= 110, "{probes} probes");
     }
 
     /// A right prediction is confirmed by two real probes, both of them by four.
@@ -188,20 +161,23 @@ proptest! {
 }
 
 #[test]
-fn the_far_side_of_the_hole_of_vit_is_found() {
+fn an_edge_is_found_wherever_there_are_holes() {
     // PyTorch 2.11 on an H200, vit at 24 GiB: 312 and 313 retry, 314 and 315 do not.
     let verdict = |batch| match batch {
         ..=311 | 314 | 315 => Verdict::Fits,
         312..=340 => Verdict::FitsWithRetries,
         _ => Verdict::OutOfMemory,
     };
-    let mut search = Search::simulated(300, 1 << 24);
+    for guess in [200, 300, 314, 340, 400] {
+        let mut search = Search::simulated(guess, 1 << 24);
 
-    run(&mut search, verdict);
+        run(&mut search, verdict);
 
-    let largest = search.largest(Goal::FinishWithoutRetries);
-    assert_eq!((largest.batch, largest.above), (315, Above::Refused));
-    assert_eq!(search.largest(Goal::Finish).batch, 340);
+        let largest = search.largest(Goal::FinishWithoutRetries);
+        assert!([311, 315].contains(&largest.batch), "{largest:?}");
+        assert_eq!(largest.above, Above::Refused);
+        assert_eq!(search.largest(Goal::Finish).batch, 340);
+    }
 }
 
 #[test]
@@ -214,5 +190,5 @@ fn a_good_guess_keeps_simulated_probes_few() {
         run(&mut many, monotone(48_766, 50_100)),
     ];
 
-    assert_eq!(probes, [29, 73]);
+    assert_eq!(probes, [19, 26]);
 }
