@@ -53,10 +53,14 @@ pub(super) struct Saved(Vec<(&'static str, Tensor)>);
 impl Saved {
     /// The tensor saved under this name.
     pub(super) fn get(&self, name: &str) -> &Tensor {
-        let found = self.0.iter().find(|(saved, _)| *saved == name);
-        &found
+        self.find(name)
             .expect("a backward formula asks only for what its forward saved")
-            .1
+    }
+
+    /// The tensor saved under this name, if there is one.
+    pub(super) fn find(&self, name: &str) -> Option<&Tensor> {
+        let found = self.0.iter().find(|(saved, _)| *saved == name);
+        found.map(|(_, tensor)| tensor)
     }
 }
 

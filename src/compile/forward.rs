@@ -11,6 +11,7 @@ use super::checkpoint::{Frame, regions};
 use super::eager::{Eager, Stop};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
+use super::ops::AttentionRequest;
 use super::tensor::Tensor;
 use crate::graph::{DType, Extent, Graph, Node, Op, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
@@ -210,14 +211,16 @@ impl Forward {
                 causal,
                 dropout,
                 grouped,
+                scale,
             } => {
-                let dropout = if inference { 0.0 } else { *dropout };
-                eager.attention(
-                    [&operands[0], &operands[1], &operands[2]],
-                    *causal,
-                    dropout,
-                    *grouped,
-                )?
+                let request = AttentionRequest {
+                    causal: *causal,
+                    dropout: if inference { 0.0 } else { *dropout },
+                    grouped: *grouped,
+                    scale: *scale,
+                };
+                let [query, key, value] = [0, 1, 2].map(|index| &operands[index]);
+                eager.attention([query, key, value], operands.get(3), request)?
             }
             other => return eager.apply(other, &operands, &self.shapes_of(&node.outputs)),
         };

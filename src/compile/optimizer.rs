@@ -27,6 +27,11 @@ impl Trained {
         }
     }
 
+    /// What the loss does not depend on gets no gradient, no state and no update.
+    fn has_gradient(&self) -> bool {
+        self.leaf.grad.borrow().is_some()
+    }
+
     fn gradient(&self) -> Option<Tensor> {
         self.leaf.grad.borrow().clone()
     }
@@ -46,7 +51,7 @@ pub(super) fn step(
     if first {
         for parameter in parameters
             .iter_mut()
-            .filter(|parameter| parameter.gradient().is_some())
+            .filter(|parameter| parameter.has_gradient())
         {
             make_state(eager, optimizer, implementation, parameter);
         }
@@ -57,7 +62,10 @@ pub(super) fn step(
     // other without, where the previous denominator is still a local variable while the next is made.
     let mut temporaries = Vec::new();
     if adam && implementation == OptimizerImpl::Foreach {
-        for parameter in parameters.iter() {
+        for parameter in parameters
+            .iter()
+            .filter(|parameter| parameter.has_gradient())
+        {
             eager.set_label(&parameter.leaf.path);
             let tensor = &parameter.tensor;
             temporaries.push(eager.empty_strided(
@@ -68,7 +76,10 @@ pub(super) fn step(
         }
     }
     let mut denominator = None;
-    for parameter in parameters.iter() {
+    for parameter in parameters
+        .iter()
+        .filter(|parameter| parameter.has_gradient())
+    {
         eager.set_label(&parameter.leaf.path);
         if adam && implementation == OptimizerImpl::ForLoop {
             let tensor = &parameter.tensor;

@@ -38,6 +38,8 @@ pub(super) fn infer(op: &Op, operands: &[Typed]) -> Result<Vec<Typed>, Mismatch>
             Ok(vec![(pointwise.result_type(&scalars(operands)), result)])
         }
         Op::Indexed(indexed) => indexed.infer(operands),
+        Op::Loss(loss) => Ok(vec![loss.infer(&operands[0], &operands[1])?]),
+        Op::GroupedMatmul => grouped(operands),
         Op::Create(create) => Ok(vec![(create.recorded(), create.shape.clone())]),
         Op::Softmax { dtype, .. } => Ok(vec![(dtype.unwrap_or(operands[0].0), shapes[0].to_vec())]),
         Op::Cast(dtype) => Ok(vec![(*dtype, shapes[0].to_vec())]),
@@ -78,7 +80,7 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         Op::Matmul | Op::Bmm => matrices(x, operands[1]),
         Op::Baddbmm { .. } => matrices(operands[1], operands[2]),
         Op::BatchNorm { .. } => batch_norm(operands),
-        Op::LayerNorm { dims, .. } => layer_norm(operands, *dims),
+        Op::LayerNorm { dims, .. } | Op::RmsNorm { dims } => layer_norm(operands, *dims),
         Op::MaxPool2d(window) => pool(window, x),
         Op::AdaptiveAvgPool2d { output } => {
             let [n, c, _, _] = x else {
@@ -104,7 +106,7 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
             };
             Ok(operands[1].iter().copied().chain([*width]).collect())
         }
-        Op::Attention { grouped, .. } => attend(x, operands[1], operands[2], *grouped),
+        Op::Attention { grouped, .. } => attend(operands, *grouped),
         Op::CrossEntropy => cross_entropy(x, operands[1]),
         Op::Unary { .. }
         | Op::MulScalar(_)
@@ -131,6 +133,8 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         | Op::Alias
         | Op::Detach => layout::shape(op, operands),
         Op::Pointwise(_)
+        | Op::Loss(_)
+        | Op::GroupedMatmul
         | Op::Indexed(_)
         | Op::Create(_)
         | Op::Softmax { .. }
@@ -226,27 +230,46 @@ fn matrices(left: &[Extent], right: &[Extent]) -> Result<Vec<Extent>, Mismatch> 
     }
 }
 
+fn grouped(operands: &[Typed]) -> Result<Vec<Typed>, Mismatch> {
+    let ([rows, inner], [_, inner_too, columns]) = (&*operands[0].1, &*operands[1].1) else {
+        return Err("it multiplies a matrix by a stack of matrices".into());
+    };
+    if inner != inner_too {
+        return Err(format!("inner sizes {inner} and {inner_too} differ"));
+    }
+    Ok(vec![(operands[1].0, vec![*rows, *columns])])
+}
+
 /// Types of operands, and whether each has no dimensions.
 fn scalars(operands: &[Typed]) -> Vec<(DType, bool)> {
     let scalar = |(dtype, shape): &Typed| (*dtype, shape.is_empty());
     operands.iter().map(scalar).collect()
 }
 
-fn attend(
-    q: &[Extent],
-    k: &[Extent],
-    v: &[Extent],
-    grouped: bool,
-) -> Result<Vec<Extent>, Mismatch> {
+fn attend(operands: &[&[Extent]], grouped: bool) -> Result<Vec<Extent>, Mismatch> {
+    let [q, k, v] = [operands[0], operands[1], operands[2]];
+    let heads = |shape: &[Extent]| shape[1].as_fixed().filter(|heads| *heads > 0);
     let fits = [q, k, v].iter().all(|shape| shape.len() == 4)
         && q[0] == k[0]
         && k[..3] == v[..3]
         && q[3] == k[3]
-        && (grouped || q[1] == k[1]);
+        && match (heads(q), heads(k)) {
+            // One head is broadcast to all; several are repeated only where that is asked for.
+            (Some(of_q), Some(of_k)) => {
+                of_q == of_k || of_k == 1 || (grouped && of_q.is_multiple_of(of_k))
+            }
+            _ => q[1] == k[1],
+        };
     if !fits {
         return Err(format!(
             "query {q:?}, key {k:?} and value {v:?} do not fit together"
         ));
+    }
+    if let Some(mask) = operands.get(3) {
+        let scores = [q[0], q[1], q[2], k[2]];
+        if mask.is_empty() || broadcast(mask, &scores)? != scores {
+            return Err(format!("the mask {mask:?} does not fit scores {scores:?}"));
+        }
     }
     Ok(vec![q[0], q[1], q[2], v[3]])
 }
@@ -267,8 +290,10 @@ fn cross_entropy(x: &[Extent], target: &[Extent]) -> Result<Vec<Extent>, Mismatc
 fn arity(op: &Op) -> (usize, usize) {
     match op {
         Op::Linear | Op::Conv2d(_) | Op::ConvTranspose2d(_) => (2, 3),
-        Op::Addmm | Op::Addcmul | Op::Baddbmm { .. } | Op::Attention { .. } => (3, 3),
+        Op::Addmm | Op::Addcmul | Op::Baddbmm { .. } | Op::GroupedMatmul => (3, 3),
         Op::Normalize(Normalize::Batch { .. }) => (1, 5),
+        Op::RmsNorm { .. } => (1, 2),
+        Op::Attention { .. } => (3, 4),
         Op::BatchNorm { .. } => (5, 5),
         Op::Add(_)
         | Op::Mul
@@ -278,6 +303,7 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::Einsum(_)
         | Op::Gather { .. }
         | Op::Embedding
+        | Op::Loss(_)
         | Op::CrossEntropy => (2, 2),
         Op::Cat { .. } | Op::Stack { .. } => (1, usize::MAX),
         Op::Arange(_) => (0, 0),
@@ -334,7 +360,19 @@ pub(crate) fn broadcast(a: &[Extent], b: &[Extent]) -> Result<Vec<Extent>, Misma
         .collect()
 }
 
+/// A convolution of one dimension is one of planes of height one.
 fn convolve(window: &Window, x: &[Extent], w: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
+    let ([n, channels, length], [out, per_group, taps]) = (x, w) else {
+        return convolve_planes(window, x, w);
+    };
+    let one = Extent::ONE;
+    let plane = [*n, *channels, one, *length];
+    let mut shape = convolve_planes(window, &plane, &[*out, *per_group, one, *taps])?;
+    shape.remove(2);
+    Ok(shape)
+}
+
+fn convolve_planes(window: &Window, x: &[Extent], w: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
     let ([n, channels, height, width], [out, per_group, kh, kw]) = (x, w) else {
         return Err(format!(
             "input {x:?} and weight {w:?} must have four dimensions"

@@ -5,6 +5,7 @@ use super::dtype::DType;
 use super::einsum::Einsum;
 use super::extent::Extent;
 use super::indexed::Indexed;
+use super::loss::Loss;
 use super::normalize::Normalize;
 use super::pointwise::Pointwise;
 use super::resample::Resample;
@@ -42,13 +43,23 @@ pub enum Op {
         /// Added to the variance.
         eps: f64,
     },
-    /// `layer_norm(input, weight, bias)` over the last `dims` dimensions.
+    /// `layer_norm(input[, weight[, bias]])` over the last `dims` dimensions.
     LayerNorm {
         /// How many trailing dimensions are normalized.
         dims: usize,
         /// Added to the variance.
         eps: f64,
     },
+    /// `rms_norm(input[, weight])` over the last `dims` dimensions.
+    RmsNorm {
+        /// How many trailing dimensions are normalized.
+        dims: usize,
+    },
+    /// `grouped_mm(input, weights, offsets)`: rows of the input times one matrix each; `weights` is
+    /// `[groups, in, out]`.
+    GroupedMatmul,
+    /// `loss(input, target)` of another kind than [`Op::CrossEntropy`].
+    Loss(Loss),
     /// An elementwise function of one tensor.
     Unary {
         /// Which function.
@@ -212,7 +223,7 @@ pub enum Op {
     Resample(Resample),
     /// `arange(end)` of int64.
     Arange(Extent),
-    /// `scaled_dot_product_attention(query, key, value)`.
+    /// `scaled_dot_product_attention(query, key, value[, mask])`.
     Attention {
         /// Whether later positions are hidden.
         causal: bool,
@@ -220,6 +231,8 @@ pub enum Op {
         dropout: f64,
         /// Whether fewer key and value heads than query heads are allowed.
         grouped: bool,
+        /// What scores are multiplied by, where the model's code says.
+        scale: Option<f64>,
     },
     /// `cross_entropy(input, target)`, mean over all targets; class indices along dimension 1.
     CrossEntropy,
@@ -335,6 +348,9 @@ impl Op {
             Op::Softmax { log: true, .. } => "log_softmax",
             Op::BatchNorm { .. } => "batch_norm",
             Op::LayerNorm { .. } => "layer_norm",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::GroupedMatmul => "grouped_mm",
+            Op::Loss(loss) => loss.function.name(),
             Op::Unary { function, in_place } => function.name(*in_place),
             Op::Add(Placement::New) | Op::AddScalar(_, Placement::New) => "add",
             Op::Add(Placement::InPlace) | Op::AddScalar(_, Placement::InPlace) => "add_",

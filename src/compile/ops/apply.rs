@@ -33,8 +33,12 @@ impl Eager {
             Op::Indexed(indexed) => return self.indexed(indexed, operands, shapes),
             Op::Softmax { log, dtype } => self.softmax(&operands[0], *log, *dtype)?,
             Op::LayerNorm { dims, eps } => {
-                self.layer_norm(&operands[0], operands.get(1), operands.get(2), *dims, *eps)?
+                let parameters = [operands.get(1), operands.get(2)];
+                self.layer_norm(&operands[0], parameters, *dims, *eps)?
             }
+            Op::RmsNorm { dims } => self.rms_norm(&operands[0], operands.get(1), *dims)?,
+            Op::Loss(loss) => self.loss(*loss, &operands[0], &operands[1])?,
+            Op::GroupedMatmul => self.grouped_matmul([&operands[0], &operands[1], &operands[2]])?,
             Op::Unary { function, in_place } => self.unary(*function, *in_place, &operands[0])?,
             Op::Add(Placement::New) => self.add(&operands[0], &operands[1]),
             Op::Add(Placement::InPlace) => self.add_in_place(&operands[0], &operands[1]),

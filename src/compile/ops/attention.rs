@@ -1,64 +1,46 @@
-//! `scaled_dot_product_attention`: which backend, and what each allocates.
+//! `scaled_dot_product_attention`: which implementation, and what each allocates.
+
+mod math;
+mod sizes;
 
 use std::rc::Rc;
 
-use super::super::autograd::Draft;
+use self::sizes::{
+    Backend, Lengths, Problem, choose, efficient_workspace, flash_splits, flash_width,
+};
+use super::super::autograd::{Draft, Saved};
 use super::super::eager::{Eager, Stop};
 use super::super::emit::Storage;
-use super::super::tensor::{Tensor, strides_like};
+use super::super::tensor::{Tensor, TensorBody, strides_like};
+use super::join::part;
 use crate::graph::{DType, Extent};
 use crate::program::Kernel;
 
-/// The implementations that PyTorch chooses among.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Backend {
-    /// cuDNN's fused kernel.
-    Cudnn,
-    /// `FlashAttention` 2.
-    Flash,
-    /// The memory-efficient kernel.
-    Efficient,
+/// How attention is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in super::super) struct Request {
+    /// Whether later positions are hidden.
+    pub(in super::super) causal: bool,
+    /// Share of attention weights dropped.
+    pub(in super::super) dropout: f64,
+    /// Whether fewer key and value heads than query heads are repeated; else they broadcast.
+    pub(in super::super) grouped: bool,
+    /// What scores are multiplied by, where it is not one over the root of the heads' width.
+    pub(in super::super) scale: Option<f64>,
 }
 
-/// Lengths of an attention, as symbols.
-#[derive(Debug, Clone, Copy)]
-struct Lengths {
-    batch: Extent,
-    query_heads: u64,
-    key_heads: u64,
-    positions: u64,
-    keys: u64,
-    width: u64,
-}
-
-impl Lengths {
-    /// So many bytes for each (sample, query head).
-    fn each(self, bytes: u64) -> Extent {
-        self.batch * Extent::fixed(self.query_heads * bytes)
-    }
-}
-
-/// The backend for dense tensors without a mask: PyTorch's own choice, asked on each architecture.
-///
-/// See Note [Attention backends].
-fn backend(compute: (u32, u32), dtype: DType, width: u64) -> Backend {
-    let aligned = width.is_multiple_of(8);
-    match (dtype.is_half(), compute.0) {
-        (true, 9 | 10) if aligned && width <= 256 => Backend::Cudnn,
-        (true, 8..) if width <= 256 => Backend::Flash,
-        _ => Backend::Efficient,
-    }
-}
+/// The memory-efficient kernel reads masks whose rows are padded to a multiple of so many elements.
+const MASK_ALIGNMENT: u64 = 16;
 
 impl Eager {
-    /// `scaled_dot_product_attention(query, key, value)`. Autocast casts value, key, query.
+    /// `scaled_dot_product_attention(query, key, value[, mask])`. Autocast casts mask, value, key, query.
     pub(in super::super) fn attention(
         &mut self,
         [query, key, value]: [&Tensor; 3],
-        causal: bool,
-        dropout: f64,
-        grouped: bool,
+        mask: Option<&Tensor>,
+        request: Request,
     ) -> Result<Tensor, Stop> {
+        let mask = mask.map(|mask| self.low(mask));
         let value = self.low(value);
         let key = self.low(key);
         let query = self.low(query);
@@ -70,12 +52,132 @@ impl Eager {
             positions: fixed(query.shape[2]),
             keys: fixed(key.shape[2]),
             width: fixed(query.shape[3]),
+            value_width: fixed(value.shape[3]),
         };
-        let backend = backend(self.capability.compute, query.dtype, lengths.width);
-        let mut draft = Draft::new(self, &[Some(&query), Some(&key), Some(&value)]);
-        draft.save(self, "key", &key)?;
-        draft.save(self, "query", &query)?;
-        draft.save(self, "value", &value)?;
+        let is_trained = |tensor: &Tensor| self.grad_enabled && tensor.requires_grad();
+        let is_dense = |tensor: &Tensor| {
+            let last = tensor.shape.len() - 1;
+            tensor.strides[last] == Extent::ONE || tensor.shape[last] == Extent::ONE
+        };
+        let operands = [Some(&query), Some(&key), Some(&value), mask.as_ref()];
+        let heads_differ = lengths.query_heads != lengths.key_heads;
+        let problem = Problem {
+            dtype: query.dtype,
+            positions: lengths.positions,
+            keys: lengths.keys,
+            width: lengths.width,
+            value_width: lengths.value_width,
+            grouped: heads_differ,
+            broadcast: heads_differ && !request.grouped,
+            dense_rows: operands.into_iter().flatten().all(is_dense),
+            causal: request.causal,
+            dropout: request.dropout > 0.0,
+            masked: mask.is_some(),
+            mask_is_trained: mask.as_ref().is_some_and(is_trained),
+            trained: [&query, &key, &value].into_iter().any(is_trained),
+        };
+        let backend = choose(self.capability.compute, &problem);
+        let bias = mask.map(|mask| {
+            if mask.dtype == DType::Bool {
+                self.bias_of(&mask, query.dtype)
+            } else {
+                mask
+            }
+        });
+        match backend {
+            Backend::Math => self.math_attention([&query, &key, &value], bias, request),
+            Backend::Flash if !lengths.width.is_multiple_of(8) => {
+                let width = lengths.width.next_multiple_of(8);
+                let [query, key, value] =
+                    [&query, &key, &value].map(|tensor| self.widened(tensor, width));
+                let lengths_padded = Lengths {
+                    width,
+                    value_width: width,
+                    ..lengths
+                };
+                let whole = self.fused(
+                    [&query, &key, &value],
+                    None,
+                    (backend, lengths_padded, request),
+                )?;
+                Ok(self.slice(&whole, 3, (0, Extent::fixed(lengths.width), 1)))
+            }
+            Backend::Efficient if bias.is_some() => {
+                let bias = bias.map(|bias| self.aligned_bias(bias, &query, lengths.keys));
+                self.fused([&query, &key, &value], bias, (backend, lengths, request))
+            }
+            _ => self.fused([&query, &key, &value], bias, (backend, lengths, request)),
+        }
+    }
+
+    /// A mask of truth values as what is added to the scores: zero or minus infinity, two numbers that
+    /// are tensors while it is made.
+    fn bias_of(&mut self, mask: &Tensor, dtype: DType) -> Tensor {
+        let hidden = self.empty(&[], dtype);
+        let seen = self.empty(&[], dtype);
+        let bias = self.empty(&mask.shape, dtype);
+        self.launch(Kernel::MemoryOnly("where"), &[mask], &[&bias]);
+        drop(seen);
+        drop(hidden);
+        Tensor::new(bias)
+    }
+
+    /// The mask with padded rows, seen under its own length again and expanded to all scores.
+    fn aligned_bias(&mut self, bias: Tensor, query: &Tensor, keys: u64) -> Tensor {
+        let last = bias.shape.len() - 1;
+        let length = bias.shape[last].as_fixed().unwrap_or(1);
+        let bias = if length.is_multiple_of(MASK_ALIGNMENT) {
+            bias
+        } else {
+            let padded = self.widened(&bias, length.next_multiple_of(MASK_ALIGNMENT));
+            drop(bias);
+            self.slice(&padded, last, (0, Extent::fixed(length), 1))
+        };
+        let [batch, heads, positions, _] = [0, 1, 2, 3].map(|i| query.shape[i]);
+        self.expand(&bias, &[batch, heads, positions, Extent::fixed(keys)])
+    }
+
+    /// A copy with zeros behind the last dimension; its gradient is a copy of the part that was there.
+    fn widened(&mut self, x: &Tensor, width: u64) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let last = x.shape.len() - 1;
+        let (own, mut shape) = (x.shape.clone(), x.shape.clone());
+        shape[last] = Extent::fixed(width);
+        let y = self.empty(&shape, x.dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        let inside = part(&y, last, Extent::ZERO, own[last]);
+        self.launch(Kernel::Copy, &[x], &[&inside]);
+        drop(inside);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let copy = eager.empty(&own, gradient.dtype);
+            let inside = part(gradient, last, Extent::ZERO, own[last]);
+            eager.launch(Kernel::Copy, &[&inside], &[&copy]);
+            drop(inside);
+            vec![Some(Tensor::new(copy))]
+        });
+        y
+    }
+
+    fn fused(
+        &mut self,
+        [query, key, value]: [&Tensor; 3],
+        bias: Option<Tensor>,
+        (backend, lengths, request): (Backend, Lengths, Request),
+    ) -> Result<Tensor, Stop> {
+        let inputs = [Some(query), Some(key), Some(value), bias.as_ref()];
+        let mut draft = Draft::new(self, &inputs);
+        if let Some(bias) = &bias {
+            draft.save(self, "attn_bias", bias)?;
+        }
+        draft.save(self, "key", key)?;
+        draft.save(self, "query", query)?;
+        draft.save(self, "value", value)?;
+        let kernels = kernels(&request, lengths.width, bias.is_some());
+        let bias_is_trained = bias.as_ref().is_some_and(|bias| bias.requires_grad());
+        drop(bias);
         let mut state: Vec<Tensor> = Vec::new();
         if backend == Backend::Cudnn {
             // Philox seed and offset, made even without dropout.
@@ -89,40 +191,37 @@ impl Eager {
             query.shape[2],
             value.shape[3],
         ];
-        let output = match backend {
-            // Laid out like the query: the `transpose(1, 2).contiguous()` that follows is then free.
-            Backend::Cudnn | Backend::Flash => {
-                let strides = strides_like(&query.shape, &query.strides);
-                self.empty_strided(&shape, strides, query.dtype)
-            }
-            // Always stored (batch, position, head, width).
-            Backend::Efficient => {
-                let [_, h, _, d] = shape;
-                let strides = vec![h * shape[2] * d, d, h * d, Extent::ONE];
-                self.empty_strided(&shape, strides, query.dtype)
-            }
+        // The memory-efficient kernel always stores (batch, position, head, width); the others lay out their
+        // result like the query, so that the `transpose(1, 2).contiguous()` that follows is free.
+        let output = if backend == Backend::Efficient || shape[3] != query.shape[3] {
+            self.stored_by_position(&shape, query.dtype)
+        } else {
+            let strides = strides_like(&query.shape, &query.strides);
+            self.empty_strided(&shape, strides, query.dtype)
         };
         let rows = match backend {
             Backend::Efficient => lengths.positions.next_multiple_of(32),
-            Backend::Cudnn | Backend::Flash => lengths.positions,
+            _ => lengths.positions,
         };
-        let log_sum_exp =
-            Tensor::new(self.empty(&[shape[0], shape[1], rows.into()], DType::Float32));
+        // The memory-efficient kernel makes it only where there will be a backward pass.
+        let log_sum_exp = (backend != Backend::Efficient || draft.is_recorded())
+            .then(|| Tensor::new(self.empty(&[shape[0], shape[1], rows.into()], DType::Float32)));
         match backend {
             Backend::Cudnn => drop(self.scratch(256)),
-            Backend::Flash => {
-                state.push(Tensor::new(self.empty(&[Extent::fixed(2)], DType::Int64)));
-                state.push(Tensor::new(self.empty(&[], DType::Int64)));
-                if dropout > 0.0 {
-                    drop(self.scratch(16));
-                }
+            Backend::Flash => self.flash_state(lengths, request.dropout, &mut state),
+            Backend::Efficient if query.dtype.is_half() && lengths.value_width > 128 => {
+                let sums = lengths.each(4 * lengths.positions * lengths.value_width);
+                drop(self.scratch_of(sums));
             }
-            Backend::Efficient => {}
+            Backend::Efficient | Backend::Math => {}
         }
-        let kernel = Kernel::Attention { causal, dropout };
-        self.launch(kernel, &[&query, &key, &value], &[&output, &log_sum_exp]);
+        let mut results: Vec<&TensorBody> = vec![&output];
+        results.extend(log_sum_exp.as_deref());
+        self.launch(kernels[0].clone(), &[query, key, value], &results);
         let kept = Tensor::new(output.alias(output.shape.clone(), output.strides.clone()));
-        draft.save(self, "log_sum_exp", &log_sum_exp)?;
+        if let Some(log_sum_exp) = &log_sum_exp {
+            draft.save(self, "log_sum_exp", log_sum_exp)?;
+        }
         draft.save(self, "output", &kept)?;
         drop((log_sum_exp, kept));
         for (name, tensor) in ["philox_offset", "philox_seed"].into_iter().zip(&state) {
@@ -131,26 +230,57 @@ impl Eager {
         drop(state);
         let [output] = draft.finish(self, [output], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
-                return vec![None, None, None];
+                return vec![None, None, None, None];
             };
-            eager.attention_grad(
-                backend,
-                lengths,
-                gradient,
-                saved,
-                (causal, dropout, grouped),
-            )
+            let kernel = kernels[1].clone();
+            eager.attention_grad((backend, lengths), gradient, saved, kernel, bias_is_trained)
         });
         Ok(output)
     }
 
+    /// What `FlashAttention` allocates after its result: partial results of split keys, the random state.
+    fn flash_state(&mut self, lengths: Lengths, dropout: f64, state: &mut Vec<Tensor>) {
+        let card = self.capability;
+        let partial = |bytes: u64| {
+            let heads = lengths.each(1);
+            move |batch: u64| {
+                let heads = heads.at(batch);
+                let Lengths {
+                    positions,
+                    keys,
+                    width,
+                    ..
+                } = lengths;
+                match flash_splits(&card, heads, positions, keys, width) {
+                    splits if splits > 1 && dropout == 0.0 => splits * heads * positions * bytes,
+                    _ => 0,
+                }
+            }
+        };
+        let sums = self.scratch_by("split sums", partial(4));
+        let outputs = self.scratch_by("split outputs", partial(4 * flash_width(lengths.width)));
+        state.push(Tensor::new(self.empty(&[Extent::fixed(2)], DType::Int64)));
+        state.push(Tensor::new(self.empty(&[], DType::Int64)));
+        if dropout > 0.0 {
+            drop(self.scratch(16));
+        }
+        drop(sums);
+        drop(outputs);
+    }
+
+    fn stored_by_position(&mut self, shape: &[Extent; 4], dtype: DType) -> TensorBody {
+        let [_, h, s, d] = *shape;
+        let strides = vec![h * s * d, d, h * d, Extent::ONE];
+        self.empty_strided(shape, strides, dtype)
+    }
+
     fn attention_grad(
         &mut self,
-        backend: Backend,
-        lengths: Lengths,
+        (backend, lengths): (Backend, Lengths),
         gradient: &Tensor,
-        saved: &super::super::autograd::Saved,
-        (causal, dropout, grouped): (bool, f64, bool),
+        saved: &Saved,
+        kernel: Kernel,
+        bias_is_trained: bool,
     ) -> Vec<Option<Tensor>> {
         let inputs = ["query", "key", "value"].map(|name| saved.get(name));
         let output = saved.get("output");
@@ -165,9 +295,8 @@ impl Eager {
                 .into_iter()
                 .filter(|tensor| !stored(tensor))
                 .map(|tensor| {
-                    let [b, h, s, d] = [0, 1, 2, 3].map(|i| tensor.shape[i]);
-                    let strides = vec![h * s * d, d, h * d, Extent::ONE];
-                    let copy = self.empty_strided(&[b, h, s, d], strides, tensor.dtype);
+                    let shape = [0, 1, 2, 3].map(|i| tensor.shape[i]);
+                    let copy = self.stored_by_position(&shape, tensor.dtype);
                     self.launch(Kernel::Copy, &[tensor], &[&copy]);
                     Tensor::new(copy)
                 })
@@ -176,24 +305,61 @@ impl Eager {
             Vec::new()
         };
         let results = inputs.map(|input| {
-            let strides = match backend {
-                Backend::Cudnn | Backend::Flash => strides_like(&input.shape, &input.strides),
-                Backend::Efficient => {
-                    let [_, h, s, d] = [0, 1, 2, 3].map(|i| input.shape[i]);
-                    vec![h * s * d, d, h * d, Extent::ONE]
-                }
-            };
-            Tensor::new(self.empty_strided(&input.shape, strides, gradient.dtype))
+            Tensor::new(if backend == Backend::Efficient {
+                let shape = [0, 1, 2, 3].map(|i| input.shape[i]);
+                self.stored_by_position(&shape, gradient.dtype)
+            } else {
+                let strides = strides_like(&input.shape, &input.strides);
+                self.empty_strided(&input.shape, strides, gradient.dtype)
+            })
         });
+        let grad_bias = bias_is_trained.then(|| self.bias_grad(lengths, gradient.dtype));
+        let held = self.attention_scratch(backend, lengths, element);
+        let [query, key, value] = inputs;
+        let mut from: Vec<&TensorBody> = vec![gradient, query, key, value, output];
+        if let Some(sums) = saved.find("log_sum_exp") {
+            from.push(sums);
+        }
+        let into = [&*results[0], &*results[1], &*results[2]];
+        self.launch(kernel, &from, &into);
+        for buffer in held {
+            drop(buffer);
+        }
+        drop(copies);
+        let [query, key, value] = results.map(Some);
+        vec![query, key, value, grad_bias]
+    }
+
+    /// The mask's gradient: one value for each score, in rows as long as the padded mask's.
+    fn bias_grad(&mut self, lengths: Lengths, dtype: DType) -> Tensor {
+        let [heads, positions, keys] =
+            [lengths.query_heads, lengths.positions, lengths.keys].map(Extent::fixed);
+        let row = Extent::fixed(lengths.keys.next_multiple_of(MASK_ALIGNMENT));
+        let whole = self.empty(&[lengths.batch, heads, positions, row], dtype);
+        if row == keys {
+            return Tensor::new(whole);
+        }
+        let whole = Tensor::new(whole);
+        super::view::gradient_view(&whole, part(&whole, 3, Extent::ZERO, keys))
+    }
+
+    /// Buffers of a backward pass, in the order in which they are freed.
+    fn attention_scratch(
+        &mut self,
+        backend: Backend,
+        lengths: Lengths,
+        element: u64,
+    ) -> Vec<Rc<Storage>> {
         let Lengths {
             positions,
             keys,
             width,
+            value_width,
             query_heads,
             key_heads,
             ..
         } = lengths;
-        // Freed in this order at the end.
+        let grouped = query_heads != key_heads;
         let mut held = Vec::new();
         let buffers: Vec<Extent> = match backend {
             Backend::Cudnn => {
@@ -207,9 +373,9 @@ impl Eager {
             }
             Backend::Flash => {
                 let rows = positions.next_multiple_of(128);
-                let wide = width.next_multiple_of(if width <= 128 { 32 } else { 64 });
+                let wide = flash_width(width);
                 let mut buffers = vec![lengths.each(rows * 4), lengths.each(rows * wide * 4)];
-                if grouped && query_heads != key_heads {
+                if grouped {
                     buffers.extend([lengths.each(element * keys * width); 2]);
                 }
                 buffers
@@ -218,7 +384,7 @@ impl Eager {
                 let rows = lengths.each(4 * positions);
                 if element == 4 {
                     // float32 multiplies gradient and output elementwise and sums that into delta first.
-                    let product = self.scratch_of(lengths.each(4 * positions * width));
+                    let product = self.scratch_of(lengths.each(4 * positions * value_width));
                     let sum = self.scratch_of(rows);
                     let delta = self.scratch_of(rows);
                     drop(sum);
@@ -227,35 +393,48 @@ impl Eager {
                 } else {
                     held.push(self.scratch_of(rows));
                 }
-                let tile = if width <= 64 { 64 } else { 128 };
-                vec![lengths.each(positions.div_ceil(64) * (64 * tile * 4 + 16))]
+                let dtype = if element == 4 {
+                    DType::Float32
+                } else {
+                    DType::Float16
+                };
+                let widths = (width, value_width);
+                let card = self.capability;
+                let bytes = efficient_workspace(&card, dtype, positions, keys, widths);
+                vec![lengths.each(bytes)]
             }
+            Backend::Math => Vec::new(),
         };
         let buffers: Vec<_> = buffers
             .into_iter()
             .map(|bytes| self.scratch_of(bytes))
             .collect();
         held.extend(buffers.into_iter().rev());
-        let [query, key, value] = inputs;
-        let from = [
-            gradient,
-            query,
-            key,
-            value,
-            output,
-            saved.get("log_sum_exp"),
-        ]
-        .map(|t| &**t);
-        let into = [&*results[0], &*results[1], &*results[2]];
-        self.launch(Kernel::AttentionGrad { causal, dropout }, &from, &into);
-        for buffer in held {
-            drop(buffer);
-        }
-        drop(copies);
-        results.map(Some).into()
+        held
     }
 
     fn scratch_of(&mut self, bytes: Extent) -> Rc<Storage> {
         self.scratch_by("attention", move |batch| bytes.at(batch))
+    }
+}
+
+/// The kernels of both passes: those a GPU runs, unless what is asked for is beyond them.
+fn kernels(request: &Request, width: u64, masked: bool) -> [Kernel; 2] {
+    let Request {
+        causal,
+        dropout,
+        scale,
+        ..
+    } = *request;
+    #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
+    let usual = 1.0 / (width as f64).sqrt();
+    if masked || scale.is_some_and(|scale| (scale - usual).abs() > 1e-6 * usual) {
+        let name = "scaled_dot_product_attention with a mask or a scale of its own";
+        [Kernel::MemoryOnly(name), Kernel::MemoryOnly(name)]
+    } else {
+        [
+            Kernel::Attention { causal, dropout },
+            Kernel::AttentionGrad { causal, dropout },
+        ]
     }
 }

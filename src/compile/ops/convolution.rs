@@ -28,6 +28,14 @@ impl Eager {
         [x, weight]: [&Tensor; 2],
         bias: Option<&Tensor>,
     ) -> Result<Tensor, Stop> {
+        if x.shape.len() == 3 {
+            let plane = self.unsqueeze(x, 2);
+            let taps = self.unsqueeze(weight, 2);
+            let y = self.convolution(window, direction, [&plane, &taps], bias)?;
+            let mut shape = y.shape.clone();
+            shape.remove(2);
+            return Ok(self.reshape(&y, &shape));
+        }
         let bias = bias.map(|bias| self.low(bias));
         let weight = self.low(weight);
         let x = self.low(x);

@@ -3,7 +3,7 @@
 use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
 use super::super::tensor::{Tensor, TensorBody};
-use crate::graph::{Extent, broadcast, numel};
+use crate::graph::{DType, Extent, broadcast, numel};
 use crate::program::Kernel;
 
 impl Eager {
@@ -157,6 +157,71 @@ impl Eager {
             vec![a, b, c]
         });
         Ok(y)
+    }
+
+    /// `grouped_mm(x, weights, offsets)`, which autocast leaves alone. Hugging Face takes a loop over the
+    /// groups on cards before compute capability 8.0, where the gradient of the input comes first.
+    pub(in super::super) fn grouped_matmul(
+        &mut self,
+        [x, weights, offsets]: [&Tensor; 3],
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x), Some(weights)]);
+        let wants = [x.requires_grad(), weights.requires_grad()];
+        if wants[0] {
+            draft.save(self, "mat_b", weights)?;
+        }
+        if wants[1] {
+            draft.save(self, "mat_a", x)?;
+        }
+        draft.save(self, "offs", offsets)?;
+        let y = self.empty(&[x.shape[0], weights.shape[2]], x.dtype);
+        self.grouped_scratch(weights);
+        let name = "grouped_mm";
+        self.launch(Kernel::MemoryOnly(name), &[x, weights, offsets], &[&y]);
+        let (x_shape, shape) = (x.shape.clone(), weights.shape.clone());
+        let strides = weights.strides.clone();
+        let groups = weights.shape[0];
+        let loops = self.capability.compute.0 < 8;
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None];
+            };
+            let dtype = gradient.dtype;
+            let make = |eager: &mut Eager, result: TensorBody| {
+                eager.grouped_scratch_of(groups, dtype);
+                eager.launch(Kernel::MemoryOnly(name), &[gradient], &[&result]);
+                Tensor::new(result)
+            };
+            let grad_x = |eager: &mut Eager| {
+                let result = eager.empty(&x_shape, dtype);
+                make(eager, result)
+            };
+            let grad_weights = |eager: &mut Eager| {
+                let result = eager.empty_strided(&shape, strides.clone(), dtype);
+                make(eager, result)
+            };
+            if loops {
+                let x = wants[0].then(|| grad_x(eager));
+                return vec![x, wants[1].then(|| grad_weights(eager))];
+            }
+            let weights = wants[1].then(|| grad_weights(eager));
+            vec![wants[0].then(|| grad_x(eager)), weights]
+        });
+        Ok(y)
+    }
+
+    fn grouped_scratch(&mut self, weights: &Tensor) {
+        self.grouped_scratch_of(weights.shape[0], weights.dtype);
+    }
+
+    /// Hopper's kernel for bfloat16 keeps 60 bytes for each group and 512 for each multiprocessor.
+    fn grouped_scratch_of(&mut self, groups: Extent, dtype: DType) {
+        if self.capability.compute.0 != 9 || dtype != DType::BFloat16 {
+            return;
+        }
+        let pointers = self.scratch(60 * groups.as_fixed().unwrap_or(1));
+        drop(self.scratch(512 * self.capability.multiprocessors));
+        drop(pointers);
     }
 
     fn turn(&mut self, tensor: &Tensor) -> Tensor {

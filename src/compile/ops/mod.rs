@@ -24,3 +24,5 @@ mod shape;
 mod softmax;
 mod unseen;
 mod view;
+
+pub(super) use attention::Request as AttentionRequest;

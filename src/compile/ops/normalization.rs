@@ -3,7 +3,7 @@
 use super::super::autograd::{Draft, Saved};
 use super::super::eager::{Eager, Stop};
 use super::super::tensor::Tensor;
-use crate::graph::{DType, numel};
+use crate::graph::{DType, Placement, Reduction, Unary, numel};
 use crate::program::Kernel;
 
 impl Eager {
@@ -75,19 +75,18 @@ impl Eager {
         Ok(y)
     }
 
-    /// `layer_norm(x, weight, bias)` over the last `dims` dimensions; autocast runs it in float32.
+    /// `layer_norm(x[, weight[, bias]])` over the last `dims` dimensions; autocast runs it in float32. An
+    /// input that is not contiguous is copied in both passes; what is saved is the input itself.
     pub(in super::super) fn layer_norm(
         &mut self,
         x: &Tensor,
-        weight: Option<&Tensor>,
-        bias: Option<&Tensor>,
+        [weight, bias]: [Option<&Tensor>; 2],
         dims: usize,
         eps: f64,
     ) -> Result<Tensor, Stop> {
         let bias = bias.map(|bias| self.high(bias));
         let weight = weight.map(|weight| self.high(weight));
         let x = self.high(x);
-        let x = self.contiguous(&x);
         let mut draft = Draft::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
         if let Some(bias) = &bias {
             draft.save(self, "bias", bias)?;
@@ -97,41 +96,114 @@ impl Eager {
             draft.save(self, "weight", weight)?;
         }
         let rows = numel(&x.shape[..x.shape.len() - dims]);
+        let dense = self.dense_copy(&x);
         let y = self.empty(&x.shape, x.dtype);
         let mean = Tensor::new(self.empty(&[rows], DType::Float32));
         let inverse_std = Tensor::new(self.empty(&[rows], DType::Float32));
-        let outputs = [&y, &*mean, &*inverse_std];
-        match (&weight, &bias) {
-            (Some(weight), Some(bias)) => {
-                self.launch(Kernel::LayerNorm { eps }, &[&x, weight, bias], &outputs);
-            }
-            _ => self.launch(Kernel::MemoryOnly("layer_norm"), &[&x], &outputs),
-        }
+        let whole = weight.is_some() && bias.is_some();
+        let kernel = if whole {
+            Kernel::LayerNorm { eps }
+        } else {
+            Kernel::MemoryOnly("layer_norm without weight or bias")
+        };
+        let mut inputs = vec![&*dense];
+        inputs.extend([&weight, &bias].into_iter().flatten().map(|t| &**t));
+        self.launch(kernel, &inputs, &[&y, &mean, &inverse_std]);
+        drop(dense);
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
-        let whole = weight.is_some() && bias.is_some();
-        let of_weight = weight.map(|weight| (weight.shape.clone(), weight.dtype));
+        let trained = [weight.is_some(), bias.is_some()];
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let statistics = ["mean", "inverse_std"];
-            let gradient = gradients[0].as_ref();
             if whole {
-                return eager.norm_grads(Kernel::LayerNormGrad, gradient, saved, statistics);
+                let kernel = Kernel::LayerNormGrad;
+                return eager.norm_grads(kernel, gradients[0].as_ref(), saved, statistics);
             }
-            let Some(gradient) = gradient else {
-                return vec![None, None, None];
-            };
-            let gradient = eager.dense_copy(gradient);
-            let x = saved.get("input");
-            let grad_x = eager.empty(&x.shape, gradient.dtype);
-            let grad_weight =
-                of_weight.map(|(shape, dtype)| Tensor::new(eager.empty(&shape, dtype)));
-            let mut outputs = vec![&grad_x];
-            outputs.extend(grad_weight.as_deref());
-            eager.launch(Kernel::MemoryOnly("layer_norm"), &[&gradient, x], &outputs);
-            vec![Some(Tensor::new(grad_x)), grad_weight, None]
+            let gradients = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained);
+            gradients.into()
         });
         Ok(y)
+    }
+
+    /// `rms_norm(x[, weight])` over the last `dims` dimensions: one kernel where the types agree, else
+    /// plain operations in float32. Autocast leaves it alone.
+    pub(in super::super) fn rms_norm(
+        &mut self,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        dims: usize,
+    ) -> Result<Tensor, Stop> {
+        if weight.is_some_and(|weight| weight.dtype != x.dtype) {
+            return self.composite_rms_norm(x, weight, dims);
+        }
+        let mut draft = Draft::new(self, &[Some(x), weight]);
+        draft.save(self, "input", x)?;
+        if let Some(weight) = weight {
+            draft.save(self, "weight", weight)?;
+        }
+        let rows = numel(&x.shape[..x.shape.len() - dims]);
+        let dense = self.dense_copy(x);
+        let y = self.empty(&x.shape, x.dtype);
+        let inverse_rms = Tensor::new(self.empty(&[rows], DType::Float32));
+        self.launch(
+            Kernel::MemoryOnly("rms_norm"),
+            &[&dense],
+            &[&y, &inverse_rms],
+        );
+        drop(dense);
+        draft.save(self, "inverse_std", &inverse_rms)?;
+        drop(inverse_rms);
+        let trained = [weight.is_some(), false];
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let [x, weight, _] = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained);
+            vec![x, weight]
+        });
+        Ok(y)
+    }
+
+    fn composite_rms_norm(
+        &mut self,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        dims: usize,
+    ) -> Result<Tensor, Stop> {
+        let high = self.cast(x, DType::Float32);
+        let squares = self.pow_scalar(&high, 2.0)?;
+        let last: Vec<usize> = (x.shape.len() - dims..x.shape.len()).collect();
+        let mean = self.reduction(Reduction::Mean, &squares, &last, true);
+        let mean = self.add_scalar(&mean, 0.0, Placement::InPlace);
+        let inverse = self.unary(Unary::Rsqrt, Placement::New, &mean)?;
+        drop(mean);
+        drop(squares);
+        let mut y = self.mul(&high, &inverse)?;
+        if let Some(weight) = weight {
+            y = self.mul(&y, weight)?;
+        }
+        Ok(self.cast(&y, x.dtype))
+    }
+
+    /// Gradients of input, weight and bias, of those that there are.
+    fn partial_norm_grads(
+        &mut self,
+        gradient: Option<&Tensor>,
+        saved: &Saved,
+        trained: [bool; 2],
+    ) -> [Option<Tensor>; 3] {
+        let Some(gradient) = gradient else {
+            return [None, None, None];
+        };
+        let gradient = self.dense_copy(gradient);
+        let x = self.dense_copy(saved.get("input"));
+        let grad_x = self.empty(&x.shape, gradient.dtype);
+        let parameters = trained.map(|is_there| {
+            let weight = saved.find("weight").filter(|_| is_there)?;
+            Some(Tensor::new(self.empty(&weight.shape, weight.dtype)))
+        });
+        let kernel = Kernel::MemoryOnly("a normalization without weight or bias");
+        self.launch(kernel, &[&gradient, &x], &[&grad_x]);
+        let [weight, bias] = parameters;
+        [Some(Tensor::new(grad_x)), weight, bias]
     }
 
     /// Gradients of input, weight and bias, in this order.
@@ -146,7 +218,8 @@ impl Eager {
             return vec![None, None, None];
         };
         let gradient = self.dense_copy(gradient);
-        let (x, weight) = (saved.get("input"), saved.get("weight"));
+        let x = &self.dense_copy(saved.get("input"));
+        let weight = saved.get("weight");
         let grad_x = self.empty(&x.shape, gradient.dtype);
         let grad_weight = self.empty(&weight.shape, weight.dtype);
         let grad_bias = self.empty(&weight.shape, weight.dtype);

@@ -43,7 +43,12 @@ impl Eager {
             Kernel::Sum { scale: 1.0 },
             [outputs, all],
         );
-        Tensor::new(output)
+        if shape.len() == tensor.shape.len() {
+            return Tensor::new(output);
+        }
+        // Sums keep their dimensions first; without the leading ones the result is a view.
+        let view = output.alias(output.shape.clone(), output.strides.clone());
+        gradient_view(&Tensor::new(output), view)
     }
 
     /// The gradient of a convolution's bias: the sum over samples and positions of each channel.

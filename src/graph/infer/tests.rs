@@ -160,6 +160,7 @@ fn attention_keeps_the_query_and_takes_the_values_width() {
         causal: true,
         dropout: 0.0,
         grouped: false,
+        scale: None,
     };
 
     let shape = one(

@@ -3,6 +3,7 @@
 mod activation;
 mod indexed;
 mod layout;
+mod loss;
 mod plane;
 mod pointwise;
 
@@ -14,6 +15,7 @@ pub(super) type Lowered = (Op, Vec<ValueId>);
 
 /// Operators of this file; other families have their own lists.
 const SUPPORTED: &[&str] = &[
+    "aten._grouped_mm.default",
     "aten.add.Tensor",
     "aten.add_.Tensor",
     "aten.addmm.default",
@@ -21,7 +23,7 @@ const SUPPORTED: &[&str] = &[
     "aten.baddbmm.default",
     "aten.bmm.default",
     "aten.cat.default",
-    "aten.cross_entropy_loss.default",
+    "aten.conv1d.default",
     "aten.embedding.default",
     "aten.linear.default",
     "aten.log_softmax.int",
@@ -29,16 +31,26 @@ const SUPPORTED: &[&str] = &[
     "aten.mul.Tensor",
     "aten.neg.default",
     "aten.pow.Tensor_Scalar",
+    "aten.rms_norm.default",
     "aten.scaled_dot_product_attention.default",
     "aten.softmax.int",
+    "aten.square.default",
+    "transformers.grouped_mm_fallback.default",
     "aten.to.device",
     "aten.to.dtype",
     "aten.to.dtype_layout",
+    "transformers.grouped_mm_fallback.default",
 ];
 
 /// Every operator that [`lower`] knows, some without their overload.
 pub(super) fn supported() -> impl Iterator<Item = &'static str> {
-    let listed = [SUPPORTED, layout::NAMES, indexed::NAMES, plane::NAMES];
+    let listed = [
+        SUPPORTED,
+        layout::NAMES,
+        indexed::NAMES,
+        loss::NAMES,
+        plane::NAMES,
+    ];
     listed
         .into_iter()
         .flatten()
@@ -54,10 +66,14 @@ pub(super) fn lower(
     args: &Arguments<'_>,
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
 ) -> Result<Option<Lowered>, String> {
+    let shape = |id: ValueId| typed(id).1;
     if let Some(lowered) = indexed::lower(target, args, &typed)? {
         return Ok(Some(lowered));
     }
-    if let Some(lowered) = weighted(target, args)? {
+    if let Some(lowered) = loss::lower(target, args, shape)? {
+        return Ok(Some(lowered));
+    }
+    if let Some(lowered) = weighted(target, args, shape)? {
         return Ok(Some(lowered));
     }
     if let Some(lowered) = elementwise(target, args, &typed)? {
@@ -88,7 +104,11 @@ fn raises_type(args: &Arguments<'_>, typed: impl Fn(ValueId) -> (DType, Vec<Exte
 }
 
 /// Layers: what has parameters, pools, attends or scores.
-fn weighted(target: &str, args: &Arguments<'_>) -> Result<Option<Lowered>, String> {
+fn weighted(
+    target: &str,
+    args: &Arguments<'_>,
+    shape: impl Fn(ValueId) -> Vec<Extent>,
+) -> Result<Option<Lowered>, String> {
     let lowered = match target {
         "aten.linear.default" => (Op::Linear, with_bias(args, &["input", "weight"])?),
         "aten.addmm.default" => {
@@ -109,26 +129,41 @@ fn weighted(target: &str, args: &Arguments<'_>) -> Result<Option<Lowered>, Strin
             let operands = all(args, &["self", "batch1", "batch2"])?;
             (Op::Baddbmm { scaled }, operands)
         }
+        "aten.rms_norm.default" => {
+            let dims = args.lengths("normalized_shape")?.len();
+            let mut operands = vec![args.tensor("input")?];
+            operands.extend(args.optional_tensor("weight")?);
+            (Op::RmsNorm { dims }, operands)
+        }
+        "transformers.grouped_mm_fallback.default" | "aten._grouped_mm.default" => {
+            let operands = if target.starts_with("aten") {
+                ["self", "mat2", "offs"]
+            } else {
+                ["input", "weight", "offs"]
+            };
+            (Op::GroupedMatmul, all(args, &operands)?)
+        }
+        "aten.conv1d.default" => {
+            let operands = with_bias(args, &["input", "weight"])?;
+            let window = flat_convolution(args, &shape(operands[1]))?;
+            (Op::Conv2d(window), operands)
+        }
         "aten.embedding.default" => {
             args.absent("sparse")?;
             args.absent("scale_grad_by_freq")?;
             (Op::Embedding, all(args, &["weight", "indices"])?)
         }
         "aten.scaled_dot_product_attention.default" => {
-            args.absent("attn_mask")?;
+            let scale = args.has("scale").then(|| args.number("scale"));
             let op = Op::Attention {
+                scale: scale.transpose()?,
                 causal: args.flag("is_causal", false)?,
                 dropout: args.number_or("dropout_p", 0.0)?,
                 grouped: args.flag("enable_gqa", false)?,
             };
-            (op, all(args, &["query", "key", "value"])?)
-        }
-        "aten.cross_entropy_loss.default" => {
-            args.absent("weight")?;
-            args.always("label_smoothing", 0.0)?;
-            // torch.nn._reduction: 1 is the mean.
-            args.always("reduction", 1.0)?;
-            (Op::CrossEntropy, all(args, &["self", "target"])?)
+            let mut operands = all(args, &["query", "key", "value"])?;
+            operands.extend(args.optional_tensor("attn_mask")?);
+            (op, operands)
         }
         _ => return Ok(None),
     };
@@ -162,6 +197,7 @@ fn elementwise(
             with_other(args, Op::Add(placement), |n| Op::AddScalar(n, placement))?
         }
         "aten.mul.Tensor" => with_other(args, Op::Mul, Op::MulScalar)?,
+        "aten.square.default" => (Op::PowScalar(2.0), vec![args.tensor("self")?]),
         "aten.pow.Tensor_Scalar" => (
             Op::PowScalar(args.number("exponent")?),
             vec![args.tensor("self")?],
@@ -218,6 +254,25 @@ fn with_bias(args: &Arguments<'_>, names: &[&str]) -> Result<Vec<ValueId>, Strin
     let mut operands = all(args, names)?;
     operands.extend(args.optional_tensor("bias")?);
     Ok(operands)
+}
+
+/// A convolution of one dimension, as one of planes of height one.
+fn flat_convolution(args: &Arguments<'_>, weight: &[Extent]) -> Result<Window, String> {
+    let width = match weight {
+        [_, _, width] => width.as_fixed(),
+        _ => None,
+    };
+    let one = |name: &str, default: u64| -> Result<u64, String> {
+        Ok(args.pair(name, Some([default; 2]))?[1])
+    };
+    Ok(Window {
+        kernel: [1, width.ok_or_else(|| format!("its weight is {weight:?}"))?],
+        stride: [1, one("stride", 1)?],
+        padding: [0, one("padding", 0)?],
+        dilation: [1, one("dilation", 1)?],
+        groups: args.count("groups", Some(1))?,
+        ceil_mode: false,
+    })
 }
 
 fn with_other(

@@ -15,7 +15,9 @@ pub(super) fn prediction(nodes: &[Node], in_wrapper: &[bool], loss: ValueId) -> 
         .enumerate()
         .flat_map(|(index, node)| node.outputs.iter().map(move |id| (*id, index)))
         .collect();
-    let scored = nodes.iter().rposition(|node| node.op == Op::CrossEntropy);
+    let scored = nodes
+        .iter()
+        .rposition(|node| matches!(node.op, Op::CrossEntropy | Op::Loss(_)));
     let scored = scored.or_else(|| producer.get(&loss).copied())?;
     let place = (nodes[scored].module, in_wrapper.get(scored));
     let mut value = *nodes[scored].inputs.first()?;
@@ -43,8 +45,8 @@ pub(super) fn fill_inputs(graph: &mut Graph) {
             Op::Embedding if from_input(node.inputs[1]) => {
                 graph.value(node.inputs[0]).shape[0].as_fixed()
             }
-            Op::CrossEntropy if from_input(node.inputs[1]) => {
-                graph.value(node.inputs[0]).shape[1].as_fixed()
+            Op::CrossEntropy | Op::Loss(_) if from_input(node.inputs[1]) => {
+                graph.value(node.inputs[0]).shape.get(1)?.as_fixed()
             }
             _ => None,
         });

@@ -88,9 +88,9 @@ pub(super) fn spec_path<'a>(spec: &'a InputSpec<'a>) -> Option<&'a str> {
     }
 }
 
-/// Adds parameters and buffers, each tied pair once.
+/// Adds parameters and buffers, those that are tied once.
 ///
-/// An export that did not notice sharing has both names; nothing reads the second one. It is told by
+/// An export that did not notice sharing has all names; nothing reads but one of them. It is told by
 /// its shape and dtype from the one that feeds both an embedding and a linear, and takes its place in
 /// module order if it comes first, because that is where the tensor is then made.
 fn hold<'a>(
@@ -108,29 +108,28 @@ fn hold<'a>(
         .iter()
         .filter(|held| reads.embeds_and_projects(held.name))
     {
-        let alias = held.iter().enumerate().find(|(_, other)| {
+        let own = held.iter().position(|held| held.name == tied.name);
+        let mut first = own.unwrap_or(0);
+        // Encoder-decoders share one table among up to four modules.
+        for (index, alias) in held.iter().enumerate().filter(|(_, other)| {
             other.kind != ParameterKind::Buffer
                 && !reads.tensors.contains(other.name)
                 && other.tensor.dtype == tied.tensor.dtype
                 && same_sizes(other.tensor, tied.tensor)
-                && !dropped.contains(other.name)
-        });
-        let Some((index, alias)) = alias else {
-            continue;
-        };
-        dropped.insert(alias.name);
-        declared.notes.push(format!(
-            "{} is taken to be the same tensor as {}: nothing reads it, and both have the same shape",
-            walk.modules.strip(alias.path),
-            walk.modules.strip(tied.path),
-        ));
-        let own = held
-            .iter()
-            .position(|held| held.name == tied.name)
-            .unwrap_or(index);
-        if index < own {
-            paths.insert(tied.name, alias.path);
-            position.insert(tied.name, index);
+        }) {
+            if !dropped.insert(alias.name) {
+                continue;
+            }
+            declared.notes.push(format!(
+                "{} is taken to be the same tensor as {}: nothing reads it, and both have the same shape",
+                walk.modules.strip(alias.path),
+                walk.modules.strip(tied.path),
+            ));
+            if index < first {
+                first = index;
+                paths.insert(tied.name, alias.path);
+                position.insert(tied.name, index);
+            }
         }
     }
     let mut order: Vec<(usize, &Held<'a>)> = held.iter().enumerate().collect();

@@ -299,6 +299,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
                 causal: true,
                 dropout: 0.1,
                 grouped: false,
+                scale: None,
             },
             vec![&[2, 3, 16, 8], &[2, 3, 16, 8], &[2, 3, 16, 8]],
         ),

@@ -1,0 +1,96 @@
+//! Attention out of plain operations: `_scaled_dot_product_attention_math`.
+
+use super::super::super::eager::{Eager, Stop};
+use super::super::super::tensor::Tensor;
+use crate::graph::{DType, Extent, Indexed};
+use crate::program::Kernel;
+
+impl Eager {
+    /// Half types are computed in float32; scores are as large as the mask. Local names die in reverse.
+    pub(super) fn math_attention(
+        &mut self,
+        [query, key, value]: [&Tensor; 3],
+        bias: Option<Tensor>,
+        request: super::Request,
+    ) -> Result<Tensor, Stop> {
+        let own = query.dtype;
+        let high = if own.is_half() { DType::Float32 } else { own };
+        let query = self.cast(query, high);
+        let key = self.cast(key, high);
+        let value = self.cast(value, high);
+        let scaled = self.mul_scalar(&query, 1.0);
+        let bias = if request.causal {
+            Some(self.causal_bias([query.shape[2], key.shape[2]], high))
+        } else {
+            bias
+        };
+        let (all_keys, all_values) = if key.shape[1] == query.shape[1] || !request.grouped {
+            (Tensor::clone(&key), Tensor::clone(&value))
+        } else {
+            let keys = self.repeat_heads(&key, query.shape[1])?;
+            (keys, self.repeat_heads(&value, query.shape[1])?)
+        };
+        let turned = self.permute(&all_keys, &[0, 1, 3, 2]);
+        let turned = self.mul_scalar(&turned, 1.0);
+        let mut scores = self.matmul(&scaled, &turned)?;
+        drop(turned);
+        if let Some(bias) = &bias {
+            scores = self.add_in_place(&scores, bias);
+        }
+        let mut weights = self.safe_softmax(&scores)?;
+        drop(scores);
+        if request.dropout > 0.0 {
+            weights = self.dropout(&weights, request.dropout)?;
+        }
+        // The weights are returned too, in the operands' type.
+        let returned = self.cast(&weights, own);
+        let output = self.matmul(&weights, &all_values)?;
+        let result = self.cast(&output, own);
+        drop(output);
+        drop(weights);
+        drop(all_values);
+        drop(all_keys);
+        drop(scaled);
+        drop(bias);
+        drop(value);
+        drop(key);
+        drop(query);
+        drop(returned);
+        Ok(result)
+    }
+
+    /// The mask of earlier positions, as truth values and then as numbers.
+    fn causal_bias(&mut self, [rows, columns]: [Extent; 2], dtype: DType) -> Tensor {
+        let ones = self.empty(&[rows, columns], DType::Bool);
+        self.launch(Kernel::Fill(1.0), &[], &[&ones]);
+        let lower = self.empty(&[rows, columns], DType::Bool);
+        self.launch(Kernel::MemoryOnly("tril"), &[&ones], &[&lower]);
+        drop(ones);
+        self.bias_of(&Tensor::new(lower), dtype)
+    }
+
+    fn repeat_heads(&mut self, tensor: &Tensor, heads: Extent) -> Result<Tensor, Stop> {
+        let mut shape = tensor.shape.clone();
+        let times = heads.checked_div(shape[1]).and_then(Extent::as_fixed);
+        shape[1] = heads;
+        let op = Indexed::RepeatInterleave {
+            times: times.unwrap_or(1),
+            dim: 1,
+        };
+        let repeated = self.indexed(&op, &[Tensor::clone(tensor)], &[shape])?;
+        Ok(Tensor::clone(&repeated[0]))
+    }
+
+    /// `_safe_softmax`: rows that are hidden entirely become zeros.
+    fn safe_softmax(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+        let y = self.softmax(x, false, Some(x.dtype))?;
+        let hidden = self.empty(&x.shape, DType::Bool);
+        let rows = self.empty(&x.shape[..x.shape.len() - 1], DType::Bool);
+        let zero = self.empty(&[], x.dtype);
+        self.launch(Kernel::MemoryOnly("_safe_softmax"), &[&hidden], &[&rows]);
+        drop(zero);
+        drop(rows);
+        drop(hidden);
+        Ok(y)
+    }
+}
