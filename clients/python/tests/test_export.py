@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import tempfile
 import unittest
 from pathlib import Path
@@ -202,6 +203,15 @@ class TestCommandLine(unittest.TestCase):
 
         self.assertEqual((status, errors), (0, ""))
         self.assertIn("aten.abs", Path("n.json").read_text())
+
+    def test_other_commands_are_handed_on_to_the_binary(self):
+        self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
+        os.environ["PATH"] = os.getcwd()
+        status, errors = self.run_main("fit", "request.json")
+        self.assertEqual((status, errors), (2, "batchfit: fit is a command of the batchfit binary, which is not on the path\n"))
+
+        Path("batchfit").symlink_to(shutil.which("false", path="/bin:/usr/bin"))
+        self.assertEqual(self.run_main("fit", "request.json"), (1, ""))
 
     def test_what_is_missing_is_said(self):
         for arguments, problem in [

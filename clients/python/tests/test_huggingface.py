@@ -28,6 +28,12 @@ T5 = {
 }  # fmt: skip
 
 
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 4, "vocab_size": 50,
+}  # fmt: skip
+
+
 def export(config, **sizes):
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(config))
@@ -67,6 +73,12 @@ class TestHuggingFace(unittest.TestCase):
 
         inputs = [s["user_input"]["arg"]["as_tensor"]["name"] for s in document["graph_module"]["signature"]["input_specs"] if "user_input" in s]
         self.assertEqual(inputs, ["input_ids", "labels"])
+
+    def test_experts_run_as_groups_in_float32_too(self):
+        document = export(MIXTRAL, seq_len=16)
+
+        targets = [node["target"] for node in document["graph_module"]["graph"]["nodes"]]
+        self.assertEqual(targets.count("torch.ops.aten._grouped_mm.default"), 2)
 
     def test_images_are_as_large_as_the_config_says(self):
         document = export(VIT)

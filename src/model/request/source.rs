@@ -59,8 +59,8 @@ impl ModelSource {
             }
             ["hf"] => Err(Invalid::at(
                 fields.at("hf"),
-                "Hugging Face configs are not read yet; export the model with torch.export and give \
-                 the graph as {\"exported\": ...} or with --model FILE",
+                "Hugging Face configs are read by batchfit's Python client: `batchfit export --hf config.json` \
+                 writes the graph; give it as {\"exported\": ...} or with --model FILE",
             )),
             [] => Err(match fields.unknown_key(&WAYS) {
                 Some(key) => fields.unknown(key, "the model", &WAYS),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Optional
 
 from .errors import ExportError
+
+# Commands of the other batchfit, the binary that reads graphs.
+_OF_THE_BINARY = ("fit", "probe", "program", "replay", "serve", "devices", "presets", "openapi")
 
 _DTYPES = ("f32", "bf16", "f16")
 _ALIASES = {"fp32": "f32", "float32": "f32", "bfloat16": "bf16", "fp16": "f16", "float16": "f16"}
@@ -15,6 +20,9 @@ _ALIASES = {"fp32": "f32", "float32": "f32", "bfloat16": "bf16", "fp16": "f16", 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs a command; gives the exit status: 0 done, 2 bad input."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in _OF_THE_BINARY:
+        return _hand_on(arguments)
     options = _parser().parse_args(arguments)
     try:
         _export(options)
@@ -24,9 +32,23 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     return 0
 
 
+def _hand_on(arguments: Sequence[str]) -> int:
+    """Runs a command of the binary of the same name, which this script may hide on the path."""
+    for directory in os.get_exec_path():
+        binary = os.path.join(directory, "batchfit")
+        if not os.path.isfile(binary) or not os.access(binary, os.X_OK):
+            continue
+        with open(binary, "rb") as file:
+            is_script = file.read(2) == b"#!"
+        if not is_script:
+            return subprocess.run([binary, *arguments], check=False).returncode
+    print(f"batchfit: {arguments[0]} is a command of the batchfit binary, which is not on the path", file=sys.stderr)
+    return 2
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="batchfit", description="Exports models for batchfit. Fits and probes are the other batchfit's, the binary."
+        prog="batchfit", description="Exports models for batchfit. Other commands are handed on to the batchfit binary."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     export = commands.add_parser(

@@ -54,6 +54,7 @@ def document(
     _require_gradients(graph_module, trained)
     for node, _ in _operators(graph_module["graph"], program.graph_module):
         node["metadata"] = {key: node["metadata"][key] for key in _METADATA if key in node["metadata"]}
+    text["guards_code"] = []
     text["batchfit"] = _side_table(program.graph_module, graph_module["graph"], lifetimes, eager_only)
     return text
 

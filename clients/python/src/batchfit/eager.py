@@ -38,6 +38,7 @@ def eager_decisions(lifetimes: Lifetimes) -> Iterator[EagerOnly]:
         # `torch.compiler.is_compiling()` and `is_exporting()` follow this context.
         stack.enter_context(replaced(torch.export._trace, "_compiling_state_context", contextlib.nullcontext))
         stack.enter_context(_known_values())
+        stack.enter_context(_grouped_products())
         _patch_transformers(stack, lifetimes, found)
         yield found
 
@@ -66,6 +67,26 @@ def _known_values() -> Iterator[None]:
         return result
 
     with replaced(tracing, "proxy_call", call_and_follow):
+        yield
+
+
+@contextlib.contextmanager
+def _grouped_products() -> Iterator[None]:
+    """Lets products of groups of matrices (mixtures of experts) have any dtype, as they may on a GPU: PyTorch's rule for
+    tensors without data knows bfloat16 only."""
+    rules = torch._meta_registrations
+    known = getattr(rules, "_meta_grouped_mm_common", None)
+    if known is None:
+        yield
+        return
+
+    def any_dtype(mat_a: torch.Tensor, mat_b: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if mat_a.dtype != mat_b.dtype or not mat_a.is_floating_point():
+            return known(mat_a, mat_b, *args, **kwargs)
+        half = torch.bfloat16
+        return known(mat_a.to(half), mat_b.to(half), *args, **kwargs).to(mat_a.dtype)
+
+    with replaced(rules, "_meta_grouped_mm_common", any_dtype):
         yield
 
 
