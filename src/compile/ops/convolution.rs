@@ -1,8 +1,8 @@
 //! Convolutions through cuDNN.
 
-use super::super::autograd::Draft;
+use super::super::autograd::{Draft, Saved};
 use super::super::eager::{Eager, Stop};
-use super::super::tensor::Tensor;
+use super::super::tensor::{MemoryFormat, Tensor};
 use crate::graph::{Extent, Window};
 use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
 
@@ -19,8 +19,11 @@ impl Eager {
     /// `conv2d(x, weight[, bias])` or `conv_transpose2d`. Autocast casts bias, weight, input: last
     /// argument first.
     ///
-    /// The backward pass makes the gradient contiguous first, if it is not; that copy lives until the
-    /// weight's gradient is done. Then input, weight, bias, each with its own workspace.
+    /// All run in one memory format: channels-last if the input or the weight suggests it. What lies
+    /// otherwise is copied: the input for as long as the pass takes, the weight for each kernel of cuDNN.
+    /// The backward pass first copies input and gradient; these copies live until the weight's gradient is
+    /// done. Then input, weight, bias, each with its own workspace; PyTorch's own depthwise kernels make
+    /// that of the weight first, on row-major data.
     pub(in super::super) fn convolution(
         &mut self,
         window: &Window,
@@ -68,13 +71,19 @@ impl Eager {
             };
             Extent::fixed(output.expect("checked when the graph was built"))
         };
-        let y = self.empty(&[x.shape[0], out_channels, side(0), side(1)], x.dtype);
-        self.convolve(shape, [&x, &weight], &y);
+        let format = conv_format(&x, &weight);
+        let dense = self.copy_in(&x, format);
+        let y_shape = [x.shape[0], out_channels, side(0), side(1)];
+        let y = self.empty_strided(&y_shape, format.strides(&y_shape), x.dtype);
+        let kernel_weight = self.kernel_weight(shape, format, &weight);
+        self.convolve(shape, format, [&dense, &kernel_weight], &y);
+        drop(kernel_weight);
         if let Some(bias) = &bias {
             let strides = vec![Extent::ZERO, Extent::ONE, Extent::ZERO, Extent::ZERO];
             let everywhere = bias.alias(y.shape.clone(), strides);
             self.launch(Kernel::Binary(Binary::Add), &[&y, &everywhere], &[&y]);
         }
+        drop(dense);
         let wants = [
             x.requires_grad(),
             weight.requires_grad(),
@@ -84,19 +93,87 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None, None];
             };
-            let (x, weight) = (saved.get("input"), saved.get("weight"));
-            let dense = eager.dense_copy(gradient);
-            let pass = |eager: &mut Eager, pass, like: &Tensor, with: &Tensor| {
-                let result = eager.empty(&like.shape, gradient.dtype);
-                eager.convolve(ConvolutionShape { pass, ..shape }, [&dense, with], &result);
-                Tensor::new(result)
-            };
-            let grad_x = wants[0].then(|| pass(eager, ConvolutionPass::GradInput, x, weight));
-            let grad_weight = wants[1].then(|| pass(eager, ConvolutionPass::GradWeight, weight, x));
-            drop(dense);
-            let grad_bias = wants[2].then(|| eager.channel_sum(gradient));
-            vec![grad_x, grad_weight, grad_bias]
+            eager.convolution_grads(shape, format, wants, gradient, saved)
         });
         Ok(y)
+    }
+
+    fn convolution_grads(
+        &mut self,
+        shape: ConvolutionShape,
+        format: MemoryFormat,
+        wants: [bool; 3],
+        gradient: &Tensor,
+        saved: &Saved,
+    ) -> Vec<Option<Tensor>> {
+        let (x, weight) = (saved.get("input"), saved.get("weight"));
+        let own_kernel = runs_own_kernel(shape);
+        let dense_x = if wants[1] {
+            self.copy_in(x, format)
+        } else {
+            Tensor::clone(x)
+        };
+        let dense = self.copy_in(gradient, format);
+        let made = |eager: &mut Eager, like: &Tensor, format: MemoryFormat| {
+            let strides = format.strides(&like.shape);
+            eager.empty_strided(&like.shape, strides, gradient.dtype)
+        };
+        let of_x = |eager: &mut Eager| {
+            let result = made(eager, x, format);
+            let with = eager.kernel_weight(shape, format, weight);
+            let pass = ConvolutionPass::GradInput;
+            let shape = ConvolutionShape { pass, ..shape };
+            eager.convolve(shape, format, [&dense, &with], &result);
+            Tensor::new(result)
+        };
+        let of_weight = |eager: &mut Eager| {
+            let layout = if own_kernel {
+                MemoryFormat::Contiguous
+            } else {
+                format
+            };
+            let result = made(eager, weight, layout);
+            let pass = ConvolutionPass::GradWeight;
+            let shape = ConvolutionShape { pass, ..shape };
+            eager.convolve(shape, format, [&dense, &dense_x], &result);
+            Tensor::new(result)
+        };
+        let weight_first = own_kernel && format == MemoryFormat::Contiguous;
+        let early = (wants[1] && weight_first).then(|| of_weight(self));
+        let grad_x = wants[0].then(|| of_x(self));
+        let late = (wants[1] && !weight_first).then(|| of_weight(self));
+        drop(dense);
+        drop(dense_x);
+        let grad_bias = wants[2].then(|| self.channel_sum(gradient));
+        vec![grad_x, early.or(late), grad_bias]
+    }
+
+    /// The weight as the kernel reads it.
+    fn kernel_weight(
+        &mut self,
+        shape: ConvolutionShape,
+        format: MemoryFormat,
+        weight: &Tensor,
+    ) -> Tensor {
+        if runs_own_kernel(shape) {
+            Tensor::clone(weight)
+        } else {
+            self.copy_in(weight, format)
+        }
+    }
+}
+
+/// Whether PyTorch's own kernel runs. A batch of one alone may go elsewhere, and only in float16.
+fn runs_own_kernel(shape: ConvolutionShape) -> bool {
+    !shape.at(2).uses_cudnn()
+}
+
+/// `cudnn_conv_suggest_memory_format`.
+fn conv_format(x: &Tensor, weight: &Tensor) -> MemoryFormat {
+    let suggested = [x.suggested_format(), weight.suggested_format()];
+    if suggested.contains(&MemoryFormat::ChannelsLast) {
+        MemoryFormat::ChannelsLast
+    } else {
+        MemoryFormat::Contiguous
     }
 }

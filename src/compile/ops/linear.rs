@@ -40,6 +40,17 @@ impl Eager {
         } else {
             self.reshape(&x, &[rows, features])
         };
+        // More than two dimensions that are not contiguous go through `matmul`, to which the bias is added.
+        let added = bias
+            .as_ref()
+            .filter(|_| x.shape.len() > 2 && !x.is_contiguous());
+        if let Some(bias) = added {
+            drop(x);
+            let y = self.product(&flat, &weight, None, WeightLayout::OutIn)?;
+            drop(flat);
+            let y = self.reshape(&y, &shape);
+            return Ok(self.add_in_place(&y, bias));
+        }
         drop(x);
         let y = self.product(&flat, &weight, bias.as_ref(), WeightLayout::OutIn)?;
         Ok(if shape.len() == 2 {

@@ -2,7 +2,7 @@
 
 use super::super::autograd::{Draft, Saved};
 use super::super::eager::{Eager, Stop};
-use super::super::tensor::Tensor;
+use super::super::tensor::{MemoryFormat, Tensor, strides_match};
 use crate::graph::{DType, Placement, Reduction, Unary, numel};
 use crate::program::Kernel;
 
@@ -23,7 +23,8 @@ impl Eager {
         draft.save(self, "running_mean", running_mean)?;
         draft.save(self, "running_var", running_var)?;
         draft.save(self, "weight", weight)?;
-        let y = self.empty(&x.shape, x.dtype);
+        let strides = x.suggested_format().strides(&x.shape);
+        let y = self.empty_strided(&x.shape, strides, x.dtype);
         let mean = Tensor::new(self.empty(&weight.shape, DType::Float32));
         let inverse_std = Tensor::new(self.empty(&weight.shape, DType::Float32));
         self.launch(
@@ -31,17 +32,21 @@ impl Eager {
             &[x, weight, bias],
             &[&y, &mean, &inverse_std, running_mean, running_var],
         );
+        let side_by_side = is_side_by_side(x, weight);
+        if side_by_side {
+            self.stage(x, 4);
+        }
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
-        let [y] = draft.finish(self, [y], |eager, gradients, saved| {
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let statistics = ["mean", "inverse_std"];
-            eager.norm_grads(
-                Kernel::BatchNormGrad,
-                gradients[0].as_ref(),
-                saved,
-                statistics,
-            )
+            let gradient = gradients[0].as_ref();
+            if side_by_side {
+                return eager.side_by_side_grads(gradient, saved);
+            }
+            let format = saved.get("input").suggested_format();
+            eager.norm_grads(Kernel::BatchNormGrad, format, gradient, saved, statistics)
         });
         Ok(y)
     }
@@ -70,7 +75,8 @@ impl Eager {
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let statistics = ["running_mean", "running_var"];
             let kernel = Kernel::BatchNormInferenceGrad { eps };
-            eager.norm_grads(kernel, gradients[0].as_ref(), saved, statistics)
+            let format = saved.get("input").suggested_format();
+            eager.norm_grads(kernel, format, gradients[0].as_ref(), saved, statistics)
         });
         Ok(y)
     }
@@ -96,6 +102,7 @@ impl Eager {
             draft.save(self, "weight", weight)?;
         }
         let rows = numel(&x.shape[..x.shape.len() - dims]);
+        // The operand itself is saved; what the kernels read is a copy, made anew in the backward pass.
         let dense = self.dense_copy(&x);
         let y = self.empty(&x.shape, x.dtype);
         let mean = Tensor::new(self.empty(&[rows], DType::Float32));
@@ -118,7 +125,9 @@ impl Eager {
             let statistics = ["mean", "inverse_std"];
             if whole {
                 let kernel = Kernel::LayerNormGrad;
-                return eager.norm_grads(kernel, gradients[0].as_ref(), saved, statistics);
+                let format = MemoryFormat::Contiguous;
+                let gradient = gradients[0].as_ref();
+                return eager.norm_grads(kernel, format, gradient, saved, statistics);
             }
             let gradients = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained);
             gradients.into()
@@ -210,6 +219,7 @@ impl Eager {
     fn norm_grads(
         &mut self,
         kernel: Kernel,
+        format: MemoryFormat,
         gradient: Option<&Tensor>,
         saved: &Saved,
         statistics: [&str; 2],
@@ -217,20 +227,109 @@ impl Eager {
         let Some(gradient) = gradient else {
             return vec![None, None, None];
         };
-        let gradient = self.dense_copy(gradient);
-        let x = &self.dense_copy(saved.get("input"));
-        let weight = saved.get("weight");
-        let grad_x = self.empty(&x.shape, gradient.dtype);
+        let gradient = self.copy_in(gradient, format);
+        let (x, weight) = (saved.get("input"), saved.get("weight"));
+        let x = self.copy_in(x, format);
+        let grad_x = self.empty_strided(&x.shape, format.strides(&x.shape), gradient.dtype);
         let grad_weight = self.empty(&weight.shape, weight.dtype);
         let grad_bias = self.empty(&weight.shape, weight.dtype);
         let [first, second] = statistics.map(|name| saved.get(name));
         self.launch(
             kernel,
-            &[&gradient, x, weight, first, second],
+            &[&gradient, &x, weight, first, second],
             &[&grad_x, &grad_weight, &grad_bias],
         );
         [grad_x, grad_weight, grad_bias]
             .map(|gradient| Some(Tensor::new(gradient)))
             .into()
+    }
+
+    /// [`Eager::norm_grads`] of PyTorch's own batch norm with channels side by side: two sums and the
+    /// parameters' gradients first, then the input's. A gradient in another order is read as it is.
+    fn side_by_side_grads(
+        &mut self,
+        gradient: Option<&Tensor>,
+        saved: &Saved,
+    ) -> Vec<Option<Tensor>> {
+        let Some(gradient) = gradient else {
+            return vec![None, None, None];
+        };
+        let (x, weight) = (saved.get("input"), saved.get("weight"));
+        let sums = [0, 1].map(|_| self.empty(&weight.shape, DType::Float32));
+        let grad_weight = self.empty(&weight.shape, weight.dtype);
+        let grad_bias = self.empty(&weight.shape, weight.dtype);
+        if strides_match(&x.shape, &x.strides, &gradient.strides) {
+            self.stage(x, 2);
+        }
+        let grad_x = self.empty_strided(&x.shape, x.strides.clone(), gradient.dtype);
+        let statistics = ["mean", "inverse_std"].map(|name| saved.get(name));
+        self.launch(
+            Kernel::BatchNormGrad,
+            &[gradient, x, weight, statistics[0], statistics[1]],
+            &[&grad_x, &grad_weight, &grad_bias],
+        );
+        for sum in sums {
+            drop(sum);
+        }
+        [grad_x, grad_weight, grad_bias]
+            .map(|gradient| Some(Tensor::new(gradient)))
+            .into()
+    }
+
+    /// What blocks that share a channel exchange in PyTorch's kernels for channels side by side: so many
+    /// float32 values for each block and channel, and counters.
+    fn stage(&mut self, x: &Tensor, values: u64) {
+        let channels = x.shape[1].as_fixed().unwrap_or(1).max(1);
+        let all = x.numel();
+        let blocks = move |batch: u64| blocks(all.at(batch) / channels, channels);
+        let staging = self.scratch_by("batch norm", move |batch| match blocks(batch) {
+            (_, 1) => 0,
+            (_, rows) => 4 * values * channels * rows,
+        });
+        let counters = self.scratch_by("batch norm counters", move |batch| match blocks(batch) {
+            (_, 1) => 0,
+            (columns, _) => 4 * columns,
+        });
+        drop(counters);
+        drop(staging);
+    }
+}
+
+/// Whether PyTorch's own kernels for channels side by side run: on what cuDNN does not take (bfloat16, half
+/// parameters, no planes), where channels are the fastest dimension.
+fn is_side_by_side(x: &Tensor, weight: &Tensor) -> bool {
+    let own = x.dtype == DType::BFloat16 || weight.dtype.is_half() || x.shape.len() == 2;
+    let last = match x.shape.len() {
+        2 => x.is_contiguous(),
+        _ => {
+            x.suggested_format() == MemoryFormat::ChannelsLast
+                && x.is_in(MemoryFormat::ChannelsLast)
+        }
+    };
+    own && last
+}
+
+/// Blocks across and down of those kernels: `flexible_launch_configs` in PyTorch's Normalization.cuh.
+fn blocks(rows: u64, channels: u64) -> (u64, u64) {
+    let power = |n: u64| 1_u64 << n.max(1).ilog2();
+    let mut across = power(channels).min(32);
+    let down = power(rows.div_ceil(16)).min(512 / across);
+    if across * down != 512 {
+        across = power(channels).min(512 / down);
+    }
+    let grid = rows.div_ceil(down * 16).min(128);
+    (channels.div_ceil(across), if grid < 8 { 1 } else { grid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Read off the allocator's history: 98,304 bytes are 4 values of 96 channels in 64 blocks, and so on.
+    #[test]
+    fn blocks_share_channels_as_pytorch_was_seen_to() {
+        assert_eq!(blocks(16_384, 96), (3, 64));
+        assert_eq!(blocks(3_584, 56), (2, 14));
+        assert_eq!(blocks(192, 64).1, 1);
     }
 }

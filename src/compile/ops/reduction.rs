@@ -22,20 +22,26 @@ enum Along {
     Column,
 }
 
+/// Along which dimension a reduction runs: whether that with the smallest stride is reduced.
+fn along(x: &TensorBody, reduced: impl Fn(usize) -> bool) -> Along {
+    let long = |dim: &usize| x.shape[*dim] != Extent::ONE && x.strides[*dim] != Extent::ZERO;
+    let dims = (0..x.shape.len()).rev().filter(long);
+    match dims.min_by_key(|dim| x.strides[*dim].at(1 << 20)) {
+        Some(fastest) if !reduced(fastest) => Along::Column,
+        Some(_) | None => Along::Row,
+    }
+}
+
 impl Eager {
     /// Sums a tensor down to a shape that broadcasts to its own.
     pub(in super::super) fn sum_to(&mut self, tensor: &Tensor, shape: &[Extent]) -> Tensor {
         let output = self.empty(shape, tensor.dtype);
         let (outputs, all) = (numel(shape), tensor.numel());
-        let inner_kept = matches!(
-            (shape.last(), tensor.shape.last()),
-            (Some(kept), Some(length)) if kept == length
-        );
-        let along = if inner_kept {
-            Along::Column
-        } else {
-            Along::Row
-        };
+        let added = tensor.shape.len() - shape.len();
+        let along = along(tensor, |dim| {
+            dim.checked_sub(added)
+                .is_none_or(|own| shape[own] != tensor.shape[dim])
+        });
         self.reduce(
             tensor,
             &output,
@@ -62,7 +68,7 @@ impl Eager {
         self.reduce(
             gradient,
             &view,
-            Along::Row,
+            along(gradient, |dim| dim != 1),
             Kernel::Sum { scale: 1.0 },
             [gradient.shape[1], gradient.numel()],
         );
@@ -78,7 +84,7 @@ impl Eager {
         self.reduce(
             tensor,
             &output,
-            Along::Row,
+            along(tensor, |dim| dim >= 2),
             Kernel::Sum { scale: 1.0 / plane },
             [n * c, tensor.numel()],
         );
@@ -144,10 +150,7 @@ impl Eager {
     ) -> TensorBody {
         let kept = kept_shape(&x.shape, dims);
         let y = self.empty(&kept, dtype);
-        let along = match x.shape.len().checked_sub(1) {
-            Some(last) if !dims.contains(&last) => Along::Column,
-            Some(_) | None => Along::Row,
-        };
+        let along = along(x, |dim| dims.contains(&dim));
         self.reduce(x, &y, along, kernel, [numel(&kept), x.numel()]);
         y
     }
