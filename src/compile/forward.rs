@@ -2,11 +2,13 @@
 //!
 //! See Note [How long values live].
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::casts::{is_without_autocast, returns};
 use super::checkpoint::{Frame, regions};
 use super::eager::{Eager, Stop};
 use super::lifetimes::{deaths, packed_checks};
@@ -34,6 +36,11 @@ pub(super) struct Forward {
     mode: Mode,
     /// What the model's parameters are stored in.
     parameter_type: DType,
+    /// Casts that go back to the type another operation left.
+    returns: BTreeMap<usize, usize>,
+    departures: BTreeSet<usize>,
+    /// The types left, as the graph runs.
+    types_left: RefCell<BTreeMap<usize, DType>>,
 }
 
 impl Forward {
@@ -48,6 +55,7 @@ impl Forward {
             let space = if path.is_empty() { "" } else { " " };
             Arc::from(format!("{path}{space}{}", node.op.name()))
         };
+        let returns = returns(graph);
         Forward {
             deaths: deaths(graph),
             packed_checks: packed_checks(graph),
@@ -57,6 +65,9 @@ impl Forward {
                 Mode::Train => regions(graph, &variant.checkpointing),
                 Mode::Inference => Vec::new(),
             },
+            departures: returns.values().copied().collect(),
+            returns,
+            types_left: RefCell::default(),
             graph: Rc::clone(graph),
             parameters,
             mode: variant.mode,
@@ -113,10 +124,13 @@ impl Forward {
     ) -> Result<(), Stop> {
         let node = &self.graph.nodes[index];
         eager.set_label(&self.labels[index]);
-        let grad_enabled = eager.grad_enabled;
+        let before = (eager.grad_enabled, eager.autocast);
         eager.grad_enabled &= node.grad_enabled;
-        let result = self.execute(eager, environment, node);
-        eager.grad_enabled = grad_enabled;
+        if is_without_autocast(&self.graph, node.module) {
+            eager.autocast = None;
+        }
+        let result = self.execute(eager, environment, index);
+        (eager.grad_enabled, eager.autocast) = before;
         for (id, tensor) in node.outputs.iter().zip(result?) {
             environment.insert(*id, tensor);
         }
@@ -156,8 +170,9 @@ impl Forward {
         &self,
         eager: &mut Eager,
         environment: &Environment,
-        node: &Node,
+        index: usize,
     ) -> Result<Vec<Tensor>, Stop> {
+        let node = &self.graph.nodes[index];
         let operand = |id: &ValueId| {
             environment
                 .get(id)
@@ -166,6 +181,11 @@ impl Forward {
         };
         let operands: Option<Vec<Tensor>> = node.inputs.iter().map(operand).collect();
         let operands = operands.expect("nodes run after what they read");
+        if self.departures.contains(&index) {
+            self.types_left
+                .borrow_mut()
+                .insert(index, operands[0].dtype);
+        }
         let inference = self.mode == Mode::Inference;
         let first = || Tensor::clone(&operands[0]);
         let one = match &node.op {
@@ -221,6 +241,13 @@ impl Forward {
                 };
                 let [query, key, value] = [0, 1, 2].map(|index| &operands[index]);
                 eager.attention([query, key, value], operands.get(3), request)?
+            }
+            Op::Cast(to) => {
+                let left = self
+                    .returns
+                    .get(&index)
+                    .and_then(|left| self.types_left.borrow().get(left).copied());
+                eager.cast(&operands[0], left.unwrap_or(*to))
             }
             other => return eager.apply(other, &operands, &self.shapes_of(&node.outputs)),
         };

@@ -7,6 +7,7 @@
 
 mod autocast;
 mod autograd;
+mod casts;
 mod checkpoint;
 mod eager;
 mod emit;

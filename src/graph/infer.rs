@@ -40,6 +40,7 @@ pub(super) fn infer(op: &Op, operands: &[Typed]) -> Result<Vec<Typed>, Mismatch>
         Op::Indexed(indexed) => indexed.infer(operands),
         Op::Loss(loss) => Ok(vec![loss.infer(&operands[0], &operands[1])?]),
         Op::GroupedMatmul => grouped(operands),
+        Op::Opaque(results) => Ok(results.clone()),
         Op::Create(create) => Ok(vec![(create.recorded(), create.shape.clone())]),
         Op::Softmax { dtype, .. } => Ok(vec![(dtype.unwrap_or(operands[0].0), shapes[0].to_vec())]),
         Op::Cast(dtype) => Ok(vec![(*dtype, shapes[0].to_vec())]),
@@ -135,6 +136,7 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         Op::Pointwise(_)
         | Op::Loss(_)
         | Op::GroupedMatmul
+        | Op::Opaque(_)
         | Op::Indexed(_)
         | Op::Create(_)
         | Op::Softmax { .. }
@@ -307,6 +309,7 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::CrossEntropy => (2, 2),
         Op::Cat { .. } | Op::Stack { .. } => (1, usize::MAX),
         Op::Arange(_) => (0, 0),
+        Op::Opaque(_) => (0, usize::MAX),
         Op::Pointwise(_) | Op::LayerNorm { .. } | Op::Normalize(_) => (1, 3),
         Op::Indexed(indexed) => indexed.arity(),
         Op::Create(_) => (0, 1),

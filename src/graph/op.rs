@@ -58,6 +58,8 @@ pub enum Op {
     /// `grouped_mm(input, weights, offsets)`: rows of the input times one matrix each; `weights` is
     /// `[groups, in, out]`.
     GroupedMatmul,
+    /// Something that is not known, taken to be elementwise: what it makes, as PyTorch recorded it.
+    Opaque(Vec<(DType, Vec<Extent>)>),
     /// `loss(input, target)` of another kind than [`Op::CrossEntropy`].
     Loss(Loss),
     /// An elementwise function of one tensor.
@@ -350,6 +352,7 @@ impl Op {
             Op::LayerNorm { .. } => "layer_norm",
             Op::RmsNorm { .. } => "rms_norm",
             Op::GroupedMatmul => "grouped_mm",
+            Op::Opaque(_) => "unknown",
             Op::Loss(loss) => loss.function.name(),
             Op::Unary { function, in_place } => function.name(*in_place),
             Op::Add(Placement::New) | Op::AddScalar(_, Placement::New) => "add",

@@ -85,7 +85,13 @@ impl Eager {
             }
         });
         match backend {
-            Backend::Math => self.math_attention([&query, &key, &value], bias, request),
+            Backend::Math => {
+                // Autocast has cast the operands; inside it is off.
+                let autocast = self.autocast.take();
+                let output = self.math_attention([&query, &key, &value], bias, request);
+                self.autocast = autocast;
+                output
+            }
             Backend::Flash if !lengths.width.is_multiple_of(8) => {
                 let width = lengths.width.next_multiple_of(8);
                 let [query, key, value] =

@@ -185,12 +185,13 @@ impl Eager {
     /// The radix sort's buffer for so many int64 keys, measured from 3,072 to 262,144 of them; sorting
     /// positions in fewer bits takes `less`.
     fn sort_buffer(&mut self, count: Extent, less: u64) -> Rc<Storage> {
+        let card = self.capability;
         self.scratch_by("radix sort", move |batch| {
             let count = count.at(batch);
             if count <= ONE_BLOCK {
                 1
             } else {
-                super::embedding::radix_bytes(count).saturating_sub(less)
+                super::embedding::radix_bytes(&card, count).saturating_sub(less)
             }
         })
     }
@@ -271,7 +272,7 @@ impl Eager {
         let places = self.empty_strided(&x.shape, strides, DType::Int64);
         let places = Tensor::new(places);
         let count = x.shape.get(dim).copied();
-        let all = x.numel();
+        let (all, card) = (x.numel(), self.capability);
         // The positions along the dimension.
         let keys = self.scratch_by("sort", move |batch| {
             8 * count.map_or(1, |count| count.at(batch))
@@ -281,7 +282,7 @@ impl Eager {
             if length <= 4096 || all.at(batch) > length {
                 0
             } else {
-                super::embedding::radix_bytes(length)
+                super::embedding::radix_bytes(&card, length)
             }
         });
         self.launch(Kernel::MemoryOnly(op.name()), &[x], &[&values, &places]);

@@ -16,6 +16,7 @@ mod loss;
 mod matmul;
 mod normalization;
 mod normalize;
+mod opaque;
 mod pointwise;
 mod pooling;
 mod reduction;

@@ -1,5 +1,7 @@
 //! Why an exported graph was not read.
 
+use super::unknown::{UnknownOperator, not_supported};
+
 /// Why an exported graph was not read, with the place as a JSON pointer into the graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExportedError {
@@ -31,21 +33,11 @@ pub enum ExportedError {
         /// What the parser says.
         problem: String,
     },
-    /// An operator that batchfit does not know.
-    #[error(
-        "at {pointer}: the operator {op} {} is not supported{}",
-        place(module),
-        nearest.map(|nearest| format!("; the nearest that is: {nearest}")).unwrap_or_default()
-    )]
-    UnknownOperator {
-        /// Where its node is.
-        pointer: String,
-        /// Its name, such as `aten.einsum.default`.
-        op: String,
-        /// The path of the module that runs it; empty for the model itself.
-        module: String,
-        /// The supported operator with the most similar name.
-        nearest: Option<&'static str>,
+    /// Operators that batchfit does not know: all that the graph has, at least one.
+    #[error("at {}: {}", first(operators), not_supported(operators))]
+    UnknownOperators {
+        /// In the order of their first nodes.
+        operators: Vec<UnknownOperator>,
     },
     /// Anything else that is not as PyTorch writes it, or not something batchfit can follow.
     #[error("at {pointer}: {problem}")]
@@ -55,6 +47,11 @@ pub enum ExportedError {
         /// What is wrong there.
         problem: String,
     },
+}
+
+/// Where the first of them is.
+fn first(operators: &[UnknownOperator]) -> &str {
+    operators.first().map_or("", |operator| &operator.pointer)
 }
 
 /// Which module's code something is in.
@@ -69,8 +66,8 @@ impl ExportedError {
     /// Where in the graph's JSON; empty for the whole.
     pub fn pointer(&self) -> &str {
         match self {
-            ExportedError::UnknownOperator { pointer, .. }
-            | ExportedError::Refused { pointer, .. } => pointer,
+            ExportedError::UnknownOperators { operators } => first(operators),
+            ExportedError::Refused { pointer, .. } => pointer,
             ExportedError::Archive { .. }
             | ExportedError::Compressed { .. }
             | ExportedError::TooLarge { .. }

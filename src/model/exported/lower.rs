@@ -11,8 +11,9 @@ use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use super::side_table::{self, Flat};
 use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
+use super::unknown::{self, UnknownOperator, UnknownOps};
 use super::{Exported, prediction};
-use crate::graph::{Builder, DType, Extent, ValueId, is_oversize};
+use crate::graph::{Builder, DType, Extent, Op, ValueId, is_oversize};
 
 /// Operators that compute nothing: checks left by tracing.
 const IGNORED: &[&str] = &[
@@ -23,7 +24,10 @@ const IGNORED: &[&str] = &[
 ];
 
 /// Rebuilds the graph of `document`.
-pub(super) fn lower(document: &Document<'_>) -> Result<Exported, ExportedError> {
+pub(super) fn lower(
+    document: &Document<'_>,
+    assume: UnknownOps,
+) -> Result<Exported, ExportedError> {
     let graph = &document.graph_module.graph;
     let modules = Modules::of(graph, &document.graph_module.signature);
     let mut walk = Walk {
@@ -33,12 +37,20 @@ pub(super) fn lower(document: &Document<'_>) -> Result<Exported, ExportedError> 
         grad_enabled: true,
         in_wrapper: Vec::new(),
         flat: Flat::default(),
+        unknown: Vec::new(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
-    let Declared { tensors, notes } =
+    let Declared { tensors, mut notes } =
         signature::declare(&document.graph_module, &mut walk, "/graph_module")?;
     scope.tensors = tensors;
-    walk.nodes(graph, &mut scope, GRAPH)?;
+    let walked = walk.nodes(graph, &mut scope, GRAPH);
+    // What follows from an unknown operator may fail in turn; the operators are what to report.
+    if !walk.unknown.is_empty() && assume == UnknownOps::Refuse {
+        let operators = walk.unknown;
+        return Err(ExportedError::UnknownOperators { operators });
+    }
+    walked?;
+    notes.extend(unknown::assumption(&walk.unknown));
 
     let loss = walk.loss(graph, &scope)?;
     let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
@@ -59,6 +71,8 @@ pub(super) struct Walk<'a> {
     /// For each node of the builder: whether the loss wrapper runs it, not the model.
     in_wrapper: Vec<bool>,
     flat: Flat,
+    /// Operators that are not known, each once.
+    unknown: Vec<UnknownOperator>,
 }
 
 /// Makes a [`ExportedError::Refused`] of a clause.
@@ -103,8 +117,8 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if !IGNORED.contains(&target) && !makes_only_sizes(node) {
-                self.operator(target, node, graph, scope)
-                    .map_err(|failure| failure.at(pointer()))?;
+                self.operator(target, node, graph, scope, pointer())
+                    .map_err(|Failure::Clause(problem)| refused(&pointer())(problem))?;
             }
             self.flat.operators.push(self.builder.nodes().len());
             let results = node.outputs.iter().flat_map(tensor_names);
@@ -121,6 +135,7 @@ impl<'a> Walk<'a> {
         node: &'a Node<'a>,
         graph: &'a GraphText<'a>,
         scope: &mut Scope<'a>,
+        pointer: String,
     ) -> Result<(), Failure> {
         let call = self
             .modules
@@ -136,12 +151,16 @@ impl<'a> Walk<'a> {
         };
         let lowered = operator::lower(target, &arguments, typed)
             .map_err(|problem| Failure::Clause(format!("cannot read {target}: {problem}")))?;
-        let Some((op, operands)) = lowered else {
-            return Err(Failure::Unknown {
-                op: target.to_owned(),
-                module: call.path,
-                nearest: nearest(target),
-            });
+        let (op, operands) = if let Some(lowered) = lowered {
+            lowered
+        } else {
+            let read = unknown::tensors_of(&node.inputs).into_iter();
+            let operands = read.map(|name| arguments.value(name));
+            let operands = operands.collect::<Result<Vec<_>, _>>();
+            self.note_unknown(target, pointer, &call.path);
+            let results = self.recorded(node, graph).map_err(Failure::Clause)?;
+            let op = Op::Opaque(results);
+            (op, operands.map_err(Failure::Clause)?)
         };
         let names = output_names(node)?;
         let outputs = self
@@ -164,6 +183,38 @@ impl<'a> Walk<'a> {
             scope.tensors.insert(name, id);
         }
         Ok(())
+    }
+
+    fn note_unknown(&mut self, op: &str, pointer: String, module: &str) {
+        if let Some(known) = self.unknown.iter_mut().find(|known| known.op == op) {
+            known.count += 1;
+            return;
+        }
+        self.unknown.push(UnknownOperator {
+            op: op.to_owned(),
+            count: 1,
+            pointer,
+            module: module.to_owned(),
+            nearest: nearest(op),
+        });
+    }
+
+    /// The types of a node's results as PyTorch recorded them.
+    fn recorded(
+        &mut self,
+        node: &Node<'_>,
+        graph: &GraphText<'_>,
+    ) -> Result<Vec<(DType, Vec<Extent>)>, String> {
+        let names = node.outputs.iter().flat_map(tensor_names);
+        names
+            .map(|name| {
+                let tensor = graph
+                    .tensor_values
+                    .get(name)
+                    .ok_or_else(|| format!("its result {name:?} is not in tensor_values"))?;
+                self.typed(tensor)
+            })
+            .collect()
     }
 
     /// Compares an inferred type with the one PyTorch recorded.
@@ -219,14 +270,18 @@ impl<'a> Walk<'a> {
                 ));
             }
             _ => {
-                return Err(ExportedError::UnknownOperator {
-                    pointer: at.to_owned(),
+                let call = self
+                    .modules
+                    .call(&node.metadata.nn_module_stack, &mut self.builder);
+                let operator = UnknownOperator {
                     op: format!("higher_order.{region}"),
-                    module: self
-                        .modules
-                        .call(&node.metadata.nn_module_stack, &mut self.builder)
-                        .path,
+                    count: 1,
+                    pointer: at.to_owned(),
+                    module: call.path,
                     nearest: None,
+                };
+                return Err(ExportedError::UnknownOperators {
+                    operators: vec![operator],
                 });
             }
         };
@@ -275,29 +330,6 @@ impl<'a> Walk<'a> {
 /// Why a node was not added; its place is filled in by the loop over nodes.
 enum Failure {
     Clause(String),
-    Unknown {
-        op: String,
-        module: String,
-        nearest: Option<&'static str>,
-    },
-}
-
-impl Failure {
-    fn at(self, pointer: String) -> ExportedError {
-        match self {
-            Failure::Clause(problem) => ExportedError::Refused { pointer, problem },
-            Failure::Unknown {
-                op,
-                module,
-                nearest,
-            } => ExportedError::UnknownOperator {
-                pointer,
-                op,
-                module,
-                nearest,
-            },
-        }
-    }
 }
 
 /// Gives each name in `names` what `values` stand for in another scope.

@@ -17,6 +17,7 @@ mod schema;
 mod side_table;
 mod signature;
 mod symbol;
+mod unknown;
 
 use std::borrow::Cow;
 use std::io::{Cursor, Read};
@@ -27,7 +28,8 @@ use serde_json::Value;
 
 pub use archive::{is_archive, model_of_archive};
 pub use error::ExportedError;
-pub(crate) use error::place;
+pub(crate) use unknown::not_supported;
+pub use unknown::{UnknownOperator, UnknownOps};
 
 use crate::graph::Graph;
 use schema::Document;
@@ -47,17 +49,27 @@ pub struct Exported {
 
 /// Reads the bytes of a model file: JSON, gzipped or not, or an archive that contains it.
 pub fn parse(file: &[u8]) -> Result<Exported, ExportedError> {
+    parse_with(file, UnknownOps::Refuse)
+}
+
+/// [`parse`], with a say in what becomes of operators that are not known.
+pub fn parse_with(file: &[u8], unknown: UnknownOps) -> Result<Exported, ExportedError> {
     let text = unpack(file)?;
     let document: Document<'_> = match serde_json::from_slice(&text) {
         Ok(document) => document,
         Err(error) if error.is_data() => return Err(unreadable(&text)),
         Err(error) => return Err(syntax(&error)),
     };
-    lower::lower(&document)
+    lower::lower(&document, unknown)
 }
 
 /// Reads a graph that is part of a larger document.
 pub fn parse_value(graph: &Value) -> Result<Exported, ExportedError> {
+    parse_value_with(graph, UnknownOps::Refuse)
+}
+
+/// [`parse_value`], with a say in what becomes of operators that are not known.
+pub fn parse_value_with(graph: &Value, unknown: UnknownOps) -> Result<Exported, ExportedError> {
     let document =
         Document::deserialize(graph).map_err(|_| {
             match serde_path_to_error::deserialize::<_, Document<'_>>(graph) {
@@ -65,7 +77,7 @@ pub fn parse_value(graph: &Value) -> Result<Exported, ExportedError> {
                 Ok(_) => unreachable_shape(),
             }
         })?;
-    lower::lower(&document)
+    lower::lower(&document, unknown)
 }
 
 /// The JSON text of a model file.

@@ -14,6 +14,7 @@ pub use memory_limit::MemoryLimit;
 
 use serde_json::Value;
 
+use super::exported::UnknownOps;
 use super::fields::{Fields, wrong};
 use super::invalid::Invalid;
 use super::variant::Variant;
@@ -30,6 +31,7 @@ const FIELDS: &[&str] = &[
     "world_size",
     "allocator",
     "search",
+    "unknown_ops",
 ];
 
 /// Largest batch and number of ranks read.
@@ -68,6 +70,8 @@ pub struct Request {
     pub allocator: String,
     /// How to search.
     pub search: SearchMode,
+    /// What becomes of operators of an exported graph that are not known.
+    pub unknown_ops: UnknownOps,
     /// The request as it was written.
     pub document: RequestDocument,
 }
@@ -121,6 +125,10 @@ impl Request {
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
         let searches = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
+        let unknown = [
+            ("refuse", UnknownOps::Refuse),
+            ("assume_elementwise", UnknownOps::AssumeElementwise),
+        ];
         let limit = fields.get("memory_limit");
         Ok(Request {
             model,
@@ -137,6 +145,9 @@ impl Request {
             allocator: allocator(fields)?,
             search: fields
                 .choice("search", "search", &searches)?
+                .unwrap_or_default(),
+            unknown_ops: fields
+                .choice("unknown_ops", "answer to unknown operators", &unknown)?
                 .unwrap_or_default(),
             document: RequestDocument(Value::Null),
         })
@@ -160,7 +171,7 @@ impl Request {
 
     /// The model's forward pass, with what had to be assumed in reading it.
     pub fn lower(&self) -> Result<Lowered, Invalid> {
-        let mut lowered = self.model.lower(&self.document.0)?;
+        let mut lowered = self.model.lower(&self.document.0, self.unknown_ops)?;
         if self.model.is_exported() {
             let notes = dtype::compare(&lowered.graph, &self.variants)?;
             lowered.notes.extend(notes);

@@ -34,6 +34,11 @@ pub(super) struct RequestSchema {
     /// `auto` (default: simulation brackets, probes confirm) or `probes`.
     #[schema(value_type = Option<String>, example = "auto")]
     search: Option<String>,
+    /// What becomes of operators of an exported graph that batchfit does not know: `refuse` (default), or
+    /// `assume_elementwise`: they are taken to save their inputs and to make their results, and the answer
+    /// says so.
+    #[schema(example = "refuse")]
+    unknown_ops: Option<String>,
 }
 
 /// A model, described in exactly one way.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Lowered;
-use crate::model::exported::{self, Exported, ExportedError, place};
+use crate::model::exported::{self, Exported, ExportedError, UnknownOps, not_supported};
 use crate::model::fields::Fields;
 use crate::model::fingerprint::digest;
 use crate::model::invalid::Invalid;
@@ -95,7 +95,7 @@ impl ModelSource {
     }
 
     /// The graph; `document` is the request that the description was read from.
-    pub(super) fn lower(&self, document: &Value) -> Result<Lowered, Invalid> {
+    pub(super) fn lower(&self, document: &Value, unknown: UnknownOps) -> Result<Lowered, Invalid> {
         let plain = |graph| Lowered {
             graph,
             notes: Vec::new(),
@@ -105,11 +105,11 @@ impl ModelSource {
             ModelSource::Layers(model) => layers::lower(model).map(plain),
             ModelSource::Inline => {
                 let graph = document.pointer("/model/exported").unwrap_or(&Value::Null);
-                exported::parse_value(graph)
+                exported::parse_value_with(graph, unknown)
                     .map(Lowered::from)
                     .map_err(|error| invalid(&error, "/model/exported"))
             }
-            ModelSource::File(text) => exported::parse(text)
+            ModelSource::File(text) => exported::parse_with(text, unknown)
                 .map(Lowered::from)
                 .map_err(|error| invalid(&error, MODEL)),
         }
@@ -143,19 +143,11 @@ fn exported_inline(model: &Fields<'_>) -> Result<ModelSource, Invalid> {
 /// A problem inside the graph, as one of the request.
 fn invalid(error: &ExportedError, at: &str) -> Invalid {
     let problem = match error {
-        ExportedError::UnknownOperator {
-            op,
-            module,
-            nearest,
-            ..
-        } => {
-            let nearest = nearest.map(|nearest| format!("; the nearest that is: {nearest}"));
-            format!(
-                "the operator {op} {} is not supported{}",
-                place(module),
-                nearest.unwrap_or_default()
-            )
-        }
+        ExportedError::UnknownOperators { operators } => format!(
+            "{}; with \"unknown_ops\": \"assume_elementwise\" in the request they are taken to save their \
+             inputs and to make their results",
+            not_supported(operators)
+        ),
         ExportedError::Refused { problem, .. } => problem.clone(),
         other => other.to_string(),
     };

@@ -231,6 +231,34 @@ fn what_is_not_supported_yet_says_what_to_do_instead() {
 }
 
 #[test]
+fn all_unknown_operators_are_named_at_once_or_assumed() {
+    let mut graph = golden_json("cifarnet");
+    for (node, name) in [
+        (1, "my_ops.fused.default"),
+        (4, "my_ops.fused.default"),
+        (2, "aten.foo.default"),
+    ] {
+        let pointer = format!("/graph_module/graph/nodes/{node}/target");
+        *graph.pointer_mut(&pointer).unwrap() = json!(format!("torch.ops.{name}"));
+    }
+    let refused = with("model", json!({ "exported": graph }));
+    let mut assumed = refused.clone();
+    assumed["unknown_ops"] = json!("assume_elementwise");
+
+    let refused = request(refused).and_then(|request| request.graph());
+    insta::assert_snapshot!(refused.unwrap_err());
+    let lowered = request(assumed).unwrap().lower().unwrap();
+    assert!(
+        lowered
+            .notes
+            .iter()
+            .any(|note| note.ends_with("my_ops.fused.default (2), aten.foo.default (1)")),
+        "{:?}",
+        lowered.notes
+    );
+}
+
+#[test]
 fn a_graph_that_is_not_as_pytorch_writes_it_is_refused_at_the_place() {
     let changed = |pointer: &str, value: Value| {
         let mut graph = golden_json("cifarnet");
