@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graph::{DType, Graph, ModuleId, Node, Op, ValueId};
 
-/// For each cast that goes back to the type a value had, the operation that left it.
+/// For each cast that goes back to the type a value had, the cast that left it.
 ///
 /// `x.to(float32)` and, later in the same function, `y.to(x's type)` both read "to float32" and do nothing
 /// in an export in float32. Where `x` is of half precision when the graph runs, the second goes back to it.
+/// So do norms of queries and keys. Only arguments of the module's call count: of what a function makes
+/// itself it may have converted one to the type of another.
 pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
     let mut maker: BTreeMap<ValueId, usize> = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -17,17 +19,17 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
             maker.insert(*id, index);
         }
     }
-    let leaves = |node: &Node| {
-        let of = graph.value(node.inputs[0]).dtype;
-        match &node.op {
-            Op::Cast(to) => to.is_float() && *to == of,
-            Op::Softmax { dtype, .. } => *dtype == Some(of),
-            _ => false,
-        }
+    let is_idle = |node: &Node| {
+        let of = node.inputs.first().map(|id| graph.value(*id).dtype);
+        matches!(node.op, Op::Cast(DType::Float32)) && of == Some(DType::Float32)
+    };
+    let departs = |node: &Node| {
+        let made = node.inputs.first().and_then(|id| maker.get(id));
+        is_idle(node) && made.is_some_and(|made| graph.nodes[*made].module != node.module)
     };
     let mut found = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
-        if !matches!(node.op, Op::Cast(DType::Float32)) || !leaves(node) {
+        if !is_idle(node) || departs(node) {
             continue;
         }
         let mut seen = BTreeSet::new();
@@ -40,9 +42,9 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
             if from.module != node.module {
                 continue;
             }
-            if leaves(from) {
-                // A cast that goes back itself is no departure.
-                if !found.contains_key(made) {
+            if departs(from) {
+                // The same argument converted once more is no return.
+                if id != node.inputs[0] {
                     found.insert(index, *made);
                     break;
                 }

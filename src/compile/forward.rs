@@ -243,11 +243,11 @@ impl Forward {
                 eager.attention([query, key, value], operands.get(3), request)?
             }
             Op::Cast(to) => {
-                let left = self
-                    .returns
-                    .get(&index)
-                    .and_then(|left| self.types_left.borrow().get(left).copied());
-                eager.cast(&operands[0], left.unwrap_or(*to))
+                let left = self.returns.get(&index);
+                let left = left.and_then(|left| self.types_left.borrow().get(left).copied());
+                // What is of half precision now is converted up, whatever came before.
+                let goes_back = operands[0].dtype == *to;
+                eager.cast(&operands[0], left.filter(|_| goes_back).unwrap_or(*to))
             }
             other => return eager.apply(other, &operands, &self.shapes_of(&node.outputs)),
         };
