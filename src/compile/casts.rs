@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::graph::{DType, Graph, ModuleId, Node, Op, ValueId};
+use crate::graph::{DType, Graph, Lifetimes, Node, Op, ValueId};
 
 /// For each cast that goes back to the type a value had, the cast that left it.
 ///
@@ -56,9 +56,10 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
     found
 }
 
-/// Whether a module's code runs with autocast off: Hugging Face computes rotary tables in float32, and an
-/// export keeps no trace of it.
-pub(super) fn is_without_autocast(graph: &Graph, module: ModuleId) -> bool {
-    let class = &graph.module(module).class;
-    class.starts_with("transformers.") && class.contains("RotaryEmbedding")
+/// Whether a node runs with autocast off: because the export says so, or, where nobody watched the export,
+/// because Hugging Face computes rotary tables in float32 and tracing leaves no mark of it.
+pub(super) fn is_without_autocast(graph: &Graph, node: &Node) -> bool {
+    let class = &graph.module(node.module).class;
+    let rotary = class.starts_with("transformers.") && class.contains("RotaryEmbedding");
+    !node.autocast_enabled || (rotary && graph.lifetimes() == Lifetimes::Assumed)
 }

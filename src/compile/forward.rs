@@ -126,7 +126,7 @@ impl Forward {
         eager.set_label(&self.labels[index]);
         let before = (eager.grad_enabled, eager.autocast);
         eager.grad_enabled &= node.grad_enabled;
-        if is_without_autocast(&self.graph, node.module) {
+        if is_without_autocast(&self.graph, node) {
             eager.autocast = None;
         }
         let result = self.execute(eager, environment, index);

@@ -38,6 +38,7 @@ pub struct Builder {
     parameters: Vec<Parameter>,
     inputs: Vec<Input>,
     grad_enabled: bool,
+    autocast_enabled: bool,
 }
 
 impl Builder {
@@ -59,6 +60,7 @@ impl Builder {
             parameters: Vec::new(),
             inputs: Vec::new(),
             grad_enabled: true,
+            autocast_enabled: true,
         }
     }
 
@@ -121,6 +123,11 @@ impl Builder {
         self.grad_enabled = enabled;
     }
 
+    /// Operations added from here on run under autocast, if the variant has it, or never.
+    pub fn set_autocast_enabled(&mut self, enabled: bool) {
+        self.autocast_enabled = enabled;
+    }
+
     /// Adds an operation with one result.
     pub fn apply(
         &mut self,
@@ -177,6 +184,7 @@ impl Builder {
             outputs: outputs.clone(),
             module,
             grad_enabled: self.grad_enabled,
+            autocast_enabled: self.autocast_enabled,
         });
         Ok(outputs)
     }

@@ -28,7 +28,7 @@ pub use indexed::Indexed;
 pub(crate) use infer::broadcast;
 pub use loss::{Loss, LossFunction, Summary};
 pub use normalize::Normalize;
-pub use op::{Op, Placement, Pool1d, Reduction, Window};
+pub use op::{Op, Placement, Reduction, Window};
 pub(crate) use pointwise::result_type;
 pub use pointwise::{Function, Number, Pointwise};
 pub use releases::{Lifetimes, Releases};
@@ -78,6 +78,8 @@ pub struct Node {
     pub module: ModuleId,
     /// False inside a `no_grad` region.
     pub grad_enabled: bool,
+    /// False where the model's code switches autocast off.
+    pub autocast_enabled: bool,
 }
 
 /// A parameter or buffer, in the order of `model.parameters()` and `model.buffers()`.

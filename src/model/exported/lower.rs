@@ -35,6 +35,7 @@ pub(super) fn lower(
         modules,
         symbol: BatchSymbol::default(),
         grad_enabled: true,
+        autocast_enabled: true,
         in_wrapper: Vec::new(),
         flat: Flat::default(),
         unknown: Vec::new(),
@@ -56,7 +57,7 @@ pub(super) fn lower(
     let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
     let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
     prediction::fill_inputs(&mut graph);
-    graph.releases = side_table::releases(document.batchfit.as_ref(), &walk.flat, &graph)?;
+    side_table::read(document.batchfit.as_ref(), &walk.flat, &mut graph)?;
     Ok(Exported { graph, notes })
 }
 
@@ -68,6 +69,7 @@ pub(super) struct Walk<'a> {
     pub(super) modules: Modules<'a>,
     symbol: BatchSymbol,
     grad_enabled: bool,
+    autocast_enabled: bool,
     /// For each node of the builder: whether the loss wrapper runs it, not the model.
     in_wrapper: Vec<bool>,
     flat: Flat,
@@ -258,10 +260,14 @@ impl<'a> Walk<'a> {
         at: &str,
     ) -> Result<(), ExportedError> {
         let args: Vec<&'a Arg<'a>> = node.inputs.iter().map(|input| &input.arg).collect();
-        let (grad_enabled, graph_at) = match (region, args.as_slice()) {
-            ("wrap_with_set_grad_enabled", [Arg::Bool(enabled), ..]) => (*enabled, 1),
+        let before = (self.grad_enabled, self.autocast_enabled);
+        let (inside, graph_at) = match (region, args.as_slice()) {
+            ("wrap_with_set_grad_enabled", [Arg::Bool(enabled), ..]) => ((*enabled, before.1), 1),
             // Arguments: device type, dtype, enabled, cache enabled, graph.
-            ("wrap_with_autocast", [_, _, Arg::Bool(false), ..]) => (self.grad_enabled, 4),
+            ("wrap_with_autocast", [Arg::Text(device), _, Arg::Bool(false), ..]) => {
+                let of_host = device == "cpu";
+                ((before.0, before.1 && of_host), 4)
+            }
             ("wrap_with_autocast", _) => {
                 return Err(refused(at)(
                     "the graph was exported under autocast; export without it, and ask for the \
@@ -295,14 +301,20 @@ impl<'a> Walk<'a> {
         let mut inner = self.scope(nested, &nested_at)?;
         bind(&nested.inputs, &args[graph_at + 1..], scope, &mut inner).map_err(refused(at))?;
 
-        let before = std::mem::replace(&mut self.grad_enabled, grad_enabled);
-        self.builder.set_grad_enabled(grad_enabled);
+        self.switch(inside);
         self.nodes(nested, &mut inner, &nested_at)?;
-        self.grad_enabled = before;
-        self.builder.set_grad_enabled(before);
+        self.switch(before);
 
         let results: Vec<&Arg<'_>> = nested.outputs.iter().collect();
         bind(&node.outputs, &results, &inner, scope).map_err(refused(at))
+    }
+
+    /// Sets whether operations from here on run with gradients and under autocast.
+    fn switch(&mut self, (grad_enabled, autocast_enabled): (bool, bool)) {
+        self.grad_enabled = grad_enabled;
+        self.autocast_enabled = autocast_enabled;
+        self.builder.set_grad_enabled(grad_enabled);
+        self.builder.set_autocast_enabled(autocast_enabled);
     }
 
     fn loss(&self, graph: &GraphText<'_>, scope: &Scope<'_>) -> Result<ValueId, ExportedError> {

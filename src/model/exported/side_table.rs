@@ -37,16 +37,19 @@ struct Table {
     /// An operator after which eager code looks for packed sequences, and the value of the position ids.
     #[serde(default)]
     packed_checks: Vec<[usize; 2]>,
+    /// The first and the last operator of a region where the code switches autocast off.
+    #[serde(default)]
+    without_autocast: Vec<[usize; 2]>,
 }
 
-/// Reads the table, if there is one, for a graph that has been read.
-pub(super) fn releases(
+/// Reads the table, if there is one, into a graph that has been read.
+pub(super) fn read(
     table: Option<&Value>,
     flat: &Flat,
-    graph: &Graph,
-) -> Result<Option<Releases>, ExportedError> {
+    graph: &mut Graph,
+) -> Result<(), ExportedError> {
     let Some(table) = table else {
-        return Ok(None);
+        return Ok(());
     };
     let version = table.get("version").and_then(Value::as_u64);
     if version != Some(VERSION) {
@@ -71,7 +74,27 @@ pub(super) fn releases(
             )));
         }
     }
-    Reader::new(flat, graph).read(&table).map(Some)
+    graph.releases = Some(Reader::new(flat, graph).read(&table)?);
+    for (index, [first, last]) in table.without_autocast.iter().enumerate() {
+        let at = format!("{TABLE}/without_autocast/{index}");
+        let start = match first.checked_sub(1) {
+            Some(before) => nodes_until(flat, before, &at)?,
+            None => 0,
+        };
+        let end = nodes_until(flat, *last, &at)?;
+        for node in graph.nodes.iter_mut().take(end).skip(start) {
+            node.autocast_enabled = false;
+        }
+    }
+    Ok(())
+}
+
+/// How many nodes the graph has after an operator.
+fn nodes_until(flat: &Flat, operator: usize, at: &str) -> Result<usize, ExportedError> {
+    flat.operators.get(operator).copied().ok_or_else(|| {
+        let last = flat.operators.len();
+        refused(at)(format!("operator {operator} is not among the {last}"))
+    })
 }
 
 struct Reader<'a> {
@@ -138,12 +161,7 @@ impl<'a> Reader<'a> {
 
     /// The node that an operator ends in; `None` before the first that does something.
     fn node(&self, operator: usize, at: &str) -> Result<Option<usize>, ExportedError> {
-        let nodes = self.flat.operators.get(operator).copied();
-        let nodes = nodes.ok_or_else(|| {
-            let last = self.flat.operators.len();
-            refused(at)(format!("operator {operator} is not among the {last}"))
-        })?;
-        Ok(nodes.checked_sub(1))
+        Ok(nodes_until(self.flat, operator, at)?.checked_sub(1))
     }
 
     fn value(&self, value: usize, at: &str) -> Result<Option<ValueId>, ExportedError> {

@@ -1,7 +1,6 @@
 //! Step programs against recorded PyTorch runs.
 
 mod gradients;
-mod operations;
 mod sequence;
 
 use batchfit::compile::compile;

@@ -28,6 +28,7 @@ fn every_graph_of_the_corpus_is_read() {
         "gpt2",
         "gpt2-table",
         "gpt2-tiny-table",
+        "llama-tiny-table",
         "llama1b-bf16-table",
         "mlp",
         "mlp-bf16",
@@ -417,6 +418,7 @@ fn side_tables_that_do_not_fit_are_refused() {
     refuse("/batchfit/releases/0", json!([3, 1]));
     refuse("/batchfit/packed_checks/0", json!([3]));
     refuse("/batchfit/packed_checks/0", json!([3, 10_000]));
+    refuse("/batchfit/without_autocast", json!([[3, 10_000]]));
     insta::assert_snapshot!(summary);
 }
 

@@ -6,7 +6,8 @@ The side table is one more member at the top, which PyTorch's own loader does no
       "version": 1,
       "operators": N, "values": M,      # how many the graph has, as a check
       "releases": [[n, v, ...], ...],   # after operator n, Python lets go of values v, ... in this order
-      "packed_checks": [[n, v], ...]    # after operator n, eager code looks for packed sequences in position ids v
+      "packed_checks": [[n, v], ...],   # after operator n, eager code looks for packed sequences in position ids v
+      "without_autocast": [[n, m], ...] # operators n to m run without autocast whatever the precision
     }
 
 Operators are numbered from 0 in the order in which they run: nodes of the graph, with the nodes of a nested graph in
@@ -179,5 +180,8 @@ def _side_table(
         "releases": releases,
         "packed_checks": [
             [operator_after(made), value_of[number]] for made, number in eager_only.packed_checks if number in value_of
+        ],
+        "without_autocast": [
+            [operator_after(before) + 1, operator_after(last)] for before, last in eager_only.without_autocast
         ],
     }

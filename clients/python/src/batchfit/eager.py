@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Optional
@@ -28,6 +28,9 @@ class EagerOnly:
     # Hugging Face's decoders look for packed sequences: the number of the value made last before each check, and that
     # of the position ids, of shape [batch, tokens], that are looked at.
     packed_checks: list[tuple[int, int]] = field(default_factory=list)
+    # Regions that switch autocast off, which leaves no mark in a graph that is traced without: the number of the value made
+    # last before each, and of the last one made in it.
+    without_autocast: list[tuple[int, int]] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -107,11 +110,33 @@ def _patch_transformers(stack: contextlib.ExitStack, lifetimes: Lifetimes, found
         stack.enter_context(replaced(masks, "find_packed_sequence_indices", no_packed_sequences))
 
 
+    generic = _imported("transformers.utils.generic")
+    if generic is not None and hasattr(generic, "maybe_autocast"):
+        for module in _modules_with("maybe_autocast", generic.maybe_autocast):
+            stack.enter_context(replaced(module, "maybe_autocast", _noting_autocast(lifetimes, found)))
+
     models = _imported("transformers.modeling_utils")
     if models is not None and hasattr(models.PreTrainedModel, "warn_if_padding_and_no_attention_mask"):
         # It looks for padding among the first and last ids, in a few bytes, and at most writes a warning.
         warning = "warn_if_padding_and_no_attention_mask"
         stack.enter_context(replaced(models.PreTrainedModel, warning, lambda *_, **__: None))
+
+
+def _noting_autocast(lifetimes: Lifetimes, found: EagerOnly) -> Callable[..., contextlib.AbstractContextManager[None]]:
+    @contextlib.contextmanager
+    def region(device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> Iterator[None]:
+        before = lifetimes.made
+        yield
+        if not enabled and lifetimes.made > before:
+            found.without_autocast.append((before, lifetimes.made))
+
+    return region
+
+
+def _modules_with(name: str, value: object) -> list[ModuleType]:
+    """Modules of transformers that have imported this under this name."""
+    modules = [module for path, module in sys.modules.items() if path.startswith("transformers.")]
+    return [module for module in modules if vars(module).get(name) is value]
 
 
 def _imported(name: str) -> Optional[ModuleType]:

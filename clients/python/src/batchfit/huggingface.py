@@ -39,12 +39,19 @@ def from_config(path: str, sizes: Sizes) -> tuple[Callable[[], torch.nn.Module],
     if model_class is None:
         raise ExportError(f"transformers {transformers.__version__} has no class {name!r}, which {path} asks for")
     config = model_class.config_class.from_dict(values)
-    # Training reads no cache of keys and values.
-    config.use_cache = False
+    _without_cache(config)
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     tensors = _inputs(name, model_class, config, sizes)
     return lambda: model_class(config), Batch(tensors, frozenset(tensors))
+
+
+def _without_cache(config: Any) -> None:
+    """Training reads no cache of keys and values; the parts of a config have switches of their own."""
+    config.use_cache = False
+    for part in vars(config).values():
+        if hasattr(part, "use_cache"):
+            _without_cache(part)
 
 
 def _read(path: str) -> dict[str, Any]:
