@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::graph::{DType, Extent, Graph, ModuleId, Node, Op, ValueId};
+use crate::graph::{DType, Extent, Graph, ModuleId, Node, Op, Resample, ValueId};
 
 /// For each node, the values that die once it has run, in the order in which they do.
 pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {
@@ -188,6 +188,8 @@ impl<'a> Calls<'a> {
             (Op::Attention { .. } | Op::Alias, _) | (Op::Add(_), Op::Embedding) => {
                 self.ends[node][&frame]
             }
+            // What a segmentation head interpolates and then joins is collected in a list.
+            (Op::Cat { .. }, Op::Resample(Resample::Interpolate { .. })) => self.ends[node][&frame],
             // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.
             (Op::Add(_), _) => self.unnamed_until(node).unwrap_or(node),
             _ => node,

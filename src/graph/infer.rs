@@ -5,7 +5,7 @@ mod layout;
 use super::dtype::DType;
 use super::extent::Extent;
 use super::normalize::Normalize;
-use super::op::{Op, Window};
+use super::op::{Op, Pool1d, Window};
 use super::pointwise::result_type;
 use super::resample::Resample;
 
@@ -91,11 +91,15 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
             };
             Ok(vec![*n, *c, output[0].into(), output[1].into()])
         }
-        Op::AdaptiveAvgPool1d { output } => {
-            let [n, c, _] = x else {
+        Op::Pool1d(pool) => {
+            let [n, c, length] = x else {
                 return Err(format!("the input {x:?} is not [batch, channels, length]"));
             };
-            Ok(vec![*n, *c, (*output).into()])
+            let length = match pool {
+                Pool1d::AdaptiveAverage(output) => *output,
+                Pool1d::Average(window) | Pool1d::Max(window) => window.side(1, *length)?,
+            };
+            Ok(vec![*n, *c, length.into()])
         }
         Op::Resample(resample) => resample.shape(x),
         Op::Einsum(einsum) => einsum.shape(x, operands[1]),
@@ -322,7 +326,7 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::NoiseDropout { .. }
         | Op::VectorNorm { .. }
         | Op::MaxPool2d(_)
-        | Op::AdaptiveAvgPool1d { .. }
+        | Op::Pool1d(_)
         | Op::AdaptiveAvgPool2d { .. }
         | Op::Reshape(_)
         | Op::Permute(_)

@@ -28,7 +28,7 @@ pub use indexed::Indexed;
 pub(crate) use infer::broadcast;
 pub use loss::{Loss, LossFunction, Summary};
 pub use normalize::Normalize;
-pub use op::{Op, Placement, Reduction, Window};
+pub use op::{Op, Placement, Pool1d, Reduction, Window};
 pub(crate) use pointwise::result_type;
 pub use pointwise::{Function, Number, Pointwise};
 pub use releases::{Lifetimes, Releases};

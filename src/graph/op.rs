@@ -132,11 +132,8 @@ pub enum Op {
         /// Height and width of the result.
         output: [u64; 2],
     },
-    /// `adaptive_avg_pool1d(input, output)`.
-    AdaptiveAvgPool1d {
-        /// Length of the result.
-        output: u64,
-    },
+    /// A pool along the last of three dimensions: that of planes one high.
+    Pool1d(Pool1d),
     /// `embedding(weight, indices)`.
     Embedding,
     /// `view`, `reshape`, `flatten`: the same elements under another shape, copied where they must be.
@@ -247,6 +244,17 @@ pub enum Placement {
     New,
     /// Over the first operand: PyTorch's trailing underscore.
     InPlace,
+}
+
+/// Pools along one dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pool1d {
+    /// `adaptive_avg_pool1d` to this length.
+    AdaptiveAverage(u64),
+    /// `avg_pool1d`, with a window one high.
+    Average(Window),
+    /// `max_pool1d`, with a window one high.
+    Max(Window),
 }
 
 /// What a reduction computes.
@@ -375,7 +383,11 @@ impl Op {
             Op::VectorNorm { .. } => "linalg_vector_norm",
             Op::MaxPool2d(_) => "max_pool2d",
             Op::AdaptiveAvgPool2d { .. } => "adaptive_avg_pool2d",
-            Op::AdaptiveAvgPool1d { .. } => "adaptive_avg_pool1d",
+            Op::Pool1d(pool) => match pool {
+                Pool1d::AdaptiveAverage(_) => "adaptive_avg_pool1d",
+                Pool1d::Average(_) => "avg_pool1d",
+                Pool1d::Max(_) => "max_pool1d",
+            },
             Op::Embedding => "embedding",
             Op::Reshape(_) => "reshape",
             Op::Permute(_) => "permute",

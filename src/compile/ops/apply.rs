@@ -53,7 +53,7 @@ impl Eager {
             Op::Einsum(einsum) => self.einsum(einsum, [&operands[0], &operands[1]])?,
             Op::VectorNorm { dims, keep } => self.vector_norm(&operands[0], dims, *keep)?,
             Op::Normalize(normalize) => self.normalize(*normalize, operands)?,
-            Op::AdaptiveAvgPool1d { output } => self.adaptive_avg_pool1d(*output, &operands[0])?,
+            Op::Pool1d(pool) => self.pool1d(*pool, &operands[0], &shapes[0])?,
             Op::MaxPool2d(window) => self.max_pool2d(*window, &operands[0])?,
             Op::AdaptiveAvgPool2d { output } => self.adaptive_avg_pool2d(*output, &operands[0])?,
             Op::Embedding => self.embedding(&operands[0], &operands[1])?,

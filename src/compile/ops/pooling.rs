@@ -3,7 +3,7 @@
 use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
 use super::super::tensor::{MemoryFormat, Tensor};
-use crate::graph::{DType, Extent, Window, numel};
+use crate::graph::{DType, Extent, Pool1d, Resample, Window, numel};
 use crate::program::Kernel;
 
 impl Eager {
@@ -100,16 +100,24 @@ impl Eager {
         Ok(y)
     }
 
-    /// `adaptive_avg_pool1d`: that of planes one high.
-    pub(in super::super) fn adaptive_avg_pool1d(
+    /// A pool of planes one high.
+    pub(in super::super) fn pool1d(
         &mut self,
-        output: u64,
+        pool: Pool1d,
         x: &Tensor,
+        shape: &[Extent],
     ) -> Result<Tensor, Stop> {
         let plane = self.unsqueeze(x, 2);
-        let y = self.adaptive_avg_pool2d([1, output], &plane)?;
+        let y = match pool {
+            Pool1d::AdaptiveAverage(output) => self.adaptive_avg_pool2d([1, output], &plane)?,
+            Pool1d::Max(window) => self.max_pool2d(window, &plane)?,
+            Pool1d::Average(window) => {
+                let high = [shape[0], shape[1], Extent::ONE, shape[2]];
+                let all = self.resample(&Resample::AvgPool(window), &plane, &high)?;
+                all.into_iter().next().expect("a pool has a result")
+            }
+        };
         drop(plane);
-        let shape = [x.shape[0], x.shape[1], output.into()];
-        Ok(self.reshape(&y, &shape))
+        Ok(self.reshape(&y, shape))
     }
 }

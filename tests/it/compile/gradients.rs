@@ -3,7 +3,7 @@
 use batchfit::compile::compile;
 use batchfit::graph::{
     Builder, Content, DType, Einsum, Extent, Graph, Normalize, Op, ParameterKind, Placement,
-    Reduction, Resample, Unary, Window, numel,
+    Pool1d, Reduction, Resample, Unary, Window, numel,
 };
 use batchfit::model::{Optimizer, Precision, Variant};
 use batchfit::program::{Category, Instruction, Program, Size};
@@ -293,7 +293,15 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             },
             vec![&[2, 3, 4]],
         ),
-        (Op::AdaptiveAvgPool1d { output: 3 }, vec![&[2, 3, 8]]),
+        (Op::Pool1d(Pool1d::AdaptiveAverage(3)), vec![&[2, 3, 8]]),
+        (
+            Op::Pool1d(Pool1d::Max(Window::of([1, 2]))),
+            vec![&[2, 3, 8]],
+        ),
+        (
+            Op::Pool1d(Pool1d::Average(Window::of([1, 2]))),
+            vec![&[2, 3, 8]],
+        ),
         (
             Op::Attention {
                 causal: true,

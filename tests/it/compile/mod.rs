@@ -1,6 +1,7 @@
 //! Step programs against recorded PyTorch runs.
 
 mod gradients;
+mod operations;
 mod sequence;
 
 use batchfit::compile::compile;

@@ -2,7 +2,7 @@
 
 use super::super::arguments::Arguments;
 use super::{Lowered, convolution, pooling, with_bias};
-use crate::graph::{DType, Einsum, Extent, Normalize, Op, Resample, ValueId};
+use crate::graph::{DType, Einsum, Extent, Normalize, Op, Pool1d, Resample, ValueId, Window};
 
 /// Operators of this file.
 pub(super) const NAMES: &[&str] = &[
@@ -13,6 +13,7 @@ pub(super) const NAMES: &[&str] = &[
     "aten.adaptive_avg_pool2d.default",
     "aten.adaptive_max_pool2d.default",
     "aten.addcmul.default",
+    "aten.avg_pool1d.default",
     "aten.avg_pool2d.default",
     "aten.batch_norm.default",
     "aten.conv2d.padding",
@@ -24,6 +25,7 @@ pub(super) const NAMES: &[&str] = &[
     "aten.instance_norm.default",
     "aten.layer_norm.default",
     "aten.linalg_vector_norm.default",
+    "aten.max_pool1d.default",
     "aten.max_pool2d.default",
     "aten.pad.default",
     "aten.pixel_shuffle.default",
@@ -67,7 +69,13 @@ pub(super) fn lower(
         }
         "aten.adaptive_avg_pool1d.default" => {
             let [width, _] = args.pair("output_size", None)?;
-            return of_input(Op::AdaptiveAvgPool1d { output: width });
+            return of_input(Op::Pool1d(Pool1d::AdaptiveAverage(width)));
+        }
+        "aten.avg_pool1d.default" => {
+            return of_input(Op::Pool1d(Pool1d::Average(row(pooling(args)?))));
+        }
+        "aten.max_pool1d.default" => {
+            return of_input(Op::Pool1d(Pool1d::Max(row(pooling(args)?))));
         }
         "aten.adaptive_max_pool2d.default" => {
             let output = args.pair("output_size", None)?;
@@ -130,6 +138,17 @@ pub(super) fn lower(
         _ => return Ok(None),
     };
     Ok(Some(lowered))
+}
+
+/// A window along one dimension, read for two, of planes one high.
+fn row(window: Window) -> Window {
+    Window {
+        kernel: [1, window.kernel[1]],
+        stride: [1, window.stride[1]],
+        padding: [0, window.padding[1]],
+        dilation: [1, window.dilation[1]],
+        ..window
+    }
 }
 
 /// The lengths that an interpolation makes.
