@@ -30,7 +30,10 @@ pub(in super::super) struct Request {
 }
 
 /// The memory-efficient kernel reads masks whose rows are padded to a multiple of so many elements.
-const MASK_ALIGNMENT: u64 = 16;
+const MASK_ALIGNMENT: u64 = 8;
+
+/// It writes their gradients in rows padded to a multiple of these.
+const MASK_GRADIENT_ALIGNMENT: u64 = 16;
 
 impl Eager {
     /// `scaled_dot_product_attention(query, key, value[, mask])`. Autocast casts mask, value, key, query.
@@ -340,7 +343,7 @@ impl Eager {
     fn bias_grad(&mut self, lengths: Lengths, dtype: DType) -> Tensor {
         let [heads, positions, keys] =
             [lengths.query_heads, lengths.positions, lengths.keys].map(Extent::fixed);
-        let row = Extent::fixed(lengths.keys.next_multiple_of(MASK_ALIGNMENT));
+        let row = Extent::fixed(lengths.keys.next_multiple_of(MASK_GRADIENT_ALIGNMENT));
         let whole = self.empty(&[lengths.batch, heads, positions, row], dtype);
         if row == keys {
             return Tensor::new(whole);

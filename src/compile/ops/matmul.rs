@@ -108,11 +108,13 @@ impl Eager {
         }
         let shape = product_shape(&a.shape[..a.shape.len() - 2], a, b);
         let y = self.empty(&shape, a.dtype);
+        let copies = [a, b].map(|factor| self.blas_copy(factor));
         self.use_blas();
         match summand {
             Some(_) => self.launch(Kernel::MemoryOnly(name), &[a, b], &[&y]),
             None => self.launch(Kernel::MatMul, &[a, b], &[&y]),
         }
+        drop(copies);
         let is_sum = summand.is_some();
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
@@ -121,8 +123,10 @@ impl Eager {
             let by = |eager: &mut Eager, left: &TensorBody, right: &TensorBody| {
                 let shape = product_shape(&left.shape[..left.shape.len() - 2], left, right);
                 let result = eager.empty(&shape, gradient.dtype);
+                let copies = [left, right].map(|factor| eager.blas_copy(factor));
                 eager.use_blas();
                 eager.launch(Kernel::MatMul, &[left, right], &[&result]);
+                drop(copies);
                 Tensor::new(result)
             };
             let scale = |eager: &mut Eager, product: Tensor| {
@@ -222,6 +226,25 @@ impl Eager {
         let pointers = self.scratch(60 * groups.as_fixed().unwrap_or(1));
         drop(self.scratch(512 * self.capability.multiprocessors));
         drop(pointers);
+    }
+
+    /// A copy of a factor that cuBLAS cannot read where it is, such as an expanded gradient: neither its
+    /// rows nor its columns lie in one piece.
+    fn blas_copy(&mut self, factor: &TensorBody) -> Option<TensorBody> {
+        let last = factor.shape.len() - 1;
+        let runs = |inner: usize, outer: usize| {
+            let rows_apart =
+                factor.strides[outer] != Extent::ZERO || factor.shape[outer] == Extent::ONE;
+            let neighbours =
+                factor.strides[inner] == Extent::ONE || factor.shape[inner] == Extent::ONE;
+            neighbours && rows_apart
+        };
+        if runs(last, last - 1) || runs(last - 1, last) {
+            return None;
+        }
+        let copy = self.empty(&factor.shape, factor.dtype);
+        self.launch(Kernel::Copy, &[factor], &[&copy]);
+        Some(copy)
     }
 
     fn turn(&mut self, tensor: &Tensor) -> Tensor {

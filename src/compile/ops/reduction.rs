@@ -150,8 +150,12 @@ impl Eager {
     ) -> TensorBody {
         let kept = kept_shape(&x.shape, dims);
         let y = self.empty(&kept, dtype);
+        // Truth values and narrow whole numbers are converted before they are summed.
+        let converted =
+            (!x.dtype.is_float() && x.dtype != dtype).then(|| self.empty(&x.shape, dtype));
         let along = along(x, |dim| dims.contains(&dim));
         self.reduce(x, &y, along, kernel, [numel(&kept), x.numel()]);
+        drop(converted);
         y
     }
 

@@ -215,7 +215,11 @@ fn creation(
 ) -> Result<Option<Lowered>, String> {
     let lowered = match target {
         "aten.cat.default" => {
-            let tensors = args.tensors("tensors")?;
+            let mut tensors = args.tensors("tensors")?;
+            // PyTorch skips empty lists, with which Hugging Face's caches begin.
+            if tensors.len() > 1 {
+                tensors.retain(|id| typed(*id).1 != [Extent::ZERO]);
+            }
             let first = tensors.first().ok_or("it joins no tensors")?;
             let dim = args.dim("dim", Some(0), typed(*first).1.len())?;
             (Op::Cat { dim }, tensors)

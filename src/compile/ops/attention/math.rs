@@ -30,8 +30,9 @@ impl Eager {
             let keys = self.repeat_heads(&key, query.shape[1])?;
             (keys, self.repeat_heads(&value, query.shape[1])?)
         };
-        let turned = self.permute(&all_keys, &[0, 1, 3, 2]);
-        let turned = self.mul_scalar(&turned, 1.0);
+        let view = self.permute(&all_keys, &[0, 1, 3, 2]);
+        let turned = self.mul_scalar(&view, 1.0);
+        drop(view);
         let mut scores = self.matmul(&scaled, &turned)?;
         drop(turned);
         if let Some(bias) = &bias {
