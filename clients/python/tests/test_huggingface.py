@@ -34,6 +34,12 @@ MIXTRAL = {
 }  # fmt: skip
 
 
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 50,
+}  # fmt: skip
+
+
 def export(config, **sizes):
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(config))
@@ -79,6 +85,18 @@ class TestHuggingFace(unittest.TestCase):
 
         targets = [node["target"] for node in document["graph_module"]["graph"]["nodes"]]
         self.assertEqual(targets.count("torch.ops.aten._grouped_mm.default"), 2)
+
+    def test_regions_without_autocast_are_noted(self):
+        document = export(LLAMA, seq_len=16)
+
+        ((first, last),) = document["batchfit"]["without_autocast"]
+        targets = []
+        for node in document["graph_module"]["graph"]["nodes"]:
+            nested = [a["arg"]["as_graph"]["graph"]["nodes"] for a in node["inputs"] if "as_graph" in a["arg"]]
+            targets += [inner["target"] for inner in nested[0]] if nested else [node["target"]]
+        inside = [target.removeprefix("torch.ops.aten.") for target in targets[first : last + 1]]
+        self.assertIn("matmul.default", inside)
+        self.assertEqual(inside[-1], "mul.Tensor")
 
     def test_images_are_as_large_as_the_config_says(self):
         document = export(VIT)
