@@ -126,6 +126,7 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         | Op::Expand(_)
         | Op::Slice { .. }
         | Op::Select { .. }
+        | Op::Windows { .. }
         | Op::Gather { .. }
         | Op::Reduce { .. }
         | Op::Cat { .. }
@@ -252,8 +253,37 @@ fn scalars(operands: &[Typed]) -> Vec<(DType, bool)> {
     operands.iter().map(scalar).collect()
 }
 
+/// Attention of other than four dimensions: of equally many matrices.
+fn attend_in_stacks(operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+    let problem = || format!("{operands:?} do not fit together");
+    let split = |shape: &[Extent]| {
+        let (lead, matrix) = shape.split_at_checked(shape.len().checked_sub(2)?)?;
+        Some((lead.to_vec(), matrix[0], matrix[1]))
+    };
+    let all = operands.iter().take(3).map(|shape| split(shape));
+    let all = all.collect::<Option<Vec<_>>>().ok_or_else(problem)?;
+    let [
+        (lead, rows, width),
+        (of_keys, keys, key_width),
+        (of_values, values, value_width),
+    ] = all.try_into().map_err(|_| problem())?;
+    if lead != of_keys || lead != of_values || width != key_width || keys != values {
+        return Err(problem());
+    }
+    let scores = [&lead[..], &[rows, keys]].concat();
+    if let Some(mask) = operands.get(3)
+        && (mask.is_empty() || broadcast(mask, &scores)? != scores)
+    {
+        return Err(format!("the mask {mask:?} does not fit scores {scores:?}"));
+    }
+    Ok([&lead[..], &[rows, value_width]].concat())
+}
+
 fn attend(operands: &[&[Extent]], grouped: bool) -> Result<Vec<Extent>, Mismatch> {
     let [q, k, v] = [operands[0], operands[1], operands[2]];
+    if q.len() != 4 {
+        return attend_in_stacks(operands);
+    }
     let heads = |shape: &[Extent]| shape[1].as_fixed().filter(|heads| *heads > 0);
     let fits = [q, k, v].iter().all(|shape| shape.len() == 4)
         && q[0] == k[0]
@@ -333,6 +363,7 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::Unsqueeze(_)
         | Op::Expand(_)
         | Op::Slice { .. }
+        | Op::Windows { .. }
         | Op::Select { .. }
         | Op::Reduce { .. }
         | Op::Split { .. }

@@ -163,6 +163,15 @@ pub enum Op {
         /// Which element of it.
         index: u64,
     },
+    /// `unfold(dim, size, step)`: windows along a dimension, as a new last one.
+    Windows {
+        /// Which dimension.
+        dim: usize,
+        /// Length of a window.
+        size: u64,
+        /// Distance between windows.
+        step: u64,
+    },
     /// `gather(input, index)` along a dimension.
     Gather {
         /// Which dimension.
@@ -395,6 +404,7 @@ impl Op {
             Op::Expand(_) => "expand",
             Op::Slice { .. } => "slice",
             Op::Select { .. } => "select",
+            Op::Windows { .. } => "unfold",
             Op::Gather { .. } => "gather",
             Op::Reduce { function, .. } => match function {
                 Reduction::Sum => "sum",

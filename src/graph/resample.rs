@@ -17,6 +17,15 @@ pub enum Resample {
         /// Whether elements are repeated, not mixed.
         nearest: bool,
     },
+    /// `im2col` (`unfold`): every window's elements as one column.
+    Unfold(Window),
+    /// `col2im` (`fold`): columns of this many elements for each channel, added up in planes of this size.
+    Fold {
+        /// Elements of a window.
+        window: u64,
+        /// Height and width of the result.
+        to: [u64; 2],
+    },
     /// `glu` along a dimension, which halves it.
     Glu(usize),
     /// `pixel_shuffle` by this factor.
@@ -37,6 +46,8 @@ impl Resample {
             Resample::AvgPool(_) => "avg_pool2d",
             Resample::AdaptiveMaxPool(_) => "adaptive_max_pool2d",
             Resample::Interpolate { .. } => "interpolate",
+            Resample::Unfold(_) => "im2col",
+            Resample::Fold { .. } => "col2im",
             Resample::Glu(_) => "glu",
             Resample::PixelShuffle(_) => "pixel_shuffle",
             Resample::PixelUnshuffle(_) => "pixel_unshuffle",
@@ -61,6 +72,27 @@ impl Resample {
                 let kept = kept.ok_or_else(|| format!("{x:?} has no planes for {to:?}"))?;
                 let to: Vec<Extent> = to.iter().copied().map(Extent::fixed).collect();
                 Ok([&x[..kept], &to].concat())
+            }
+            Resample::Unfold(window) => {
+                let [lead @ .., channels, height, width] = x else {
+                    return Err(format!("the input {x:?} has no planes"));
+                };
+                let area = window.kernel[0].checked_mul(window.kernel[1]);
+                let column = area.and_then(|area| channels.checked_mul(Extent::fixed(area)));
+                let columns = window
+                    .side(0, *height)?
+                    .checked_mul(window.side(1, *width)?);
+                let size = column.zip(columns.map(Extent::fixed));
+                let (column, columns) = size.ok_or("it is too large")?;
+                Ok([lead, &[column, columns]].concat())
+            }
+            Resample::Fold { window, to } => {
+                let [lead @ .., column, _] = x else {
+                    return Err(format!("the input {x:?} has no columns"));
+                };
+                let channels = column.checked_div(Extent::fixed(*window));
+                let channels = channels.ok_or_else(|| format!("{x:?} has other columns"))?;
+                Ok([lead, &[channels], &to.map(Extent::fixed)].concat())
             }
             Resample::Glu(dim) => {
                 let mut result = x.to_vec();

@@ -78,6 +78,7 @@ impl Eager {
                 step,
             } => self.slice(&operands[0], *dim, (*start, *end, *step)),
             Op::Select { dim, index } => self.select(&operands[0], *dim, *index),
+            Op::Windows { dim, size, step } => self.windows(&operands[0], *dim, [*size, *step]),
             Op::Gather { dim } => self.gather(&operands[0], &operands[1], *dim)?,
             Op::Reduce {
                 function,

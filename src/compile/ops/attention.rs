@@ -47,6 +47,11 @@ impl Eager {
         let value = self.low(value);
         let key = self.low(key);
         let query = self.low(query);
+        // The fused kernels take four dimensions only.
+        if query.shape.len() != 4 {
+            let bias = mask.map(|mask| self.as_bias(mask, query.dtype));
+            return self.plain_attention([&query, &key, &value], bias, request);
+        }
         let fixed = |length: Extent| length.as_fixed().unwrap_or(1);
         let lengths = Lengths {
             batch: query.shape[0],
@@ -80,21 +85,9 @@ impl Eager {
             trained: [&query, &key, &value].into_iter().any(is_trained),
         };
         let backend = choose(self.capability.compute, &problem);
-        let bias = mask.map(|mask| {
-            if mask.dtype == DType::Bool {
-                self.bias_of(&mask, query.dtype)
-            } else {
-                mask
-            }
-        });
+        let bias = mask.map(|mask| self.as_bias(mask, query.dtype));
         match backend {
-            Backend::Math => {
-                // Autocast has cast the operands; inside it is off.
-                let autocast = self.autocast.take();
-                let output = self.math_attention([&query, &key, &value], bias, request);
-                self.autocast = autocast;
-                output
-            }
+            Backend::Math => self.plain_attention([&query, &key, &value], bias, request),
             Backend::Flash if !lengths.width.is_multiple_of(8) => {
                 let width = lengths.width.next_multiple_of(8);
                 let [query, key, value] =
@@ -116,6 +109,27 @@ impl Eager {
                 self.fused([&query, &key, &value], bias, (backend, lengths, request))
             }
             _ => self.fused([&query, &key, &value], bias, (backend, lengths, request)),
+        }
+    }
+
+    /// Attention out of plain operations. Autocast has cast the operands; inside it is off.
+    fn plain_attention(
+        &mut self,
+        operands: [&Tensor; 3],
+        bias: Option<Tensor>,
+        request: Request,
+    ) -> Result<Tensor, Stop> {
+        let autocast = self.autocast.take();
+        let output = self.math_attention(operands, bias, request);
+        self.autocast = autocast;
+        output
+    }
+
+    /// A mask as what is added to the scores.
+    fn as_bias(&mut self, mask: Tensor, dtype: DType) -> Tensor {
+        match mask.dtype {
+            DType::Bool => self.bias_of(&mask, dtype),
+            _ => mask,
         }
     }
 

@@ -247,7 +247,7 @@ impl Eager {
         Some(copy)
     }
 
-    fn turn(&mut self, tensor: &Tensor) -> Tensor {
+    pub(super) fn turn(&mut self, tensor: &Tensor) -> Tensor {
         let last = tensor.shape.len() - 1;
         let mut order: Vec<usize> = (0..=last).collect();
         order.swap(last - 1, last);

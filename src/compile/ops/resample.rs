@@ -9,7 +9,7 @@ use super::super::autograd::Draft;
 use super::super::eager::{Eager, Stop};
 use super::super::tensor::{MemoryFormat, Tensor, TensorBody};
 use super::join::part;
-use crate::graph::{DType, Extent, Resample};
+use crate::graph::{DType, Extent, Resample, contiguous_strides, numel};
 use crate::program::Kernel;
 
 /// What is particular to an operation.
@@ -41,13 +41,15 @@ fn rule(resample: &Resample) -> Rule {
             indices: false,
             copies: *nearest,
         },
-        Resample::PixelShuffle(_) | Resample::PixelUnshuffle(_) | Resample::PadConstant(_) => {
-            Rule {
-                saves_operand: false,
-                indices: false,
-                copies: false,
-            }
-        }
+        Resample::Unfold(_)
+        | Resample::Fold { .. }
+        | Resample::PixelShuffle(_)
+        | Resample::PixelUnshuffle(_)
+        | Resample::PadConstant(_) => Rule {
+            saves_operand: false,
+            indices: false,
+            copies: false,
+        },
     }
 }
 
@@ -59,6 +61,9 @@ impl Eager {
         x: &Tensor,
         shape: &[Extent],
     ) -> Result<Vec<Tensor>, Stop> {
+        if let Resample::Unfold(_) | Resample::Fold { .. } = resample {
+            return Ok(vec![self.columns(resample.name(), x, shape)]);
+        }
         let rule = rule(resample);
         let x = match resample {
             Resample::Interpolate { .. } => self.high(x),
@@ -115,6 +120,34 @@ impl Eager {
             vec![Some(Rc::new(grad_x))]
         });
         Ok(std::iter::once(y).chain(indices).collect())
+    }
+
+    /// `im2col` or `col2im`. Both make their result as large as their operand and resize it, which takes
+    /// new memory only to grow; so does the other one in the backward pass.
+    fn columns(&mut self, name: &'static str, x: &Tensor, shape: &[Extent]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = self.resized(name, x, shape);
+        let whole = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| Rc::new(eager.resized(name, gradient, &whole)))]
+        });
+        y
+    }
+
+    fn resized(&mut self, name: &'static str, x: &Tensor, shape: &[Extent]) -> TensorBody {
+        let first = self.empty(&x.shape, x.dtype);
+        let dense = self.dense_copy(x);
+        let fits = numel(shape).at(1) <= x.numel().at(1);
+        let y = if fits {
+            first.alias(shape.to_vec(), contiguous_strides(shape))
+        } else {
+            self.empty(shape, x.dtype)
+        };
+        drop(first);
+        self.launch(Kernel::MemoryOnly(name), &[&dense], &[&y]);
+        drop(dense);
+        y
     }
 
     /// Targets are padded with what `cross_entropy` ignores.

@@ -124,6 +124,40 @@ impl Eager {
         y
     }
 
+    /// `unfold(dim, size, step)`: windows that may overlap, as a view; the gradient is full size.
+    pub(in super::super) fn windows(
+        &mut self,
+        x: &Tensor,
+        dim: usize,
+        [size, step]: [u64; 2],
+    ) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+        let room = shape[dim].as_fixed().map_or(0, |length| length - size);
+        shape[dim] = Extent::fixed(room / step + 1);
+        shape.push(Extent::fixed(size));
+        strides.push(strides[dim]);
+        strides[dim] = strides[dim] * Extent::fixed(step);
+        let y = x.alias(shape, strides);
+        let whole = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            // Windows that overlap are added up along a range of int64 places.
+            let length = whole[dim].as_fixed().filter(|_| step < size);
+            drop(length.map(|length| eager.scratch(8 * length)));
+            eager.launch(
+                Kernel::MemoryOnly("unfold_backward"),
+                &[gradient],
+                &[&grad_x],
+            );
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
     /// `select(dim, index)`: the gradient is full size, zero outside the slice.
     pub(in super::super) fn select(&mut self, x: &Tensor, dim: usize, index: u64) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);

@@ -34,6 +34,18 @@ pub(super) fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mism
             step,
         } => slice(x, *dim, *start, *end, *step),
         Op::Select { dim, index } => select(x, *dim, *index),
+        Op::Windows { dim, size, step } => {
+            let length = x.get(*dim).and_then(|length| length.as_fixed());
+            let room = length.and_then(|length| length.checked_sub(*size));
+            let room = room.filter(|_| *step > 0);
+            let room = room.ok_or_else(|| {
+                format!("no windows of {size} fit dimension {dim} of {x:?}, {step} apart")
+            })?;
+            let mut result = x.to_vec();
+            result[*dim] = Extent::fixed(room / step + 1);
+            result.push(Extent::fixed(*size));
+            Ok(result)
+        }
         Op::Gather { dim } => gather(x, operands[1], *dim),
         Op::Reduce { dims, keep, .. } => reduce(x, dims, *keep),
         Op::Cat { dim } => join(operands, *dim),

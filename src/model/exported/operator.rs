@@ -225,11 +225,9 @@ fn creation(
             (Op::Cat { dim }, tensors)
         }
         "aten.arange.default" => {
-            if args
-                .dtype("dtype")?
-                .is_some_and(|dtype| dtype != DType::Int64)
-            {
-                return Err("only an int64 arange is supported".into());
+            let dtype = args.dtype("dtype")?;
+            if dtype.is_some_and(|dtype| dtype != DType::Int64) {
+                return indexed::create(target, args, typed);
             }
             let end = match args.length("end")? {
                 Some(Length::Number(end)) => u64::try_from(end)

@@ -243,6 +243,22 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 2, 4, 4]],
         ),
         (Op::Resample(Resample::Glu(1)), vec![&[3, 4]]),
+        (Op::Resample(Resample::Unfold(window)), vec![&[2, 3, 8, 8]]),
+        (
+            Op::Resample(Resample::Fold {
+                window: 4,
+                to: [6, 6],
+            }),
+            vec![&[2, 12, 9]],
+        ),
+        (
+            Op::Windows {
+                dim: 1,
+                size: 3,
+                step: 2,
+            },
+            vec![&[2, 9]],
+        ),
         (
             Op::Normalize(Normalize::Group { groups: 2 }),
             vec![&[2, 4, 3, 3], &[4], &[4]],

@@ -20,7 +20,8 @@ impl Eager {
         let value = self.cast(value, high);
         let scaled = self.mul_scalar(&query, 1.0);
         let bias = if request.causal {
-            Some(self.causal_bias([query.shape[2], key.shape[2]], high))
+            let rows = query.shape.len() - 2;
+            Some(self.causal_bias([query.shape[rows], key.shape[rows]], high))
         } else {
             bias
         };
@@ -30,7 +31,7 @@ impl Eager {
             let keys = self.repeat_heads(&key, query.shape[1])?;
             (keys, self.repeat_heads(&value, query.shape[1])?)
         };
-        let view = self.permute(&all_keys, &[0, 1, 3, 2]);
+        let view = self.turn(&all_keys);
         let turned = self.mul_scalar(&view, 1.0);
         drop(view);
         let mut scores = self.matmul(&scaled, &turned)?;

@@ -168,7 +168,7 @@ pub(super) fn lower(
 }
 
 /// New tensors; the first operand of some gives only its type and shape.
-fn create(
+pub(super) fn create(
     target: &str,
     args: &Arguments<'_>,
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),

@@ -48,6 +48,7 @@ pub(super) const NAMES: &[&str] = &[
     "aten.type_as.default",
     "aten.unbind.int",
     "aten.unflatten.int",
+    "aten.unfold.default",
     "aten.unsqueeze.default",
     "aten.view.default",
     "aten.view_as.default",
@@ -204,6 +205,11 @@ fn part(target: &str, args: &Arguments<'_>, from: &[Extent]) -> Result<Option<Op
                 dim: dim()?,
             }
         }
+        "aten.unfold.default" => Op::Windows {
+            dim: args.dim("dimension", None, from.len())?,
+            size: args.count("size", None)?,
+            step: args.count("step", None)?,
+        },
         "aten.unbind.int" => {
             let dim = dim()?;
             if from[dim]

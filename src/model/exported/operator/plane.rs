@@ -16,12 +16,14 @@ pub(super) const NAMES: &[&str] = &[
     "aten.avg_pool1d.default",
     "aten.avg_pool2d.default",
     "aten.batch_norm.default",
+    "aten.col2im.default",
     "aten.conv2d.padding",
     "aten.conv2d.default",
     "aten.conv_transpose2d.input",
     "aten.einsum.default",
     "aten.glu.default",
     "aten.group_norm.default",
+    "aten.im2col.default",
     "aten.instance_norm.default",
     "aten.layer_norm.default",
     "aten.linalg_vector_norm.default",
@@ -44,7 +46,9 @@ pub(super) fn lower(
     args: &Arguments<'_>,
     typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
 ) -> Result<Option<Lowered>, String> {
-    let of_input = |op: Op| Ok(Some((op, vec![args.tensor("self")?])));
+    if let Some(op) = of_one(target, args, &typed)? {
+        return Ok(Some((op, vec![args.tensor("self")?])));
+    }
     let lowered = match target {
         "aten.conv2d.default" | "aten.conv2d.padding" => {
             let operands = with_bias(args, &["input", "weight"])?;
@@ -58,52 +62,6 @@ pub(super) fn lower(
             let operands = with_bias(args, &["input", "weight"])?;
             let window = convolution(args, &typed(operands[1]).1)?;
             (Op::ConvTranspose2d(window), operands)
-        }
-        "aten.max_pool2d.default" => return of_input(Op::MaxPool2d(pooling(args)?)),
-        "aten.avg_pool2d.default" => {
-            return of_input(Op::Resample(Resample::AvgPool(pooling(args)?)));
-        }
-        "aten.adaptive_avg_pool2d.default" => {
-            let output = args.pair("output_size", None)?;
-            return of_input(Op::AdaptiveAvgPool2d { output });
-        }
-        "aten.adaptive_avg_pool1d.default" => {
-            let [width, _] = args.pair("output_size", None)?;
-            return of_input(Op::Pool1d(Pool1d::AdaptiveAverage(width)));
-        }
-        "aten.avg_pool1d.default" => {
-            return of_input(Op::Pool1d(Pool1d::Average(row(pooling(args)?))));
-        }
-        "aten.max_pool1d.default" => {
-            return of_input(Op::Pool1d(Pool1d::Max(row(pooling(args)?))));
-        }
-        "aten.adaptive_max_pool2d.default" => {
-            let output = args.pair("output_size", None)?;
-            return of_input(Op::Resample(Resample::AdaptiveMaxPool(output)));
-        }
-        "aten.pixel_shuffle.default" => {
-            let factor = args.count("upscale_factor", None)?;
-            return of_input(Op::Resample(Resample::PixelShuffle(factor)));
-        }
-        "aten.pixel_unshuffle.default" => {
-            let factor = args.count("downscale_factor", None)?;
-            return of_input(Op::Resample(Resample::PixelUnshuffle(factor)));
-        }
-        "aten.glu.default" => {
-            let rank = typed(args.tensor("self")?).1.len();
-            return of_input(Op::Resample(Resample::Glu(args.dim(
-                "dim",
-                Some(-1),
-                rank,
-            )?)));
-        }
-        "aten.linalg_vector_norm.default" => {
-            args.always("ord", 2.0)?;
-            let rank = typed(args.tensor("self")?).1.len();
-            return of_input(Op::VectorNorm {
-                dims: args.dims_or_all("dim", rank)?,
-                keep: args.flag("keepdim", false)?,
-            });
         }
         "aten.addcmul.default" => {
             let operands = [
@@ -121,7 +79,6 @@ pub(super) fn lower(
             let einsum = Einsum::parse(args.text("equation", "")?)?;
             (Op::Einsum(einsum), args.tensors("tensors")?)
         }
-        "aten.pad.default" => return of_input(Op::Resample(padding(args)?)),
         "aten.batch_norm.default"
         | "aten.layer_norm.default"
         | "aten.group_norm.default"
@@ -138,6 +95,57 @@ pub(super) fn lower(
         _ => return Ok(None),
     };
     Ok(Some(lowered))
+}
+
+/// Operators of one tensor without parameters.
+fn of_one(
+    target: &str,
+    args: &Arguments<'_>,
+    typed: impl Fn(ValueId) -> (DType, Vec<Extent>),
+) -> Result<Option<Op>, String> {
+    let rank = || args.tensor("self").map(|id| typed(id).1.len());
+    Ok(Some(match target {
+        "aten.max_pool2d.default" => Op::MaxPool2d(pooling(args)?),
+        "aten.avg_pool2d.default" => Op::Resample(Resample::AvgPool(pooling(args)?)),
+        "aten.adaptive_avg_pool2d.default" => Op::AdaptiveAvgPool2d {
+            output: args.pair("output_size", None)?,
+        },
+        "aten.adaptive_avg_pool1d.default" => {
+            let [width, _] = args.pair("output_size", None)?;
+            Op::Pool1d(Pool1d::AdaptiveAverage(width))
+        }
+        "aten.avg_pool1d.default" => Op::Pool1d(Pool1d::Average(row(pooling(args)?))),
+        "aten.max_pool1d.default" => Op::Pool1d(Pool1d::Max(row(pooling(args)?))),
+        "aten.adaptive_max_pool2d.default" => {
+            let output = args.pair("output_size", None)?;
+            Op::Resample(Resample::AdaptiveMaxPool(output))
+        }
+        "aten.pixel_shuffle.default" => {
+            let factor = args.count("upscale_factor", None)?;
+            Op::Resample(Resample::PixelShuffle(factor))
+        }
+        "aten.pixel_unshuffle.default" => {
+            let factor = args.count("downscale_factor", None)?;
+            Op::Resample(Resample::PixelUnshuffle(factor))
+        }
+        "aten.im2col.default" => Op::Resample(Resample::Unfold(pooling(args)?)),
+        "aten.col2im.default" => {
+            let [height, width] = args.pair("kernel_size", None)?;
+            let to = args.pair("output_size", None)?;
+            let window = height.saturating_mul(width).max(1);
+            Op::Resample(Resample::Fold { window, to })
+        }
+        "aten.glu.default" => Op::Resample(Resample::Glu(args.dim("dim", Some(-1), rank()?)?)),
+        "aten.linalg_vector_norm.default" => {
+            args.always("ord", 2.0)?;
+            Op::VectorNorm {
+                dims: args.dims_or_all("dim", rank()?)?,
+                keep: args.flag("keepdim", false)?,
+            }
+        }
+        "aten.pad.default" => Op::Resample(padding(args)?),
+        _ => return Ok(None),
+    }))
 }
 
 /// A window along one dimension, read for two, of planes one high.
