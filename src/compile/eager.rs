@@ -7,7 +7,7 @@ use super::autocast::CastCache;
 use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::emit::{Recorder, Storage};
-use super::tensor::{MemoryFormat, Tensor, TensorBody};
+use super::tensor::{Tensor, TensorBody};
 use crate::graph::{DType, Extent, contiguous_strides};
 use crate::program::Capability;
 use crate::program::{Call, Category, ConvolutionShape, Kernel, Size, SizeFunction};
@@ -173,18 +173,10 @@ impl Eager {
     pub(super) fn convolve(
         &mut self,
         shape: ConvolutionShape,
-        format: MemoryFormat,
         inputs: [&TensorBody; 2],
         output: &TensorBody,
     ) {
-        // On channels-last data cuDNN's first choice asked for 131 bytes in most cases seen on an H200:
-        // nothing has to be turned. Kernels of PyTorch's own ask for nothing.
-        let size = match format {
-            MemoryFormat::Contiguous => Size::Workspace(shape),
-            MemoryFormat::ChannelsLast if shape.at(2).uses_cudnn() => Size::Fixed(Bytes(131)),
-            MemoryFormat::ChannelsLast => Size::Fixed(Bytes(0)),
-        };
-        let workspace = self.workspace(size);
+        let workspace = self.workspace(Size::Workspace(shape));
         self.recorder.launch(Call {
             kernel: Kernel::Convolution(shape),
             inputs: inputs.map(TensorBody::view).to_vec(),
@@ -200,7 +192,7 @@ impl Eager {
 
     /// Gets the cuBLAS handle of the running thread: its workspace is made on first use and kept.
     ///
-    /// `pytorch-allocator` Note [Library workspaces].
+    /// See Note [Library workspaces].
     pub(super) fn use_blas(&mut self) {
         if self.handles().blas.is_none() {
             let bytes = match self.capability.compute {

@@ -42,6 +42,8 @@ pub struct ConvolutionShape {
     pub window: Window,
     /// Whether this is a transposed convolution.
     pub transposed: bool,
+    /// Whether the channels of all tensors lie side by side (NHWC).
+    pub channels_last: bool,
 }
 
 impl ConvolutionShape {
@@ -60,6 +62,7 @@ impl ConvolutionShape {
             padding: self.window.padding,
             dilation: self.window.dilation,
             transposed: self.transposed,
+            channels_last: self.channels_last,
         }
     }
 }
@@ -85,6 +88,8 @@ pub struct ConvolutionLayer {
     pub dilation: [u64; 2],
     /// Whether this is a transposed convolution.
     pub transposed: bool,
+    /// Whether the channels of all tensors lie side by side (NHWC).
+    pub channels_last: bool,
 }
 
 impl ConvolutionLayer {
@@ -103,6 +108,7 @@ impl ConvolutionLayer {
             padding: self.padding,
             dilation: self.dilation,
             transposed: self.transposed,
+            channels_last: self.channels_last,
         }
     }
 }
@@ -134,6 +140,8 @@ pub struct Convolution {
     pub dilation: [u64; 2],
     /// Whether this is a transposed convolution. Its output is taken to have no extra padding.
     pub transposed: bool,
+    /// Whether the channels of all tensors lie side by side (NHWC).
+    pub channels_last: bool,
 }
 
 /// What the library is asked to compute from the three tensors of [`Operands`].
@@ -181,6 +189,7 @@ impl Convolution {
             padding: self.padding,
             dilation: self.dilation,
             transposed: self.transposed,
+            channels_last: self.channels_last,
         }
     }
 
@@ -205,13 +214,14 @@ impl Convolution {
     /// Depthwise layers (one input channel per group) on contiguous tensors go to cuDNN in half
     /// precision only, and there only in the shapes that PyTorch found cuDNN faster for. Read in
     /// PyTorch's `Convolution.cpp` and seen on an H200 (2.11, cuDNN 9.19): of 1,602 calls of 89
-    /// layers, just these had no workspace where cuDNN's first plan has one.
+    /// layers, just these had no workspace where cuDNN's first plan has one. Channels-last, all go to cuDNN
+    /// (`use_cudnn_depthwise`; seen with `ConvNeXt`'s weight gradients).
     pub fn uses_cudnn(&self) -> bool {
         let is_depthwise = self.groups > 1
             && self.groups == self.in_channels
             && self.out_channels.is_multiple_of(self.in_channels)
             && !self.transposed;
-        !is_depthwise || self.is_depthwise_for_cudnn()
+        !is_depthwise || self.channels_last || self.is_depthwise_for_cudnn()
     }
 
     /// PyTorch's choice for a depthwise layer.
@@ -291,6 +301,7 @@ mod tests {
         padding: [3, 3],
         dilation: [1, 1],
         transposed: false,
+        channels_last: false,
     };
 
     #[test]
@@ -323,6 +334,7 @@ mod tests {
             stride: [2, 2],
             padding: [0, 0],
             transposed: true,
+            channels_last: false,
             ..STEM
         };
         let call = up.call(ConvolutionPass::Forward, DType::BFloat16, 4);

@@ -113,6 +113,7 @@ fn all_plans_agree_with_the_definition() {
                 input: [12, 14],
                 window,
                 transposed: false,
+                channels_last: false,
             };
             let out = [window.output(0, 12).unwrap(), window.output(1, 14).unwrap()];
             let x_shape = [BATCH, in_channels, 12, 14];

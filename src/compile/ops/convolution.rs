@@ -63,6 +63,7 @@ impl Eager {
             input: [fixed(x.shape[2]), fixed(x.shape[3])],
             window: *window,
             transposed,
+            channels_last: conv_format(&x, &weight) == MemoryFormat::ChannelsLast,
         };
         let side = |axis: usize| {
             let output = match direction {
@@ -76,7 +77,7 @@ impl Eager {
         let y_shape = [x.shape[0], out_channels, side(0), side(1)];
         let y = self.empty_strided(&y_shape, format.strides(&y_shape), x.dtype);
         let kernel_weight = self.kernel_weight(shape, format, &weight);
-        self.convolve(shape, format, [&dense, &kernel_weight], &y);
+        self.convolve(shape, [&dense, &kernel_weight], &y);
         drop(kernel_weight);
         if let Some(bias) = &bias {
             let strides = vec![Extent::ZERO, Extent::ONE, Extent::ZERO, Extent::ZERO];
@@ -123,7 +124,7 @@ impl Eager {
             let with = eager.kernel_weight(shape, format, weight);
             let pass = ConvolutionPass::GradInput;
             let shape = ConvolutionShape { pass, ..shape };
-            eager.convolve(shape, format, [&dense, &with], &result);
+            eager.convolve(shape, [&dense, &with], &result);
             Tensor::new(result)
         };
         let of_weight = |eager: &mut Eager| {
@@ -135,7 +136,7 @@ impl Eager {
             let result = made(eager, weight, layout);
             let pass = ConvolutionPass::GradWeight;
             let shape = ConvolutionShape { pass, ..shape };
-            eager.convolve(shape, format, [&dense, &dense_x], &result);
+            eager.convolve(shape, [&dense, &dense_x], &result);
             Tensor::new(result)
         };
         let weight_first = own_kernel && format == MemoryFormat::Contiguous;

@@ -29,7 +29,7 @@ pub(super) struct OperationGraph {
 }
 
 impl OperationGraph {
-    /// Describes a convolution on contiguous NCHW tensors.
+    /// Describes a convolution on dense tensors, all in the order that it names.
     pub(super) fn build(handle: &Handle, convolution: &Convolution) -> Result<Self, CudnnError> {
         let dtype = match convolution.dtype {
             DType::Float32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
@@ -38,9 +38,10 @@ impl OperationGraph {
             dtype => return Err(CudnnError::DType { dtype }),
         };
         let operands = convolution.operands();
-        let x = tensor(UIDS[0], operands.x, dtype)?;
-        let y = tensor(UIDS[1], operands.y, dtype)?;
-        let w = tensor(UIDS[2], operands.w, dtype)?;
+        let tensor = |uid, dims| tensor(uid, dims, convolution.channels_last, dtype);
+        let x = tensor(UIDS[0], operands.x)?;
+        let y = tensor(UIDS[1], operands.y)?;
+        let w = tensor(UIDS[2], operands.w)?;
         let geometry = geometry(convolution)?;
 
         let names = AttributeNames::of(operands.operation);
@@ -72,10 +73,21 @@ impl OperationGraph {
     }
 }
 
-/// A contiguous tensor.
-fn tensor(uid: i64, dims: [u64; 4], dtype: cudnnDataType_t) -> Result<Descriptor, CudnnError> {
+/// A dense tensor. Strides of lengths of one follow the formula too, as PyTorch makes them (`resize_` in
+/// its cuDNN wrapper).
+fn tensor(
+    uid: i64,
+    dims: [u64; 4],
+    channels_last: bool,
+    dtype: cudnnDataType_t,
+) -> Result<Descriptor, CudnnError> {
     let dims = dims.map(signed);
-    let strides = [dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1];
+    let [_, channels, height, width] = dims;
+    let strides = if channels_last {
+        [channels * height * width, 1, width * channels, channels]
+    } else {
+        [channels * height * width, height * width, width, 1]
+    };
     let mut tensor = Descriptor::create(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?;
     tensor.set(Name::CUDNN_ATTR_TENSOR_DATA_TYPE, &[dtype])?;
     tensor.set(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &dims)?;

@@ -180,6 +180,8 @@ fn layer_text(layer: &ConvolutionLayer) -> String {
     ];
     numbers.extend(pairs.into_iter().flatten());
     numbers.push(u64::from(layer.transposed));
+    // Last and only where it says something: most tables were recorded without it.
+    numbers.extend(layer.channels_last.then_some(1));
     numbers
         .iter()
         .map(u64::to_string)

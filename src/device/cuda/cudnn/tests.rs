@@ -50,6 +50,7 @@ fn every_plan_computes_the_convolution() {
         padding: [1, 1],
         dilation: [1, 1],
         transposed: false,
+        channels_last: false,
     };
     let strided = ConvolutionLayer {
         stride: [2, 2],
@@ -62,6 +63,7 @@ fn every_plan_computes_the_convolution() {
         stride: [2, 2],
         padding: [0, 0],
         transposed: true,
+        channels_last: false,
         ..plain
     };
     let mut executed = 0;
@@ -94,6 +96,7 @@ fn the_list_ends_with_a_plan_that_needs_nothing() {
         padding: [1, 1],
         dilation: [1, 1],
         transposed: false,
+        channels_last: false,
     };
     for pass in ConvolutionPass::ALL {
         let call = layer.call(pass, DType::Float32, 32);

@@ -24,7 +24,7 @@ pub(super) const LAST_RESORT: &str = "as large as all three tensors";
 pub(super) struct Neighbours(Vec<(Features, ConvolutionLayer)>);
 
 /// What makes two layers alike. The unit is a doubling of channels.
-type Features = [f32; 11];
+type Features = [f32; 12];
 
 impl Neighbours {
     pub(super) fn of(layers: impl IntoIterator<Item = ConvolutionLayer>) -> Neighbours {
@@ -97,6 +97,7 @@ fn features(shape: &ConvolutionLayer) -> Features {
         2.0 * shape.stride[0] as f32,
         2.0 * log(shape.groups),
         if shape.transposed { 4.0 } else { 0.0 },
+        if shape.channels_last { 16.0 } else { 0.0 },
         even(shape.in_channels),
         even(shape.out_channels),
         0.7 * even(pixels),

@@ -329,13 +329,16 @@ fn parse_grid(text: &str) -> Option<Vec<u64>> {
     batches.is_sorted().then_some(batches)
 }
 
-/// Fourteen numbers: channels in and out, groups, then height and width of input, kernel, stride,
-/// padding and dilation, then 1 for a transposed convolution.
+/// Fourteen or fifteen numbers: channels in and out, groups, then height and width of input, kernel, stride,
+/// padding and dilation, then 1 for a transposed convolution, then 1 for channels-last tensors.
 fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
-    let numbers: Vec<u64> = text
+    let mut numbers: Vec<u64> = text
         .split(',')
         .map(|n| n.parse().ok())
         .collect::<Option<_>>()?;
+    if numbers.len() == 14 {
+        numbers.push(0);
+    }
     let [
         in_channels,
         out_channels,
@@ -351,6 +354,7 @@ fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
         dh,
         dw,
         transposed,
+        channels_last,
     ] = numbers.try_into().ok()?;
     Some(ConvolutionLayer {
         in_channels,
@@ -362,6 +366,7 @@ fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
         padding: [ph, pw],
         dilation: [dh, dw],
         transposed: transposed == 1,
+        channels_last: channels_last == 1,
     })
 }
 

@@ -19,6 +19,7 @@ fn layer(
         padding: [padding; 2],
         dilation: [1; 2],
         transposed: false,
+        channels_last: false,
     }
 }
 
