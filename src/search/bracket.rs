@@ -9,6 +9,8 @@ pub(super) struct Start {
     pub(super) guess: u64,
     /// The distance to the second; doubles from there.
     pub(super) step: u64,
+    /// Whether the edge is looked for near the guess even where a bracket is known already.
+    pub(super) is_trusted: bool,
 }
 
 /// Whether batches meet a goal, as far as they were probed.
@@ -56,11 +58,22 @@ impl Bracket {
             None => self.upward(start).find(|batch| *batch > low),
             Some(high) if high - low == 1 => None,
             Some(high) => {
-                let unseen = |batch: &u64| !self.seen.contains_key(batch);
-                let down = (low == 0)
-                    .then(|| self.downward(start).find(unseen))
-                    .flatten();
-                Some(down.unwrap_or(low + (high - low) / 2))
+                let middle = low + (high - low) / 2;
+                let inside =
+                    |batch: &u64| (low + 1..high).contains(batch) && !self.seen.contains_key(batch);
+                Some(if low == 0 {
+                    self.downward(start).find(inside).unwrap_or(middle)
+                } else if !start.is_trusted {
+                    middle
+                } else if start.guess <= low {
+                    self.upward(start)
+                        .find(inside)
+                        .map_or(middle, |up| up.min(middle))
+                } else {
+                    self.downward(start)
+                        .find(inside)
+                        .map_or(middle, |down| down.max(middle))
+                })
             }
         }
     }
@@ -92,7 +105,11 @@ mod tests {
 
     fn probes(guess: u64, ceiling: u64, largest: u64) -> Vec<u64> {
         let mut bracket = Bracket::new(ceiling);
-        let start = Start { guess, step: 1 };
+        let start = Start {
+            guess,
+            step: 1,
+            is_trusted: true,
+        };
         let mut probes = Vec::new();
         while let Some(batch) = bracket.narrow(start) {
             bracket.record(batch, batch <= largest);
@@ -138,7 +155,8 @@ mod tests {
         assert_eq!(
             bracket.narrow(Start {
                 guess: 100,
-                step: 1
+                step: 1,
+                is_trusted: false,
             }),
             None
         );

@@ -114,7 +114,13 @@ impl Search {
             max_batch,
             max_batch_without_retries: calm,
         } = prediction;
-        let near = |guess| Some(Start { guess, step: 1 });
+        let near = |guess| {
+            Some(Start {
+                guess,
+                step: 1,
+                is_trusted: true,
+            })
+        };
         let pursuits = [
             Pursuit::new(Goal::FinishWithoutRetries, near(calm), ceiling),
             Pursuit::new(Goal::Finish, near(max_batch), ceiling),
@@ -231,5 +237,6 @@ fn fair(guess: u64) -> Start {
     Start {
         guess: guess.max(1),
         step: guess / FIRST_STEPS,
+        is_trusted: false,
     }
 }
