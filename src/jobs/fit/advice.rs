@@ -6,14 +6,10 @@ use crate::program::Category;
 use crate::search::{Kept, MemorySlope, Plan, keep_headroom, plans};
 use crate::units::Bytes;
 
+use super::doubts::Doubt;
 use super::maxima::Maxima;
 use super::prober::Bench;
 
-/// The share of the limit that a simulated answer keeps free, for peaks that are predicted too low.
-///
-/// Against recorded training on an H200, peak reserved is exact for most vision models and multilayer
-/// perceptrons, and at most 0.6 % low for transformers, whose Python locals the graph does not tell.
-const PREDICTION_ERROR: f64 = 0.01;
 /// Most micro-steps that a probe of a plan runs. From the second on, when gradients exist, each repeats
 /// the one before allocation by allocation, so more would only take longer.
 const PROBED_MICRO_STEPS: u64 = 8;
@@ -89,11 +85,7 @@ pub(super) fn recommend(
         return nothing_fits(maxima, benches, notes);
     };
     if kept.headroom > Bytes::ZERO {
-        notes.push(format!(
-            "{} of headroom is kept because nothing ran on a GPU: predictions are trusted to {:.0}%",
-            kept.headroom,
-            PREDICTION_ERROR * 100.0
-        ));
+        notes.push(why(kept.headroom, &benches.deciding().doubts()));
     }
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("`max_batch` is simulated; `max_batch_without_retries` was probed".to_owned());
@@ -136,7 +128,8 @@ fn headroom(calm: u64, evidence: Evidence, bench: &mut Bench<'_>) -> Result<Kept
         limit: bench.limit(),
         per_sample: per_sample(calm, bench)?,
     };
-    let kept = keep_headroom(calm, slope, evidence, PREDICTION_ERROR);
+    let error = bench.doubts().into_iter().map(Doubt::share).sum();
+    let kept = keep_headroom(calm, slope, evidence, error);
     if kept.headroom == Bytes::ZERO {
         return Ok(kept);
     }
@@ -146,6 +139,18 @@ fn headroom(calm: u64, evidence: Evidence, bench: &mut Bench<'_>) -> Result<Kept
         batch: if leaves_room { calm } else { kept.batch },
         ..kept
     })
+}
+
+/// What a reader is told of the headroom.
+fn why(headroom: Bytes, doubts: &[Doubt]) -> String {
+    let reasons: Vec<String> = doubts
+        .iter()
+        .map(|doubt| format!("{:.1}% for {}", doubt.share() * 100.0, doubt.reason()))
+        .collect();
+    format!(
+        "{headroom} of headroom is kept because nothing ran on a GPU: {}",
+        reasons.join(", ")
+    )
 }
 
 /// How much the peak grows with a sample, around the largest batch.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use crate::alloc::{Settings, limit_of_fraction};
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, Card};
+use crate::device::sim::{self, CARDS, Card, Workspaces};
 use crate::graph::Graph;
 use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
@@ -129,14 +129,18 @@ impl FitEngine {
                     available: card.available(),
                 };
                 let limit = limit(asked(request, &settings, room), room, &mut notes);
+                let simulator = Simulator::new(
+                    device.clone(),
+                    lowered.graph,
+                    card.capability,
+                    settings,
+                    room,
+                );
                 Ok(Setting {
-                    simulator: Simulator::new(
-                        device.clone(),
-                        lowered.graph,
-                        card.capability,
-                        settings,
-                        room,
-                    ),
+                    simulator: match card.workspaces {
+                        Workspaces::Recorded => simulator,
+                        Workspaces::Transferred => simulator.transferred(),
+                    },
                     gpu: None,
                     limit,
                     environment: Environment {

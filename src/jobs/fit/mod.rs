@@ -3,6 +3,7 @@
 mod advice;
 mod answer;
 mod devices;
+mod doubts;
 mod engine;
 mod gpu;
 mod maxima;

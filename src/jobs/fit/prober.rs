@@ -7,6 +7,7 @@ use crate::model::Variant;
 use crate::probe::{Detail, Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
+use super::doubts::Doubt;
 use super::watch::Watch;
 
 /// A finished probe.
@@ -34,6 +35,11 @@ pub(super) trait Prober {
 
     /// The device, as a request would name it.
     fn device(&self) -> &str;
+
+    /// What its probes so far had to assume, in order. Nothing, where they ran.
+    fn doubts(&self) -> Vec<Doubt> {
+        Vec::new()
+    }
 }
 
 /// A prober that remembers the probes of one variant, and tells a watch of each new one.
@@ -72,6 +78,11 @@ impl<'a> Bench<'a> {
 
     pub(super) fn evidence(&self) -> Evidence {
         self.prober.evidence()
+    }
+
+    /// What the probes so far had to assume.
+    pub(super) fn doubts(&self) -> Vec<Doubt> {
+        self.prober.doubts()
     }
 
     pub(super) fn limit(&self) -> Bytes {

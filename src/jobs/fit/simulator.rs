@@ -1,5 +1,6 @@
 //! Simulated probes: the allocator on memory that is not there.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::alloc::{CachingAllocator, Settings, SimulatedMemory};
@@ -13,6 +14,7 @@ use crate::probe::{Detail, Evidence, Probe, Resources, STEPS};
 use crate::units::Bytes;
 use crate::worker::Programs;
 
+use super::doubts::{Doubt, of_graph};
 use super::prober::{Probed, Prober};
 
 /// Probes on a simulated card.
@@ -22,6 +24,7 @@ pub(super) struct Simulator {
     settings: Settings,
     launcher: SimulatedLauncher,
     room: Room,
+    doubts: BTreeSet<Doubt>,
 }
 
 /// The memory of a device.
@@ -42,13 +45,21 @@ impl Simulator {
         settings: Settings,
         room: Room,
     ) -> Simulator {
+        let doubts = of_graph(&graph).into_iter().collect();
         Simulator {
             device,
+            doubts,
             programs: Programs::new(graph, capability),
             settings,
             launcher: SimulatedLauncher::default(),
             room,
         }
+    }
+
+    /// The same for a card on which nothing was measured.
+    pub(super) fn transferred(mut self) -> Simulator {
+        self.doubts.insert(Doubt::Card);
+        self
     }
 }
 
@@ -79,7 +90,11 @@ impl Prober for Simulator {
             launcher: &mut self.launcher,
             evidence: Evidence::Simulated,
         });
-        report.notes.extend(self.launcher.take_notes());
+        let estimated = self.launcher.take_notes();
+        if !estimated.is_empty() {
+            self.doubts.insert(Doubt::Workspaces);
+        }
+        report.notes.extend(estimated);
         let wall_ms = began.elapsed().as_secs_f64() * 1000.0;
         Ok(Probed { report, wall_ms })
     }
@@ -90,6 +105,10 @@ impl Prober for Simulator {
 
     fn device(&self) -> &str {
         &self.device
+    }
+
+    fn doubts(&self) -> Vec<Doubt> {
+        self.doubts.iter().copied().collect()
     }
 }
 

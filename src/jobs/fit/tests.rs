@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::advice::Wish;
 use super::answer::{Devices, Method, Question, answer};
+use super::doubts::Doubt;
 use super::prober::{Probed, Prober};
 use super::watch::Watch;
 use crate::jobs::{EngineError, Environment, FitResult};
@@ -111,6 +112,13 @@ impl Prober for Script {
 
     fn device(&self) -> &'static str {
         "cuda:0"
+    }
+
+    fn doubts(&self) -> Vec<Doubt> {
+        match self.evidence {
+            Evidence::Simulated => vec![Doubt::Driver, Doubt::Lifetimes],
+            Evidence::Probed => Vec::new(),
+        }
     }
 }
 

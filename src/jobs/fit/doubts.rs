@@ -1,0 +1,54 @@
+//! How far a simulated answer may be wrong, by what is not known about it.
+//!
+//! Shares of the limit by which peak reserved memory was predicted too low; see Note [Measured errors].
+#![doc = include_str!("NOTES.md")]
+
+use crate::graph::{Graph, Lifetimes, Op};
+
+/// Something that was assumed instead of known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Doubt {
+    /// Where the driver places segments decides which of two equal blocks is reused.
+    Driver,
+    /// When Python lets go of values in an attention model whose graph does not say.
+    Lifetimes,
+    /// The scratch memory of convolutions that were never recorded.
+    Workspaces,
+    /// Rules that were measured on another card.
+    Card,
+}
+
+impl Doubt {
+    /// What it adds to the headroom, as a share of the limit.
+    pub(super) fn share(self) -> f64 {
+        match self {
+            Doubt::Driver => 0.005,
+            Doubt::Lifetimes | Doubt::Card => 0.01,
+            Doubt::Workspaces => 0.03,
+        }
+    }
+
+    /// What the reader is told.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Doubt::Driver => "the driver's placement of segments",
+            Doubt::Lifetimes => {
+                "the lifetimes of Python's variables, which the graph does not tell"
+            }
+            Doubt::Workspaces => "convolutions whose scratch memory is estimated",
+            Doubt::Card => "rules measured on another card",
+        }
+    }
+}
+
+/// What is not known about the model itself.
+pub(super) fn of_graph(graph: &Graph) -> Vec<Doubt> {
+    let attends = graph
+        .nodes
+        .iter()
+        .any(|node| matches!(node.op, Op::Attention { .. } | Op::Matmul));
+    match graph.lifetimes() {
+        Lifetimes::Assumed if attends => vec![Doubt::Driver, Doubt::Lifetimes],
+        Lifetimes::Assumed | Lifetimes::Recorded => vec![Doubt::Driver],
+    }
+}
