@@ -346,6 +346,9 @@ pub(super) fn dtype(code: u32) -> Result<DType, String> {
         8 => DType::Float64,
         12 => DType::Bool,
         13 => DType::BFloat16,
+        2 => return Err("int8 is not supported".into()),
+        3 => return Err("int16 is not supported".into()),
+        9..=11 => return Err("complex numbers are not supported".into()),
         _ => return Err(format!("dtype {code} is not supported")),
     })
 }
