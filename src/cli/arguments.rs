@@ -174,6 +174,10 @@ pub(super) struct Program {
     /// Samples per micro-step.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) batch: u64,
+    /// A recording of the same steps (a trace or a memory snapshot, begun before the model was made): print
+    /// how many requests agree and which do not.
+    #[arg(long, value_name = "TRACE")]
+    pub(super) compare: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,12 +1,17 @@
 //! `batchfit program`.
 
+use std::path::Path;
+
 use super::arguments::Program;
+use super::question::read_bytes;
 use super::trouble::Trouble;
 use super::{Outcome, output, question};
+use crate::alloc::Event;
 use crate::device::sim::Card;
 use crate::model::{DeviceChoice, Invalid};
 use crate::probe::STEPS;
-use crate::report;
+use crate::replay::{Bounds, Entry, read};
+use crate::report::{self, Requested};
 use crate::worker::Programs;
 
 pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
@@ -33,6 +38,25 @@ pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
     let program = programs
         .of(variant)
         .map_err(|error| refuse("/training/checkpointing", error.to_string()))?;
-    output::text(&report::program(program, arguments.batch, STEPS))?;
+    let text = match &arguments.compare {
+        None => report::program(program, arguments.batch, STEPS),
+        Some(path) => report::sequence(program, arguments.batch, STEPS, &recorded(path)?),
+    };
+    output::text(&text)?;
     Ok(Outcome::Answered)
+}
+
+/// The requests of a recording.
+fn recorded(path: &Path) -> Result<Vec<Requested>, Trouble> {
+    let recording = read(&read_bytes(path)?, Bounds::default());
+    let recording = recording.map_err(|source| Trouble::Recording {
+        path: path.to_owned(),
+        source,
+    })?;
+    let requested = |entry: &Entry| match entry.event {
+        Event::Alloc { requested, .. } => Some(Requested::Alloc(requested)),
+        Event::FreeRequested { requested, .. } => Some(Requested::Free(requested)),
+        _ => None,
+    };
+    Ok(recording.entries.iter().filter_map(requested).collect())
 }

@@ -5,31 +5,16 @@
 //! allocated and freed at once. All else must be equal. The number of unmatched events is asserted, and
 //! may only go down.
 
-use std::fmt;
 use std::io::Read;
 
 use batchfit::compile::compile;
 use batchfit::model::{Mode, Optimizer, OptimizerImpl, Precision, Variant};
-use batchfit::program::{Capability, Instruction, Program, TensorId};
+use batchfit::program::{Capability, Program};
+use batchfit::report::{Requested, unmatched};
+use batchfit::units::Bytes;
 use flate2::read::GzDecoder;
-use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 use super::{graph, program};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Event {
-    Alloc(u64),
-    Free(u64),
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Event::Alloc(bytes) => write!(f, "+{bytes}"),
-            Event::Free(bytes) => write!(f, "-{bytes}"),
-        }
-    }
-}
 
 fn unpacked(path: &str) -> String {
     let path = format!("{}/tests/golden/{path}.txt.gz", env!("CARGO_MANIFEST_DIR"));
@@ -41,12 +26,12 @@ fn unpacked(path: &str) -> String {
 }
 
 /// The requests of a recorded trace.
-fn of_trace(name: &str) -> Vec<Event> {
+fn of_trace(name: &str) -> Vec<Requested> {
     let event = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["alloc", _, size, _] => Some(Event::Alloc(size.parse().unwrap())),
-            ["free_requested", _, size, _] => Some(Event::Free(size.parse().unwrap())),
+            ["alloc", _, size, _] => Some(Requested::Alloc(Bytes(size.parse().unwrap()))),
+            ["free_requested", _, size, _] => Some(Requested::Free(Bytes(size.parse().unwrap()))),
             _ => None,
         }
     };
@@ -56,10 +41,10 @@ fn of_trace(name: &str) -> Vec<Event> {
 }
 
 /// The requests of a recorded sequence.
-fn of_sequence(name: &str) -> Vec<Event> {
+fn of_sequence(name: &str) -> Vec<Requested> {
     let event = |line: &str| match line.split_at(1) {
-        ("+", size) => Event::Alloc(size.parse().unwrap()),
-        (_, size) => Event::Free(size.parse().unwrap()),
+        ("+", size) => Requested::Alloc(Bytes(size.parse().unwrap())),
+        (_, size) => Requested::Free(Bytes(size.parse().unwrap())),
     };
     unpacked(&format!("sequences/{name}"))
         .lines()
@@ -67,54 +52,13 @@ fn of_sequence(name: &str) -> Vec<Event> {
         .collect()
 }
 
-/// The program's events, and which of them are convolution workspaces.
-fn compiled(program: &Program, batch: u64) -> Vec<(Option<Event>, TensorId)> {
-    let bytes = |id: TensorId| program.tensor(id).size.at(batch).map(|bytes| bytes.0);
-    let sections = std::iter::once(program.construction.as_slice()).chain(program.steps(3));
-    sections
-        .flatten()
-        .filter_map(|instruction| match instruction {
-            Instruction::Allocate(id) => Some((bytes(*id).map(Event::Alloc), *id)),
-            Instruction::Free(id) => Some((bytes(*id).map(Event::Free), *id)),
-            Instruction::Launch(_) => None,
-        })
-        .filter(|(event, _)| !matches!(event, Some(Event::Alloc(0) | Event::Free(0))))
-        .collect()
-}
-
 /// What differs, a line an event, each with what our side would have allocated for.
-fn differences(graph: &str, theirs: &[Event], variant: &Variant, batch: u64) -> Vec<String> {
+fn differences(graph: &str, theirs: &[Requested], variant: &Variant, batch: u64) -> Vec<String> {
     differences_of(&program(graph, variant), theirs, batch)
 }
 
-fn differences_of(program: &Program, theirs: &[Event], batch: u64) -> Vec<String> {
-    let events = compiled(program, batch);
-    let mut workspaces = events.iter().filter(|(event, _)| event.is_none()).count();
-    let (ours, labels): (Vec<Event>, Vec<_>) = events
-        .iter()
-        .filter_map(|(event, id)| event.map(|event| (event, &program.tensor(*id).label)))
-        .unzip();
-    let mut lines = Vec::new();
-    for op in capture_diff_slices(Algorithm::Myers, &ours, theirs) {
-        if matches!(op, DiffOp::Equal { .. }) {
-            continue;
-        }
-        // What was allocated and freed at once is a convolution's workspace, as long as we have any left.
-        let added = &theirs[op.new_range()];
-        let is_workspace =
-            |pair: &[Event]| matches!(pair, [Event::Alloc(a), Event::Free(b)] if a == b);
-        if op.old_range().is_empty()
-            && added.chunks(2).all(is_workspace)
-            && added.len() <= workspaces
-        {
-            workspaces -= added.len();
-            continue;
-        }
-        let mine = op.old_range();
-        lines.extend(mine.map(|i| format!("ours   {i} {} {}", ours[i], labels[i])));
-        lines.extend(op.new_range().map(|i| format!("theirs {i} {}", theirs[i])));
-    }
-    lines
+fn differences_of(program: &Program, theirs: &[Requested], batch: u64) -> Vec<String> {
+    unmatched(program, batch, 3, theirs)
 }
 
 fn assert_unmatched(expected: usize, differences: &[String]) {
