@@ -160,12 +160,23 @@ impl Eager {
         inputs: &[&TensorBody],
         outputs: &[&TensorBody],
     ) {
+        self.launch_with(kernel, inputs, outputs, None);
+    }
+
+    /// Emits a launch that may use scratch memory.
+    pub(super) fn launch_with(
+        &mut self,
+        kernel: Kernel,
+        inputs: &[&TensorBody],
+        outputs: &[&TensorBody],
+        workspace: Option<&Storage>,
+    ) {
         let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
         self.recorder.launch(Call {
             kernel,
             inputs: views(inputs),
             outputs: views(outputs),
-            workspace: None,
+            workspace: workspace.map(Storage::id),
         });
     }
 
@@ -177,12 +188,8 @@ impl Eager {
         output: &TensorBody,
     ) {
         let workspace = self.workspace(Size::Workspace(shape));
-        self.recorder.launch(Call {
-            kernel: Kernel::Convolution(shape),
-            inputs: inputs.map(TensorBody::view).to_vec(),
-            outputs: vec![output.view()],
-            workspace: Some(workspace.id()),
-        });
+        let kernel = Kernel::Convolution(shape);
+        self.launch_with(kernel, &inputs, &[output], Some(&workspace));
     }
 
     /// Says what an allocation turned out to be for.

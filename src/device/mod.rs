@@ -29,6 +29,8 @@ pub struct Launch<'a> {
     pub batch: u64,
     /// Addresses of all allocated tensors, by [`crate::program::TensorId`].
     pub addresses: &'a [u64],
+    /// Sizes of tensors, likewise; zero for a convolution's workspace, which its plan knows.
+    pub sizes: &'a [Bytes],
     /// For a convolution, which of its plans.
     pub plan: usize,
 }

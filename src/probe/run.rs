@@ -184,6 +184,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
                         call,
                         batch: self.probe.batch,
                         addresses: &self.addresses,
+                        sizes: &self.sizes,
                         plan,
                     })?;
                 }

@@ -45,7 +45,7 @@ pub struct Call {
     pub inputs: Vec<View>,
     /// What it writes (or updates), likewise.
     pub outputs: Vec<View>,
-    /// Scratch memory, for a convolution that wants some.
+    /// Scratch memory, for a convolution that wants some and for attention's backward pass.
     pub workspace: Option<TensorId>,
 }
 

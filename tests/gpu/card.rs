@@ -60,6 +60,7 @@ impl Card {
             call,
             batch: 1,
             addresses: &self.addresses,
+            sizes: &[],
             plan: 0,
         })
     }

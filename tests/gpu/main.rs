@@ -20,6 +20,7 @@
 mod arithmetic;
 mod attention;
 mod card;
+mod cases;
 mod convolutions;
 mod elementwise;
 mod expandable;

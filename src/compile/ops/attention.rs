@@ -344,7 +344,15 @@ impl Eager {
             from.push(sums);
         }
         let into = [&*results[0], &*results[1], &*results[2]];
-        self.launch(kernel, &from, &into);
+        // What of it the fused kernels sum up in: FlashAttention's accumulator of the queries' gradient, and all
+        // of cuDNN's.
+        let sums = match backend {
+            Backend::Cudnn => held.last(),
+            Backend::Flash if lengths.query_heads == lengths.key_heads => held.first(),
+            Backend::Flash => held.get(2),
+            Backend::Efficient | Backend::Math => None,
+        };
+        self.launch_with(kernel, &from, &into, sums.map(|storage| &**storage));
         for buffer in held {
             drop(buffer);
         }

@@ -110,6 +110,8 @@ pub(super) static FILES: [KernelFile; 7] = [
             "layer_norm_grad_finish",
             "embedding",
             "embedding_grad",
+            "gather",
+            "gather_grad",
         ],
     },
 ];

@@ -32,6 +32,11 @@ impl Convolutions {
         })
     }
 
+    /// The library, for what else runs through it.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// The scratch memory that each plan wants, in the order in which PyTorch tries them.
     pub(super) fn workspaces(
         &mut self,
@@ -96,7 +101,7 @@ impl Convolutions {
             // plan was made for, and tensors start where the allocator aligns blocks. Workspace and
             // operands live until the program frees them, and the allocator hands their memory only to
             // work that is queued later on the same stream.
-            outcome = unsafe { plan.execute(addresses, workspace) };
+            outcome = unsafe { plan.execute(&addresses.by_uid(), workspace) };
             if outcome.is_ok() {
                 queue.count_library_launch();
                 break;

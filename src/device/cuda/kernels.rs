@@ -181,6 +181,22 @@ impl Queue {
         (self.scratch.address(), self.scratch.size())
     }
 
+    /// Queues a write of two numbers. They are told apart by their lower halves alone.
+    pub(super) fn write_words(&mut self, address: u64, words: [u64; 2]) -> Result<(), GpuError> {
+        for (place, word) in (0..).zip(words) {
+            let low = (word ^ (word >> 32)) & u64::from(u32::MAX);
+            for (half, value) in [(0, low), (4, 0)] {
+                let value = u32::try_from(value).unwrap_or(u32::MAX);
+                // SAFETY: the stream lives as long as the card. A wrong address is an error that the next
+                // wait reports, not access to memory of this program.
+                check("cuMemsetD32", unsafe {
+                    sys::cuMemsetD32Async(address + 8 * place + half, value, 1, self.gpu.stream())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Counts a launch that a library made on this queue's stream.
     pub(super) fn count_library_launch(&mut self) {
         self.launches += 1;

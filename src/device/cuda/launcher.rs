@@ -13,6 +13,7 @@ use super::convolution::Convolutions;
 use super::cudnn::Tf32;
 use super::elementwise::{self, Map, Random};
 use super::error::GpuError;
+use super::fused_attention::{FusedAttention, Pass};
 use super::gpu::{Event, Gpu};
 use super::kernels::Queue;
 use super::layout::{Operand, Operands, name_of};
@@ -21,7 +22,7 @@ use super::matmul::MatMul;
 use super::memory::{download, upload};
 use super::optimizer::StepCounts;
 use super::script::{Gradients, HostTensor, Script};
-use super::{loss, norm, optimizer, pool, reduce};
+use super::{gather, loss, norm, optimizer, pool, reduce};
 
 /// The increment of `SplitMix64`: multiples of neighbouring numbers differ in about half of their bits.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -41,6 +42,7 @@ pub struct LauncherOptions {
 /// step.
 pub struct CudaLauncher {
     convolutions: Convolutions,
+    fused_attention: FusedAttention,
     matmul: MatMul,
     losses: Losses,
     clock: Option<Clock>,
@@ -65,8 +67,10 @@ struct Clock {
 impl CudaLauncher {
     /// Compiles the kernels and opens the libraries: half a second to a second.
     pub fn open(gpu: &Rc<Gpu>, options: LauncherOptions) -> Result<CudaLauncher, LaunchError> {
+        let convolutions = Convolutions::open(gpu, options.tf32)?;
         Ok(CudaLauncher {
-            convolutions: Convolutions::open(gpu, options.tf32)?,
+            fused_attention: FusedAttention::new(convolutions.handle()),
+            convolutions,
             matmul: MatMul::open()?,
             losses: Losses::create()?,
             clock: None,
@@ -267,15 +271,44 @@ impl CudaLauncher {
             Kernel::Attention { causal, dropout } => {
                 let rows = launch.call.outputs.get(1);
                 let settings = self.attention(rows, *causal, *dropout);
+                let pass = Pass::forward(operands, settings)?;
+                if self.runs_fused(launch, pass, settings)? {
+                    return Ok(());
+                }
                 attention::attention(&mut self.queue, operands, settings)
             }
             Kernel::AttentionGrad { causal, dropout } => {
                 let rows = launch.call.inputs.get(5);
                 let settings = self.attention(rows, *causal, *dropout);
+                let pass = Pass::backward(operands, settings)?;
+                if self.runs_fused(launch, pass, settings)? {
+                    return Ok(());
+                }
                 attention::attention_grad(&mut self.queue, operands, settings)
             }
             other => library_free(&mut self.queue, operands, other),
         }
+    }
+
+    /// Queues attention through the library, if that takes it.
+    fn runs_fused(
+        &mut self,
+        launch: &Launch<'_>,
+        pass: Option<Pass<'_>>,
+        settings: Attention,
+    ) -> Result<bool, LaunchError> {
+        let Some(pass) = pass else {
+            return Ok(false);
+        };
+        let at = |id: TensorId| {
+            let address = launch.addresses.get(id.0 as usize).copied();
+            let size = launch.sizes.get(id.0 as usize).copied();
+            address.zip(size)
+        };
+        let workspace = launch.call.workspace.and_then(at);
+        let workspace = workspace.unwrap_or((0, Bytes::ZERO));
+        self.fused_attention
+            .launch(&mut self.queue, &pass, settings, workspace)
     }
 
     /// The forward and the backward pass share their tensor of row sums, and nothing else does before the
@@ -342,6 +375,8 @@ fn library_free(
         Kernel::AdaptiveAvgPoolGrad => pool::adaptive_avg_pool_grad(queue, operands),
         Kernel::Embedding => loss::embedding(queue, operands),
         Kernel::EmbeddingGrad => loss::embedding_grad(queue, operands),
+        Kernel::Gather { dim } => gather::gather(queue, operands, *dim),
+        Kernel::GatherGrad { dim } => gather::gather_grad(queue, operands, *dim),
         Kernel::LogSoftmax => loss::log_softmax(queue, operands),
         Kernel::LogSoftmaxGrad => loss::log_softmax_grad(queue, operands),
         Kernel::NllLoss => loss::nll_loss(queue, operands),

@@ -247,6 +247,19 @@ impl<const N: usize> Loop<N> {
         Loop::merged(shape, strides, &dims)
     }
 
+    /// Each operand's offset for every index of all dimensions but the innermost.
+    pub(super) fn outer_offsets(&self) -> Vec<[u64; N]> {
+        let mut offsets = vec![[0; N]];
+        for d in 0..self.shape.len() - 1 {
+            let steps = self.strides.each_ref().map(|strides| strides[d]);
+            let along = |start: [u64; N]| {
+                (0..self.shape[d]).map(move |i| std::array::from_fn(|n| start[n] + i * steps[n]))
+            };
+            offsets = offsets.into_iter().flat_map(along).collect();
+        }
+        offsets
+    }
+
     fn merged(shape: &[u64], strides: [&[u64]; N], dims: &[usize]) -> Loop<N> {
         let mut merged = Loop {
             shape: Vec::new(),

@@ -2,23 +2,22 @@
 //! TF32, half types accumulated in float32.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t,
-    cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t as DescAttribute,
-    cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
-    cublasLtMatrixLayout_t, cublasStatus_t, cudaDataType,
+    self, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t,
+    cublasLtMatmulDescAttributes_t as DescAttribute,
+    cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cudaDataType,
 };
 
 use crate::device::LaunchError;
 use crate::graph::DType;
 
+use super::cublas::{Description, Layout, Preference, check, device, operation};
 use super::error::GpuError;
 use super::kernels::Queue;
-use super::layout::{Operand, Operands};
+use super::layout::{Loop, Operand, Operands};
 use super::libraries::Library;
 
 /// The library, with the plans made so far.
@@ -40,6 +39,9 @@ struct Shape {
     out_pitch: u64,
     out_alignment: u32,
     has_bias: bool,
+    /// How many products are made in one call, and the elements between their operands `a`, `b` and `out`.
+    products: u64,
+    steps: [u64; 3],
 }
 
 /// An operand's layout.
@@ -72,7 +74,7 @@ impl MatMul {
         })
     }
 
-    /// Queues `a[m,k], b[k,n] (, bias[n]) -> out[m,n]`.
+    /// Queues `a[..,m,k], b[..,k,n] (, bias[n]) -> out[..,m,n]`.
     pub(super) fn launch(
         &mut self,
         queue: &mut Queue,
@@ -80,10 +82,46 @@ impl MatMul {
     ) -> Result<(), LaunchError> {
         let (a, b, out) = (operands.input(0)?, operands.input(1)?, operands.output(0)?);
         let bias = operands.optional_input(2);
-        let shape = shape_of(operands, a, b, out, bias)?;
-        if shape.m * shape.n * shape.k == 0 {
+        let Some((matrices, leading)) = matrices_of([a, b, out]) else {
+            let detail = format!("{:?} times {:?} is not {:?}", a.shape, b.shape, out.shape);
+            return Err(operands.failed(detail));
+        };
+        let [a, b, out] = matrices;
+        // The innermost of the leading dimensions is the library's; it is called for each index of the others.
+        let innermost = leading.shape.len() - 1;
+        let mut shape = shape_of(operands, &a, &b, &out, bias)?;
+        shape.products = leading.shape[innermost];
+        shape.steps = leading.strides.each_ref().map(|steps| steps[innermost]);
+        let alignments = [
+            &mut shape.a.alignment,
+            &mut shape.b.alignment,
+            &mut shape.out_alignment,
+        ];
+        for (alignment, steps) in alignments.into_iter().zip(&leading.strides) {
+            for step in steps {
+                *alignment = alignment_of(step * a.dtype.size()).min(*alignment);
+            }
+        }
+        if shape.m * shape.n * shape.k * shape.products == 0 {
             return Ok(());
         }
+        for at in leading.outer_offsets() {
+            let address = |operand: &Operand, elements: u64| {
+                operand.address + elements * operand.dtype.size()
+            };
+            let addresses = [address(&a, at[0]), address(&b, at[1]), address(&out, at[2])];
+            self.multiply(queue, shape, addresses, bias)?;
+        }
+        Ok(())
+    }
+
+    fn multiply(
+        &mut self,
+        queue: &mut Queue,
+        shape: Shape,
+        [a, b, out]: [u64; 3],
+        bias: Option<&Operand>,
+    ) -> Result<(), LaunchError> {
         let (workspace, room) = queue.scratch();
         let plan = match self.plans.entry(shape) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
@@ -107,14 +145,14 @@ impl MatMul {
                 self.handle,
                 plan.description.0,
                 (&raw const alpha).cast(),
-                device(b.address),
+                device(b),
                 plan.b.0,
-                device(a.address),
+                device(a),
                 plan.a.0,
                 (&raw const beta).cast(),
-                device(out.address),
+                device(out),
                 plan.out.0,
-                device(out.address).cast_mut(),
+                device(out).cast_mut(),
                 plan.out.0,
                 &raw const plan.algorithm,
                 device(workspace).cast_mut(),
@@ -133,6 +171,33 @@ impl Drop for MatMul {
         // SAFETY: created in `open` and not used after this.
         unsafe { sys::cublasLtDestroy(self.handle) };
     }
+}
+
+/// The matrices in the last two dimensions, and a loop over the others.
+fn matrices_of(operands: [&Operand; 3]) -> Option<([Operand; 3], Loop<3>)> {
+    let rank = operands[2].shape.len().checked_sub(2)?;
+    let leading = &operands[2].shape[..rank];
+    let mut steps = [const { Vec::new() }; 3];
+    for (operand, steps) in operands.iter().zip(&mut steps) {
+        let (own, matrix) = operand.shape.split_at(operand.shape.len().checked_sub(2)?);
+        let part = Operand {
+            shape: own.to_vec(),
+            strides: operand.strides[..own.len()].to_vec(),
+            ..**operand
+        };
+        debug_assert_eq!(matrix.len(), 2);
+        *steps = part.strides_under(leading)?;
+    }
+    let matrices = operands.map(|operand| {
+        let first = operand.shape.len() - 2;
+        Operand {
+            shape: operand.shape[first..].to_vec(),
+            strides: operand.strides[first..].to_vec(),
+            ..*operand
+        }
+    });
+    let [a, b, out] = &steps;
+    Some((matrices, Loop::in_order(leading, [a, b, out])))
 }
 
 #[allow(clippy::many_single_char_names)] // m, n and k are what everybody calls them.
@@ -172,14 +237,21 @@ fn shape_of(
         out_pitch: out_side.pitch,
         out_alignment: out_side.alignment,
         has_bias: bias.is_some(),
+        products: 1,
+        steps: [0; 3],
     })
+}
+
+/// The largest power of two up to 256 that divides an address or a distance.
+fn alignment_of(bytes: u64) -> u32 {
+    1 << bytes.trailing_zeros().min(8)
 }
 
 fn side_of(operand: &Operand) -> Option<Side> {
     let ([rows, columns], [down, right]) = (&operand.shape[..], &operand.strides[..]) else {
         return None;
     };
-    let alignment = 1 << operand.address.trailing_zeros().min(8);
+    let alignment = alignment_of(operand.address);
     // A dimension of length one has no neighbours, so its stride says nothing.
     if (*columns == 1 || *right == 1) && (*rows == 1 || *down >= *columns) {
         let pitch = if *rows == 1 { *columns } else { *down };
@@ -236,18 +308,22 @@ impl Plan {
             let epilogue = cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
             description.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
         }
-        let a = Layout::create(dtype, shape.m, shape.k, shape.a)?;
-        let b = Layout::create(dtype, shape.k, shape.n, shape.b)?;
-        let out = Layout::create(
-            dtype,
-            shape.m,
-            shape.n,
-            Side {
-                is_transposed: false,
-                pitch: shape.out_pitch,
-                alignment: shape.out_alignment,
-            },
-        )?;
+        let out = Side {
+            is_transposed: false,
+            pitch: shape.out_pitch,
+            alignment: shape.out_alignment,
+        };
+        let layout = |rows, columns, side: Side, step| {
+            let (height, width) = if side.is_transposed {
+                (rows, columns)
+            } else {
+                (columns, rows)
+            };
+            Layout::create(dtype, height, width, side.pitch)?.repeated(shape.products, step)
+        };
+        let a = layout(shape.m, shape.k, shape.a, shape.steps[0])?;
+        let b = layout(shape.k, shape.n, shape.b, shape.steps[1])?;
+        let out = layout(shape.m, shape.n, out, shape.steps[2])?;
         let mut preference = Preference::create()?;
         preference.set(
             PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -307,131 +383,6 @@ impl Plan {
             algorithm: found.algo,
             workspace: found.workspaceSize,
         })
-    }
-}
-
-/// `CUBLAS_OP_T` or `CUBLAS_OP_N`, which the bindings of this library lack.
-fn operation(is_transposed: bool) -> i32 {
-    i32::from(is_transposed)
-}
-
-struct Description(cublasLtMatmulDesc_t);
-
-impl Description {
-    fn create() -> Result<Description, GpuError> {
-        let mut raw: cublasLtMatmulDesc_t = ptr::null_mut();
-        // SAFETY: `raw` is a place for the handle.
-        check("cublasLtMatmulDescCreate", unsafe {
-            sys::cublasLtMatmulDescCreate(
-                &raw mut raw,
-                cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                cudaDataType::CUDA_R_32F,
-            )
-        })?;
-        Ok(Description(raw))
-    }
-
-    fn set<T>(&mut self, attribute: DescAttribute, value: &T) -> Result<(), GpuError> {
-        // SAFETY: the descriptor is live, and the value is copied from a live place of that size.
-        check("cublasLtMatmulDescSetAttribute", unsafe {
-            sys::cublasLtMatmulDescSetAttribute(
-                self.0,
-                attribute,
-                ptr::from_ref(value).cast(),
-                size_of::<T>(),
-            )
-        })
-    }
-}
-
-impl Drop for Description {
-    fn drop(&mut self) {
-        // SAFETY: created by this type and not used after this.
-        unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
-    }
-}
-
-struct Layout(cublasLtMatrixLayout_t);
-
-impl Layout {
-    /// A row-major `[rows, columns]` matrix, said in column-major terms.
-    fn create(
-        dtype: cudaDataType,
-        rows: u64,
-        columns: u64,
-        side: Side,
-    ) -> Result<Layout, GpuError> {
-        let (height, width) = if side.is_transposed {
-            (rows, columns)
-        } else {
-            (columns, rows)
-        };
-        let mut raw: cublasLtMatrixLayout_t = ptr::null_mut();
-        // SAFETY: `raw` is a place for the handle.
-        check("cublasLtMatrixLayoutCreate", unsafe {
-            sys::cublasLtMatrixLayoutCreate(
-                &raw mut raw,
-                dtype,
-                height,
-                width,
-                side.pitch.cast_signed(),
-            )
-        })?;
-        Ok(Layout(raw))
-    }
-}
-
-impl Drop for Layout {
-    fn drop(&mut self) {
-        // SAFETY: created by this type and not used after this.
-        unsafe { sys::cublasLtMatrixLayoutDestroy(self.0) };
-    }
-}
-
-struct Preference(cublasLtMatmulPreference_t);
-
-impl Preference {
-    fn create() -> Result<Preference, GpuError> {
-        let mut raw: cublasLtMatmulPreference_t = ptr::null_mut();
-        // SAFETY: `raw` is a place for the handle.
-        check("cublasLtMatmulPreferenceCreate", unsafe {
-            sys::cublasLtMatmulPreferenceCreate(&raw mut raw)
-        })?;
-        Ok(Preference(raw))
-    }
-
-    fn set<T>(&mut self, attribute: PreferenceAttribute, value: &T) -> Result<(), GpuError> {
-        // SAFETY: the preference is live, and the value is copied from a live place of that size.
-        check("cublasLtMatmulPreferenceSetAttribute", unsafe {
-            sys::cublasLtMatmulPreferenceSetAttribute(
-                self.0,
-                attribute,
-                ptr::from_ref(value).cast(),
-                size_of::<T>(),
-            )
-        })
-    }
-}
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: created by this type and not used after this.
-        unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
-    }
-}
-
-/// A device address as the library takes it.
-fn device(address: u64) -> *const c_void {
-    ptr::without_provenance(usize::try_from(address).expect("CUDA runs on 64-bit machines alone"))
-}
-
-fn check(call: &'static str, status: cublasStatus_t) -> Result<(), GpuError> {
-    match status {
-        cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(()),
-        status => Err(GpuError::Call {
-            call,
-            detail: format!("{status:?}"),
-        }),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::program::Convolution;
 use crate::units::Bytes;
 
 use super::descriptor::{Descriptor, NumericalNote};
+use super::graph::Graph;
 use super::plan::{Plan, engine_of};
 use super::{CudnnError, Handle, OperationGraph};
 
@@ -65,17 +66,7 @@ fn heuristic_plans(
     mode: Mode,
     wants_full_fp32: bool,
 ) -> Result<Vec<Plan>, CudnnError> {
-    let mut heuristics = Descriptor::create(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
-    heuristics.set_descriptors(
-        Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-        &[graph.descriptor()],
-    )?;
-    heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, &[mode])?;
-    let heuristics = heuristics.finalize()?;
-    let results = Name::CUDNN_ATTR_ENGINEHEUR_RESULTS;
-    let count = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
-    let configs =
-        heuristics.read_descriptors(results, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count)?;
+    let configs = configurations(graph.descriptor(), mode)?;
     let mut plans = Vec::with_capacity(configs.len());
     for config in configs {
         if is_allowed(&config, wants_full_fp32)? {
@@ -83,6 +74,29 @@ fn heuristic_plans(
         }
     }
     Ok(plans)
+}
+
+/// The engine configurations of one heuristic mode, best first.
+fn configurations(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, CudnnError> {
+    let mut heuristics = Descriptor::create(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
+    heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
+    heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, &[mode])?;
+    let heuristics = heuristics.finalize()?;
+    let results = Name::CUDNN_ATTR_ENGINEHEUR_RESULTS;
+    let count = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
+    heuristics.read_descriptors(results, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count)
+}
+
+/// The first plan of one heuristic mode that can be built, ready to run.
+pub(super) fn first_plan(handle: &Handle, graph: &Graph, mode: Mode) -> Result<Plan, CudnnError> {
+    let mut refusal = CudnnError::NoEngine;
+    for config in configurations(&graph.descriptor, mode)? {
+        match Plan::ready_with(handle, config, graph.numbers.clone()) {
+            Ok(plan) => return Ok(plan),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
 }
 
 /// PyTorch's filter on an engine's numerical notes.

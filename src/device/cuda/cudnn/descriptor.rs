@@ -6,7 +6,8 @@ use std::ptr;
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as Name, cudnnBackendAttributeType_t as Type,
     cudnnBackendDescriptor_t, cudnnBackendDescriptorType_t as Kind, cudnnBackendHeurMode_t,
-    cudnnConvolutionMode_t, cudnnDataType_t, cudnnHandle_t,
+    cudnnConvolutionMode_t, cudnnDataType_t, cudnnHandle_t, cudnnPointwiseMode_t,
+    cudnnReduceTensorOp_t, cudnnRngDistribution_t,
 };
 
 use super::library::{Functions, functions};
@@ -44,6 +45,31 @@ unsafe impl Attribute for cudnnConvolutionMode_t {
 // SAFETY: the elements are this C enum, whose binding has its size.
 unsafe impl Attribute for cudnnBackendHeurMode_t {
     const TYPE: Type = Type::CUDNN_TYPE_HEUR_MODE;
+}
+
+// SAFETY: `CUDNN_TYPE_DOUBLE` elements are `double`.
+unsafe impl Attribute for f64 {
+    const TYPE: Type = Type::CUDNN_TYPE_DOUBLE;
+}
+
+// SAFETY: `CUDNN_TYPE_BOOLEAN` elements are C++'s `bool`, one byte of zero or one, as Rust's.
+unsafe impl Attribute for bool {
+    const TYPE: Type = Type::CUDNN_TYPE_BOOLEAN;
+}
+
+// SAFETY: the elements are this C enum, whose binding has its size.
+unsafe impl Attribute for cudnnPointwiseMode_t {
+    const TYPE: Type = Type::CUDNN_TYPE_POINTWISE_MODE;
+}
+
+// SAFETY: the elements are this C enum, whose binding has its size.
+unsafe impl Attribute for cudnnReduceTensorOp_t {
+    const TYPE: Type = Type::CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
+}
+
+// SAFETY: the elements are this C enum, whose binding has its size.
+unsafe impl Attribute for cudnnRngDistribution_t {
+    const TYPE: Type = Type::CUDNN_TYPE_RNG_DISTRIBUTION;
 }
 
 // SAFETY: `CUDNN_TYPE_HANDLE` elements are handles, which are pointers.

@@ -1,5 +1,5 @@
 //! cuDNN's convolutions through its backend graph API: which plans there are, in which order
-//! PyTorch tries them, how much workspace each wants, and running one.
+//! PyTorch tries them, how much workspace each wants, and running one. And its fused attention.
 //!
 //! PyTorch (2.11, `benchmark=False`) asks cuDNN's instant heuristics for engine configurations,
 //! drops those that lower the precision of their inputs (and, with TF32 off, those on tensor
@@ -11,8 +11,10 @@
 //! Nothing allocates device memory: workspaces come from the caller.
 #![doc = include_str!("NOTES.md")]
 
+mod attention;
 mod candidates;
 mod descriptor;
+mod graph;
 mod handle;
 mod library;
 mod operation;
@@ -21,9 +23,12 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+pub use attention::{AttentionPlan, AttentionShape, GradientLayouts, Role};
 pub use candidates::{Tf32, list_plans};
+pub use graph::Layout;
 pub use handle::{Handle, is_present, version};
-pub use plan::{DeviceAddresses, Plan};
+pub use operation::DeviceAddresses;
+pub use plan::Plan;
 pub use record::{BatchGrid, Recording, record};
 
 use operation::OperationGraph;
@@ -46,14 +51,14 @@ pub enum CudnnError {
         /// What it returned.
         status: cudnnStatus_t,
     },
-    /// Convolutions of this element type are not run through cuDNN.
-    #[error("cuDNN convolutions of {dtype:?} are not supported")]
+    /// Operations on this element type are not run through cuDNN.
+    #[error("cuDNN operations on {dtype:?} are not supported")]
     DType {
         /// The element type asked for.
         dtype: DType,
     },
-    /// No engine can run the convolution.
-    #[error("cuDNN has no engine for this convolution")]
+    /// No engine can run the operations.
+    #[error("cuDNN has no engine for this")]
     NoEngine,
 }
 

@@ -12,7 +12,25 @@ use super::descriptor::Descriptor;
 use super::{CudnnError, Handle};
 
 /// Unique ids of the three tensors, the letters that PyTorch uses.
-pub(super) const UIDS: [i64; 3] = [b'x' as i64, b'y' as i64, b'w' as i64];
+const UIDS: [i64; 3] = [b'x' as i64, b'y' as i64, b'w' as i64];
+
+/// Where a convolution's tensors are on the device, in the library's roles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceAddresses {
+    /// Input of the ordinary convolution.
+    pub x: u64,
+    /// Output of the ordinary convolution.
+    pub y: u64,
+    /// The weight.
+    pub w: u64,
+}
+
+impl DeviceAddresses {
+    /// By unique id, as a plan takes them.
+    pub fn by_uid(self) -> [(i64, u64); 3] {
+        [(UIDS[0], self.x), (UIDS[1], self.y), (UIDS[2], self.w)]
+    }
+}
 
 /// The alignment that PyTorch states for a tensor at the start of a block.
 ///

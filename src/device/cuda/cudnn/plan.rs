@@ -1,4 +1,4 @@
-//! An execution plan: one engine configuration for one convolution.
+//! An execution plan: one engine configuration for one operation graph.
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
@@ -11,25 +11,13 @@ use cudarc::cudnn::sys::{
 use crate::units::Bytes;
 
 use super::descriptor::{Address, BehaviorNote, Descriptor, KnobType};
-use super::operation::UIDS;
 use super::{CudnnError, Handle, check};
 
 /// Room for the knobs of an engine. cuDNN 9 has some 45 kinds of them. Asked how many an engine
 /// configuration has set, it says none.
 const MOST_KNOBS: usize = 64;
 
-/// Where a convolution's tensors are on the device, in the library's roles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeviceAddresses {
-    /// Input of the ordinary convolution.
-    pub x: u64,
-    /// Output of the ordinary convolution.
-    pub y: u64,
-    /// The weight.
-    pub w: u64,
-}
-
-/// A plan that cuDNN offers for a convolution.
+/// A plan that cuDNN offers for an operation graph.
 ///
 /// Plans of engines that compile their kernels at run time are made ready when they first run,
 /// which can take a second; the others are ready from the start.
@@ -38,6 +26,8 @@ pub struct Plan {
     ready: OnceCell<Descriptor>,
     handle: Handle,
     workspace: Bytes,
+    /// Tensors that are single numbers, by unique id.
+    numbers: Vec<(i64, f32)>,
 }
 
 impl Plan {
@@ -53,6 +43,7 @@ impl Plan {
                 ready: OnceCell::new(),
                 handle,
                 workspace,
+                numbers: Vec::new(),
             }));
         }
         let Ok(plan) = build(&handle, &config) else {
@@ -65,7 +56,25 @@ impl Plan {
             ready: OnceCell::from(plan),
             handle,
             workspace,
+            numbers: Vec::new(),
         }))
+    }
+
+    /// The plan of an engine configuration for a graph with numbers in it, made ready now.
+    pub(super) fn ready_with(
+        handle: &Handle,
+        config: Descriptor,
+        numbers: Vec<(i64, f32)>,
+    ) -> Result<Self, CudnnError> {
+        let plan = build(handle, &config)?;
+        let size = plan.read_one(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 0_i64)?;
+        Ok(Plan {
+            config,
+            ready: OnceCell::from(plan),
+            handle: handle.clone(),
+            workspace: bytes(size),
+            numbers,
+        })
     }
 
     /// The workspace that running the plan needs.
@@ -91,34 +100,33 @@ impl Plan {
         Ok(tag)
     }
 
-    /// Puts the convolution on the handle's stream.
+    /// Puts the graph's operations on the handle's stream. `tensors` are unique ids and addresses.
     ///
     /// # Safety
     ///
-    /// The addresses hold tensors of the shapes and element type that the plan was made for,
-    /// contiguous and aligned to 32 bytes; `workspace` is the start of at least
-    /// [`workspace`](Self::workspace) bytes (0 when it needs none). All of it stays valid, and
-    /// nothing else touches the result or the workspace, until the stream has passed this work.
-    pub unsafe fn execute(
-        &self,
-        tensors: DeviceAddresses,
-        workspace: u64,
-    ) -> Result<(), CudnnError> {
+    /// There is an address for every tensor that the graph leaves to the caller. The addresses hold tensors of
+    /// the shapes, strides and element types that the plan was made for, aligned as was said then; `workspace`
+    /// is the start of at least [`workspace`](Self::workspace) bytes (0 when it needs none). All of it stays
+    /// valid, and nothing else touches results or workspace, until the stream has passed this work.
+    pub unsafe fn execute(&self, tensors: &[(i64, u64)], workspace: u64) -> Result<(), CudnnError> {
         let plan = self.ready()?;
         let at = |address: u64| {
             let address = usize::try_from(address).expect("the host has 64-bit addresses, too");
             Address(std::ptr::without_provenance_mut(address))
         };
+        let given = tensors.iter().map(|(uid, address)| (*uid, at(*address)));
+        let numbers = self.numbers.iter();
+        let numbers = numbers
+            .map(|(uid, number)| (*uid, Address(std::ptr::from_ref(number).cast_mut().cast())));
+        let (uids, pointers): (Vec<i64>, Vec<Address>) = given.chain(numbers).unzip();
         let mut pack = Descriptor::create(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?;
-        pack.set(
-            Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-            &[at(tensors.x), at(tensors.y), at(tensors.w)],
-        )?;
-        pack.set(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &UIDS)?;
+        pack.set(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &pointers)?;
+        pack.set(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &uids)?;
         pack.set(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[at(workspace)])?;
         let pack = pack.finalize()?;
         // SAFETY: handle, plan and pack are live and finalized, and the plan was built for this
-        // handle; the caller vouches for the addresses in the pack.
+        // handle; the caller vouches for the addresses in the pack. Numbers are read on the host, during
+        // the call, while `self` holds them.
         check("cudnnBackendExecute", unsafe {
             (self.handle.functions().execute)(self.handle.raw(), plan.raw(), pack.raw())
         })

@@ -136,7 +136,7 @@ fn check_plans(handle: &Handle, call: &Convolution) -> usize {
         let [x, y, w] = [0, 1, 2].map(|i: usize| buffers[i].address);
         // SAFETY: the buffers hold the call's tensors, each from an aligned allocation, the
         // workspace is as large as the plan wants, and all live until the synchronisation below.
-        unsafe { plan.execute(DeviceAddresses { x, y, w }, workspace.address) }.unwrap();
+        unsafe { plan.execute(&DeviceAddresses { x, y, w }.by_uid(), workspace.address) }.unwrap();
         let got = decode(&buffers[result].read(), call.dtype);
         let furthest = got.iter().zip(&want).map(|(got, want)| (got - want).abs());
         let furthest = furthest.fold(0.0, f64::max);

@@ -146,8 +146,27 @@ extern "C" __global__ void embedding(const __grid_constant__ EmbeddingArguments 
     }
 }
 
-// Adds with atomics, so the order of additions may differ between runs, as it may in PyTorch. The
-// gradient must have been cleared. Half types are added by exchanging the word that holds the element.
+// Adds to an element that other threads add to as well. Half types are added by exchanging the word that holds
+// the element.
+__device__ __forceinline__ void add_to(const Array& array, i64 at, float summand)
+{
+    if (array.type == F32) {
+        atomicAdd((float*)array.address + at, summand);
+        return;
+    }
+    u32* word = (u32*)array.address + (at >> 1);
+    int shift = (int)(at & 1) * 16;
+    u32 old = *word, expected;
+    do {
+        expected = old;
+        u16 bits = (u16)(expected >> shift);
+        float sum = (array.type == F16 ? half_to_float(bits) : brain_to_float(bits)) + summand;
+        u16 next = array.type == F16 ? float_to_half(sum) : float_to_brain(sum);
+        old = atomicCAS(word, expected, (expected & ~(0xffffu << shift)) | ((u32)next << shift));
+    } while (old != expected);
+}
+
+// The gradient must have been cleared. The order of additions may differ between runs, as it may in PyTorch.
 extern "C" __global__ void embedding_grad(const __grid_constant__ EmbeddingArguments p)
 {
     for (i64 i = thread_index(); i < p.count * p.width; i += thread_count()) {
@@ -157,19 +176,65 @@ extern "C" __global__ void embedding_grad(const __grid_constant__ EmbeddingArgum
         if (entry < 0 || entry >= p.entries) continue;
         float grad = load(p.rows, i);
         i64 at = entry * p.width + column;
-        if (p.weight.type == F32) {
-            atomicAdd((float*)p.weight.address + at, grad);
-            continue;
-        }
-        u32* word = (u32*)p.weight.address + (at >> 1);
-        int shift = (int)(at & 1) * 16;
-        u32 old = *word, expected;
-        do {
-            expected = old;
-            u16 bits = (u16)(expected >> shift);
-            float sum = (p.weight.type == F16 ? half_to_float(bits) : brain_to_float(bits)) + grad;
-            u16 next = p.weight.type == F16 ? float_to_half(sum) : float_to_brain(sum);
-            old = atomicCAS(word, expected, (expected & ~(0xffffu << shift)) | ((u32)next << shift));
-        } while (old != expected);
+        add_to(p.weight, at, grad);
+    }
+}
+
+// Indices choose one of the places along a dimension, for each index of the others.
+struct GatherArguments {
+    // What is read from, or what is added to.
+    Array source;
+    Array indices;
+    // The chosen elements, or their gradient.
+    Array chosen;
+    // Lengths of the indices' dimensions, and the strides of the three arrays; the dimension itself is left out
+    // of the source's.
+    i64 shape[MAX_RANK];
+    i64 source_strides[MAX_RANK];
+    i64 index_strides[MAX_RANK];
+    i64 chosen_strides[MAX_RANK];
+    i64 step;
+    i64 length;
+    i64 count;
+    int rank;
+};
+
+struct Places {
+    i64 source;
+    i64 chosen;
+    bool is_valid;
+};
+
+__device__ __forceinline__ Places places(const GatherArguments& p, i64 i)
+{
+    i64 source = 0, index = 0, chosen = 0;
+    for (int d = p.rank - 1; d >= 0; --d) {
+        i64 at;
+        i = divide(i, p.shape[d], at);
+        source += at * p.source_strides[d];
+        index += at * p.index_strides[d];
+        chosen += at * p.chosen_strides[d];
+    }
+    i64 place = load_integer(p.indices, index);
+    return { source + place * p.step, chosen, place >= 0 && place < p.length };
+}
+
+extern "C" __global__ void gather(const __grid_constant__ GatherArguments p)
+{
+    for (i64 i = thread_index(); i < p.count; i += thread_count()) {
+        Places at = places(p, i);
+        if (p.source.type == I64)
+            store_integer(p.chosen, at.chosen, at.is_valid ? load_integer(p.source, at.source) : 0);
+        else
+            store(p.chosen, at.chosen, at.is_valid ? load(p.source, at.source) : 0.0f);
+    }
+}
+
+// The gradient must have been cleared; the order of additions may differ between runs.
+extern "C" __global__ void gather_grad(const __grid_constant__ GatherArguments p)
+{
+    for (i64 i = thread_index(); i < p.count; i += thread_count()) {
+        Places at = places(p, i);
+        if (at.is_valid) add_to(p.source, at.source, load(p.chosen, at.chosen));
     }
 }
