@@ -1,10 +1,11 @@
 //! Flags and environment variables, all in one place.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::worker::Misbehaviour;
+use crate::worker::{Deadlines, Fault, Misbehaviour};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
@@ -110,6 +111,8 @@ pub(super) struct Fit {
         default_value = "sqlite:batchfit.db"
     )]
     pub(super) database: String,
+    #[command(flatten)]
+    pub(super) patience: Patience,
 }
 
 #[derive(Debug, Args)]
@@ -123,6 +126,8 @@ pub(super) struct Probe {
     /// Print the JSON document of `GET /v1/probes/{id}` and nothing else.
     #[arg(long)]
     pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) patience: Patience,
 }
 
 const REPLAY_HELP: &str = "\
@@ -212,6 +217,8 @@ pub(super) struct Serve {
         default_value = "sqlite:batchfit.db"
     )]
     pub(super) database: String,
+    #[command(flatten)]
+    pub(super) patience: Patience,
 }
 
 #[derive(Debug, Args)]
@@ -240,11 +247,58 @@ pub(super) struct RecordWorkspaces {
 
 #[derive(Debug, Args)]
 pub(super) struct Worker {
+    /// Where workers take turns on GPUs; all that share a GPU share this directory.
+    #[arg(
+        long,
+        env = "BATCHFIT_LOCKS",
+        value_name = "DIRECTORY",
+        default_value = "/tmp"
+    )]
+    pub(super) locks: PathBuf,
+    /// Fail in the middle of each probe: exit, kill, hang, pause=SECONDS or illegal-access. For tests of a
+    /// whole server, whose workers inherit the variable.
+    #[arg(long, env = "BATCHFIT_FAULT", value_name = "FAULT")]
+    pub(super) fault: Option<Fault>,
+    /// Fail only in the first probe that finds this file missing.
+    #[arg(long, env = "BATCHFIT_FAULT_ONCE", value_name = "FILE")]
+    pub(super) fault_once: Option<PathBuf>,
     /// Open nothing and fail as planned: none, exit-after=N, hang, babble, half-line, huge-line,
-    /// wrong-version, panic or abort.
+    /// wrong-version, panic, abort, lose, no-room, crowd or take-turns.
     #[arg(long, value_name = "FAILURE")]
     pub(super) misbehave: Option<Misbehaviour>,
     /// Fail only in the first worker that finds this file missing.
     #[arg(long, value_name = "FILE", requires = "misbehave")]
     pub(super) once: Option<PathBuf>,
+}
+
+/// How long GPUs may take.
+#[derive(Debug, Args)]
+pub(super) struct Patience {
+    /// Seconds that one probe on a GPU may take before its process is ended and replaced.
+    #[arg(
+        long,
+        env = "BATCHFIT_PROBE_DEADLINE",
+        value_name = "SECONDS",
+        default_value_t = 180,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    probe_deadline: u64,
+    /// Seconds to wait while another batchfit process uses the GPU.
+    #[arg(
+        long,
+        env = "BATCHFIT_GPU_WAIT",
+        value_name = "SECONDS",
+        default_value_t = 900
+    )]
+    gpu_wait: u64,
+}
+
+impl Patience {
+    pub(super) fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            probe: Duration::from_secs(self.probe_deadline),
+            turn: Duration::from_secs(self.gpu_wait),
+            ..Deadlines::default()
+        }
+    }
 }

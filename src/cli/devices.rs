@@ -5,9 +5,10 @@ use super::trouble::Trouble;
 use super::{Outcome, output};
 use crate::jobs::{Engine as _, FitEngine};
 use crate::report;
+use crate::worker::Deadlines;
 
 pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
-    let devices = engine()?.devices();
+    let devices = engine(Deadlines::default())?.devices();
     if arguments.json {
         output::json(&serde_json::json!({ "items": devices, "next": null }))?;
     } else {
@@ -17,9 +18,9 @@ pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
 }
 
 /// The engine of this process, whose workers are this very binary.
-pub(super) fn engine() -> Result<FitEngine, Trouble> {
+pub(super) fn engine(deadlines: Deadlines) -> Result<FitEngine, Trouble> {
     let program = std::env::current_exe().map_err(|error| {
         Trouble::Broken(anyhow::Error::new(error).context("could not find this program's file"))
     })?;
-    Ok(FitEngine::new(program))
+    Ok(FitEngine::new(program).with_deadlines(deadlines))
 }

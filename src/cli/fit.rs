@@ -19,7 +19,7 @@ use crate::store::{Db, Time};
 pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     let request = question::read(&arguments.question)?;
     let started_at = Time::from(Timestamp::now());
-    let result = compute(&request, arguments.json)?;
+    let result = compute(&request, arguments)?;
     let finished_at = Time::from(Timestamp::now());
     let document = FitDocument::finished(&request, &result, started_at, finished_at, chance());
     // Before the answer is printed: whoever reads it may look it up at once.
@@ -38,9 +38,9 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     })
 }
 
-fn compute(request: &Request, json: bool) -> Result<FitResult, Trouble> {
-    let engine = engine()?;
-    let bar = progress_bar(json);
+fn compute(request: &Request, arguments: &Fit) -> Result<FitResult, Trouble> {
+    let engine = engine(arguments.patience.deadlines())?;
+    let bar = progress_bar(arguments.json);
     let show = |progress: Progress| {
         bar.set_position(u64::from(progress.probes_done));
         bar.set_message(progress.note);

@@ -9,7 +9,7 @@ use crate::report;
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
     let request = question::read(&arguments.question)?;
-    let report = engine()?
+    let report = engine(arguments.patience.deadlines())?
         .probe(&request, arguments.batch)
         .map_err(Trouble::Engine)?;
     if arguments.json {

@@ -17,7 +17,7 @@ use crate::jobs::{FitEngine, Limits};
 use crate::store::Db;
 
 pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
-    let engine = engine()?;
+    let engine = engine(arguments.patience.deadlines())?;
     let served = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
         .and_then(|runtime| runtime.block_on(serve(arguments, engine)));

@@ -67,7 +67,9 @@ impl Trouble {
             | Trouble::Fraction(_)
             | Trouble::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
             Trouble::Engine(
-                EngineError::DeviceUnavailable { .. } | EngineError::DeviceFailed { .. },
+                EngineError::DeviceUnavailable { .. }
+                | EngineError::DeviceBusy { .. }
+                | EngineError::DeviceFailed { .. },
             ) => ExitCode::from(4),
             Trouble::ReaderGone => ExitCode::SUCCESS,
             Trouble::Engine(EngineError::Cancelled) | Trouble::Broken(_) => ExitCode::FAILURE,

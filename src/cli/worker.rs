@@ -1,20 +1,53 @@
 //! `batchfit worker`: the child's side of a probe.
 
-use std::io;
+use std::io::{self, BufReader, Read as _, Write as _};
+use std::process;
+use std::thread;
+use std::time::Duration;
 
 use super::Outcome;
 use super::arguments::Worker;
 use super::trouble::Trouble;
-use crate::worker::{self, Bench};
+use crate::worker::{self, Bench, FaultPlan, Rehearsal};
+
+/// How long a worker whose parent is gone may take to end by itself.
+const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
-    let mut input = io::stdin().lock();
+    let mut input = BufReader::new(watched_stdin().map_err(Trouble::writing)?);
     // Not locked: a planned or real panic must still be able to write.
     let output = io::stdout();
-    match arguments.misbehave {
-        Some(plan) => worker::run_misbehaving(plan, arguments.once.as_deref(), &mut input, output),
-        None => worker::run(&mut Bench::default(), &mut input, output),
-    }
-    .map(|()| Outcome::Answered)
-    .map_err(Trouble::writing)
+    let ended = if let Some(plan) = arguments.misbehave {
+        let rehearsal = Rehearsal {
+            plan,
+            once: arguments.once.clone(),
+            locks: arguments.locks.clone(),
+        };
+        worker::run_misbehaving(&rehearsal, &mut input, output)
+    } else {
+        let once = arguments.fault_once.clone();
+        let fault = arguments.fault.map(|fault| FaultPlan { fault, once });
+        let mut bench = Bench::new(arguments.locks.clone(), fault);
+        worker::run(&mut bench, &mut input, output)
+    };
+    ended.map(|()| Outcome::Answered).map_err(Trouble::writing)
+}
+
+/// Stdin, of which somebody notices the end even while a probe runs or hangs: the parent is gone then, killed
+/// perhaps, and nobody else would free the GPU.
+fn watched_stdin() -> io::Result<io::PipeReader> {
+    let (reader, mut writer) = io::pipe()?;
+    thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        let mut chunk = vec![0; 1 << 16];
+        while let Ok(length @ 1..) = stdin.read(&mut chunk) {
+            if writer.write_all(&chunk[..length]).is_err() {
+                return;
+            }
+        }
+        drop(writer);
+        thread::sleep(GRACE);
+        process::exit(0);
+    });
+    Ok(reader)
 }

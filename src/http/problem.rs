@@ -194,7 +194,9 @@ impl From<JobError> for Problem {
     fn from(error: JobError) -> Problem {
         match error {
             JobError::QueueFull { .. } => Problem::new(Code::QueueFull, error.to_string()),
-            JobError::DeviceBusy { .. } => Problem::new(Code::DeviceBusy, error.to_string()),
+            JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
+                Problem::new(Code::DeviceBusy, error.to_string())
+            }
             JobError::ShuttingDown => Problem::new(Code::NotReady, error.to_string()),
             JobError::Engine(EngineError::Invalid(invalid)) => Problem::from(invalid),
             JobError::Engine(EngineError::DeviceUnavailable {

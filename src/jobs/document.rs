@@ -138,6 +138,8 @@ pub enum FailureCode {
     RequestInvalid,
     /// The device went away.
     DeviceUnavailable,
+    /// Other processes used the device for longer than was to be waited.
+    DeviceBusy,
     /// The device did not do its work.
     DeviceFailed,
     /// The server ended again and again while it worked on this fit.
@@ -169,6 +171,7 @@ impl From<EngineError> for FitError {
                 simulated: Some(simulated),
                 ..FitError::new(FailureCode::DeviceUnavailable, detail)
             },
+            EngineError::DeviceBusy { .. } => FitError::new(FailureCode::DeviceBusy, detail),
             EngineError::DeviceFailed { .. } => FitError::new(FailureCode::DeviceFailed, detail),
             EngineError::Cancelled => FitError::new(FailureCode::Interrupted, detail),
         }

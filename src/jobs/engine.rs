@@ -74,6 +74,14 @@ pub enum EngineError {
         /// Devices that could be asked for instead.
         simulated: Vec<String>,
     },
+    /// The device has been in other hands for longer than was to be waited.
+    #[error("{device} is busy: {holder}")]
+    DeviceBusy {
+        /// As resolved.
+        device: String,
+        /// Who uses it, and for how long it was waited for.
+        holder: String,
+    },
     /// The device is there and did not do its work.
     #[error("{device} failed: {cause}")]
     DeviceFailed {

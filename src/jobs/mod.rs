@@ -19,5 +19,7 @@ pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, check_device};
 pub use fit::FitEngine;
 pub use queue::{Cancellation, JobError, Jobs, Limits};
-pub use result::{Environment, FitResult, ProbeSummary, Recommendation, VariantResult};
+pub use result::{
+    Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,
+};
 pub use validate::validate;

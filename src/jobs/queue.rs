@@ -17,7 +17,7 @@ use super::validate::{validate, validate_single};
 use super::{
     DeviceSummary, Engine, EngineError, FailureCode, FitDocument, ProbeDocument, Progress, runner,
 };
-use crate::model::{DeviceChoice, Invalid, Request, RequestDocument};
+use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, RequestDocument};
 use crate::probe::Verdict;
 use crate::store::{
     Db, Enqueued, FitFilter, FitState, FitSummary, Ids, ParallelSimulated, Probe, Reuse,
@@ -179,7 +179,8 @@ impl Jobs {
 
     /// Queues a fit, or finds the one that asks the same.
     ///
-    /// An answer that depends on what is free on a GPU at the moment is not used twice.
+    /// An answer that depends on what is free on a GPU at the moment is not used twice: one without a limit, or
+    /// one whose limit other processes lowered.
     pub async fn enqueue(&self, request: Request, now: Time) -> Result<FitDocument, JobError> {
         let shared = &self.shared;
         let (request, fingerprint) = self.checked(request).await?;
@@ -189,7 +190,16 @@ impl Jobs {
             (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,
         };
         let capacity = i64::from(shared.limits.queued);
-        let id = match shared.db.enqueue(&new, reuse, capacity).await? {
+        let mut queued = shared.db.enqueue(&new, reuse, capacity).await?;
+        if let Enqueued::Same(id) = &queued
+            && !matches!(request.device, DeviceChoice::Sim(_))
+            && let Some(fit) = self.fit(id).await?
+            && fit.state == FitState::Done
+            && !had_its_limit(&request, &fit)
+        {
+            queued = shared.db.enqueue(&new, Reuse::InFlight, capacity).await?;
+        }
+        let id = match queued {
             Enqueued::Added => {
                 tracing::info!(fit.id = %new.id, device = %new.device, "queued fit {}", new.id);
                 shared.wake.notify_one();
@@ -381,6 +391,18 @@ impl Shared {
     }
 }
 
+/// Whether the answer is for all of the memory that its request allows.
+fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
+    let had = fit.result.as_ref().and_then(|result| {
+        let recommendation = result.get("recommendation")?;
+        recommendation.get("limit_bytes")?.as_u64()
+    });
+    match (request.memory_limit, had) {
+        (Some(MemoryLimit::Bytes(asked)), Some(had)) => had >= asked.0,
+        (Some(MemoryLimit::Bytes(_) | MemoryLimit::Fraction(_)) | None, _) => false,
+    }
+}
+
 impl From<Probe> for ProbeDocument {
     fn from(probe: Probe) -> ProbeDocument {
         ProbeDocument {
@@ -389,5 +411,38 @@ impl From<Probe> for ProbeDocument {
             created_at: probe.created_at,
             report: probe.report.0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fit(limit: u64) -> FitDocument {
+        FitDocument {
+            id: "1".to_owned(),
+            state: FitState::Done,
+            request: serde_json::json!({}),
+            result: Some(serde_json::json!({"recommendation": {"limit_bytes": limit}})),
+            error: None,
+            progress: None,
+            created_at: Time::from(Timestamp::UNIX_EPOCH),
+            started_at: None,
+            finished_at: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_for_less_memory_than_was_asked_for_is_not_used_again() {
+        let request = |limit: &str| {
+            let text =
+                format!(r#"{{"model": {{"preset": "resnet18"}}, "memory_limit": "{limit}"}}"#);
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            Request::parse(document, &[]).unwrap()
+        };
+
+        assert!(had_its_limit(&request("1GiB"), &fit(1 << 30)));
+        assert!(!had_its_limit(&request("1GiB"), &fit(1 << 29)));
+        assert!(!had_its_limit(&request("0.5"), &fit(1 << 30)));
     }
 }

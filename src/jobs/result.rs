@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::probe::{Evidence, ProbeReport};
+use crate::probe::{Evidence, ProbeReport, Verdict};
 
 /// What to train with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -85,6 +85,36 @@ pub struct Environment {
     pub pytorch: String,
 }
 
+/// A probe on a GPU, whatever came of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GpuRun {
+    /// Samples per micro-step.
+    pub batch: u64,
+    /// Micro-steps per optimizer step.
+    pub accumulation: u32,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Milliseconds it took, loading included.
+    pub wall_ms: f64,
+}
+
+/// What was done on a GPU to find the answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GpuWork {
+    /// Probes that ran.
+    pub probes: u32,
+    /// How many of them ran out of memory: in a process of batchfit's own, which goes on.
+    pub out_of_memory: u32,
+    /// Processes started for them; more than one when one was lost.
+    pub workers: u32,
+    /// Milliseconds from the start of the last such process until the GPU was open and its kernels compiled.
+    pub worker_start_ms: f64,
+    /// Milliseconds spent waiting while other batchfit processes used the GPU.
+    pub waited_ms: f64,
+    /// Every probe, in the order in which they ran.
+    pub runs: Vec<GpuRun>,
+}
+
 /// A finished fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FitResult {
@@ -94,6 +124,8 @@ pub struct FitResult {
     pub variants: Vec<VariantResult>,
     /// Real probes, and the simulated ones at the answer and above it.
     pub probes: Vec<ProbeSummary>,
+    /// What was done on a GPU; null when none was used.
+    pub gpu_work: Option<GpuWork>,
     /// What it was found with.
     pub environment: Environment,
 }

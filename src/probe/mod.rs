@@ -4,6 +4,7 @@
 //! verdict, never an error.
 
 mod plans;
+mod proof;
 mod report;
 mod run;
 mod timeline;

@@ -40,8 +40,8 @@ pub struct StepMemory {
     pub allocated_bytes: u64,
     /// Kernels launched; zero on a simulated device.
     pub launches: u64,
-    /// The loss of each micro-step; empty on a simulated device.
-    pub losses: Vec<f64>,
+    /// The loss of each micro-step, null where it is not a finite number; empty on a simulated device.
+    pub losses: Vec<Option<f64>>,
     /// Milliseconds of the step; null on a simulated device.
     pub elapsed_ms: Option<f64>,
 }
@@ -79,6 +79,8 @@ pub struct ProbeReport {
     pub evidence: Evidence,
     /// What the allocator was allowed to reserve.
     pub limit_bytes: u64,
+    /// What other processes held on the GPU just before; null on a simulated device.
+    pub used_by_others_bytes: Option<u64>,
     /// Most bytes allocated in any step.
     pub peak_allocated_bytes: u64,
     /// Most bytes reserved in any step.

@@ -1,6 +1,7 @@
 //! The loop over a program's instructions.
 
 use super::plans::PlanCache;
+use super::proof;
 use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
 use super::timeline::Recording;
 use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
@@ -78,23 +79,31 @@ impl Probe<'_> {
         let step = run.step;
         let evidence = run.resources.evidence;
         run.resources.allocator.reset();
+        let unproven = match (&ended, evidence) {
+            (Ok(()), Evidence::Probed) => proof::lacking(&steps),
+            (Ok(()), Evidence::Simulated) | (Err(_), _) => None,
+        };
         let verdict = match &ended {
+            Ok(()) if unproven.is_some() => Verdict::Failed,
             Ok(()) if stats.num_alloc_retries == 0 => Verdict::Fits,
             Ok(()) => Verdict::FitsWithRetries,
             Err(Stopped::OutOfMemory { .. }) => Verdict::OutOfMemory,
             Err(Stopped::Failed(_)) => Verdict::Failed,
         };
-        let cause = ended.err().map(|stopped| self.cause(&stopped, step));
+        let stopped = ended.err().map(|stopped| self.cause(&stopped, step));
+        let cause = stopped.or(unproven);
         let peak = |of: fn(&StepMemory) -> u64, now: Bytes| {
             let unfinished = if cause.is_some() { now.0 } else { 0 };
             steps.iter().map(of).max().unwrap_or(0).max(unfinished)
         };
         let (timeline, at_peak) = recording.map(Recording::finish).unwrap_or_default();
+        let notes = proof::remarks(&steps);
         ProbeReport {
             batch: self.batch,
             verdict,
             evidence,
             limit_bytes: limit.0,
+            used_by_others_bytes: None,
             peak_allocated_bytes: peak(|step| step.peak_allocated_bytes, stats.peak_allocated()),
             peak_reserved_bytes: peak(|step| step.peak_reserved_bytes, stats.peak_reserved()),
             simulated_peak_reserved_bytes: None,
@@ -105,7 +114,7 @@ impl Probe<'_> {
             at_peak,
             timeline,
             cause,
-            notes: Vec::new(),
+            notes,
         }
     }
 
@@ -128,6 +137,11 @@ impl Probe<'_> {
             Stopped::Failed(error) => format!("{during}: {error}"),
         }
     }
+}
+
+/// A number that can be written as JSON.
+fn finite(loss: f64) -> Option<f64> {
+    loss.is_finite().then_some(loss)
 }
 
 /// A probe under way.
@@ -167,7 +181,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
                 peak_reserved_bytes: stats.peak_reserved().0,
                 allocated_bytes: stats.allocated().0,
                 launches: done.launches,
-                losses: done.losses,
+                losses: done.losses.into_iter().map(finite).collect(),
                 elapsed_ms: real.then_some(done.elapsed_ms),
             });
         }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::probe::verdict;
 use super::table::{facts, notes, text, with_header};
-use crate::jobs::{FitResult, Recommendation};
+use crate::jobs::{FitResult, GpuWork, Recommendation};
 use crate::probe::Evidence;
 use crate::units::Bytes;
 
@@ -30,6 +30,10 @@ pub fn fit(model: &str, result: &FitResult) -> String {
             _ => "\nProbes, variants numbered as in the request\n",
         };
         report += &probes(result);
+    }
+    if let Some(work) = &result.gpu_work {
+        report += "\nOn the GPU\n";
+        report += &facts(&on_the_gpu(work));
     }
     let all: BTreeSet<_> = result
         .variants
@@ -101,6 +105,32 @@ fn figures(best: &Recommendation) -> Vec<(&'static str, String)> {
         figures.push(("samples per second", format!("{rate:.0}")));
     }
     figures
+}
+
+/// How much was tried, and what it took.
+fn on_the_gpu(work: &GpuWork) -> Vec<(&'static str, String)> {
+    let seconds = |ms: f64| format!("{:.2} s", ms / 1000.0);
+    let times: Vec<_> = work.runs.iter().map(|run| seconds(run.wall_ms)).collect();
+    let mut lines = vec![
+        (
+            "probes",
+            format!(
+                "{}, {} of them out of memory (in batchfit's own process)",
+                work.probes, work.out_of_memory
+            ),
+        ),
+        ("start of the process", seconds(work.worker_start_ms)),
+    ];
+    if !times.is_empty() {
+        lines.push(("each took", times.join(", ")));
+    }
+    if work.waited_ms > 0.0 {
+        lines.push(("waited for its turn", seconds(work.waited_ms)));
+    }
+    if work.workers > 1 {
+        lines.push(("processes started", work.workers.to_string()));
+    }
+    lines
 }
 
 fn variants(result: &FitResult) -> String {
@@ -175,4 +205,43 @@ fn probes(result: &FitResult) -> String {
         ]);
     }
     text(&table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::GpuRun;
+    use crate::probe::Verdict;
+
+    #[test]
+    fn work_on_a_gpu_is_accounted_for() {
+        let run = |verdict, wall_ms| GpuRun {
+            batch: 8,
+            accumulation: 1,
+            verdict,
+            wall_ms,
+        };
+        let work = GpuWork {
+            probes: 2,
+            out_of_memory: 1,
+            workers: 2,
+            worker_start_ms: 1234.0,
+            waited_ms: 500.0,
+            runs: vec![run(Verdict::Fits, 610.0), run(Verdict::OutOfMemory, 1320.0)],
+        };
+
+        let lines = on_the_gpu(&work);
+
+        let said: Vec<_> = lines.iter().map(|(_, said)| said.as_str()).collect();
+        assert_eq!(
+            said,
+            [
+                "2, 1 of them out of memory (in batchfit's own process)",
+                "1.23 s",
+                "0.61 s, 1.32 s",
+                "0.50 s",
+                "2"
+            ]
+        );
+    }
 }

@@ -1,24 +1,34 @@
 //! The workbench of a real worker: a device, compiled programs, probes.
 
-use std::rc::Rc;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::alloc::{CachingAllocator, SegmentSource, Settings, SimulatedMemory};
-use crate::device::Launcher;
-use crate::device::cuda::{self, CudaLauncher, CudaMemory, Facts, LauncherOptions, Library};
-use crate::device::sim::{self, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, SimulatedLauncher};
+use crate::device::cuda::{self, Facts, Library};
+use crate::device::sim::{self, Card, SimulatedLauncher};
+use crate::device::{Capability, Launcher};
 use crate::model::{DeviceChoice, Request, RequestDocument};
-use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS, Verdict};
+use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS};
 use crate::program::Program;
 use crate::units::Bytes;
 
+use super::card::{self, OpenCard, facts_of, missing_libraries};
 use super::child::Workbench;
+use super::fault::{FaultPlan, Faulty};
 use super::programs::Programs;
 use super::protocol::{Answer, Gpu, Opening, ProbeOrder, Ready, Refusal};
+use super::turn::{Turn, TurnError};
+
+/// How long an `open` waits for its turn before it is answered with `busy`.
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Opens devices and runs probes on them.
-#[derive(Default)]
 pub struct Bench {
     work: Option<Work>,
+    /// After `work`: what it holds on the GPU goes before the turn does.
+    turn: Option<Turn>,
+    locks: PathBuf,
+    fault: Option<FaultPlan>,
 }
 
 /// What an `open` leaves on the bench.
@@ -33,16 +43,93 @@ enum Device {
         card: &'static Card,
         launcher: SimulatedLauncher,
     },
-    Cuda {
-        gpu: Rc<cuda::Gpu>,
-        launcher: Box<CudaLauncher>,
-    },
+    Cuda(Box<OpenCard>),
 }
 
-type Refused = (Refusal, String);
+pub(super) type Refused = (Refusal, String);
+
+/// One batch of a program, perhaps with a planned fault.
+pub(super) struct Task<'a> {
+    program: &'a Program,
+    batch: u64,
+    fault: Option<&'a FaultPlan>,
+}
+
+impl Task<'_> {
+    pub(super) fn run<S: SegmentSource>(
+        &self,
+        allocator: &mut CachingAllocator<S>,
+        launcher: &mut dyn Launcher,
+        evidence: Evidence,
+    ) -> ProbeReport {
+        let probe = Probe {
+            program: self.program,
+            batch: self.batch,
+            steps: STEPS,
+            detail: Detail::Full,
+        };
+        probe.run(&mut Resources {
+            allocator,
+            launcher: &mut Faulty::new(launcher, self.fault),
+            evidence,
+        })
+    }
+}
+
+impl Bench {
+    /// An empty bench. Workers that share GPUs share the directory of `locks`.
+    pub fn new(locks: PathBuf, fault: Option<FaultPlan>) -> Bench {
+        Bench {
+            work: None,
+            turn: None,
+            locks,
+            fault,
+        }
+    }
+
+    /// Opens what was chosen, or says whose turn it is.
+    fn open_device(&mut self, choice: &DeviceChoice) -> Result<Result<Opened, String>, Refused> {
+        let number = match choice {
+            DeviceChoice::Sim(name) => {
+                let absent = || (Refusal::Invalid, format!("there is no card `{name}`"));
+                let card = Card::find(name).ok_or_else(absent)?;
+                let launcher = SimulatedLauncher::default();
+                return Ok(Ok(Opened {
+                    device: Some(Device::Simulated { card, launcher }),
+                    ready: simulated(card),
+                }));
+            }
+            DeviceChoice::Auto => 0,
+            DeviceChoice::Cuda(number) => *number,
+        };
+        let facts = facts_of(number)?;
+        let turn = match Turn::take(&self.locks, &facts.uuid, PATIENCE) {
+            Ok(turn) => turn,
+            Err(busy @ TurnError::Busy { .. }) => return Ok(Err(busy.to_string())),
+            Err(error @ TurnError::Unusable { .. }) => {
+                return Err((Refusal::DeviceUnavailable, error.to_string()));
+            }
+        };
+        let was_in_use = turn.has_waited;
+        self.turn = Some(turn);
+        let (card, ready) = card::open(number, &facts, was_in_use)?;
+        Ok(Ok(Opened {
+            device: card.map(|card| Device::Cuda(Box::new(card))),
+            ready,
+        }))
+    }
+}
+
+/// A device, unless it has no room, and what is said of it.
+struct Opened {
+    device: Option<Device>,
+    ready: Ready,
+}
 
 impl Workbench for Bench {
     fn open(&mut self, opening: Opening) -> Result<Answer, Refused> {
+        self.work = None;
+        self.turn = None;
         let invalid = |error: &dyn std::fmt::Display| (Refusal::Invalid, error.to_string());
         let request = Request::parse(RequestDocument(opening.request), &sim::names())
             .map_err(|error| invalid(&error))?;
@@ -50,13 +137,16 @@ impl Workbench for Bench {
         let choice = DeviceChoice::parse(&opening.device, "/device", &sim::names())
             .map_err(|error| invalid(&error))?;
         let graph = request.graph().map_err(|error| invalid(&error))?;
-        let (device, ready) = open(&choice)?;
-        let capability = crate::device::Capability {
+        let Opened { device, ready } = match self.open_device(&choice)? {
+            Ok(opened) => opened,
+            Err(detail) => return Ok(Answer::Busy { detail }),
+        };
+        let capability = Capability {
             compute: ready.gpu.compute,
             multiprocessors: ready.gpu.multiprocessors,
             threads_per_multiprocessor: ready.gpu.threads_per_multiprocessor,
         };
-        self.work = Some(Work {
+        self.work = device.map(|device| Work {
             programs: Programs::new(graph, capability),
             settings,
             device,
@@ -77,104 +167,26 @@ impl Workbench for Bench {
             .programs
             .of(&order.variant)
             .map_err(|error| (Refusal::Invalid, error.to_string()))?;
+        let task = Task {
+            program,
+            batch: order.batch,
+            fault: self.fault.as_ref(),
+        };
         let limit = Bytes(order.limit_bytes);
-        let settings = work.settings.clone();
         let report = match &mut work.device {
             Device::Simulated { card, launcher } => {
                 let memory = SimulatedMemory::new(card.available().max(limit))
                     .on_device_of(card.total_memory);
-                let mut allocator = CachingAllocator::new(memory, settings, Some(limit));
-                let report = run(program, order.batch, &mut allocator, launcher);
+                let mut allocator =
+                    CachingAllocator::new(memory, work.settings.clone(), Some(limit));
+                let report = task.run(&mut allocator, launcher, Evidence::Simulated);
                 let notes = launcher.take_notes();
                 ProbeReport { notes, ..report }
             }
-            Device::Cuda { gpu, launcher } => {
-                launcher.reset();
-                let memory = CudaMemory::of(gpu);
-                let mut allocator = CachingAllocator::new(memory, settings, Some(limit));
-                let report = run(program, order.batch, &mut allocator, &mut **launcher);
-                match allocator.source().trouble() {
-                    None => report,
-                    Some(trouble) => ProbeReport {
-                        verdict: Verdict::Failed,
-                        cause: Some(trouble.to_string()),
-                        ..report
-                    },
-                }
-            }
+            Device::Cuda(card) => card.probe(&task, &work.settings, limit)?,
         };
         Ok(Answer::Report(Box::new(report)))
     }
-}
-
-fn run<S: SegmentSource, L: Launcher + Evident>(
-    program: &Program,
-    batch: u64,
-    allocator: &mut CachingAllocator<S>,
-    launcher: &mut L,
-) -> ProbeReport {
-    let probe = Probe {
-        program,
-        batch,
-        steps: STEPS,
-        detail: Detail::Full,
-    };
-    probe.run(&mut Resources {
-        allocator,
-        launcher,
-        evidence: L::EVIDENCE,
-    })
-}
-
-/// What a launcher's reports rest on.
-trait Evident {
-    const EVIDENCE: Evidence;
-}
-
-impl Evident for SimulatedLauncher {
-    const EVIDENCE: Evidence = Evidence::Simulated;
-}
-
-impl Evident for CudaLauncher {
-    const EVIDENCE: Evidence = Evidence::Probed;
-}
-
-fn open(choice: &DeviceChoice) -> Result<(Device, Ready), Refused> {
-    let number = match choice {
-        DeviceChoice::Sim(name) => {
-            let absent = || (Refusal::Invalid, format!("there is no card `{name}`"));
-            let card = Card::find(name).ok_or_else(absent)?;
-            return Ok((
-                Device::Simulated {
-                    card,
-                    launcher: SimulatedLauncher::default(),
-                },
-                simulated(card),
-            ));
-        }
-        DeviceChoice::Auto => 0,
-        DeviceChoice::Cuda(number) => *number,
-    };
-    let missing = Library::missing();
-    if !missing.is_empty() {
-        return Err((Refusal::DeviceUnavailable, missing_libraries(&missing)));
-    }
-    let unavailable =
-        |error: &dyn std::fmt::Display| (Refusal::DeviceUnavailable, error.to_string());
-    let gpu = cuda::Gpu::open(number).map_err(|error| unavailable(&error))?;
-    // Before the libraries are opened: what they take is part of the overhead that is taken off below.
-    let (free, _) = gpu.free_and_total().map_err(|error| unavailable(&error))?;
-    let launcher = CudaLauncher::open(&gpu, LauncherOptions::default())
-        .map_err(|error| (Refusal::DeviceFailed, error.to_string()))?;
-    let facts = gpu.facts().clone();
-    let ready = Ready {
-        available_bytes: free.saturating_sub(PROCESS_OVERHEAD - CONTEXT_OVERHEAD).0,
-        cuda: Some(facts.cuda.clone()),
-        cudnn: facts.cudnn.clone(),
-        gpu: described(number, facts, &cuda::cards().unwrap_or_default()),
-    };
-    let launcher = Box::new(launcher);
-    Ok((Device::Cuda { gpu, launcher }, ready))
 }
 
 /// The GPUs in CUDA's order, and why they cannot be used.
@@ -198,13 +210,8 @@ fn inventory() -> (Vec<Gpu>, Option<String>) {
     (gpus, missing)
 }
 
-fn missing_libraries(missing: &[Library]) -> String {
-    let names: Vec<_> = missing.iter().map(ToString::to_string).collect();
-    format!("not found on this machine: {}", names.join(", "))
-}
-
 /// A card in the words of the protocol; `cards` are those that the management library sees.
-fn described(ordinal: u32, facts: Facts, cards: &[cuda::Card]) -> Gpu {
+pub(super) fn described(ordinal: u32, facts: Facts, cards: &[cuda::Card]) -> Gpu {
     let managed = cards.iter().find(|card| card.uuid == facts.uuid);
     Gpu {
         ordinal,
@@ -233,5 +240,7 @@ fn simulated(card: &Card) -> Ready {
         cuda: None,
         cudnn: None,
         available_bytes: card.available().0,
+        used_by_others_bytes: None,
+        no_room: None,
     }
 }

@@ -39,7 +39,8 @@ impl<W: Write> Outbox for Lines<W> {
 /// Carries out orders from `input` until it ends or says `shutdown`.
 ///
 /// The end of `input` is the parent's end, so there is nobody left to tell. A panic on the workbench is
-/// answered, and ends the loop: what panics in a driver's wrapper leaves the device in an unknown state.
+/// answered, and ends the loop: what panics in a driver's wrapper leaves the device in an unknown state. So
+/// does a device that is lost: after a fault in a kernel, a process can use its GPU no more.
 pub fn run(
     bench: &mut dyn Workbench,
     input: &mut impl BufRead,
@@ -69,10 +70,15 @@ pub(super) fn answer_all(
             }
         };
         match catch_unwind(AssertUnwindSafe(|| carry_out(bench, order))) {
-            Ok(answer) => outbox.send(&answer)?,
+            Ok(answer) => {
+                outbox.send(&answer)?;
+                if is_last(&answer) {
+                    return Ok(());
+                }
+            }
             Err(panic) => {
-                let detail = format!("the worker panicked: {}", message(panic.as_ref()));
-                return outbox.send(&refused((Refusal::DeviceFailed, detail)));
+                let detail = format!("panicked: {}", message(panic.as_ref()));
+                return outbox.send(&refused((Refusal::Lost, detail)));
             }
         }
     }
@@ -86,6 +92,16 @@ fn carry_out(bench: &mut dyn Workbench, order: Order) -> Answer {
         Order::Shutdown => Err((Refusal::OutOfTurn, "already shutting down".to_owned())),
     };
     answer.unwrap_or_else(refused)
+}
+
+fn is_last(answer: &Answer) -> bool {
+    matches!(
+        answer,
+        Answer::Refused {
+            refusal: Refusal::Lost,
+            ..
+        }
+    )
 }
 
 fn refused((refusal, detail): (Refusal, String)) -> Answer {
@@ -135,7 +151,7 @@ mod tests {
     fn every_order_gets_one_answer_until_the_input_ends() {
         let answers = answers("{\"message\":\"list\"}\nnonsense\n{\"message\":\"list\"}\n");
 
-        assert_eq!(answers[0], r#"{"message":"hello","version":1}"#);
+        assert_eq!(answers[0], r#"{"message":"hello","version":2}"#);
         assert_eq!(
             answers[1],
             r#"{"message":"inventory","gpus":[],"missing":"no driver"}"#
@@ -154,7 +170,7 @@ mod tests {
 
         assert_eq!(
             answers[1],
-            r#"{"message":"refused","refusal":"device_failed","detail":"the worker panicked: libcudnn.so.9 is missing"}"#
+            r#"{"message":"refused","refusal":"lost","detail":"panicked: libcudnn.so.9 is missing"}"#
         );
         assert_eq!(answers.len(), 2);
     }

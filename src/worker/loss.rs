@@ -37,6 +37,14 @@ pub enum WorkerError {
         /// What happened where.
         detail: String,
     },
+    /// It was other processes' turn on the GPU all the time.
+    #[error("{detail}, and did for {:.0} s", waited.as_secs_f64())]
+    Busy {
+        /// Whose.
+        detail: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
     /// Somebody asked to stop.
     #[error("cancelled")]
     Cancelled,
@@ -81,6 +89,8 @@ pub enum Loss {
     Garbage(String),
     /// It wrote a line without end, and was killed.
     LineTooLong,
+    /// It answered that it cannot use its device any more.
+    GaveUp(String),
     /// It answered another question, and was killed.
     OutOfTurn(String),
     /// It speaks another version of the protocol.
@@ -102,6 +112,7 @@ impl fmt::Display for Loss {
                 "wrote a line of more than {} MiB",
                 protocol::LONGEST_ANSWER >> 20
             ),
+            Loss::GaveUp(why) => write!(f, "gave up ({why})"),
             Loss::OutOfTurn(line) => write!(f, "answered `{line}` out of turn"),
             Loss::Version(version) => write!(
                 f,

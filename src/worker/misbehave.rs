@@ -3,17 +3,24 @@
 //! It opens nothing and runs nothing: any batch up to [`LARGEST`] fits.
 
 use std::io::{self, BufRead, Write};
-use std::path::Path;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fs, process, thread};
 
 use crate::probe::{Evidence, ProbeReport, Verdict};
+use crate::units::Bytes;
 
+use super::bench::PATIENCE;
 use super::child::{Lines, Outbox, Workbench, answer_all};
 use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Opening, ProbeOrder, Ready, Refusal, VERSION};
+use super::turn::Turn;
 
 /// The largest batch that fits in a rehearsal.
 const LARGEST: u64 = 64;
+/// What other processes leave in a crowd.
+pub const CROWDED: Bytes = Bytes::gib(1);
+/// What turns are taken on.
+const GPU: &str = "GPU-rehearsal";
 
 /// A planned failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +43,21 @@ pub enum Misbehaviour {
     Panic,
     /// Be ended by a signal in a probe.
     Abort,
+    /// Say that the device is lost, as after a fault in a kernel.
+    Lose,
+    /// Say that other processes leave no room on the device.
+    NoRoom,
+    /// Leave probes no more than [`CROWDED`].
+    Crowd,
+    /// None, but for taking turns on a GPU that is not there.
+    TakeTurns,
 }
 
 /// A failure that nobody planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort"
+    "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort, lose, \
+     no-room, crowd, take-turns"
 )]
 pub struct UnknownMisbehaviour {
     given: String,
@@ -69,28 +85,50 @@ impl FromStr for Misbehaviour {
             "wrong-version" => Misbehaviour::WrongVersion,
             "panic" => Misbehaviour::Panic,
             "abort" => Misbehaviour::Abort,
+            "lose" => Misbehaviour::Lose,
+            "no-room" => Misbehaviour::NoRoom,
+            "crowd" => Misbehaviour::Crowd,
+            "take-turns" => Misbehaviour::TakeTurns,
             _ => return Err(unknown()),
         })
     }
 }
 
+/// How a worker is to fail.
+#[derive(Debug, Clone)]
+pub struct Rehearsal {
+    /// With what.
+    pub plan: Misbehaviour,
+    /// Only where this file can be created: the worker that takes its place behaves.
+    pub once: Option<PathBuf>,
+    /// Where turns are taken.
+    pub locks: PathBuf,
+}
+
 /// Carries out orders without doing anything, and fails as planned.
-///
-/// With `once`, it fails only where it can create that file: the worker that takes its place behaves.
 pub fn run_misbehaving(
-    plan: Misbehaviour,
-    once: Option<&Path>,
+    rehearsal: &Rehearsal,
     input: &mut impl BufRead,
     output: impl Write,
 ) -> io::Result<()> {
+    let once = rehearsal.once.as_ref();
     let is_first = once.is_none_or(|file| fs::File::create_new(file).is_ok());
-    let plan = if is_first { plan } else { Misbehaviour::None };
+    let plan = if is_first {
+        rehearsal.plan
+    } else {
+        Misbehaviour::None
+    };
     let mut outbox = Faulty {
         plan,
         sent: 0,
         lines: Lines(output),
     };
-    answer_all(&mut Rehearsal { plan }, input, &mut outbox)
+    let mut stage = Stage {
+        plan,
+        locks: rehearsal.locks.clone(),
+        turn: None,
+    };
+    answer_all(&mut stage, input, &mut outbox)
 }
 
 struct Faulty<W> {
@@ -134,17 +172,32 @@ impl<W: Write> Outbox for Faulty<W> {
     }
 }
 
-struct Rehearsal {
+/// The device of a rehearsal.
+struct Stage {
     plan: Misbehaviour,
+    locks: PathBuf,
+    turn: Option<Turn>,
 }
 
-impl Workbench for Rehearsal {
+impl Workbench for Stage {
     fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
+        if self.plan == Misbehaviour::TakeTurns {
+            match Turn::take(&self.locks, GPU, PATIENCE) {
+                Ok(turn) => self.turn = Some(turn),
+                Err(error) => {
+                    let detail = error.to_string();
+                    return Ok(Answer::Busy { detail });
+                }
+            }
+        }
+        let no_room = (self.plan == Misbehaviour::NoRoom).then(|| "all is taken".to_owned());
         Ok(Answer::Ready(Ready {
             gpu: gpu(),
             cuda: None,
             cudnn: None,
-            available_bytes: 8 << 30,
+            available_bytes: if no_room.is_some() { 0 } else { 8 << 30 },
+            used_by_others_bytes: None,
+            no_room,
         }))
     }
 
@@ -160,6 +213,12 @@ impl Workbench for Rehearsal {
         if self.plan == Misbehaviour::Abort {
             process::abort();
         }
+        if self.plan == Misbehaviour::Lose {
+            return Err((
+                Refusal::Lost,
+                "CUDA_ERROR_ILLEGAL_ADDRESS (planned)".to_owned(),
+            ));
+        }
         Ok(Answer::Report(Box::new(ProbeReport {
             batch: order.batch,
             verdict: if order.batch <= LARGEST {
@@ -168,7 +227,11 @@ impl Workbench for Rehearsal {
                 Verdict::OutOfMemory
             },
             evidence: Evidence::Simulated,
-            limit_bytes: order.limit_bytes,
+            limit_bytes: match self.plan {
+                Misbehaviour::Crowd => order.limit_bytes.min(CROWDED.0),
+                _ => order.limit_bytes,
+            },
+            used_by_others_bytes: None,
             peak_allocated_bytes: 0,
             peak_reserved_bytes: 0,
             simulated_peak_reserved_bytes: None,

@@ -2,21 +2,28 @@
 //!
 //! A driver fault, an illegal access or a hang ends the child, not the service: the [`Supervisor`] kills
 //! it, starts another once, and says by name what happened. Both sides are plain synchronous code; call
-//! the parent's from a blocking thread. Messages are one JSON object per line, see [`protocol`].
+//! the parent's from a blocking thread. Messages are one JSON object per line, see [`protocol`]. Workers
+//! take turns on a GPU, across processes, and measure before each probe what others leave of its memory.
 
 mod bench;
+mod card;
 mod child;
+mod fault;
 mod line;
 mod loss;
 mod misbehave;
 mod programs;
 pub mod protocol;
+mod room;
 mod supervisor;
+mod turn;
 
 pub use bench::Bench;
 pub use child::{Workbench, run};
+pub use fault::{Fault, FaultPlan};
 pub use loss::{Activity, Loss, WorkerError};
-pub use misbehave::{Misbehaviour, run_misbehaving};
+pub use misbehave::{CROWDED, Misbehaviour, Rehearsal, run_misbehaving};
 pub use programs::Programs;
 pub use protocol::{Gpu, Opening, ProbeOrder, Ready, Refusal};
-pub use supervisor::{Deadlines, Launch, Supervisor};
+pub use supervisor::{Account, Caller, Deadlines, Launch, Supervisor};
+pub use turn::{Turn, TurnError};

@@ -10,7 +10,7 @@ use crate::model::Variant;
 use crate::probe::ProbeReport;
 
 /// Changes whenever a message does; parent and child are the same binary unless it was replaced meanwhile.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest line that the child may write. A report with its timeline has about 50 KiB.
 pub const LONGEST_ANSWER: usize = 4 << 20;
@@ -22,7 +22,7 @@ pub const LONGEST_ORDER: usize = 256 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Order {
-    /// Take a device and read a request. Answered by `ready`.
+    /// Take a device and read a request. Answered by `ready`, or by `busy`: then it is to be asked again.
     Open(Opening),
     /// Say which GPUs there are. Answered by `inventory`. Needs no `open`.
     List,
@@ -63,6 +63,11 @@ pub enum Answer {
     },
     /// The device is open and the model is read.
     Ready(Ready),
+    /// It is another worker's turn on the GPU.
+    Busy {
+        /// Whose, as far as that is known.
+        detail: String,
+    },
     /// The GPUs of this machine, or what is missing to use any.
     Inventory {
         /// In CUDA's order.
@@ -113,6 +118,11 @@ pub struct Ready {
     pub cudnn: Option<String>,
     /// What is free, less what a process holds outside the allocator: the limit where a request gives none.
     pub available_bytes: u64,
+    /// What other processes hold on the card; none on a simulated one.
+    pub used_by_others_bytes: Option<u64>,
+    /// Why nothing can be probed, when others leave too little for a process to use the card at all. Then nothing
+    /// is available either.
+    pub no_room: Option<String>,
 }
 
 /// Why an order was not carried out.
@@ -125,6 +135,8 @@ pub enum Refusal {
     DeviceUnavailable,
     /// The device is there and did not do its work.
     DeviceFailed,
+    /// The device is lost to this process, which ends: another one may do better.
+    Lost,
     /// The order made no sense at that moment.
     OutOfTurn,
 }

@@ -17,7 +17,9 @@ use crate::probe::ProbeReport;
 
 use super::line::{self, Line};
 use super::loss::{Activity, Loss, WorkerError, excerpt};
-use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Opening, Order, ProbeOrder, Ready, VERSION};
+use super::protocol::{
+    Answer, Gpu, LONGEST_ANSWER, Opening, Order, ProbeOrder, Ready, Refusal, VERSION,
+};
 
 /// How often a wait looks whether somebody asked to stop.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -56,18 +58,42 @@ pub struct Deadlines {
     pub open: Duration,
     /// To run three steps.
     pub probe: Duration,
+    /// How long other processes' workers may use the GPU before ours is given up. Counted apart: no other
+    /// deadline runs meanwhile.
+    pub turn: Duration,
 }
 
 impl Default for Deadlines {
     /// A cold start of CUDA and cuDNN from a slow disk takes most of a minute; the longest probe of the
-    /// models with presets, a few seconds.
+    /// models with presets, a few seconds; a fit of many variants, some minutes.
     fn default() -> Deadlines {
         Deadlines {
             start: Duration::from_secs(20),
             open: Duration::from_mins(2),
             probe: Duration::from_mins(3),
+            turn: Duration::from_mins(15),
         }
     }
+}
+
+/// Whom a supervisor works for.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    /// Becomes true when nobody wants the answer any more.
+    pub cancel: &'a AtomicBool,
+    /// Is told what takes long and what went wrong, for a person to read.
+    pub notice: &'a dyn Fn(&str),
+}
+
+/// What a job's workers cost so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Account {
+    /// Workers started.
+    pub workers: u32,
+    /// From the start of the last one until its device was open, without waiting for a turn.
+    pub start: Duration,
+    /// Spent waiting for other processes' workers.
+    pub waited: Duration,
 }
 
 /// Keeps one worker going for one job. Blocks; dropping it kills the child.
@@ -80,6 +106,7 @@ pub struct Supervisor {
     running: Option<Running>,
     /// Each job gets one replacement: what kills two workers will kill a third.
     replacements_left: u32,
+    account: Account,
 }
 
 impl Supervisor {
@@ -88,7 +115,7 @@ impl Supervisor {
         launch: Launch,
         opening: Opening,
         deadlines: Deadlines,
-        cancel: &AtomicBool,
+        caller: Caller<'_>,
     ) -> Result<(Supervisor, Ready), WorkerError> {
         let mut supervisor = Supervisor {
             launch,
@@ -96,8 +123,10 @@ impl Supervisor {
             opening,
             running: None,
             replacements_left: 1,
+            account: Account::default(),
         };
-        let ready = supervisor.with_replacement(|supervisor| supervisor.start(cancel))?;
+        let start = |supervisor: &mut Supervisor| supervisor.start(caller);
+        let ready = supervisor.with_replacement(caller, start)?;
         Ok((supervisor, ready))
     }
 
@@ -105,20 +134,30 @@ impl Supervisor {
     pub fn probe(
         &mut self,
         order: &ProbeOrder,
-        cancel: &AtomicBool,
+        caller: Caller<'_>,
     ) -> Result<ProbeReport, WorkerError> {
-        self.with_replacement(|supervisor| {
+        self.with_replacement(caller, |supervisor| {
             if supervisor.running.is_none() {
-                supervisor.start(cancel)?;
+                let ready = supervisor.start(caller)?;
+                if let Some(detail) = ready.no_room {
+                    let refusal = Refusal::DeviceUnavailable;
+                    return Err(WorkerError::Refused { refusal, detail });
+                }
             }
             let activity = Activity::Probing(order.batch);
             let deadline = supervisor.deadlines.probe;
             let running = supervisor.running.as_mut().expect("it was just started");
-            match running.ask(&Order::Probe(order.clone()), activity, deadline, cancel)? {
+            let order = Order::Probe(order.clone());
+            match running.ask(&order, activity, deadline, caller.cancel)? {
                 Answer::Report(report) => Ok(*report),
                 other => Err(running.out_of_turn(&other, activity)),
             }
         })
+    }
+
+    /// What the workers cost so far.
+    pub fn account(&self) -> Account {
+        self.account
     }
 
     /// The GPUs of this machine, or what is missing. Starts a worker for this question alone.
@@ -136,23 +175,41 @@ impl Supervisor {
         }
     }
 
-    fn start(&mut self, cancel: &AtomicBool) -> Result<Ready, WorkerError> {
+    /// Starts a worker, which opens the device as soon as it is its turn.
+    fn start(&mut self, caller: Caller<'_>) -> Result<Ready, WorkerError> {
+        let began = Instant::now();
+        self.account.workers += 1;
         let mut running = Running::start(&self.launch)?;
-        running.greet(self.deadlines.start, cancel)?;
+        running.greet(self.deadlines.start, caller.cancel)?;
         let order = Order::Open(self.opening.clone());
         let activity = Activity::Opening;
-        match running.ask(&order, activity, self.deadlines.open, cancel)? {
-            Answer::Ready(ready) => {
-                self.running = Some(running);
-                Ok(ready)
+        let mut waited = Duration::ZERO;
+        loop {
+            let asked = Instant::now();
+            match running.ask(&order, activity, self.deadlines.open, caller.cancel)? {
+                Answer::Ready(ready) => {
+                    self.account.start = began.elapsed().saturating_sub(waited);
+                    self.running = Some(running);
+                    return Ok(ready);
+                }
+                Answer::Busy { detail } => {
+                    (caller.notice)(&format!("waiting: {detail}"));
+                    let took = asked.elapsed();
+                    waited += took;
+                    self.account.waited += took;
+                    if waited >= self.deadlines.turn {
+                        return Err(WorkerError::Busy { detail, waited });
+                    }
+                }
+                other => return Err(running.out_of_turn(&other, activity)),
             }
-            other => Err(running.out_of_turn(&other, activity)),
         }
     }
 
     /// Tries once more when the worker was lost in a way that another worker may not be.
     fn with_replacement<T>(
         &mut self,
+        caller: Caller<'_>,
         attempt: impl Fn(&mut Supervisor) -> Result<T, WorkerError>,
     ) -> Result<T, WorkerError> {
         loop {
@@ -172,6 +229,7 @@ impl Supervisor {
             }
             self.replacements_left -= 1;
             warn!("{error}; starting another worker");
+            (caller.notice)(&format!("{error}; starting another worker"));
         }
     }
 }
@@ -245,6 +303,10 @@ impl Running {
             let _ = orders.send(line);
         }
         match self.wait(activity, within, cancel)? {
+            Answer::Refused {
+                refusal: Refusal::Lost,
+                detail,
+            } => Err(self.lost(activity, Loss::GaveUp(detail))),
             Answer::Refused { refusal, detail } => Err(WorkerError::Refused { refusal, detail }),
             answer => Ok(answer),
         }

@@ -73,7 +73,9 @@ fn a_step_on_given_values() {
     let loss = HostTensor {
         dtype: DType::Float64,
         shape: vec![report.steps.len() as u64],
-        bytes: losses.flat_map(|loss| loss.to_le_bytes()).collect(),
+        bytes: losses
+            .flat_map(|loss| loss.unwrap_or(f64::NAN).to_le_bytes())
+            .collect(),
     };
     dump.insert("loss".to_owned(), loss);
     fs::write(setting("DUMP"), write_tensors(&dump)).unwrap();

@@ -21,6 +21,7 @@ pub struct CudaMemory {
     /// By their start.
     reserved: BTreeMap<CUdeviceptr, Reservation>,
     trouble: Option<GpuError>,
+    refused: bool,
 }
 
 impl CudaMemory {
@@ -31,7 +32,14 @@ impl CudaMemory {
             held: Vec::new(),
             reserved: BTreeMap::new(),
             trouble: None,
+            refused: false,
         }
+    }
+
+    /// Whether the driver ever had no memory. Below a limit that was measured to be free, that is somebody
+    /// else's doing.
+    pub fn was_refused(&self) -> bool {
+        self.refused
     }
 
     /// The first error that was not a lack of memory, if there was any.
@@ -47,6 +55,7 @@ impl CudaMemory {
         full: Full,
     ) -> Result<(), Full> {
         if status == cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY {
+            self.refused = true;
             return Err(full);
         }
         check(call, status).map_err(|error| {

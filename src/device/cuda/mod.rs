@@ -42,6 +42,6 @@ pub use gpu::{Facts, Gpu};
 pub use launcher::{CudaLauncher, LauncherOptions};
 pub use libraries::Library;
 pub use memory::CudaMemory;
-pub use nvml::{Card, cards};
+pub use nvml::{Card, Meter, Usage, cards};
 pub use record::record_workspaces;
 pub use script::{Gradients, HostTensor, Script, TensorFileError, read_tensors, write_tensors};

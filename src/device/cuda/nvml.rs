@@ -3,6 +3,7 @@
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use crate::units::Bytes;
 
@@ -36,23 +37,64 @@ pub fn cards() -> Result<Vec<Card>, NvmlError> {
             let memory = device.memory_info()?;
             // A card that does not say who uses it has no known other users.
             let processes = device.running_compute_processes().unwrap_or_default();
-            let used_by_others = processes
-                .iter()
-                .filter(|process| process.pid != own_pid)
-                .map(|process| match process.used_gpu_memory {
-                    UsedGpuMemory::Used(bytes) => Bytes(bytes),
-                    UsedGpuMemory::Unavailable => Bytes::ZERO,
-                })
-                .sum();
+            let others = processes.iter().filter(|process| process.pid != own_pid);
             Ok(Card {
                 index,
                 name: device.name()?,
                 uuid: device.uuid()?,
                 total: Bytes(memory.total),
                 free: Bytes(memory.free),
-                used_by_others,
+                used_by_others: others.filter_map(held).sum(),
                 driver: driver.clone(),
             })
         })
         .collect()
+}
+
+fn held(process: &ProcessInfo) -> Option<Bytes> {
+    match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
+        UsedGpuMemory::Unavailable => None,
+    }
+}
+
+/// How a card's memory is used at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// What nobody holds.
+    pub free: Bytes,
+    /// What this process holds. In most containers processes are not listed, or by numbers that they do not
+    /// know themselves by; then this is unknown.
+    pub own: Option<Bytes>,
+}
+
+/// Reads one card's memory again and again.
+pub struct Meter {
+    nvml: Nvml,
+    uuid: String,
+}
+
+impl Meter {
+    /// A meter of the card of this UUID.
+    pub fn of(uuid: &str) -> Result<Meter, NvmlError> {
+        let meter = Meter {
+            nvml: Nvml::init()?,
+            uuid: uuid.to_owned(),
+        };
+        meter.read()?;
+        Ok(meter)
+    }
+
+    /// How the card's memory is used now.
+    pub fn read(&self) -> Result<Usage, NvmlError> {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str())?;
+        let free = Bytes(device.memory_info()?.free);
+        let own_pid = std::process::id();
+        let processes = device.running_compute_processes().unwrap_or_default();
+        let own = processes.iter().find(|process| process.pid == own_pid);
+        Ok(Usage {
+            free,
+            own: own.and_then(held),
+        })
+    }
 }

@@ -73,6 +73,7 @@ pub(super) fn answer(
         recommendation: variants[0].recommendation.clone(),
         variants,
         probes,
+        gpu_work: None,
         environment,
     })
 }

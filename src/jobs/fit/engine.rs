@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tracing::debug;
 
 use crate::alloc::{Settings, limit_of_fraction};
 use crate::device::Capability;
@@ -18,7 +21,7 @@ use crate::worker::{Deadlines, Launch, Programs, Ready, Supervisor};
 use super::advice::Wish;
 use super::answer::{Devices, Method, Question, answer};
 use super::devices::{Inventory, summaries, unavailable};
-use super::gpu::{GpuProber, translated};
+use super::gpu::{GpuProber, Lowered, translated};
 use super::prober::Prober as _;
 use super::simulator::{Room, Simulator, not_compiled};
 use super::watch::Watch;
@@ -33,7 +36,15 @@ const PYTORCH: &str = "2.11";
 pub struct FitEngine {
     /// The batchfit binary, whose `worker` command is a worker.
     program: PathBuf,
+    deadlines: Deadlines,
 }
+
+/// How long a single probe waits while other processes use its GPU: somebody waits for the answer.
+const PROBE_TURN: Duration = Duration::from_mins(1);
+/// How often a fit begins anew because other processes took memory that it counted on.
+const FRESH_STARTS: u32 = 2;
+/// What others have to hold before it is worth a word: more than a driver keeps for itself.
+const WORTH_A_NOTE: Bytes = Bytes::mib(256);
 
 /// A device that was asked for and is there.
 enum Device {
@@ -53,13 +64,22 @@ struct Setting<'a> {
 impl FitEngine {
     /// An engine whose workers are `program worker`.
     pub fn new(program: PathBuf) -> FitEngine {
-        FitEngine { program }
+        FitEngine {
+            program,
+            deadlines: Deadlines::default(),
+        }
+    }
+
+    /// The same with other deadlines for its workers.
+    #[must_use]
+    pub fn with_deadlines(self, deadlines: Deadlines) -> FitEngine {
+        FitEngine { deadlines, ..self }
     }
 
     fn inventory(&self) -> Inventory {
         let launch = Launch::this_binary(self.program.clone());
         let never = AtomicBool::new(false);
-        match Supervisor::list(&launch, Deadlines::default(), &never) {
+        match Supervisor::list(&launch, self.deadlines, &never) {
             Ok((gpus, missing)) => Inventory { gpus, missing },
             Err(error) => Inventory {
                 gpus: Vec::new(),
@@ -105,7 +125,8 @@ impl FitEngine {
     fn prepare<'a>(
         &self,
         request: &Request,
-        cancel: &'a AtomicBool,
+        deadlines: Deadlines,
+        watch: &'a Watch<'a>,
     ) -> Result<Setting<'a>, EngineError> {
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
@@ -152,12 +173,21 @@ impl FitEngine {
             }
             Device::Cuda(number) => {
                 let device = format!("cuda:{number}");
-                let (gpu, ready) = GpuProber::open(&self.program, device.clone(), request, cancel)?;
+                let (gpu, ready) =
+                    GpuProber::open(&self.program, deadlines, device.clone(), request, watch)?;
                 let room = Room {
                     total: Bytes(ready.gpu.total_bytes),
                     available: Bytes(ready.available_bytes),
                 };
-                let limit = limit(asked(request, &settings, room), room, &mut notes);
+                let asked = asked(request, &settings, room);
+                match &ready.no_room {
+                    Some(why) => notes.push(why.clone()),
+                    None if asked.is_none_or(|asked| asked > room.available) => {
+                        notes.extend(others(&ready));
+                    }
+                    None => {}
+                }
+                let limit = limit(asked, room, &mut notes);
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
@@ -166,7 +196,8 @@ impl FitEngine {
                         settings,
                         room,
                     ),
-                    gpu: Some(gpu),
+                    // Without room for a process on the card, only simulation can say how much is missing.
+                    gpu: ready.no_room.is_none().then_some(gpu),
                     limit,
                     environment: Environment {
                         driver: ready.gpu.driver,
@@ -196,8 +227,9 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &AtomicBool,
     ) -> Result<FitResult, EngineError> {
-        let mut setting = self.prepare(request, cancel)?;
-        let question = Question {
+        let watch = Watch::new(progress, cancel);
+        let mut setting = self.prepare(request, self.deadlines, &watch)?;
+        let mut question = Question {
             variants: request.variants.clone(),
             wish: Wish {
                 target_batch: request.target_batch,
@@ -210,15 +242,26 @@ impl Engine for FitEngine {
             },
             notes: setting.notes,
         };
-        let devices = Devices {
-            simulated: &mut setting.simulator,
-            real: match &mut setting.gpu {
-                Some(gpu) => Some(gpu),
-                None => None,
-            },
-        };
-        let watch = Watch::new(progress, cancel);
-        answer(&question, devices, setting.environment, &watch)
+        let mut fresh_starts = 0;
+        loop {
+            let devices = Devices {
+                simulated: &mut setting.simulator,
+                real: match &mut setting.gpu {
+                    Some(gpu) => Some(gpu),
+                    None => None,
+                },
+            };
+            let mut result = answer(&question, devices, setting.environment.clone(), &watch)?;
+            let lowered = setting.gpu.as_mut().and_then(GpuProber::take_lowered);
+            if let (Some(lowered), true) = (lowered, fresh_starts < FRESH_STARTS) {
+                fresh_starts += 1;
+                question.notes.push(began_anew(question.limit, &lowered));
+                question.limit = lowered.limit;
+                continue;
+            }
+            result.gpu_work = setting.gpu.as_ref().map(GpuProber::work);
+            return Ok(result);
+        }
     }
 
     fn probe(&self, request: &Request, batch: u64) -> Result<ProbeReport, EngineError> {
@@ -230,7 +273,13 @@ impl Engine for FitEngine {
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
         let never = AtomicBool::new(false);
-        let mut setting = self.prepare(request, &never)?;
+        let progress = |progress: Progress| debug!("{}", progress.note);
+        let watch = Watch::new(&progress, &never);
+        let deadlines = Deadlines {
+            turn: self.deadlines.turn.min(PROBE_TURN),
+            ..self.deadlines
+        };
+        let mut setting = self.prepare(request, deadlines, &watch)?;
         let simulator = &mut setting.simulator;
         let simulated = simulator.probe(variant, batch, setting.limit, Detail::Full)?;
         let mut report = match &mut setting.gpu {
@@ -283,6 +332,26 @@ fn limit(asked: Option<Bytes>, room: Room, notes: &mut Vec<String>) -> Bytes {
         ));
     }
     asked.min(available)
+}
+
+/// What a reader is told of memory that other processes hold.
+fn others(ready: &Ready) -> Option<String> {
+    let used = Bytes(ready.used_by_others_bytes?);
+    (used >= WORTH_A_NOTE).then(|| {
+        format!(
+            "other processes use {used} of the GPU's {}; the limit is what they leave",
+            Bytes(ready.gpu.total_bytes)
+        )
+    })
+}
+
+/// What a reader is told of a fit whose limit did not last.
+fn began_anew(limit: Bytes, lowered: &Lowered) -> String {
+    format!(
+        "the limit went from {limit} to {} during the fit, which began anew: other processes took memory, and \
+         use {} of the GPU now",
+        lowered.limit, lowered.used_by_others
+    )
 }
 
 fn capability(ready: &Ready) -> Capability {

@@ -1,48 +1,85 @@
 //! Real probes, by a worker process.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::jobs::EngineError;
+use crate::jobs::{EngineError, GpuRun, GpuWork};
 use crate::model::{Invalid, Request, Variant};
-use crate::probe::{Detail, Evidence};
+use crate::probe::{Detail, Evidence, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
     Deadlines, Launch, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
 };
 
 use super::prober::{Probed, Prober};
+use super::watch::Watch;
 
 /// A GPU in the hands of a worker.
 pub(super) struct GpuProber<'a> {
     device: String,
     supervisor: Supervisor,
-    cancel: &'a AtomicBool,
+    watch: &'a Watch<'a>,
+    runs: Vec<GpuRun>,
+    lowered: Option<Lowered>,
+}
+
+/// The lowest limit that other processes left to a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lowered {
+    pub(super) limit: Bytes,
+    pub(super) used_by_others: Bytes,
 }
 
 impl<'a> GpuProber<'a> {
-    /// Starts a worker that opens `device` for the probes of one request.
+    /// Starts a worker that opens `device` for the probes of one request, as soon as it is its turn.
     pub(super) fn open(
         program: &Path,
+        deadlines: Deadlines,
         device: String,
         request: &Request,
-        cancel: &'a AtomicBool,
+        watch: &'a Watch<'a>,
     ) -> Result<(GpuProber<'a>, Ready), EngineError> {
         let opening = Opening {
             device: device.clone(),
             request: request.self_contained().0,
         };
         let launch = Launch::this_binary(program.to_owned());
-        let (supervisor, ready) = Supervisor::open(launch, opening, Deadlines::default(), cancel)
+        let (supervisor, ready) = watch
+            .call(|caller| Supervisor::open(launch, opening, deadlines, caller))
             .map_err(|error| translated(error, &device))?;
         let prober = GpuProber {
             device,
             supervisor,
-            cancel,
+            watch,
+            runs: Vec::new(),
+            lowered: None,
         };
         Ok((prober, ready))
     }
+
+    /// What was done so far.
+    pub(super) fn work(&self) -> GpuWork {
+        let account = self.supervisor.account();
+        let is_out = |run: &&GpuRun| run.verdict == Verdict::OutOfMemory;
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        GpuWork {
+            probes: count(self.runs.len()),
+            out_of_memory: count(self.runs.iter().filter(is_out).count()),
+            workers: account.workers,
+            worker_start_ms: milliseconds(account.start),
+            waited_ms: milliseconds(account.waited),
+            runs: self.runs.clone(),
+        }
+    }
+
+    /// What other processes left at least, if that was less than probes were to have.
+    pub(super) fn take_lowered(&mut self) -> Option<Lowered> {
+        self.lowered.take()
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
 }
 
 impl Prober for GpuProber<'_> {
@@ -59,11 +96,25 @@ impl Prober for GpuProber<'_> {
             batch,
             limit_bytes: limit.0,
         };
+        let supervisor = &mut self.supervisor;
         let report = self
-            .supervisor
-            .probe(&order, self.cancel)
+            .watch
+            .call(|caller| supervisor.probe(&order, caller))
             .map_err(|error| translated(error, &self.device))?;
-        let wall_ms = began.elapsed().as_secs_f64() * 1000.0;
+        let wall_ms = milliseconds(began.elapsed());
+        self.runs.push(GpuRun {
+            batch,
+            accumulation: variant.accumulation,
+            verdict: report.verdict,
+            wall_ms,
+        });
+        let had = Bytes(report.limit_bytes);
+        if had < self.lowered.as_ref().map_or(limit, |lowered| lowered.limit) {
+            self.lowered = Some(Lowered {
+                limit: had,
+                used_by_others: Bytes(report.used_by_others_bytes.unwrap_or(0)),
+            });
+        }
         Ok(Probed { report, wall_ms })
     }
 
@@ -84,10 +135,14 @@ pub(super) fn translated(error: WorkerError, device: &str) -> EngineError {
     };
     match error {
         WorkerError::Cancelled => EngineError::Cancelled,
+        busy @ WorkerError::Busy { .. } => EngineError::DeviceBusy {
+            device: device.to_owned(),
+            holder: busy.to_string(),
+        },
         WorkerError::Refused { refusal, detail } => match refusal {
             Refusal::Invalid => EngineError::Invalid(Invalid::at("", detail)),
             Refusal::DeviceUnavailable => super::devices::unavailable(device, detail),
-            Refusal::DeviceFailed | Refusal::OutOfTurn => failed(detail),
+            Refusal::DeviceFailed | Refusal::Lost | Refusal::OutOfTurn => failed(detail),
         },
         WorkerError::Spawn { program, source } => failed(format!(
             "could not start the worker {}: {source}",

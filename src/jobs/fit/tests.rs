@@ -85,6 +85,7 @@ impl Prober for Script {
             verdict,
             evidence: self.evidence,
             limit_bytes: limit.0,
+            used_by_others_bytes: None,
             peak_allocated_bytes: needed.min(limit.0),
             peak_reserved_bytes: needed.min(limit.0),
             simulated_peak_reserved_bytes: None,

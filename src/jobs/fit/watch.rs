@@ -4,12 +4,14 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::jobs::{EngineError, Progress};
+use crate::worker::Caller;
 
 /// Tells progress, and notices when somebody asks to stop.
 pub(super) struct Watch<'a> {
     progress: &'a dyn Fn(Progress),
     cancel: &'a AtomicBool,
     probes: Cell<u32>,
+    batch: Cell<u64>,
 }
 
 impl<'a> Watch<'a> {
@@ -18,6 +20,7 @@ impl<'a> Watch<'a> {
             progress,
             cancel,
             probes: Cell::new(0),
+            batch: Cell::new(0),
         }
     }
 
@@ -26,16 +29,30 @@ impl<'a> Watch<'a> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(EngineError::Cancelled);
         }
+        self.batch.set(batch);
+        self.tell(note);
+        Ok(())
+    }
+
+    /// Tells what goes on.
+    pub(super) fn tell(&self, note: &str) {
         (self.progress)(Progress {
             probes_done: self.probes.get(),
-            batch,
+            batch: self.batch.get(),
             note: note.to_owned(),
         });
-        Ok(())
     }
 
     /// Counts a finished probe.
     pub(super) fn after(&self) {
         self.probes.set(self.probes.get() + 1);
+    }
+
+    /// Calls a worker on behalf of whoever looks on.
+    pub(super) fn call<T>(&self, work: impl FnOnce(Caller<'_>) -> T) -> T {
+        work(Caller {
+            cancel: self.cancel,
+            notice: &|note| self.tell(note),
+        })
     }
 }

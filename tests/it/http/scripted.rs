@@ -137,6 +137,7 @@ impl Engine for Scripted {
             verdict: Verdict::Fits,
             evidence: Evidence::Simulated,
             limit_bytes: 12 << 30,
+            used_by_others_bytes: None,
             peak_allocated_bytes: batch << 20,
             peak_reserved_bytes: batch << 21,
             simulated_peak_reserved_bytes: None,
@@ -214,6 +215,7 @@ fn result(request: &Request) -> FitResult {
             })
             .collect(),
         probes: Vec::new(),
+        gpu_work: None,
         environment: Environment {
             device: request.device.to_string(),
             gpu: "NVIDIA H200".to_owned(),

@@ -1,6 +1,10 @@
 //! What if the child dies, hangs, babbles: the real binary, with a planned failure.
 
-use std::path::PathBuf;
+mod faults;
+mod fits;
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,7 +12,8 @@ use std::time::{Duration, Instant};
 use batchfit::model::Variant;
 use batchfit::probe::{ProbeReport, Verdict};
 use batchfit::worker::{
-    Activity, Deadlines, Launch, Loss, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
+    Account, Activity, Caller, Deadlines, Launch, Loss, Opening, ProbeOrder, Ready, Refusal,
+    Supervisor, Turn, WorkerError,
 };
 
 /// Long enough for a busy machine to start a process, short enough to wait for in a test.
@@ -16,6 +21,15 @@ const DEADLINES: Deadlines = Deadlines {
     start: Duration::from_secs(20),
     open: Duration::from_secs(20),
     probe: Duration::from_secs(1),
+    turn: Duration::from_mins(1),
+};
+
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// Somebody who waits for every answer and listens to nothing.
+const CALLER: Caller<'static> = Caller {
+    cancel: &NEVER,
+    notice: &|_| {},
 };
 
 fn launch(arguments: &[&str]) -> Launch {
@@ -45,11 +59,11 @@ fn order(batch: u64) -> ProbeOrder {
 }
 
 fn open(launch: Launch) -> Result<(Supervisor, Ready), WorkerError> {
-    Supervisor::open(launch, opening(), DEADLINES, &AtomicBool::new(false))
+    Supervisor::open(launch, opening(), DEADLINES, CALLER)
 }
 
 fn probe(supervisor: &mut Supervisor, batch: u64) -> Result<ProbeReport, WorkerError> {
-    supervisor.probe(&order(batch), &AtomicBool::new(false))
+    supervisor.probe(&order(batch), CALLER)
 }
 
 /// The error of a probe by a worker that misbehaves each time.
@@ -114,6 +128,16 @@ fn a_worker_that_writes_without_end_is_killed_and_replaced() {
 }
 
 #[test]
+fn a_worker_that_panics_is_replaced() {
+    recovery("panic");
+}
+
+#[test]
+fn a_worker_that_lost_its_device_is_replaced() {
+    recovery("lose");
+}
+
+#[test]
 fn the_second_death_is_reported_with_its_status_and_last_words() {
     let error = failure("exit-after=2");
 
@@ -155,7 +179,14 @@ fn each_failure_is_reported_by_name() {
             "huge-line",
             "the worker wrote a line of more than 4 MiB while probing batch 8",
         ),
-        ("panic", "the worker panicked: planned"),
+        (
+            "panic",
+            "the worker gave up (panicked: planned) while probing batch 8",
+        ),
+        (
+            "lose",
+            "the worker gave up (CUDA_ERROR_ILLEGAL_ADDRESS (planned)) while probing batch 8",
+        ),
         ("abort", "the worker ended (signal: 6 (SIGABRT)"),
     ];
 
@@ -171,7 +202,7 @@ fn another_version_is_refused_at_once() {
 
     assert_eq!(
         error.to_string(),
-        "the worker speaks version 2 of the protocol instead of 1 while starting"
+        "the worker speaks version 3 of the protocol instead of 2 while starting"
     );
 }
 
@@ -198,10 +229,14 @@ fn a_cancelled_probe_ends_its_worker_at_once() {
     };
     let cancel = AtomicBool::new(false);
     let hanging = launch(&["hang"]);
-    let (mut supervisor, _) = Supervisor::open(hanging, opening(), patient, &cancel).unwrap();
+    let (mut supervisor, _) = Supervisor::open(hanging, opening(), patient, CALLER).unwrap();
 
     let (ended, took) = thread::scope(|scope| {
-        let probe = scope.spawn(|| supervisor.probe(&order(8), &cancel));
+        let probe = scope.spawn(|| {
+            let notice = &|_: &str| {};
+            let cancel = &cancel;
+            supervisor.probe(&order(8), Caller { cancel, notice })
+        });
         let since = Instant::now();
         cancel.store(true, Ordering::Relaxed);
         (probe.join().unwrap(), since.elapsed())
@@ -221,9 +256,8 @@ fn a_real_worker_probes_a_simulated_card() {
         request: serde_json::json!({"model": model, "device": "sim:t4"}),
     };
     let real = Launch::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
-    let never = AtomicBool::new(false);
 
-    let (mut supervisor, ready) = Supervisor::open(real, opening, DEADLINES, &never).unwrap();
+    let (mut supervisor, ready) = Supervisor::open(real, opening, DEADLINES, CALLER).unwrap();
     let report = probe(&mut supervisor, 8).unwrap();
 
     assert_eq!(ready.gpu.name, "Tesla T4");
@@ -249,8 +283,109 @@ fn a_request_that_is_wrong_is_refused_by_the_worker() {
 
 #[test]
 fn gpus_are_listed_by_a_worker_of_their_own() {
-    let listed = Supervisor::list(&launch(&["none"]), DEADLINES, &AtomicBool::new(false));
+    let listed = Supervisor::list(&launch(&["none"]), DEADLINES, &NEVER);
 
     let (gpus, missing) = listed.unwrap();
     assert_eq!((gpus.len(), missing), (1, None));
+}
+
+#[test]
+fn what_the_workers_cost_is_counted() {
+    let (mut supervisor, _) = open(launch(&["lose"])).unwrap();
+    let one = supervisor.account();
+
+    probe(&mut supervisor, 8).unwrap_err();
+
+    assert_eq!((one.workers, one.waited), (1, Duration::ZERO));
+    assert!(one.start > Duration::ZERO);
+    assert_eq!(supervisor.account().workers, 2);
+}
+
+/// A rehearsal that takes turns in this directory.
+fn in_turn(directory: &Path) -> Launch {
+    launch(&["take-turns", "--locks", directory.to_str().unwrap()])
+}
+
+/// What another process would hold.
+fn somebody_elses_turn(directory: &Path) -> Turn {
+    Turn::take(directory, "GPU-rehearsal", Duration::ZERO).unwrap()
+}
+
+#[test]
+fn a_worker_waits_for_its_turn_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let theirs = Mutex::new(Some(somebody_elses_turn(directory.path())));
+    let said = Mutex::new(Vec::new());
+    let notice = |note: &str| {
+        said.lock().unwrap().push(note.to_owned());
+        theirs.lock().unwrap().take();
+    };
+    let caller = Caller {
+        notice: &notice,
+        ..CALLER
+    };
+
+    let opened = Supervisor::open(in_turn(directory.path()), opening(), DEADLINES, caller);
+
+    let Account {
+        workers, waited, ..
+    } = opened.unwrap().0.account();
+    assert_eq!(workers, 1);
+    assert!(waited > Duration::ZERO);
+    let said = said.lock().unwrap();
+    assert!(
+        said[0].starts_with("waiting: another batchfit process is using this GPU (it holds "),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_worker_holds_its_turn_until_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut supervisor, _) = open(in_turn(directory.path())).unwrap();
+    probe(&mut supervisor, 8).unwrap();
+
+    let meanwhile = Turn::take(directory.path(), "GPU-rehearsal", Duration::ZERO);
+    drop(supervisor);
+    let afterwards = Turn::take(directory.path(), "GPU-rehearsal", Duration::ZERO);
+
+    assert!(meanwhile.is_err() && afterwards.is_ok());
+}
+
+#[test]
+fn a_turn_that_never_comes_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let _theirs = somebody_elses_turn(directory.path());
+    let impatient = Deadlines {
+        turn: Duration::from_millis(1),
+        ..DEADLINES
+    };
+
+    let waiting = Supervisor::open(in_turn(directory.path()), opening(), impatient, CALLER);
+
+    let error = waiting.unwrap_err();
+    assert!(matches!(error, WorkerError::Busy { .. }), "{error}");
+}
+
+#[test]
+fn waiting_for_a_turn_can_be_cancelled() {
+    let directory = tempfile::tempdir().unwrap();
+    let _theirs = somebody_elses_turn(directory.path());
+    let cancel = AtomicBool::new(false);
+    let caller = Caller {
+        cancel: &cancel,
+        notice: &|_| cancel.store(true, Ordering::Relaxed),
+    };
+
+    let ended = Supervisor::open(in_turn(directory.path()), opening(), DEADLINES, caller);
+
+    assert!(matches!(ended, Err(WorkerError::Cancelled)));
+}
+
+#[test]
+fn a_device_without_room_is_an_answer() {
+    let (_, ready) = open(launch(&["no-room"])).unwrap();
+
+    assert_eq!(ready.no_room.as_deref(), Some("all is taken"));
+    assert_eq!(ready.available_bytes, 0);
 }

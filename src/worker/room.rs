@@ -1,0 +1,204 @@
+//! How much of a card is left for a probe, measured just before it.
+
+use crate::device::sim::{CONTEXT_OVERHEAD, PROCESS_OVERHEAD};
+use crate::units::Bytes;
+
+/// What a process takes beyond its bare context while it trains: libraries load kernels as they need them.
+const GROWTH: Bytes = Bytes(PROCESS_OVERHEAD.0 - CONTEXT_OVERHEAD.0);
+
+/// A moment of a card, while our allocator holds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// What nobody holds.
+    pub(super) free: Bytes,
+    /// What this process holds, where the management library lists it: in most containers it does not.
+    pub(super) own: Option<Bytes>,
+}
+
+/// A card's memory, since this process has a context on it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    total: Bytes,
+    opened: Reading,
+    others_when_opened: Bytes,
+}
+
+/// What a probe may have, and what it may not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Left {
+    /// For the allocator.
+    pub(super) room: Bytes,
+    /// In other hands.
+    pub(super) used_by_others: Bytes,
+}
+
+impl Room {
+    /// `free_before` is what was free before the context was made, where that is known.
+    pub(super) fn new(total: Bytes, free_before: Option<Bytes>, opened: Reading) -> Room {
+        let by_difference = match free_before {
+            Some(free) => total.saturating_sub(free),
+            None => total
+                .saturating_sub(opened.free)
+                .saturating_sub(CONTEXT_OVERHEAD),
+        };
+        Room {
+            total,
+            opened,
+            others_when_opened: listed_others(total, opened).unwrap_or(by_difference),
+        }
+    }
+
+    /// All of the card's memory.
+    pub(super) fn total(&self) -> Bytes {
+        self.total
+    }
+
+    /// What was left when the card was opened.
+    pub(super) fn when_opened(&self) -> Left {
+        self.left(self.opened)
+    }
+
+    /// What is left now: what is free, less what our own context will still grow by.
+    ///
+    /// Where nobody lists this process, whatever went since the card was opened counts as our growth up to what
+    /// is expected of it, and as other processes' beyond.
+    pub(super) fn left(&self, now: Reading) -> Left {
+        let went = self.opened.free.saturating_sub(now.free);
+        let grown = match (self.opened.own, now.own) {
+            (Some(then), Some(now)) => now.saturating_sub(then),
+            (None, _) | (_, None) => went.min(GROWTH),
+        };
+        let came_back = now.free.saturating_sub(self.opened.free);
+        let by_difference =
+            (self.others_when_opened + went.saturating_sub(grown)).saturating_sub(came_back);
+        Left {
+            room: now.free.saturating_sub(GROWTH.saturating_sub(grown)),
+            used_by_others: listed_others(self.total, now).unwrap_or(by_difference),
+        }
+    }
+}
+
+fn listed_others(total: Bytes, reading: Reading) -> Option<Bytes> {
+    let own = reading.own?;
+    Some(total.saturating_sub(reading.free).saturating_sub(own))
+}
+
+/// Whether what a driver or library said means that memory ran out.
+pub(super) fn is_lack_of_memory(cause: &str) -> bool {
+    ["OUT_OF_MEMORY", "ALLOC_FAILED"]
+        .iter()
+        .any(|word| cause.contains(word))
+}
+
+/// Why a card could not even be opened, where that was for lack of memory.
+///
+/// `cause` is what failed. Libraries have many words for it, so the numbers count as well.
+pub(super) fn no_room(total: Bytes, free: Bytes, cause: &str) -> Option<String> {
+    (is_lack_of_memory(cause) || free < PROCESS_OVERHEAD).then(|| {
+        format!(
+            "the GPU has no room: a process needs {PROCESS_OVERHEAD} beside its tensors, {} of {total} are used by \
+             other processes and {free} are free ({cause})",
+            total.saturating_sub(free)
+        )
+    })
+}
+
+/// What a reader is told of a limit that other processes lowered.
+pub(super) fn lowered(asked: Bytes, limit: Bytes, left: Left, total: Bytes) -> Option<String> {
+    (limit < asked).then(|| {
+        format!(
+            "the limit of this probe is {limit}, {} less than the {asked} that the fit began with: other \
+             processes use {} of the GPU's {total}",
+            asked.saturating_sub(limit),
+            left.used_by_others
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOTAL: Bytes = Bytes::gib(16);
+
+    fn reading(free: Bytes, own: Option<Bytes>) -> Reading {
+        Reading { free, own }
+    }
+
+    /// A card of 16 GiB with 1 GiB in other hands and a context of half a GiB.
+    fn room(own: Option<Bytes>) -> Room {
+        let opened = reading(Bytes::mib(14848), own);
+        Room::new(TOTAL, Some(Bytes::gib(15)), opened)
+    }
+
+    #[test]
+    fn at_first_what_is_free_is_left_but_for_our_own_growth() {
+        let left = room(None).when_opened();
+
+        assert_eq!(left.room, Bytes::mib(14848 - 253));
+        assert_eq!(left.used_by_others, Bytes::gib(1));
+    }
+
+    #[test]
+    fn growth_that_was_expected_leaves_the_room_as_it_was() {
+        let left = room(None).left(reading(Bytes::mib(14848 - 200), None));
+
+        assert_eq!(left, room(None).when_opened());
+    }
+
+    #[test]
+    fn what_goes_beyond_our_growth_went_to_others() {
+        let left = room(None).left(reading(Bytes::mib(14848 - 253 - 4096), None));
+
+        assert_eq!(left.room, Bytes::mib(14848 - 253 - 4096));
+        assert_eq!(left.used_by_others, Bytes::gib(5));
+    }
+
+    #[test]
+    fn what_others_give_back_is_left_again() {
+        let left = room(None).left(reading(Bytes::mib(14848 + 1024), None));
+
+        assert_eq!(left.room, Bytes::mib(14848 + 1024 - 253));
+        assert_eq!(left.used_by_others, Bytes::ZERO);
+    }
+
+    #[test]
+    fn a_listed_process_tells_its_growth_from_others_exactly() {
+        let opened = room(Some(Bytes::mib(512)));
+
+        let left = opened.left(reading(Bytes::mib(14848 - 100), Some(Bytes::mib(512 + 40))));
+
+        assert_eq!(left.room, Bytes::mib(14848 - 100 - (253 - 40)));
+        assert_eq!(left.used_by_others, Bytes::mib(1024 + 60));
+    }
+
+    #[test]
+    fn a_card_that_cannot_be_opened_for_lack_of_memory_says_how_much_is_whose() {
+        let cause = "cuDevicePrimaryCtxRetain failed: CUDA_ERROR_OUT_OF_MEMORY";
+
+        let said = no_room(TOTAL, Bytes::mib(600), cause).unwrap();
+
+        assert_eq!(
+            said,
+            "the GPU has no room: a process needs 780.0 MiB beside its tensors, 15.41 GiB of 16.00 GiB are \
+             used by other processes and 600.0 MiB are free (cuDevicePrimaryCtxRetain failed: \
+             CUDA_ERROR_OUT_OF_MEMORY)"
+        );
+        assert!(no_room(TOTAL, Bytes::mib(100), "CUDNN_STATUS_INTERNAL_ERROR").is_some());
+        assert_eq!(no_room(TOTAL, Bytes::gib(8), "no such kernel"), None);
+    }
+
+    #[test]
+    fn a_lowered_limit_is_explained() {
+        let left = Left {
+            room: Bytes::gib(10),
+            used_by_others: Bytes::gib(5),
+        };
+
+        let said = lowered(Bytes::gib(14), left.room, left, TOTAL).unwrap();
+
+        assert!(said.starts_with("the limit of this probe is 10.00 GiB, 4.00 GiB less"));
+        assert!(said.ends_with("other processes use 5.00 GiB of the GPU's 16.00 GiB"));
+        assert_eq!(lowered(Bytes::gib(10), Bytes::gib(10), left, TOTAL), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! Taking turns: one worker at a time on each GPU, whichever process or user started it.
+//!
+//! # Note [Turns]
+//!
+//! A worker holds a lock on `batchfit-GPU-UUID.lock` from before it opens the GPU until it ends, so that
+//! two fits never take each other's memory for the model's. The system releases the lock with the last
+//! process that holds the file open, however that ended; the file itself stays, empty.
+//!
+//! The file lies in one directory for the whole machine, `/tmp` unless `BATCHFIT_LOCKS` names another (in
+//! containers: one that they share). It is made readable by everybody, and a lock needs no more than that:
+//! where a system forbids opening other users' files in `/tmp` for writing, they can still take turns.
+
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a wait looks again.
+const GLANCE: Duration = Duration::from_millis(20);
+/// What everybody may do with the file: read it.
+const MODE: u32 = 0o644;
+
+/// A GPU that is ours until this is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    _file: File,
+    /// Whether somebody had to be waited for, whose memory may still be on its way back.
+    pub has_waited: bool,
+}
+
+/// Why a GPU is not ours.
+#[derive(Debug, thiserror::Error)]
+pub enum TurnError {
+    /// It is somebody else's turn.
+    #[error("another batchfit process is using this GPU (it holds {})", path.display())]
+    Busy {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// The file cannot be opened or locked.
+    #[error(
+        "could not lock {}: {source}; batchfit processes take turns on a GPU with it, and BATCHFIT_LOCKS can \
+         name another directory for all of them",
+        path.display()
+    )]
+    Unusable {
+        /// The lock.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Turn {
+    /// Takes the GPU of this UUID, as soon as it is free, within `patience`.
+    pub fn take(directory: &Path, uuid: &str, patience: Duration) -> Result<Turn, TurnError> {
+        let path = directory.join(format!("batchfit-{uuid}.lock"));
+        let file = match open(&path) {
+            Ok(file) => file,
+            Err(source) => return Err(TurnError::Unusable { path, source }),
+        };
+        let deadline = Instant::now() + patience;
+        let mut has_waited = false;
+        loop {
+            match file.try_lock() {
+                Ok(()) => {
+                    return Ok(Turn {
+                        _file: file,
+                        has_waited,
+                    });
+                }
+                Err(TryLockError::Error(source)) => {
+                    return Err(TurnError::Unusable { path, source });
+                }
+                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                    return Err(TurnError::Busy { path });
+                }
+                Err(TryLockError::WouldBlock) => {
+                    has_waited = true;
+                    thread::sleep(GLANCE);
+                }
+            }
+        }
+    }
+}
+
+/// Opens the file for reading, made if it is not there. Anything else of that name is left alone: opening a
+/// pipe would wait for its other end.
+fn open(path: &Path) -> io::Result<File> {
+    match fs::metadata(path) {
+        Ok(there) if there.is_file() => File::open(path),
+        Ok(_) => Err(io::Error::other("it is not a file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path),
+        Err(error) => Err(error),
+    }
+}
+
+fn make(path: &Path) -> io::Result<File> {
+    let made = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(MODE)
+        .open(path);
+    match made {
+        Ok(file) => {
+            // Whatever the mask of this process: another user has to be able to open it.
+            file.set_permissions(Permissions::from_mode(MODE))?;
+            Ok(file)
+        }
+        // Somebody was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::open(path),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "GPU-ff000000-0000-0000-0000-00000000002a";
+
+    /// Another open of the same file is another holder, as another process would be.
+    fn take(directory: &Path, uuid: &str) -> Result<Turn, TurnError> {
+        Turn::take(directory, uuid, Duration::ZERO)
+    }
+
+    #[test]
+    fn a_gpu_has_one_holder_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = take(directory.path(), UUID).unwrap();
+
+        let second = take(directory.path(), UUID).unwrap_err();
+        let other_gpu = take(directory.path(), "GPU-1");
+        drop(first);
+        let after = take(directory.path(), UUID);
+
+        let path = directory.path().join(format!("batchfit-{UUID}.lock"));
+        assert!(matches!(&second, TurnError::Busy { path: held } if *held == path));
+        assert!(second.to_string().starts_with("another batchfit process"));
+        assert!(other_gpu.is_ok() && after.is_ok());
+    }
+
+    #[test]
+    fn who_is_patient_gets_the_next_turn() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = take(directory.path(), UUID).unwrap();
+
+        let second = thread::scope(|scope| {
+            let waiting =
+                scope.spawn(|| Turn::take(directory.path(), UUID, Duration::from_mins(1)));
+            drop(first);
+            waiting.join().unwrap()
+        });
+
+        assert!(second.is_ok());
+    }
+
+    #[test]
+    fn everybody_can_lock_the_file_and_nobody_else_can_write_it() {
+        let directory = tempfile::tempdir().unwrap();
+        drop(take(directory.path(), UUID).unwrap());
+
+        let file = directory.path().join(format!("batchfit-{UUID}.lock"));
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+
+        assert_eq!(mode & 0o777, MODE);
+        fs::set_permissions(&file, Permissions::from_mode(0o444)).unwrap();
+        assert!(take(directory.path(), UUID).is_ok());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let error = take(Path::new("/nowhere"), UUID).unwrap_err().to_string();
+
+        assert!(
+            error.starts_with("could not lock /nowhere/batchfit-GPU-"),
+            "{error}"
+        );
+        assert!(error.contains("BATCHFIT_LOCKS"), "{error}");
+    }
+}

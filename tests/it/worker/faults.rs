@@ -1,0 +1,73 @@
+//! Faults in the middle of a real worker's probe, on a simulated card.
+
+use batchfit::worker::Fault;
+
+use super::*;
+
+fn faulty(fault: &str, once: Option<&Path>) -> Supervisor {
+    let mut arguments = vec!["worker".into(), "--fault".into(), fault.into()];
+    if let Some(once) = once {
+        arguments.extend(["--fault-once".into(), once.into()]);
+    }
+    let launch = Launch {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_batchfit")),
+        arguments,
+    };
+    let layers = serde_json::json!([{"type": "linear", "out_features": 10}]);
+    let model =
+        serde_json::json!({"layers": layers, "input": {"shape": [64]}, "loss": "cross_entropy"});
+    let opening = Opening {
+        device: "sim:t4".to_owned(),
+        request: serde_json::json!({"model": model, "device": "sim:t4"}),
+    };
+    Supervisor::open(launch, opening, DEADLINES, CALLER)
+        .unwrap()
+        .0
+}
+
+#[test]
+fn a_probe_that_is_hit_once_is_repeated_by_another_worker() {
+    for fault in ["exit", "kill", "hang"] {
+        let directory = tempfile::tempdir().unwrap();
+        let once = directory.path().join("struck");
+        let mut supervisor = faulty(fault, Some(&once));
+
+        let report = probe(&mut supervisor, 8).unwrap();
+
+        assert_eq!(report.verdict, Verdict::Fits, "{fault}");
+        assert!(once.exists(), "{fault} did not strike");
+        assert_eq!(supervisor.account().workers, 2, "{fault}");
+    }
+}
+
+#[test]
+fn a_probe_that_is_hit_again_fails_with_its_cause() {
+    let shown = [
+        ("exit", "the worker ended (exit status: 9)"),
+        ("kill", "the worker ended (signal: 9 (SIGKILL))"),
+        ("hang", "the worker did not answer within 1.0 s"),
+    ];
+
+    for (fault, cause) in shown {
+        let error = probe(&mut faulty(fault, None), 8).unwrap_err();
+        assert_eq!(error.to_string(), format!("{cause} while probing batch 8"));
+    }
+}
+
+#[test]
+fn a_pause_changes_nothing() {
+    let mut supervisor = faulty("pause=0", None);
+
+    assert_eq!(probe(&mut supervisor, 8).unwrap().verdict, Verdict::Fits);
+    assert_eq!(supervisor.account().workers, 1);
+}
+
+#[test]
+fn a_fault_that_nobody_knows_is_refused() {
+    let refused = "meltdown".parse::<Fault>().unwrap_err();
+
+    assert_eq!(
+        refused.to_string(),
+        "`meltdown` is none of exit, kill, hang, pause=SECONDS, illegal-access"
+    );
+}

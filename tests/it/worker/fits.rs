@@ -1,0 +1,81 @@
+//! Whole fits whose GPU is a rehearsal.
+
+use std::os::unix::fs::symlink;
+
+use batchfit::device::sim;
+use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult};
+use batchfit::model::{Request, RequestDocument};
+use batchfit::worker::CROWDED;
+
+use super::*;
+
+const REHEARSAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/worker/rehearsal");
+
+/// A fit whose workers misbehave.
+fn fit(misbehaviour: &str) -> Result<FitResult, EngineError> {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join(misbehaviour);
+    symlink(
+        env!("CARGO_BIN_EXE_batchfit"),
+        directory.path().join("batchfit"),
+    )
+    .unwrap();
+    symlink(REHEARSAL, &program).unwrap();
+    let text = r#"{"model": {"preset": "resnet18"}, "device": "cuda:0"}"#;
+    let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+    let request = Request::parse(document, &sim::names()).unwrap();
+    let engine = FitEngine::new(program).with_deadlines(DEADLINES);
+    engine.fit(&request, &|_| {}, &NEVER)
+}
+
+#[test]
+fn the_answer_says_what_was_done_on_the_gpu() {
+    let work = fit("none").unwrap().gpu_work.unwrap();
+
+    assert_eq!(work.workers, 1);
+    assert!(work.worker_start_ms > 0.0);
+    assert_eq!(work.probes as usize, work.runs.len());
+    let out = |run: &&batchfit::jobs::GpuRun| run.verdict == Verdict::OutOfMemory;
+    assert_eq!(
+        work.out_of_memory as usize,
+        work.runs.iter().filter(out).count()
+    );
+    assert!(work.out_of_memory > 0, "{work:?}");
+}
+
+#[test]
+fn a_gpu_without_room_is_an_answer_with_numbers() {
+    let result = fit("no-room").unwrap();
+
+    let best = result.recommendation;
+    assert_eq!((best.micro_batch, best.limit_bytes), (0, 0));
+    assert!(best.missing_bytes.unwrap() > 100 << 20);
+    assert!(best.notes.contains(&"all is taken".to_owned()));
+    assert_eq!(result.gpu_work, None);
+}
+
+#[test]
+fn a_limit_that_others_lower_is_the_limit_of_the_answer() {
+    let best = fit("crowd").unwrap().recommendation;
+
+    assert_eq!(best.limit_bytes, CROWDED.0);
+    assert!(
+        best.notes
+            .iter()
+            .any(|note| note.contains("which began anew: other processes took memory")),
+        "{:?}",
+        best.notes
+    );
+}
+
+#[test]
+fn a_gpu_that_is_lost_twice_fails_the_fit_by_name() {
+    let error = fit("lose").unwrap_err().to_string();
+
+    assert!(
+        error.starts_with(
+            "cuda:0 failed: the worker gave up (CUDA_ERROR_ILLEGAL_ADDRESS (planned))"
+        ),
+        "{error}"
+    );
+}
