@@ -10,7 +10,7 @@ use super::arguments::Worker;
 use super::trouble::Trouble;
 use crate::worker::{self, Bench, FaultPlan, Rehearsal};
 
-/// How long a worker whose parent is gone may take to end by itself.
+/// How long a worker whose parent is gone may take to end by itself, and then to exit.
 const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
@@ -47,6 +47,11 @@ fn watched_stdin() -> io::Result<io::PipeReader> {
         }
         drop(writer);
         thread::sleep(GRACE);
+        // A driver that hangs may keep an orderly exit waiting for ever.
+        thread::spawn(|| {
+            thread::sleep(GRACE);
+            process::abort();
+        });
         process::exit(0);
     });
     Ok(reader)

@@ -1,7 +1,7 @@
 //! What one probe found.
 
 use super::table::{facts, notes, text, with_header};
-use crate::probe::{Evidence, ProbeReport, Verdict};
+use crate::probe::{Evidence, ProbeReport, StepMemory, Verdict};
 use crate::program::Category;
 use crate::units::Bytes;
 
@@ -21,7 +21,7 @@ pub fn probe(report: &ProbeReport) -> String {
         out.push('\n');
     }
     out += "\n";
-    out += &facts(&[
+    let mut figures = vec![
         (
             "peak allocated",
             Bytes(report.peak_allocated_bytes).to_string(),
@@ -37,7 +37,11 @@ pub fn probe(report: &ProbeReport) -> String {
         ),
         ("retries", report.retries.to_string()),
         ("refused allocations", report.ooms.to_string()),
-    ]);
+    ];
+    if let Some(used) = report.used_by_others_bytes {
+        figures.push(("used by other processes", Bytes(used).to_string()));
+    }
+    out += &facts(&figures);
     if !report.steps.is_empty() {
         out += "\nSteps\n";
         out += &steps(report);
@@ -54,25 +58,43 @@ pub fn probe(report: &ProbeReport) -> String {
 }
 
 fn steps(report: &ProbeReport) -> String {
-    let numbers = [
+    let mut columns = vec![
         "step",
         "peak allocated",
         "peak reserved",
         "left after",
         "time",
     ];
-    let mut table = with_header(&numbers, &numbers);
+    let ran = report.evidence == Evidence::Probed;
+    if ran {
+        columns.extend(["kernels", "loss"]);
+    }
+    let mut table = with_header(&columns, &columns);
     for (index, step) in report.steps.iter().enumerate() {
-        table.add_row([
+        let mut row = vec![
             (index + 1).to_string(),
             Bytes(step.peak_allocated_bytes).to_string(),
             Bytes(step.peak_reserved_bytes).to_string(),
             Bytes(step.allocated_bytes).to_string(),
             step.elapsed_ms
                 .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1} ms")),
-        ]);
+        ];
+        if ran {
+            row.push(step.launches.to_string());
+            row.push(last_loss(step));
+        }
+        table.add_row(row);
     }
     text(&table)
+}
+
+/// The loss of the last micro-step.
+fn last_loss(step: &StepMemory) -> String {
+    match step.losses.last() {
+        None => "-".to_owned(),
+        Some(None) => "not finite".to_owned(),
+        Some(Some(loss)) => format!("{loss:.4}"),
+    }
 }
 
 fn at_peak(report: &ProbeReport) -> String {

@@ -259,7 +259,10 @@ class Case:
 
 def undisturbed(case, start, _):
     with start() as server:
-        case.answered(server.fit("4GiB"))
+        fit = server.fit("4GiB")
+        case.answered(fit)
+        others = [probe["used_by_others_bytes"] for probe in fit["result"]["probes"]]
+        case.check(max(others) < 256 * MIB, f"others are said to use {others} bytes of an idle GPU")
         case.well(server)
 
 

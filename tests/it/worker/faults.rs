@@ -1,6 +1,10 @@
 //! Faults in the middle of a real worker's probe, on a simulated card.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use batchfit::worker::Fault;
+use batchfit::worker::protocol::Order;
 
 use super::*;
 
@@ -70,4 +74,21 @@ fn a_fault_that_nobody_knows_is_refused() {
         refused.to_string(),
         "`meltdown` is none of exit, kill, hang, pause=SECONDS, illegal-access"
     );
+}
+
+#[test]
+fn a_worker_whose_parent_is_gone_ends_though_its_probe_hangs() {
+    let mut worker = Command::new(env!("CARGO_BIN_EXE_batchfit"))
+        .args(["worker", "--misbehave", "hang"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut orders = worker.stdin.take().unwrap();
+    let probe = serde_json::to_string(&Order::Probe(order(8))).unwrap();
+    writeln!(orders, "{probe}").unwrap();
+
+    drop(orders);
+
+    assert!(worker.wait().unwrap().success());
 }
