@@ -27,6 +27,9 @@ pub struct Bench {
     work: Option<Work>,
     /// After `work`: what it holds on the GPU goes before the turn does.
     turn: Option<Turn>,
+    /// Whether an `open` was answered with `busy`: the memory of whoever was waited for may still be on its
+    /// way back when the turn comes.
+    has_waited: bool,
     locks: PathBuf,
     fault: Option<FaultPlan>,
 }
@@ -82,6 +85,7 @@ impl Bench {
         Bench {
             work: None,
             turn: None,
+            has_waited: false,
             locks,
             fault,
         }
@@ -105,12 +109,15 @@ impl Bench {
         let facts = facts_of(number)?;
         let turn = match Turn::take(&self.locks, &facts.uuid, PATIENCE) {
             Ok(turn) => turn,
-            Err(busy @ TurnError::Busy { .. }) => return Ok(Err(busy.to_string())),
+            Err(busy @ TurnError::Busy { .. }) => {
+                self.has_waited = true;
+                return Ok(Err(busy.to_string()));
+            }
             Err(error @ TurnError::Unusable { .. }) => {
                 return Err((Refusal::DeviceUnavailable, error.to_string()));
             }
         };
-        let was_in_use = turn.has_waited;
+        let was_in_use = self.has_waited || turn.has_waited;
         self.turn = Some(turn);
         let (card, ready) = card::open(number, &facts, was_in_use)?;
         Ok(Ok(Opened {

@@ -91,8 +91,10 @@ pub(super) fn open(
         Err(failed) => failed,
     };
     // Others may have taken memory meanwhile; what we took has gone back.
-    let free_after = read(&meter).or(free_before).unwrap_or(facts.total);
-    let free = free_after.min(free_before.unwrap_or(free_after));
+    let Some(free) = free_before.into_iter().chain(read(&meter)).min() else {
+        // Nothing measures the card, so there are no numbers to answer with.
+        return Err(failed);
+    };
     match no_room(facts.total, free, &failed.1) {
         None => Err(failed),
         Some(why) => {

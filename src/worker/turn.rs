@@ -26,7 +26,7 @@ const MODE: u32 = 0o644;
 #[derive(Debug)]
 pub struct Turn {
     _file: File,
-    /// Whether somebody had to be waited for, whose memory may still be on its way back.
+    /// Whether somebody had to be waited for just now.
     pub has_waited: bool,
 }
 
