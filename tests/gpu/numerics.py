@@ -1,209 +1,360 @@
-"""Compares a training step of batchfit's kernels with PyTorch's, on the same weights and the same batch.
+"""Compares training steps of batchfit's kernels with PyTorch's, on the same weights and the same batch.
 
 For each model and precision: export the model, write its weights and a batch to a file, run three steps in PyTorch and three
-with batchfit, and compare the losses of all steps and every parameter's gradient in the first. Both sides run without TF32.
+with batchfit, and compare the losses of all steps and every parameter's gradient in the first. Then the losses of twenty steps
+of AdamW on one batch. Both sides run without TF32.
 
 A gradient is itself uncertain by about as much as rounding changes it, which the column `noise` shows: PyTorch's own distance
 from its float64 gradient. Two independent roundings are sqrt(2) times as far apart as one of them is from the truth, so an error
-may be as large as the limit or 1.5 times the noise, whichever is larger; all gradients together must keep the limit. Gradients jump where an
-activation crosses the kink of a relu, so that a freshly made ResNet-18 turns float32's 1e-7 into 1e-3 and bfloat16's 4e-3 into
-0.4. Raising the biases in front of its relus keeps all but a few activations away from the kink.
+may be as large as the limit or 1.5 times the noise, whichever is larger. Gradients jump where an activation crosses the kink of
+a relu, so that a freshly made ResNet-18 turns float32's 1e-7 into 1e-3 and bfloat16's 4e-3 into 0.4. Raising the biases in
+front of its relus keeps all but a few activations away from the kink; VGG has no normalization that would make it possible.
+A gradient that is zero but for rounding (of an attention key's bias) is measured against all gradients together.
 
-Usage: python3 numerics.py CHECK [--only MODEL] [--precision PRECISION]
-CHECK is the test binary that `cargo test --test gpu --no-run` builds. Needs a GPU, torch, torchvision and safetensors.
+Usage: python3 numerics.py CHECK [--only MODEL,..] [--precision PRECISION] [--jobs N] [--keep DIR] [--list] [--dry-run]
+CHECK is the test binary that `cargo test --test gpu --no-run` builds. Needs a GPU, torch, torchvision, transformers, safetensors.
+--dry-run needs no GPU: it exports and compiles, and checks that batchfit would get a value for each tensor.
 """
+from __future__ import annotations
+
 import argparse
+import concurrent.futures as futures
+import contextlib
+import math
+import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "clients/python/src"))
 
 import torch
-import torch.nn as nn
-import torch.nn.functional as F
+from batchfit.exporting import export
+from batchfit.losses import with_loss
+from numerics_models import MODELS, weights
 from safetensors.torch import load_file, save_file
+from torch.utils.checkpoint import checkpoint
 
 LIMITS = {"fp32": 1e-3, "amp_fp16": 2e-2, "amp_bf16": 2e-2, "bf16": 2e-2, "fp16": 2e-2}
+DEVICE = "cuda"
+CURVE_LIMIT = 1e-2
 AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 PARAMETERS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
-STEPS = 3
 
 
-class CifarNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, kernel_size=3, padding=1)
-        self.relu = nn.ReLU()
-        self.pool = nn.MaxPool2d(2, 2)
-        self.fc = nn.Linear(64 * 16 * 16, 10)
+@dataclass(frozen=True)
+class Check:
+    """One run of a model on both sides."""
+    model: str
+    precision: str
+    checkpointed: bool = False
+    accumulation: int = 1
+    # Of AdamW, to compare losses; otherwise three steps of SGD with momentum, to compare gradients.
+    curve: bool = False
 
-    def forward(self, x):
-        return self.fc(self.pool(self.relu(self.conv1(x))).flatten(1))
+    @property
+    def name(self) -> str:
+        marks = ["curve"] * self.curve + ["ckpt"] * self.checkpointed
+        marks += [f"accum{self.accumulation}"] * (self.accumulation > 1)
+        return "-".join([self.model, self.precision, *marks])
 
+    @property
+    def steps(self) -> int:
+        return 20 if self.curve else 3
 
-class Mlp(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(512, 512) for _ in range(3)])
-        self.head = nn.Linear(512, 100)
+    @property
+    def rate(self) -> float:
+        return MODELS[self.model].rate if self.curve else 1e-4
 
-    def forward(self, x):
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        return self.head(x)
-
-
-class Transformer(nn.Module):
-    """One block on 64 positions of 128 features, in 4 heads."""
-    def __init__(self):
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(128), nn.LayerNorm(128)
-        self.qkv, self.out = nn.Linear(128, 384), nn.Linear(128, 128)
-        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
-        self.head = nn.Linear(64 * 128, 10)
-
-    def forward(self, x):
-        parts = self.qkv(self.norm1(x)).split(128, dim=2)
-        query, key, value = (part.view(x.shape[0], 64, 4, 32).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape[0], 64, 128))
-        x = x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-        return self.head(x.flatten(1))
+    @property
+    def files(self) -> str:
+        """What names its graph and values: checks that differ in autocast alone share them."""
+        return f"{self.model}-{self.precision}" if self.precision in PARAMETERS else self.model
 
 
-def resnet18():
-    import torchvision
-    return torchvision.models.resnet18()
+CHECKS = [
+    *(Check(name, precision) for name, model in MODELS.items() for precision in model.precisions),
+    *(Check("gpt2", precision, checkpointed=True) for precision in ("fp32", "amp_bf16")),
+    Check("resnet18", "fp32", checkpointed=True),
+    Check("bottlenecks", "amp_fp16", checkpointed=True),
+    Check("gpt2", "amp_fp16", accumulation=2),
+    Check("resnet18", "fp32", accumulation=2),
+    *(Check(name, precision, curve=True) for name in ("gpt2", "resnet18") for precision in ("fp32", "amp_bf16")),
+]
 
 
-# How to build a model, the shape of a sample, the number of classes, the batch, the precisions.
-MODELS = {
-    "cifarnet": (CifarNet, (3, 32, 32), 10, 64, ["fp32", "amp_fp16", "amp_bf16"]),
-    "mlp": (Mlp, (512,), 100, 96, ["fp32", "amp_fp16", "amp_bf16", "bf16"]),
-    "transformer": (Transformer, (64, 128), 10, 24, ["fp32", "amp_fp16", "amp_bf16"]),
-    "resnet18": (resnet18, (3, 224, 224), 1000, 16, ["fp32", "amp_fp16", "amp_bf16"]),
-}
+# The values that both sides start from.
+
+def prepare(check: Check, folder: str) -> None:
+    """Writes the graph and the values; in a process of its own, without a GPU."""
+    torch.set_num_threads(1)
+    spec = MODELS[check.model]
+    model = weights(check.model).to(PARAMETERS.get(check.precision, torch.float32))
+    torch.manual_seed(1)
+    batch = spec.make_batch(spec.batch)
+    given = {id(tensor): tensor.to(model_type(model)) if tensor.is_floating_point() else tensor for tensor in batch.values()}
+    batch = {name: given[id(tensor)] for name, tensor in batch.items()}
+    export(model, batch, spec.loss).save(f"{folder}/{check.files}.json")
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    values = {name: tensor.detach().clone() for name, tensor in {**held, **batch}.items()}
+    save_file(values, f"{folder}/{check.files}.values.part")
+    os.replace(f"{folder}/{check.files}.values.part", f"{folder}/{check.files}.values")
 
 
-class WithLoss(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x, y):
-        return F.cross_entropy(self.model(x), y)
+def model_type(model: torch.nn.Module) -> torch.dtype:
+    return next(model.parameters()).dtype
 
 
-def export(build, sample, classes, path, dtype):
-    """Writes the forward pass with its loss as `torch.export` serializes it."""
-    from torch._export.serde.serialize import serialize
-    with torch.device("meta"):
-        model = WithLoss(build()).to(dtype).train()
-        x, y = torch.empty(4, *sample, dtype=dtype), torch.zeros(4, dtype=torch.long)
-    batch = torch.export.Dim("batch", min=2, max=1 << 20)
-    program = torch.export.export(model, (x, y), dynamic_shapes={"x": {0: batch}, "y": {0: batch}})
-    with open(path, "wb") as file:
-        file.write(serialize(program).exported_program)
+# PyTorch's side.
 
-
-def steps_in_pytorch(build, state, x, y, precision):
-    """Losses of three steps, and the gradients of the first."""
+def steps_in_pytorch(check: Check, values: dict[str, torch.Tensor], precision: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The loss of each step, and the gradients of the first."""
+    spec = MODELS[check.model]
     dtype = PARAMETERS.get(precision, torch.float32)
-    model = build().to("cuda", dtype).train()
-    model.load_state_dict(state)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    cast = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in values.items()}
+    model = spec.build().to(DEVICE, dtype).train()
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            tensor.copy_(cast[name])
+    if check.checkpointed:
+        for module in model.modules():
+            if type(module).__name__ == spec.block:
+                module.forward = checkpointing(module.forward)
+    if check.curve:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=check.rate)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=check.rate, momentum=0.9)
     autocast = AUTOCAST.get(precision)
+    scored = with_loss(model, spec.loss, list(spec.inputs))
     losses, gradients = [], {}
-    for step in range(STEPS):
-        with torch.autocast("cuda", dtype=autocast or torch.float16, enabled=autocast is not None):
-            loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        losses.append(loss.item())
+    for step in range(check.steps):
+        for _ in range(check.accumulation):
+            with torch.autocast(DEVICE, dtype=autocast or torch.float16, enabled=autocast is not None):
+                loss = scored(*(cast[name] for name in spec.inputs))
+            (loss / check.accumulation).backward()
+            losses.append(loss.item())
         if step == 0:
-            gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters()}
+            gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     return losses, gradients
 
 
-def distance(a, b):
+def checkpointing(forward):
+    return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+# batchfit's side.
+
+def batchfit_command(check: Check, binary: str, folder: str, test: str) -> tuple[list[str], dict[str, str]]:
+    values = dict(
+        MODEL=f"{folder}/{check.files}.json",
+        FEED=f"{folder}/{check.files}.values",
+        DUMP=f"{folder}/{check.name}.dump",
+        PRECISION=check.precision,
+        BATCH=str(MODELS[check.model].batch),
+        STEPS=str(check.steps),
+        OPTIMIZER="adamw" if check.curve else "sgd_momentum",
+        RATE=str(check.rate),
+        ACCUMULATION=str(check.accumulation),
+        CHECKPOINTING="per_block" if check.checkpointed else "none",
+    )
+    environment = {**os.environ, **{f"BATCHFIT_NUMERICS_{key}": value for key, value in values.items()}}
+    return [binary, "--ignored", "--exact", test, "--nocapture"], environment
+
+
+def steps_in_batchfit(check: Check, binary: str, folder: str, prepared: futures.Future) -> str | None:
+    """Runs the steps; gives what went wrong, if anything did."""
+    prepared.result()
+    command, environment = batchfit_command(check, binary, folder, "numerics::steps_on_given_values")
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return None if succeeded(ran) else trouble(ran)
+
+
+def succeeded(ran: subprocess.CompletedProcess) -> bool:
+    """A binary without the test succeeds as well, having run none."""
+    return ran.returncode == 0 and "1 passed" in ran.stdout
+
+
+def trouble(ran: subprocess.CompletedProcess) -> str:
+    lines = (ran.stdout + ran.stderr).splitlines()
+    said = [line for line in lines if line.strip() and not line.startswith(("running ", "test ", "failures", "note: "))]
+    said = [line for line in said if not re.match(r"\s+(\d+: |at /)", line)]  # a backtrace
+    return "\n".join(f"    {line}" for line in [*said[:8], f"exit status {ran.returncode}"])
+
+
+# The comparison.
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     a, b = a.double().cpu(), b.double().cpu()
     return ((a - b).norm() / b.norm().clamp_min(1e-30)).item()
 
 
-def check(name, precision, binary, folder):
-    build, sample, classes, batch, _ = MODELS[name]
-    dtype = PARAMETERS.get(precision, torch.float32)
-    torch.manual_seed(0)
-    model = build().to("cuda", dtype)
-    with torch.no_grad():
-        for path, parameter in model.named_parameters():
-            if parameter.ndim == 1:  # ones and zeros would hide mistakes
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.bias.add_(3.0)
-    state = {path: tensor.detach().clone() for path, tensor in model.state_dict().items()}
-    x = torch.randn(batch, *sample, device="cuda", dtype=dtype)
-    y = torch.randint(classes, (batch,), device="cuda")
-    del model
-    graph, feed, dump = (os.path.join(folder, file) for file in ("graph.json", "feed", "dump"))
-    export(build, sample, classes, graph, dtype)
-    given = {path: tensor for path, tensor in state.items() if tensor.is_floating_point()}
-    save_file({**given, "x": x, "y": y}, feed)
+class References:
+    """PyTorch's float64 gradients, computed once for the same values."""
 
-    losses, gradients = steps_in_pytorch(build, state, x, y, precision)
-    exact = {path: tensor.double() if tensor.is_floating_point() else tensor for path, tensor in state.items()}
-    _, references = steps_in_pytorch(build, exact, x.double(), y, "fp64")
-    settings = dict(MODEL=graph, FEED=feed, DUMP=dump, PRECISION=precision, BATCH=str(batch))
-    environment = {**os.environ, **{f"BATCHFIT_NUMERICS_{key}": value for key, value in settings.items()}}
-    command = [binary, "--ignored", "--exact", "numerics::a_step_on_given_values", "--nocapture"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if ran.returncode != 0:
-        print(f"{name} {precision}: batchfit failed\n{ran.stdout}\n{ran.stderr}")
-        return False
-    ours = load_file(dump)
+    def __init__(self):
+        self._known = {}
 
-    limit = LIMITS[precision]
+    def of(self, check: Check, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if check.files not in self._known:
+            self._known = {check.files: steps_in_pytorch(Check(check.model, "fp64"), values, "fp64")[1]}
+        return self._known[check.files]
+
+
+def compare_gradients(check: Check, losses, gradients, references, ours) -> tuple[bool, str]:
+    limit = LIMITS[check.precision]
+    names = list(gradients)
+    together = [torch.cat([side[name].flatten().double().cpu() for name in names]) for side in (gradients, references)]
+    if missing := [name for name in names if name not in ours]:
+        return False, f"no gradient of {', '.join(missing[:5])}"
+    everything = torch.cat([ours[name].flatten().double() for name in names])
+    overall, overall_noise = distance(everything, together[0]), distance(*together)
     rows = []
-    for step, loss in enumerate(losses):
-        off = abs(ours["loss"][step].item() - loss) / abs(loss)
-        rows.append((f"loss of step {step + 1}", off, 0.0))
-    for path, gradient in gradients.items():
-        if path not in ours:
-            rows.append((path, float("inf"), 0.0))
-            continue
-        noise = distance(gradient, references[path])
-        rows.append((path, distance(ours[path], gradient), noise))
-    together = [torch.cat([side[path].flatten().double().cpu() for path in gradients]) for side in (ours, gradients, references)]
-    overall, overall_noise = distance(*together[:2]), distance(*together[1:])
+    for name in names:
+        noise = distance(gradients[name], references[name])
+        if noise < 0.5:
+            rows.append((name, distance(ours[name], gradients[name]), noise))
+        else:
+            off = (ours[name].double() - gradients[name].double().cpu()).norm() / together[0].norm()
+            rows.append((f"{name} (zero)", off.item(), 0.0))
     failed = [row for row in rows if not row[1] <= max(limit, 1.5 * row[2])]
-    worst = max(rows, key=lambda row: row[1])
-    print(f"{name:11} {precision:9} {len(gradients):3} gradients  together {overall:.2e} (noise {overall_noise:.2e})  "
-          f"worst {worst[1]:.2e} ({worst[0]}, noise {worst[2]:.2e})  "
-          f"loss {losses[0]:.6f} off {rows[0][1]:.1e} {rows[1][1]:.1e} {rows[2][1]:.1e}  {'FAILED' if failed or overall > limit else 'ok'}")
-    beyond = [row for row in rows if row[1] > limit]
-    for what, error, noise in beyond[:8]:
-        print(f"    {what:40} error {error:.2e}  noise {noise:.2e}")
-    return not failed and overall <= limit
+    worst = max(rows, key=lambda row: math.inf if math.isnan(row[1]) else row[1])
+    off = largest_error(ours, losses)
+    passed = not failed and overall <= max(limit, 1.5 * overall_noise) and off <= limit
+    text = (f"{len(names):3} gradients, together {overall:.1e} (noise {overall_noise:.1e}), "
+            f"worst {worst[1]:.1e} ({worst[0]}, noise {worst[2]:.1e}), {len(losses)} losses from {losses[0]:.4f} off {off:.1e}")
+    beyond = sorted((row for row in rows if not row[1] <= limit), key=lambda row: -row[1])
+    return passed, "\n".join([text, *(f"    {what:56} error {error:.1e}  noise {noise:.1e}" for what, error, noise in beyond[:6])])
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("check")
-    parser.add_argument("--only")
-    parser.add_argument("--precision")
-    options = parser.parse_args()
+def largest_error(ours, losses: list[float]) -> float:
+    """How far the losses are apart; infinite where there is no number."""
+    off = [abs(a - b) / abs(b) for a, b in zip(ours["loss"].tolist(), losses, strict=True)]
+    return max(off) if all(math.isfinite(error) for error in off) else math.inf
+
+
+def compare_losses(losses: list[float], ours: dict[str, torch.Tensor]) -> tuple[bool, str]:
+    off = largest_error(ours, losses)
+    falls = losses[-1] < 0.9 * losses[0]
+    text = f"{len(losses)} losses from {losses[0]:.4f} to {losses[-1]:.4f}, off {off:.1e} at most"
+    return off <= CURVE_LIMIT and falls, text if falls else f"{text}; they do not fall"
+
+
+def one(check: Check, folder: str, failure: str | None, references: References) -> tuple[bool, str]:
+    values = load_file(f"{folder}/{check.files}.values", device=DEVICE)
+    losses, gradients = steps_in_pytorch(check, values, check.precision)
+    if failure is not None:
+        return False, f"batchfit failed\n{failure}"
+    ours = load_file(f"{folder}/{check.name}.dump")
+    if check.curve:
+        return compare_losses(losses, ours)
+    return compare_gradients(check, losses, gradients, references.of(check, values), ours)
+
+
+# What can be asked for.
+
+def compare_all(checks, binary, folder, makers, options) -> bool:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    references, passed = References(), []
+    with futures.ThreadPoolExecutor(options.jobs) as runners:
+        prepared = start_preparing(checks, folder, makers)
+        running = [runners.submit(steps_in_batchfit, c, binary, folder, prepared[c.files]) for c in checks]
+        for check, run in zip(checks, running):
+            try:
+                ok, text = one(check, folder, run.result(), references)
+            except Exception as error:  # one model's trouble must not hide the others' results
+                ok, text = False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            report(check.name, ok, text)
+            passed.append(ok)
+            torch.cuda.empty_cache()
+    return summary(checks, passed)
+
+
+def start_preparing(checks, folder, makers) -> dict[str, futures.Future]:
+    prepared: dict[str, futures.Future] = {}
+    for check in checks:
+        if check.files not in prepared:
+            known = Path(f"{folder}/{check.files}.values").exists()
+            prepared[check.files] = makers.submit(print, end="") if known else makers.submit(prepare, check, folder)
+    return prepared
+
+
+def run_all(checks, binary, folder, makers, options, test) -> bool:
+    """Runs a test of the binary on each check, without PyTorch's side."""
+    def run(check):
+        prepared[check.files].result()
+        command, environment = batchfit_command(check, binary, folder, test)
+        begin = time.time()
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return ran, time.time() - begin
+
+    prepared, passed = start_preparing(checks, folder, makers), []
+    with futures.ThreadPoolExecutor(options.jobs) as runners:
+        for check, running in zip(checks, [runners.submit(run, check) for check in checks]):
+            ran, seconds = running.result()
+            ok = succeeded(ran)
+            report(check.name, ok, f"{seconds:.0f} s" if ok else f"exit {ran.returncode}\n{trouble(ran)}")
+            passed.append(ok)
+    return summary(checks, passed)
+
+
+def report(name: str, ok: bool, text: str) -> None:
+    print(f"{'ok    ' if ok else 'FAILED'} {name:26} {text}", flush=True)
+
+
+def summary(checks: list[Check], passed: list[bool]) -> bool:
+    failed = [check.name for check, ok in zip(checks, passed) if not ok]
+    print(f"{sum(passed)} of {len(checks)} checks passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return not failed
+
+
+def selected(options) -> list[Check]:
+    names = options.only.split(",") if options.only else list(MODELS)
+    if unknown := set(names) - set(MODELS):
+        sys.exit(f"unknown models {', '.join(sorted(unknown))}; known are {', '.join(MODELS)}")
+    checks = [c for c in CHECKS if c.model in names and options.precision in (None, c.precision)]
+    return sorted(checks, key=lambda check: names.index(check.model))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("check")
+    parser.add_argument("--only", help="models, with commas between them")
+    parser.add_argument("--precision")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="runs of batchfit at a time")
+    parser.add_argument("--keep", help="a folder for graphs and values, used again if they are there")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    checks = selected(options)
+    if options.list:
+        print("\n".join(check.name for check in checks))
+        return
     binary = os.path.abspath(options.check)
-    passed = True
-    for name, (*_, precisions) in MODELS.items():
-        for precision in precisions:
-            if options.only in (None, name) and options.precision in (None, precision):
-                with tempfile.TemporaryDirectory() as folder:
-                    passed = check(name, precision, binary, folder) and passed
-    sys.exit(0 if passed else 1)
+    begin = time.time()
+    with contextlib.ExitStack() as stack:
+        if options.keep:
+            folder = os.path.abspath(options.keep)
+            os.makedirs(folder, exist_ok=True)
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+        fresh = multiprocessing.get_context("spawn")
+        workers = min(len({check.files for check in checks}), os.cpu_count() or 1)
+        makers = stack.enter_context(futures.ProcessPoolExecutor(workers, mp_context=fresh))
+        if options.dry_run:
+            ok = run_all(checks, binary, folder, makers, options, "numerics::all_values_are_given")
+        else:
+            ok = compare_all(checks, binary, folder, makers, options)
+    print(f"{time.time() - begin:.0f} s")
+    sys.exit(0 if ok else 1)
 
 
 if __name__ == "__main__":

@@ -336,23 +336,20 @@ impl CudaLauncher {
         launch: &Launch<'_>,
         operands: &Operands<'_>,
     ) -> Result<(), LaunchError> {
+        let rate = self.script.rate;
         match &launch.call.kernel {
             Kernel::SgdMomentum { first } => {
-                optimizer::sgd_momentum(&mut self.queue, operands, *first)
+                optimizer::sgd_momentum(&mut self.queue, operands, *first, rate)
             }
             Kernel::Adam { decoupled } => {
                 let Some(parameter) = launch.call.outputs.first() else {
                     return Err(operands.failed("output 0 is missing".to_owned()));
                 };
-                optimizer::adam(
-                    &mut self.queue,
-                    operands,
-                    parameter.tensor,
-                    *decoupled,
-                    &mut self.optimizer_steps,
-                )
+                let step = self.optimizer_steps.entry(parameter.tensor).or_insert(0);
+                *step += 1;
+                optimizer::adam(&mut self.queue, operands, *step, *decoupled, rate)
             }
-            _ => optimizer::sgd(&mut self.queue, operands),
+            _ => optimizer::sgd(&mut self.queue, operands, rate),
         }
     }
 }

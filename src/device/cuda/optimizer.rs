@@ -77,9 +77,13 @@ fn launch(
 }
 
 /// Queues `gradient (, found_inf) -> parameter`.
-pub(super) fn sgd(queue: &mut Queue, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(super) fn sgd(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    rate: Option<f32>,
+) -> Result<(), LaunchError> {
     let arguments = OptimizerArguments {
-        rate: SGD_RATE,
+        rate: rate.unwrap_or(SGD_RATE),
         ..common(operands)?
     };
     launch(queue, "sgd", &arguments)
@@ -90,10 +94,11 @@ pub(super) fn sgd_momentum(
     queue: &mut Queue,
     operands: &Operands<'_>,
     first: bool,
+    rate: Option<f32>,
 ) -> Result<(), LaunchError> {
     let arguments = OptimizerArguments {
         first: operands.dense_output(1)?,
-        rate: SGD_RATE,
+        rate: rate.unwrap_or(SGD_RATE),
         momentum: MOMENTUM,
         is_first: i32::from(first),
         ..common(operands)?
@@ -101,21 +106,20 @@ pub(super) fn sgd_momentum(
     launch(queue, "sgd_momentum", &arguments)
 }
 
-/// Queues `gradient (, found_inf) -> parameter, exp_avg, exp_avg_sq`, as the parameter's next step.
+/// Queues `gradient (, found_inf) -> parameter, exp_avg, exp_avg_sq`, as the parameter's step of this
+/// number; the first is 1.
 pub(super) fn adam(
     queue: &mut Queue,
     operands: &Operands<'_>,
-    parameter: TensorId,
+    step: u32,
     decoupled: bool,
-    steps: &mut StepCounts,
+    rate: Option<f32>,
 ) -> Result<(), LaunchError> {
-    let step = steps.entry(parameter).or_insert(0);
-    *step += 1;
-    let step = i32::try_from(*step).unwrap_or(i32::MAX);
+    let step = i32::try_from(step).unwrap_or(i32::MAX);
     let arguments = OptimizerArguments {
         first: operands.dense_output(1)?,
         second: operands.dense_output(2)?,
-        rate: ADAM_RATE,
+        rate: rate.unwrap_or(ADAM_RATE),
         beta1: single(BETA1),
         beta2: single(BETA2),
         eps: EPS,

@@ -38,6 +38,8 @@ pub struct Script {
     pub feed: HashMap<String, HostTensor>,
     /// Whether gradients are recorded.
     pub gradients: Gradients,
+    /// The learning rate, in the place of the optimizer's own.
+    pub rate: Option<f32>,
     /// The names of the program's tensors, by [`crate::program::TensorId`].
     pub labels: Vec<Arc<str>>,
 }
