@@ -1,10 +1,11 @@
-//! Launches of attention: `attention.cu`.
+//! Launches of attention by kernels of our own: `attention.cu` and `attention_tensor.cu`.
 //!
-//! One float32 kernel for all types, where PyTorch chooses among three libraries. It needs no more scratch
-//! memory than they do (the program allocates theirs, this leaves it alone), and is slower than they are on
-//! half types, which it computes without tensor cores.
+//! They run what cuDNN does not ([`super::fused_attention`]): float32, where PyTorch has a kernel that makes three
+//! products in TF32 of each, as ours does; and half types in layouts that cuDNN does not take. They need no more
+//! scratch memory than PyTorch's kernels do (the program allocates theirs, these leave it alone).
 
 use crate::device::LaunchError;
+use crate::graph::DType;
 
 use super::elementwise::single;
 use super::kernels::{Arguments, Grid, Queue, clamp};
@@ -101,16 +102,16 @@ fn common(
     if key_heads == 0 || !query_heads.is_multiple_of(key_heads) {
         return Err(operands.failed(format!("{query_heads} heads share {key_heads}")));
     }
-    let small = |length: u64| i32::try_from(length).unwrap_or(i32::MAX);
+    let length = |length: u64| i32::try_from(length).unwrap_or(i32::MAX);
     let arguments = AttentionArguments {
         log_sum_exp: log_sum_exp.address,
         log_sum_exp_strides: [batch, head, position].map(u64::cast_signed),
         seed: attention.seed,
         query_heads: query_heads.cast_signed(),
         key_heads: key_heads.cast_signed(),
-        queries: small(queries),
-        keys: small(keys),
-        width: small(width),
+        queries: length(queries),
+        keys: length(keys),
+        width: length(width),
         is_causal: i32::from(attention.causal),
         scale: single(1.0 / (width as f64).sqrt()),
         dropout: single(attention.dropout),
@@ -127,21 +128,71 @@ fn common(
     Ok((extents, arguments))
 }
 
+/// The kernels for one kind of operands.
+struct Kernels {
+    forward: &'static str,
+    grad_queries: &'static str,
+    grad_keys: &'static str,
+    threads: u32,
+    /// Bytes that a block of each pass shares.
+    forward_shared: u32,
+    backward_shared: u32,
+}
+
 impl Extents {
-    /// Features that a tile holds, and the shared memory of so many tiles and one of scores.
-    fn tiles(&self, count: u64) -> (bool, u32) {
+    /// Float32 heads of up to 64 features run on tensor cores where there are any for them.
+    fn kernels(&self, queue: &Queue, dtype: DType) -> Kernels {
+        let has_tf32 = queue.gpu().facts().capability.compute >= (8, 0);
+        if has_tf32 && dtype == DType::Float32 && self.width <= TILE {
+            let tile = TILE * TILE * 4;
+            return Kernels {
+                forward: "attention_tensor",
+                grad_queries: "attention_tensor_grad_queries",
+                grad_keys: "attention_tensor_grad_keys",
+                threads: 128,
+                forward_shared: small(2 * tile),
+                backward_shared: small(4 * tile),
+            };
+        }
         let is_wide = self.width > 64;
         let features = if is_wide { 128 } else { 64 };
-        let bytes = (count * features * PITCH + TILE * PITCH) * 4;
-        (is_wide, u32::try_from(bytes).unwrap_or(u32::MAX))
-    }
-
-    fn grid(heads: u64, positions: u64) -> Grid {
-        Grid {
-            blocks: [clamp(heads), clamp(positions.div_ceil(TILE))],
-            threads: [256, 1],
+        // So many tiles, and one of scores.
+        let shared = |tiles: u64| small((tiles * features * PITCH + TILE * PITCH) * 4);
+        let [forward, grad_queries, grad_keys] = if is_wide {
+            [
+                "attention128",
+                "attention_grad_queries128",
+                "attention_grad_keys128",
+            ]
+        } else {
+            [
+                "attention64",
+                "attention_grad_queries64",
+                "attention_grad_keys64",
+            ]
+        };
+        Kernels {
+            forward,
+            grad_queries,
+            grad_keys,
+            threads: 256,
+            forward_shared: shared(2),
+            backward_shared: shared(3),
         }
     }
+}
+
+impl Kernels {
+    fn grid(&self, heads: u64, positions: u64) -> Grid {
+        Grid {
+            blocks: [clamp(heads), clamp(positions.div_ceil(TILE))],
+            threads: [self.threads, 1],
+        }
+    }
+}
+
+fn small(bytes: u64) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// Queues `query, key, value -> out, log_sum_exp`.
@@ -162,14 +213,10 @@ pub(super) fn attention(
         out: view(operands, operands.output(0)?)?,
         ..arguments
     };
-    let (is_wide, shared) = extents.tiles(2);
-    let kernel = if is_wide {
-        "attention128"
-    } else {
-        "attention64"
-    };
-    let grid = Extents::grid(extents.samples * extents.query_heads, extents.queries);
-    Ok(queue.launch_with_shared(kernel, grid, shared, &arguments)?)
+    let kernels = extents.kernels(queue, query.dtype);
+    let grid = kernels.grid(extents.samples * extents.query_heads, extents.queries);
+    let shared = kernels.forward_shared;
+    Ok(queue.launch_with_shared(kernels.forward, grid, shared, &arguments)?)
 }
 
 /// Queues `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`.
@@ -202,12 +249,8 @@ pub(super) fn attention_grad(
     if at_once == 0 {
         return Err(operands.unsupported("sequences this long"));
     }
-    let (is_wide, shared) = extents.tiles(3);
-    let (queries, keys) = if is_wide {
-        ("attention_grad_queries128", "attention_grad_keys128")
-    } else {
-        ("attention_grad_queries64", "attention_grad_keys64")
-    };
+    let kernels = extents.kernels(queue, query.dtype);
+    let shared = kernels.backward_shared;
     let mut first = 0;
     while first < extents.samples {
         let samples = at_once.min(extents.samples - first);
@@ -220,10 +263,10 @@ pub(super) fn attention_grad(
             threads: [32, 8],
         };
         queue.launch("attention_delta", grid, &arguments)?;
-        let grid = Extents::grid(samples * extents.query_heads, extents.queries);
-        queue.launch_with_shared(queries, grid, shared, &arguments)?;
-        let grid = Extents::grid(samples * extents.key_heads, extents.keys);
-        queue.launch_with_shared(keys, grid, shared, &arguments)?;
+        let grid = kernels.grid(samples * extents.query_heads, extents.queries);
+        queue.launch_with_shared(kernels.grad_queries, grid, shared, &arguments)?;
+        let grid = kernels.grid(samples * extents.key_heads, extents.keys);
+        queue.launch_with_shared(kernels.grad_keys, grid, shared, &arguments)?;
         first += samples;
     }
     Ok(())

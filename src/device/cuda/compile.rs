@@ -21,7 +21,7 @@ pub(super) struct KernelFile {
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
 
 /// The kernels that most models need.
-pub(super) static FILES: [KernelFile; 7] = [
+pub(super) static FILES: [KernelFile; 8] = [
     KernelFile {
         name: "elementwise.cu",
         text: include_str!("kernels/elementwise.cu"),
@@ -29,6 +29,10 @@ pub(super) static FILES: [KernelFile; 7] = [
             "map8",
             "map4",
             "map1",
+            "map_light4",
+            "map_light8",
+            "map_medium4",
+            "map_medium8",
             "map_integer",
             "random",
             "dropout",
@@ -88,11 +92,14 @@ pub(super) static FILES: [KernelFile; 7] = [
         kernels: &[
             "log_softmax_rows",
             "log_softmax_rows_grad",
+            "log_softmax_wide",
+            "log_softmax_wide_grad",
             "log_softmax_columns",
             "log_softmax_columns_grad",
             "nll_loss_partial",
             "nll_loss_finish",
             "nll_loss_grad",
+            "nll_loss_grad_wide",
         ],
     },
     KernelFile {
@@ -101,35 +108,57 @@ pub(super) static FILES: [KernelFile; 7] = [
         kernels: &["sgd", "sgd_momentum", "adam", "unscale", "update_scale"],
     },
     KernelFile {
-        name: "rows.cu",
-        text: include_str!("kernels/rows.cu"),
+        name: "layer_norm.cu",
+        text: include_str!("kernels/layer_norm.cu"),
         kernels: &[
             "layer_norm",
+            "layer_norm_warp8",
+            "layer_norm_warp16",
             "layer_norm_grad_input",
             "layer_norm_grad_sums",
+            "layer_norm_grad_warp8",
+            "layer_norm_grad_warp16",
             "layer_norm_grad_finish",
-            "embedding",
-            "embedding_grad",
-            "gather",
-            "gather_grad",
         ],
+    },
+    KernelFile {
+        name: "rows.cu",
+        text: include_str!("kernels/rows.cu"),
+        kernels: &["embedding", "embedding_grad", "gather", "gather_grad"],
     },
 ];
 
 /// Kernels that take long to compile and that few models need.
-pub(super) static ON_DEMAND: [KernelFile; 1] = [KernelFile {
-    name: "attention.cu",
-    text: include_str!("kernels/attention.cu"),
-    kernels: &[
-        "attention64",
-        "attention128",
-        "attention_delta",
-        "attention_grad_queries64",
-        "attention_grad_queries128",
-        "attention_grad_keys64",
-        "attention_grad_keys128",
-    ],
-}];
+pub(super) static ON_DEMAND: [KernelFile; 2] = [
+    KernelFile {
+        name: "attention.cu",
+        text: concat!(
+            include_str!("kernels/attention_arguments.cu"),
+            include_str!("kernels/attention.cu")
+        ),
+        kernels: &[
+            "attention64",
+            "attention128",
+            "attention_delta",
+            "attention_grad_queries64",
+            "attention_grad_queries128",
+            "attention_grad_keys64",
+            "attention_grad_keys128",
+        ],
+    },
+    KernelFile {
+        name: "attention_tensor.cu",
+        text: concat!(
+            include_str!("kernels/attention_arguments.cu"),
+            include_str!("kernels/attention_tensor.cu")
+        ),
+        kernels: &[
+            "attention_tensor",
+            "attention_tensor_grad_queries",
+            "attention_tensor_grad_keys",
+        ],
+    },
+];
 
 /// Compiles files for a compute capability, side by side: what the driver loads, in the order given.
 pub(super) fn compile_all(

@@ -4,7 +4,7 @@ use crate::device::LaunchError;
 use crate::graph::{DType, Unary};
 use crate::program::{Binary, Initial};
 
-use super::kernels::{Arguments, Queue};
+use super::kernels::{Arguments, Grid, Queue, clamp};
 use super::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
 
 /// What a map computes. Must agree with `Function` in elementwise.cu.
@@ -131,7 +131,9 @@ pub(super) fn map(
     let (number, constant) = function.number_and_constant();
     let is_whole = is_integer(out.dtype) && read.iter().all(|operand| is_integer(operand.dtype));
     let innermost = steps.shape.last().copied().unwrap_or(1);
+    let dense = dense_kernel(function, &steps, out, &read);
     let (kernel, work) = match (is_whole, innermost % 8) {
+        (false, _) if let Some(dense) = &dense => (dense.kernel, out.count() / dense.group),
         (true, _) => ("map_integer", out.count()),
         (false, 0) => ("map8", out.count() / 8),
         (false, 4) => ("map4", out.count() / 4),
@@ -158,8 +160,71 @@ pub(super) fn map(
         number: single(constant),
         whole_number: whole(constant),
     };
-    let grid = queue.spread(work);
+    let grid = match dense {
+        Some(dense) => Grid {
+            blocks: [clamp(work.div_ceil(256 * dense.groups_a_thread)), 1],
+            threads: [256, 1],
+        },
+        None => queue.spread(work),
+    };
     Ok(queue.launch(kernel, grid, &arguments)?)
+}
+
+/// A kernel for operands without gaps.
+struct Dense {
+    kernel: &'static str,
+    /// Elements in a group.
+    group: u64,
+    groups_a_thread: u64,
+}
+
+/// The kernel for a loop over neighbours alone, from starts that are aligned for wide loads.
+fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]) -> Option<Dense> {
+    let operands = || read.iter().copied().chain([out]);
+    let is_flat = steps.shape.len() == 1 && steps.strides.iter().all(|strides| strides[0] == 1);
+    let is_taken = operands().all(|operand| {
+        let has_kernel = operand.dtype.is_half() || operand.dtype == DType::Float32;
+        has_kernel && operand.address.is_multiple_of(16)
+    });
+    if !(is_flat && is_taken) {
+        return None;
+    }
+    let is_medium = match function {
+        Map::Copy
+        | Map::Fill(_)
+        | Map::Scale(_)
+        | Map::Shift(_)
+        | Map::Binary(_)
+        | Map::Unary(Unary::Relu | Unary::Relu6)
+        | Map::UnaryGrad(
+            Unary::Relu | Unary::Relu6 | Unary::Tanh | Unary::Sigmoid | Unary::Rsqrt,
+        ) => false,
+        Map::Unary(Unary::Cos | Unary::Sin)
+        | Map::UnaryGrad(Unary::Cos | Unary::Sin)
+        | Map::Arange => return None,
+        Map::Unary(_) | Map::UnaryGrad(_) => true,
+        // Powers that are multiplied out.
+        Map::Power(exponent) | Map::PowerGrad(exponent) => {
+            let is = |whole: f64| (exponent - whole).abs() < f64::EPSILON;
+            if !(is(2.0) || is(3.0)) {
+                return None;
+            }
+            true
+        }
+    };
+    let all_half = operands().all(|operand| operand.dtype.is_half());
+    let dense = |kernel, group, groups_a_thread| Dense {
+        kernel,
+        group,
+        groups_a_thread,
+    };
+    let dense = match (is_medium, all_half) {
+        (false, true) => dense("map_light8", 8, 2),
+        (false, false) => dense("map_light4", 4, 4),
+        (true, true) => dense("map_medium8", 8, 1),
+        (true, false) => dense("map_medium4", 4, 2),
+    };
+    out.count().is_multiple_of(dense.group).then_some(dense)
 }
 
 /// What random values are drawn from. Must agree with `Distribution` in elementwise.cu.

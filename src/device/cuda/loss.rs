@@ -24,6 +24,20 @@ struct LossArguments {
 // SAFETY: repeats `LossArguments` in loss.cu, the parameter of its kernels.
 unsafe impl Arguments for LossArguments {}
 
+impl LossArguments {
+    /// Whether a block rather than a warp works on each row.
+    fn is_wide(&self) -> bool {
+        self.inner == 1 && self.classes > 4096
+    }
+
+    fn block_per_row(&self, threads: u32) -> Grid {
+        Grid {
+            blocks: [clamp(self.outer.cast_unsigned().min(1 << 20)), 1],
+            threads: [threads, 1],
+        }
+    }
+}
+
 /// The arguments that follow from a `[outer, classes, inner...]` shape.
 fn arguments(operands: &Operands<'_>, of: &Operand) -> Result<LossArguments, LaunchError> {
     match of.shape.as_slice() {
@@ -47,7 +61,11 @@ pub(super) fn log_softmax(queue: &mut Queue, operands: &Operands<'_>) -> Result<
     softmax_kernel(
         queue,
         &arguments,
-        ["log_softmax_rows", "log_softmax_columns"],
+        [
+            "log_softmax_rows",
+            "log_softmax_wide",
+            "log_softmax_columns",
+        ],
     )
 }
 
@@ -65,18 +83,26 @@ pub(super) fn log_softmax_grad(
     softmax_kernel(
         queue,
         &arguments,
-        ["log_softmax_rows_grad", "log_softmax_columns_grad"],
+        [
+            "log_softmax_rows_grad",
+            "log_softmax_wide_grad",
+            "log_softmax_columns_grad",
+        ],
     )
 }
 
 fn softmax_kernel(
     queue: &mut Queue,
     arguments: &LossArguments,
-    [rows, columns]: [&'static str; 2],
+    [rows, wide, columns]: [&'static str; 3],
 ) -> Result<(), LaunchError> {
     let distributions = (arguments.outer * arguments.inner).cast_unsigned();
     if distributions == 0 {
         return Ok(());
+    }
+    if arguments.is_wide() {
+        let grid = arguments.block_per_row(1024);
+        return Ok(queue.launch(wide, grid, arguments)?);
     }
     if arguments.inner == 1 {
         let grid = Grid {
@@ -124,6 +150,10 @@ pub(super) fn nll_loss_grad(queue: &mut Queue, operands: &Operands<'_>) -> Resul
         out: operands.dense_output(0)?,
         ..arguments(operands, out)?
     };
+    if arguments.is_wide() {
+        let grid = arguments.block_per_row(256);
+        return Ok(queue.launch("nll_loss_grad_wide", grid, &arguments)?);
+    }
     let grid = queue.spread(out.count());
     Ok(queue.launch("nll_loss_grad", grid, &arguments)?)
 }

@@ -1,4 +1,4 @@
-//! Launches of normalizations: `batch_norm.cu`, and the first half of `rows.cu`.
+//! Launches of normalizations: `batch_norm.cu` and `layer_norm.cu`.
 
 use crate::device::LaunchError;
 
@@ -220,7 +220,7 @@ struct LayerNormArguments {
     unused: i32,
 }
 
-// SAFETY: repeats `LayerNormArguments` in rows.cu, the parameter of the `layer_norm` kernels.
+// SAFETY: repeats `LayerNormArguments` in layer_norm.cu, the parameter of the `layer_norm` kernels.
 unsafe impl Arguments for LayerNormArguments {}
 
 /// Rows and their width: the width is the weight's, or else what the means leave.
@@ -230,6 +230,25 @@ fn rows_of(operands: &Operands<'_>, x: usize, rows: u64) -> Result<(u64, u64), L
         return Err(operands.failed(format!("{count} elements are not {rows} rows")));
     }
     Ok((rows, count / rows))
+}
+
+/// The kernels for rows of this width that a warp holds in its registers.
+fn warp_kernels(width: u64) -> Option<[&'static str; 2]> {
+    if !width.is_multiple_of(4) {
+        return None;
+    }
+    match width {
+        ..=1024 => Some(["layer_norm_warp8", "layer_norm_grad_warp8"]),
+        1025..=2048 => Some(["layer_norm_warp16", "layer_norm_grad_warp16"]),
+        _ => None,
+    }
+}
+
+fn warp_per_row(blocks: u64) -> Grid {
+    Grid {
+        blocks: [clamp(blocks), 1],
+        threads: [32, 4],
+    }
 }
 
 fn block_per_row(rows: u64, width: u64) -> Grid {
@@ -261,6 +280,10 @@ pub(super) fn layer_norm(
         eps: single(eps),
         ..LayerNormArguments::default()
     };
+    if let Some([kernel, _]) = warp_kernels(width) {
+        let grid = warp_per_row(rows.div_ceil(4).min(1 << 20));
+        return Ok(queue.launch(kernel, grid, &arguments)?);
+    }
     Ok(queue.launch("layer_norm", block_per_row(rows, width), &arguments)?)
 }
 
@@ -275,10 +298,16 @@ pub(super) fn layer_norm_grad(
     let (rows, width) = rows_of(operands, 1, operands.input(3)?.count())?;
     let (partial, room) = queue.scratch();
     let columns = width.div_ceil(32);
-    let splits = (queue.multiprocessors() * 8)
-        .div_ceil(columns)
-        .min(rows / 64)
-        .clamp(1, (room.0 / 8 / width).clamp(1, 1024));
+    let most = (room.0 / 8 / width).clamp(1, 1024);
+    let by_warp = warp_kernels(width);
+    let splits = match by_warp {
+        // As many blocks as run at once, each with its part of the sums.
+        Some(_) => (queue.multiprocessors() * 4).min(rows.div_ceil(8)),
+        None => (queue.multiprocessors() * 8)
+            .div_ceil(columns)
+            .min(rows / 64),
+    }
+    .clamp(1, most);
     let arguments = LayerNormArguments {
         grad: operands.dense_input(0)?,
         x: operands.dense_input(1)?,
@@ -294,16 +323,16 @@ pub(super) fn layer_norm_grad(
         splits: splits.cast_signed(),
         ..LayerNormArguments::default()
     };
-    queue.launch(
-        "layer_norm_grad_input",
-        block_per_row(rows, width),
-        &arguments,
-    )?;
-    let grid = Grid {
+    let by_column = |splits| Grid {
         blocks: [clamp(columns), clamp(splits)],
         threads: [32, 8],
     };
-    queue.launch("layer_norm_grad_sums", grid, &arguments)?;
-    let grid = queue.spread(width);
-    Ok(queue.launch("layer_norm_grad_finish", grid, &arguments)?)
+    if let Some([_, kernel]) = by_warp {
+        queue.launch(kernel, warp_per_row(splits), &arguments)?;
+    } else {
+        let grid = block_per_row(rows, width);
+        queue.launch("layer_norm_grad_input", grid, &arguments)?;
+        queue.launch("layer_norm_grad_sums", by_column(splits), &arguments)?;
+    }
+    Ok(queue.launch("layer_norm_grad_finish", by_column(1), &arguments)?)
 }

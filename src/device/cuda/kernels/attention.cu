@@ -8,41 +8,6 @@
 // Row length of a tile in shared memory; a multiple of four that spreads columns over the banks.
 #define PITCH 68
 
-struct View4 {
-    Array array;
-    // Of batch, head, position, feature.
-    i64 strides[4];
-};
-
-struct AttentionArguments {
-    View4 query;
-    View4 key;
-    View4 value;
-    View4 out;
-    // Gradient of the result.
-    View4 grad;
-    View4 grad_query;
-    View4 grad_key;
-    View4 grad_value;
-    // float, by batch, head, position.
-    u64 log_sum_exp;
-    i64 log_sum_exp_strides[3];
-    // float[batch][query_heads][queries]: the sum of grad * out over features.
-    u64 delta;
-    u64 seed;
-    // The first sample of this launch; the grid counts from it.
-    i64 first_sample;
-    i64 query_heads;
-    i64 key_heads;
-    int queries;
-    int keys;
-    int width;
-    int is_causal;
-    float scale;
-    // Share of scores dropped.
-    float dropout;
-};
-
 // Not inlined, like the other helpers that touch memory: copies of them for each use would double the time
 // that the compiler takes.
 __device__ __noinline__ float4 load_four(const View4& view, i64 base, int position, int positions, int feature,
@@ -194,11 +159,6 @@ __device__ __forceinline__ void keep_factors(const AttentionArguments& p, i64 he
     factors[3] = unit(words.w) >= p.dropout ? scale : 0.0f;
 }
 
-__device__ __forceinline__ i64 base_of(const View4& view, i64 sample, i64 head)
-{
-    return sample * view.strides[0] + head * view.strides[1];
-}
-
 __device__ __forceinline__ bool is_hidden(const AttentionArguments& p, int query, int key)
 {
     return key >= p.keys || query >= p.queries || (p.is_causal && key > query);
@@ -310,12 +270,6 @@ extern "C" __global__ void attention_delta(const __grid_constant__ AttentionArgu
         total += load(p.grad.array, grad + d * p.grad.strides[3]) * load(p.out.array, out + d * p.out.strides[3]);
     total = warp_sum(total);
     if (threadIdx.x == 0) ((float*)p.delta)[((i64)blockIdx.y * p.query_heads + head) * p.queries + query] = total;
-}
-
-__device__ __forceinline__ float log_sum_exp_of(const AttentionArguments& p, i64 sample, i64 head, int query)
-{
-    return ((const float*)p.log_sum_exp)[sample * p.log_sum_exp_strides[0] + head * p.log_sum_exp_strides[1] +
-                                         query * p.log_sum_exp_strides[2]];
 }
 
 // One block for each tile of queries.

@@ -1,4 +1,4 @@
-// out[i] = f(a[i], b[i]) over any strides.
+// out[i] = f(a[i], b[i]) over any strides, and faster where there are no gaps.
 
 // Must agree with `Map` in elementwise.rs.
 enum Function {
@@ -95,40 +95,66 @@ __device__ __forceinline__ float gelu_grad(float grad, float x)
         break;                                      \
     }
 
+// Functions of a few instructions. Says whether the function was one of them.
 template <int V>
-__device__ __forceinline__ void apply(int function, float number, i64 first, const float* a, const float* b, float* r)
+__device__ __forceinline__ bool apply_light(int function, float number, const float* a, const float* b, float* r)
 {
     switch (function) {
     case COPY: EACH(x)
     case FILL: EACH(number)
     case SCALE: EACH(x * number)
     case SHIFT: EACH(x + number)
-    case POWER: EACH(power(x, number))
-    case POWER_GRAD: EACH(number == 0.0f ? 0.0f : x * (number * power(y, number - 1.0f)))
     case ADD: EACH(x + y)
     case MUL: EACH(x * y)
-    case ARANGE: EACH((float)(first + k))
     // A NaN stays one.
     case RELU: EACH(x < 0.0f ? 0.0f : x)
+    case RELU6: EACH(x < 0.0f ? 0.0f : (x > 6.0f ? 6.0f : x))
+    case RELU_GRAD: EACH(y <= 0.0f ? 0.0f : x)
+    case RELU6_GRAD: EACH(y <= 0.0f || y >= 6.0f ? 0.0f : x)
+    case TANH_GRAD: EACH(x * (1.0f - y * y))
+    case SIGMOID_GRAD: EACH(x * (1.0f - y) * y)
+    case RSQRT_GRAD: EACH(-0.5f * x * y * y * y)
+    default: return false;
+    }
+    return true;
+}
+
+// Those with an exponential or the like in them; likewise.
+template <int V>
+__device__ __forceinline__ bool apply_medium(int function, float number, const float* a, const float* b, float* r)
+{
+    switch (function) {
     case GELU: EACH(x * 0.5f * (1.0f + erff(x * 0.7071067811865476f)))
     case GELU_TANH: EACH(0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBIC * x * x * x))))
     case TANH: EACH(tanhf(x))
     case SILU: EACH(x * sigmoid(x))
     case SIGMOID: EACH(sigmoid(x))
-    case RELU6: EACH(x < 0.0f ? 0.0f : (x > 6.0f ? 6.0f : x))
     case RSQRT: EACH(rsqrtf(x))
-    case COS: EACH(cosf(x))
-    case SIN: EACH(sinf(x))
-    case RELU_GRAD: EACH(y <= 0.0f ? 0.0f : x)
     case GELU_GRAD: EACH(gelu_grad(x, y))
     case GELU_TANH_GRAD: EACH(gelu_tanh_grad(x, y))
-    case TANH_GRAD: EACH(x * (1.0f - y * y))
     case SILU_GRAD: EACH(x * sigmoid(y) * (1.0f + y * (1.0f - sigmoid(y))))
-    case SIGMOID_GRAD: EACH(x * (1.0f - y) * y)
-    case RELU6_GRAD: EACH(y <= 0.0f || y >= 6.0f ? 0.0f : x)
-    case RSQRT_GRAD: EACH(-0.5f * x * y * y * y)
+    // Powers that PyTorch multiplies out.
+    case POWER: EACH(number == 2.0f ? x * x : x * x * x)
+    case POWER_GRAD: EACH(x * (number * (number == 2.0f ? y : y * y)))
+    default: return false;
+    }
+    return true;
+}
+
+// All of them, with what is slow on its own or needs to know where it is.
+template <int V>
+__device__ __forceinline__ void apply(int function, float number, i64 first, const float* a, const float* b, float* r)
+{
+    switch (function) {
+    case POWER: EACH(power(x, number))
+    case POWER_GRAD: EACH(number == 0.0f ? 0.0f : x * (number * power(y, number - 1.0f)))
+    case ARANGE: EACH((float)(first + k))
+    case COS: EACH(cosf(x))
+    case SIN: EACH(sinf(x))
     case COS_GRAD: EACH(-x * sinf(y))
     case SIN_GRAD: EACH(x * cosf(y))
+    default:
+        if (!apply_light<V>(function, number, a, b, r)) apply_medium<V>(function, number, a, b, r);
     }
 }
 
@@ -171,6 +197,93 @@ extern "C" __global__ void map8(const __grid_constant__ MapArguments p) { map<8>
 extern "C" __global__ void map4(const __grid_constant__ MapArguments p) { map<4>(p); }
 
 extern "C" __global__ void map1(const __grid_constant__ MapArguments p) { map<1>(p); }
+
+// Four or eight neighbours in one load of 16 bytes, where all operands have types of as many bits; otherwise
+// four in one load each.
+template <int V>
+__device__ __forceinline__ void load_dense(const Operand& operand, i64 group, float* values)
+{
+    const Array& array = operand.array;
+    if (V == 8) {
+        uint4 wide = ((const uint4*)array.address)[group];
+        u32 words[4] = { wide.x, wide.y, wide.z, wide.w };
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            if (array.type == F16) {
+                values[2 * k] = half_to_float((u16)words[k]);
+                values[2 * k + 1] = half_to_float((u16)(words[k] >> 16));
+            } else {
+                values[2 * k] = __uint_as_float(words[k] << 16);
+                values[2 * k + 1] = __uint_as_float(words[k] & 0xffff0000u);
+            }
+        }
+    } else {
+        load_group<4>(array, group * 4, 1, values);
+    }
+}
+
+template <int V>
+__device__ __forceinline__ void store_dense(const Operand& operand, i64 group, const float* values)
+{
+    const Array& array = operand.array;
+    if (V == 8) {
+        u32 words[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            u32 low = array.type == F16 ? float_to_half(values[2 * k]) : float_to_brain(values[2 * k]);
+            u32 high = array.type == F16 ? float_to_half(values[2 * k + 1]) : float_to_brain(values[2 * k + 1]);
+            words[k] = low | (high << 16);
+        }
+        ((uint4*)array.address)[group] = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+        store_group<4>(array, group * 4, 1, values);
+    }
+}
+
+// Operands without gaps, from aligned starts; a grid that meets each group once, U groups a thread.
+template <int V, int U, bool MEDIUM>
+__device__ __forceinline__ void map_dense(const MapArguments& p)
+{
+    i64 first = (i64)blockIdx.x * blockDim.x * U + threadIdx.x;
+    float a[U][V], b[U][V], r[V];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        i64 group = first + u * blockDim.x;
+        if (group >= p.count) continue;
+        if (p.operands > 0) load_dense<V>(p.a, group, a[u]);
+        if (p.operands > 1) load_dense<V>(p.b, group, b[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        i64 group = first + u * blockDim.x;
+        if (group >= p.count) continue;
+        if (MEDIUM)
+            apply_medium<V>(p.function, p.number, a[u], b[u], r);
+        else
+            apply_light<V>(p.function, p.number, a[u], b[u], r);
+        store_dense<V>(p.out, group, r);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) map_light4(const __grid_constant__ MapArguments p)
+{
+    map_dense<4, 4, false>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) map_light8(const __grid_constant__ MapArguments p)
+{
+    map_dense<8, 2, false>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) map_medium4(const __grid_constant__ MapArguments p)
+{
+    map_dense<4, 2, true>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) map_medium8(const __grid_constant__ MapArguments p)
+{
+    map_dense<8, 1, true>(p);
+}
 
 // The same for integers, which float32 would round.
 extern "C" __global__ void map_integer(const __grid_constant__ MapArguments p)

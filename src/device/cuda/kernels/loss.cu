@@ -49,6 +49,144 @@ extern "C" __global__ void log_softmax_rows_grad(const __grid_constant__ LossArg
     }
 }
 
+// Elements in front of the first group of four whose start is aligned, in a row that starts at `base`.
+__device__ __forceinline__ i64 before_groups(i64 base, i64 length)
+{
+    i64 ahead = (4 - (base & 3)) & 3;
+    return ahead < length ? ahead : length;
+}
+
+// Calls `each.four(at)` and `each.one(at)` so that all of a row's elements are met once, by the threads of a block.
+template <typename Each>
+__device__ __forceinline__ void over_row(i64 base, i64 length, Each each)
+{
+    i64 ahead = before_groups(base, length);
+    i64 groups = (length - ahead) >> 2;
+    for (i64 g = threadIdx.x; g < groups; g += blockDim.x) each.four(base + ahead + 4 * g);
+    if ((i64)threadIdx.x < ahead) each.one(base + threadIdx.x);
+    for (i64 i = ahead + 4 * groups + threadIdx.x; i < length; i += blockDim.x) each.one(base + i);
+}
+
+// The largest value so far, and the sum of exponentials of differences to it.
+struct Exponentials {
+    const Array& in;
+    float largest;
+    float total;
+
+    __device__ __forceinline__ void add(float most, float sum)
+    {
+        float next = fmaxf(largest, most);
+        if (next == -__int_as_float(0x7f800000)) return;
+        total = total * expf(largest - next) + sum * expf(most - next);
+        largest = next;
+    }
+    __device__ __forceinline__ void four(i64 at)
+    {
+        float v[4];
+        load_group<4>(in, at, 1, v);
+        float most = fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3]));
+        float next = fmaxf(largest, most);
+        if (next == -__int_as_float(0x7f800000)) return;
+        total = total * expf(largest - next)
+            + ((expf(v[0] - next) + expf(v[1] - next)) + (expf(v[2] - next) + expf(v[3] - next)));
+        largest = next;
+    }
+    __device__ __forceinline__ void one(i64 at) { add(load(in, at), 1.0f); }
+};
+
+struct LessNumber {
+    const Array& in;
+    const Array& out;
+    float number;
+
+    __device__ __forceinline__ void four(i64 at)
+    {
+        float v[4];
+        load_group<4>(in, at, 1, v);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) v[k] -= number;
+        store_group<4>(out, at, 1, v);
+    }
+    __device__ __forceinline__ void one(i64 at) { store(out, at, load(in, at) - number); }
+};
+
+// One block for each long distribution when `inner` is one. A second look at a row finds it in the cache.
+extern "C" __global__ void __launch_bounds__(1024) log_softmax_wide(const __grid_constant__ LossArguments p)
+{
+    __shared__ float largest_of[32], total_of[32], number;
+    for (i64 row = blockIdx.x; row < p.outer; row += gridDim.x) {
+        i64 base = row * p.classes;
+        Exponentials sums = { p.in, -__int_as_float(0x7f800000), 0.0f };
+        over_row<Exponentials&>(base, p.classes, sums);
+        for (int other = 16; other > 0; other >>= 1) {
+            float most = __shfl_xor_sync(0xffffffffu, sums.largest, other);
+            float total = __shfl_xor_sync(0xffffffffu, sums.total, other);
+            sums.add(most, total);
+        }
+        if ((threadIdx.x & 31) == 0) {
+            largest_of[threadIdx.x >> 5] = sums.largest;
+            total_of[threadIdx.x >> 5] = sums.total;
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            for (int warp = 1; warp < (int)blockDim.x / 32; ++warp) sums.add(largest_of[warp], total_of[warp]);
+            number = sums.largest + logf(sums.total);
+        }
+        __syncthreads();
+        LessNumber less = { p.in, p.out, number };
+        over_row<LessNumber&>(base, p.classes, less);
+        __syncthreads();
+    }
+}
+
+struct Total {
+    const Array& in;
+    float total;
+
+    __device__ __forceinline__ void four(i64 at)
+    {
+        float v[4];
+        load_group<4>(in, at, 1, v);
+        total += (v[0] + v[1]) + (v[2] + v[3]);
+    }
+    __device__ __forceinline__ void one(i64 at) { total += load(in, at); }
+};
+
+struct LessShare {
+    const LossArguments& p;
+    float total;
+
+    __device__ __forceinline__ void four(i64 at)
+    {
+        float v[4], saved[4];
+        load_group<4>(p.in, at, 1, v);
+        load_group<4>(p.saved, at, 1, saved);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) v[k] -= expf(saved[k]) * total;
+        store_group<4>(p.out, at, 1, v);
+    }
+    __device__ __forceinline__ void one(i64 at)
+    {
+        store(p.out, at, load(p.in, at) - expf(load(p.saved, at)) * total);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(1024) log_softmax_wide_grad(const __grid_constant__ LossArguments p)
+{
+    __shared__ float whole;
+    for (i64 row = blockIdx.x; row < p.outer; row += gridDim.x) {
+        i64 base = row * p.classes;
+        Total sum = { p.in, 0.0f };
+        over_row<Total&>(base, p.classes, sum);
+        float total = block_sum(sum.total);
+        if (threadIdx.x == 0) whole = total;
+        __syncthreads();
+        LessShare share = { p, whole };
+        over_row<LessShare&>(base, p.classes, share);
+        __syncthreads();
+    }
+}
+
 // One thread for each distribution otherwise: neighbouring threads read neighbouring positions.
 extern "C" __global__ void log_softmax_columns(const __grid_constant__ LossArguments p)
 {
@@ -130,5 +268,33 @@ extern "C" __global__ void nll_loss_grad(const __grid_constant__ LossArguments p
         i64 position, c;
         i64 sample = divide(divide(index, p.inner, position), p.classes, c);
         store(p.out, index, targets[sample * p.inner + position] == c ? grad : 0.0f);
+    }
+}
+
+struct AtTarget {
+    const Array& out;
+    i64 target;
+    float grad;
+
+    __device__ __forceinline__ void four(i64 at)
+    {
+        float v[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) v[k] = at + k == target ? grad : 0.0f;
+        store_group<4>(out, at, 1, v);
+    }
+    __device__ __forceinline__ void one(i64 at) { store(out, at, at == target ? grad : 0.0f); }
+};
+
+// The same for long distributions when `inner` is one, a block each.
+extern "C" __global__ void nll_loss_grad_wide(const __grid_constant__ LossArguments p)
+{
+    const i64* targets = (const i64*)p.target;
+    float grad = -load(p.in, 0) / load(p.total_weight, 0);
+    for (i64 row = blockIdx.x; row < p.outer; row += gridDim.x) {
+        i64 target = targets[row], base = row * p.classes;
+        bool counts = target >= 0 && target < p.classes;
+        AtTarget place = { p.out, counts ? base + target : -1, grad };
+        over_row<AtTarget&>(base, p.classes, place);
     }
 }

@@ -1,0 +1,47 @@
+// What all kernels of attention take. Must agree with `AttentionArguments` in attention.rs.
+
+struct View4 {
+    Array array;
+    // Of batch, head, position, feature.
+    i64 strides[4];
+};
+
+struct AttentionArguments {
+    View4 query;
+    View4 key;
+    View4 value;
+    View4 out;
+    // Gradient of the result.
+    View4 grad;
+    View4 grad_query;
+    View4 grad_key;
+    View4 grad_value;
+    // float, by batch, head, position.
+    u64 log_sum_exp;
+    i64 log_sum_exp_strides[3];
+    // float[batch][query_heads][queries]: the sum of grad * out over features.
+    u64 delta;
+    u64 seed;
+    // The first sample of this launch; the grid counts from it.
+    i64 first_sample;
+    i64 query_heads;
+    i64 key_heads;
+    int queries;
+    int keys;
+    int width;
+    int is_causal;
+    float scale;
+    // Share of scores dropped.
+    float dropout;
+};
+
+__device__ __forceinline__ i64 base_of(const View4& view, i64 sample, i64 head)
+{
+    return sample * view.strides[0] + head * view.strides[1];
+}
+
+__device__ __forceinline__ float log_sum_exp_of(const AttentionArguments& p, i64 sample, i64 head, int query)
+{
+    return ((const float*)p.log_sum_exp)[sample * p.log_sum_exp_strides[0] + head * p.log_sum_exp_strides[1] +
+                                         query * p.log_sum_exp_strides[2]];
+}
