@@ -255,6 +255,9 @@ pub(super) struct Worker {
         default_value = "/tmp"
     )]
     pub(super) locks: PathBuf,
+    /// Where to keep compiled GPU kernels; `batchfit/kernels` in the user's cache folder unless named.
+    #[arg(long, env = "BATCHFIT_KERNEL_CACHE", value_name = "DIRECTORY")]
+    pub(super) kernel_cache: Option<PathBuf>,
     /// Fail in the middle of each probe: exit, kill, hang, pause=SECONDS or illegal-access. For tests of a
     /// whole server, whose workers inherit the variable.
     #[arg(long, env = "BATCHFIT_FAULT", value_name = "FAULT")]

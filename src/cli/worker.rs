@@ -1,6 +1,8 @@
 //! `batchfit worker`: the child's side of a probe.
 
+use std::env;
 use std::io::{self, BufReader, Read as _, Write as _};
+use std::path::PathBuf;
 use std::process;
 use std::thread;
 use std::time::Duration;
@@ -27,10 +29,21 @@ pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
     } else {
         let once = arguments.fault_once.clone();
         let fault = arguments.fault.map(|fault| FaultPlan { fault, once });
-        let mut bench = Bench::new(arguments.locks.clone(), fault);
+        let mut bench = Bench::new(arguments.locks.clone(), kernel_cache(arguments), fault);
         worker::run(&mut bench, &mut input, output)
     };
     ended.map(|()| Outcome::Answered).map_err(Trouble::writing)
+}
+
+/// Where compiled kernels are kept: as told, or where this user's programs keep what can be made again.
+fn kernel_cache(arguments: &Worker) -> Option<PathBuf> {
+    let folder = |name| env::var_os(name).filter(|value| !value.is_empty());
+    arguments.kernel_cache.clone().or_else(|| {
+        let caches = folder("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(PathBuf::from(folder("HOME")?).join(".cache")));
+        Some(caches?.join("batchfit/kernels"))
+    })
 }
 
 /// Stdin, of which somebody notices the end even while a probe runs or hangs: the parent is gone then, killed

@@ -31,6 +31,7 @@ pub struct Bench {
     /// way back when the turn comes.
     has_waited: bool,
     locks: PathBuf,
+    kernel_cache: Option<PathBuf>,
     fault: Option<FaultPlan>,
 }
 
@@ -80,13 +81,15 @@ impl Task<'_> {
 }
 
 impl Bench {
-    /// An empty bench. Workers that share GPUs share the directory of `locks`.
-    pub fn new(locks: PathBuf, fault: Option<FaultPlan>) -> Bench {
+    /// An empty bench. Workers that share GPUs share the directory of `locks`; `kernel_cache` is where compiled
+    /// kernels are kept for the next worker.
+    pub fn new(locks: PathBuf, kernel_cache: Option<PathBuf>, fault: Option<FaultPlan>) -> Bench {
         Bench {
             work: None,
             turn: None,
             has_waited: false,
             locks,
+            kernel_cache,
             fault,
         }
     }
@@ -119,7 +122,7 @@ impl Bench {
         };
         let was_in_use = self.has_waited || turn.has_waited;
         self.turn = Some(turn);
-        let (card, ready) = card::open(number, &facts, was_in_use)?;
+        let (card, ready) = card::open(number, &facts, was_in_use, self.kernel_cache.as_deref())?;
         Ok(Ok(Opened {
             device: card.map(|card| Device::Cuda(Box::new(card))),
             ready,

@@ -1,5 +1,6 @@
 //! A real card in the hands of this worker: measured before each probe, given up after a fault.
 
+use std::path::Path;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
@@ -61,6 +62,7 @@ pub(super) fn open(
     number: u32,
     facts: &Facts,
     was_in_use: bool,
+    kernel_cache: Option<&Path>,
 ) -> Result<(Option<OpenCard>, Ready), Refused> {
     let meter = Meter::of(&facts.uuid).ok();
     if let (true, Some(meter)) = (was_in_use, &meter) {
@@ -77,7 +79,7 @@ pub(super) fn open(
         cudnn: facts.cudnn.clone(),
         gpu: described(number, facts.clone(), &cards),
     };
-    let failed = match try_open(number, free_before) {
+    let failed = match try_open(number, free_before, kernel_cache) {
         Ok((gpu, room, launcher)) => {
             let ready = ready(room.when_opened(), None);
             let card = OpenCard {
@@ -110,13 +112,18 @@ pub(super) fn open(
 fn try_open(
     number: u32,
     free_before: Option<Bytes>,
+    kernel_cache: Option<&Path>,
 ) -> Result<(Rc<cuda::Gpu>, Room, CudaLauncher), Refused> {
     let unavailable = |error: GpuError| (Refusal::DeviceUnavailable, error.to_string());
     let gpu = cuda::Gpu::open(number).map_err(unavailable)?;
     // Before the libraries are opened: what they take is part of the growth that is taken off.
     let opened = reading(&gpu, None)?;
     let room = Room::new(gpu.facts().total, free_before, opened);
-    let launcher = CudaLauncher::open(&gpu, LauncherOptions::default())
+    let options = LauncherOptions {
+        kernel_cache: kernel_cache.map(Path::to_owned),
+        ..LauncherOptions::default()
+    };
+    let launcher = CudaLauncher::open(&gpu, options)
         .map_err(|error| (Refusal::DeviceFailed, error.to_string()))?;
     Ok((gpu, room, launcher))
 }

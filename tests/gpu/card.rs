@@ -24,7 +24,14 @@ impl Card {
     pub fn with(tf32: Tf32) -> Card {
         let gpu = Gpu::open(0).expect("these tests need a GPU");
         Card {
-            launcher: CudaLauncher::open(&gpu, LauncherOptions { tf32 }).unwrap(),
+            launcher: CudaLauncher::open(
+                &gpu,
+                LauncherOptions {
+                    tf32,
+                    ..LauncherOptions::default()
+                },
+            )
+            .unwrap(),
             memory: CudaMemory::of(&gpu),
             addresses: vec![0],
         }

@@ -4,12 +4,14 @@
 //! `BATCHFIT_CASES` names a file with a line of JSON for each case: `{"request", "model", "batch", "steps"}`,
 //! the first two being paths. `BATCHFIT_PROFILE=1` waits after each launch and lists where the time went.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 use std::{env, fs};
 
-use batchfit::alloc::{CachingAllocator, SimulatedMemory};
+use batchfit::alloc::{
+    Address, CachingAllocator, Full, Reserved, SegmentSource, Settings, SimulatedMemory,
+};
 use batchfit::compile::compile;
 use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions, cards};
 use batchfit::device::sim::SimulatedLauncher;
@@ -78,7 +80,76 @@ impl Launcher for Timed<'_> {
     }
 }
 
-fn run<M: batchfit::alloc::SegmentSource>(
+/// Passes everything on, and notes where segments were put.
+struct Noted {
+    memory: CudaMemory,
+    answers: VecDeque<Option<Address>>,
+}
+
+impl Noted {
+    fn of(memory: CudaMemory) -> Noted {
+        Noted {
+            memory,
+            answers: VecDeque::new(),
+        }
+    }
+}
+
+impl SegmentSource for Noted {
+    fn take(&mut self, size: Bytes) -> Result<Address, Full> {
+        let answer = self.memory.take(size);
+        self.answers.push_back(answer.ok());
+        answer
+    }
+
+    fn give_back(&mut self, segment: Address, size: Bytes) {
+        self.memory.give_back(segment, size);
+    }
+
+    fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
+        self.memory.reserve(unit)
+    }
+
+    fn map(&mut self, at: Address, size: Bytes) -> Result<(), Full> {
+        self.memory.map(at, size)
+    }
+
+    fn unmap(&mut self, at: Address, size: Bytes) {
+        self.memory.unmap(at, size);
+    }
+
+    fn release(&mut self, reserved: Reserved) {
+        self.memory.release(reserved);
+    }
+}
+
+/// Puts segments where they were put before. None of the cases has expandable segments.
+struct Replayed {
+    answers: VecDeque<Option<Address>>,
+}
+
+impl SegmentSource for Replayed {
+    fn take(&mut self, size: Bytes) -> Result<Address, Full> {
+        let full = Full { asked: size };
+        self.answers.pop_front().flatten().ok_or(full)
+    }
+
+    fn give_back(&mut self, _segment: Address, _size: Bytes) {}
+
+    fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
+        Err(Full { asked: unit })
+    }
+
+    fn map(&mut self, _at: Address, size: Bytes) -> Result<(), Full> {
+        Err(Full { asked: size })
+    }
+
+    fn unmap(&mut self, _at: Address, _size: Bytes) {}
+
+    fn release(&mut self, _reserved: Reserved) {}
+}
+
+fn run<M: SegmentSource>(
     program: &Program,
     case: &Case,
     evidence: Evidence,
@@ -132,7 +203,7 @@ fn recorded_cases_run() {
         let model = fs::read(&case.model).unwrap();
         let request = Request::parse_with_model(document, &model, &["h200"]).unwrap();
         let graph = request.graph().unwrap();
-        let settings: batchfit::alloc::Settings = request.allocator.parse().unwrap();
+        let settings: Settings = request.allocator.parse().unwrap();
         let program = compile(&graph, &request.variants[0], gpu.facts().capability).unwrap();
 
         let memory = SimulatedMemory::new(gpu.facts().total);
@@ -144,7 +215,8 @@ fn recorded_cases_run() {
             &mut allocator,
             &mut SimulatedLauncher::default(),
         );
-        let mut allocator = CachingAllocator::new(CudaMemory::of(&gpu), settings, None);
+        let memory = Noted::of(CudaMemory::of(&gpu));
+        let mut allocator = CachingAllocator::new(memory, settings.clone(), None);
         let began = Instant::now();
         launcher.reset();
         let report = if profile {
@@ -171,6 +243,19 @@ fn recorded_cases_run() {
                 &mut launcher,
             )
         };
+        // The same on simulated memory that puts segments where the driver put them.
+        let memory = Replayed {
+            answers: allocator.source().answers.clone(),
+        };
+        drop(allocator);
+        let mut allocator = CachingAllocator::new(memory, settings, None);
+        let replayed = run(
+            &program,
+            &case,
+            Evidence::Simulated,
+            &mut allocator,
+            &mut SimulatedLauncher::default(),
+        );
         let steps = report.steps.iter();
         println!(
             "{}",
@@ -182,6 +267,7 @@ fn recorded_cases_run() {
                 "wall_s": began.elapsed().as_secs_f64(),
                 "real": peaks(&report),
                 "simulated": peaks(&simulated),
+                "replayed": peaks(&replayed),
                 "launches": steps.clone().map(|step| step.launches).collect::<Vec<_>>(),
                 "losses": steps.clone().map(|step| step.losses.clone()).collect::<Vec<_>>(),
                 "step_ms": steps.clone().map(|step| step.elapsed_ms).collect::<Vec<_>>(),

@@ -29,6 +29,7 @@ fn expandable_segments_hold_what_is_written_and_go_back() {
     let gpu = Gpu::open(0).expect("this test needs a GPU");
     let options = LauncherOptions {
         tf32: Tf32::Allowed,
+        ..LauncherOptions::default()
     };
     let launcher = CudaLauncher::open(&gpu, options).unwrap();
     let (free_before, _) = gpu.free_and_total().unwrap();

@@ -114,7 +114,10 @@ fn all_values_are_given() {
 fn steps_on_given_values() {
     let gpu = Gpu::open(0).expect("this test needs a GPU");
     let program = compile(&graph(), &variant(), gpu.facts().capability).unwrap();
-    let options = LauncherOptions { tf32: Tf32::Off };
+    let options = LauncherOptions {
+        tf32: Tf32::Off,
+        ..LauncherOptions::default()
+    };
     let mut launcher = CudaLauncher::open(&gpu, options).unwrap();
     let script = script(&program);
     let wrong = not_given(&program, &script.feed, number("BATCH"));

@@ -1,4 +1,4 @@
-//! Compiles the kernel files with NVRTC. Needs neither a GPU nor a driver, and no header files.
+//! Compiles the kernel files with NVRTC, or finds them compiled. Needs neither a GPU nor a driver, and no header files.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -6,6 +6,7 @@ use std::ptr;
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use super::error::GpuError;
+use super::kernel_cache::{KernelCache, Key};
 use super::libraries::Library;
 
 /// A file of kernels.
@@ -160,10 +161,12 @@ pub(super) static ON_DEMAND: [KernelFile; 2] = [
     },
 ];
 
-/// Compiles files for a compute capability, side by side: what the driver loads, in the order given.
+/// Compiles files for a compute capability, side by side, unless the cache has them: what the driver loads, in
+/// the order given.
 pub(super) fn compile_all(
     files: &'static [KernelFile],
     compute: (u32, u32),
+    cache: KernelCache<'_>,
 ) -> Result<Vec<Vec<u8>>, GpuError> {
     if !Library::Nvrtc.is_present() {
         return Err(GpuError::LibrariesMissing {
@@ -173,7 +176,7 @@ pub(super) fn compile_all(
     std::thread::scope(|scope| {
         let compilations = files
             .iter()
-            .map(|file| scope.spawn(move || compile(file, compute)))
+            .map(|file| scope.spawn(move || compile(file, compute, cache)))
             .collect::<Vec<_>>();
         compilations
             .into_iter()
@@ -191,8 +194,9 @@ pub(super) fn compile_all(
 
 /// Checks that all kernels compile for a compute capability, such as `(9, 0)`.
 pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
-    compile_all(&FILES, compute)?;
-    compile_all(&ON_DEMAND, compute).map(drop)
+    let no_cache = KernelCache::new(None);
+    compile_all(&FILES, compute, no_cache)?;
+    compile_all(&ON_DEMAND, compute, no_cache).map(drop)
 }
 
 /// What the compiler is asked for.
@@ -229,21 +233,32 @@ impl Target {
     }
 }
 
-fn compile(file: &KernelFile, compute: (u32, u32)) -> Result<Vec<u8>, GpuError> {
-    let source = c_text(format!(
-        "{PRELUDE}\n#line 1 \"{}\"\n{}",
-        file.name, file.text
-    ))?;
-    let name = c_text(file.name.to_owned())?;
-    let program = SourceProgram::create(&source, &name)?;
+fn compile(
+    file: &KernelFile,
+    compute: (u32, u32),
+    cache: KernelCache<'_>,
+) -> Result<Vec<u8>, GpuError> {
     let target = Target::of(compute)?;
     let architecture = target.architecture();
     // The precision of PyTorch's own kernels: fused multiply-adds, no flushing of denormals.
     let options = [
-        c_text(format!("--gpu-architecture={architecture}"))?,
-        c_text("--std=c++17".to_owned())?,
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_owned(),
     ];
-    let pointers = options.each_ref().map(|option| option.as_ptr());
+    let source = format!("{PRELUDE}\n#line 1 \"{}\"\n{}", file.name, file.text);
+    let key = Key {
+        source: &source,
+        options: &options,
+        compiler: version()?,
+    };
+    if let Some(image) = cache.find(key) {
+        return Ok(image);
+    }
+    let name = c_text(file.name.to_owned())?;
+    let program = SourceProgram::create(&c_text(source.clone())?, &name)?;
+    let [architecture_option, standard] = options.clone();
+    let texts = [c_text(architecture_option)?, c_text(standard)?];
+    let pointers = texts.each_ref().map(|option| option.as_ptr());
     // SAFETY: the program is live, and there are two options, each a live text.
     let status = unsafe { sys::nvrtcCompileProgram(program.0, 2, pointers.as_ptr()) };
     if status != nvrtcResult::NVRTC_SUCCESS {
@@ -253,10 +268,22 @@ fn compile(file: &KernelFile, compute: (u32, u32)) -> Result<Vec<u8>, GpuError> 
             log: program.log(),
         });
     }
-    match target {
+    let image = match target {
         Target::MachineCode(_) => program.machine_code(),
         Target::Portable(_) => program.portable_code(),
-    }
+    }?;
+    cache.keep(key, &image);
+    Ok(image)
+}
+
+/// The compiler's major and minor version.
+fn version() -> Result<(i32, i32), GpuError> {
+    let (mut major, mut minor): (c_int, c_int) = (0, 0);
+    // SAFETY: the library is present, and both are places for a number.
+    check("nvrtcVersion", unsafe {
+        sys::nvrtcVersion(&raw mut major, &raw mut minor)
+    })?;
+    Ok((major, minor))
 }
 
 fn c_text(text: String) -> Result<CString, GpuError> {

@@ -219,9 +219,9 @@ fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]
         groups_a_thread,
     };
     let dense = match (is_medium, all_half) {
-        (false, true) => dense("map_light8", 8, 2),
+        (false, true) => dense("map_light8", 8, 4),
         (false, false) => dense("map_light4", 4, 4),
-        (true, true) => dense("map_medium8", 8, 1),
+        (true, true) => dense("map_medium8", 8, 2),
         (true, false) => dense("map_medium4", 4, 2),
     };
     out.count().is_multiple_of(dense.group).then_some(dense)

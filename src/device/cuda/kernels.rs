@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
+use std::path::PathBuf;
 use std::ptr;
 use std::rc::Rc;
 
@@ -14,6 +15,7 @@ use crate::units::Bytes;
 use super::compile::{FILES, KernelFile, ON_DEMAND, compile_all};
 use super::error::{GpuError, check};
 use super::gpu::Gpu;
+use super::kernel_cache::KernelCache;
 use super::memory::Scratch;
 
 /// Room for partial sums and the matrix library's workspace. Large enough for two float32 sums of every
@@ -44,18 +46,21 @@ pub(super) struct Queue {
     modules: Vec<CUmodule>,
     scratch: Scratch,
     launches: u64,
+    /// Where compiled kernels are kept.
+    cache: Option<PathBuf>,
     gpu: Rc<Gpu>,
 }
 
 impl Queue {
-    /// Compiles and loads the kernels that most models need: a few seconds of processor time, spread over
-    /// its cores.
-    pub(super) fn open(gpu: &Rc<Gpu>) -> Result<Queue, GpuError> {
+    /// Loads the kernels that most models need, from the folder of compiled ones or by compiling them: a few
+    /// seconds of processor time, spread over its cores.
+    pub(super) fn open(gpu: &Rc<Gpu>, cache: Option<PathBuf>) -> Result<Queue, GpuError> {
         let mut queue = Queue {
             functions: HashMap::new(),
             modules: Vec::new(),
             scratch: Scratch::take(gpu, SCRATCH)?,
             launches: 0,
+            cache,
             gpu: Rc::clone(gpu),
         };
         queue.compile(&FILES)?;
@@ -63,7 +68,8 @@ impl Queue {
     }
 
     fn compile(&mut self, files: &'static [KernelFile]) -> Result<(), GpuError> {
-        let images = compile_all(files, self.gpu.facts().capability.compute)?;
+        let cache = KernelCache::new(self.cache.as_deref());
+        let images = compile_all(files, self.gpu.facts().capability.compute, cache)?;
         for (file, image) in files.iter().zip(&images) {
             self.load(file.kernels, image)?;
         }

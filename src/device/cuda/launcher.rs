@@ -1,6 +1,7 @@
 //! Runs the launches of a program on a GPU.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -28,11 +29,13 @@ use super::{gather, loss, norm, optimizer, pool, reduce};
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How a launcher computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LauncherOptions {
     /// Whether float32 convolutions may run on tensor cores; PyTorch's default is that they may.
     /// Matrix products may not, which is its default as well.
     pub tf32: Tf32,
+    /// A folder to keep compiled kernels in; without one, each launcher compiles its own.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 /// Launches a program's calls on one stream of a card.
@@ -79,7 +82,7 @@ impl CudaLauncher {
             steps: 0,
             script: Script::default(),
             gradients: BTreeMap::new(),
-            queue: Queue::open(gpu)?,
+            queue: Queue::open(gpu, options.kernel_cache)?,
             gpu: Rc::clone(gpu),
         })
     }

@@ -19,6 +19,7 @@ mod expandable;
 mod fused_attention;
 mod gather;
 mod gpu;
+mod kernel_cache;
 mod kernels;
 mod launcher;
 mod layout;

@@ -229,11 +229,7 @@ __device__ __forceinline__ void store_dense(const Operand& operand, i64 group, c
     if (V == 8) {
         u32 words[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            u32 low = array.type == F16 ? float_to_half(values[2 * k]) : float_to_brain(values[2 * k]);
-            u32 high = array.type == F16 ? float_to_half(values[2 * k + 1]) : float_to_brain(values[2 * k + 1]);
-            words[k] = low | (high << 16);
-        }
+        for (int k = 0; k < 4; ++k) words[k] = to_halves(array.type, values[2 * k], values[2 * k + 1]);
         ((uint4*)array.address)[group] = make_uint4(words[0], words[1], words[2], words[3]);
     } else {
         store_group<4>(array, group * 4, 1, values);
@@ -272,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(256) map_light4(const __grid_consta
 
 extern "C" __global__ void __launch_bounds__(256) map_light8(const __grid_constant__ MapArguments p)
 {
-    map_dense<8, 2, false>(p);
+    map_dense<8, 4, false>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256) map_medium4(const __grid_constant__ MapArguments p)
@@ -282,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(256) map_medium4(const __grid_const
 
 extern "C" __global__ void __launch_bounds__(256) map_medium8(const __grid_constant__ MapArguments p)
 {
-    map_dense<8, 1, true>(p);
+    map_dense<8, 2, true>(p);
 }
 
 // The same for integers, which float32 would round.

@@ -49,6 +49,22 @@ __device__ __forceinline__ u16 float_to_brain(float value)
     return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// Two values as the halves of a word, the first one lower.
+__device__ __forceinline__ u32 to_halves(int type, float first, float second)
+{
+    u32 word;
+#if __CUDA_ARCH__ >= 800
+    if (type == F16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+#else
+    word = type == F16 ? (u32)float_to_half(first) | ((u32)float_to_half(second) << 16)
+                       : (u32)float_to_brain(first) | ((u32)float_to_brain(second) << 16);
+#endif
+    return word;
+}
+
 __device__ __forceinline__ float load(const Array& array, i64 at)
 {
     switch (array.type) {
@@ -164,13 +180,9 @@ __device__ __forceinline__ void store_group(const Array& array, i64 at, i64 step
             return;
         }
         if ((array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 7) == 0) {
-            u16 bits[4];
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-                bits[k] = array.type == F16 ? float_to_half(values[k]) : float_to_brain(values[k]);
             uint2 wide;
-            wide.x = (u32)bits[0] | ((u32)bits[1] << 16);
-            wide.y = (u32)bits[2] | ((u32)bits[3] << 16);
+            wide.x = to_halves(array.type, values[0], values[1]);
+            wide.y = to_halves(array.type, values[2], values[3]);
             *(uint2*)(array.address + at * 2) = wide;
             return;
         }
