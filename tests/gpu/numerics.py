@@ -2,7 +2,7 @@
 
 For each model and precision: export the model, write its weights and a batch to a file, run three steps in PyTorch and three
 with batchfit, and compare the losses of all steps and every parameter's gradient in the first. Then the losses of twenty steps
-of AdamW on one batch. Both sides run without TF32.
+of AdamW on one batch. Both sides run without TF32, and batchfit checks that each launch writes all of its results.
 
 A gradient is itself uncertain by about as much as rounding changes it, which the column `noise` shows: PyTorch's own distance
 from its float64 gradient. Two independent roundings are sqrt(2) times as far apart as one of them is from the truth, so an error
@@ -11,8 +11,10 @@ a relu, so that a freshly made ResNet-18 turns float32's 1e-7 into 1e-3 and bflo
 front of its relus keeps all but a few activations away from the kink; VGG has no normalization that would make it possible.
 A gradient that is zero but for rounding (of an attention key's bias) is measured against all gradients together.
 
-Usage: python3 numerics.py CHECK [--only MODEL,..] [--precision PRECISION] [--jobs N] [--keep DIR] [--list] [--dry-run]
+Usage: python3 numerics.py CHECK [--only MODEL,..] [--precision PRECISION] [--jobs N] [--keep DIR] [--list]
+           [--no-poison] [--memcheck | --dry-run]
 CHECK is the test binary that `cargo test --test gpu --no-run` builds. Needs a GPU, torch, torchvision, transformers, safetensors.
+--memcheck runs two steps of each model, on exactly as much memory as it asks for, under compute-sanitizer instead.
 --dry-run needs no GPU: it exports and compiles, and checks that batchfit would get a value for each tensor.
 """
 from __future__ import annotations
@@ -23,7 +25,7 @@ import contextlib
 import math
 import multiprocessing
 import os
-import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,9 +45,11 @@ from torch.utils.checkpoint import checkpoint
 
 LIMITS = {"fp32": 1e-3, "amp_fp16": 2e-2, "amp_bf16": 2e-2, "bf16": 2e-2, "fp16": 2e-2}
 DEVICE = "cuda"
+Tensors = dict[str, torch.Tensor]
 CURVE_LIMIT = 1e-2
 AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 PARAMETERS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+SANITIZERS = ("/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer")
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def model_type(model: torch.nn.Module) -> torch.dtype:
 
 # PyTorch's side.
 
-def steps_in_pytorch(check: Check, values: dict[str, torch.Tensor], precision: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+def steps_in_pytorch(check: Check, values: Tensors, precision: str) -> tuple[list[float], Tensors]:
     """The loss of each step, and the gradients of the first."""
     spec = MODELS[check.model]
     dtype = PARAMETERS.get(precision, torch.float32)
@@ -152,27 +156,28 @@ def checkpointing(forward):
 
 # batchfit's side.
 
-def batchfit_command(check: Check, binary: str, folder: str, test: str) -> tuple[list[str], dict[str, str]]:
+def batchfit_command(check: Check, binary: str, folder: str, test: str, options) -> tuple[list[str], dict[str, str]]:
     values = dict(
         MODEL=f"{folder}/{check.files}.json",
         FEED=f"{folder}/{check.files}.values",
         DUMP=f"{folder}/{check.name}.dump",
         PRECISION=check.precision,
-        BATCH=str(MODELS[check.model].batch),
+        BATCH=str(2 if "memcheck" in test else MODELS[check.model].batch),
         STEPS=str(check.steps),
         OPTIMIZER="adamw" if check.curve else "sgd_momentum",
         RATE=str(check.rate),
         ACCUMULATION=str(check.accumulation),
         CHECKPOINTING="per_block" if check.checkpointed else "none",
+        OUTPUTS="trusted" if options.no_poison else "poisoned",
     )
-    environment = {**os.environ, **{f"BATCHFIT_NUMERICS_{key}": value for key, value in values.items()}}
+    environment = {**os.environ, "RUST_BACKTRACE": "0", **{f"BATCHFIT_NUMERICS_{key}": value for key, value in values.items()}}
     return [binary, "--ignored", "--exact", test, "--nocapture"], environment
 
 
-def steps_in_batchfit(check: Check, binary: str, folder: str, prepared: futures.Future) -> str | None:
+def steps_in_batchfit(check: Check, binary: str, folder: str, prepared: futures.Future, options) -> str | None:
     """Runs the steps; gives what went wrong, if anything did."""
     prepared.result()
-    command, environment = batchfit_command(check, binary, folder, "numerics::steps_on_given_values")
+    command, environment = batchfit_command(check, binary, folder, "numerics::steps_on_given_values", options)
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     return None if succeeded(ran) else trouble(ran)
 
@@ -185,8 +190,7 @@ def succeeded(ran: subprocess.CompletedProcess) -> bool:
 def trouble(ran: subprocess.CompletedProcess) -> str:
     lines = (ran.stdout + ran.stderr).splitlines()
     said = [line for line in lines if line.strip() and not line.startswith(("running ", "test ", "failures", "note: "))]
-    said = [line for line in said if not re.match(r"\s+(\d+: |at /)", line)]  # a backtrace
-    return "\n".join(f"    {line}" for line in [*said[:8], f"exit status {ran.returncode}"])
+    return "\n".join(f"    {line}" for line in [*said[:12], f"exit status {ran.returncode}"])
 
 
 # The comparison.
@@ -197,12 +201,12 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 class References:
-    """PyTorch's float64 gradients, computed once for the same values."""
+    """PyTorch's float64 gradients, kept until they are asked for with other values."""
 
     def __init__(self):
         self._known = {}
 
-    def of(self, check: Check, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def of(self, check: Check, values: Tensors) -> Tensors:
         if check.files not in self._known:
             self._known = {check.files: steps_in_pytorch(Check(check.model, "fp64"), values, "fp64")[1]}
         return self._known[check.files]
@@ -231,16 +235,17 @@ def compare_gradients(check: Check, losses, gradients, references, ours) -> tupl
     text = (f"{len(names):3} gradients, together {overall:.1e} (noise {overall_noise:.1e}), "
             f"worst {worst[1]:.1e} ({worst[0]}, noise {worst[2]:.1e}), {len(losses)} losses from {losses[0]:.4f} off {off:.1e}")
     beyond = sorted((row for row in rows if not row[1] <= limit), key=lambda row: -row[1])
-    return passed, "\n".join([text, *(f"    {what:56} error {error:.1e}  noise {noise:.1e}" for what, error, noise in beyond[:6])])
+    listed = [f"    {what:56} error {error:.1e}  noise {noise:.1e}" for what, error, noise in beyond[:6]]
+    return passed, "\n".join([text, *listed])
 
 
-def largest_error(ours, losses: list[float]) -> float:
+def largest_error(ours: Tensors, losses: list[float]) -> float:
     """How far the losses are apart; infinite where there is no number."""
     off = [abs(a - b) / abs(b) for a, b in zip(ours["loss"].tolist(), losses, strict=True)]
     return max(off) if all(math.isfinite(error) for error in off) else math.inf
 
 
-def compare_losses(losses: list[float], ours: dict[str, torch.Tensor]) -> tuple[bool, str]:
+def compare_losses(losses: list[float], ours: Tensors) -> tuple[bool, str]:
     off = largest_error(ours, losses)
     falls = losses[-1] < 0.9 * losses[0]
     text = f"{len(losses)} losses from {losses[0]:.4f} to {losses[-1]:.4f}, off {off:.1e} at most"
@@ -266,7 +271,7 @@ def compare_all(checks, binary, folder, makers, options) -> bool:
     references, passed = References(), []
     with futures.ThreadPoolExecutor(options.jobs) as runners:
         prepared = start_preparing(checks, folder, makers)
-        running = [runners.submit(steps_in_batchfit, c, binary, folder, prepared[c.files]) for c in checks]
+        running = [runners.submit(steps_in_batchfit, c, binary, folder, prepared[c.files], options) for c in checks]
         for check, run in zip(checks, running):
             try:
                 ok, text = one(check, folder, run.result(), references)
@@ -287,21 +292,25 @@ def start_preparing(checks, folder, makers) -> dict[str, futures.Future]:
     return prepared
 
 
-def run_all(checks, binary, folder, makers, options, test) -> bool:
+def run_all(checks, binary, folder, makers, options, test, wrapper=()) -> bool:
     """Runs a test of the binary on each check, without PyTorch's side."""
     def run(check):
         prepared[check.files].result()
-        command, environment = batchfit_command(check, binary, folder, test)
+        command, environment = batchfit_command(check, binary, folder, test, options)
         begin = time.time()
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+        ran = subprocess.run([*wrapper, *command], env=environment, capture_output=True, text=True)
         return ran, time.time() - begin
 
     prepared, passed = start_preparing(checks, folder, makers), []
     with futures.ThreadPoolExecutor(options.jobs) as runners:
         for check, running in zip(checks, [runners.submit(run, check) for check in checks]):
             ran, seconds = running.result()
-            ok = succeeded(ran)
-            report(check.name, ok, f"{seconds:.0f} s" if ok else f"exit {ran.returncode}\n{trouble(ran)}")
+            errors = [line for line in ran.stdout.splitlines() + ran.stderr.splitlines() if "ERROR SUMMARY" in line]
+            said = [error.split("ERROR SUMMARY:")[1].strip() for error in errors]
+            # Under the sanitizer, silence is no proof that anything was looked at.
+            ok = succeeded(ran) and (not wrapper or said == ["0 errors"])
+            text = f"{seconds:.0f} s {' '.join(said)}"
+            report(check.name, ok, text if ok else f"{text}\n{trouble(ran)}")
             passed.append(ok)
     return summary(checks, passed)
 
@@ -316,11 +325,21 @@ def summary(checks: list[Check], passed: list[bool]) -> bool:
     return not failed
 
 
+def sanitizer() -> str:
+    found = shutil.which("compute-sanitizer") or next((path for path in SANITIZERS if os.access(path, os.X_OK)), None)
+    if found is None:
+        sys.exit(f"compute-sanitizer is neither on the path nor at {' or '.join(SANITIZERS)}")
+    return found
+
+
 def selected(options) -> list[Check]:
     names = options.only.split(",") if options.only else list(MODELS)
     if unknown := set(names) - set(MODELS):
         sys.exit(f"unknown models {', '.join(sorted(unknown))}; known are {', '.join(MODELS)}")
     checks = [c for c in CHECKS if c.model in names and options.precision in (None, c.precision)]
+    if options.memcheck:
+        # The others launch the same kernels.
+        checks = [c for c in checks if c == Check(c.model, c.precision) and c.precision in ("fp32", "amp_fp16")]
     return sorted(checks, key=lambda check: names.index(check.model))
 
 
@@ -329,9 +348,11 @@ def main() -> None:
     parser.add_argument("check")
     parser.add_argument("--only", help="models, with commas between them")
     parser.add_argument("--precision")
-    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="runs of batchfit at a time")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="runs of batchfit at a time")
     parser.add_argument("--keep", help="a folder for graphs and values, used again if they are there")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--no-poison", action="store_true")
+    parser.add_argument("--memcheck", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
     checks = selected(options)
@@ -351,6 +372,9 @@ def main() -> None:
         makers = stack.enter_context(futures.ProcessPoolExecutor(workers, mp_context=fresh))
         if options.dry_run:
             ok = run_all(checks, binary, folder, makers, options, "numerics::all_values_are_given")
+        elif options.memcheck:
+            wrapper = (sanitizer(), "--tool", "memcheck", "--error-exitcode", "9", "--report-api-errors", "no")
+            ok = run_all(checks, binary, folder, makers, options, "numerics::memcheck::steps_in_exact_memory", wrapper)
         else:
             ok = compare_all(checks, binary, folder, makers, options)
     print(f"{time.time() - begin:.0f} s")

@@ -1,6 +1,9 @@
 //! One side of `numerics.sh`: steps of an exported model on given values, with the losses and the
 //! gradients written down for comparison with PyTorch's.
 
+mod memcheck;
+mod poison;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::str::FromStr;
@@ -9,7 +12,7 @@ use std::{env, fs};
 use batchfit::alloc::{CachingAllocator, Settings};
 use batchfit::compile::compile;
 use batchfit::device::cuda::{
-    CudaLauncher, CudaMemory, Gpu, Gradients, HostTensor, LauncherOptions, Script, Tf32,
+    CudaLauncher, CudaMemory, Gpu, Gradients, HostTensor, LauncherOptions, Outputs, Script, Tf32,
     read_tensors, write_tensors,
 };
 use batchfit::device::sim::Card;
@@ -59,6 +62,11 @@ fn script(program: &Program) -> Script {
         feed: read_tensors(&fs::read(setting("FEED")).unwrap()).unwrap(),
         gradients: Gradients::Record,
         rate: Some(number("RATE")),
+        outputs: match setting("OUTPUTS").as_str() {
+            "trusted" => Outputs::Trusted,
+            "poisoned" => Outputs::Poisoned,
+            other => panic!("OUTPUTS is {other:?}, which is neither trusted nor poisoned"),
+        },
         labels: program
             .tensors
             .iter()

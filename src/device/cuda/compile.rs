@@ -161,6 +161,13 @@ pub(super) static ON_DEMAND: [KernelFile; 2] = [
     },
 ];
 
+/// Kernels of the search for unwritten results, which a numerics check asks for.
+pub(super) static CHECKS: [KernelFile; 1] = [KernelFile {
+    name: "poison.cu",
+    text: include_str!("kernels/poison.cu"),
+    kernels: &["poison_fill", "poison_count"],
+}];
+
 /// Compiles files for a compute capability, side by side, unless the cache has them: what the driver loads, in
 /// the order given.
 pub(super) fn compile_all(
@@ -195,8 +202,10 @@ pub(super) fn compile_all(
 /// Checks that all kernels compile for a compute capability, such as `(9, 0)`.
 pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
     let no_cache = KernelCache::new(None);
-    compile_all(&FILES, compute, no_cache)?;
-    compile_all(&ON_DEMAND, compute, no_cache).map(drop)
+    for files in [&FILES[..], &CHECKS, &ON_DEMAND] {
+        compile_all(files, compute, no_cache)?;
+    }
+    Ok(())
 }
 
 /// What the compiler is asked for.

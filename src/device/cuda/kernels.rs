@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
 
 use crate::units::Bytes;
 
-use super::compile::{FILES, KernelFile, ON_DEMAND, compile_all};
+use super::compile::{CHECKS, FILES, KernelFile, ON_DEMAND, compile_all};
 use super::error::{GpuError, check};
 use super::gpu::Gpu;
 use super::kernel_cache::KernelCache;
@@ -154,9 +154,11 @@ impl Queue {
 
     /// A loaded kernel; one of those on demand is compiled now.
     fn function(&mut self, kernel: &'static str) -> Result<CUfunction, GpuError> {
-        let is_known = self.functions.contains_key(kernel);
-        if !is_known && ON_DEMAND.iter().any(|file| file.kernels.contains(&kernel)) {
-            self.compile(&ON_DEMAND)?;
+        if !self.functions.contains_key(kernel) {
+            let has_it = |file: &&KernelFile| file.kernels.contains(&kernel);
+            if let Some(file) = ON_DEMAND.iter().chain(&CHECKS).find(has_it) {
+                self.compile(std::slice::from_ref(file))?;
+            }
         }
         self.functions
             .get(kernel)

@@ -22,8 +22,8 @@ use super::losses::Losses;
 use super::matmul::MatMul;
 use super::memory::{download, upload};
 use super::optimizer::StepCounts;
-use super::script::{Gradients, HostTensor, Script};
-use super::{gather, loss, norm, optimizer, pool, reduce};
+use super::script::{Gradients, HostTensor, Outputs, Script};
+use super::{gather, loss, norm, optimizer, poison, pool, reduce};
 
 /// The increment of `SplitMix64`: multiples of neighbouring numbers differ in about half of their bits.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -395,7 +395,14 @@ impl Launcher for CudaLauncher {
 
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
         self.start_clock()?;
-        self.run(launch)
+        if self.script.outputs == Outputs::Trusted {
+            return self.run(launch);
+        }
+        let operands = Operands::of(launch)?;
+        poison::fill(&mut self.queue, launch.call, &operands)?;
+        self.run(launch)?;
+        let label = self.label(launch).unwrap_or_default().to_owned();
+        poison::check(&mut self.queue, launch.call, &operands, &label)
     }
 
     fn finish_step(&mut self) -> Result<StepReport, LaunchError> {

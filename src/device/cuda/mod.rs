@@ -31,6 +31,7 @@ mod memory;
 mod norm;
 mod nvml;
 mod optimizer;
+mod poison;
 mod pool;
 mod record;
 mod reduce;
@@ -45,4 +46,6 @@ pub use libraries::Library;
 pub use memory::CudaMemory;
 pub use nvml::{Card, Meter, Usage, cards};
 pub use record::record_workspaces;
-pub use script::{Gradients, HostTensor, Script, TensorFileError, read_tensors, write_tensors};
+pub use script::{
+    Gradients, HostTensor, Outputs, Script, TensorFileError, read_tensors, write_tensors,
+};

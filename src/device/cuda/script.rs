@@ -31,6 +31,16 @@ pub enum Gradients {
     Record,
 }
 
+/// Whether a run looks for elements that a launch leaves unwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Outputs {
+    /// Memory is written as it comes.
+    #[default]
+    Trusted,
+    /// What a launch only writes is filled with a pattern before, and must hold none of it after.
+    Poisoned,
+}
+
 /// What a run should use instead of random values, and what it should keep.
 #[derive(Debug, Clone, Default)]
 pub struct Script {
@@ -40,6 +50,8 @@ pub struct Script {
     pub gradients: Gradients,
     /// The learning rate, in the place of the optimizer's own.
     pub rate: Option<f32>,
+    /// Whether launches are checked to write all of their results.
+    pub outputs: Outputs,
     /// The names of the program's tensors, by [`crate::program::TensorId`].
     pub labels: Vec<Arc<str>>,
 }
