@@ -185,7 +185,7 @@ impl<'a> Calls<'a> {
         match (&self.graph.nodes[node].op, &self.graph.nodes[made].op) {
             // Query, key and value are three names of one function, and so are what was looked up in tables
             // and summed; `x[:, :]`, which an export shows as an alias, is written of a name.
-            (Op::Attention { .. } | Op::Alias, _) | (Op::Add(_), Op::Embedding) => {
+            (Op::Attention { .. } | Op::Alias, _) | (Op::Add(_), Op::Embedding { .. }) => {
                 self.ends[node][&frame]
             }
             // What a segmentation head interpolates and then joins is collected in a list.

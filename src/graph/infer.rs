@@ -105,7 +105,7 @@ fn shape(op: &Op, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
         Op::Einsum(einsum) => einsum.shape(x, operands[1]),
         Op::VectorNorm { dims, keep } => layout::reduce(x, dims, *keep),
         Op::Normalize(normalize) => normalize.shape(operands),
-        Op::Embedding => {
+        Op::Embedding { .. } => {
             let [_, width] = x else {
                 return Err("the weight is not a matrix".into());
             };
@@ -338,7 +338,7 @@ fn arity(op: &Op) -> (usize, usize) {
         | Op::Prelu
         | Op::Einsum(_)
         | Op::Gather { .. }
-        | Op::Embedding
+        | Op::Embedding { .. }
         | Op::Loss(_)
         | Op::CrossEntropy => (2, 2),
         Op::Cat { .. } | Op::Stack { .. } => (1, usize::MAX),

@@ -77,6 +77,8 @@ pub enum Op {
     Create(Create),
     /// `softmax(input, dim, dtype)`, or its logarithm.
     Softmax {
+        /// Along which dimension.
+        dim: usize,
         /// Whether its logarithm is taken.
         log: bool,
         /// The type to compute in, where the model's code says.
@@ -135,7 +137,10 @@ pub enum Op {
     /// A pool along the last of three dimensions: that of planes one high.
     Pool1d(Pool1d),
     /// `embedding(weight, indices)`.
-    Embedding,
+    Embedding {
+        /// The row that gets no gradient.
+        padding: Option<u64>,
+    },
     /// `view`, `reshape`, `flatten`: the same elements under another shape, copied where they must be.
     Reshape(Vec<Extent>),
     /// `permute(order)`, and the other names of exchanged dimensions: which of the operand's dimensions
@@ -397,7 +402,7 @@ impl Op {
                 Pool1d::Average(_) => "avg_pool1d",
                 Pool1d::Max(_) => "max_pool1d",
             },
-            Op::Embedding => "embedding",
+            Op::Embedding { .. } => "embedding",
             Op::Reshape(_) => "reshape",
             Op::Permute(_) => "permute",
             Op::Unsqueeze(_) => "unsqueeze",

@@ -247,7 +247,7 @@ impl Net {
             "embedding",
             &[num_embeddings, embedding_dim],
         )?;
-        self.apply(module, Op::Embedding, &[weight, indices])
+        self.apply(module, Op::Embedding { padding: None }, &[weight, indices])
     }
 
     /// `x.flatten(start)`, run by `module`.

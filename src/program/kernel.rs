@@ -166,7 +166,10 @@ pub enum Kernel {
     /// `weight, indices -> y`.
     Embedding,
     /// `grad, indices -> grad_weight`.
-    EmbeddingGrad,
+    EmbeddingGrad {
+        /// The row that gets none.
+        padding: Option<u64>,
+    },
     /// `query, key, value -> out, log_sum_exp`.
     Attention {
         /// Whether later positions are hidden.
@@ -181,10 +184,27 @@ pub enum Kernel {
         /// Share of attention weights dropped.
         dropout: f64,
     },
-    /// `x -> y` along dimension 1.
-    LogSoftmax,
+    /// `x -> y`: softmax, or its logarithm.
+    Softmax {
+        /// Along which dimension.
+        dim: usize,
+        /// Whether its logarithm is taken.
+        log: bool,
+    },
     /// `grad, y -> grad_x`.
-    LogSoftmaxGrad,
+    SoftmaxGrad {
+        /// Along which dimension.
+        dim: usize,
+        /// Whether the logarithm was taken.
+        log: bool,
+    },
+    /// `in -> out`: zero above the diagonal of each matrix.
+    Tril,
+    /// `in -> out`: zero where a truth value is true, else minus infinity.
+    MaskBias,
+    /// `x, y -> hidden, rows, y`: which elements of `x` are minus infinity, and in which rows all are; `y`
+    /// becomes zero in those.
+    HiddenRows,
     /// `log_probabilities, target -> loss, total_weight`: the mean over targets (`-100` ignored).
     NllLoss,
     /// `grad, target, total_weight -> grad_x`, zero elsewhere.

@@ -54,7 +54,7 @@ fn cross_entropy_and_its_gradient() {
             let name = format!("{shape:?} {dtype}");
             let on_card = card.tensor(dtype, &shape, &x);
             let y = card.empty(dtype, &shape);
-            card.run(Kernel::LogSoftmax, &[&on_card], &[&y]);
+            card.run(Kernel::Softmax { dim: 1, log: true }, &[&on_card], &[&y]);
             compare(
                 &format!("LogSoftmax {name}"),
                 &card.read(&y),
@@ -65,7 +65,7 @@ fn cross_entropy_and_its_gradient() {
             let kept_on_card = card.tensor(dtype, &shape, &kept);
             let grad_on_card = card.tensor(dtype, &shape, &grad);
             card.run(
-                Kernel::LogSoftmaxGrad,
+                Kernel::SoftmaxGrad { dim: 1, log: true },
                 &[&grad_on_card, &kept_on_card],
                 &[&y],
             );
@@ -154,7 +154,7 @@ fn embedding_and_its_gradient() {
         );
         let grad_on_card = card.tensor(dtype, &[count, width], &grad);
         card.run(
-            Kernel::EmbeddingGrad,
+            Kernel::EmbeddingGrad { padding: None },
             &[&grad_on_card, &indices_on_card],
             &[&table_on_card],
         );

@@ -31,7 +31,7 @@ impl Eager {
             }
             Op::Pointwise(pointwise) => self.pointwise(*pointwise, operands)?,
             Op::Indexed(indexed) => return self.indexed(indexed, operands, shapes),
-            Op::Softmax { log, dtype } => self.softmax(&operands[0], *log, *dtype)?,
+            Op::Softmax { dim, log, dtype } => self.softmax(&operands[0], (*dim, *log), *dtype)?,
             Op::LayerNorm { dims, eps } => {
                 let parameters = [operands.get(1), operands.get(2)];
                 self.layer_norm(&operands[0], parameters, *dims, *eps)?
@@ -56,7 +56,7 @@ impl Eager {
             Op::Pool1d(pool) => self.pool1d(*pool, &operands[0], &shapes[0])?,
             Op::MaxPool2d(window) => self.max_pool2d(*window, &operands[0])?,
             Op::AdaptiveAvgPool2d { output } => self.adaptive_avg_pool2d(*output, &operands[0])?,
-            Op::Embedding => self.embedding(&operands[0], &operands[1])?,
+            Op::Embedding { padding } => self.embedding(&operands[0], &operands[1], *padding)?,
             Op::Arange(end) => self.arange(*end),
             Op::CrossEntropy => self.cross_entropy(&operands[0], &operands[1])?,
             arranged => return self.arrange(arranged, operands),

@@ -139,7 +139,7 @@ impl Eager {
         let hidden = self.empty(&[], dtype);
         let seen = self.empty(&[], dtype);
         let bias = self.empty(&mask.shape, dtype);
-        self.launch(Kernel::MemoryOnly("where"), &[mask], &[&bias]);
+        self.launch(Kernel::MaskBias, &[mask], &[&bias]);
         drop(seen);
         drop(hidden);
         Tensor::new(bias)

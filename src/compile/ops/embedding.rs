@@ -15,6 +15,7 @@ impl Eager {
         &mut self,
         weight: &Tensor,
         indices: &Tensor,
+        padding: Option<u64>,
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(weight)]);
         draft.save(self, "indices", indices)?;
@@ -32,13 +33,22 @@ impl Eager {
             };
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
-            vec![Some(eager.embedding_grad(&gradient, &indices, &table))]
+            vec![Some(eager.embedding_grad(
+                [&gradient, &indices],
+                &table,
+                padding,
+            ))]
         });
         Ok(y)
     }
 
     /// See Note [Embedding gradient] for the sequence and the measured sizes.
-    fn embedding_grad(&mut self, gradient: &Tensor, indices: &Tensor, table: &[Extent]) -> Tensor {
+    fn embedding_grad(
+        &mut self,
+        [gradient, indices]: [&Tensor; 2],
+        table: &[Extent],
+        padding: Option<u64>,
+    ) -> Tensor {
         let (count, card) = (indices.numel(), self.capability);
         let fixed = |length: Extent| length.as_fixed().expect("a table has a fixed size");
         let (rows, width) = (fixed(table[0]), fixed(table[1]));
@@ -59,7 +69,8 @@ impl Eager {
             })
         };
         let emit = |eager: &mut Eager, result: &TensorBody| {
-            eager.launch(Kernel::EmbeddingGrad, &[gradient, indices], &[result]);
+            let kernel = Kernel::EmbeddingGrad { padding };
+            eager.launch(kernel, &[gradient, indices], &[result]);
         };
         let sorted = buffer(self, |sort| 8 * sort.indices);
         let original = buffer(self, |sort| 8 * sort.indices);

@@ -48,18 +48,26 @@ impl Eager {
                 self.launch(Kernel::MemoryOnly(op.name()), &[x], &[&y]);
                 self.finish_copied(draft, y)
             }
-            Indexed::RepeatInterleave { .. } => {
+            Indexed::RepeatInterleave { times, dim } => {
+                let (times, dim) = (*times, *dim);
                 let like = (x.shape.clone(), x.dtype);
                 let draft = Draft::new(self, &[Some(x)]);
                 let y = self.empty(&results[0], x.dtype);
-                self.launch(Kernel::MemoryOnly(op.name()), &[x], &[&y]);
+                // The copies are neighbours: a dimension of their own, in which the operand does not move.
+                let spread = apart(x, dim, times, Extent::ZERO);
+                let copies = apart_of(&y, dim, times);
+                self.launch(Kernel::Copy, &[&spread], &[&copies]);
+                drop((spread, copies));
                 // The sum over the copies, seen without its dimension: a view.
                 let [y] = draft.finish(self, [y], move |eager, gradients, _| {
                     let Some(gradient) = &gradients[0] else {
                         return vec![None];
                     };
                     let sum = Tensor::new(eager.empty(&like.0, like.1));
-                    eager.launch(Kernel::MemoryOnly("sum"), &[gradient], &[&sum]);
+                    let copies = apart_of(gradient, dim, times);
+                    let once = apart(&sum, dim, 1, Extent::ZERO);
+                    eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
+                    drop((copies, once));
                     let view = sum.alias(sum.shape.clone(), sum.strides.clone());
                     vec![Some(super::view::gradient_view(&sum, view))]
                 });
@@ -344,4 +352,22 @@ impl Eager {
         });
         y
     }
+}
+
+/// A tensor with a dimension behind `dim`, `times` long and with this stride.
+fn apart(x: &TensorBody, dim: usize, times: u64, stride: Extent) -> TensorBody {
+    let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+    shape.insert(dim + 1, Extent::fixed(times));
+    strides.insert(dim + 1, stride);
+    x.alias(shape, strides)
+}
+
+/// A tensor with `dim` divided into runs of `times`.
+fn apart_of(x: &TensorBody, dim: usize, times: u64) -> TensorBody {
+    let mut runs = apart(x, dim, times, x.strides[dim]);
+    runs.shape[dim] = x.shape[dim]
+        .checked_div(Extent::fixed(times))
+        .unwrap_or(x.shape[dim]);
+    runs.strides[dim] = x.strides[dim] * Extent::fixed(times);
+    runs
 }

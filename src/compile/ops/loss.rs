@@ -211,7 +211,7 @@ impl Eager {
     fn log_softmax(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
-        self.launch(Kernel::LogSoftmax, &[x], &[&y]);
+        self.launch(Kernel::Softmax { dim: 1, log: true }, &[x], &[&y]);
         // The saved result shares the result's memory and none of its history.
         let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
         draft.save(self, "result", &kept)?;
@@ -222,7 +222,7 @@ impl Eager {
             };
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             eager.launch(
-                Kernel::LogSoftmaxGrad,
+                Kernel::SoftmaxGrad { dim: 1, log: true },
                 &[gradient, saved.get("result")],
                 &[&grad_x],
             );

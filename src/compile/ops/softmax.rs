@@ -12,22 +12,17 @@ impl Eager {
     pub(in super::super) fn softmax(
         &mut self,
         x: &Tensor,
-        log: bool,
+        (dim, log): (usize, bool),
         dtype: Option<DType>,
     ) -> Result<Tensor, Stop> {
         let x = match dtype {
             Some(dtype) => self.cast(x, dtype),
             None => self.high(x),
         };
-        let names = if log {
-            ["log_softmax", "log_softmax_backward"]
-        } else {
-            ["softmax", "softmax_backward"]
-        };
         let mut draft = Draft::new(self, &[Some(&x)]);
         let y = self.empty(&x.shape, x.dtype);
         let dense = self.dense_copy(&x);
-        self.launch(Kernel::MemoryOnly(names[0]), &[&dense], &[&y]);
+        self.launch(Kernel::Softmax { dim, log }, &[&dense], &[&y]);
         drop(dense);
         let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
         draft.save(self, "result", &kept)?;
@@ -42,8 +37,8 @@ impl Eager {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             let dense = log.then(|| eager.dense_copy(gradient));
             eager.launch(
-                Kernel::MemoryOnly(names[1]),
-                &[gradient, saved.get("result")],
+                Kernel::SoftmaxGrad { dim, log },
+                &[dense.as_ref().unwrap_or(gradient), saved.get("result")],
                 &[&grad_x],
             );
             drop(dense);

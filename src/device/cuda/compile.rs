@@ -91,12 +91,12 @@ pub(super) static FILES: [KernelFile; 8] = [
         name: "loss.cu",
         text: include_str!("kernels/loss.cu"),
         kernels: &[
-            "log_softmax_rows",
-            "log_softmax_rows_grad",
-            "log_softmax_wide",
-            "log_softmax_wide_grad",
-            "log_softmax_columns",
-            "log_softmax_columns_grad",
+            "softmax_rows",
+            "softmax_rows_grad",
+            "softmax_wide",
+            "softmax_wide_grad",
+            "softmax_columns",
+            "softmax_columns_grad",
             "nll_loss_partial",
             "nll_loss_finish",
             "nll_loss_grad",
@@ -125,7 +125,14 @@ pub(super) static FILES: [KernelFile; 8] = [
     KernelFile {
         name: "rows.cu",
         text: include_str!("kernels/rows.cu"),
-        kernels: &["embedding", "embedding_grad", "gather", "gather_grad"],
+        kernels: &[
+            "embedding",
+            "embedding_grad",
+            "gather",
+            "gather_grad",
+            "tril",
+            "hidden_rows",
+        ],
     },
 ];
 

@@ -18,6 +18,7 @@ pub(super) enum Map {
     PowerGrad(f64),
     Binary(Binary),
     Arange,
+    MaskBias,
     Unary(Unary),
     UnaryGrad(Unary),
 }
@@ -34,6 +35,7 @@ impl Map {
             Map::Binary(Binary::Add) => (6, 0.0),
             Map::Binary(Binary::Mul) => (7, 0.0),
             Map::Arange => (8, 0.0),
+            Map::MaskBias => (9, 0.0),
             Map::Unary(function) => (10 + unary_number(function).unwrap_or(0), 0.0),
             Map::UnaryGrad(function) => (20 + unary_number(function).unwrap_or(0), 0.0),
         }
@@ -42,7 +44,12 @@ impl Map {
     fn operands(self) -> usize {
         match self {
             Map::Fill(_) | Map::Arange => 0,
-            Map::Copy | Map::Scale(_) | Map::Shift(_) | Map::Power(_) | Map::Unary(_) => 1,
+            Map::Copy
+            | Map::Scale(_)
+            | Map::Shift(_)
+            | Map::Power(_)
+            | Map::MaskBias
+            | Map::Unary(_) => 1,
             Map::PowerGrad(_) | Map::Binary(_) | Map::UnaryGrad(_) => 2,
         }
     }
@@ -201,7 +208,8 @@ fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]
         ) => false,
         Map::Unary(Unary::Cos | Unary::Sin)
         | Map::UnaryGrad(Unary::Cos | Unary::Sin)
-        | Map::Arange => return None,
+        | Map::Arange
+        | Map::MaskBias => return None,
         Map::Unary(_) | Map::UnaryGrad(_) => true,
         // Powers that are multiplied out.
         Map::Power(exponent) | Map::PowerGrad(exponent) => {

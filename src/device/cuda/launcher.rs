@@ -23,7 +23,7 @@ use super::matmul::MatMul;
 use super::memory::{download, upload};
 use super::optimizer::StepCounts;
 use super::script::{Gradients, HostTensor, Outputs, Script};
-use super::{gather, loss, norm, optimizer, poison, pool, reduce};
+use super::{gather, loss, masks, norm, optimizer, poison, pool, reduce};
 
 /// The increment of `SplitMix64`: multiples of neighbouring numbers differ in about half of their bits.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -232,6 +232,7 @@ impl CudaLauncher {
             Kernel::Fill(value) => self.map(operands, Map::Fill(*value)),
             Kernel::Arange => self.map(operands, Map::Arange),
             Kernel::Copy => self.map(operands, Map::Copy),
+            Kernel::MaskBias => self.map(operands, Map::MaskBias),
             Kernel::Scale(factor) => self.map(operands, Map::Scale(*factor)),
             Kernel::Shift(summand) => self.map(operands, Map::Shift(*summand)),
             Kernel::Power(exponent) => self.map(operands, Map::Power(*exponent)),
@@ -374,11 +375,13 @@ fn library_free(
         Kernel::AdaptiveAvgPool => pool::adaptive_avg_pool(queue, operands),
         Kernel::AdaptiveAvgPoolGrad => pool::adaptive_avg_pool_grad(queue, operands),
         Kernel::Embedding => loss::embedding(queue, operands),
-        Kernel::EmbeddingGrad => loss::embedding_grad(queue, operands),
+        Kernel::EmbeddingGrad { padding } => loss::embedding_grad(queue, operands, *padding),
         Kernel::Gather { dim } => gather::gather(queue, operands, *dim),
         Kernel::GatherGrad { dim } => gather::gather_grad(queue, operands, *dim),
-        Kernel::LogSoftmax => loss::log_softmax(queue, operands),
-        Kernel::LogSoftmaxGrad => loss::log_softmax_grad(queue, operands),
+        Kernel::Softmax { dim, log } => loss::softmax(queue, operands, *dim, *log),
+        Kernel::SoftmaxGrad { dim, log } => loss::softmax_grad(queue, operands, *dim, *log),
+        Kernel::Tril => masks::tril(queue, operands),
+        Kernel::HiddenRows => masks::hidden_rows(queue, operands),
         Kernel::NllLoss => loss::nll_loss(queue, operands),
         Kernel::NllLossGrad => loss::nll_loss_grad(queue, operands),
         Kernel::Unscale => optimizer::unscale(queue, operands),

@@ -19,6 +19,7 @@ struct LossArguments {
     classes: i64,
     inner: i64,
     blocks: i64,
+    is_log: i64,
 }
 
 // SAFETY: repeats `LossArguments` in loss.cu, the parameter of its kernels.
@@ -40,55 +41,59 @@ impl LossArguments {
 
 /// The arguments that follow from a `[outer, classes, inner...]` shape.
 fn arguments(operands: &Operands<'_>, of: &Operand) -> Result<LossArguments, LaunchError> {
-    match of.shape.as_slice() {
-        [outer, classes, rest @ ..] => Ok(LossArguments {
-            outer: outer.cast_signed(),
-            classes: classes.cast_signed(),
-            inner: rest.iter().product::<u64>().cast_signed(),
-            ..LossArguments::default()
-        }),
-        shape => Err(operands.failed(format!("{shape:?} has no classes"))),
-    }
+    along(operands, of, 1)
 }
 
-/// Queues `x -> y` along dimension 1.
-pub(super) fn log_softmax(queue: &mut Queue, operands: &Operands<'_>) -> Result<(), LaunchError> {
+/// The arguments that follow from a shape and one of its dimensions.
+fn along(operands: &Operands<'_>, of: &Operand, dim: usize) -> Result<LossArguments, LaunchError> {
+    let Some((classes, rest)) = of.shape.get(dim..).and_then(<[u64]>::split_first) else {
+        return Err(operands.failed(format!("{:?} has no dimension {dim}", of.shape)));
+    };
+    Ok(LossArguments {
+        outer: of.shape[..dim].iter().product::<u64>().cast_signed(),
+        classes: classes.cast_signed(),
+        inner: rest.iter().product::<u64>().cast_signed(),
+        ..LossArguments::default()
+    })
+}
+
+/// Queues `x -> y`: softmax, or its logarithm.
+pub(super) fn softmax(
+    queue: &mut Queue,
+    operands: &Operands<'_>,
+    dim: usize,
+    log: bool,
+) -> Result<(), LaunchError> {
     let arguments = LossArguments {
         input: operands.dense_input(0)?,
         out: operands.dense_output(0)?,
-        ..arguments(operands, operands.input(0)?)?
+        is_log: i64::from(log),
+        ..along(operands, operands.input(0)?, dim)?
     };
-    softmax_kernel(
-        queue,
-        &arguments,
-        [
-            "log_softmax_rows",
-            "log_softmax_wide",
-            "log_softmax_columns",
-        ],
-    )
+    let kernels = ["softmax_rows", "softmax_wide", "softmax_columns"];
+    softmax_kernel(queue, &arguments, kernels)
 }
 
 /// Queues `grad, y -> grad_x`.
-pub(super) fn log_softmax_grad(
+pub(super) fn softmax_grad(
     queue: &mut Queue,
     operands: &Operands<'_>,
+    dim: usize,
+    log: bool,
 ) -> Result<(), LaunchError> {
     let arguments = LossArguments {
         input: operands.dense_input(0)?,
         saved: operands.dense_input(1)?,
         out: operands.dense_output(0)?,
-        ..arguments(operands, operands.input(1)?)?
+        is_log: i64::from(log),
+        ..along(operands, operands.input(1)?, dim)?
     };
-    softmax_kernel(
-        queue,
-        &arguments,
-        [
-            "log_softmax_rows_grad",
-            "log_softmax_wide_grad",
-            "log_softmax_columns_grad",
-        ],
-    )
+    let kernels = [
+        "softmax_rows_grad",
+        "softmax_wide_grad",
+        "softmax_columns_grad",
+    ];
+    softmax_kernel(queue, &arguments, kernels)
 }
 
 fn softmax_kernel(
@@ -167,6 +172,7 @@ struct EmbeddingArguments {
     count: i64,
     width: i64,
     entries: i64,
+    padding: i64,
 }
 
 // SAFETY: repeats `EmbeddingArguments` in rows.cu, the parameter of `embedding` and `embedding_grad`.
@@ -177,6 +183,7 @@ fn embedding_kernel(
     operands: &Operands<'_>,
     kernel: &'static str,
     table: &Operand,
+    padding: Option<u64>,
     arrays: [Array; 3],
 ) -> Result<(), LaunchError> {
     let [entries, width] = table.shape[..] else {
@@ -194,6 +201,7 @@ fn embedding_kernel(
         count: indices.cast_signed(),
         width: width.cast_signed(),
         entries: entries.cast_signed(),
+        padding: padding.map_or(-1, u64::cast_signed),
     };
     let grid = queue.spread(indices * width);
     Ok(queue.launch(kernel, grid, &arguments)?)
@@ -206,13 +214,15 @@ pub(super) fn embedding(queue: &mut Queue, operands: &Operands<'_>) -> Result<()
         operands.dense_input(1)?,
         operands.dense_output(0)?,
     ];
-    embedding_kernel(queue, operands, "embedding", operands.input(0)?, arrays)
+    let table = operands.input(0)?;
+    embedding_kernel(queue, operands, "embedding", table, None, arrays)
 }
 
 /// Queues `grad, indices -> grad_weight`, which it clears first.
 pub(super) fn embedding_grad(
     queue: &mut Queue,
     operands: &Operands<'_>,
+    padding: Option<u64>,
 ) -> Result<(), LaunchError> {
     super::elementwise::map(queue, operands, super::elementwise::Map::Fill(0.0))?;
     let arrays = [
@@ -225,6 +235,7 @@ pub(super) fn embedding_grad(
         operands,
         "embedding_grad",
         operands.output(0)?,
+        padding,
         arrays,
     )
 }

@@ -26,6 +26,7 @@ mod layout;
 mod libraries;
 mod loss;
 mod losses;
+mod masks;
 mod matmul;
 mod memory;
 mod norm;

@@ -151,7 +151,12 @@ fn weighted(
         "aten.embedding.default" => {
             args.absent("sparse")?;
             args.absent("scale_grad_by_freq")?;
-            (Op::Embedding, all(args, &["weight", "indices"])?)
+            // A negative index stands for none.
+            let padding = u64::try_from(args.int("padding_idx", Some(-1))?).ok();
+            (
+                Op::Embedding { padding },
+                all(args, &["weight", "indices"])?,
+            )
         }
         "aten.scaled_dot_product_attention.default" => {
             let scale = args.has("scale").then(|| args.number("scale"));
@@ -184,11 +189,13 @@ fn elementwise(
     let lowered = match target {
         "aten.neg.default" => (Op::MulScalar(-1.0), vec![args.tensor("self")?]),
         "aten.softmax.int" | "aten.log_softmax.int" => {
+            let input = args.tensor("self")?;
             let op = Op::Softmax {
+                dim: args.dim("dim", None, typed(input).1.len())?,
                 log: target.contains("log"),
                 dtype: args.dtype("dtype")?,
             };
-            (op, vec![args.tensor("self")?])
+            (op, vec![input])
         }
         // A number that changes the type of whole elements makes another kind of sum.
         "aten.add.Tensor" | "aten.mul.Tensor" if raises_type(args, &typed) => return Ok(None),

@@ -42,7 +42,7 @@ pub(super) fn fill_inputs(graph: &mut Graph) {
         }
         let from_input = |id: ValueId| origin.get(&id).copied().unwrap_or(id) == input;
         let bounds = graph.nodes.iter().filter_map(|node| match node.op {
-            Op::Embedding if from_input(node.inputs[1]) => {
+            Op::Embedding { .. } if from_input(node.inputs[1]) => {
                 graph.value(node.inputs[0]).shape[0].as_fixed()
             }
             Op::CrossEntropy | Op::Loss(_) if from_input(node.inputs[1]) => {

@@ -49,7 +49,7 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
                 .unwrap()
         })
         .collect();
-    if matches!(op, Op::Embedding) {
+    if matches!(op, Op::Embedding { .. }) {
         inputs.push(builder.input("indices", DType::Int64, fixed(&[5, 3]), below(7)));
     }
     inputs.extend(buffers);
@@ -172,7 +172,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             Op::AdaptiveAvgPool2d { output: [3, 2] },
             vec![&[2, 3, 8, 8]],
         ),
-        (Op::Embedding, vec![&[7, 4]]),
+        (Op::Embedding { padding: None }, vec![&[7, 4]]),
         (Op::Reshape(fixed(&[6, 2])), vec![&[3, 4]]),
         (Op::Permute(vec![1, 2, 0]), vec![&[3, 4, 5]]),
         (Op::Unsqueeze(1), vec![&[3, 4]]),

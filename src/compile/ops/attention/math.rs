@@ -18,7 +18,19 @@ impl Eager {
         let query = self.cast(query, high);
         let key = self.cast(key, high);
         let value = self.cast(value, high);
-        let scaled = self.mul_scalar(&query, 1.0);
+        // Query and key get the root of the scale each.
+        #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
+        let width = query
+            .shape
+            .last()
+            .and_then(|width| width.as_fixed())
+            .unwrap_or(1) as f64;
+        let scale = request
+            .scale
+            .unwrap_or_else(|| 1.0 / width.sqrt())
+            .abs()
+            .sqrt();
+        let scaled = self.mul_scalar(&query, scale);
         let bias = if request.causal {
             let rows = query.shape.len() - 2;
             Some(self.causal_bias([query.shape[rows], key.shape[rows]], high))
@@ -32,7 +44,7 @@ impl Eager {
             (keys, self.repeat_heads(&value, query.shape[1])?)
         };
         let view = self.turn(&all_keys);
-        let turned = self.mul_scalar(&view, 1.0);
+        let turned = self.mul_scalar(&view, scale);
         drop(view);
         let mut scores = self.matmul(&scaled, &turned)?;
         drop(turned);
@@ -66,7 +78,7 @@ impl Eager {
         let ones = self.empty(&[rows, columns], DType::Bool);
         self.launch(Kernel::Fill(1.0), &[], &[&ones]);
         let lower = self.empty(&[rows, columns], DType::Bool);
-        self.launch(Kernel::MemoryOnly("tril"), &[&ones], &[&lower]);
+        self.launch(Kernel::Tril, &[&ones], &[&lower]);
         drop(ones);
         self.bias_of(&Tensor::new(lower), dtype)
     }
@@ -85,11 +97,11 @@ impl Eager {
 
     /// `_safe_softmax`: rows that are hidden entirely become zeros.
     fn safe_softmax(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
-        let y = self.softmax(x, false, Some(x.dtype))?;
+        let y = self.softmax(x, (x.shape.len() - 1, false), Some(x.dtype))?;
         let hidden = self.empty(&x.shape, DType::Bool);
         let rows = self.empty(&x.shape[..x.shape.len() - 1], DType::Bool);
         let zero = self.empty(&[], x.dtype);
-        self.launch(Kernel::MemoryOnly("_safe_softmax"), &[&hidden], &[&rows]);
+        self.launch(Kernel::HiddenRows, &[x, &y], &[&hidden, &rows, &y]);
         drop(zero);
         drop(rows);
         drop(hidden);

@@ -11,6 +11,7 @@ enum Function {
     ADD = 6,
     MUL = 7,
     ARANGE = 8,
+    MASK_BIAS = 9,
     RELU = 10,
     GELU = 11,
     GELU_TANH = 12,
@@ -149,6 +150,7 @@ __device__ __forceinline__ void apply(int function, float number, i64 first, con
     case POWER: EACH(power(x, number))
     case POWER_GRAD: EACH(number == 0.0f ? 0.0f : x * (number * power(y, number - 1.0f)))
     case ARANGE: EACH((float)(first + k))
+    case MASK_BIAS: EACH(x != 0.0f ? 0.0f : -__int_as_float(0x7f800000))
     case COS: EACH(cosf(x))
     case SIN: EACH(sinf(x))
     case COS_GRAD: EACH(-x * sinf(y))

@@ -1,4 +1,4 @@
-// Softmax and the losses behind it, over dimension 1 of contiguous [outer, classes, inner] tensors.
+// Softmax, its logarithm, and the losses behind that, over the middle of contiguous [outer, classes, inner] tensors.
 
 struct LossArguments {
     // The operand, or the gradient of the result.
@@ -16,13 +16,32 @@ struct LossArguments {
     i64 classes;
     i64 inner;
     i64 blocks;
+    // Whether the logarithm is taken.
+    i64 is_log;
 };
 
 // Targets that count for nothing: PyTorch's default `ignore_index`.
 #define IGNORED (-100)
 
+// A result from its logarithm.
+__device__ __forceinline__ float softmax_of(const LossArguments& p, float logarithm)
+{
+    return p.is_log ? logarithm : expf(logarithm);
+}
+
+// What a gradient adds to the number that all of a distribution's gradients need.
+__device__ __forceinline__ float softmax_summand(const LossArguments& p, float grad, i64 at)
+{
+    return p.is_log ? grad : grad * load(p.saved, at);
+}
+
+__device__ __forceinline__ float softmax_grad_of(const LossArguments& p, float grad, float saved, float total)
+{
+    return p.is_log ? grad - expf(saved) * total : saved * (grad - total);
+}
+
 // One warp for each distribution when `inner` is one; blocks of 32 x 8.
-extern "C" __global__ void log_softmax_rows(const __grid_constant__ LossArguments p)
+extern "C" __global__ void softmax_rows(const __grid_constant__ LossArguments p)
 {
     for (i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y; row < p.outer; row += (i64)gridDim.x * blockDim.y) {
         i64 base = row * p.classes;
@@ -33,19 +52,20 @@ extern "C" __global__ void log_softmax_rows(const __grid_constant__ LossArgument
         for (i64 c = threadIdx.x; c < p.classes; c += 32) total += expf(load(p.in, base + c) - largest);
         total = logf(warp_sum(total));
         for (i64 c = threadIdx.x; c < p.classes; c += 32)
-            store(p.out, base + c, load(p.in, base + c) - largest - total);
+            store(p.out, base + c, softmax_of(p, load(p.in, base + c) - largest - total));
     }
 }
 
-extern "C" __global__ void log_softmax_rows_grad(const __grid_constant__ LossArguments p)
+extern "C" __global__ void softmax_rows_grad(const __grid_constant__ LossArguments p)
 {
     for (i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y; row < p.outer; row += (i64)gridDim.x * blockDim.y) {
         i64 base = row * p.classes;
         float total = 0.0f;
-        for (i64 c = threadIdx.x; c < p.classes; c += 32) total += load(p.in, base + c);
+        for (i64 c = threadIdx.x; c < p.classes; c += 32)
+            total += softmax_summand(p, load(p.in, base + c), base + c);
         total = warp_sum(total);
         for (i64 c = threadIdx.x; c < p.classes; c += 32)
-            store(p.out, base + c, load(p.in, base + c) - expf(load(p.saved, base + c)) * total);
+            store(p.out, base + c, softmax_grad_of(p, load(p.in, base + c), load(p.saved, base + c), total));
     }
 }
 
@@ -95,23 +115,22 @@ struct Exponentials {
 };
 
 struct LessNumber {
-    const Array& in;
-    const Array& out;
+    const LossArguments& p;
     float number;
 
     __device__ __forceinline__ void four(i64 at)
     {
         float v[4];
-        load_group<4>(in, at, 1, v);
+        load_group<4>(p.in, at, 1, v);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) v[k] -= number;
-        store_group<4>(out, at, 1, v);
+        for (int k = 0; k < 4; ++k) v[k] = softmax_of(p, v[k] - number);
+        store_group<4>(p.out, at, 1, v);
     }
-    __device__ __forceinline__ void one(i64 at) { store(out, at, load(in, at) - number); }
+    __device__ __forceinline__ void one(i64 at) { store(p.out, at, softmax_of(p, load(p.in, at) - number)); }
 };
 
 // One block for each long distribution when `inner` is one. A second look at a row finds it in the cache.
-extern "C" __global__ void __launch_bounds__(1024) log_softmax_wide(const __grid_constant__ LossArguments p)
+extern "C" __global__ void __launch_bounds__(1024) softmax_wide(const __grid_constant__ LossArguments p)
 {
     __shared__ float largest_of[32], total_of[32], number;
     for (i64 row = blockIdx.x; row < p.outer; row += gridDim.x) {
@@ -133,23 +152,29 @@ extern "C" __global__ void __launch_bounds__(1024) log_softmax_wide(const __grid
             number = sums.largest + logf(sums.total);
         }
         __syncthreads();
-        LessNumber less = { p.in, p.out, number };
+        LessNumber less = { p, number };
         over_row<LessNumber&>(base, p.classes, less);
         __syncthreads();
     }
 }
 
 struct Total {
-    const Array& in;
+    const LossArguments& p;
     float total;
 
     __device__ __forceinline__ void four(i64 at)
     {
         float v[4];
-        load_group<4>(in, at, 1, v);
+        load_group<4>(p.in, at, 1, v);
+        if (!p.is_log) {
+            float saved[4];
+            load_group<4>(p.saved, at, 1, saved);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) v[k] *= saved[k];
+        }
         total += (v[0] + v[1]) + (v[2] + v[3]);
     }
-    __device__ __forceinline__ void one(i64 at) { total += load(in, at); }
+    __device__ __forceinline__ void one(i64 at) { total += softmax_summand(p, load(p.in, at), at); }
 };
 
 struct LessShare {
@@ -162,21 +187,21 @@ struct LessShare {
         load_group<4>(p.in, at, 1, v);
         load_group<4>(p.saved, at, 1, saved);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) v[k] -= expf(saved[k]) * total;
+        for (int k = 0; k < 4; ++k) v[k] = softmax_grad_of(p, v[k], saved[k], total);
         store_group<4>(p.out, at, 1, v);
     }
     __device__ __forceinline__ void one(i64 at)
     {
-        store(p.out, at, load(p.in, at) - expf(load(p.saved, at)) * total);
+        store(p.out, at, softmax_grad_of(p, load(p.in, at), load(p.saved, at), total));
     }
 };
 
-extern "C" __global__ void __launch_bounds__(1024) log_softmax_wide_grad(const __grid_constant__ LossArguments p)
+extern "C" __global__ void __launch_bounds__(1024) softmax_wide_grad(const __grid_constant__ LossArguments p)
 {
     __shared__ float whole;
     for (i64 row = blockIdx.x; row < p.outer; row += gridDim.x) {
         i64 base = row * p.classes;
-        Total sum = { p.in, 0.0f };
+        Total sum = { p, 0.0f };
         over_row<Total&>(base, p.classes, sum);
         float total = block_sum(sum.total);
         if (threadIdx.x == 0) whole = total;
@@ -188,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(1024) log_softmax_wide_grad(const _
 }
 
 // One thread for each distribution otherwise: neighbouring threads read neighbouring positions.
-extern "C" __global__ void log_softmax_columns(const __grid_constant__ LossArguments p)
+extern "C" __global__ void softmax_columns(const __grid_constant__ LossArguments p)
 {
     for (i64 i = thread_index(); i < p.outer * p.inner; i += thread_count()) {
         i64 position;
@@ -200,21 +225,24 @@ extern "C" __global__ void log_softmax_columns(const __grid_constant__ LossArgum
         for (i64 c = 0; c < p.classes; ++c) total += expf(load(p.in, base + c * p.inner) - largest);
         total = logf(total);
         for (i64 c = 0; c < p.classes; ++c)
-            store(p.out, base + c * p.inner, load(p.in, base + c * p.inner) - largest - total);
+            store(p.out, base + c * p.inner, softmax_of(p, load(p.in, base + c * p.inner) - largest - total));
     }
 }
 
-extern "C" __global__ void log_softmax_columns_grad(const __grid_constant__ LossArguments p)
+extern "C" __global__ void softmax_columns_grad(const __grid_constant__ LossArguments p)
 {
     for (i64 i = thread_index(); i < p.outer * p.inner; i += thread_count()) {
         i64 position;
         i64 sample = divide(i, p.inner, position);
         i64 base = sample * p.classes * p.inner + position;
         float total = 0.0f;
-        for (i64 c = 0; c < p.classes; ++c) total += load(p.in, base + c * p.inner);
         for (i64 c = 0; c < p.classes; ++c) {
             i64 at = base + c * p.inner;
-            store(p.out, at, load(p.in, at) - expf(load(p.saved, at)) * total);
+            total += softmax_summand(p, load(p.in, at), at);
+        }
+        for (i64 c = 0; c < p.classes; ++c) {
+            i64 at = base + c * p.inner;
+            store(p.out, at, softmax_grad_of(p, load(p.in, at), load(p.saved, at), total));
         }
     }
 }

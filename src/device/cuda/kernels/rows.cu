@@ -9,6 +9,8 @@ struct EmbeddingArguments {
     i64 count;
     i64 width;
     i64 entries;
+    // An entry without a gradient, or -1.
+    i64 padding;
 };
 
 extern "C" __global__ void embedding(const __grid_constant__ EmbeddingArguments p)
@@ -49,7 +51,7 @@ extern "C" __global__ void embedding_grad(const __grid_constant__ EmbeddingArgum
         i64 column;
         i64 row = divide(i, p.width, column);
         i64 entry = load_integer(p.indices, row);
-        if (entry < 0 || entry >= p.entries) continue;
+        if (entry < 0 || entry >= p.entries || entry == p.padding) continue;
         float grad = load(p.rows, i);
         i64 at = entry * p.width + column;
         add_to(p.weight, at, grad);
@@ -112,5 +114,43 @@ extern "C" __global__ void gather_grad(const __grid_constant__ GatherArguments p
     for (i64 i = thread_index(); i < p.count; i += thread_count()) {
         Places at = places(p, i);
         if (at.is_valid) add_to(p.source, at.source, load(p.chosen, at.chosen));
+    }
+}
+
+struct MaskArguments {
+    Array x;
+    // u8, each.
+    u64 hidden;
+    u64 rows;
+    Array y;
+    i64 count;
+    i64 height;
+    i64 width;
+};
+
+// Keeps what is on or below the diagonal of each matrix.
+extern "C" __global__ void tril(const __grid_constant__ MaskArguments p)
+{
+    for (i64 i = thread_index(); i < p.count; i += thread_count()) {
+        i64 column, row;
+        divide(divide(i, p.width, column), p.height, row);
+        store(p.y, i, column <= row ? load(p.x, i) : 0.0f);
+    }
+}
+
+// A warp a row; blocks of 32 x 8.
+extern "C" __global__ void hidden_rows(const __grid_constant__ MaskArguments p)
+{
+    for (i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y; row < p.count; row += (i64)gridDim.x * blockDim.y) {
+        bool all = true;
+        for (i64 i = threadIdx.x; i < p.width; i += 32) {
+            bool hidden = load(p.x, row * p.width + i) == -__int_as_float(0x7f800000);
+            ((u8*)p.hidden)[row * p.width + i] = hidden;
+            all = all && hidden;
+        }
+        all = __all_sync(0xffffffffu, all);
+        if (threadIdx.x == 0) ((u8*)p.rows)[row] = all;
+        if (all)
+            for (i64 i = threadIdx.x; i < p.width; i += 32) store(p.y, row * p.width + i, 0.0f);
     }
 }
