@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::error::RecordingError;
+use super::layout::Layout;
 use super::recording::{RecordedLimit, Recording};
 use crate::alloc::{Address, Event};
 use crate::units::Bytes;
@@ -33,10 +34,33 @@ pub(super) fn check(recording: &Recording) -> Result<(), RecordingError> {
              (torch.cuda.memory._record_memory_history starts the recording)",
         ));
     }
+    check_spaces(&recording.initial)?;
     let mut seen = Seen::at_start(recording);
     for (index, entry) in recording.entries.iter().enumerate() {
         seen.take(entry.event, index)
             .map_err(|problem| RecordingError::at(recording.place(index), problem))?;
+    }
+    Ok(())
+}
+
+/// Each pool of each stream has one space for its expandable segments, and no two spaces overlap.
+fn check_spaces(initial: &Layout) -> Result<(), RecordingError> {
+    let mut left = Vec::new();
+    let mut last = None;
+    for segment in initial.segments.iter().filter(|it| it.is_expandable) {
+        let key = (segment.stream, segment.pool);
+        if left.contains(&key) {
+            let problem = format!(
+                "the expandable segment at {} lies behind one of another stream or pool; expected those of one \
+                 stream and pool side by side",
+                segment.address
+            );
+            return Err(RecordingError::at("segments", problem));
+        }
+        if last.is_some_and(|last| last != key) {
+            left.extend(last);
+        }
+        last = Some(key);
     }
     Ok(())
 }
@@ -148,19 +172,23 @@ impl<'r> Seen<'r> {
                 self.segments.insert(address, size);
                 Ok(())
             }
-            Event::SegmentFree { address, size } => match self.segments.remove(&address) {
-                Some(length) if length == size => {
-                    self.reserved -= size.0;
-                    Ok(())
+            Event::SegmentFree { address, size } => {
+                match self.segments.remove(&address) {
+                    Some(length) if length == size => {
+                        self.reserved = self.reserved.checked_sub(size.0).ok_or_else(|| {
+                        format!("the segment at {address} is given back after a part of it was unmapped")
+                    })?;
+                        Ok(())
+                    }
+                    Some(length) => Err(format!(
+                        "{} bytes at {address} are given back; expected the {} bytes that were taken",
+                        size.0, length.0
+                    )),
+                    None => Err(format!(
+                        "the segment at {address} is given back; expected one that was taken before"
+                    )),
                 }
-                Some(length) => Err(format!(
-                    "{} bytes at {address} are given back; expected the {} bytes that were taken",
-                    size.0, length.0
-                )),
-                None => Err(format!(
-                    "the segment at {address} is given back; expected one that was taken before"
-                )),
-            },
+            }
             Event::SegmentMap { address, size } => {
                 self.sized(Some(address), size)?;
                 self.reserve(size)

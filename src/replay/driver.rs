@@ -177,6 +177,8 @@ type Key = (Stream, PoolKind);
 #[derive(Debug, Clone, Copy)]
 struct Space {
     base: Address,
+    /// Where the last of what is mapped at the start ends.
+    end: Address,
     mapped: u64,
     is_from_start: bool,
 }
@@ -215,6 +217,7 @@ impl SpacesInUse {
             self.bases.push(address);
             let space = Space {
                 base: address,
+                end: address.offset(size),
                 mapped: size.0,
                 is_from_start: false,
             };
@@ -232,6 +235,10 @@ impl SpacesInUse {
 impl Spaces {
     pub(super) fn of(recording: &Recording, settings: &Settings) -> Spaces {
         let at_start = spaces_at_start(&recording.initial);
+        let ends: BTreeMap<Key, Address> = at_start
+            .iter()
+            .map(|(key, space)| (*key, space.end))
+            .collect();
         let mut in_use = SpacesInUse {
             from_start: at_start
                 .iter()
@@ -267,12 +274,18 @@ impl Spaces {
             bases,
             total: recording.total,
         };
-        let found = from_start.iter().map(|((_, pool), base)| {
-            let unit = match pool {
+        let found = from_start.iter().map(|(key, base)| {
+            let unit = match key.1 {
                 PoolKind::Small => SMALL_SEGMENT,
                 PoolKind::Large => settings.segment_size(Bytes::mib(2)),
             };
-            spaces.from(*base, unit)
+            // What is mapped is inside, whatever a recording says of the device's memory.
+            let mapped = Bytes(ends[key].0 - base.0);
+            let space = spaces.from(*base, unit);
+            Reserved {
+                size: space.size.max(mapped),
+                ..space
+            }
         });
         spaces.at_start = found.collect();
         spaces
@@ -303,9 +316,11 @@ fn spaces_at_start(initial: &Layout) -> BTreeMap<Key, Space> {
             .entry((segment.stream, segment.pool))
             .or_insert(Space {
                 base: segment.address,
+                end: segment.address,
                 mapped: 0,
                 is_from_start: true,
             });
+        space.end = segment.address.offset(segment.size);
         space.mapped += segment.size.0;
     }
     spaces

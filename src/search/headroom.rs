@@ -1,6 +1,5 @@
 //! What is deliberately left free.
 
-use crate::probe::Evidence;
 use crate::units::Bytes;
 
 /// How memory grows around the largest batch, and what there is of it.
@@ -17,26 +16,21 @@ pub struct MemorySlope {
 pub struct Kept {
     /// The largest batch to recommend, or 0. It must still be seen to fit: memory use has holes.
     pub batch: u64,
-    /// What was asked to be left free; zero for a batch that ran.
+    /// What was asked to be left free.
     pub headroom: Bytes,
 }
 
 /// The largest batch to recommend, given the largest that fits without retries.
 ///
-/// A batch that ran with real kernels needs no headroom: it has shown that it fits. A simulated one
-/// leaves `prediction_error` of the limit free, the share by which predictions were seen to be wrong;
-/// the caller says where that number is from. At least one sample is kept where one fits.
+/// `prediction_error` of the limit is left free, the share by which predictions were seen to be wrong; the
+/// caller says where that number is from. At least one sample is kept where one fits.
 #[must_use]
 pub fn keep_headroom(
     max_batch_without_retries: u64,
     slope: MemorySlope,
-    evidence: Evidence,
     prediction_error: f64,
 ) -> Kept {
-    let headroom = match evidence {
-        Evidence::Probed => Bytes::ZERO,
-        Evidence::Simulated => share(slope.limit, prediction_error),
-    };
+    let headroom = share(slope.limit, prediction_error);
     let samples = headroom.0.div_ceil(slope.per_sample.0.max(1));
     let batch = max_batch_without_retries
         .saturating_sub(samples)
@@ -63,24 +57,21 @@ mod tests {
     };
 
     #[test]
-    fn a_batch_that_ran_keeps_nothing_free() {
-        let kept = keep_headroom(100, SLOPE, Evidence::Probed, 0.02);
+    fn without_an_error_nothing_is_kept_free() {
+        let kept = keep_headroom(100, SLOPE, 0.0);
 
         assert_eq!((kept.batch, kept.headroom), (100, Bytes::ZERO));
     }
 
     #[test]
-    fn a_simulated_batch_keeps_the_stated_error_free_in_whole_samples() {
+    fn the_stated_error_is_kept_free_in_whole_samples() {
         // 2% of 10 GiB is 204.8 MiB: four samples of 64 MiB.
-        assert_eq!(
-            keep_headroom(100, SLOPE, Evidence::Simulated, 0.02).batch,
-            96
-        );
+        assert_eq!(keep_headroom(100, SLOPE, 0.02).batch, 96);
     }
 
     #[test]
     fn one_sample_is_kept_where_one_fits() {
-        let kept = |max| keep_headroom(max, SLOPE, Evidence::Simulated, 0.5).batch;
+        let kept = |max| keep_headroom(max, SLOPE, 0.5).batch;
 
         assert_eq!([kept(0), kept(1), kept(3)], [0, 1, 1]);
     }

@@ -172,54 +172,69 @@ def models():
     }
 
 
-def in_pytorch(names):
-    """Prints the median step time of cases in PyTorch, a line of JSON each. Runs in a process of its own."""
-    import torch
-    known = models()
-    for name in names:
-        training = json.loads((GOLDEN / f"truth/requests/{name}.json").read_text())["training"]
+class Trainer:
+    """A case's model in PyTorch, freshly moved to the GPU, with its optimizer."""
+    built = {}  # on the CPU: what making a model leaves in the GPU's cache would change what training reserves
+
+    def __init__(self, name, training):
+        import copy
+        import torch
+        self.torch = torch
+        known = models()
         checkpointed = training["checkpointing"] != "none"
         family = name.split("-")[0]
-        build, batch, loss_of = known.get(f"{family}-ckpt", known[family]) if checkpointed else known[family]
+        build, self.batch, self.loss_of = known.get(f"{family}-ckpt", known[family]) if checkpointed else known[family]
         precision = training["precision"]
-        autocast = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-        with torch.device("cuda"):
-            model = build()
-        model = model.to("cuda", dtype).train()
+        self.autocast = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
+        self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+        if name not in self.built:
+            self.built[name] = build().to(self.dtype)
+        model = copy.deepcopy(self.built[name])
+        self.model = model.to("cuda").train()
         if checkpointed and hasattr(model, "gradient_checkpointing_enable"):
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         implementation = {"fused": True} if training.get("optimizer_impl") == "fused" else {}
-        optimizer = {
+        self.optimizer = {
             "sgd_momentum": lambda p: torch.optim.SGD(p, lr=1e-4, momentum=0.9, **implementation),
             "adam": lambda p: torch.optim.Adam(p, lr=1e-5, **implementation),
             "adamw": lambda p: torch.optim.AdamW(p, lr=1e-5, **implementation),
         }[training["optimizer"]](model.parameters())
-        scaler = torch.amp.GradScaler("cuda", init_scale=1.0) if precision == "amp_fp16" else None
+        self.scaler = torch.amp.GradScaler("cuda", init_scale=1.0) if precision == "amp_fp16" else None
 
-        def step(b):
-            data = batch(b, dtype)
-            with torch.autocast("cuda", dtype=autocast or torch.float16, enabled=autocast is not None):
-                loss = loss_of(model, data)
-            if scaler:
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-            else:
-                loss.backward()
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+    def micro_step(self, b):
+        data = self.batch(b, self.dtype)
+        amp = {"dtype": self.autocast or self.torch.float16, "enabled": self.autocast is not None}
+        with self.torch.autocast("cuda", **amp):
+            loss = self.loss_of(self.model, data)
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
 
+    def step(self, b):
+        self.micro_step(b)
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+def in_pytorch(names):
+    """Prints the median step time of cases in PyTorch, a line of JSON each. Runs in a process of its own."""
+    import torch
+    for name in names:
+        training = json.loads((GOLDEN / f"truth/requests/{name}.json").read_text())["training"]
+        trainer = Trainer(name, training)
         for b in CASES[name][2]:
             times = []
             for _ in range(STEPS):
                 torch.cuda.synchronize()
                 began = time.perf_counter()
-                step(b)
+                trainer.step(b)
                 torch.cuda.synchronize()
                 times.append(1e3 * (time.perf_counter() - began))
             print(json.dumps({"case": name, "batch": b, "ms": statistics.median(times[WARM:])}), flush=True)
-        del model, optimizer
+        del trainer
+        Trainer.built.clear()
         torch.cuda.empty_cache()
 
 

@@ -6,7 +6,8 @@ of AdamW on one batch. Both sides run without TF32, and batchfit checks that eac
 
 A gradient is itself uncertain by about as much as rounding changes it, which the column `noise` shows: PyTorch's own distance
 from its float64 gradient. Two independent roundings are sqrt(2) times as far apart as one of them is from the truth, so an error
-may be as large as the limit or 1.5 times the noise, whichever is larger. Gradients jump where an activation crosses the kink of
+may be as large as the limit or, for all gradients together, 1.5 times the noise, whichever is larger; for a single gradient,
+whose noise is one draw, 2.5 times. Gradients jump where an activation crosses the kink of
 a relu, so that a freshly made ResNet-18 turns float32's 1e-7 into 1e-3 and bfloat16's 4e-3 into 0.4. Raising the biases in
 front of its relus keeps all but a few activations away from the kink; VGG has no normalization that would make it possible.
 A gradient that is zero but for rounding (of an attention key's bias) is measured against all gradients together.
@@ -228,7 +229,7 @@ def compare_gradients(check: Check, losses, gradients, references, ours) -> tupl
         else:
             off = (ours[name].double() - gradients[name].double().cpu()).norm() / together[0].norm()
             rows.append((f"{name} (zero)", off.item(), 0.0))
-    failed = [row for row in rows if not row[1] <= max(limit, 1.5 * row[2])]
+    failed = [row for row in rows if not row[1] <= max(limit, 2.5 * row[2])]
     worst = max(rows, key=lambda row: math.inf if math.isnan(row[1]) else row[1])
     off = largest_error(ours, losses)
     passed = not failed and overall <= max(limit, 1.5 * overall_noise) and off <= limit

@@ -1,4 +1,5 @@
-//! How fast the kernels that move most memory are. Prints; fails only where one is absurdly slow.
+//! How fast the kernels that move most memory are, beside a plain copy. Prints; fails only where one is absurdly
+//! slow.
 
 use batchfit::device::Launcher;
 use batchfit::graph::{DType, Unary, Window};
@@ -55,7 +56,80 @@ fn bandwidth_of_large_operations() {
         let [mean, inverse, running_mean, running_var] = &scratch[..] else {
             unreachable!()
         };
+        let other = match dtype {
+            DType::Float32 => DType::BFloat16,
+            _ => DType::Float32,
+        };
+        let cast = card.empty(other, &shape);
+        let mask = card.empty(DType::Bool, &shape);
+        let heads = strided(&x, 0, &[3_750, 256, 16, 64], &[262_144, 64, 16_384, 1]);
+        let turned = view_of(&y, &[3_750, 256, 16, 64]);
         let cases: Vec<(&str, f64, f64)> = vec![
+            (
+                "Copy",
+                time(&mut card, Kernel::Copy, &[&x], &[&y]),
+                2.0 * size,
+            ),
+            (
+                "Copy to the other",
+                time(&mut card, Kernel::Copy, &[&x], &[&cast]),
+                size + other.size() as f64,
+            ),
+            (
+                "Mul by the other",
+                time(&mut card, Kernel::Binary(Binary::Mul), &[&x, &cast], &[&y]),
+                2.0 * size + other.size() as f64,
+            ),
+            (
+                "Copy of heads",
+                time(&mut card, Kernel::Copy, &[&heads], &[&turned]),
+                2.0 * size,
+            ),
+            (
+                "Scale",
+                time(&mut card, Kernel::Scale(0.5), &[&x], &[&y]),
+                2.0 * size,
+            ),
+            (
+                "Power",
+                time(&mut card, Kernel::Power(3.0), &[&x], &[&y]),
+                2.0 * size,
+            ),
+            (
+                "Tanh",
+                time(&mut card, Kernel::Unary(Unary::Tanh), &[&x], &[&y]),
+                2.0 * size,
+            ),
+            (
+                "Silu",
+                time(&mut card, Kernel::Unary(Unary::Silu), &[&x], &[&y]),
+                2.0 * size,
+            ),
+            (
+                "SiluGrad",
+                time(&mut card, Kernel::UnaryGrad(Unary::Silu), &[&x, &y], &[&y]),
+                3.0 * size,
+            ),
+            (
+                "GeluGrad",
+                time(&mut card, Kernel::UnaryGrad(Unary::Gelu), &[&x, &y], &[&y]),
+                3.0 * size,
+            ),
+            (
+                "Dropout",
+                time(&mut card, Kernel::Dropout { p: 0.1 }, &[&x], &[&y, &mask]),
+                2.0 * size + 1.0,
+            ),
+            (
+                "DropoutGrad",
+                time(
+                    &mut card,
+                    Kernel::DropoutGrad { p: 0.1 },
+                    &[&x, &mask],
+                    &[&y],
+                ),
+                2.0 * size + 1.0,
+            ),
             (
                 "RandomNormal",
                 time(&mut card, Kernel::RandomNormal, &[], &[&x]),
@@ -133,12 +207,14 @@ fn bandwidth_of_large_operations() {
                 1.25 * size + 2.0,
             ),
         ];
+        let copy = cases[0].2 / cases[0].1;
         for (name, milliseconds, bytes) in cases {
             let rate = bytes * count / milliseconds / 1e6;
-            eprintln!("{name:<18} {dtype:<9} {milliseconds:8.3} ms {rate:8.0} GB/s");
+            let share = 100.0 * bytes / milliseconds / copy;
+            eprintln!("{name:<18} {dtype:<9} {milliseconds:8.3} ms {rate:8.0} GB/s {share:6.0} %");
             assert!(rate > 50.0, "{name} is absurdly slow");
         }
-        for view in [&x, &y, &small, &indices] {
+        for view in [&x, &y, &small, &indices, &cast, &mask] {
             card.free(view);
         }
     }
@@ -156,6 +232,15 @@ fn bandwidth_of_large_operations() {
         "MatMul bfloat16 {milliseconds:8.3} ms {:8.0} TFLOP/s",
         2.0 * 8192_f64.powi(3) / milliseconds / 1e9
     );
+}
+
+/// A tensor's elements under another shape.
+fn view_of(view: &View, shape: &[u64]) -> View {
+    let mut strides = vec![1; shape.len()];
+    for d in (1..shape.len()).rev() {
+        strides[d - 1] = strides[d] * shape[d];
+    }
+    strided(view, 0, shape, &strides)
 }
 
 /// The start of a tensor as an 8192 x 8192 matrix.

@@ -98,11 +98,14 @@ struct MapArguments {
     a: Strided,
     b: Strided,
     shape: [i64; MAX_RANK],
+    factors: [u32; MAX_RANK],
+    shifts: [u32; MAX_RANK],
     count: i64,
     rank: i32,
     function: i32,
     operands: i32,
     number: f32,
+    is_short: i32,
     whole_number: i64,
 }
 
@@ -142,8 +145,9 @@ pub(super) fn map(
     let (kernel, work) = match (is_whole, innermost % 8) {
         (false, _) if let Some(dense) = &dense => (dense.kernel, out.count() / dense.group),
         (true, _) => ("map_integer", out.count()),
-        (false, 0) => ("map8", out.count() / 8),
-        (false, 4) => ("map4", out.count() / 4),
+        // Eight float32 would be two loads, between which a warp leaves gaps.
+        (false, 0) if out.dtype.is_half() => ("map8", out.count() / 8),
+        (false, 0 | 4) => ("map4", out.count() / 4),
         (false, _) => ("map1", out.count()),
     };
     let too_many = || operands.unsupported("more than six separate dimensions");
@@ -155,11 +159,22 @@ pub(super) fn map(
             })
             .ok_or_else(too_many)
     };
+    let mut groups = steps.shape.clone();
+    if let Some(last) = groups.last_mut() {
+        *last = *last * work / out.count();
+    }
+    let mut dividers = [(0, 0); MAX_RANK];
+    for (divider, length) in dividers.iter_mut().zip(&groups) {
+        *divider = divider_of(*length);
+    }
     let arguments = MapArguments {
         out: seen(out, &steps.strides[0])?,
         a: seen(a, &steps.strides[1])?,
         b: seen(b, &steps.strides[2])?,
-        shape: fixed(&steps.shape).ok_or_else(too_many)?,
+        shape: fixed(&groups).ok_or_else(too_many)?,
+        factors: dividers.map(|(factor, _)| factor),
+        shifts: dividers.map(|(_, shift)| shift),
+        is_short: i32::from(work < 1 << 31),
         count: work.cast_signed(),
         rank: i32::try_from(steps.shape.len()).unwrap_or(i32::MAX),
         function: number,
@@ -175,6 +190,14 @@ pub(super) fn map(
         None => queue.spread(work),
     };
     Ok(queue.launch(kernel, grid, &arguments)?)
+}
+
+/// A factor and a shift that divide a number below 2^31: `(high half of n * factor + n) >> shift`.
+fn divider_of(length: u64) -> (u32, u32) {
+    let length = length.clamp(1, 1 << 31);
+    let shift = length.next_power_of_two().trailing_zeros();
+    let factor = (((1_u64 << shift) - length) << 32) / length + 1;
+    (u32::try_from(factor).unwrap_or(u32::MAX), shift)
 }
 
 /// A kernel for operands without gaps.
@@ -227,7 +250,7 @@ fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]
         groups_a_thread,
     };
     let dense = match (is_medium, all_half) {
-        (false, true) => dense("map_light8", 8, 4),
+        (false, true) => dense("map_light8", 8, 2),
         (false, false) => dense("map_light4", 4, 4),
         (true, true) => dense("map_medium8", 8, 2),
         (true, false) => dense("map_medium4", 4, 2),
@@ -377,4 +400,34 @@ pub(super) fn single(value: f64) -> f32 {
 #[allow(clippy::cast_possible_truncation)]
 fn whole(value: f64) -> i64 {
     value as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dividers_divide() {
+        for length in [1, 2, 3, 7, 64, 1000, 50_257, 65_535, 1 << 20, (1 << 31) - 1] {
+            let (factor, shift) = divider_of(length);
+            let around = [
+                0,
+                1,
+                length - 1,
+                length,
+                length + 1,
+                12_345_678,
+                (1 << 31) - 1,
+            ];
+            for index in around.into_iter().filter(|index| *index < 1 << 31) {
+                let high = (index * u64::from(factor)) >> 32;
+
+                assert_eq!(
+                    (high + index) >> shift,
+                    index / length,
+                    "{index} / {length}"
+                );
+            }
+        }
+    }
 }

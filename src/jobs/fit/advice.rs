@@ -79,13 +79,13 @@ pub(super) fn recommend(
     if calm == 0 {
         return nothing_fits(maxima, benches, notes);
     }
-    let kept = headroom(calm, maxima.evidence, benches.deciding())?;
+    let kept = headroom(calm, &mut benches)?;
     let Some(plan) = choose(kept.batch, wish, &mut benches)? else {
         notes.push("no batch that leaves headroom runs without retries".to_owned());
         return nothing_fits(maxima, benches, notes);
     };
     if kept.headroom > Bytes::ZERO {
-        notes.push(why(kept.headroom, &benches.deciding().doubts()));
+        notes.push(why(kept.headroom, benches.deciding().doubts(calm)));
     }
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("`max_batch` is simulated; `max_batch_without_retries` was probed".to_owned());
@@ -122,19 +122,32 @@ pub(super) fn recommend(
     })
 }
 
-/// The largest batch that leaves headroom: the largest calm one, where it also fits below the headroom.
-fn headroom(calm: u64, evidence: Evidence, bench: &mut Bench<'_>) -> Result<Kept, EngineError> {
-    let slope = MemorySlope {
-        limit: bench.limit(),
-        per_sample: per_sample(calm, bench)?,
+/// The largest batch that leaves headroom: the largest calm one, where that leaves it already.
+fn headroom(calm: u64, benches: &mut Benches<'_, '_>) -> Result<Kept, EngineError> {
+    let per_sample = if benches.simulated.probes().next().is_some() {
+        per_sample(calm, benches.simulated)?
+    } else {
+        // Only real probes were asked for, and a slope is not worth one.
+        let report = benches.deciding().probe(calm)?;
+        let grown = report
+            .peak_allocated_bytes
+            .saturating_sub(report.model_allocated_bytes);
+        Bytes(grown / calm)
     };
-    let error = bench.doubts().into_iter().map(Doubt::share).sum();
-    let kept = keep_headroom(calm, slope, evidence, error);
-    if kept.headroom == Bytes::ZERO {
-        return Ok(kept);
-    }
-    let tighter = slope.limit.saturating_sub(kept.headroom);
-    let leaves_room = bench.probe_within(tighter, calm)?.verdict == Verdict::Fits;
+    let deciding = benches.deciding();
+    let slope = MemorySlope {
+        limit: deciding.limit(),
+        per_sample,
+    };
+    let peak_reserved = Bytes(deciding.probe(calm)?.peak_reserved_bytes);
+    let error = deciding
+        .doubts(calm)
+        .iter()
+        .map(|doubt| doubt.share())
+        .sum();
+    let kept = keep_headroom(calm, slope, error);
+    // What ran without a retry runs the same under any limit that it did not pass.
+    let leaves_room = peak_reserved <= slope.limit.saturating_sub(kept.headroom);
     Ok(Kept {
         batch: if leaves_room { calm } else { kept.batch },
         ..kept
@@ -147,19 +160,12 @@ fn why(headroom: Bytes, doubts: &[Doubt]) -> String {
         .iter()
         .map(|doubt| format!("{:.1}% for {}", doubt.share() * 100.0, doubt.reason()))
         .collect();
-    format!(
-        "{headroom} of headroom is kept because nothing ran on a GPU: {}",
-        reasons.join(", ")
-    )
+    format!("{headroom} of headroom is kept: {}", reasons.join(", "))
 }
 
 /// How much the peak grows with a sample, around the largest batch.
 fn per_sample(calm: u64, bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
     let at_calm = bench.probe(calm)?.peak_allocated_bytes;
-    if bench.evidence() == Evidence::Probed {
-        // What ran keeps no headroom, so this need not be worth a probe.
-        return Ok(Bytes(at_calm / calm));
-    }
     let below = calm - calm.div_ceil(16);
     if below == 0 {
         return Ok(Bytes(at_calm));

@@ -1,4 +1,4 @@
-//! How far a simulated answer may be wrong, by what is not known about it.
+//! How far an answer may be wrong, by what is not known about it.
 //!
 //! Shares of the limit by which peak reserved memory was predicted too low; see Note [Measured errors].
 #![doc = include_str!("NOTES.md")]
@@ -41,7 +41,8 @@ impl Doubt {
     }
 }
 
-/// What is not known about the model itself.
+/// What is not known about the model itself. A real probe does not find it out: it runs the program that was
+/// compiled, where the driver happens to put its segments.
 pub(super) fn of_graph(graph: &Graph) -> Vec<Doubt> {
     let attends = graph
         .nodes

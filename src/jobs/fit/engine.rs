@@ -173,8 +173,13 @@ impl FitEngine {
             }
             Device::Cuda(number) => {
                 let device = format!("cuda:{number}");
-                let (gpu, ready) =
-                    GpuProber::open(&self.program, deadlines, device.clone(), request, watch)?;
+                let (gpu, ready) = GpuProber::open(
+                    &self.program,
+                    deadlines,
+                    device.clone(),
+                    (request, &lowered.graph),
+                    watch,
+                )?;
                 let room = Room {
                     total: Bytes(ready.gpu.total_bytes),
                     available: Bytes(ready.available_bytes),

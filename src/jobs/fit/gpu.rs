@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::graph::Graph;
 use crate::jobs::{EngineError, GpuRun, GpuWork};
 use crate::model::{Invalid, Request, Variant};
 use crate::probe::{Detail, Evidence, Verdict};
@@ -11,6 +12,7 @@ use crate::worker::{
     Deadlines, Launch, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
 };
 
+use super::doubts::{Doubt, of_graph};
 use super::prober::{Probed, Prober};
 use super::watch::Watch;
 
@@ -21,6 +23,8 @@ pub(super) struct GpuProber<'a> {
     watch: &'a Watch<'a>,
     runs: Vec<GpuRun>,
     lowered: Option<Lowered>,
+    /// What is assumed of the model.
+    doubts: Vec<Doubt>,
 }
 
 /// The lowest limit that other processes left to a probe.
@@ -36,7 +40,7 @@ impl<'a> GpuProber<'a> {
         program: &Path,
         deadlines: Deadlines,
         device: String,
-        request: &Request,
+        (request, graph): (&Request, &Graph),
         watch: &'a Watch<'a>,
     ) -> Result<(GpuProber<'a>, Ready), EngineError> {
         let opening = Opening {
@@ -53,6 +57,7 @@ impl<'a> GpuProber<'a> {
             watch,
             runs: Vec::new(),
             lowered: None,
+            doubts: of_graph(graph),
         };
         Ok((prober, ready))
     }
@@ -115,7 +120,11 @@ impl Prober for GpuProber<'_> {
                 used_by_others: Bytes(report.used_by_others_bytes.unwrap_or(0)),
             });
         }
-        Ok(Probed { report, wall_ms })
+        Ok(Probed {
+            report,
+            wall_ms,
+            doubts: self.doubts.clone(),
+        })
     }
 
     fn evidence(&self) -> Evidence {

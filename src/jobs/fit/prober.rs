@@ -17,6 +17,8 @@ pub(super) struct Probed {
     pub(super) report: ProbeReport,
     /// How long it took, loading included.
     pub(super) wall_ms: f64,
+    /// What it had to assume, in order.
+    pub(super) doubts: Vec<Doubt>,
 }
 
 /// Runs probes of the model of one request on one device.
@@ -35,11 +37,6 @@ pub(super) trait Prober {
 
     /// The device, as a request would name it.
     fn device(&self) -> &str;
-
-    /// What its probes so far had to assume, in order. Nothing, where they ran.
-    fn doubts(&self) -> Vec<Doubt> {
-        Vec::new()
-    }
 }
 
 /// A prober that remembers the probes of one variant, and tells a watch of each new one.
@@ -80,9 +77,10 @@ impl<'a> Bench<'a> {
         self.prober.evidence()
     }
 
-    /// What the probes so far had to assume.
-    pub(super) fn doubts(&self) -> Vec<Doubt> {
-        self.prober.doubts()
+    /// What the probe of `batch`, which was run, had to assume.
+    pub(super) fn doubts(&self, batch: u64) -> &[Doubt] {
+        let probed = self.seen.get(&(self.variant.accumulation, batch));
+        probed.map_or(&[], |probed| &probed.doubts)
     }
 
     pub(super) fn limit(&self) -> Bytes {

@@ -24,6 +24,7 @@ pub(super) struct Simulator {
     settings: Settings,
     launcher: SimulatedLauncher,
     room: Room,
+    /// What is assumed of the model and the card.
     doubts: BTreeSet<Doubt>,
 }
 
@@ -91,12 +92,16 @@ impl Prober for Simulator {
             evidence: Evidence::Simulated,
         });
         let estimated = self.launcher.take_notes();
+        let mut doubts = self.doubts.clone();
         if !estimated.is_empty() {
-            self.doubts.insert(Doubt::Workspaces);
+            doubts.insert(Doubt::Workspaces);
         }
         report.notes.extend(estimated);
-        let wall_ms = began.elapsed().as_secs_f64() * 1000.0;
-        Ok(Probed { report, wall_ms })
+        Ok(Probed {
+            report,
+            wall_ms: began.elapsed().as_secs_f64() * 1000.0,
+            doubts: doubts.into_iter().collect(),
+        })
     }
 
     fn evidence(&self) -> Evidence {
@@ -105,10 +110,6 @@ impl Prober for Simulator {
 
     fn device(&self) -> &str {
         &self.device
-    }
-
-    fn doubts(&self) -> Vec<Doubt> {
-        self.doubts.iter().copied().collect()
     }
 }
 

@@ -74,6 +74,19 @@ fn trace() -> impl Strategy<Value = String> {
     })
 }
 
+#[test]
+fn a_segment_given_back_after_a_part_of_it_was_unmapped_is_refused() {
+    let text = "# {\"total\": 1099511627776, \"limit\": 536870912}\n\
+                segment_alloc 0 20971520 0\nsegment_unmap 0 1 0\nsegment_free 0 20971520 0\n";
+
+    let refused = read(text.as_bytes(), BOUNDS).unwrap_err().to_string();
+
+    assert!(
+        refused.contains("after a part of it was unmapped"),
+        "{refused}"
+    );
+}
+
 proptest! {
     #[test]
     fn pickles_of_random_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {

@@ -43,13 +43,18 @@ struct MapArguments {
     Operand out;
     Operand a;
     Operand b;
+    // The last one in groups.
     i64 shape[MAX_RANK];
+    // How to divide by each, where there are fewer than 2^31 groups.
+    u32 factors[MAX_RANK];
+    u32 shifts[MAX_RANK];
     // Elements for `map1` and `map_integer`, groups along the last dimension for `map4` and `map8`.
     i64 count;
     int rank;
     int function;
     int operands;
     float number;
+    int is_short;
     i64 whole_number;
 };
 
@@ -160,18 +165,36 @@ __device__ __forceinline__ void apply(int function, float number, i64 first, con
     }
 }
 
-// Where the operands' elements are for the element `index` in row-major order.
-__device__ __forceinline__ void locate(const MapArguments& p, i64 index, i64& out, i64& a, i64& b)
+// `index / length` for an index below 2^31, by the length's factor and shift; leaves the remainder in `rest`.
+__device__ __forceinline__ u32 divide_fast(u32 index, u32 length, u32 factor, u32 shift, u32& rest)
+{
+    u32 quotient = (__umulhi(index, factor) + index) >> shift;
+    rest = index - quotient * length;
+    return quotient;
+}
+
+// Where the operands' elements are for a group along the last dimension, of which `shape` counts the groups.
+template <int V>
+__device__ __forceinline__ void locate(const MapArguments& p, i64 group, i64& out, i64& a, i64& b)
 {
     out = a = b = 0;
-    i64 rest = index;
+    i64 rest = group, scale = V;
     for (int d = p.rank - 1; d > 0; --d) {
         i64 i;
-        rest = divide(rest, p.shape[d], i);
+        if (p.is_short) {
+            u32 at;
+            rest = divide_fast((u32)rest, (u32)p.shape[d], p.factors[d], p.shifts[d], at);
+            i = at;
+        } else {
+            rest = divide(rest, p.shape[d], i);
+        }
+        i *= scale;
+        scale = 1;
         out += i * p.out.strides[d];
         a += i * p.a.strides[d];
         b += i * p.b.strides[d];
     }
+    rest *= scale;
     out += rest * p.out.strides[0];
     a += rest * p.a.strides[0];
     b += rest * p.b.strides[0];
@@ -183,7 +206,7 @@ __device__ __forceinline__ void map(const MapArguments& p)
     int last = p.rank - 1;
     for (i64 group = thread_index(); group < p.count; group += thread_count()) {
         i64 out, at_a, at_b;
-        locate(p, group * V, out, at_a, at_b);
+        locate<V>(p, group, out, at_a, at_b);
         float a[V], b[V], r[V];
 #pragma unroll
         for (int k = 0; k < V; ++k) a[k] = b[k] = r[k] = 0.0f;
@@ -200,87 +223,85 @@ extern "C" __global__ void map4(const __grid_constant__ MapArguments p) { map<4>
 
 extern "C" __global__ void map1(const __grid_constant__ MapArguments p) { map<1>(p); }
 
-// Four or eight neighbours in one load of 16 bytes, where all operands have types of as many bits; otherwise
-// four in one load each.
-template <int V>
-__device__ __forceinline__ void load_dense(const Operand& operand, i64 group, float* values)
+template <int V, bool MEDIUM>
+__device__ __forceinline__ void apply_dense(const MapArguments& p, const float* a, const float* b, float* r)
 {
-    const Array& array = operand.array;
-    if (V == 8) {
-        uint4 wide = ((const uint4*)array.address)[group];
-        u32 words[4] = { wide.x, wide.y, wide.z, wide.w };
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            if (array.type == F16) {
-                values[2 * k] = half_to_float((u16)words[k]);
-                values[2 * k + 1] = half_to_float((u16)(words[k] >> 16));
-            } else {
-                values[2 * k] = __uint_as_float(words[k] << 16);
-                values[2 * k + 1] = __uint_as_float(words[k] & 0xffff0000u);
-            }
-        }
-    } else {
-        load_group<4>(array, group * 4, 1, values);
-    }
+    if (MEDIUM)
+        apply_medium<V>(p.function, p.number, a, b, r);
+    else
+        apply_light<V>(p.function, p.number, a, b, r);
 }
 
-template <int V>
-__device__ __forceinline__ void store_dense(const Operand& operand, i64 group, const float* values)
-{
-    const Array& array = operand.array;
-    if (V == 8) {
-        u32 words[4];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) words[k] = to_halves(array.type, values[2 * k], values[2 * k + 1]);
-        ((uint4*)array.address)[group] = make_uint4(words[0], words[1], words[2], words[3]);
-    } else {
-        store_group<4>(array, group * 4, 1, values);
-    }
-}
-
-// Operands without gaps, from aligned starts; a grid that meets each group once, U groups a thread.
-template <int V, int U, bool MEDIUM>
+// Operands without gaps, from aligned starts; a grid that meets each group of four once, U groups a thread.
+template <int U, bool MEDIUM>
 __device__ __forceinline__ void map_dense(const MapArguments& p)
 {
     i64 first = (i64)blockIdx.x * blockDim.x * U + threadIdx.x;
-    float a[U][V], b[U][V], r[V];
+    float a[U][4], b[U][4], r[4];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         i64 group = first + u * blockDim.x;
         if (group >= p.count) continue;
-        if (p.operands > 0) load_dense<V>(p.a, group, a[u]);
-        if (p.operands > 1) load_dense<V>(p.b, group, b[u]);
+        if (p.operands > 0) load_group<4>(p.a.array, group * 4, 1, a[u]);
+        if (p.operands > 1) load_group<4>(p.b.array, group * 4, 1, b[u]);
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
         i64 group = first + u * blockDim.x;
         if (group >= p.count) continue;
-        if (MEDIUM)
-            apply_medium<V>(p.function, p.number, a[u], b[u], r);
-        else
-            apply_light<V>(p.function, p.number, a[u], b[u], r);
-        store_dense<V>(p.out, group, r);
+        apply_dense<4, MEDIUM>(p, a[u], b[u], r);
+        store_group<4>(p.out.array, group * 4, 1, r);
+    }
+}
+
+// The same where all are halves, in groups of eight. Words are converted behind all loads, so that those overlap.
+template <int U, bool MEDIUM>
+__device__ __forceinline__ void map_halves(const MapArguments& p)
+{
+    i64 first = (i64)blockIdx.x * blockDim.x * U + threadIdx.x;
+    const uint4* from_a = (const uint4*)p.a.array.address;
+    const uint4* from_b = (const uint4*)p.b.array.address;
+    uint4 words_a[U], words_b[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        i64 group = first + u * blockDim.x;
+        words_a[u] = words_b[u] = make_uint4(0, 0, 0, 0);
+        if (group >= p.count) continue;
+        if (p.operands > 0) words_a[u] = from_a[group];
+        if (p.operands > 1) words_b[u] = from_b[group];
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+        i64 group = first + u * blockDim.x;
+        if (group >= p.count) continue;
+        float a[8], b[8], r[8];
+        u32 words[4] = { words_a[u].x, words_a[u].y, words_a[u].z, words_a[u].w };
+        from_halves(p.a.array.type, words, a);
+        u32 others[4] = { words_b[u].x, words_b[u].y, words_b[u].z, words_b[u].w };
+        from_halves(p.b.array.type, others, b);
+        apply_dense<8, MEDIUM>(p, a, b, r);
+        store_group<8>(p.out.array, group * 8, 1, r);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256) map_light4(const __grid_constant__ MapArguments p)
 {
-    map_dense<4, 4, false>(p);
+    map_dense<4, false>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256) map_light8(const __grid_constant__ MapArguments p)
 {
-    map_dense<8, 4, false>(p);
+    map_halves<2, false>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256) map_medium4(const __grid_constant__ MapArguments p)
 {
-    map_dense<4, 2, true>(p);
+    map_dense<2, true>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256) map_medium8(const __grid_constant__ MapArguments p)
 {
-    map_dense<8, 2, true>(p);
+    map_halves<2, true>(p);
 }
 
 // The same for integers, which float32 would round.
@@ -288,7 +309,7 @@ extern "C" __global__ void map_integer(const __grid_constant__ MapArguments p)
 {
     for (i64 index = thread_index(); index < p.count; index += thread_count()) {
         i64 out, at_a, at_b;
-        locate(p, index, out, at_a, at_b);
+        locate<1>(p, index, out, at_a, at_b);
         i64 a = p.operands > 0 ? load_integer(p.a.array, at_a) : 0;
         i64 b = p.operands > 1 ? load_integer(p.b.array, at_b) : 0;
         i64 r = a;

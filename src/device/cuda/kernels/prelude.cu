@@ -121,10 +121,31 @@ __device__ __forceinline__ void store_integer(const Array& array, i64 at, i64 va
     }
 }
 
-// Loads V elements that are `step` apart; four neighbours in one wide load.
+// Eight halves from four words.
+__device__ __forceinline__ void from_halves(int type, const u32* words, float* values)
+{
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        if (type == F16) {
+            values[2 * k] = half_to_float((u16)words[k]);
+            values[2 * k + 1] = half_to_float((u16)(words[k] >> 16));
+        } else {
+            values[2 * k] = __uint_as_float(words[k] << 16);
+            values[2 * k + 1] = __uint_as_float(words[k] & 0xffff0000u);
+        }
+    }
+}
+
+// Loads V elements that are `step` apart; four neighbours in one wide load, eight halves too.
 template <int V>
 __device__ __forceinline__ void load_group(const Array& array, i64 at, i64 step, float* values)
 {
+    if (V == 8 && step == 1 && (array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 15) == 0) {
+        uint4 wide = *(const uint4*)(array.address + at * 2);
+        u32 words[4] = { wide.x, wide.y, wide.z, wide.w };
+        from_halves(array.type, words, values);
+        return;
+    }
     if (V > 4) {
         load_group<4>(array, at, step, values);
         load_group<(V > 4 ? V - 4 : 1)>(array, at + 4 * step, step, values + 4);
@@ -169,6 +190,13 @@ __device__ __forceinline__ void load_group(const Array& array, i64 at, i64 step,
 template <int V>
 __device__ __forceinline__ void store_group(const Array& array, i64 at, i64 step, const float* values)
 {
+    if (V == 8 && step == 1 && (array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 15) == 0) {
+        u32 words[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) words[k] = to_halves(array.type, values[2 * k], values[2 * k + 1]);
+        *(uint4*)(array.address + at * 2) = make_uint4(words[0], words[1], words[2], words[3]);
+        return;
+    }
     if (V > 4) {
         store_group<4>(array, at, step, values);
         store_group<(V > 4 ? V - 4 : 1)>(array, at + 4 * step, step, values + 4);
