@@ -6,6 +6,7 @@
 //!
 //! NVIDIA's libraries are loaded at run time. cudarc panics where one is missing, so [`Library`] is asked
 //! first, and their absence is a [`GpuError`].
+#![doc = include_str!("NOTES.md")]
 
 pub mod cudnn;
 
