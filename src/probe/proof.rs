@@ -23,7 +23,7 @@ pub(super) fn remarks(steps: &[StepMemory]) -> Vec<String> {
         .position(|step| step.losses.iter().any(Option::is_none));
     if let Some(index) = infinite {
         return vec![format!(
-            "the loss is not a finite number from step {} on: random weights and data overflow in this \
+            "the loss is not a finite number in step {}: random weights and data overflow in this \
              precision; memory does not depend on it",
             index + 1
         )];
@@ -69,7 +69,7 @@ mod tests {
     fn an_infinite_loss_is_said() {
         let steps = [step(40, Some(2.3)), step(40, None)];
 
-        assert!(remarks(&steps)[0].starts_with("the loss is not a finite number from step 2 on"));
+        assert!(remarks(&steps)[0].starts_with("the loss is not a finite number in step 2:"));
     }
 
     #[test]

@@ -170,12 +170,14 @@ pub enum Kernel {
         /// The row that gets none.
         padding: Option<u64>,
     },
-    /// `query, key, value -> out, log_sum_exp`.
+    /// `query, key, value -> out (, log_sum_exp)`.
     Attention {
         /// Whether later positions are hidden.
         causal: bool,
         /// Share of attention weights dropped.
         dropout: f64,
+        /// What scores are multiplied by.
+        scale: f64,
     },
     /// `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`.
     AttentionGrad {
@@ -183,6 +185,8 @@ pub enum Kernel {
         causal: bool,
         /// Share of attention weights dropped.
         dropout: f64,
+        /// What scores are multiplied by.
+        scale: f64,
     },
     /// `x -> y`: softmax, or its logarithm.
     Softmax {

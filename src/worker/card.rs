@@ -79,7 +79,7 @@ pub(super) fn open(
         cudnn: facts.cudnn.clone(),
         gpu: described(number, facts.clone(), &cards),
     };
-    let failed = match try_open(number, free_before, kernel_cache) {
+    let failed = match try_open(number, free_before, meter.as_ref(), kernel_cache) {
         Ok((gpu, room, launcher)) => {
             let ready = ready(room.when_opened(), None);
             let card = OpenCard {
@@ -112,12 +112,13 @@ pub(super) fn open(
 fn try_open(
     number: u32,
     free_before: Option<Bytes>,
+    meter: Option<&Meter>,
     kernel_cache: Option<&Path>,
 ) -> Result<(Rc<cuda::Gpu>, Room, CudaLauncher), Refused> {
     let unavailable = |error: GpuError| (Refusal::DeviceUnavailable, error.to_string());
     let gpu = cuda::Gpu::open(number).map_err(unavailable)?;
     // Before the libraries are opened: what they take is part of the growth that is taken off.
-    let opened = reading(&gpu, None)?;
+    let opened = reading(&gpu, meter)?;
     let room = Room::new(gpu.facts().total, free_before, opened);
     let options = LauncherOptions {
         kernel_cache: kernel_cache.map(Path::to_owned),

@@ -10,9 +10,9 @@
 //! containers: one that they share). It is made readable by everybody, and a lock needs no more than that:
 //! where a system forbids opening other users' files in `/tmp` for writing, they can still take turns.
 
-use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl Turn {
     /// Takes the GPU of this UUID, as soon as it is free, within `patience`.
     pub fn take(directory: &Path, uuid: &str, patience: Duration) -> Result<Turn, TurnError> {
         let path = directory.join(format!("batchfit-{uuid}.lock"));
-        let file = match open(&path) {
+        let mut file = match open(&path) {
             Ok(file) => file,
             Err(source) => return Err(TurnError::Unusable { path, source }),
         };
@@ -65,12 +65,20 @@ impl Turn {
         let mut has_waited = false;
         loop {
             match file.try_lock() {
-                Ok(()) => {
-                    return Ok(Turn {
-                        _file: file,
-                        has_waited,
-                    });
-                }
+                Ok(()) => match is_at(&file, &path) {
+                    Ok(true) => {
+                        return Ok(Turn {
+                            _file: file,
+                            has_waited,
+                        });
+                    }
+                    // Somebody deleted it meanwhile; who comes next would lock another file.
+                    Ok(false) => match open(&path) {
+                        Ok(again) => file = again,
+                        Err(source) => return Err(TurnError::Unusable { path, source }),
+                    },
+                    Err(source) => return Err(TurnError::Unusable { path, source }),
+                },
                 Err(TryLockError::Error(source)) => {
                     return Err(TurnError::Unusable { path, source });
                 }
@@ -86,13 +94,30 @@ impl Turn {
     }
 }
 
-/// Opens the file for reading, made if it is not there. Anything else of that name is left alone: opening a
-/// pipe would wait for its other end.
+/// Opens the file for reading, made if it is not there. Anything else of that name is left alone: a link may lead
+/// to somebody's file, and opening a pipe would wait for its other end.
 fn open(path: &Path) -> io::Result<File> {
-    match fs::metadata(path) {
-        Ok(there) if there.is_file() => File::open(path),
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.is_file() => {
+            let file = File::open(path)?;
+            if is_at(&file, path)? {
+                Ok(file)
+            } else {
+                Err(io::Error::other("it was exchanged while it was opened"))
+            }
+        }
         Ok(_) => Err(io::Error::other("it is not a file")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => make(path),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the file is still the one of this name.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let identity = |it: &Metadata| (it.dev(), it.ino());
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok(identity(&there) == identity(&file.metadata()?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -110,7 +135,7 @@ fn make(path: &Path) -> io::Result<File> {
             Ok(file)
         }
         // Somebody was faster.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => File::open(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open(path),
         Err(error) => Err(error),
     }
 }

@@ -143,6 +143,7 @@ fn attention_and_its_gradients() {
                 Kernel::Attention {
                     causal,
                     dropout: 0.0,
+                    scale: 1.0 / (lengths[5] as f64).sqrt(),
                 },
                 &[&q, &k, &v],
                 &[&out, &rows],
@@ -173,6 +174,7 @@ fn attention_and_its_gradients() {
                 Kernel::AttentionGrad {
                     causal,
                     dropout: 0.0,
+                    scale: 1.0 / (lengths[5] as f64).sqrt(),
                 },
                 &[&grad, &q, &k, &v, &out, &rows],
                 &[&grad_query, &grad_key, &grad_value],
@@ -218,10 +220,12 @@ fn attention_drops_the_same_weights_in_both_passes() {
     let forward = Kernel::Attention {
         causal: false,
         dropout: 0.25,
+        scale: 1.0 / (lengths[5] as f64).sqrt(),
     };
     let backward = Kernel::AttentionGrad {
         causal: false,
         dropout: 0.25,
+        scale: 1.0 / (lengths[5] as f64).sqrt(),
     };
 
     let call = |kernel: Kernel, inputs: &[&View], outputs: &[&View]| batchfit::program::Call {

@@ -252,7 +252,7 @@ def in_batchfit(check, cells, profile):
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line[line.index("{"):]) for line in done.stdout.splitlines() if "{\"" in line]
     if done.returncode != 0:
-        print(f"the check ended with {done.returncode} after {len(rows)} rows")
+        sys.exit(f"the check ended with {done.returncode} after {len(rows)} rows")
     found = {(pathlib.Path(row["request"]).stem, row["batch"]): row for row in rows if "request" in row}
     return rows[:1], found
 
@@ -267,6 +267,8 @@ def main():
     options = parser.parse_args()
     wanted = tuple(options.only.split(",")) if options.only else ("",)
     names = [name for name in CASES if name.startswith(wanted)]
+    if not names:
+        sys.exit(f"no case begins with {options.only}; there are {', '.join(CASES)}")
     timed = [name for name in names if CASES[name][2]]
     cells = [] if options.no_memory else [(name, b, 3) for name in names for b in CASES[name][1] if b not in CASES[name][2]]
     steps = 3 if options.profile else STEPS
@@ -276,6 +278,8 @@ def main():
     if not options.no_torch and timed:
         code = f"import sys; sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r}); import cases; cases.in_pytorch({timed!r})"
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"PyTorch's side ended with {done.returncode}")
         for line in done.stdout.splitlines():
             row = json.loads(line)
             theirs[row["case"], row["batch"]] = row["ms"]

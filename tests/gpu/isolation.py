@@ -232,7 +232,7 @@ class Case:
         best, work = result["recommendation"], result["gpu_work"]
         self.check(best["micro_batch"] > 0 and best["evidence"] == "probed", f"{best['evidence']}: {best['notes']}")
         self.check(work["workers"] == workers, f"{work['workers']} workers instead of {workers}")
-        self.check(work["probes"] >= 2 and work["out_of_memory"] >= 0, f"{work['probes']} probes")
+        self.check(work["probes"] >= 2, f"{work['probes']} probes")
         for probe in result["probes"]:
             steps = probe["steps"]
             losses = [loss for step in steps for loss in step["losses"]]

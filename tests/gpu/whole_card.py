@@ -96,9 +96,10 @@ def main():
     options = parser.parse_args()
     wanted = tuple(options.only.split(",")) if options.only else ("",)
     failed = 0
-    for name in NAMES:
-        if not name.startswith(wanted):
-            continue
+    names = [name for name in NAMES if name.startswith(wanted)]
+    if not names:
+        sys.exit(f"no case begins with {options.only}; there are {', '.join(NAMES)}")
+    for name in names:
         request = json.loads((cases.GOLDEN / f"truth/requests/{name}.json").read_text())
         request.pop("memory_limit", None)
         request["device"] = "cuda:0"

@@ -85,6 +85,13 @@ impl Eager {
             trained: [&query, &key, &value].into_iter().any(is_trained),
         };
         let backend = choose(self.capability.compute, &problem);
+        // Of the heads' own width, which padding may widen.
+        #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
+        let usual = 1.0 / (lengths.width as f64).sqrt();
+        let request = Request {
+            scale: Some(request.scale.unwrap_or(usual)),
+            ..request
+        };
         let bias = mask.map(|mask| self.as_bias(mask, query.dtype));
         match backend {
             Backend::Math => self.plain_attention([&query, &key, &value], bias, request),
@@ -198,7 +205,7 @@ impl Eager {
         draft.save(self, "key", key)?;
         draft.save(self, "query", query)?;
         draft.save(self, "value", value)?;
-        let kernels = kernels(&request, lengths.width, bias.is_some());
+        let kernels = kernels(&request, bias.is_some());
         let bias_is_trained = bias.as_ref().is_some_and(|bias| bias.requires_grad());
         drop(bias);
         let mut state: Vec<Tensor> = Vec::new();
@@ -450,22 +457,26 @@ impl Eager {
 }
 
 /// The kernels of both passes: those a GPU runs, unless what is asked for is beyond them.
-fn kernels(request: &Request, width: u64, masked: bool) -> [Kernel; 2] {
+fn kernels(request: &Request, masked: bool) -> [Kernel; 2] {
     let Request {
         causal,
         dropout,
         scale,
         ..
     } = *request;
-    #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
-    let usual = 1.0 / (width as f64).sqrt();
-    if masked || scale.is_some_and(|scale| (scale - usual).abs() > 1e-6 * usual) {
-        let name = "scaled_dot_product_attention with a mask or a scale of its own";
-        [Kernel::MemoryOnly(name), Kernel::MemoryOnly(name)]
-    } else {
-        [
-            Kernel::Attention { causal, dropout },
-            Kernel::AttentionGrad { causal, dropout },
-        ]
+    match scale {
+        Some(scale) if !masked => [
+            Kernel::Attention {
+                causal,
+                dropout,
+                scale,
+            },
+            Kernel::AttentionGrad {
+                causal,
+                dropout,
+                scale,
+            },
+        ],
+        _ => [(); 2].map(|()| Kernel::MemoryOnly("scaled_dot_product_attention with a mask")),
     }
 }

@@ -11,7 +11,7 @@ use super::elementwise::single;
 use super::kernels::{Arguments, Grid, Queue, clamp};
 use super::layout::{Array, Operand, Operands};
 
-/// Positions that a block works on at a time. Must agree with `TILE` in attention.cu.
+/// Positions that a block works on at a time. Must agree with `TILE` in `attention_arguments.cu`.
 const TILE: u64 = 64;
 /// Row length of a tile in shared memory. Must agree with `PITCH` in attention.cu.
 const PITCH: u64 = 68;
@@ -49,7 +49,7 @@ struct AttentionArguments {
     dropout: f32,
 }
 
-// SAFETY: repeats `AttentionArguments` in attention.cu, the parameter of its kernels.
+// SAFETY: repeats `AttentionArguments` in attention_arguments.cu, the parameter of its kernels.
 unsafe impl Arguments for AttentionArguments {}
 
 /// What an attention does beside attending.
@@ -59,6 +59,8 @@ pub(super) struct Attention {
     pub(super) causal: bool,
     /// Share of attention weights dropped.
     pub(super) dropout: f64,
+    /// What scores are multiplied by.
+    pub(super) scale: f64,
     /// The key of its random draws; the same in the backward pass.
     pub(super) seed: u64,
 }
@@ -85,7 +87,8 @@ fn view(operands: &Operands<'_>, operand: &Operand) -> Result<View4, LaunchError
 
 fn common(
     operands: &Operands<'_>,
-    [query, key, log_sum_exp]: [&Operand; 3],
+    [query, key, value]: [&Operand; 3],
+    log_sum_exp: Option<&Operand>,
     attention: Attention,
 ) -> Result<(Extents, AttentionArguments), LaunchError> {
     let (&[samples, query_heads, queries, width], &[_, key_heads, keys, _]) =
@@ -93,9 +96,17 @@ fn common(
     else {
         return Err(operands.failed(format!("{:?} is not four-dimensional", query.shape)));
     };
-    let &[batch, head, position] = &log_sum_exp.strides[..] else {
-        return Err(operands.failed(format!("{:?} is no list of rows", log_sum_exp.shape)));
+    // Without a backward pass there are none to keep.
+    let (row_sums, row_strides) = match log_sum_exp {
+        None => (0, [0; 3]),
+        Some(rows) => match rows.strides[..] {
+            [batch, head, position] => (rows.address, [batch, head, position]),
+            _ => return Err(operands.failed(format!("{:?} is no list of rows", rows.shape))),
+        },
     };
+    if value.shape.last() != Some(&width) {
+        return Err(operands.unsupported("values of another width than queries"));
+    }
     if width > 128 {
         return Err(operands.unsupported("heads wider than 128"));
     }
@@ -104,8 +115,8 @@ fn common(
     }
     let length = |length: u64| i32::try_from(length).unwrap_or(i32::MAX);
     let arguments = AttentionArguments {
-        log_sum_exp: log_sum_exp.address,
-        log_sum_exp_strides: [batch, head, position].map(u64::cast_signed),
+        log_sum_exp: row_sums,
+        log_sum_exp_strides: row_strides.map(u64::cast_signed),
         seed: attention.seed,
         query_heads: query_heads.cast_signed(),
         key_heads: key_heads.cast_signed(),
@@ -113,7 +124,7 @@ fn common(
         keys: length(keys),
         width: length(width),
         is_causal: i32::from(attention.causal),
-        scale: single(1.0 / (width as f64).sqrt()),
+        scale: single(attention.scale),
         dropout: single(attention.dropout),
         ..AttentionArguments::default()
     };
@@ -201,15 +212,17 @@ pub(super) fn attention(
     operands: &Operands<'_>,
     attention: Attention,
 ) -> Result<(), LaunchError> {
-    let (query, key) = (operands.input(0)?, operands.input(1)?);
-    let (extents, arguments) = common(operands, [query, key, operands.output(1)?], attention)?;
+    let (query, value) = (operands.input(0)?, operands.input(2)?);
+    let row_sums = operands.output(1).ok();
+    let all = [query, operands.input(1)?, value];
+    let (extents, arguments) = common(operands, all, row_sums, attention)?;
     if query.count() == 0 {
         return Ok(());
     }
     let arguments = AttentionArguments {
         query: view(operands, query)?,
-        key: view(operands, key)?,
-        value: view(operands, operands.input(2)?)?,
+        key: view(operands, all[1])?,
+        value: view(operands, value)?,
         out: view(operands, operands.output(0)?)?,
         ..arguments
     };
@@ -225,8 +238,10 @@ pub(super) fn attention_grad(
     operands: &Operands<'_>,
     attention: Attention,
 ) -> Result<(), LaunchError> {
-    let (query, key) = (operands.input(1)?, operands.input(2)?);
-    let (extents, arguments) = common(operands, [query, key, operands.input(5)?], attention)?;
+    let (query, value) = (operands.input(1)?, operands.input(3)?);
+    let row_sums = Some(operands.input(5)?);
+    let all = [query, operands.input(2)?, value];
+    let (extents, arguments) = common(operands, all, row_sums, attention)?;
     if query.count() == 0 {
         return Ok(());
     }
@@ -234,8 +249,8 @@ pub(super) fn attention_grad(
     let arguments = AttentionArguments {
         grad: view(operands, operands.input(0)?)?,
         query: view(operands, query)?,
-        key: view(operands, key)?,
-        value: view(operands, operands.input(3)?)?,
+        key: view(operands, all[1])?,
+        value: view(operands, value)?,
         out: view(operands, operands.input(4)?)?,
         grad_query: view(operands, operands.output(0)?)?,
         grad_key: view(operands, operands.output(1)?)?,

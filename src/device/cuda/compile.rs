@@ -22,7 +22,7 @@ pub(super) struct KernelFile {
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
 
 /// The kernels that most models need.
-pub(super) static FILES: [KernelFile; 8] = [
+pub(super) static FILES: [KernelFile; 9] = [
     KernelFile {
         name: "elementwise.cu",
         text: include_str!("kernels/elementwise.cu"),
@@ -30,14 +30,23 @@ pub(super) static FILES: [KernelFile; 8] = [
             "map8",
             "map4",
             "map1",
+            "map_runs8",
             "map_light4",
             "map_light8",
             "map_medium4",
             "map_medium8",
             "map_integer",
+        ],
+    },
+    KernelFile {
+        name: "random.cu",
+        text: include_str!("kernels/random.cu"),
+        kernels: &[
             "random",
-            "dropout",
-            "dropout_grad",
+            "dropout4",
+            "dropout8",
+            "dropout_grad4",
+            "dropout_grad8",
         ],
     },
     KernelFile {

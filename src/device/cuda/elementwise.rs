@@ -2,7 +2,7 @@
 
 use crate::device::LaunchError;
 use crate::graph::{DType, Unary};
-use crate::program::{Binary, Initial};
+use crate::program::Binary;
 
 use super::kernels::{Arguments, Grid, Queue, clamp};
 use super::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
@@ -211,12 +211,11 @@ struct Dense {
 /// The kernel for a loop over neighbours alone, from starts that are aligned for wide loads.
 fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]) -> Option<Dense> {
     let operands = || read.iter().copied().chain([out]);
-    let is_flat = steps.shape.len() == 1 && steps.strides.iter().all(|strides| strides[0] == 1);
     let is_taken = operands().all(|operand| {
         let has_kernel = operand.dtype.is_half() || operand.dtype == DType::Float32;
         has_kernel && operand.address.is_multiple_of(16)
     });
-    if !(is_flat && is_taken) {
+    if !is_taken {
         return None;
     }
     let is_medium = match function {
@@ -249,6 +248,11 @@ fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]
         group,
         groups_a_thread,
     };
+    let is_flat = steps.shape.len() == 1 && steps.strides.iter().all(|strides| strides[0] == 1);
+    if !is_flat {
+        let has_runs = all_half && !is_medium && runs_of_eight(steps, read.len());
+        return has_runs.then_some(dense("map_runs8", 8, 2));
+    }
     let dense = match (is_medium, all_half) {
         (false, true) => dense("map_light8", 8, 2),
         (false, false) => dense("map_light4", 4, 4),
@@ -258,133 +262,24 @@ fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]
     out.count().is_multiple_of(dense.group).then_some(dense)
 }
 
-/// What random values are drawn from. Must agree with `Distribution` in elementwise.cu.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Random {
-    Normal,
-    Uniform { bound: f64 },
-    Below(u64),
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RandomArguments {
-    out: Array,
-    count: i64,
-    seed: u64,
-    bound: f32,
-    distribution: i32,
-    limit: u64,
-}
-
-// SAFETY: repeats `RandomArguments` in elementwise.cu, the parameter of `random`.
-unsafe impl Arguments for RandomArguments {}
-
-/// Queues the filling of a tensor with random values.
-pub(super) fn random(
-    queue: &mut Queue,
-    operands: &Operands<'_>,
-    distribution: Random,
-    seed: u64,
-) -> Result<(), LaunchError> {
-    let count = operands.output(0)?.count();
-    if count == 0 {
-        return Ok(());
-    }
-    let (number, bound, limit) = match distribution {
-        Random::Normal => (0, 0.0, 0),
-        Random::Uniform { bound } => (1, bound, 0),
-        Random::Below(limit) => (2, 0.0, limit),
+/// Whether runs along the last dimension are whole groups of eight from aligned starts; the second operand may
+/// stand still in them.
+fn runs_of_eight(steps: &Loop<3>, operands: usize) -> bool {
+    let Some(((length, outer), last)) = steps.shape.split_last().zip(Some(steps.shape.len() - 1))
+    else {
+        return false;
     };
-    let arguments = RandomArguments {
-        out: operands.dense_output(0)?,
-        count: count.cast_signed(),
-        seed,
-        bound: single(bound),
-        distribution: number,
-        limit,
+    let goes = |strides: &Vec<u64>| {
+        strides[last] == 1
+            && strides[..outer.len()]
+                .iter()
+                .all(|stride| stride.is_multiple_of(8))
     };
-    let grid = queue.spread(count.div_ceil(4));
-    Ok(queue.launch("random", grid, &arguments)?)
-}
-
-/// Queues a parameter's first values.
-pub(super) fn initialize(
-    queue: &mut Queue,
-    operands: &Operands<'_>,
-    initial: Initial,
-    seed: u64,
-) -> Result<(), LaunchError> {
-    match initial {
-        Initial::Constant(value) => map(queue, operands, Map::Fill(value)),
-        Initial::Uniform { bound } => random(queue, operands, Random::Uniform { bound }, seed),
-    }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DropoutArguments {
-    x: Array,
-    y: Array,
-    mask: u64,
-    count: i64,
-    seed: u64,
-    p: f32,
-    scale: f32,
-}
-
-// SAFETY: repeats `DropoutArguments` in elementwise.cu, the parameter of `dropout` and `dropout_grad`.
-unsafe impl Arguments for DropoutArguments {}
-
-/// Queues the dropping of elements.
-pub(super) fn dropout(
-    queue: &mut Queue,
-    operands: &Operands<'_>,
-    p: f64,
-    seed: u64,
-) -> Result<(), LaunchError> {
-    let mask = operands.dense_output(1)?;
-    dropout_kernel(queue, operands, "dropout", mask, p, seed)
-}
-
-/// Queues its backward pass.
-pub(super) fn dropout_grad(
-    queue: &mut Queue,
-    operands: &Operands<'_>,
-    p: f64,
-) -> Result<(), LaunchError> {
-    let mask = operands.dense_input(1)?;
-    dropout_kernel(queue, operands, "dropout_grad", mask, p, 0)
-}
-
-fn dropout_kernel(
-    queue: &mut Queue,
-    operands: &Operands<'_>,
-    kernel: &'static str,
-    mask: Array,
-    p: f64,
-    seed: u64,
-) -> Result<(), LaunchError> {
-    let count = operands.output(0)?.count();
-    if count == 0 {
-        return Ok(());
-    }
-    let arguments = DropoutArguments {
-        x: operands.dense_input(0)?,
-        y: operands.dense_output(0)?,
-        mask: mask.address,
-        count: count.cast_signed(),
-        seed,
-        p: single(p),
-        // PyTorch answers zeros, not NaNs, when everything is dropped.
-        scale: if p < 1.0 {
-            single(1.0 / (1.0 - p))
-        } else {
-            0.0
-        },
-    };
-    let grid = queue.spread(count.div_ceil(4));
-    Ok(queue.launch(kernel, grid, &arguments)?)
+    let [out, a, b] = &steps.strides;
+    length.is_multiple_of(8)
+        && goes(out)
+        && (operands == 0 || goes(a))
+        && (operands < 2 || b[last] == 0 || goes(b))
 }
 
 fn is_integer(dtype: DType) -> bool {

@@ -2,14 +2,15 @@
 //! program's own workspace is as large as they want. On older cards, where PyTorch runs `FlashAttention`, its
 //! accumulator serves as that workspace.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use crate::device::LaunchError;
 use crate::units::Bytes;
 
 use super::attention::Attention;
 use super::cudnn::{AttentionPlan, AttentionShape, GradientLayouts, Handle, Layout, Role};
+use super::elementwise::single;
 use super::kernels::Queue;
 use super::layout::{Operand, Operands};
 
@@ -19,9 +20,14 @@ const ALIGNMENT: u64 = 256;
 /// Vectors of this many bytes are read at once, so rows must start at multiples of it.
 const ROW_ALIGNMENT: u64 = 16;
 
+/// Bytes between seed and offset: each is aligned like a tensor.
+const GENERATOR_STEP: u64 = 16;
+
 /// The plans made so far; nothing for an attention that the library does not take.
 pub(super) struct FusedAttention {
     plans: HashMap<AttentionShape, Option<AttentionPlan>>,
+    /// Seeds of forward passes that dropped weights in this step: only the library can draw the same again.
+    drawn: HashSet<u64>,
     handle: Handle,
 }
 
@@ -36,11 +42,23 @@ impl FusedAttention {
     pub(super) fn new(handle: &Handle) -> FusedAttention {
         FusedAttention {
             plans: HashMap::new(),
+            drawn: HashSet::new(),
             handle: handle.clone(),
         }
     }
 
-    /// Queues a pass, unless the library does not take it; then nothing is queued and the answer is no.
+    /// Whether this attention's forward pass dropped weights here.
+    pub(super) fn has_drawn(&self, attention: Attention) -> bool {
+        self.drawn.contains(&attention.seed)
+    }
+
+    /// Forgets what the finished step drew.
+    pub(super) fn forget_draws(&mut self) {
+        self.drawn.clear();
+    }
+
+    /// Queues a pass, unless the library does not take it or there is no room for its sums; then nothing is queued and
+    /// the answer is no.
     /// `workspace` is memory of the program's for this launch alone.
     pub(super) fn launch(
         &mut self,
@@ -49,36 +67,57 @@ impl FusedAttention {
         attention: Attention,
         workspace: (u64, Bytes),
     ) -> Result<bool, LaunchError> {
+        let (is_backward, drops) = (pass.shape.gradients.is_some(), pass.shape.dropout > 0.0);
+        if is_backward && drops && !self.has_drawn(attention) {
+            // Our own kernels ran forward, and draw in another way.
+            return Ok(false);
+        }
         let plan = match self.plans.entry(pass.shape) {
             Entry::Occupied(known) => known.into_mut(),
-            // What it refuses, it refuses while the plan is made.
-            Entry::Vacant(place) => {
-                place.insert(AttentionPlan::make(&self.handle, &pass.shape).ok())
-            }
+            Entry::Vacant(place) => match AttentionPlan::make(&self.handle, &pass.shape) {
+                Ok(plan) => place.insert(Some(plan)),
+                Err(error) if error.is_refusal() => {
+                    tracing::debug!("{:?} runs without cuDNN: {error}", pass.shape);
+                    place.insert(None)
+                }
+                Err(error) => return Err(pass.operands.failed(format!("cuDNN: {error}"))),
+            },
         };
         let Some(plan) = plan else {
             return Ok(false);
         };
         let mut room = Room::of([workspace, queue.scratch()]);
-        let mut tensors = pass.tensors.clone();
-        if pass.shape.gradients.is_some() {
-            let (Some(sums), Some(products)) =
-                (room.take(plan.query_sums), room.take(plan.row_products))
-            else {
-                return Ok(false);
-            };
-            tensors.extend([(Role::QuerySums, sums), (Role::RowProducts, products)]);
-        }
-        if pass.shape.dropout > 0.0 {
-            let Some(generator) = room.take(Bytes(16)) else {
-                return Ok(false);
-            };
-            queue.write_words(generator, [attention.seed, 0])?;
-            tensors.extend([(Role::Seed, generator), (Role::Offset, generator + 8)]);
-        }
-        let Some(scratch) = room.take(plan.workspace()) else {
+        let sums = if is_backward {
+            [plan.query_sums, plan.row_products]
+        } else {
+            [Bytes::ZERO; 2]
+        };
+        let generator = if drops { 2 * GENERATOR_STEP } else { 0 };
+        let pieces =
+            [sums[0], sums[1], Bytes(generator), plan.workspace()].map(|size| room.take(size));
+        let [
+            Some(query_sums),
+            Some(row_products),
+            Some(generator),
+            Some(scratch),
+        ] = pieces
+        else {
             return Ok(false);
         };
+        let mut tensors = pass.tensors.clone();
+        if is_backward {
+            tensors.extend([
+                (Role::QuerySums, query_sums),
+                (Role::RowProducts, row_products),
+            ]);
+        }
+        if drops {
+            let offset = generator + GENERATOR_STEP;
+            queue.write_number(generator, attention.seed)?;
+            queue.write_number(offset, 0)?;
+            tensors.extend([(Role::Seed, generator), (Role::Offset, offset)]);
+            self.drawn.insert(attention.seed);
+        }
         // SAFETY: addresses and layouts were taken from the same operands, and their alignment was checked.
         // Operands live until the program frees them, scratch memory until the next launch, and the allocator
         // hands their memory only to work that is queued later on the same stream.
@@ -102,7 +141,9 @@ impl<'a> Pass<'a> {
             (Role::Value, value?),
             (Role::Out, operands.output(0)?),
         ];
-        Ok(Pass::of(operands, &given, operands.output(1)?, attention))
+        // Without a backward pass there may be no row sums, which the graph has.
+        let row_sums = operands.output(1).ok();
+        Ok(row_sums.and_then(|row_sums| Pass::of(operands, &given, row_sums, attention)))
     }
 
     /// `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`, likewise.
@@ -150,6 +191,9 @@ impl<'a> Pass<'a> {
         let [batch, head, position] = row_sums.strides[..] else {
             return None;
         };
+        if !row_sums.address.is_multiple_of(ROW_ALIGNMENT) {
+            return None;
+        }
         let signed = u64::cast_signed;
         let shape = AttentionShape {
             dtype: operands.input(0).ok()?.dtype,
@@ -163,6 +207,7 @@ impl<'a> Pass<'a> {
             },
             causal: attention.causal,
             dropout: attention.dropout,
+            scale: single(attention.scale),
             gradients,
         };
         shape.dtype.is_half().then_some(Pass {

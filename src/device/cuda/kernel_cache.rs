@@ -2,10 +2,12 @@
 //!
 //! A file's name is a digest of everything the code follows from: the source, the compiler's version and
 //! options, the architecture. Its content begins with its own digest, so that a file cut short counts as none.
-//! Files whose key no longer occurs stay; the folder may be deleted at any time.
+//! Files whose key no longer occurs stay; the folder may be deleted at any time. What is in it runs on the GPU as
+//! ours, so it is made for its owner alone, and one that others may write to is not used.
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process;
 
@@ -53,9 +55,14 @@ impl<'a> KernelCache<'a> {
     }
 
     pub(super) fn find(self, key: Key<'_>) -> Option<Vec<u8>> {
+        if !is_ours_alone(self.folder?) {
+            return None;
+        }
         let file = fs::read(self.path(key)?).ok()?;
         let (digest, image) = file.split_at_checked(DIGEST)?;
-        (Sha256::digest(image)[..] == *digest).then(|| image.to_vec())
+        // Machine code says how long it is; text ends in a zero byte.
+        let is_bounded = image.starts_with(b"\x7fELF") || image.ends_with(b"\0");
+        (is_bounded && Sha256::digest(image)[..] == *digest).then(|| image.to_vec())
     }
 
     pub(super) fn keep(self, key: Key<'_>, image: &[u8]) {
@@ -66,9 +73,12 @@ impl<'a> KernelCache<'a> {
         let draft = path.with_extension(process::id().to_string());
         let write = || {
             if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder)?;
+                fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(folder)?;
             }
-            let mut file = fs::File::create(&draft)?;
+            let mut file = fs::File::create_new(&draft)?;
             file.write_all(&Sha256::digest(image))?;
             file.write_all(image)?;
             drop(file);
@@ -83,6 +93,11 @@ impl<'a> KernelCache<'a> {
     fn path(self, key: Key<'_>) -> Option<PathBuf> {
         Some(self.folder?.join(key.file_name()))
     }
+}
+
+/// Whether nobody but its owner may write to a folder.
+fn is_ours_alone(folder: &Path) -> bool {
+    fs::metadata(folder).is_ok_and(|there| there.is_dir() && there.mode() & 0o022 == 0)
 }
 
 #[cfg(test)]
@@ -103,9 +118,9 @@ mod tests {
         let inner = folder.path().join("made on the way");
         let cache = KernelCache::new(Some(&inner));
 
-        cache.keep(key("a"), b"code of a");
+        cache.keep(key("a"), b"\x7fELF of a");
 
-        assert_eq!(cache.find(key("a")).unwrap(), b"code of a");
+        assert_eq!(cache.find(key("a")).unwrap(), b"\x7fELF of a");
         assert_eq!(cache.find(key("b")), None);
         let newer = Key {
             compiler: (13, 1),
@@ -118,10 +133,10 @@ mod tests {
     fn a_file_cut_short_counts_as_none() {
         let folder = tempfile::tempdir().unwrap();
         let cache = KernelCache::new(Some(folder.path()));
-        cache.keep(key("a"), b"code of a");
+        cache.keep(key("a"), b"\x7fELF of a");
         let path = cache.path(key("a")).unwrap();
 
-        for length in [40, 10, 0] {
+        for length in [38, 10, 0] {
             let whole = fs::read(&path).unwrap();
             fs::write(&path, &whole[..whole.len().min(length)]).unwrap();
 
@@ -130,10 +145,24 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_others_may_write_to_is_not_used() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let cache = KernelCache::new(Some(folder.path()));
+        cache.keep(key("a"), b"\x7fELF of a");
+        assert!(cache.find(key("a")).is_some());
+
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+
+        assert_eq!(cache.find(key("a")), None);
+    }
+
+    #[test]
     fn a_folder_that_cannot_be_made_is_no_trouble() {
         let cache = KernelCache::new(Some(Path::new("/dev/null/kernels")));
 
-        cache.keep(key("a"), b"code of a");
+        cache.keep(key("a"), b"\x7fELF of a");
 
         assert_eq!(cache.find(key("a")), None);
     }

@@ -189,18 +189,16 @@ impl Queue {
         (self.scratch.address(), self.scratch.size())
     }
 
-    /// Queues a write of two numbers. They are told apart by their lower halves alone.
-    pub(super) fn write_words(&mut self, address: u64, words: [u64; 2]) -> Result<(), GpuError> {
-        for (place, word) in (0..).zip(words) {
-            let low = (word ^ (word >> 32)) & u64::from(u32::MAX);
-            for (half, value) in [(0, low), (4, 0)] {
-                let value = u32::try_from(value).unwrap_or(u32::MAX);
-                // SAFETY: the stream lives as long as the card. A wrong address is an error that the next
-                // wait reports, not access to memory of this program.
-                check("cuMemsetD32", unsafe {
-                    sys::cuMemsetD32Async(address + 8 * place + half, value, 1, self.gpu.stream())
-                })?;
-            }
+    /// Queues a write of a number to the device.
+    pub(super) fn write_number(&mut self, address: u64, number: u64) -> Result<(), GpuError> {
+        let [low, high] = [number, number >> 32].map(|half| half & u64::from(u32::MAX));
+        for (at, half) in [(address, low), (address + 4, high)] {
+            let half = u32::try_from(half).unwrap_or(u32::MAX);
+            // SAFETY: the stream lives as long as the card. A wrong address is an error that the next wait
+            // reports, not access to memory of this program.
+            check("cuMemsetD32", unsafe {
+                sys::cuMemsetD32Async(at, half, 1, self.gpu.stream())
+            })?;
         }
         Ok(())
     }

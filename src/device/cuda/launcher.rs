@@ -12,7 +12,7 @@ use crate::units::Bytes;
 use super::attention::{self, Attention};
 use super::convolution::Convolutions;
 use super::cudnn::Tf32;
-use super::elementwise::{self, Map, Random};
+use super::elementwise::{self, Map};
 use super::error::GpuError;
 use super::fused_attention::{FusedAttention, Pass};
 use super::gpu::{Event, Gpu};
@@ -22,6 +22,7 @@ use super::losses::Losses;
 use super::matmul::MatMul;
 use super::memory::{download, upload};
 use super::optimizer::StepCounts;
+use super::random::{self, Random};
 use super::script::{Gradients, HostTensor, Outputs, Script};
 use super::{gather, loss, masks, norm, optimizer, poison, pool, reduce};
 
@@ -68,7 +69,7 @@ struct Clock {
 }
 
 impl CudaLauncher {
-    /// Compiles the kernels and opens the libraries: half a second to a second.
+    /// Loads the kernels, compiling those that are not kept, and opens the libraries: a quarter of a second to two.
     pub fn open(gpu: &Rc<Gpu>, options: LauncherOptions) -> Result<CudaLauncher, LaunchError> {
         let convolutions = Convolutions::open(gpu, options.tf32)?;
         Ok(CudaLauncher {
@@ -225,7 +226,7 @@ impl CudaLauncher {
         match &launch.call.kernel {
             Kernel::Initialize(initial) => {
                 let seed = self.next_seed();
-                elementwise::initialize(&mut self.queue, operands, *initial, seed)
+                random::initialize(&mut self.queue, operands, *initial, seed)
             }
             Kernel::RandomNormal => self.random(operands, Random::Normal),
             Kernel::RandomBelow(limit) => self.random(operands, Random::Below(*limit)),
@@ -260,9 +261,9 @@ impl CudaLauncher {
             }
             Kernel::Dropout { p } => {
                 let seed = self.next_seed();
-                elementwise::dropout(&mut self.queue, operands, *p, seed)
+                random::dropout(&mut self.queue, operands, *p, seed)
             }
-            Kernel::DropoutGrad { p } => elementwise::dropout_grad(&mut self.queue, operands, *p),
+            Kernel::DropoutGrad { p } => random::dropout_grad(&mut self.queue, operands, *p),
             Kernel::ObserveLoss => {
                 self.losses.observe(&self.gpu, operands.input(0)?)?;
                 self.queue.count_library_launch();
@@ -272,21 +273,33 @@ impl CudaLauncher {
                 self.record_gradient(launch, operands)?;
                 self.optimize(launch, operands)
             }
-            Kernel::Attention { causal, dropout } => {
+            Kernel::Attention {
+                causal,
+                dropout,
+                scale,
+            } => {
                 let rows = launch.call.outputs.get(1);
-                let settings = self.attention(rows, *causal, *dropout);
+                let settings = self.attention(rows, *causal, [*dropout, *scale]);
                 let pass = Pass::forward(operands, settings)?;
                 if self.runs_fused(launch, pass, settings)? {
                     return Ok(());
                 }
                 attention::attention(&mut self.queue, operands, settings)
             }
-            Kernel::AttentionGrad { causal, dropout } => {
+            Kernel::AttentionGrad {
+                causal,
+                dropout,
+                scale,
+            } => {
                 let rows = launch.call.inputs.get(5);
-                let settings = self.attention(rows, *causal, *dropout);
+                let settings = self.attention(rows, *causal, [*dropout, *scale]);
                 let pass = Pass::backward(operands, settings)?;
                 if self.runs_fused(launch, pass, settings)? {
                     return Ok(());
+                }
+                if self.fused_attention.has_drawn(settings) {
+                    let detail = "cuDNN dropped weights in the forward pass and does not take the backward one";
+                    return Err(operands.failed(detail.to_owned()));
                 }
                 attention::attention_grad(&mut self.queue, operands, settings)
             }
@@ -317,11 +330,17 @@ impl CudaLauncher {
 
     /// The forward and the backward pass share their tensor of row sums, and nothing else does before the
     /// step ends: it names their random draws.
-    fn attention(&self, rows: Option<&View>, causal: bool, dropout: f64) -> Attention {
+    fn attention(
+        &self,
+        rows: Option<&View>,
+        causal: bool,
+        [dropout, scale]: [f64; 2],
+    ) -> Attention {
         let tensor = rows.map_or(0, |rows| u64::from(rows.tensor.0));
         Attention {
             causal,
             dropout,
+            scale,
             seed: (self.steps << 32 | tensor).wrapping_mul(SEED_STEP),
         }
     }
@@ -332,7 +351,7 @@ impl CudaLauncher {
 
     fn random(&mut self, operands: &Operands<'_>, of: Random) -> Result<(), LaunchError> {
         let seed = self.next_seed();
-        elementwise::random(&mut self.queue, operands, of, seed)
+        random::random(&mut self.queue, operands, of, seed)
     }
 
     fn optimize(
@@ -386,8 +405,7 @@ fn library_free(
         Kernel::NllLossGrad => loss::nll_loss_grad(queue, operands),
         Kernel::Unscale => optimizer::unscale(queue, operands),
         Kernel::ScalerUpdate => optimizer::update_scale(queue, operands),
-        Kernel::MemoryOnly(_) => Err(operands.no_kernel()),
-        _ => Err(operands.unsupported("this kind")),
+        _ => Err(operands.no_kernel()),
     }
 }
 
@@ -411,6 +429,7 @@ impl Launcher for CudaLauncher {
     fn finish_step(&mut self) -> Result<StepReport, LaunchError> {
         let elapsed_ms = self.stop_clock()?;
         self.gpu.synchronize()?;
+        self.fused_attention.forget_draws();
         self.steps += 1;
         Ok(StepReport {
             launches: self.queue.take_launches(),

@@ -35,6 +35,7 @@ mod nvml;
 mod optimizer;
 mod poison;
 mod pool;
+mod random;
 mod record;
 mod reduce;
 mod script;

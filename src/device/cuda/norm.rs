@@ -298,7 +298,10 @@ pub(super) fn layer_norm_grad(
     let (rows, width) = rows_of(operands, 1, operands.input(3)?.count())?;
     let (partial, room) = queue.scratch();
     let columns = width.div_ceil(32);
-    let most = (room.0 / 8 / width).clamp(1, 1024);
+    let most = (room.0 / 8 / width).min(1024);
+    if most == 0 {
+        return Err(operands.unsupported("rows this long"));
+    }
     let by_warp = warp_kernels(width);
     let splits = match by_warp {
         // As many blocks as run at once, each with its part of the sums.

@@ -89,12 +89,20 @@ impl Meter {
     pub fn read(&self) -> Result<Usage, NvmlError> {
         let device = self.nvml.device_by_uuid(self.uuid.as_str())?;
         let free = Bytes(device.memory_info()?.free);
-        let own_pid = std::process::id();
         let processes = device.running_compute_processes().unwrap_or_default();
-        let own = processes.iter().find(|process| process.pid == own_pid);
+        let own = own_number().and_then(|own| processes.iter().find(|process| process.pid == own));
         Ok(Usage {
             free,
             own: own.and_then(held),
         })
     }
+}
+
+/// This process's number on the machine. Unknown inside a container with numbers of its own, where the same number
+/// may be another process's outside.
+fn own_number() -> Option<u32> {
+    /// The first namespace of process numbers; Linux gives it this name for good (`PROC_PID_INIT_INO`).
+    const FIRST: &str = "pid:[4026531836]";
+    let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    (namespace.as_os_str() == FIRST).then(std::process::id)
 }

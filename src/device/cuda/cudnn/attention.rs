@@ -75,6 +75,8 @@ pub struct AttentionShape {
     pub causal: bool,
     /// Share of attention weights dropped.
     pub dropout: f64,
+    /// What scores are multiplied by.
+    pub scale: f32,
     /// Present for the backward pass.
     pub gradients: Option<GradientLayouts>,
 }
@@ -98,7 +100,7 @@ impl Hash for AttentionShape {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let layouts = [self.query, self.key, self.value, self.out, self.row_sums];
         (self.dtype, layouts, self.causal, self.gradients).hash(state);
-        self.dropout.to_bits().hash(state);
+        (self.dropout.to_bits(), self.scale.to_bits()).hash(state);
     }
 }
 
@@ -266,16 +268,6 @@ impl Draft<'_> {
         (1.0 - self.shape.dropout) as f32
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        reason = "heads are narrow, and cuDNN takes float32"
-    )]
-    fn scale(&mut self) -> Result<TensorRef, CudnnError> {
-        let width = self.shape.query.dims[3] as f64;
-        self.graph.number((1.0 / width.sqrt()) as f32)
-    }
-
     fn forward(&mut self) -> Result<(), CudnnError> {
         let shape = self.shape;
         let (scores, rows) = (self.scores(), self.rows());
@@ -286,7 +278,7 @@ impl Draft<'_> {
         let row_sums = Role::RowSums as i64;
         let row_sums = self.graph.given(row_sums, shape.row_sums, FLOAT)?;
 
-        let scale = self.scale()?;
+        let scale = self.graph.number(shape.scale)?;
         let x = self.scaled_scores(query, key, scale)?;
         let x = self.masked(x)?;
 
@@ -343,7 +335,7 @@ impl Draft<'_> {
         let row_products = self.graph.given(Role::RowProducts as i64, rows, FLOAT)?;
         let dense = Layout::dense(shape.query.dims);
         let query_sums = self.graph.given(Role::QuerySums as i64, dense, FLOAT)?;
-        let scale = self.scale()?;
+        let scale = self.graph.number(shape.scale)?;
         let drops = shape.dropout > 0.0;
         let part = self.kept_part();
         let lower = self.graph.number(part)?;

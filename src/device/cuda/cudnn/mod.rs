@@ -62,6 +62,20 @@ pub enum CudnnError {
     NoEngine,
 }
 
+impl CudnnError {
+    /// Whether the library has no way to do what was asked, as opposed to trouble while it tried.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            CudnnError::DType { .. } | CudnnError::NoEngine => true,
+            CudnnError::Call { status, .. } => {
+                let name = format!("{status:?}");
+                name.contains("NOT_SUPPORTED") || name.contains("BAD_PARAM")
+            }
+            CudnnError::LibraryMissing => false,
+        }
+    }
+}
+
 /// Turns a status into a result.
 fn check(call: &'static str, status: cudnnStatus_t) -> Result<(), CudnnError> {
     match status {

@@ -4,7 +4,6 @@
 // (ty * 4 ...) and four columns (tx * 4 ...) of a tile of scores. Tiles lie in shared memory with the
 // contracted dimension first, so that a thread reads its four neighbours in one load.
 
-#define TILE 64
 // Row length of a tile in shared memory; a multiple of four that spreads columns over the banks.
 #define PITCH 68
 
@@ -159,11 +158,6 @@ __device__ __forceinline__ void keep_factors(const AttentionArguments& p, i64 he
     factors[3] = unit(words.w) >= p.dropout ? scale : 0.0f;
 }
 
-__device__ __forceinline__ bool is_hidden(const AttentionArguments& p, int query, int key)
-{
-    return key >= p.keys || query >= p.queries || (p.is_causal && key > query);
-}
-
 template <int D>
 __device__ __forceinline__ void forward(const AttentionArguments& p, float* shared)
 {
@@ -237,7 +231,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& p, float* shar
         float inverse = total[i] > 0.0f ? 1.0f / total[i] : 0.0f;
 #pragma unroll
         for (int j = 0; j < D / 16; ++j) sums[i][j] *= inverse;
-        if (tx == 0 && query < p.queries)
+        if (tx == 0 && query < p.queries && p.log_sum_exp)
             ((float*)p.log_sum_exp)[sample * p.log_sum_exp_strides[0] + head * p.log_sum_exp_strides[1] +
                                     query * p.log_sum_exp_strides[2]] = largest[i] + logf(total[i]);
     }

@@ -1,4 +1,7 @@
-// What all kernels of attention take. Must agree with `AttentionArguments` in attention.rs.
+// What all kernels of attention take and share. Must agree with `AttentionArguments` in attention.rs.
+
+// Positions that a block works on at a time. Must agree with `TILE` in attention.rs.
+#define TILE 64
 
 struct View4 {
     Array array;
@@ -44,4 +47,9 @@ __device__ __forceinline__ float log_sum_exp_of(const AttentionArguments& p, i64
 {
     return ((const float*)p.log_sum_exp)[sample * p.log_sum_exp_strides[0] + head * p.log_sum_exp_strides[1] +
                                          query * p.log_sum_exp_strides[2]];
+}
+
+__device__ __forceinline__ bool is_hidden(const AttentionArguments& p, int query, int key)
+{
+    return key >= p.keys || query >= p.queries || (p.is_causal && key > query);
 }

@@ -10,8 +10,6 @@
 // Where scores are the left operand of a second product, the instruction's columns t and t + 4 stand for 2t and
 // 2t + 1, the columns that a thread holds. Rows contract features in the same order.
 
-#define TILE 64
-
 #if __CUDA_ARCH__ >= 800
 
 __device__ __forceinline__ float low_part(float x)
@@ -159,11 +157,6 @@ __device__ __forceinline__ void keep_factors(const AttentionArguments& p, i64 he
     factors[3] = unit(words.w) >= p.dropout ? scale : 0.0f;
 }
 
-__device__ __forceinline__ bool is_hidden(const AttentionArguments& p, int query, int key)
-{
-    return key >= p.keys || query >= p.queries || (p.is_causal && key > query);
-}
-
 #define LOG2_E 1.4426950408889634f
 
 // Where a block works.
@@ -271,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_tensor(const __gr
             sums[n][2 * half] *= inverse;
             sums[n][2 * half + 1] *= inverse;
         }
-        if (t == 0 && query + half < p.queries)
+        if (t == 0 && query + half < p.queries && p.log_sum_exp)
             ((float*)p.log_sum_exp)[spot.sample * p.log_sum_exp_strides[0] + spot.head * p.log_sum_exp_strides[1]
                                     + (query + half) * p.log_sum_exp_strides[2]]
                 = largest[half] * p.scale + logf(total[half]);

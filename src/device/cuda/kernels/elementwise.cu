@@ -83,11 +83,34 @@ __device__ __forceinline__ float gelu_tanh_grad(float grad, float x)
     return grad * (left + right);
 }
 
+#define ROOT_HALF 0.7071067811865476f
+#define DENSITY 0.3989422804014327f
+
+// The normal distribution's share below x.
+__device__ __forceinline__ float normal_share(float x) { return 0.5f * (1.0f + erff(x * ROOT_HALF)); }
+
+// The same for halves, whose last digit is a thousand times the error of the formula (Abramowitz and Stegun
+// 7.1.26), given exp(-x * x / 2).
+__device__ __forceinline__ float normal_share_coarse(float x, float decay)
+{
+    float t = __fdividef(1.0f, 1.0f + 0.3275911f * ROOT_HALF * fabsf(x));
+    float tail = 0.5f * decay * t
+        * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    return x < 0.0f ? tail : 1.0f - tail;
+}
+
+template <bool COARSE>
+__device__ __forceinline__ float gelu(float x)
+{
+    return x * (COARSE ? normal_share_coarse(x, __expf(-0.5f * x * x)) : normal_share(x));
+}
+
+template <bool COARSE>
 __device__ __forceinline__ float gelu_grad(float grad, float x)
 {
-    float cdf = 0.5f * (1.0f + erff(x * 0.7071067811865476f));
-    float density = 0.3989422804014327f * expf(-0.5f * x * x);
-    return grad * (cdf + x * density);
+    float decay = COARSE ? __expf(-0.5f * x * x) : expf(-0.5f * x * x);
+    float share = COARSE ? normal_share_coarse(x, decay) : normal_share(x);
+    return grad * (share + x * DENSITY * decay);
 }
 
 #define EACH(expression)                            \
@@ -125,18 +148,18 @@ __device__ __forceinline__ bool apply_light(int function, float number, const fl
     return true;
 }
 
-// Those with an exponential or the like in them; likewise.
-template <int V>
+// Those with an exponential or the like in them; likewise. COARSE where the result is a half.
+template <int V, bool COARSE>
 __device__ __forceinline__ bool apply_medium(int function, float number, const float* a, const float* b, float* r)
 {
     switch (function) {
-    case GELU: EACH(x * 0.5f * (1.0f + erff(x * 0.7071067811865476f)))
+    case GELU: EACH(gelu<COARSE>(x))
     case GELU_TANH: EACH(0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBIC * x * x * x))))
     case TANH: EACH(tanhf(x))
     case SILU: EACH(x * sigmoid(x))
     case SIGMOID: EACH(sigmoid(x))
     case RSQRT: EACH(rsqrtf(x))
-    case GELU_GRAD: EACH(gelu_grad(x, y))
+    case GELU_GRAD: EACH(gelu_grad<COARSE>(x, y))
     case GELU_TANH_GRAD: EACH(gelu_tanh_grad(x, y))
     case SILU_GRAD: EACH(x * sigmoid(y) * (1.0f + y * (1.0f - sigmoid(y))))
     // Powers that PyTorch multiplies out.
@@ -161,7 +184,7 @@ __device__ __forceinline__ void apply(int function, float number, i64 first, con
     case COS_GRAD: EACH(-x * sinf(y))
     case SIN_GRAD: EACH(x * cosf(y))
     default:
-        if (!apply_light<V>(function, number, a, b, r)) apply_medium<V>(function, number, a, b, r);
+        if (!apply_light<V>(function, number, a, b, r)) apply_medium<V, false>(function, number, a, b, r);
     }
 }
 
@@ -219,6 +242,43 @@ __device__ __forceinline__ void map(const MapArguments& p)
 
 extern "C" __global__ void map8(const __grid_constant__ MapArguments p) { map<8>(p); }
 
+// Halves whose runs along the last dimension are whole, aligned groups of eight; the second operand may be one
+// number a run. Two groups a thread, converted behind both loads.
+extern "C" __global__ void __launch_bounds__(256) map_runs8(const __grid_constant__ MapArguments p)
+{
+    int last = p.rank - 1;
+    bool is_number = p.operands > 1 && p.b.strides[last] == 0;
+    i64 first = (i64)blockIdx.x * blockDim.x * 2 + threadIdx.x;
+    i64 to[2];
+    uint4 words_a[2], words_b[2];
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+        i64 group = first + u * blockDim.x, at_a, at_b;
+        words_a[u] = words_b[u] = make_uint4(0, 0, 0, 0);
+        to[u] = -1;
+        if (group >= p.count) continue;
+        locate<8>(p, group, to[u], at_a, at_b);
+        if (p.operands > 0) words_a[u] = *(const uint4*)(p.a.array.address + at_a * 2);
+        if (is_number)
+            words_b[u].x = *(const u16*)(p.b.array.address + at_b * 2);
+        else if (p.operands > 1)
+            words_b[u] = *(const uint4*)(p.b.array.address + at_b * 2);
+    }
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+        if (to[u] < 0) continue;
+        float a[8], b[8], r[8];
+        u32 words[4] = { words_a[u].x, words_a[u].y, words_a[u].z, words_a[u].w };
+        from_halves(p.a.array.type, words, a);
+        u32 twice = words_b[u].x | (words_b[u].x << 16);
+        u32 others[4] = { is_number ? twice : words_b[u].x, is_number ? twice : words_b[u].y,
+                          is_number ? twice : words_b[u].z, is_number ? twice : words_b[u].w };
+        from_halves(p.b.array.type, others, b);
+        apply_light<8>(p.function, p.number, a, b, r);
+        store_group<8>(p.out.array, to[u], 1, r);
+    }
+}
+
 extern "C" __global__ void map4(const __grid_constant__ MapArguments p) { map<4>(p); }
 
 extern "C" __global__ void map1(const __grid_constant__ MapArguments p) { map<1>(p); }
@@ -227,7 +287,7 @@ template <int V, bool MEDIUM>
 __device__ __forceinline__ void apply_dense(const MapArguments& p, const float* a, const float* b, float* r)
 {
     if (MEDIUM)
-        apply_medium<V>(p.function, p.number, a, b, r);
+        apply_medium<V, V == 8>(p.function, p.number, a, b, r);
     else
         apply_light<V>(p.function, p.number, a, b, r);
 }
@@ -322,112 +382,5 @@ extern "C" __global__ void map_integer(const __grid_constant__ MapArguments p)
         case ARANGE: r = index; break;
         }
         store_integer(p.out.array, out, r);
-    }
-}
-
-// Must agree with `Random` in elementwise.rs.
-enum Distribution { NORMAL = 0, UNIFORM = 1, BELOW = 2 };
-
-struct RandomArguments {
-    Array out;
-    i64 count;
-    u64 seed;
-    // Largest magnitude of a uniform value.
-    float bound;
-    int distribution;
-    // Past the largest integer.
-    u64 limit;
-};
-
-extern "C" __global__ void random(const __grid_constant__ RandomArguments p)
-{
-    i64 groups = (p.count + 3) / 4;
-    for (i64 group = thread_index(); group < groups; group += thread_count()) {
-        uint4 words = philox((u64)group, p.seed);
-        u32 word[4] = {words.x, words.y, words.z, words.w};
-        float values[4];
-        if (p.distribution == NORMAL) {
-#pragma unroll
-            for (int k = 0; k < 4; k += 2) {
-                // Box and Muller's pair.
-                float radius = sqrtf(-2.0f * logf(unit(word[k])));
-                float angle = 6.283185307179586f * unit(word[k + 1]);
-                values[k] = radius * cosf(angle);
-                values[k + 1] = radius * sinf(angle);
-            }
-        } else {
-#pragma unroll
-            for (int k = 0; k < 4; ++k) values[k] = p.bound * (2.0f * unit(word[k]) - 1.0f);
-        }
-        if (p.distribution != BELOW && group * 4 + 4 <= p.count) {
-            store_group<4>(p.out, group * 4, 1, values);
-            continue;
-        }
-        for (int k = 0; k < 4 && group * 4 + k < p.count; ++k) {
-            if (p.distribution == BELOW)
-                store_integer(p.out, group * 4 + k, (i64)(((u64)word[k] * p.limit) >> 32));
-            else
-                store(p.out, group * 4 + k, values[k]);
-        }
-    }
-}
-
-struct DropoutArguments {
-    Array x;
-    Array y;
-    u64 mask;
-    i64 count;
-    u64 seed;
-    float p;
-    float scale;
-};
-
-extern "C" __global__ void dropout(const __grid_constant__ DropoutArguments p)
-{
-    u8* mask = (u8*)p.mask;
-    i64 groups = (p.count + 3) / 4;
-    for (i64 group = thread_index(); group < groups; group += thread_count()) {
-        uint4 words = philox((u64)group, p.seed);
-        u32 word[4] = {words.x, words.y, words.z, words.w};
-        if (group * 4 + 4 <= p.count) {
-            float values[4];
-            load_group<4>(p.x, group * 4, 1, values);
-            u32 kept = 0;
-#pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                bool keep = unit(word[k]) >= p.p;
-                values[k] = keep ? values[k] * p.scale : 0.0f;
-                kept |= (u32)keep << (8 * k);
-            }
-            store_group<4>(p.y, group * 4, 1, values);
-            *(u32*)(mask + group * 4) = kept;
-            continue;
-        }
-        for (int k = 0; k < 4 && group * 4 + k < p.count; ++k) {
-            bool keep = unit(word[k]) >= p.p;
-            float x = load(p.x, group * 4 + k);
-            store(p.y, group * 4 + k, keep ? x * p.scale : 0.0f);
-            mask[group * 4 + k] = keep;
-        }
-    }
-}
-
-// `x` is the gradient of the result, `y` that of the operand.
-extern "C" __global__ void dropout_grad(const __grid_constant__ DropoutArguments p)
-{
-    const u8* mask = (const u8*)p.mask;
-    i64 groups = (p.count + 3) / 4;
-    for (i64 group = thread_index(); group < groups; group += thread_count()) {
-        if (group * 4 + 4 <= p.count) {
-            float values[4];
-            load_group<4>(p.x, group * 4, 1, values);
-            u32 kept = *(const u32*)(mask + group * 4);
-#pragma unroll
-            for (int k = 0; k < 4; ++k) values[k] = (kept >> (8 * k)) & 0xff ? values[k] * p.scale : 0.0f;
-            store_group<4>(p.y, group * 4, 1, values);
-            continue;
-        }
-        for (int k = 0; k < 4 && group * 4 + k < p.count; ++k)
-            store(p.y, group * 4 + k, mask[group * 4 + k] ? load(p.x, group * 4 + k) * p.scale : 0.0f);
     }
 }

@@ -24,23 +24,19 @@ extern "C" __global__ void embedding(const __grid_constant__ EmbeddingArguments 
     }
 }
 
-// Adds to an element that other threads add to as well. Half types are added by exchanging the word that holds
-// the element.
+// Adds to an element that other threads add to as well: float32 or a half.
 __device__ __forceinline__ void add_to(const Array& array, i64 at, float summand)
 {
     if (array.type == F32) {
         atomicAdd((float*)array.address + at, summand);
         return;
     }
-    u32* word = (u32*)array.address + (at >> 1);
-    int shift = (int)(at & 1) * 16;
-    u32 old = *word, expected;
+    u16* half = (u16*)array.address + at;
+    u16 old = *half, expected;
     do {
         expected = old;
-        u16 bits = (u16)(expected >> shift);
-        float sum = (array.type == F16 ? half_to_float(bits) : brain_to_float(bits)) + summand;
-        u16 next = array.type == F16 ? float_to_half(sum) : float_to_brain(sum);
-        old = atomicCAS(word, expected, (expected & ~(0xffffu << shift)) | ((u32)next << shift));
+        float sum = (array.type == F16 ? half_to_float(expected) : brain_to_float(expected)) + summand;
+        old = atomicCAS(half, expected, array.type == F16 ? float_to_half(sum) : float_to_brain(sum));
     } while (old != expected);
 }
 
