@@ -142,6 +142,7 @@ fn common(
 /// The kernels for one kind of operands.
 struct Kernels {
     forward: &'static str,
+    delta: &'static str,
     grad_queries: &'static str,
     grad_keys: &'static str,
     threads: u32,
@@ -158,6 +159,7 @@ impl Extents {
             let tile = TILE * TILE * 4;
             return Kernels {
                 forward: "attention_tensor",
+                delta: "attention_tensor_delta",
                 grad_queries: "attention_tensor_grad_queries",
                 grad_keys: "attention_tensor_grad_keys",
                 threads: 128,
@@ -184,6 +186,7 @@ impl Extents {
         };
         Kernels {
             forward,
+            delta: "attention_delta",
             grad_queries,
             grad_keys,
             threads: 256,
@@ -277,7 +280,7 @@ pub(super) fn attention_grad(
             blocks: [clamp(rows.div_ceil(8)), clamp(samples)],
             threads: [32, 8],
         };
-        queue.launch("attention_delta", grid, &arguments)?;
+        queue.launch(kernels.delta, grid, &arguments)?;
         let grid = kernels.grid(samples * extents.query_heads, extents.queries);
         queue.launch_with_shared(kernels.grad_queries, grid, shared, &arguments)?;
         let grid = kernels.grid(samples * extents.key_heads, extents.keys);

@@ -171,6 +171,7 @@ pub(super) static ON_DEMAND: [KernelFile; 2] = [
         ),
         kernels: &[
             "attention_tensor",
+            "attention_tensor_delta",
             "attention_tensor_grad_queries",
             "attention_tensor_grad_keys",
         ],

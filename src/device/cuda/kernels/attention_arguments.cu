@@ -53,3 +53,19 @@ __device__ __forceinline__ bool is_hidden(const AttentionArguments& p, int query
 {
     return key >= p.keys || query >= p.queries || (p.is_causal && key > query);
 }
+
+// The sum of grad * out over features, one warp for each query.
+__device__ __forceinline__ void write_delta(const AttentionArguments& p)
+{
+    i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y;
+    i64 query = row % p.queries, head = row / p.queries;
+    if (head >= p.query_heads) return;
+    i64 sample = p.first_sample + blockIdx.y;
+    i64 grad = base_of(p.grad, sample, head) + query * p.grad.strides[2];
+    i64 out = base_of(p.out, sample, head) + query * p.out.strides[2];
+    float total = 0.0f;
+    for (int d = threadIdx.x; d < p.width; d += 32)
+        total += load(p.grad.array, grad + d * p.grad.strides[3]) * load(p.out.array, out + d * p.out.strides[3]);
+    total = warp_sum(total);
+    if (threadIdx.x == 0) ((float*)p.delta)[((i64)blockIdx.y * p.query_heads + head) * p.queries + query] = total;
+}

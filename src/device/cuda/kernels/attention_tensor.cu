@@ -401,10 +401,13 @@ extern "C" __global__ void __launch_bounds__(128, 2)
     write_rows(p.grad_value, base_of(p.grad_value, spot.sample, spot.head), spot.row, p.keys, p.width, value_sums);
 }
 
+extern "C" __global__ void attention_tensor_delta(const __grid_constant__ AttentionArguments p) { write_delta(p); }
+
 #else
 
 // Cards before Ampere have no TF32; the host does not launch these there.
 extern "C" __global__ void attention_tensor(const __grid_constant__ AttentionArguments) {}
+extern "C" __global__ void attention_tensor_delta(const __grid_constant__ AttentionArguments) {}
 extern "C" __global__ void attention_tensor_grad_queries(const __grid_constant__ AttentionArguments) {}
 extern "C" __global__ void attention_tensor_grad_keys(const __grid_constant__ AttentionArguments) {}
 
