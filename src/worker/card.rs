@@ -145,7 +145,7 @@ fn await_return(meter: &Meter) {
     }
 }
 
-/// What the card's memory is used for now.
+/// The card's memory as the driver and the management library see it at this moment.
 fn reading(gpu: &cuda::Gpu, meter: Option<&Meter>) -> Result<Reading, Refused> {
     let (free, _) = gpu
         .free_and_total()

@@ -64,15 +64,7 @@ def models():
     import torchvision
     import transformers
     from torch.utils.checkpoint import checkpoint
-
-    class CifarNet(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv1, self.relu, self.pool = nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, 2)
-            self.fc = nn.Linear(64 * 16 * 16, 10)
-
-        def forward(self, x):
-            return self.fc(self.pool(self.relu(self.conv1(x))).flatten(1))
+    from numerics_models import CifarNet, DoubleConv
 
     class Mlp(nn.Module):
         def __init__(self):
@@ -84,11 +76,6 @@ def models():
             for layer in self.layers:
                 x = F.gelu(layer(x))
             return self.head(x)
-
-    class DoubleConv(nn.Sequential):
-        def __init__(self, i, o):
-            super().__init__(nn.Conv2d(i, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(inplace=True),
-                             nn.Conv2d(o, o, 3, padding=1, bias=False), nn.BatchNorm2d(o), nn.ReLU(inplace=True))
 
     class UNet(nn.Module):
         def __init__(self):
