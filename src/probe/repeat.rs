@@ -44,13 +44,13 @@ impl Repeats {
     /// Takes in the state after a repeat; gives the cycle that ends with it, if there is one.
     pub(super) fn after(
         &mut self,
-        mark: Mark,
+        mark: &Mark,
         plans: u64,
         readings: Vec<Reading>,
     ) -> Option<Cycle> {
         self.readings += readings.len();
         self.states.push_back(State {
-            mark,
+            mark: *mark,
             plans,
             readings,
         });

@@ -265,7 +265,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             let Some(mark) = self.resources.allocator.mark() else {
                 continue;
             };
-            let Some(cycle) = repeats.after(mark, self.cache.digest(), readings) else {
+            let Some(cycle) = repeats.after(&mark, self.cache.digest(), readings) else {
                 continue;
             };
             let times = u64::from(left / cycle.repeats);

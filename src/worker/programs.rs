@@ -45,13 +45,13 @@ impl Programs {
         variant: &Variant,
     ) -> Result<&Program, CompileError> {
         let known = self.compiled.iter().position(|(known, _)| known == variant);
-        let entry = match known.and_then(|index| self.compiled.remove(index)) {
-            Some(entry) => entry,
-            None => {
-                let program = compile_unless(cancel, &self.graph, variant, self.capability)?;
-                self.make_room(program.tensors.len());
-                (variant.clone(), program)
-            }
+        let known = known.and_then(|index| self.compiled.remove(index));
+        let entry = if let Some(entry) = known {
+            entry
+        } else {
+            let program = compile_unless(cancel, &self.graph, variant, self.capability)?;
+            self.make_room(program.tensors.len());
+            (variant.clone(), program)
         };
         self.compiled.push_back(entry);
         let (_, program) = self.compiled.back().expect("it was just put there");

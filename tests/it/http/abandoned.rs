@@ -11,6 +11,7 @@ use batchfit::jobs::Limits;
 use batchfit::store::Db;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
@@ -30,20 +31,22 @@ async fn a_probe_that_is_dropped_stops_and_leaves_its_place() {
     let service = Service::limited(Scripted::behind(&gate), ONE_AT_A_TIME).await;
     let ask = || {
         let request = Request::post("/v1/probes").body(Body::from(PROBE)).unwrap();
-        tokio::spawn(service.router.clone().oneshot(request))
+        service.router.clone().oneshot(request)
     };
+    let mut asking = JoinSet::new();
 
     for _ in 0..3 {
-        let asking = ask();
+        asking.spawn(ask());
         gate.arrival().await;
-        asking.abort();
+        asking.shutdown().await;
         gate.cancellation().await;
     }
 
-    let last = ask();
+    asking.spawn(ask());
     gate.arrival().await;
     gate.open();
-    assert_eq!(last.await.unwrap().unwrap().status(), 201);
+    let last = asking.join_next().await.unwrap();
+    assert_eq!(last.unwrap().unwrap().status(), 201);
 }
 
 /// The same over a socket: the server notices that the client has gone.
@@ -57,7 +60,8 @@ async fn a_client_that_hangs_up_stops_its_probe() {
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let engine = Arc::new(Scripted::behind(&gate));
-    let serving = tokio::spawn(serve(listener, db, engine, ONE_AT_A_TIME, shutdown.clone()));
+    let mut serving = JoinSet::new();
+    serving.spawn(serve(listener, db, engine, ONE_AT_A_TIME, shutdown.clone()));
 
     for _ in 0..3 {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -73,5 +77,6 @@ async fn a_client_that_hangs_up_stops_its_probe() {
     }
 
     shutdown.cancel();
-    serving.await.unwrap().unwrap();
+    let served = serving.join_next().await.unwrap();
+    served.unwrap().unwrap();
 }
