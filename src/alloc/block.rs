@@ -187,6 +187,11 @@ impl Blocks {
         })
     }
 
+    /// Every block, in no particular order, and slots that belong to none.
+    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Block> + '_ {
+        self.slots.iter_mut()
+    }
+
     /// Forgets all blocks and keeps the room for them.
     pub(super) fn clear(&mut self) {
         self.slots.truncate(1);

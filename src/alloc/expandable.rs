@@ -198,7 +198,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.source.release(reserved);
     }
 
-    fn reserved_of(&self, block: &Block) -> Reserved {
+    pub(super) fn reserved_of(&self, block: &Block) -> Reserved {
         let reservation = block.reservation.expect("only reservations are mapped");
         self.reservations.of(reservation).reserved
     }

@@ -20,6 +20,7 @@ mod free_set;
 mod freeing;
 mod pool;
 mod release;
+mod repeat;
 mod restore;
 mod segment;
 mod simulated;
@@ -34,6 +35,7 @@ pub use caching::{CachingAllocator, OutOfMemory, Refusal};
 pub use config::Settings;
 pub use config_text::SettingsError;
 pub use pool::PoolKind;
+pub use repeat::Mark;
 pub use segment::{Address, Full, Reserved, SegmentSource, expandable_size};
 pub use simulated::SimulatedMemory;
 pub use size::{

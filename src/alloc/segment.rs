@@ -57,6 +57,11 @@ pub trait SegmentSource {
 
     /// Gives up a reservation of which nothing is mapped.
     fn release(&mut self, reserved: Reserved);
+
+    /// A digest of everything that decides what the source will answer; `None` for one that cannot know.
+    fn digest(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Address space for an expandable segment.
@@ -98,5 +103,9 @@ impl<S: SegmentSource + ?Sized> SegmentSource for &mut S {
 
     fn release(&mut self, reserved: Reserved) {
         (**self).release(reserved);
+    }
+
+    fn digest(&self) -> Option<u64> {
+        (**self).digest()
     }
 }

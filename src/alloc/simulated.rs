@@ -1,6 +1,7 @@
 //! Memory that exists only as addresses, of any capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::segment::{Address, Full, Reserved, SegmentSource, expandable_size};
 use crate::units::Bytes;
@@ -37,7 +38,7 @@ pub struct SimulatedMemory {
     lowest: Address,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Hash)]
 struct Window {
     size: Bytes,
     /// How many segments it holds; never zero.
@@ -201,6 +202,23 @@ impl SegmentSource for SimulatedMemory {
 
     fn release(&mut self, reserved: Reserved) {
         self.reserved.remove(&reserved.address);
+    }
+
+    fn digest(&self) -> Option<u64> {
+        let SimulatedMemory {
+            capacity,
+            total,
+            taken,
+            reserved,
+            windows,
+            gaps,
+            holes,
+            lowest,
+        } = self;
+        let mut digest = DefaultHasher::new();
+        (capacity, total, taken, reserved, windows, lowest).hash(&mut digest);
+        (&gaps.by_address, &holes.by_address).hash(&mut digest);
+        Some(digest.finish())
     }
 }
 

@@ -48,6 +48,11 @@ impl Stat {
         self.peak = self.current;
     }
 
+    fn count_again(&mut self, before: Stat, times: u64) {
+        self.allocated += (self.allocated - before.allocated).saturating_mul(times);
+        self.freed += (self.freed - before.freed).saturating_mul(times);
+    }
+
     fn parts(self) -> [(&'static str, u64); 4] {
         [
             ("current", self.current),
@@ -171,6 +176,54 @@ impl Stats {
             PoolKind::Small => &mut self.small_pool,
             PoolKind::Large => &mut self.large_pool,
         });
+    }
+
+    /// Counts of what goes beyond handing out free blocks: segments taken and given back, and refusals.
+    pub(super) fn upheavals(&self) -> [u64; 4] {
+        [
+            self.num_device_alloc,
+            self.num_device_free,
+            self.num_alloc_retries,
+            self.num_ooms,
+        ]
+    }
+
+    /// Counts what happened since `before` so many times more.
+    pub(super) fn count_again(&mut self, before: &Stats, times: u64) {
+        let Stats {
+            all,
+            small_pool,
+            large_pool,
+            oversize_allocations,
+            oversize_segments,
+            num_alloc_retries,
+            num_ooms,
+            num_sync_all_streams,
+            num_device_alloc,
+            num_device_free,
+            max_split_size: _,
+        } = self;
+        let pools = [
+            (all, before.all),
+            (small_pool, before.small_pool),
+            (large_pool, before.large_pool),
+        ];
+        for (pool, mut before) in pools {
+            for ((_, stat), (_, before)) in pool.named_mut().into_iter().zip(before.named_mut()) {
+                stat.count_again(*before, times);
+            }
+        }
+        oversize_allocations.count_again(before.oversize_allocations, times);
+        oversize_segments.count_again(before.oversize_segments, times);
+        for (count, before) in [
+            (num_alloc_retries, before.num_alloc_retries),
+            (num_ooms, before.num_ooms),
+            (num_sync_all_streams, before.num_sync_all_streams),
+            (num_device_alloc, before.num_device_alloc),
+            (num_device_free, before.num_device_free),
+        ] {
+            *count += (*count - before).saturating_mul(times);
+        }
     }
 
     /// Sets every peak to the current value, like `torch.cuda.reset_peak_memory_stats`.

@@ -1,6 +1,6 @@
 //! `batchfit fit`: computes, prints, and stores where it can.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -45,8 +45,7 @@ fn compute(request: &Request, arguments: &Fit) -> Result<FitResult, Trouble> {
         bar.set_position(u64::from(progress.probes_done));
         bar.set_message(progress.note);
     };
-    let never = AtomicBool::new(false);
-    let result = engine.fit(request, &show, &never);
+    let result = engine.fit(request, &show, &Arc::default());
     bar.finish_and_clear();
     result.map_err(Trouble::Engine)
 }

@@ -1,5 +1,7 @@
 //! `batchfit probe`.
 
+use std::sync::Arc;
+
 use super::arguments::Probe;
 use super::devices::engine;
 use super::trouble::Trouble;
@@ -10,7 +12,7 @@ use crate::report;
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
     let request = question::read(&arguments.question)?;
     let report = engine(arguments.patience.deadlines())?
-        .probe(&request, arguments.batch)
+        .probe(&request, arguments.batch, &Arc::default())
         .map_err(Trouble::Engine)?;
     if arguments.json {
         output::json(&report)?;

@@ -14,6 +14,10 @@ use crate::replay::{Bounds, Entry, read};
 use crate::report::{self, Requested};
 use crate::worker::Programs;
 
+/// Most instructions that are compared with a recording, which lists every one of its own events: more than any
+/// recording within its bounds has.
+const MOST_COMPARED: u64 = 20_000_000;
+
 pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
     let request = question::read(&arguments.question)?;
     let refuse = |pointer: &str, problem: String| Trouble::Invalid(Invalid::at(pointer, problem));
@@ -40,7 +44,18 @@ pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
         .map_err(|error| refuse("/training/checkpointing", error.to_string()))?;
     let text = match &arguments.compare {
         None => report::program(program, arguments.batch, STEPS),
-        Some(path) => report::sequence(program, arguments.batch, STEPS, &recorded(path)?),
+        Some(path) => {
+            let length = program.unrolled_length(STEPS);
+            if length > MOST_COMPARED {
+                let problem = format!(
+                    "with {} micro-steps the program has {length} instructions, and at most {MOST_COMPARED} are \
+                     compared; record and compare fewer micro-steps: from the second on all are alike",
+                    program.micro_steps
+                );
+                return Err(refuse("/training/accumulation", problem));
+            }
+            report::sequence(program, arguments.batch, STEPS, &recorded(path)?)
+        }
     };
     output::text(&text)?;
     Ok(Outcome::Answered)

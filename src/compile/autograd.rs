@@ -2,7 +2,7 @@
 //!
 //! See Note [Order of the backward pass].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
@@ -30,6 +30,52 @@ pub(super) struct Node {
     /// Where each input's gradient goes, and what it must look like there.
     edges: RefCell<Vec<Edge>>,
     body: RefCell<Option<Formula>>,
+}
+
+/// A part of an operation that never ran backward.
+enum Part {
+    Edge { _edge: Edge },
+    Formula { _formula: Backward },
+    Saved { _slot: Slot },
+}
+
+thread_local! {
+    /// What is left of operations that are going, the next part last; and whether somebody lets it go already.
+    static GOING: RefCell<Vec<Part>> = const { RefCell::new(Vec::new()) };
+    static IS_LETTING_GO: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Operations that never ran backward (their results were not used, or compilation was cancelled) own those before
+/// them: a chain of any length. It goes part by part, in the order in which the fields would go by themselves,
+/// because a call for each link would overflow the stack. PyTorch's `deleteNode` does the same.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let edges = self.edges.take();
+        let body = self.body.take();
+        if edges.is_empty() && body.is_none() {
+            return;
+        }
+        GOING.with_borrow_mut(|going| {
+            if let Some((formula, saved)) = body {
+                let slots = saved.into_iter().rev();
+                going.extend(slots.map(|(_, slot)| Part::Saved { _slot: slot }));
+                going.push(Part::Formula { _formula: formula });
+            }
+            going.extend(
+                edges
+                    .into_iter()
+                    .rev()
+                    .map(|edge| Part::Edge { _edge: edge }),
+            );
+        });
+        if IS_LETTING_GO.replace(true) {
+            return;
+        }
+        while let Some(part) = GOING.with_borrow_mut(Vec::pop) {
+            drop(part);
+        }
+        IS_LETTING_GO.set(false);
+    }
 }
 
 /// An input of a recorded operation.
@@ -236,9 +282,9 @@ impl Heap {
 }
 
 /// Runs the backward pass from `root`, whose gradient is `seed`.
-pub(super) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) {
+pub(super) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result<(), Stop> {
     let Some(History::Made(start, _)) = &root.history else {
-        return;
+        return Ok(());
     };
     let mut waiting = dependencies(start);
     let mut gradients: HashMap<u64, Vec<Option<Tensor>>> = HashMap::new();
@@ -247,6 +293,7 @@ pub(super) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) {
     let mut heap = Heap::default();
     heap.push(start);
     while let Some(ready) = heap.pop() {
+        eager.go_on()?;
         let incoming = gradients.remove(&ready.key()).unwrap_or_default();
         match ready {
             Ready::Leaf(leaf) => {
@@ -255,7 +302,7 @@ pub(super) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) {
                 }
             }
             Ready::Node(node) => {
-                let outgoing = run(eager, &node, incoming);
+                let outgoing = run(eager, &node, incoming)?;
                 let edges = std::mem::take(&mut *node.edges.borrow_mut());
                 drop(node);
                 for (edge, gradient) in edges.into_iter().zip(outgoing) {
@@ -283,6 +330,7 @@ pub(super) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) {
             }
         }
     }
+    Ok(())
 }
 
 /// How many gradients each operation waits for.
@@ -304,7 +352,11 @@ fn dependencies(start: &Rc<Node>) -> HashMap<u64, usize> {
 }
 
 /// Runs one operation: formula, fitting of results to inputs, release of what it held.
-fn run(eager: &mut Eager, node: &Rc<Node>, incoming: Vec<Option<Tensor>>) -> Vec<Option<Tensor>> {
+fn run(
+    eager: &mut Eager,
+    node: &Rc<Node>,
+    incoming: Vec<Option<Tensor>>,
+) -> Result<Vec<Option<Tensor>>, Stop> {
     eager.set_label(&node.label);
     let (formula, slots) = node
         .body
@@ -312,18 +364,15 @@ fn run(eager: &mut Eager, node: &Rc<Node>, incoming: Vec<Option<Tensor>>) -> Vec
         .take()
         .expect("each operation runs once");
     let mut recomputed = Vec::new();
-    let saved = slots
-        .into_iter()
-        .map(|(name, slot)| match slot {
-            Slot::Held(tensor) => (name, tensor),
-            Slot::Recomputed(frame, index) => {
-                recomputed.push(name);
-                (name, Frame::unpack(&frame, eager, index))
-            }
-        })
-        .collect();
+    let saved = slots.into_iter().map(|(name, slot)| match slot {
+        Slot::Held(tensor) => Ok((name, tensor)),
+        Slot::Recomputed(frame, index) => {
+            recomputed.push(name);
+            Ok((name, Frame::unpack(&frame, eager, index)?))
+        }
+    });
+    let mut saved = Saved(saved.collect::<Result<_, Stop>>()?);
     eager.set_label(&node.label);
-    let mut saved = Saved(saved);
     let mut outgoing = formula(eager, &incoming, &saved);
     // What a checkpoint unpacked belongs to the formula's own variables, which go in reverse.
     while let Some(name) = recomputed.pop() {
@@ -349,7 +398,7 @@ fn run(eager: &mut Eager, node: &Rc<Node>, incoming: Vec<Option<Tensor>>) -> Vec
     for entry in saved.0 {
         drop(entry);
     }
-    outgoing
+    Ok(outgoing)
 }
 
 /// Adds a gradient to those that arrived before.

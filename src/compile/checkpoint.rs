@@ -56,17 +56,21 @@ impl Frame {
     }
 
     /// The tensor of this number, after running the region again if that has not happened.
-    pub(super) fn unpack(frame: &Rc<Frame>, eager: &mut Eager, index: usize) -> Tensor {
+    pub(super) fn unpack(
+        frame: &Rc<Frame>,
+        eager: &mut Eager,
+        index: usize,
+    ) -> Result<Tensor, Stop> {
         if frame.restored.borrow().is_none() {
-            frame.recompute(eager);
+            frame.recompute(eager)?;
         }
         let mut restored = frame.restored.borrow_mut();
         let slot = restored.as_mut().and_then(|slots| slots.get_mut(index));
-        slot.and_then(Option::take)
-            .expect("the second run saves what the first one noted")
+        let tensor = slot.and_then(Option::take);
+        Ok(tensor.expect("the second run saves what the first one noted"))
     }
 
-    fn recompute(self: &Rc<Frame>, eager: &mut Eager) {
+    fn recompute(self: &Rc<Frame>, eager: &mut Eager) -> Result<(), Stop> {
         *self.restored.borrow_mut() = Some(vec![None; self.noted.get()]);
         let outside = (eager.autocast, eager.grad_enabled, eager.casts.take());
         eager.autocast = self.autocast;
@@ -79,13 +83,15 @@ impl Frame {
         let nodes = self.nodes.clone();
         let ended = eager.restoring(self, |eager| forward.run(eager, &mut environment, nodes));
         // Early stop is how a recomputation normally ends; a region that saves nothing runs through.
-        debug_assert!(
-            ended.is_err() || self.noted.get() == 0,
-            "the second run saved less"
-        );
+        match ended {
+            Err(Stop::Cancelled) => return Err(Stop::Cancelled),
+            Err(Stop::Restored) => {}
+            Ok(()) => debug_assert!(self.noted.get() == 0, "the second run saved less"),
+        }
         drop(environment);
         eager.casts.clear();
         (eager.autocast, eager.grad_enabled, eager.casts) = outside;
+        Ok(())
     }
 }
 
@@ -111,7 +117,7 @@ impl Recomputation {
         slots[self.done] = Some(tensor.detached());
         self.done += 1;
         if self.done == slots.len() {
-            Err(Stop)
+            Err(Stop::Restored)
         } else {
             Ok(())
         }

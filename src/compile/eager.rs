@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::autocast::CastCache;
 use super::autograd::Slot;
@@ -13,11 +14,16 @@ use crate::program::Capability;
 use crate::program::{Call, Category, ConvolutionShape, Kernel, Size, SizeFunction};
 use crate::units::Bytes;
 
-/// Early stop of a recomputation: everything that was saved is there again.
-///
-/// It unwinds like the exception that `torch.utils.checkpoint` raises from the pack hook.
+/// Why operations stop before the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stop;
+pub(super) enum Stop {
+    /// Early stop of a recomputation: everything that was saved is there again.
+    ///
+    /// It unwinds like the exception that `torch.utils.checkpoint` raises from the pack hook.
+    Restored,
+    /// Nobody wants the program any more.
+    Cancelled,
+}
 
 /// Which of the two threads runs: each has its own library handles, and so its own workspaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,8 @@ enum Packing {
 #[derive(Debug)]
 pub(super) struct Eager {
     recorder: Recorder,
+    /// Becomes true when nobody wants the program any more.
+    cancel: Arc<AtomicBool>,
     pub(super) capability: Capability,
     /// False under `no_grad`.
     pub(super) grad_enabled: bool,
@@ -66,10 +74,11 @@ pub(super) struct Eager {
 }
 
 impl Eager {
-    /// A fresh process on a card.
-    pub(super) fn new(capability: Capability) -> Eager {
+    /// A fresh process on a card, which stops soon after `cancel` becomes true.
+    pub(super) fn new(capability: Capability, cancel: &Arc<AtomicBool>) -> Eager {
         Eager {
             recorder: Recorder::default(),
+            cancel: Arc::clone(cancel),
             capability,
             grad_enabled: true,
             autocast: None,
@@ -86,6 +95,14 @@ impl Eager {
 
     pub(super) fn recorder(&self) -> &Recorder {
         &self.recorder
+    }
+
+    /// Stops whoever asks, when nobody wants the program any more. Asked before every operation.
+    pub(super) fn go_on(&self) -> Result<(), Stop> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(Stop::Cancelled);
+        }
+        Ok(())
     }
 
     /// Allocations from here on are for this.

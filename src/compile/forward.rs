@@ -98,6 +98,7 @@ impl Forward {
     ) -> Result<(), Stop> {
         let mut next = nodes.start;
         while next < nodes.end {
+            eager.go_on()?;
             let region = self
                 .regions
                 .iter()

@@ -19,6 +19,11 @@ mod optimizer;
 mod step;
 mod tensor;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use eager::Stop;
+
 use crate::graph::Graph;
 use crate::model::{Checkpointing, Mode, Variant};
 use crate::program::Capability;
@@ -41,6 +46,9 @@ pub enum CompileError {
         /// A path that exists.
         example: String,
     },
+    /// Somebody asked to stop.
+    #[error("cancelled")]
+    Cancelled,
 }
 
 /// Compiles the step program of a graph under a variant, for a card.
@@ -49,9 +57,23 @@ pub fn compile(
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
+    compile_unless(&Arc::default(), graph, variant, capability)
+}
+
+/// The same, unless `cancel` becomes true meanwhile: that is noticed before the next operation.
+pub fn compile_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
-    let eager = eager::Eager::new(capability);
-    Ok(step::Training::construct(eager, graph.clone(), variant).into_program())
+    let eager = eager::Eager::new(capability, cancel);
+    let training = step::Training::construct(eager, graph.clone(), variant);
+    training.into_program().map_err(|stop| match stop {
+        Stop::Cancelled => CompileError::Cancelled,
+        Stop::Restored => unreachable!("only a recomputation stops early, and its caller goes on"),
+    })
 }
 
 fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {

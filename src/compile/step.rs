@@ -8,14 +8,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::autograd::backward;
-use super::eager::{Eager, Thread};
+use super::eager::{Eager, Stop, Thread};
 use super::emit::Storage;
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
 use super::tensor::{History, Leaf, Tensor};
 use crate::graph::{Content, DType, Graph, Input, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
-use crate::program::{Category, Initial, Kernel, Program};
+use crate::program::{Category, Initial, Kernel, Program, Section};
 
 /// A training process: a model on the device, and what outlives a step.
 pub(super) struct Training {
@@ -87,31 +87,49 @@ impl Training {
     }
 
     /// Compiles construction, the first step and a later one.
-    pub(super) fn into_program(mut self) -> Program {
+    pub(super) fn into_program(mut self) -> Result<Program, Stop> {
         let recorder = self.eager.recorder().clone();
         let construction = recorder.take_section();
-        self.step();
-        let first_step = recorder.take_section();
-        self.step();
-        let later_step = recorder.take_section();
-        Program {
+        let first_step = self.step()?;
+        let later_step = self.step()?;
+        Ok(Program {
             tensors: recorder.take_tensors(),
             construction,
             first_step,
             later_step,
+            micro_steps: self.variant.accumulation,
+        })
+    }
+
+    /// One step. From its second micro-step on, each repeats the one before; see Note [Repeated micro-steps].
+    fn step(&mut self) -> Result<Vec<Section>, Stop> {
+        let recorder = self.eager.recorder().clone();
+        let mut sections = Vec::new();
+        self.micro_step()?;
+        if self.variant.accumulation > 1 {
+            sections.push(Section::once(recorder.take_section()));
+            self.micro_step()?;
+            sections.push(Section {
+                instructions: recorder.take_section(),
+                times: self.variant.accumulation - 1,
+            });
+        }
+        if self.variant.mode == Mode::Train {
+            self.update();
+        }
+        sections.push(Section::once(recorder.take_section()));
+        Ok(sections)
+    }
+
+    fn micro_step(&mut self) -> Result<(), Stop> {
+        match self.variant.mode {
+            Mode::Train => self.training(),
+            Mode::Inference => self.inference(),
         }
     }
 
-    fn step(&mut self) {
-        for _ in 0..self.variant.accumulation {
-            match self.variant.mode {
-                Mode::Train => self.micro_step(),
-                Mode::Inference => self.inference(),
-            }
-        }
-        if self.variant.mode == Mode::Inference {
-            return;
-        }
+    /// What follows the last micro-step: unscale, optimizer, scaler update, `zero_grad`.
+    fn update(&mut self) {
         let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
         let found_inf = self.unscale();
         let handed_over = self.hand_over_scale();
@@ -133,14 +151,13 @@ impl Training {
         optimizer::zero_grad(&self.trained);
     }
 
-    fn micro_step(&mut self) {
+    fn training(&mut self) -> Result<(), Stop> {
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
         self.eager.set_category(Category::Activations);
         self.eager.autocast = self.variant.precision.autocast();
         let forward = Rc::clone(&self.forward);
-        let ended = forward.run(&mut self.eager, &mut environment, forward.nodes());
-        ended.expect("only a recomputation stops early");
+        forward.run(&mut self.eager, &mut environment, forward.nodes())?;
         let undivided = environment
             .remove(&self.graph.loss)
             .expect("the last node makes the loss");
@@ -158,7 +175,7 @@ impl Training {
         let seed = Rc::new(seed);
         self.eager.set_category(Category::ActivationGradients);
         self.eager.thread = Thread::Backward;
-        backward(&mut self.eager, &root, Rc::clone(&seed));
+        backward(&mut self.eager, &root, Rc::clone(&seed))?;
         self.eager.thread = Thread::Main;
         drop(seed);
         drop(root);
@@ -166,23 +183,24 @@ impl Training {
             drop(tensor);
         }
         drop(loss);
+        Ok(())
     }
 
-    fn inference(&mut self) {
+    fn inference(&mut self) -> Result<(), Stop> {
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
         self.eager.set_category(Category::Activations);
         self.eager.autocast = self.variant.precision.autocast();
         self.eager.grad_enabled = false;
         let forward = Rc::clone(&self.forward);
-        let ended = forward.run(&mut self.eager, &mut environment, forward.nodes());
-        ended.expect("only a recomputation stops early");
+        forward.run(&mut self.eager, &mut environment, forward.nodes())?;
         drop(environment);
         self.eager.autocast = None;
         self.eager.casts.clear();
         while let Some(tensor) = batch.pop() {
             drop(tensor);
         }
+        Ok(())
     }
 
     /// Batch tensors in the order in which the loop makes them.
@@ -340,3 +358,6 @@ fn construction_order(parameters: &[Parameter]) -> Vec<usize> {
     walk(&root, &mut order);
     order
 }
+
+#[cfg(test)]
+mod tests;

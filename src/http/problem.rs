@@ -81,6 +81,8 @@ codes! {
     QueueFull = "queue-full", SERVICE_UNAVAILABLE, "The queue is full";
     /// Somebody else uses the device.
     DeviceBusy = "device-busy", SERVICE_UNAVAILABLE, "The device is busy";
+    /// The work was not done in time, and was stopped.
+    TookTooLong = "took-too-long", SERVICE_UNAVAILABLE, "The work took too long";
     /// The service is about to end, or its database does not answer.
     NotReady = "not-ready", SERVICE_UNAVAILABLE, "The service is not ready";
     /// The device did not do its work.
@@ -197,6 +199,7 @@ impl From<JobError> for Problem {
             JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Problem::new(Code::DeviceBusy, error.to_string())
             }
+            JobError::TookTooLong { .. } => Problem::new(Code::TookTooLong, error.to_string()),
             JobError::ShuttingDown => Problem::new(Code::NotReady, error.to_string()),
             JobError::Engine(EngineError::Invalid(invalid)) => Problem::from(invalid),
             JobError::Engine(EngineError::DeviceUnavailable {

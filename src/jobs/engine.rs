@@ -1,5 +1,6 @@
 //! The seam to whatever answers requests: the search over devices, or a script in a test.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
@@ -37,11 +38,16 @@ pub trait Engine: Send + Sync + 'static {
         &self,
         request: &Request,
         progress: &dyn Fn(Progress),
-        cancel: &AtomicBool,
+        cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError>;
 
-    /// Runs one batch.
-    fn probe(&self, request: &Request, batch: u64) -> Result<ProbeReport, EngineError>;
+    /// Runs one batch, and returns `Cancelled` soon after `cancel` becomes true.
+    fn probe(
+        &self,
+        request: &Request,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError>;
 
     /// The simulated cards, and the real GPUs found, or what is missing to find any.
     fn devices(&self) -> Vec<DeviceSummary>;

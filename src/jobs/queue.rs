@@ -21,11 +21,17 @@ use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, RequestDocument}
 use crate::probe::Verdict;
 use crate::store::{
     Db, Enqueued, FitFilter, FitState, FitSummary, Ids, ParallelSimulated, Probe, Reuse,
-    StoreError, Time,
+    SIMULATED_LANE, StoreError, Time,
 };
 
 /// How long a probe waits for its device before it gives up.
 const PROBE_PATIENCE: Duration = Duration::from_mins(1);
+
+/// How long a probe on simulated memory may take: the largest models take a second or two.
+const SIMULATED_PROBE: Duration = Duration::from_mins(1);
+
+/// The same on a GPU, where waiting, opening and probing have deadlines of their own.
+const REAL_PROBE: Duration = Duration::from_mins(10);
 
 /// How much is taken on at a time.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +76,12 @@ pub enum JobError {
     EnginePanicked {
         /// What it said.
         message: String,
+    },
+    /// The work was not done in time, and was stopped.
+    #[error("the probe took longer than {} s and was stopped; ask for less at a time", deadline.as_secs())]
+    TookTooLong {
+        /// How long it might have taken.
+        deadline: Duration,
     },
     /// The server is about to end.
     #[error("the server is shutting down")]
@@ -117,7 +129,7 @@ pub(super) struct Shared {
 /// A fit at work.
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    pub(super) cancel: AtomicBool,
+    pub(super) cancel: Arc<AtomicBool>,
     pub(super) progress: Mutex<Option<Progress>>,
 }
 
@@ -286,13 +298,17 @@ impl Jobs {
             place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
             () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
         };
-        let (request, report) = self
-            .on_thread("probe", move |engine| {
-                let report = engine.probe(&request, batch);
-                drop(place);
-                (request, report)
-            })
-            .await?;
+        // Dropped with this future, as when the client goes away.
+        let abandoned = CancelOnDrop::default();
+        let cancel = Arc::clone(&abandoned.0);
+        let working = self.on_thread("probe", move |engine| {
+            let report = engine.probe(&request, batch, &cancel);
+            drop(place);
+            (request, report)
+        });
+        let deadline = probe_deadline(&device);
+        let working = tokio::time::timeout(deadline, working).await;
+        let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
         let report = report?;
         let now = Time::from(Timestamp::now());
         let probe = Probe {
@@ -388,6 +404,24 @@ impl Shared {
     /// How many simulated fits may be claimed.
     pub(super) fn parallel(&self) -> ParallelSimulated {
         ParallelSimulated(i64::from(self.limits.simulated_in_parallel.max(1)))
+    }
+}
+
+/// Asks whoever has the flag to stop, once nobody waits any more.
+#[derive(Default)]
+struct CancelOnDrop(Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn probe_deadline(device: &str) -> Duration {
+    if lane_of(device) == SIMULATED_LANE {
+        SIMULATED_PROBE
+    } else {
+        REAL_PROBE
     }
 }
 

@@ -7,7 +7,28 @@ use crate::model::{Invalid, Request};
 /// The graph of a request's model, when the model fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<Graph, Invalid> {
     settings(request)?;
-    request.graph()
+    let graph = request.graph()?;
+    bounded(graph.nodes.len(), request.variants.len())?;
+    Ok(graph)
+}
+
+/// Most operations of all variants of a request together. One takes up to a millisecond, since each variant is
+/// simulated dozens of times: these take minutes, and a ResNet-152 under all of 60 variants three percent of them.
+const MOST_OPERATIONS: usize = 1_000_000;
+
+/// Whether the work that a request asks for is within bounds, before any of it is done.
+fn bounded(operations: usize, variants: usize) -> Result<(), Invalid> {
+    let all = operations.saturating_mul(variants);
+    if all <= MOST_OPERATIONS {
+        return Ok(());
+    }
+    Err(Invalid::at(
+        "/training",
+        format!(
+            "{variants} variants of a model of {operations} operations make {all} operations to simulate, and at most \
+             {MOST_OPERATIONS} are taken on for one request; ask for fewer variants at a time"
+        ),
+    ))
 }
 
 /// The allocator settings of a request.
@@ -45,5 +66,25 @@ fn invalid_settings(request: &Request, error: &SettingsError) -> Invalid {
         value: Some(format!("{:?}", request.allocator)),
         nearest,
         ..Invalid::at("/allocator", problem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_refused_with_the_figure_and_the_limit() {
+        assert_eq!(bounded(100_000, 10), Ok(()));
+
+        let refused = bounded(100_000, 11).unwrap_err();
+
+        assert_eq!(refused.pointer, "/training");
+        assert!(
+            refused.problem.contains(" 1100000 operations "),
+            "{refused}"
+        );
+        assert!(refused.problem.contains(" at most 1000000 "), "{refused}");
+        assert!(bounded(usize::MAX, 2).is_err());
     }
 }

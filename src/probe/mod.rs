@@ -5,9 +5,10 @@
 
 mod plans;
 mod proof;
+mod repeat;
 mod report;
 mod run;
 mod timeline;
 
 pub use report::{CategoryBytes, Evidence, ProbeReport, StepMemory, TimelinePoint, Verdict};
-pub use run::{Detail, Probe, Resources, STEPS};
+pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};

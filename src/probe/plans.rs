@@ -1,6 +1,7 @@
 //! Which plan each convolution runs with, and what happens when its workspace does not fit.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::alloc::{BlockId, CachingAllocator, OutOfMemory, SegmentSource};
 use crate::device::{LaunchError, Launcher};
@@ -30,6 +31,17 @@ pub(super) struct Granted {
 pub(super) struct PlanCache(HashMap<ConvolutionShape, Plans>);
 
 impl PlanCache {
+    /// A digest of the plans that ran last, on which the next calls depend.
+    pub(super) fn digest(&self) -> u64 {
+        let one = |(shape, plans): (&ConvolutionShape, &Plans)| {
+            let mut digest = DefaultHasher::new();
+            (shape, plans.chosen).hash(&mut digest);
+            digest.finish()
+        };
+        // In any order: a map has none.
+        self.0.iter().map(one).fold(0, u64::wrapping_add)
+    }
+
     /// Takes the workspace of the first plan whose workspace can be had, or `None` when none can.
     ///
     /// Each refusal goes through the allocator's whole ladder, as in PyTorch: it counts as a retry and as

@@ -95,6 +95,9 @@ pub struct ProbeReport {
     pub model_allocated_bytes: u64,
     /// Each finished step.
     pub steps: Vec<StepMemory>,
+    /// How many micro-steps of each step ran, where that is less than asked for: on a GPU, a few are enough.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub micro_steps_run: Option<u32>,
     /// What was allocated at the peak, by purpose.
     pub at_peak: Vec<CategoryBytes>,
     /// Allocated and reserved memory over the whole run, thinned to at most a few hundred points.

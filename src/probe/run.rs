@@ -1,16 +1,32 @@
 //! The loop over a program's instructions.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::plans::PlanCache;
 use super::proof;
+use super::repeat::Repeats;
 use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
 use super::timeline::Recording;
 use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
 use crate::device::{Launch, LaunchError, Launcher};
-use crate::program::{Instruction, Program, Size, Tensor, TensorId};
+use crate::program::{Instruction, Program, Section, Size, Tensor, TensorId};
 use crate::units::Bytes;
 
 /// Steps of a probe: the second one finds optimizer state in place, the third repeats it.
 pub const STEPS: usize = 3;
+
+/// Most micro-steps of a step that a GPU runs. From the second on, when gradients exist, each repeats the one before
+/// allocation by allocation, so more would only take longer.
+pub const MICRO_STEPS_ON_A_GPU: u32 = 8;
+
+/// Instructions between two looks at whether anybody still wants the report: some ten microseconds on simulated
+/// memory.
+const GLANCE: usize = 256;
+
+/// Nobody wants the report any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cancelled")]
+pub struct Cancelled;
 
 /// How much of a probe is written down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +64,7 @@ pub struct Resources<'a, S: SegmentSource> {
 enum Stopped {
     OutOfMemory { tensor: TensorId, asked: Bytes },
     Failed(LaunchError),
+    Cancelled,
 }
 
 impl From<LaunchError> for Stopped {
@@ -59,9 +76,20 @@ impl From<LaunchError> for Stopped {
 impl Probe<'_> {
     /// Runs construction and the steps, then gives all memory back.
     pub fn run<S: SegmentSource>(&self, resources: &mut Resources<'_, S>) -> ProbeReport {
+        let report = self.run_unless(&AtomicBool::new(false), resources);
+        report.expect("nobody else has the flag")
+    }
+
+    /// The same, unless `cancel` becomes true meanwhile. Memory is given back then too.
+    pub fn run_unless<S: SegmentSource>(
+        &self,
+        cancel: &AtomicBool,
+        resources: &mut Resources<'_, S>,
+    ) -> Result<ProbeReport, Cancelled> {
         let limit = resources.allocator.limit().unwrap_or(Bytes(u64::MAX));
         let mut run = Run {
             probe: self,
+            cancel,
             resources,
             sizes: self.sizes(),
             blocks: vec![None; self.program.tensors.len()],
@@ -79,6 +107,9 @@ impl Probe<'_> {
         let step = run.step;
         let evidence = run.resources.evidence;
         run.resources.allocator.reset();
+        if matches!(ended, Err(Stopped::Cancelled)) {
+            return Err(Cancelled);
+        }
         let unproven = match (&ended, evidence) {
             (Ok(()), Evidence::Probed) => proof::lacking(&steps),
             (Ok(()), Evidence::Simulated) | (Err(_), _) => None,
@@ -88,7 +119,7 @@ impl Probe<'_> {
             Ok(()) if stats.num_alloc_retries == 0 => Verdict::Fits,
             Ok(()) => Verdict::FitsWithRetries,
             Err(Stopped::OutOfMemory { .. }) => Verdict::OutOfMemory,
-            Err(Stopped::Failed(_)) => Verdict::Failed,
+            Err(Stopped::Failed(_) | Stopped::Cancelled) => Verdict::Failed,
         };
         let stopped = ended.err().map(|stopped| self.cause(&stopped, step));
         let cause = stopped.or(unproven);
@@ -97,8 +128,15 @@ impl Probe<'_> {
             steps.iter().map(of).max().unwrap_or(0).max(unfinished)
         };
         let (timeline, at_peak) = recording.map(Recording::finish).unwrap_or_default();
-        let notes = proof::remarks(&steps);
-        ProbeReport {
+        let mut notes = proof::remarks(&steps);
+        let asked = self.program.micro_steps;
+        let run = asked.min(most_micro_steps(evidence));
+        if run < asked {
+            notes.push(format!(
+                "{run} of the {asked} micro-steps of each step ran: from the second on, each repeats the one before"
+            ));
+        }
+        Ok(ProbeReport {
             batch: self.batch,
             verdict,
             evidence,
@@ -111,11 +149,12 @@ impl Probe<'_> {
             ooms: stats.num_ooms,
             model_allocated_bytes: model_allocated.0,
             steps,
+            micro_steps_run: (run < asked).then_some(run),
             at_peak,
             timeline,
             cause,
             notes,
-        }
+        })
     }
 
     /// The size of every tensor at this batch; convolution workspaces are found as they come up.
@@ -135,6 +174,7 @@ impl Probe<'_> {
                 format!("no room for {asked} in {during}: {label}")
             }
             Stopped::Failed(error) => format!("{during}: {error}"),
+            Stopped::Cancelled => format!("{during}: {Cancelled}"),
         }
     }
 }
@@ -144,9 +184,18 @@ fn finite(loss: f64) -> Option<f64> {
     loss.is_finite().then_some(loss)
 }
 
+/// Most micro-steps of a step that run one by one.
+fn most_micro_steps(evidence: Evidence) -> u32 {
+    match evidence {
+        Evidence::Simulated => u32::MAX,
+        Evidence::Probed => MICRO_STEPS_ON_A_GPU,
+    }
+}
+
 /// A probe under way.
 struct Run<'a, 'r, S: SegmentSource> {
     probe: &'a Probe<'a>,
+    cancel: &'a AtomicBool,
     resources: &'a mut Resources<'r, S>,
     sizes: Vec<Bytes>,
     blocks: Vec<Option<BlockId>>,
@@ -169,10 +218,20 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         self.execute(&program.construction)?;
         self.resources.launcher.finish_step()?;
         *model_allocated = self.resources.allocator.stats().allocated();
-        for instructions in program.steps(self.probe.steps) {
+        for sections in program.steps(self.probe.steps) {
             self.step += 1;
             self.resources.allocator.reset_peaks();
-            self.execute(instructions)?;
+            for section in sections {
+                match self.resources.evidence {
+                    Evidence::Simulated => self.simulate(section)?,
+                    Evidence::Probed => {
+                        // One micro-step ran before those that repeat.
+                        for _ in 0..section.times.min(MICRO_STEPS_ON_A_GPU - 1) {
+                            self.execute(&section.instructions)?;
+                        }
+                    }
+                }
+            }
             let done = self.resources.launcher.finish_step()?;
             let stats = self.resources.allocator.stats();
             let real = self.resources.evidence == Evidence::Probed;
@@ -188,8 +247,46 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         Ok(())
     }
 
+    /// Runs a section as often as it says, or counts the repeats that cannot do anything new.
+    fn simulate(&mut self, section: &Section) -> Result<(), Stopped> {
+        let mut repeats = Repeats::default();
+        let mut left = section.times;
+        while left > 0 {
+            if let (Some(recording), true) = (&mut self.recording, section.times > 1) {
+                recording.keep_readings();
+            }
+            self.execute(&section.instructions)?;
+            left -= 1;
+            let recording = self.recording.as_mut();
+            let readings = recording.map_or_else(Vec::new, Recording::take_readings);
+            if left == 0 {
+                break;
+            }
+            let Some(mark) = self.resources.allocator.mark() else {
+                continue;
+            };
+            let Some(cycle) = repeats.after(&mark, self.cache.digest(), readings) else {
+                continue;
+            };
+            let times = u64::from(left / cycle.repeats);
+            left %= cycle.repeats;
+            self.resources.allocator.count_again(&cycle.before, times);
+            if let Some(recording) = &mut self.recording {
+                recording.note_again(self.step, &cycle.readings, times);
+            }
+            // What is left is less than a cycle.
+            for _ in 0..std::mem::take(&mut left) {
+                self.execute(&section.instructions)?;
+            }
+        }
+        Ok(())
+    }
+
     fn execute(&mut self, instructions: &[Instruction]) -> Result<(), Stopped> {
-        for instruction in instructions {
+        for (index, instruction) in instructions.iter().enumerate() {
+            if index % GLANCE == 0 && self.cancel.load(Ordering::Relaxed) {
+                return Err(Stopped::Cancelled);
+            }
             match instruction {
                 Instruction::Allocate(id) => self.allocate(*id)?,
                 Instruction::Launch(call) => {

@@ -7,6 +7,9 @@ use crate::units::Bytes;
 /// Points kept at most: twice this, before every second one is dropped.
 const POINTS: usize = 256;
 
+/// Bytes allocated and reserved after an event.
+pub(super) type Reading = (Bytes, Bytes);
+
 /// Follows allocations and frees.
 #[derive(Debug)]
 pub(super) struct Recording {
@@ -17,6 +20,8 @@ pub(super) struct Recording {
     stride: u64,
     points: Vec<TimelinePoint>,
     highest: Option<TimelinePoint>,
+    /// What is noted while a section runs that may be repeated without being carried out.
+    readings: Option<Vec<Reading>>,
 }
 
 impl Recording {
@@ -29,7 +34,18 @@ impl Recording {
             stride: 1,
             points: Vec::new(),
             highest: None,
+            readings: None,
         }
+    }
+
+    /// Keeps what is noted from here on, until it is taken.
+    pub(super) fn keep_readings(&mut self) {
+        self.readings = Some(Vec::new());
+    }
+
+    /// What was noted since.
+    pub(super) fn take_readings(&mut self) -> Vec<Reading> {
+        self.readings.take().unwrap_or_default()
     }
 
     pub(super) fn allocated(&mut self, category: Category, size: Bytes) {
@@ -40,8 +56,31 @@ impl Recording {
         self.by_category[category as usize] -= size.0;
     }
 
+    /// Notes events so many times more that were noted before, and so hold no new peak.
+    pub(super) fn note_again(&mut self, step: u32, readings: &[Reading], times: u64) {
+        let length = readings.len() as u64;
+        let first = self.event;
+        let end = first.saturating_add(length.saturating_mul(times));
+        while self.event.next_multiple_of(self.stride) < end {
+            self.event = self.event.next_multiple_of(self.stride);
+            let within = usize::try_from((self.event - first) % length);
+            let (allocated, reserved) = readings[within.expect("less than a length")];
+            self.keep(TimelinePoint {
+                event: self.event,
+                step,
+                allocated_bytes: allocated.0,
+                reserved_bytes: reserved.0,
+            });
+            self.event += 1;
+        }
+        self.event = end;
+    }
+
     /// Notes the state after an event.
     pub(super) fn note(&mut self, step: u32, allocated: Bytes, reserved: Bytes) {
+        if let Some(readings) = &mut self.readings {
+            readings.push((allocated, reserved));
+        }
         let point = TimelinePoint {
             event: self.event,
             step,
@@ -55,15 +94,19 @@ impl Recording {
             self.highest = Some(point.clone());
         }
         if self.event.is_multiple_of(self.stride) {
-            self.points.push(point);
-            if self.points.len() == 2 * POINTS {
-                self.stride *= 2;
-                let stride = self.stride;
-                self.points
-                    .retain(|point| point.event.is_multiple_of(stride));
-            }
+            self.keep(point);
         }
         self.event += 1;
+    }
+
+    fn keep(&mut self, point: TimelinePoint) {
+        self.points.push(point);
+        if self.points.len() == 2 * POINTS {
+            self.stride *= 2;
+            let stride = self.stride;
+            self.points
+                .retain(|point| point.event.is_multiple_of(stride));
+        }
     }
 
     /// The points in order, the peak among them, and what memory was for at the peak, largest first.

@@ -136,6 +136,28 @@ pub enum Instruction {
     Free(TensorId),
 }
 
+/// Instructions that run a number of times in a row.
+///
+/// What is to run more than once frees all that it allocates, and frees nothing else: then the same names serve
+/// every time, and a step of a million micro-steps takes no more room than one of two.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Section {
+    /// In order.
+    pub instructions: Vec<Instruction>,
+    /// How often they run.
+    pub times: u32,
+}
+
+impl Section {
+    /// Instructions that run once.
+    pub fn once(instructions: Vec<Instruction>) -> Section {
+        Section {
+            instructions,
+            times: 1,
+        }
+    }
+}
+
 /// Construction and training steps of one graph under one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Program {
@@ -144,9 +166,11 @@ pub struct Program {
     /// `model.to("cuda")`.
     pub construction: Vec<Instruction>,
     /// The first step: also makes library workspaces and optimizer state.
-    pub first_step: Vec<Instruction>,
+    pub first_step: Vec<Section>,
     /// Every later step.
-    pub later_step: Vec<Instruction>,
+    pub later_step: Vec<Section>,
+    /// Batches that go through the model in each step.
+    pub micro_steps: u32,
 }
 
 impl Program {
@@ -155,12 +179,29 @@ impl Program {
         &self.tensors[id.0 as usize]
     }
 
-    /// Construction and then each of `count` steps.
-    pub fn steps(&self, count: usize) -> impl Iterator<Item = &[Instruction]> {
+    /// Each of `count` steps.
+    pub fn steps(&self, count: usize) -> impl Iterator<Item = &[Section]> {
         let later = std::iter::repeat_n(&self.later_step, count.saturating_sub(1));
         std::iter::once(&self.first_step)
             .take(count)
             .chain(later)
             .map(Vec::as_slice)
+    }
+
+    /// Every instruction of construction and of `count` steps, those that run again too.
+    pub fn unrolled(&self, count: usize) -> impl Iterator<Item = &Instruction> {
+        let sections = self.steps(count).flatten();
+        let repeated = sections.flat_map(|section| {
+            std::iter::repeat_n(&section.instructions, section.times as usize).flatten()
+        });
+        self.construction.iter().chain(repeated)
+    }
+
+    /// How many instructions [`Program::unrolled`] gives.
+    pub fn unrolled_length(&self, count: usize) -> u64 {
+        let sections = self.steps(count).flatten();
+        let lengths =
+            sections.map(|section| section.instructions.len() as u64 * u64::from(section.times));
+        self.construction.len() as u64 + lengths.sum::<u64>()
     }
 }

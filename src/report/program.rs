@@ -9,36 +9,27 @@ use crate::units::Bytes;
 ///
 /// An allocation is `+bytes`, a free `-bytes`, each with what it is for and who made it. A convolution's
 /// workspace is `+workspace`: how large it is depends on the plan. What takes no memory at this batch is
-/// left out.
+/// left out. What repeats is listed once, between a line that says how often it comes and one that ends it.
 pub fn program(program: &Program, batch: u64, steps: usize) -> String {
     let mut text = String::new();
-    section(
-        &mut text,
-        "construction",
-        program,
-        &program.construction,
-        batch,
-    );
-    for (step, instructions) in program.steps(steps).enumerate() {
-        section(
-            &mut text,
-            &format!("step {}", step + 1),
-            program,
-            instructions,
-            batch,
-        );
+    text.push_str("# construction\n");
+    events(&mut text, program, &program.construction, batch);
+    for (step, sections) in program.steps(steps).enumerate() {
+        let _ = writeln!(text, "# step {}", step + 1);
+        for section in sections {
+            if section.times > 1 {
+                let _ = writeln!(text, "# the next events come {} times", section.times);
+            }
+            events(&mut text, program, &section.instructions, batch);
+            if section.times > 1 {
+                text.push_str("# once again\n");
+            }
+        }
     }
     text
 }
 
-fn section(
-    text: &mut String,
-    name: &str,
-    program: &Program,
-    instructions: &[Instruction],
-    batch: u64,
-) {
-    let _ = writeln!(text, "# {name}");
+fn events(text: &mut String, program: &Program, instructions: &[Instruction], batch: u64) {
     for instruction in instructions {
         let (sign, id): (char, TensorId) = match instruction {
             Instruction::Allocate(id) => ('+', *id),
@@ -77,7 +68,7 @@ fn word(category: Category) -> &'static str {
 mod tests {
     use super::*;
     use crate::graph::{DType, Extent};
-    use crate::program::{Size, Tensor};
+    use crate::program::{Section, Size, Tensor};
 
     #[test]
     fn a_dump_has_a_line_an_event() {
@@ -96,11 +87,21 @@ mod tests {
             ],
             construction: Vec::new(),
             first_step: vec![
-                Instruction::Allocate(TensorId(0)),
-                Instruction::Allocate(TensorId(1)),
-                Instruction::Free(TensorId(0)),
+                Section::once(vec![
+                    Instruction::Allocate(TensorId(0)),
+                    Instruction::Allocate(TensorId(1)),
+                    Instruction::Free(TensorId(0)),
+                ]),
+                Section {
+                    instructions: vec![
+                        Instruction::Allocate(TensorId(0)),
+                        Instruction::Free(TensorId(0)),
+                    ],
+                    times: 3,
+                },
             ],
             later_step: Vec::new(),
+            micro_steps: 4,
         };
 
         let text = program(&listed, 4, 1);
@@ -109,7 +110,11 @@ mod tests {
             text,
             "# construction\n# step 1\n\
              +64             activation   relu\n\
-             -64             activation   relu\n"
+             -64             activation   relu\n\
+             # the next events come 3 times\n\
+             +64             activation   relu\n\
+             -64             activation   relu\n\
+             # once again\n"
         );
     }
 }

@@ -81,9 +81,8 @@ pub fn unmatched(program: &Program, batch: u64, steps: usize, theirs: &[Requeste
 /// The program's requests; `None` for those of convolution workspaces.
 fn requests(program: &Program, batch: u64, steps: usize) -> Vec<(Option<Requested>, TensorId)> {
     let bytes = |id: TensorId| program.tensor(id).size.at(batch);
-    let sections = std::iter::once(program.construction.as_slice()).chain(program.steps(steps));
-    sections
-        .flatten()
+    program
+        .unrolled(steps)
         .filter_map(|instruction| match instruction {
             Instruction::Allocate(id) => Some((bytes(*id).map(Requested::Alloc), *id)),
             Instruction::Free(id) => Some((bytes(*id).map(Requested::Free), *id)),

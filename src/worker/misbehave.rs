@@ -239,6 +239,7 @@ impl Workbench for Stage {
             ooms: 0,
             model_allocated_bytes: 0,
             steps: Vec::new(),
+            micro_steps_run: None,
             at_peak: Vec::new(),
             timeline: Vec::new(),
             cause: None,

@@ -1,19 +1,26 @@
 //! The compiled programs of one model.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use crate::compile::{CompileError, compile};
+use crate::compile::{CompileError, compile_unless};
 use crate::device::Capability;
 use crate::graph::Graph;
 use crate::model::Variant;
 use crate::program::Program;
 
-/// Compiles each variant of a model once, for one kind of card.
+/// Allocations of programs that are kept for the next probe: some 100 MiB, which thousands of small models share
+/// and one of the largest takes alone.
+const MOST_KEPT: usize = 1 << 20;
+
+/// Compiles variants of a model for one kind of card, and keeps the latest.
 #[derive(Debug)]
 pub struct Programs {
     graph: Graph,
     capability: Capability,
-    compiled: HashMap<Variant, Program>,
+    /// The one asked for last comes last.
+    compiled: VecDeque<(Variant, Program)>,
 }
 
 impl Programs {
@@ -22,16 +29,45 @@ impl Programs {
         Programs {
             graph,
             capability,
-            compiled: HashMap::new(),
+            compiled: VecDeque::new(),
         }
     }
 
     /// The step program of a variant.
     pub fn of(&mut self, variant: &Variant) -> Result<&Program, CompileError> {
-        if !self.compiled.contains_key(variant) {
-            let program = compile(&self.graph, variant, self.capability)?;
-            self.compiled.insert(variant.clone(), program);
+        self.of_unless(&Arc::default(), variant)
+    }
+
+    /// The same, unless `cancel` becomes true meanwhile.
+    pub fn of_unless(
+        &mut self,
+        cancel: &Arc<AtomicBool>,
+        variant: &Variant,
+    ) -> Result<&Program, CompileError> {
+        let known = self.compiled.iter().position(|(known, _)| known == variant);
+        let known = known.and_then(|index| self.compiled.remove(index));
+        let entry = if let Some(entry) = known {
+            entry
+        } else {
+            let program = compile_unless(cancel, &self.graph, variant, self.capability)?;
+            self.make_room(program.tensors.len());
+            (variant.clone(), program)
+        };
+        self.compiled.push_back(entry);
+        let (_, program) = self.compiled.back().expect("it was just put there");
+        Ok(program)
+    }
+
+    /// Forgets those that were not asked for longest, until another of this size can be kept.
+    fn make_room(&mut self, tensors: usize) {
+        let kept = |programs: &VecDeque<(Variant, Program)>| -> usize {
+            programs
+                .iter()
+                .map(|(_, program)| program.tensors.len())
+                .sum()
+        };
+        while !self.compiled.is_empty() && kept(&self.compiled) + tensors > MOST_KEPT {
+            self.compiled.pop_front();
         }
-        Ok(&self.compiled[variant])
     }
 }

@@ -9,7 +9,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::time::Duration;
 
 use batchfit::alloc::{CachingAllocator, Settings, SimulatedMemory};
@@ -108,11 +108,7 @@ fn fits(criterion: &mut Criterion) {
         ),
     ] {
         group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                engine
-                    .fit(&request, &|_| {}, &AtomicBool::new(false))
-                    .unwrap()
-            });
+            bencher.iter(|| engine.fit(&request, &|_| {}, &Arc::default()).unwrap());
         });
     }
     group.finish();

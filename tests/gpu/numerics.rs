@@ -78,11 +78,12 @@ fn script(program: &Program) -> Script {
 /// Where a value is made up for which none is given, or one of the wrong size: a comparison would compare
 /// two different models.
 fn not_given(program: &Program, feed: &HashMap<String, HostTensor>, batch: u64) -> Vec<String> {
-    let calls = program.construction.iter().chain(&program.first_step);
-    let calls = calls.filter_map(|instruction| match instruction {
-        Instruction::Launch(call) => Some(call),
-        Instruction::Allocate(_) | Instruction::Free(_) => None,
-    });
+    let calls = program
+        .unrolled(1)
+        .filter_map(|instruction| match instruction {
+            Instruction::Launch(call) => Some(call),
+            Instruction::Allocate(_) | Instruction::Free(_) => None,
+        });
     let mut wrong = Vec::new();
     for call in calls {
         if !matches!(

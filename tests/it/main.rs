@@ -4,6 +4,7 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+mod accumulation;
 mod alloc;
 mod cli;
 mod compile;

@@ -1,7 +1,7 @@
 //! Answers on the simulated H200 beside what PyTorch did on a real one.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 
 use batchfit::jobs::{Engine, FitEngine};
 use batchfit::model::{Request, RequestDocument};
@@ -81,9 +81,7 @@ fn check_cells(family: &str) {
     let mut wrong = Vec::new();
     for cell in cells {
         let request = request(&cell.case, Some(format!("{}GiB", cell.limit_gib)));
-        let result = engine()
-            .fit(&request, &|_| {}, &AtomicBool::new(false))
-            .unwrap();
+        let result = engine().fit(&request, &|_| {}, &Arc::default()).unwrap();
         let best = result.recommendation;
         let calm = error(
             best.max_batch_without_retries,
@@ -135,7 +133,7 @@ fn peaks_are_those_of_pytorch() {
     let mut wrong = Vec::new();
     for peak in truth().peaks {
         let report = engine()
-            .probe(&request(&peak.case, None), peak.batch)
+            .probe(&request(&peak.case, None), peak.batch, &Arc::default())
             .unwrap();
 
         let allocated = error(report.peak_allocated_bytes, peak.peak_allocated_bytes);

@@ -96,7 +96,8 @@ pub(super) fn recommend(
     let limit = deciding.limit();
     let report = deciding.probe_in_full(accumulation, plan.micro_batch)?;
     let step_ms = step_ms(report);
-    let micro_step_ms = step_ms.map(|ms| ms / f64::from(accumulation));
+    let micro_steps_run = report.micro_steps_run.unwrap_or(accumulation);
+    let micro_step_ms = step_ms.map(|ms| ms / f64::from(micro_steps_run));
     for note in &report.notes {
         if !notes.contains(note) {
             notes.push(note.clone());

@@ -1,6 +1,7 @@
 //! The engine of this process.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -128,13 +129,14 @@ impl FitEngine {
         deadlines: Deadlines,
         watch: &'a Watch<'a>,
     ) -> Result<Setting<'a>, EngineError> {
+        let cancel = watch.cancel();
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let mut notes = lowered.notes;
         let device = match self.resolve(&request.device) {
             Ok(device) => device,
             Err(absent) => {
-                compile_all(request, lowered.graph)?;
+                compile_all(request, lowered.graph, cancel)?;
                 return Err(absent);
             }
         };
@@ -156,6 +158,7 @@ impl FitEngine {
                     card.capability,
                     settings,
                     room,
+                    cancel,
                 );
                 Ok(Setting {
                     simulator: match card.workspaces {
@@ -200,6 +203,7 @@ impl FitEngine {
                         capability(&ready),
                         settings,
                         room,
+                        cancel,
                     ),
                     // Without room for a process on the card, only simulation can say how much is missing.
                     gpu: ready.no_room.is_none().then_some(gpu),
@@ -230,7 +234,7 @@ impl Engine for FitEngine {
         &self,
         request: &Request,
         progress: &dyn Fn(Progress),
-        cancel: &AtomicBool,
+        cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
         let watch = Watch::new(progress, cancel);
         let mut setting = self.prepare(request, self.deadlines, &watch)?;
@@ -269,7 +273,12 @@ impl Engine for FitEngine {
         }
     }
 
-    fn probe(&self, request: &Request, batch: u64) -> Result<ProbeReport, EngineError> {
+    fn probe(
+        &self,
+        request: &Request,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError> {
         let [variant] = request.variants.as_slice() else {
             let problem = format!(
                 "a probe runs one variant, and this asks for {}; give single values",
@@ -277,9 +286,8 @@ impl Engine for FitEngine {
             );
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
-        let never = AtomicBool::new(false);
         let progress = |progress: Progress| debug!("{}", progress.note);
-        let watch = Watch::new(&progress, &never);
+        let watch = Watch::new(&progress, cancel);
         let deadlines = Deadlines {
             turn: self.deadlines.turn.min(PROBE_TURN),
             ..self.deadlines
@@ -307,10 +315,15 @@ impl Engine for FitEngine {
 }
 
 /// Finds what is wrong with a request whose device is not here: that is told first.
-fn compile_all(request: &Request, graph: Graph) -> Result<(), EngineError> {
+fn compile_all(
+    request: &Request,
+    graph: Graph,
+    cancel: &Arc<AtomicBool>,
+) -> Result<(), EngineError> {
     let mut programs = Programs::new(graph, CARDS[0].capability);
     for variant in &request.variants {
-        programs.of(variant).map_err(|error| not_compiled(&error))?;
+        let compiled = programs.of_unless(cancel, variant);
+        compiled.map_err(|error| not_compiled(&error))?;
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Simulated probes: the allocator on memory that is not there.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::alloc::{CachingAllocator, Settings, SimulatedMemory};
@@ -10,7 +12,7 @@ use crate::device::sim::SimulatedLauncher;
 use crate::graph::Graph;
 use crate::jobs::EngineError;
 use crate::model::{Invalid, Variant};
-use crate::probe::{Detail, Evidence, Probe, Resources, STEPS};
+use crate::probe::{Cancelled, Detail, Evidence, Probe, Resources, STEPS};
 use crate::units::Bytes;
 use crate::worker::Programs;
 
@@ -26,6 +28,8 @@ pub(super) struct Simulator {
     room: Room,
     /// What is assumed of the model and the card.
     doubts: BTreeSet<Doubt>,
+    /// Becomes true when nobody wants another probe.
+    cancel: Arc<AtomicBool>,
 }
 
 /// The memory of a device.
@@ -45,6 +49,7 @@ impl Simulator {
         capability: Capability,
         settings: Settings,
         room: Room,
+        cancel: &Arc<AtomicBool>,
     ) -> Simulator {
         let doubts = of_graph(&graph).into_iter().collect();
         Simulator {
@@ -54,6 +59,7 @@ impl Simulator {
             settings,
             launcher: SimulatedLauncher::default(),
             room,
+            cancel: Arc::clone(cancel),
         }
     }
 
@@ -75,7 +81,7 @@ impl Prober for Simulator {
         let began = Instant::now();
         let program = self
             .programs
-            .of(variant)
+            .of_unless(&self.cancel, variant)
             .map_err(|error| not_compiled(&error))?;
         let room = self.room;
         let memory = SimulatedMemory::new(room.available.max(limit)).on_device_of(room.total);
@@ -86,11 +92,13 @@ impl Prober for Simulator {
             steps: STEPS,
             detail,
         };
-        let mut report = probe.run(&mut Resources {
+        let mut resources = Resources {
             allocator: &mut allocator,
             launcher: &mut self.launcher,
             evidence: Evidence::Simulated,
-        });
+        };
+        let report = probe.run_unless(&self.cancel, &mut resources);
+        let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
         let estimated = self.launcher.take_notes();
         let mut doubts = self.doubts.clone();
         if !estimated.is_empty() {
@@ -115,5 +123,10 @@ impl Prober for Simulator {
 
 /// A variant that the model does not have is the request's fault.
 pub(super) fn not_compiled(error: &CompileError) -> EngineError {
-    EngineError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
+    match error {
+        CompileError::Cancelled => EngineError::Cancelled,
+        CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
+            EngineError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Fits on a scripted device: memory that grows as the test says.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::advice::Wish;
@@ -98,6 +99,7 @@ impl Prober for Script {
             ooms: 0,
             model_allocated_bytes: self.fixed * MIB,
             steps: vec![step; 3],
+            micro_steps_run: None,
             at_peak: vec![CategoryBytes {
                 category: Category::Activations,
                 bytes: needed,
@@ -156,7 +158,7 @@ fn question() -> Question {
 }
 
 fn fit(question: &Question, simulated: &mut Script, real: Option<&mut Script>) -> FitResult {
-    let cancel = AtomicBool::new(false);
+    let cancel = Arc::default();
     let watch = Watch::new(&|_| {}, &cancel);
     let devices = Devices {
         simulated,
@@ -368,7 +370,7 @@ fn variants_are_ranked_and_their_probes_keep_the_request_order() {
 
 #[test]
 fn a_cancelled_fit_ends_before_the_next_probe() {
-    let cancel = AtomicBool::new(false);
+    let cancel = Arc::new(AtomicBool::new(false));
     let stop = |progress: crate::jobs::Progress| {
         cancel.store(progress.probes_done >= 2, Ordering::Relaxed);
     };

@@ -1,6 +1,7 @@
 //! Who looks on while a fit runs.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::jobs::{EngineError, Progress};
@@ -9,13 +10,13 @@ use crate::worker::Caller;
 /// Tells progress, and notices when somebody asks to stop.
 pub(super) struct Watch<'a> {
     progress: &'a dyn Fn(Progress),
-    cancel: &'a AtomicBool,
+    cancel: &'a Arc<AtomicBool>,
     probes: Cell<u32>,
     batch: Cell<u64>,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(progress: &'a dyn Fn(Progress), cancel: &'a AtomicBool) -> Watch<'a> {
+    pub(super) fn new(progress: &'a dyn Fn(Progress), cancel: &'a Arc<AtomicBool>) -> Watch<'a> {
         Watch {
             progress,
             cancel,
@@ -41,6 +42,11 @@ impl<'a> Watch<'a> {
             batch: self.batch.get(),
             note: note.to_owned(),
         });
+    }
+
+    /// Becomes true when somebody asks to stop.
+    pub(super) fn cancel(&self) -> &'a Arc<AtomicBool> {
+        self.cancel
     }
 
     /// Counts a finished probe.

@@ -101,7 +101,7 @@ pub(super) struct TrainingSchema {
     #[schema(value_type = Option<Value>, example = "none")]
     checkpointing: Option<Value>,
     /// Micro-steps for each optimizer step; 1 by default.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 65536)]
     accumulation: Option<u64>,
     /// `train` (default) or `inference`.
     #[schema(example = "train")]

@@ -19,8 +19,11 @@ pub(super) const FIELDS: &[&str] = &[
 /// Most choices in one list.
 const MOST_CHOICES: usize = 16;
 
-/// Most micro-steps for each optimizer step.
-const MOST_MICRO_STEPS: u64 = 1 << 20;
+/// Most micro-steps for each optimizer step: a hundred times what anybody accumulates.
+const MOST_MICRO_STEPS: u64 = 65_536;
+
+/// Most combinations of choices in one request: every precision, optimizer and kind of checkpointing makes 60.
+const MOST_VARIANTS: usize = 128;
 
 /// Every combination that `training` of `request` asks for, in the order written: precision changes
 /// slowest.
@@ -66,6 +69,14 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
             fields.at("checkpointing"),
             "inference saves nothing for a backward pass, so there is nothing to checkpoint",
         ));
+    }
+    let count = precisions.len() * optimizers.len() * checkpointings.len();
+    if count > MOST_VARIANTS {
+        let problem = format!(
+            "these lists make {count} combinations, and at most {MOST_VARIANTS} are answered at a time; ask for \
+             fewer choices in each request"
+        );
+        return Err(Invalid::at(request.at("training"), problem));
     }
 
     let mut variants = Vec::new();

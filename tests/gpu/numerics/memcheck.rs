@@ -24,7 +24,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn execute(&mut self, instructions: &[Instruction]) {
+    fn execute<'a>(&mut self, instructions: impl Iterator<Item = &'a Instruction>) {
         for instruction in instructions {
             match instruction {
                 Instruction::Allocate(id) => self.allocate(*id),
@@ -95,9 +95,11 @@ fn steps_in_exact_memory() {
         sizes: program.tensors.iter().map(size).collect(),
     };
 
-    run.execute(&program.construction);
-    run.execute(&program.first_step);
-    run.execute(&program.later_step);
+    let mut done = 0;
+    for steps in 0..3 {
+        run.execute(program.unrolled(steps).skip(done));
+        done = program.unrolled(steps).count();
+    }
 
     assert!(run.memory.trouble().is_none(), "{:?}", run.memory.trouble());
 }

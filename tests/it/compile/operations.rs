@@ -27,9 +27,8 @@ fn requests(program: &Program) -> Vec<String> {
         let bytes = program.tensor(*id).size.at(4).map_or(0, |bytes| bytes.0);
         (bytes > 0).then(|| format!("{sign}{bytes}"))
     };
-    let sections = std::iter::once(program.construction.as_slice()).chain(program.steps(3));
-    sections
-        .flatten()
+    program
+        .unrolled(3)
         .filter_map(|instruction| match instruction {
             Instruction::Allocate(id) => event('+', id),
             Instruction::Free(id) => event('-', id),

@@ -1,6 +1,7 @@
 //! The service as its clients see it: the router in memory, an engine that follows a script, and a
 //! database file of each test's own.
 
+mod abandoned;
 mod bad_input;
 mod catalogue;
 mod fits;

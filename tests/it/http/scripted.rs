@@ -39,8 +39,10 @@ pub(super) struct Scripted {
 pub(super) struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
-    /// One permit for each fit that has arrived.
+    /// One permit for each fit or probe that has arrived.
     arrived: Semaphore,
+    /// One permit for each that noticed that it was cancelled.
+    cancelled: Semaphore,
 }
 
 impl Gate {
@@ -49,10 +51,17 @@ impl Gate {
             open: Mutex::new(false),
             opened: Condvar::new(),
             arrived: Semaphore::new(0),
+            cancelled: Semaphore::new(0),
         })
     }
 
-    /// Waits until a fit is held back here.
+    /// Waits until a fit or a probe that was held back here was cancelled.
+    pub(super) async fn cancellation(&self) {
+        let cancellation = tokio::time::timeout(super::DEADLINE, self.cancelled.acquire()).await;
+        cancellation.expect("it is cancelled").unwrap().forget();
+    }
+
+    /// Waits until a fit or a probe is held back here.
     pub(super) async fn arrival(&self) {
         let arrival = tokio::time::timeout(super::DEADLINE, self.arrived.acquire()).await;
         arrival.expect("a fit begins").unwrap().forget();
@@ -69,6 +78,7 @@ impl Gate {
         let mut open = self.open.lock().unwrap();
         while !*open {
             if cancel.load(Ordering::Relaxed) {
+                self.cancelled.add_permits(1);
                 return false;
             }
             // An engine polls for cancellation; so does this one.
@@ -102,7 +112,7 @@ impl Engine for Scripted {
         &self,
         request: &Request,
         progress: &dyn Fn(Progress),
-        cancel: &AtomicBool,
+        cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
         self.fits.fetch_add(1, Ordering::Relaxed);
         progress(Progress {
@@ -125,7 +135,17 @@ impl Engine for Scripted {
         }
     }
 
-    fn probe(&self, _: &Request, batch: u64) -> Result<ProbeReport, EngineError> {
+    fn probe(
+        &self,
+        _: &Request,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError> {
+        if let Some(gate) = &self.gate
+            && !gate.pass(cancel)
+        {
+            return Err(EngineError::Cancelled);
+        }
         let step = StepMemory {
             peak_allocated_bytes: batch << 20,
             peak_reserved_bytes: batch << 21,
@@ -145,6 +165,7 @@ impl Engine for Scripted {
             ooms: 0,
             model_allocated_bytes: 1 << 20,
             steps: vec![step; 3],
+            micro_steps_run: None,
             at_peak: Vec::new(),
             timeline: Vec::new(),
             cause: None,

@@ -107,6 +107,12 @@ fn sizes_out_of_range_are_refused_with_their_bounds() {
         with("memory_limit", json!(-1)),
         with("memory_limit", json!([1])),
         training(json!({ "accumulation": 0 })),
+        training(json!({ "accumulation": 1_048_576 })),
+        training(json!({
+            "precision": ["fp32", "amp_fp16", "amp_bf16", "bf16", "fp16"],
+            "optimizer": ["sgd", "sgd_momentum", "adam", "adamw"],
+            "checkpointing": (0..8).map(|n| json!({ "modules": [format!("layer{n}")] })).collect::<Vec<_>>(),
+        })),
         training(json!({ "precision": [] })),
         training(json!({ "checkpointing": { "modules": [] } })),
         with("model", json!({ "preset": "resnet18", "image_size": 0 })),

@@ -1,6 +1,7 @@
 //! Whole fits whose GPU is a rehearsal.
 
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
 
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult};
@@ -25,7 +26,7 @@ fn fit(misbehaviour: &str) -> Result<FitResult, EngineError> {
     let document = RequestDocument::from_json(text.as_bytes()).unwrap();
     let request = Request::parse(document, &sim::names()).unwrap();
     let engine = FitEngine::new(program).with_deadlines(DEADLINES);
-    engine.fit(&request, &|_| {}, &NEVER)
+    engine.fit(&request, &|_| {}, &Arc::default())
 }
 
 #[test]

@@ -1,0 +1,251 @@
+//! Micro-steps that repeat, against micro-steps that are compiled one by one; and compilations that are cancelled.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::compile::{CompileError, compile, compile_unless};
+use crate::graph::{Builder, Extent, Op, Placement, Unary};
+use crate::model::{Checkpointing, Optimizer, exported};
+use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
+
+const H200: Capability = Capability {
+    compute: (9, 0),
+    multiprocessors: 132,
+    threads_per_multiprocessor: 2048,
+};
+
+fn golden(name: &str) -> Graph {
+    let path = format!(
+        "{}/tests/golden/exported/{name}.json.gz",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    exported::parse(&std::fs::read(path).unwrap())
+        .unwrap()
+        .graph
+}
+
+fn begun(graph: &Graph, variant: &Variant, cancel: &Arc<AtomicBool>) -> Training {
+    Training::construct(Eager::new(H200, cancel), graph.clone(), variant)
+}
+
+/// Construction and two steps whose micro-steps are compiled one by one.
+fn unrolled(graph: &Graph, variant: &Variant) -> Program {
+    let mut training = begun(graph, variant, &Arc::default());
+    let recorder = training.eager.recorder().clone();
+    let construction = recorder.take_section();
+    let mut step = || {
+        for _ in 0..variant.accumulation {
+            training.micro_step().unwrap();
+        }
+        training.update();
+        vec![Section::once(recorder.take_section())]
+    };
+    let (first_step, later_step) = (step(), step());
+    Program {
+        tensors: recorder.take_tensors(),
+        construction,
+        first_step,
+        later_step,
+        micro_steps: variant.accumulation,
+    }
+}
+
+/// What happens, with tensors named by when they were allocated.
+#[derive(Debug, PartialEq)]
+enum Happening {
+    Allocated(
+        Option<ConvolutionShape>,
+        [Option<u64>; 3],
+        Category,
+        Arc<str>,
+    ),
+    Launched(Call),
+    Freed(u32),
+}
+
+fn happenings(program: &Program) -> impl Iterator<Item = Happening> + '_ {
+    let mut names: HashMap<TensorId, TensorId> = HashMap::new();
+    let mut allocated = 0;
+    program
+        .unrolled(2)
+        .map(move |instruction| match instruction {
+            Instruction::Allocate(id) => {
+                names.insert(*id, TensorId(allocated));
+                allocated += 1;
+                let tensor = program.tensor(*id);
+                let shape = match tensor.size {
+                    Size::Workspace(shape) => Some(shape),
+                    Size::Elements(..) | Size::Fixed(_) | Size::Function(_) => None,
+                };
+                // Rules for sizes are equal when they give the same.
+                let bytes = [1, 7, 64].map(|batch| tensor.size.at(batch).map(|bytes| bytes.0));
+                Happening::Allocated(shape, bytes, tensor.category, Arc::clone(&tensor.label))
+            }
+            Instruction::Free(id) => Happening::Freed(names[id].0),
+            Instruction::Launch(call) => {
+                let mut call = Call::clone(call);
+                for view in call.inputs.iter_mut().chain(&mut call.outputs) {
+                    view.tensor = names[&view.tensor];
+                }
+                call.workspace = call.workspace.map(|id| names[&id]);
+                Happening::Launched(call)
+            }
+        })
+}
+
+fn assert_repeats(graph: &Graph, variant: &Variant) {
+    let repeated = compile(graph, variant, H200).unwrap();
+    let one_by_one = unrolled(graph, variant);
+
+    let (mut ours, mut theirs) = (happenings(&repeated), happenings(&one_by_one));
+    let mut index = 0;
+    loop {
+        let (ours, theirs) = (ours.next(), theirs.next());
+        assert_eq!(ours, theirs, "event {index} of {variant}");
+        if ours.is_none() {
+            return;
+        }
+        index += 1;
+    }
+}
+
+#[test]
+fn the_second_micro_step_is_every_later_one() {
+    let names = [
+        "cifarnet",
+        "mobilenetv2",
+        "unet",
+        "bert-seq128",
+        "gpt2-tiny-table",
+        "llama-tiny-table",
+        "mixtral-tiny",
+        "t5-tiny",
+        "family-attention",
+        "family-lookup",
+        "family-pointwise",
+    ];
+    let precisions = [Precision::Fp32, Precision::AmpFp16, Precision::AmpBf16];
+    for (index, name) in names.into_iter().enumerate() {
+        let graph = golden(name);
+        let accumulation = 4 + u32::try_from(index % 3).unwrap();
+        for precision in precisions {
+            let variant = Variant {
+                precision,
+                accumulation,
+                ..Variant::default()
+            };
+            assert_repeats(&graph, &variant);
+        }
+    }
+}
+
+#[test]
+fn checkpoints_and_other_optimizers_repeat_too() {
+    let graph = golden("gpt2-tiny-table");
+    for checkpointing in [Checkpointing::None, Checkpointing::PerBlock] {
+        for optimizer in Optimizer::ALL {
+            let variant = Variant {
+                precision: Precision::AmpFp16,
+                optimizer,
+                optimizer_impl: OptimizerImpl::Fused,
+                checkpointing: checkpointing.clone(),
+                accumulation: 5,
+                ..Variant::default()
+            };
+            assert_repeats(&graph, &variant);
+        }
+    }
+}
+
+#[test]
+fn a_program_of_many_micro_steps_is_as_large_as_one_of_two() {
+    let graph = golden("cifarnet");
+    let program = |accumulation| {
+        let variant = Variant {
+            accumulation,
+            ..Variant::default()
+        };
+        compile(&graph, &variant, H200).unwrap()
+    };
+
+    let (few, many) = (program(2), program(65_536));
+
+    assert_eq!(few.tensors.len(), many.tensors.len());
+    let later: Vec<u32> = many
+        .later_step
+        .iter()
+        .map(|section| section.times)
+        .collect();
+    assert_eq!(later, [1, 65_535, 1]);
+    let length = |program: &Program| program.unrolled(1).count() as u64;
+    assert_eq!(program(7).unrolled_length(1), length(&program(7)));
+}
+
+/// A chain of this many activations.
+fn chain(length: usize) -> Graph {
+    let mut builder = Builder::new("Chain");
+    let eight = Extent::fixed(8);
+    let trained = ParameterKind::Trained;
+    let weight = builder.parameter("weight", trained, DType::Float32, vec![eight]);
+    let shape = vec![Extent::BATCH, eight];
+    let input = builder.input("x", DType::Float32, shape, Content::Normal);
+    let product = builder.apply(Builder::ROOT, "product", Op::Mul, &[input, weight]);
+    let mut value = product.unwrap();
+    let op = Op::Unary {
+        function: Unary::Tanh,
+        in_place: Placement::New,
+    };
+    for _ in 0..length {
+        let next = builder.apply(Builder::ROOT, "tanh", op.clone(), &[value]);
+        value = next.unwrap();
+    }
+    builder.finish(value, value)
+}
+
+#[test]
+fn a_cancelled_compilation_stops_before_the_next_operation() {
+    let cancel = Arc::new(AtomicBool::new(true));
+    let graph = chain(100);
+    let cancelled = compile_unless(&cancel, &graph, &Variant::default(), H200);
+    assert_eq!(cancelled, Err(CompileError::Cancelled));
+
+    cancel.store(false, Ordering::Relaxed);
+    let mut training = begun(&graph, &Variant::default(), &cancel);
+    let batch = training.make_batch();
+    let mut environment: Environment = batch.into_iter().collect();
+    let forward = Rc::clone(&training.forward);
+    forward
+        .run(&mut training.eager, &mut environment, 0..50)
+        .unwrap();
+    let done = training.eager.recorder().take_section().len();
+    cancel.store(true, Ordering::Relaxed);
+    let stopped = forward.run(&mut training.eager, &mut environment, 50..100);
+    assert_eq!(stopped, Err(Stop::Cancelled));
+    assert!(done > 50);
+    assert_eq!(training.eager.recorder().take_section(), []);
+
+    // The backward pass too.
+    let last = environment.into_values().next_back().unwrap();
+    let stopped = backward(&mut training.eager, &last, Rc::clone(&last));
+    assert_eq!(stopped, Err(Stop::Cancelled));
+    assert_eq!(training.eager.recorder().take_section(), []);
+}
+
+/// What never ran backward owns all that came before it.
+#[test]
+fn a_long_chain_that_is_given_up_needs_no_deep_stack() {
+    let thread = std::thread::Builder::new().stack_size(256 << 10);
+    let work = || {
+        let graph = chain(20_000);
+        let mut training = begun(&graph, &Variant::default(), &Arc::default());
+        let batch = training.make_batch();
+        let mut environment: Environment = batch.into_iter().collect();
+        let forward = Rc::clone(&training.forward);
+        forward
+            .run(&mut training.eager, &mut environment, 0..20_000)
+            .unwrap();
+        drop(environment);
+    };
+    thread.spawn(work).unwrap().join().unwrap();
+}
