@@ -38,7 +38,7 @@ pub(super) fn all_facts() -> Result<Vec<Facts>, Refused> {
     if !missing.is_empty() {
         return Err((Refusal::DeviceUnavailable, missing_libraries(&missing)));
     }
-    cuda::Gpu::inventory().map_err(unavailable)
+    cuda::Gpu::inventory().map_err(|error| unavailable(&error))
 }
 
 /// The card of this number among them.
@@ -46,14 +46,14 @@ pub(super) fn facts_of(number: u32, cards: Vec<Facts>) -> Result<Facts, Refused>
     let count = u32::try_from(cards.len()).unwrap_or(u32::MAX);
     let found = cards.into_iter().nth(number as usize);
     found.ok_or_else(|| {
-        unavailable(GpuError::NoSuchDevice {
+        unavailable(&GpuError::NoSuchDevice {
             index: number,
             count,
         })
     })
 }
 
-fn unavailable(error: GpuError) -> Refused {
+fn unavailable(error: &GpuError) -> Refused {
     (Refusal::DeviceUnavailable, error.to_string())
 }
 
@@ -122,7 +122,7 @@ fn try_open(
     meter: Option<&Meter>,
     kernel_cache: Option<&Path>,
 ) -> Result<(Rc<cuda::Gpu>, Room, CudaLauncher), Refused> {
-    let gpu = cuda::Gpu::open(number).map_err(unavailable)?;
+    let gpu = cuda::Gpu::open(number).map_err(|error| unavailable(&error))?;
     // Before the libraries are opened: what they take is part of the growth that is taken off.
     let opened = reading(&gpu, meter)?;
     let room = Room::new(gpu.facts().total, free_before, opened);

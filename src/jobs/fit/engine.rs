@@ -191,7 +191,7 @@ impl FitEngine {
                 let opened = GpuProber::open(
                     &self.program,
                     deadlines,
-                    name,
+                    &name,
                     (request, &lowered.graph),
                     watch,
                 );

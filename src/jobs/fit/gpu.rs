@@ -41,18 +41,18 @@ impl<'a> GpuProber<'a> {
     pub(super) fn open(
         program: &Path,
         deadlines: Deadlines,
-        device: String,
+        device: &str,
         (request, graph): (&Request, &Graph),
         watch: &'a Watch<'a>,
     ) -> Result<(GpuProber<'a>, Ready), EngineError> {
         let opening = Opening {
-            device: device.clone(),
+            device: device.to_owned(),
             request: request.self_contained().0,
         };
         let launch = Launch::this_binary(program.to_owned());
         let (supervisor, ready) = watch
             .call(|caller| Supervisor::open(launch, opening, deadlines, caller))
-            .map_err(|error| translated(error, &device))?;
+            .map_err(|error| translated(error, device))?;
         let prober = GpuProber {
             device: format!("cuda:{}", ready.gpu.ordinal),
             supervisor,

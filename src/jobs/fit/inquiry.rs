@@ -198,9 +198,10 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         search.record(highest, Verdict::OutOfMemory);
         while let Some(batch) = search.next_batch() {
             // With the headroom taken off the limit, a batch that needs it would not run.
-            let verdict = match self.simulation_leaves_headroom(micro_steps, batch)? {
-                true => Verdict::Fits,
-                false => Verdict::OutOfMemory,
+            let verdict = if self.simulation_leaves_headroom(micro_steps, batch)? {
+                Verdict::Fits
+            } else {
+                Verdict::OutOfMemory
             };
             search.record(batch, verdict);
         }
