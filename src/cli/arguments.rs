@@ -71,12 +71,12 @@ model          {\"preset\": NAME}, see `batchfit presets`; {\"layers\": [...], \
                {\"exported\": GRAPH} or --model FILE with what torch.export saved
 training       precision: fp32, amp_fp16, amp_bf16, bf16, fp16; optimizer: sgd, sgd_momentum, adam,
                adamw; checkpointing: none, per_block. A list of them compares all combinations.
-device         auto (the first GPU), cuda:N, or sim:NAME, see `batchfit devices`
+device         auto (a GPU that is free), cuda:N, or sim:NAME, see `batchfit devices`
 memory_limit   what PyTorch may reserve: bytes, \"12GiB\", or a fraction such as \"0.8\"
 target_batch   samples per optimizer step; gives the accumulation steps to reach it
 
-Exit codes: 0 answered, 2 bad input, 3 nothing fits (the answer says how much is missing),
-4 device trouble.";
+Exit codes: 0 answered; `probe`: the batch fits, with retries or without. 2 bad input. 3 nothing fits,
+and the answer says how much is missing; `probe`: the batch runs out of memory. 4 device trouble.";
 
 /// Where a question comes from.
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 //!
 //! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
-//! 3 nothing fits, 4 device trouble, 1 anything else.
+//! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else.
 
 mod arguments;
 mod devices;
@@ -34,8 +34,10 @@ use crate::http;
 enum Outcome {
     /// There is an answer.
     Answered,
-    /// There is an answer: not even a batch of one fits.
+    /// There is an answer: not even a batch of one fits, or not the one that was probed.
     NothingFits,
+    /// There is a report: the steps did not run on the device.
+    DeviceTrouble,
 }
 
 impl From<Outcome> for ExitCode {
@@ -43,6 +45,7 @@ impl From<Outcome> for ExitCode {
         match outcome {
             Outcome::Answered => ExitCode::SUCCESS,
             Outcome::NothingFits => ExitCode::from(3),
+            Outcome::DeviceTrouble => ExitCode::from(4),
         }
     }
 }

@@ -7,6 +7,7 @@ use super::devices::engine;
 use super::trouble::Trouble;
 use super::{Outcome, output, question};
 use crate::jobs::Engine as _;
+use crate::probe::Verdict;
 use crate::report;
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
@@ -19,5 +20,9 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
     } else {
         output::text(&report::probe(&report))?;
     }
-    Ok(Outcome::Answered)
+    Ok(match report.verdict {
+        Verdict::OutOfMemory => Outcome::NothingFits,
+        Verdict::Fits | Verdict::FitsWithRetries => Outcome::Answered,
+        Verdict::Failed => Outcome::DeviceTrouble,
+    })
 }

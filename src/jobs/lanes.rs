@@ -44,10 +44,10 @@ impl Lanes {
     }
 }
 
-/// The lane of a request's `device`. `auto` is the first GPU.
+/// The lane of a request's `device`. `auto` is one of its own: its worker takes a GPU that is free, and waits
+/// for its turn where none is.
 pub(super) fn lane_of(device: &str) -> &str {
     match device {
-        "auto" => "cuda:0",
         simulated if simulated.starts_with("sim:") => SIMULATED_LANE,
         gpu => gpu,
     }

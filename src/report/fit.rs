@@ -54,9 +54,10 @@ fn advice(best: &Recommendation) -> String {
         let missing = best.missing_bytes.map_or_else(String::new, |missing| {
             format!(": a batch of one needs {} more", Bytes(missing))
         });
-        let what = match best.max_batch {
-            0 => "Nothing fits",
-            _ => "Nothing fits without retries",
+        let what = match (best.max_batch_without_retries, best.max_batch) {
+            (1.., _) => "Nothing leaves headroom",
+            (0, 1..) => "Nothing fits without retries",
+            (0, 0) => "Nothing fits",
         };
         return format!("{what}{missing}.\n");
     }

@@ -1,5 +1,9 @@
 //! How many micro-steps make up the batch that the user wants.
 
+use std::collections::BTreeSet;
+
+use super::state::MAX_BATCH;
+
 /// A way to make up a global batch: `micro_batch * accumulation_steps * world_size` samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
@@ -13,55 +17,76 @@ pub struct Plan {
     pub shortfall: u64,
 }
 
-/// Most plans that fall short of the target; exact ones are all given.
+/// Most plans that [`short_plans`] gives.
 const SHORT_PLANS: usize = 16;
 
-/// The plans for `target` samples over `world_size` ranks, the one to prefer first.
+/// The plans that make `target` samples over `world_size` ranks, the fewest steps first.
 ///
-/// The first of them is the answer unless its micro-batch turns out to be a hole: memory use is not
-/// monotone, and a plan of several steps also holds gradients through the later forwards, so the caller
-/// probes the plan before recommending it and takes the next one if it must.
+/// Exact, but for what the target leaves over when the ranks share it evenly. One for each divisor of a rank's
+/// share, so the last has a micro-batch of one. Which of them fit is for the caller to find out: memory is not
+/// monotone, and a plan of several steps also holds gradients through the later forwards. Empty when the target
+/// leaves a rank without a sample.
+pub fn exact_plans(target: u64, world_size: u64) -> Vec<Plan> {
+    let world_size = world_size.max(1);
+    let per_rank = target / world_size;
+    let small = (1..=per_rank.isqrt()).filter(|small| per_rank.is_multiple_of(*small));
+    let divisors: BTreeSet<u64> = small.flat_map(|small| [small, per_rank / small]).collect();
+    let possible = divisors.into_iter().filter(|micro| *micro <= MAX_BATCH);
+    possible
+        .rev()
+        .map(|micro_batch| plan(target, world_size, micro_batch))
+        .collect()
+}
+
+/// As much of `target` as one step of at most `safe_max` makes, or `None` where that is nothing.
+pub fn one_step(target: u64, world_size: u64, safe_max: u64) -> Option<Plan> {
+    let world_size = world_size.max(1);
+    let micro_batch = safe_max.min(target / world_size);
+    let global_batch = micro_batch * world_size;
+    (micro_batch > 0).then_some(Plan {
+        micro_batch,
+        accumulation_steps: 1,
+        global_batch,
+        shortfall: target - global_batch,
+    })
+}
+
+/// The plans that come closest to `target` from below with a micro-batch of at most `safe_max`, the closest
+/// first and of those the one with the fewest steps: for a target that no divisor makes exactly.
 ///
-/// Exact plans come first, the fewest steps first; then those that fall short, the closest first. A
-/// micro-batch is at most `safe_max` and, where there are several steps, at least half of it: more and
-/// smaller steps would trade too much speed for exactness. One step may be as small as the target asks.
-/// Empty when nothing fits or the target leaves a rank without a sample.
-pub fn plans(target: u64, world_size: u64, safe_max: u64) -> Vec<Plan> {
+/// A micro-batch is at least half of `safe_max`: more and smaller steps would trade too much speed for a few
+/// samples. One step may be as small as the target asks. Empty when nothing fits or the target leaves a rank
+/// without a sample.
+pub fn short_plans(target: u64, world_size: u64, safe_max: u64) -> Vec<Plan> {
     let world_size = world_size.max(1);
     let per_rank = target / world_size;
     if per_rank == 0 || safe_max == 0 {
         return Vec::new();
     }
-    let plan = |micro_batch: u64| {
-        let accumulation_steps = per_rank / micro_batch;
-        let global_batch = micro_batch * accumulation_steps * world_size;
-        Plan {
-            micro_batch,
-            accumulation_steps,
-            global_batch,
-            shortfall: target - global_batch,
-        }
-    };
     let largest = safe_max.min(per_rank);
     let smallest = safe_max.div_ceil(2).min(largest);
-    let (mut exact, mut short) = (Vec::new(), Vec::new());
-    for plan in (smallest..=largest).rev().map(plan) {
-        if plan.shortfall == 0 {
-            exact.push(plan);
-        } else {
-            keep_closest(&mut short, plan);
+    let mut short: Vec<Plan> = Vec::new();
+    for micro_batch in (smallest..=largest).rev() {
+        let plan = plan(target, world_size, micro_batch);
+        // Behind those that are as close: they have larger micro-batches, so no more steps.
+        let at = short.partition_point(|other| other.shortfall <= plan.shortfall);
+        if at < SHORT_PLANS {
+            short.truncate(SHORT_PLANS - 1);
+            short.insert(at, plan);
         }
     }
-    exact.append(&mut short);
-    exact
+    short
 }
 
-/// Inserts behind those that are as close: they have larger micro-batches, so no more steps.
-fn keep_closest(short: &mut Vec<Plan>, plan: Plan) {
-    let at = short.partition_point(|other| other.shortfall <= plan.shortfall);
-    if at < SHORT_PLANS {
-        short.truncate(SHORT_PLANS - 1);
-        short.insert(at, plan);
+/// As many whole steps of `micro_batch` as the target has room for.
+fn plan(target: u64, world_size: u64, micro_batch: u64) -> Plan {
+    let accumulation_steps = target / world_size / micro_batch;
+    let global_batch = micro_batch * accumulation_steps * world_size;
+    Plan {
+        micro_batch,
+        accumulation_steps,
+        global_batch,
+        shortfall: target - global_batch,
     }
 }
 
@@ -69,32 +94,67 @@ fn keep_closest(short: &mut Vec<Plan>, plan: Plan) {
 mod tests {
     use super::*;
 
-    fn first(target: u64, world_size: u64, safe_max: u64) -> (u64, u64, u64) {
-        let plan = plans(target, world_size, safe_max)[0];
+    fn exact(target: u64, world_size: u64) -> Vec<(u64, u64, u64)> {
+        let plans = exact_plans(target, world_size).into_iter();
+        let numbers = plans.map(|plan| (plan.micro_batch, plan.accumulation_steps, plan.shortfall));
+        numbers.collect()
+    }
+
+    fn closest(target: u64, world_size: u64, safe_max: u64) -> (u64, u64, u64) {
+        let plan = short_plans(target, world_size, safe_max)[0];
         (plan.micro_batch, plan.accumulation_steps, plan.shortfall)
     }
 
     #[test]
-    fn the_fewest_steps_that_divide_the_target() {
-        assert_eq!(first(1024, 1, 256), (256, 4, 0));
-        assert_eq!(first(1024, 1, 255), (128, 8, 0));
-        assert_eq!(first(1024, 2, 200), (128, 4, 0));
+    fn every_divisor_is_an_exact_plan_and_the_fewest_steps_come_first() {
+        let divisors = [
+            (12, 1, 0),
+            (6, 2, 0),
+            (4, 3, 0),
+            (3, 4, 0),
+            (2, 6, 0),
+            (1, 12, 0),
+        ];
+        assert_eq!(exact(12, 1), divisors);
+        assert_eq!(exact(9, 1), [(9, 1, 0), (3, 3, 0), (1, 9, 0)]);
     }
 
     #[test]
-    fn a_target_below_the_maximum_is_one_step() {
-        assert_eq!(first(24, 1, 1000), (24, 1, 0));
+    fn what_the_ranks_cannot_share_is_the_shortfall() {
+        assert_eq!(exact(11, 2), [(5, 1, 1), (1, 5, 1)]);
     }
 
     #[test]
-    fn without_an_exact_plan_the_closest_below_and_its_shortfall() {
-        assert_eq!(first(1009, 1, 100), (84, 12, 1));
-        assert_eq!(first(1001, 2, 500), (500, 1, 1));
+    fn the_closest_below_has_at_least_half_of_the_maximum() {
+        assert_eq!(closest(1009, 1, 100), (84, 12, 1));
+        assert_eq!(closest(1001, 2, 500), (500, 1, 1));
+        assert_eq!(closest(24, 1, 1000), (24, 1, 0));
+    }
+
+    #[test]
+    fn one_step_makes_what_it_can() {
+        let made = |target, world_size, safe_max| {
+            one_step(target, world_size, safe_max).map(|plan| (plan.micro_batch, plan.shortfall))
+        };
+
+        assert_eq!(made(1000, 4, 100), Some((100, 600)));
+        assert_eq!(made(1000, 4, 300), Some((250, 0)));
+        assert_eq!(made(3, 4, 300), None);
+        assert_eq!(made(1000, 4, 0), None);
     }
 
     #[test]
     fn nothing_fits_or_no_sample_for_a_rank_is_no_plan() {
-        assert!(plans(64, 1, 0).is_empty());
-        assert!(plans(7, 8, 100).is_empty());
+        assert!(short_plans(64, 1, 0).is_empty());
+        assert!(short_plans(7, 8, 100).is_empty());
+        assert!(exact_plans(7, 8).is_empty());
+    }
+
+    #[test]
+    fn the_largest_target_is_divided_at_once() {
+        let plans = exact_plans(1 << 40, 1);
+
+        assert_eq!(plans[0].micro_batch, MAX_BATCH);
+        assert_eq!(plans.len(), 25);
     }
 }

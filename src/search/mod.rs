@@ -6,11 +6,9 @@
 
 mod accumulation;
 mod bracket;
-mod headroom;
 mod ranking;
 mod state;
 
-pub use accumulation::{Plan, plans};
-pub use headroom::{Kept, MemorySlope, keep_headroom};
+pub use accumulation::{Plan, exact_plans, one_step, short_plans};
 pub use ranking::{Standing, rank};
 pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, Prediction, Search};

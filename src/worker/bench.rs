@@ -12,8 +12,9 @@ use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS};
 use crate::program::Program;
 use crate::units::Bytes;
 
-use super::card::{self, OpenCard, facts_of, missing_libraries};
+use super::card::{self, OpenCard, all_facts, facts_of, missing_libraries};
 use super::child::Workbench;
+use super::choice::{Candidate, by_preference, take_free};
 use super::fault::{FaultPlan, Faulty};
 use super::programs::Programs;
 use super::protocol::{Answer, Gpu, Opening, ProbeOrder, Ready, Refusal};
@@ -106,12 +107,19 @@ impl Bench {
                     ready: simulated(card),
                 }));
             }
-            DeviceChoice::Auto => 0,
-            DeviceChoice::Cuda(number) => *number,
+            DeviceChoice::Auto => None,
+            DeviceChoice::Cuda(number) => Some(*number),
         };
-        let facts = facts_of(number)?;
-        let turn = match Turn::take(&self.locks, &facts.uuid, PATIENCE) {
-            Ok(turn) => turn,
+        let cards = all_facts()?;
+        let taken = match number {
+            Some(number) => {
+                let facts = facts_of(number, cards.clone())?;
+                Turn::take(&self.locks, &facts.uuid, PATIENCE).map(|turn| (number, turn))
+            }
+            None => take_free(&self.locks, &by_preference(candidates(&cards)), PATIENCE),
+        };
+        let (number, turn) = match taken {
+            Ok(taken) => taken,
             Err(busy @ TurnError::Busy { .. }) => {
                 self.has_waited = true;
                 return Ok(Err(busy.to_string()));
@@ -120,6 +128,7 @@ impl Bench {
                 return Err((Refusal::DeviceUnavailable, error.to_string()));
             }
         };
+        let facts = facts_of(number, cards)?;
         let was_in_use = self.has_waited || turn.has_waited;
         self.turn = Some(turn);
         let (card, ready) = card::open(number, &facts, was_in_use, self.kernel_cache.as_deref())?;
@@ -128,6 +137,25 @@ impl Bench {
             ready,
         }))
     }
+}
+
+/// What `auto` may take.
+fn candidates(facts: &[Facts]) -> Vec<Candidate> {
+    let cards = cuda::cards().unwrap_or_default();
+    let candidate = |(number, facts): (u32, &Facts)| {
+        let Gpu {
+            total_bytes,
+            free_bytes,
+            ..
+        } = described(number, facts.clone(), &cards);
+        Candidate {
+            number,
+            uuid: facts.uuid.clone(),
+            total: Bytes(total_bytes),
+            free: Bytes(free_bytes),
+        }
+    };
+    (0..).zip(facts).map(candidate).collect()
 }
 
 /// A device, unless it has no room, and what is said of it.

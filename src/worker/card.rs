@@ -32,22 +32,29 @@ pub(super) struct OpenCard {
     room: Room,
 }
 
-/// The card of this number among those that CUDA shows.
-pub(super) fn facts_of(number: u32) -> Result<Facts, Refused> {
+/// The cards that CUDA shows, in its order.
+pub(super) fn all_facts() -> Result<Vec<Facts>, Refused> {
     let missing = Library::missing();
     if !missing.is_empty() {
         return Err((Refusal::DeviceUnavailable, missing_libraries(&missing)));
     }
-    let unavailable = |error: GpuError| (Refusal::DeviceUnavailable, error.to_string());
-    let cards = cuda::Gpu::inventory().map_err(unavailable)?;
+    cuda::Gpu::inventory().map_err(|error| unavailable(&error))
+}
+
+/// The card of this number among them.
+pub(super) fn facts_of(number: u32, cards: Vec<Facts>) -> Result<Facts, Refused> {
     let count = u32::try_from(cards.len()).unwrap_or(u32::MAX);
     let found = cards.into_iter().nth(number as usize);
     found.ok_or_else(|| {
-        unavailable(GpuError::NoSuchDevice {
+        unavailable(&GpuError::NoSuchDevice {
             index: number,
             count,
         })
     })
+}
+
+fn unavailable(error: &GpuError) -> Refused {
+    (Refusal::DeviceUnavailable, error.to_string())
 }
 
 pub(super) fn missing_libraries(missing: &[Library]) -> String {
@@ -115,8 +122,7 @@ fn try_open(
     meter: Option<&Meter>,
     kernel_cache: Option<&Path>,
 ) -> Result<(Rc<cuda::Gpu>, Room, CudaLauncher), Refused> {
-    let unavailable = |error: GpuError| (Refusal::DeviceUnavailable, error.to_string());
-    let gpu = cuda::Gpu::open(number).map_err(unavailable)?;
+    let gpu = cuda::Gpu::open(number).map_err(|error| unavailable(&error))?;
     // Before the libraries are opened: what they take is part of the growth that is taken off.
     let opened = reading(&gpu, meter)?;
     let room = Room::new(gpu.facts().total, free_before, opened);

@@ -8,6 +8,7 @@
 mod bench;
 mod card;
 mod child;
+mod choice;
 mod fault;
 mod line;
 mod loss;

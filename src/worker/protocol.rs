@@ -35,7 +35,7 @@ pub enum Order {
 /// What a job's probes have in common.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Opening {
-    /// `cuda:0`, `sim:h200`.
+    /// `cuda:0`, `sim:h200`; `auto` is any GPU that is free, which `ready` then names.
     pub device: String,
     /// The request, with its model in place.
     pub request: Value,

@@ -188,6 +188,10 @@ impl Supervisor {
             let asked = Instant::now();
             match running.ask(&order, activity, self.deadlines.open, caller.cancel)? {
                 Answer::Ready(ready) => {
+                    if self.opening.device == "auto" {
+                        // The one that takes its place is to have the same GPU.
+                        self.opening.device = format!("cuda:{}", ready.gpu.ordinal);
+                    }
                     self.account.start = began.elapsed().saturating_sub(waited);
                     self.running = Some(running);
                     return Ok(ready);

@@ -3,100 +3,55 @@
 use crate::jobs::{EngineError, Recommendation};
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::program::Category;
-use crate::search::{Kept, MemorySlope, Plan, keep_headroom, plans};
 use crate::units::Bytes;
 
 use super::doubts::Doubt;
-use super::maxima::Maxima;
+use super::inquiry::{Inquiry, micro_steps};
+use super::plan::{Wish, cheaper, choose, without_a_plan};
 use super::prober::Bench;
 
-/// Most micro-steps that a probe of a plan runs. From the second on, when gradients exist, each repeats
-/// the one before allocation by allocation, so more would only take longer.
-const PROBED_MICRO_STEPS: u64 = 8;
-/// How many batches below a hole are tried.
-const BELOW_A_HOLE: u64 = 64;
 /// How exactly the missing memory is found.
 const MISSING_GRAIN: Bytes = Bytes::mib(2);
 
-/// What the user wants of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
-    /// Samples per optimizer step over all ranks.
-    pub(super) target_batch: Option<u64>,
-    /// Ranks.
-    pub(super) world_size: u64,
-}
-
-/// What a recommendation is made from: a device that decides, and a simulation beside a real one.
-pub(super) struct Benches<'a, 'b> {
-    pub(super) simulated: &'a mut Bench<'b>,
-    pub(super) real: Option<&'a mut Bench<'b>>,
-}
-
-impl<'b> Benches<'_, 'b> {
-    /// The device whose word counts.
-    fn deciding(&mut self) -> &mut Bench<'b> {
-        match &mut self.real {
-            Some(real) => real,
-            None => self.simulated,
-        }
-    }
-
-    /// Whether these steps run without a retry, first simulated, because that is cheap.
-    fn fits(&mut self, steps: u64, batch: u64) -> Result<bool, EngineError> {
-        let accumulation = micro_steps(self.simulated, steps);
-        let fits = |report: &ProbeReport| report.verdict == Verdict::Fits;
-        if self.real.is_none() || steps > 1 {
-            let report = self.simulated.probe_accumulating(accumulation, batch)?;
-            if !fits(report) {
-                return Ok(false);
-            }
-        }
-        match &mut self.real {
-            Some(real) => real.probe_accumulating(accumulation, batch).map(fits),
-            None => Ok(true),
-        }
-    }
-}
-
-/// The number of micro-steps that a probe of a plan runs.
-fn micro_steps(bench: &Bench<'_>, steps: u64) -> u32 {
-    let asked_for = bench.variant().accumulation;
-    if steps == u64::from(asked_for) {
-        return asked_for;
-    }
-    u32::try_from(steps.min(PROBED_MICRO_STEPS)).expect("it is at most eight")
-}
-
-/// Says what to train one variant with.
+/// Says what to train one variant with; `accumulation` is the number of micro-steps asked for.
 pub(super) fn recommend(
-    maxima: Maxima,
     wish: Wish,
-    mut benches: Benches<'_, '_>,
+    accumulation: u32,
+    mut inquiry: Inquiry<'_, '_>,
     mut notes: Vec<String>,
 ) -> Result<Recommendation, EngineError> {
-    let calm = maxima.prediction.max_batch_without_retries;
-    if calm == 0 {
-        return nothing_fits(maxima, benches, notes);
+    if let (Some(_), 2..) = (wish.target_batch, accumulation) {
+        notes.push(format!(
+            "`target_batch` decides the number of accumulation steps; the {accumulation} of \
+             `training.accumulation` are not used"
+        ));
     }
-    let kept = headroom(calm, &mut benches)?;
-    let Some(plan) = choose(kept.batch, wish, &mut benches)? else {
-        notes.push("no batch that leaves headroom runs without retries".to_owned());
-        return nothing_fits(maxima, benches, notes);
+    let Some(plan) = choose(wish, accumulation, &mut inquiry)? else {
+        let steps = without_a_plan(wish, accumulation);
+        return nothing_fits(micro_steps(steps), inquiry, notes);
     };
-    if kept.headroom > Bytes::ZERO {
-        notes.push(why(kept.headroom, benches.deciding().doubts(calm)));
+    let micro_steps = micro_steps(plan.accumulation_steps);
+    let maxima = inquiry.maxima(micro_steps)?;
+    // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
+    let calm = maxima
+        .prediction
+        .max_batch_without_retries
+        .max(plan.micro_batch);
+    notes.extend(cheaper(&plan, wish, &mut inquiry)?);
+    let limit = inquiry.limit();
+    let deciding = inquiry.deciding(micro_steps);
+    let limited_by = limited_by(calm, maxima.at_ceiling, deciding)?;
+    let probed = deciding.probe_in_full(plan.micro_batch)?;
+    let headroom = probed.headroom(limit);
+    if headroom > Bytes::ZERO {
+        notes.push(why(headroom, &probed.doubts));
     }
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("`max_batch` is simulated; `max_batch_without_retries` was probed".to_owned());
     }
-    let limited_by = limited_by(calm, maxima.at_ceiling, benches.deciding())?;
-    let deciding = benches.deciding();
-    let accumulation = micro_steps(deciding, plan.accumulation_steps);
-    let limit = deciding.limit();
-    let report = deciding.probe_in_full(accumulation, plan.micro_batch)?;
+    let report = &probed.report;
     let step_ms = step_ms(report);
-    let micro_steps_run = report.micro_steps_run.unwrap_or(accumulation);
+    let micro_steps_run = report.micro_steps_run.unwrap_or(micro_steps);
     let micro_step_ms = step_ms.map(|ms| ms / f64::from(micro_steps_run));
     for note in &report.notes {
         if !notes.contains(note) {
@@ -108,7 +63,7 @@ pub(super) fn recommend(
         accumulation_steps: plan.accumulation_steps,
         global_batch: plan.global_batch,
         shortfall: plan.shortfall,
-        max_batch: maxima.prediction.max_batch,
+        max_batch: maxima.prediction.max_batch.max(calm),
         max_batch_without_retries: calm,
         peak_allocated_bytes: report.peak_allocated_bytes,
         peak_reserved_bytes: report.peak_reserved_bytes,
@@ -123,38 +78,6 @@ pub(super) fn recommend(
     })
 }
 
-/// The largest batch that leaves headroom: the largest calm one, where that leaves it already.
-fn headroom(calm: u64, benches: &mut Benches<'_, '_>) -> Result<Kept, EngineError> {
-    let per_sample = if benches.simulated.probes().next().is_some() {
-        per_sample(calm, benches.simulated)?
-    } else {
-        // Only real probes were asked for, and a slope is not worth one.
-        let report = benches.deciding().probe(calm)?;
-        let grown = report
-            .peak_allocated_bytes
-            .saturating_sub(report.model_allocated_bytes);
-        Bytes(grown / calm)
-    };
-    let deciding = benches.deciding();
-    let slope = MemorySlope {
-        limit: deciding.limit(),
-        per_sample,
-    };
-    let peak_reserved = Bytes(deciding.probe(calm)?.peak_reserved_bytes);
-    let error = deciding
-        .doubts(calm)
-        .iter()
-        .map(|doubt| doubt.share())
-        .sum();
-    let kept = keep_headroom(calm, slope, error);
-    // What ran without a retry runs the same under any limit that it did not pass.
-    let leaves_room = peak_reserved <= slope.limit.saturating_sub(kept.headroom);
-    Ok(Kept {
-        batch: if leaves_room { calm } else { kept.batch },
-        ..kept
-    })
-}
-
 /// What a reader is told of the headroom.
 fn why(headroom: Bytes, doubts: &[Doubt]) -> String {
     let reasons: Vec<String> = doubts
@@ -164,97 +87,26 @@ fn why(headroom: Bytes, doubts: &[Doubt]) -> String {
     format!("{headroom} of headroom is kept: {}", reasons.join(", "))
 }
 
-/// How much the peak grows with a sample, around the largest batch.
-fn per_sample(calm: u64, bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
-    let at_calm = bench.probe(calm)?.peak_allocated_bytes;
-    let below = calm - calm.div_ceil(16);
-    if below == 0 {
-        return Ok(Bytes(at_calm));
-    }
-    let at_below = bench.probe(below)?.peak_allocated_bytes;
-    Ok(Bytes(at_calm.saturating_sub(at_below) / (calm - below)))
-}
-
-/// The plan to recommend: the first that was seen to run without a retry.
-fn choose(
-    safe_max: u64,
-    wish: Wish,
-    benches: &mut Benches<'_, '_>,
-) -> Result<Option<Plan>, EngineError> {
-    let Some(target) = wish.target_batch else {
-        let accumulation = u64::from(benches.simulated.variant().accumulation);
-        return largest_below(safe_max, accumulation, benches).map(|batch| {
-            batch.map(|micro_batch| Plan {
-                micro_batch,
-                accumulation_steps: accumulation,
-                global_batch: micro_batch * accumulation * wish.world_size,
-                shortfall: 0,
-            })
-        });
-    };
-    for plan in plans(target, wish.world_size, safe_max) {
-        if benches.fits(plan.accumulation_steps, plan.micro_batch)? {
-            return Ok(Some(plan));
-        }
-    }
-    // Accumulation takes so much more that half of the safe maximum is still too large.
-    let Some(largest) = largest_accumulating(safe_max, benches)? else {
-        return Ok(None);
-    };
-    for plan in plans(target, wish.world_size, largest) {
-        if benches.fits(plan.accumulation_steps, plan.micro_batch)? {
-            return Ok(Some(plan));
-        }
-    }
-    Ok(None)
-}
-
-/// The largest batch of at most `safe_max` that runs without a retry.
-fn largest_below(
-    safe_max: u64,
-    steps: u64,
-    benches: &mut Benches<'_, '_>,
-) -> Result<Option<u64>, EngineError> {
-    let lowest = safe_max.saturating_sub(BELOW_A_HOLE).max(1);
-    for batch in (lowest..=safe_max).rev() {
-        if benches.fits(steps, batch)? {
-            return Ok(Some(batch));
-        }
-    }
-    Ok(None)
-}
-
-/// Halves until accumulating steps fit, then looks for the edge above.
-fn largest_accumulating(
-    safe_max: u64,
-    benches: &mut Benches<'_, '_>,
-) -> Result<Option<u64>, EngineError> {
-    let steps = PROBED_MICRO_STEPS;
-    let (mut low, mut high) = (safe_max / 2, safe_max);
-    while low > 0 && !benches.fits(steps, low)? {
-        (low, high) = (low / 2, low);
-    }
-    while low > 0 && high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if benches.fits(steps, middle)? {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    Ok((low > 0).then_some(low))
-}
-
-/// The answer when not even a batch of one runs without retries.
+/// The answer when no batch runs without retries and leaves headroom, not even a batch of one.
 fn nothing_fits(
-    maxima: Maxima,
-    mut benches: Benches<'_, '_>,
-    notes: Vec<String>,
+    micro_steps: u32,
+    mut inquiry: Inquiry<'_, '_>,
+    mut notes: Vec<String>,
 ) -> Result<Recommendation, EngineError> {
-    let limit = benches.deciding().limit();
-    let missing = missing(benches.simulated)?;
-    let deciding = benches.deciding();
-    let report = deciding.probe_in_full(deciding.variant().accumulation, 1)?;
+    let maxima = inquiry.maxima(micro_steps)?;
+    let limit = inquiry.limit();
+    let simulated = missing(inquiry.simulation(micro_steps))?;
+    let probed = inquiry.deciding(micro_steps).probe_in_full(1)?;
+    let (report, headroom) = (&probed.report, probed.headroom(limit));
+    let needed = Bytes(report.peak_reserved_bytes) + headroom;
+    if report.verdict == Verdict::Fits {
+        notes.push(format!(
+            "a batch of one runs without retries and reserves {}, which does not leave {headroom} of the limit free",
+            Bytes(report.peak_reserved_bytes)
+        ));
+        notes.push(why(headroom, &probed.doubts));
+    }
+    let missing = simulated.max(needed.saturating_sub(limit));
     Ok(Recommendation {
         micro_batch: 0,
         accumulation_steps: 0,
@@ -275,22 +127,29 @@ fn nothing_fits(
     })
 }
 
-/// How much higher the limit would have to be for a batch of one.
+/// How much higher the limit would have to be for a batch of one to leave headroom, by simulation.
 fn missing(bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
     /// Far above any card, far below where sums of bytes overflow.
     const PLENTY: Bytes = Bytes::gib(1 << 20);
     let limit = bench.limit();
-    let needed = Bytes(bench.probe_within(PLENTY, 1)?.peak_reserved_bytes);
-    let (mut low, mut high) = (limit, needed.max(limit));
+    let is_enough = |bench: &mut Bench<'_>, limit: Bytes| {
+        let probed = bench.probe_within(limit, 1)?;
+        Ok::<_, EngineError>(probed.leaves(probed.headroom(limit), limit))
+    };
+    let needed = Bytes(bench.probe_within(PLENTY, 1)?.report.peak_reserved_bytes);
+    let (mut low, mut high) = (limit, needed.max(limit + MISSING_GRAIN));
+    while high < PLENTY && !is_enough(bench, high)? {
+        (low, high) = (high, Bytes(high.0 * 2));
+    }
     while high.saturating_sub(low) > MISSING_GRAIN {
         let middle = Bytes(low.0 + (high.0 - low.0) / 2);
-        if bench.probe_within(middle, 1)?.verdict == Verdict::Fits {
+        if is_enough(bench, middle)? {
             high = middle;
         } else {
             low = middle;
         }
     }
-    Ok(high.saturating_sub(limit).max(Bytes(1)))
+    Ok(high.saturating_sub(limit))
 }
 
 /// What keeps the batch from being larger, by name.
@@ -298,13 +157,13 @@ fn limited_by(calm: u64, at_ceiling: bool, bench: &mut Bench<'_>) -> Result<Stri
     if at_ceiling {
         return Ok(format!("nothing: batches above {calm} are not tried"));
     }
-    let accumulation = bench.variant().accumulation;
     // A real probe above the maximum is not worth its time for a name alone.
-    let named = match (bench.evidence(), bench.seen(accumulation, calm + 1)) {
+    let named = match (bench.evidence(), bench.seen(bench.accumulation(), calm + 1)) {
         (Evidence::Probed, None) => calm,
         (Evidence::Probed, Some(_)) | (Evidence::Simulated, _) => calm + 1,
     };
-    bench.probe_in_full(accumulation, named).map(described)
+    let probed = bench.probe_in_full(named)?;
+    Ok(described(&probed.report))
 }
 
 /// What a peak was mostly made of, and what did not fit on top of it.

@@ -7,8 +7,9 @@ use crate::model::Variant;
 use crate::search::{Standing, rank};
 use crate::units::Bytes;
 
-use super::advice::{Benches, Wish, recommend};
-use super::maxima;
+use super::advice::recommend;
+use super::inquiry::Inquiry;
+use super::plan::Wish;
 use super::prober::{Bench, Probed, Prober};
 use super::watch::Watch;
 
@@ -49,10 +50,19 @@ pub(super) fn answer(
 ) -> Result<FitResult, EngineError> {
     let mut recommendations = Vec::new();
     let mut probes = Vec::new();
+    let mut lost = None;
     for (index, variant) in (0..).zip(&question.variants) {
-        let (recommendation, run) = answer_variant(question, variant, &mut devices, watch)?;
+        let answered = answer_variant(question, variant, &mut devices, watch)?;
+        let mut recommendation = answered.recommendation;
+        recommendation.notes.extend(lost.clone());
+        lost = lost.or(answered.lost);
+        if lost.is_some() {
+            // What could not be replaced will not be there for the next variant.
+            devices.real = None;
+        }
         recommendations.push(recommendation);
-        probes.extend(run.into_iter().map(|probed| summary(index, probed)));
+        let run = answered.probes.into_iter();
+        probes.extend(run.map(|probed| summary(index, probed)));
     }
     let standings: Vec<_> = recommendations
         .iter()
@@ -78,31 +88,81 @@ pub(super) fn answer(
     })
 }
 
-/// The recommendation for one variant, and the probes to show with it.
+/// What came of one variant.
+struct Answered {
+    recommendation: Recommendation,
+    /// The probes to show with it.
+    probes: Vec<Probed>,
+    /// What to tell of a GPU that can be asked nothing more.
+    lost: Option<String>,
+}
+
+/// Answers for one variant: by simulation alone where the GPU does not do its work.
 fn answer_variant(
     question: &Question,
     variant: &Variant,
     devices: &mut Devices<'_>,
     watch: &Watch<'_>,
-) -> Result<(Recommendation, Vec<Probed>), EngineError> {
-    let new_bench = |prober| Bench::new(prober, watch, variant.clone(), question.limit);
-    let mut simulated = new_bench(&mut *devices.simulated);
-    let mut real = devices.real.as_mut().map(|prober| new_bench(&mut **prober));
-    let found = recommended(question, &mut simulated, real.as_mut());
-    let recommendation = match (found, real.as_ref().and_then(Bench::failure)) {
-        (Err(_), Some(cause)) if question.method == Method::SimulateFirst => {
-            let note = format!("simulated, because probes on the GPU failed: {cause}");
-            let mut recommendation = recommended(question, &mut simulated, None)?;
-            recommendation.notes.push(note);
-            recommendation
+) -> Result<Answered, EngineError> {
+    let mut simulated = Bench::new(
+        &mut *devices.simulated,
+        watch,
+        variant.clone(),
+        question.limit,
+    );
+    let alone = |simulated: &mut Bench<'_>| {
+        let recommendation = recommended(question, variant, simulated, None)?;
+        let probes = around_answer(&recommendation, simulated);
+        Ok(Answered {
+            recommendation,
+            probes,
+            lost: None,
+        })
+    };
+    let Some(prober) = &mut devices.real else {
+        return alone(&mut simulated);
+    };
+    let mut real = Bench::new(&mut **prober, watch, variant.clone(), question.limit);
+    let cause = match recommended(question, variant, &mut simulated, Some(&mut real)) {
+        Err(EngineError::DeviceFailed { cause, .. })
+            if question.method == Method::SimulateFirst =>
+        {
+            cause
         }
-        (found, _) => found?,
+        found => {
+            return Ok(Answered {
+                recommendation: found?,
+                probes: beside_simulation(&real, &simulated),
+                lost: None,
+            });
+        }
     };
-    let probes = match &real {
-        Some(real) => beside_simulation(real, &simulated),
-        None => around_answer(&recommendation, &simulated),
+    let is_lost = real.is_lost();
+    let before = beside_simulation(&real, &simulated);
+    let mut answered = alone(&mut simulated)?;
+    let why = if is_lost {
+        format!(
+            "simulated, because the GPU's worker was lost and so was the one in its place: {cause}"
+        )
+    } else {
+        format!("simulated, because probes on the GPU failed: {cause}")
     };
-    Ok((recommendation, probes))
+    answered.recommendation.notes.push(why.clone());
+    answered.probes = before;
+    answered.lost = is_lost.then_some(why);
+    Ok(answered)
+}
+
+/// The recommendation for one variant.
+fn recommended<'b>(
+    question: &Question,
+    variant: &Variant,
+    simulated: &mut Bench<'b>,
+    real: Option<&mut Bench<'b>>,
+) -> Result<Recommendation, EngineError> {
+    let inquiry = Inquiry::new(simulated, real, question.method);
+    let notes = question.notes.clone();
+    recommend(question.wish, variant.accumulation, inquiry, notes)
 }
 
 /// All real probes, each with what was simulated for the same batch.
@@ -111,7 +171,7 @@ fn beside_simulation(real: &Bench<'_>, simulated: &Bench<'_>) -> Vec<Probed> {
         let mut probed = probed.clone();
         let simulated = simulated.seen(accumulation, probed.report.batch);
         probed.report.simulated_peak_reserved_bytes =
-            simulated.map(|report| report.peak_reserved_bytes);
+            simulated.map(|probed| probed.report.peak_reserved_bytes);
         probed
     };
     real.probes().map(beside).collect()
@@ -128,24 +188,11 @@ fn around_answer(recommendation: &Recommendation, simulated: &Bench<'_>) -> Vec<
         largest,
         largest + 1,
     ];
-    let probes = simulated.probes().map(|(_, probed)| probed);
-    let shown = probes.filter(|probed| shown.contains(&probed.report.batch));
-    shown.cloned().collect()
-}
-
-/// The recommendation for one variant.
-fn recommended<'b>(
-    question: &Question,
-    simulated: &mut Bench<'b>,
-    mut real: Option<&mut Bench<'b>>,
-) -> Result<Recommendation, EngineError> {
-    let maxima = match (&mut real, question.method) {
-        (None, _) => maxima::simulate(simulated)?,
-        (Some(real), Method::SimulateFirst) => maxima::confirm(maxima::simulate(simulated)?, real)?,
-        (Some(real), Method::ProbesAlone) => maxima::probe(real)?,
+    let is_shown = |(micro_steps, probed): &(u32, &Probed)| {
+        *micro_steps == simulated.accumulation() && shown.contains(&probed.report.batch)
     };
-    let benches = Benches { simulated, real };
-    recommend(maxima, question.wish, benches, question.notes.clone())
+    let probes = simulated.probes().filter(is_shown);
+    probes.map(|(_, probed)| probed.clone()).collect()
 }
 
 fn summary(variant: u32, probed: Probed) -> ProbeSummary {

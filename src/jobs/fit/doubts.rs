@@ -4,6 +4,7 @@
 #![doc = include_str!("NOTES.md")]
 
 use crate::graph::{Graph, Lifetimes, Op};
+use crate::units::Bytes;
 
 /// Something that was assumed instead of known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,17 @@ impl Doubt {
             Doubt::Card => "rules measured on another card",
         }
     }
+}
+
+/// What of `limit` is left free for all of these.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the share is clamped to 0..=1, and a byte more or less of headroom does not matter"
+)]
+pub(super) fn headroom(doubts: &[Doubt], limit: Bytes) -> Bytes {
+    let share: f64 = doubts.iter().map(|doubt| doubt.share()).sum();
+    Bytes((limit.0 as f64 * share.clamp(0.0, 1.0)) as u64)
 }
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was

@@ -10,20 +10,21 @@ use tracing::debug;
 use crate::alloc::{Settings, limit_of_fraction};
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, Card, Workspaces};
+use crate::device::sim::{self, CARDS, Card, PROCESS_OVERHEAD, Workspaces};
 use crate::graph::Graph;
 use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
 use crate::probe::{Detail, ProbeReport};
 use crate::units::Bytes;
-use crate::worker::{Deadlines, Launch, Programs, Ready, Supervisor};
+use crate::worker::{Deadlines, Gpu, Launch, Programs, Ready, Supervisor};
 
-use super::advice::Wish;
 use super::answer::{Devices, Method, Question, answer};
 use super::devices::{Inventory, summaries, unavailable};
-use super::gpu::{GpuProber, Lowered, translated};
+use super::gpu::{GpuProber, translated};
+use super::plan::Wish;
 use super::prober::Prober as _;
+use super::remarks::{began_anew, data_parallelism, others};
 use super::simulator::{Room, Simulator, not_compiled};
 use super::watch::Watch;
 
@@ -44,13 +45,21 @@ pub struct FitEngine {
 const PROBE_TURN: Duration = Duration::from_mins(1);
 /// How often a fit begins anew because other processes took memory that it counted on.
 const FRESH_STARTS: u32 = 2;
-/// What others have to hold before it is worth a word: more than a driver keeps for itself.
-const WORTH_A_NOTE: Bytes = Bytes::mib(256);
 
 /// A device that was asked for and is there.
 enum Device {
     Simulated(&'static Card),
-    Cuda(u32),
+    /// As it was asked for, `cuda:N` or `auto`, and the GPU that is meant as far as can be told beforehand.
+    Cuda(String, Gpu),
+}
+
+/// What is to be done where a GPU is there and its workers are lost before it is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fallback {
+    /// To answer by simulation, and say why.
+    Simulate,
+    /// To fail.
+    Fail,
 }
 
 /// What a request is answered with.
@@ -101,17 +110,22 @@ impl FitEngine {
                 let card = Card::find(name).ok_or_else(unknown);
                 return card.map(Device::Simulated).map_err(EngineError::Invalid);
             }
-            DeviceChoice::Auto => 0,
-            DeviceChoice::Cuda(number) => *number,
+            // Which one it will be is decided when it is opened: nobody else may have it then.
+            DeviceChoice::Auto => None,
+            DeviceChoice::Cuda(number) => Some(*number),
         };
         let Inventory { gpus, missing } = self.inventory();
         if let Some(missing) = missing {
             return Err(unavailable(&choice.to_string(), missing));
         }
-        if gpus.iter().any(|gpu| gpu.ordinal == wanted) {
-            return Ok(Device::Cuda(wanted));
+        let count = gpus.len();
+        let mut meant = gpus
+            .into_iter()
+            .filter(|gpu| wanted.is_none_or(|wanted| gpu.ordinal == wanted));
+        if let Some(gpu) = meant.next() {
+            return Ok(Device::Cuda(choice.to_string(), gpu));
         }
-        let missing = match gpus.len() {
+        let missing = match count {
             0 => "this machine has no GPU".to_owned(),
             1 => "this machine has one GPU, `cuda:0`".to_owned(),
             count => format!(
@@ -127,12 +141,14 @@ impl FitEngine {
         &self,
         request: &Request,
         deadlines: Deadlines,
+        fallback: Fallback,
         watch: &'a Watch<'a>,
     ) -> Result<Setting<'a>, EngineError> {
         let cancel = watch.cancel();
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let mut notes = lowered.notes;
+        notes.extend(data_parallelism(request, &lowered.graph));
         let device = match self.resolve(&request.device) {
             Ok(device) => device,
             Err(absent) => {
@@ -174,15 +190,27 @@ impl FitEngine {
                     notes,
                 })
             }
-            Device::Cuda(number) => {
-                let device = format!("cuda:{number}");
-                let (gpu, ready) = GpuProber::open(
+            Device::Cuda(name, gpu) => {
+                let opened = GpuProber::open(
                     &self.program,
                     deadlines,
-                    device.clone(),
+                    &name,
                     (request, &lowered.graph),
                     watch,
-                )?;
+                );
+                let (gpu, ready) = match opened {
+                    Ok((gpu, ready)) => (Some(gpu), ready),
+                    Err(EngineError::DeviceFailed { cause, .. })
+                        if fallback == Fallback::Simulate =>
+                    {
+                        notes.push(format!(
+                            "simulated, because no worker could open the GPU: {cause}"
+                        ));
+                        (None, unopened(gpu))
+                    }
+                    Err(error) => return Err(error),
+                };
+                let device = format!("cuda:{}", ready.gpu.ordinal);
                 let room = Room {
                     total: Bytes(ready.gpu.total_bytes),
                     available: Bytes(ready.available_bytes),
@@ -206,7 +234,7 @@ impl FitEngine {
                         cancel,
                     ),
                     // Without room for a process on the card, only simulation can say how much is missing.
-                    gpu: ready.no_room.is_none().then_some(gpu),
+                    gpu: gpu.filter(|_| ready.no_room.is_none()),
                     limit,
                     environment: Environment {
                         driver: ready.gpu.driver,
@@ -237,7 +265,11 @@ impl Engine for FitEngine {
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
         let watch = Watch::new(progress, cancel);
-        let mut setting = self.prepare(request, self.deadlines, &watch)?;
+        let fallback = match request.search {
+            SearchMode::Auto => Fallback::Simulate,
+            SearchMode::Probes => Fallback::Fail,
+        };
+        let mut setting = self.prepare(request, self.deadlines, fallback, &watch)?;
         let mut question = Question {
             variants: request.variants.clone(),
             wish: Wish {
@@ -292,7 +324,7 @@ impl Engine for FitEngine {
             turn: self.deadlines.turn.min(PROBE_TURN),
             ..self.deadlines
         };
-        let mut setting = self.prepare(request, deadlines, &watch)?;
+        let mut setting = self.prepare(request, deadlines, Fallback::Fail, &watch)?;
         let simulator = &mut setting.simulator;
         let simulated = simulator.probe(variant, batch, setting.limit, Detail::Full)?;
         let mut report = match &mut setting.gpu {
@@ -352,24 +384,16 @@ fn limit(asked: Option<Bytes>, room: Room, notes: &mut Vec<String>) -> Bytes {
     asked.min(available)
 }
 
-/// What a reader is told of memory that other processes hold.
-fn others(ready: &Ready) -> Option<String> {
-    let used = Bytes(ready.used_by_others_bytes?);
-    (used >= WORTH_A_NOTE).then(|| {
-        format!(
-            "other processes use {used} of the GPU's {}; the limit is what they leave",
-            Bytes(ready.gpu.total_bytes)
-        )
-    })
-}
-
-/// What a reader is told of a fit whose limit did not last.
-fn began_anew(limit: Bytes, lowered: &Lowered) -> String {
-    format!(
-        "the limit went from {limit} to {} during the fit, which began anew: other processes took memory, and \
-         use {} of the GPU now",
-        lowered.limit, lowered.used_by_others
-    )
+/// What is known of a GPU that no worker could open.
+fn unopened(gpu: Gpu) -> Ready {
+    Ready {
+        available_bytes: Bytes(gpu.free_bytes).saturating_sub(PROCESS_OVERHEAD).0,
+        used_by_others_bytes: Some(gpu.total_bytes.saturating_sub(gpu.free_bytes)),
+        cuda: None,
+        cudnn: None,
+        no_room: None,
+        gpu,
+    }
 }
 
 fn capability(ready: &Ready) -> Capability {

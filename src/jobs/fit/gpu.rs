@@ -25,6 +25,7 @@ pub(super) struct GpuProber<'a> {
     lowered: Option<Lowered>,
     /// What is assumed of the model.
     doubts: Vec<Doubt>,
+    is_lost: bool,
 }
 
 /// The lowest limit that other processes left to a probe.
@@ -35,29 +36,31 @@ pub(super) struct Lowered {
 }
 
 impl<'a> GpuProber<'a> {
-    /// Starts a worker that opens `device` for the probes of one request, as soon as it is its turn.
+    /// Starts a worker that opens `device` for the probes of one request, as soon as it is its turn: a certain
+    /// GPU, or with `auto` one that is free.
     pub(super) fn open(
         program: &Path,
         deadlines: Deadlines,
-        device: String,
+        device: &str,
         (request, graph): (&Request, &Graph),
         watch: &'a Watch<'a>,
     ) -> Result<(GpuProber<'a>, Ready), EngineError> {
         let opening = Opening {
-            device: device.clone(),
+            device: device.to_owned(),
             request: request.self_contained().0,
         };
         let launch = Launch::this_binary(program.to_owned());
         let (supervisor, ready) = watch
             .call(|caller| Supervisor::open(launch, opening, deadlines, caller))
-            .map_err(|error| translated(error, &device))?;
+            .map_err(|error| translated(error, device))?;
         let prober = GpuProber {
-            device,
+            device: format!("cuda:{}", ready.gpu.ordinal),
             supervisor,
             watch,
             runs: Vec::new(),
             lowered: None,
             doubts: of_graph(graph),
+            is_lost: false,
         };
         Ok((prober, ready))
     }
@@ -102,10 +105,15 @@ impl Prober for GpuProber<'_> {
             limit_bytes: limit.0,
         };
         let supervisor = &mut self.supervisor;
-        let report = self
-            .watch
-            .call(|caller| supervisor.probe(&order, caller))
-            .map_err(|error| translated(error, &self.device))?;
+        let probed = self.watch.call(|caller| supervisor.probe(&order, caller));
+        let report = match probed {
+            Ok(report) => report,
+            Err(error) => {
+                self.is_lost =
+                    matches!(error, WorkerError::Lost { .. } | WorkerError::Spawn { .. });
+                return Err(translated(error, &self.device));
+            }
+        };
         let wall_ms = milliseconds(began.elapsed());
         self.runs.push(GpuRun {
             batch,
@@ -133,6 +141,10 @@ impl Prober for GpuProber<'_> {
 
     fn device(&self) -> &str {
         &self.device
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost
     }
 }
 

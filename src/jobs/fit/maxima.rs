@@ -14,7 +14,10 @@ const CONFIRMATIONS: u64 = 16;
 /// Most real probes of a fit without a simulation. Galloping and bisection to 2^24 take fewer.
 const REAL_PROBES: u64 = 64;
 /// Where a search by real probes alone begins: small enough to fail fast, large enough to be near most.
-const FIRST_GUESS: u64 = 32;
+pub(super) const FIRST_GUESS: u64 = 32;
+/// The batches that are tried where not even one sample fits. Memory is not monotone in the batch: for a single
+/// sample cuDNN may want more scratch memory than for a few.
+pub(super) const BESIDE_ONE: [u64; 5] = [2, 4, 8, 16, 32];
 
 /// Where simulated searches start, counted from the guess in steps.
 const STARTS: [i64; 5] = [0, 1, -1, 2, -2];
@@ -100,16 +103,16 @@ pub(super) fn confirm(simulated: Maxima, real: &mut Bench<'_>) -> Result<Maxima,
     Ok(maxima(&both, Evidence::Probed))
 }
 
-/// Finds the maxima by real probes alone.
-pub(super) fn probe(real: &mut Bench<'_>) -> Result<Maxima, EngineError> {
-    let mut search = Search::probing(FIRST_GUESS, MAX_BATCH, REAL_PROBES);
+/// Finds the maxima by real probes alone, from a guess.
+pub(super) fn probe(real: &mut Bench<'_>, guess: u64) -> Result<Maxima, EngineError> {
+    let mut search = Search::probing(guess, MAX_BATCH, REAL_PROBES);
     drive(&mut search, real)?;
     Ok(maxima(&search, real.evidence()))
 }
 
 fn drive(search: &mut Search, bench: &mut Bench<'_>) -> Result<(), EngineError> {
     while let Some(batch) = search.next_batch() {
-        let verdict = bench.probe(batch)?.verdict;
+        let verdict = bench.probe(batch)?.report.verdict;
         search.record(batch, verdict);
     }
     Ok(())
@@ -132,12 +135,17 @@ fn maxima(search: &Search, evidence: Evidence) -> Maxima {
 /// the allocator's fragments take.
 fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
     let peak = |bench: &mut Bench<'_>, batch| {
-        let report = bench.probe(batch)?;
+        let report = &bench.probe(batch)?.report;
         let fits = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
         Ok::<_, EngineError>(fits.then_some(report.peak_allocated_bytes))
     };
     let limit = bench.limit().0;
     let Some(of_one) = peak(bench, 1)? else {
+        for batch in BESIDE_ONE {
+            if peak(bench, batch)?.is_some() {
+                return Ok(batch);
+            }
+        }
         return Ok(1);
     };
     // The further from one sample, the better what grows is told from what does not.

@@ -6,8 +6,11 @@ mod devices;
 mod doubts;
 mod engine;
 mod gpu;
+mod inquiry;
 mod maxima;
+mod plan;
 mod prober;
+mod remarks;
 mod simulator;
 mod watch;
 

@@ -7,7 +7,7 @@ use crate::model::Variant;
 use crate::probe::{Detail, Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
-use super::doubts::Doubt;
+use super::doubts::{self, Doubt};
 use super::watch::Watch;
 
 /// A finished probe.
@@ -19,6 +19,20 @@ pub(super) struct Probed {
     pub(super) wall_ms: f64,
     /// What it had to assume, in order.
     pub(super) doubts: Vec<Doubt>,
+}
+
+impl Probed {
+    /// What is to be left free of `limit`, for what this probe had to assume.
+    pub(super) fn headroom(&self, limit: Bytes) -> Bytes {
+        doubts::headroom(&self.doubts, limit)
+    }
+
+    /// Whether it ran without a retry and left `headroom` free.
+    pub(super) fn leaves(&self, headroom: Bytes, limit: Bytes) -> bool {
+        // What ran without a retry runs the same under any limit that it did not pass.
+        self.report.verdict == Verdict::Fits
+            && Bytes(self.report.peak_reserved_bytes) <= limit.saturating_sub(headroom)
+    }
 }
 
 /// Runs probes of the model of one request on one device.
@@ -37,6 +51,11 @@ pub(super) trait Prober {
 
     /// The device, as a request would name it.
     fn device(&self) -> &str;
+
+    /// Whether it can run nothing any more, and nothing can take its place.
+    fn is_lost(&self) -> bool {
+        false
+    }
 }
 
 /// A prober that remembers the probes of one variant, and tells a watch of each new one.
@@ -47,8 +66,6 @@ pub(super) struct Bench<'a> {
     limit: Bytes,
     /// By accumulation and batch.
     seen: BTreeMap<(u32, u64), Probed>,
-    /// Why steps did not run, for another reason than memory. Nothing is known of memory then.
-    failure: Option<String>,
 }
 
 impl<'a> Bench<'a> {
@@ -64,69 +81,50 @@ impl<'a> Bench<'a> {
             variant,
             limit,
             seen: BTreeMap::new(),
-            failure: None,
         }
     }
 
-    /// Why steps did not run, where the last probe said so.
-    pub(super) fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+    /// Whether its device can run nothing any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.prober.is_lost()
     }
 
     pub(super) fn evidence(&self) -> Evidence {
         self.prober.evidence()
     }
 
-    /// What the probe of `batch`, which was run, had to assume.
-    pub(super) fn doubts(&self, batch: u64) -> &[Doubt] {
-        let probed = self.seen.get(&(self.variant.accumulation, batch));
-        probed.map_or(&[], |probed| &probed.doubts)
-    }
-
     pub(super) fn limit(&self) -> Bytes {
         self.limit
     }
 
-    pub(super) fn variant(&self) -> &Variant {
-        &self.variant
+    /// Micro-steps in each step of its probes.
+    pub(super) fn accumulation(&self) -> u32 {
+        self.variant.accumulation
     }
 
-    /// The probe of `batch` as the variant says, run now unless it was run before.
-    pub(super) fn probe(&mut self, batch: u64) -> Result<&ProbeReport, EngineError> {
-        self.probe_accumulating(self.variant.accumulation, batch)
+    /// Has probes run so many micro-steps in each step from now on.
+    pub(super) fn accumulate(&mut self, micro_steps: u32) {
+        self.variant.accumulation = micro_steps;
     }
 
-    /// The same with another number of micro-steps.
-    pub(super) fn probe_accumulating(
-        &mut self,
-        accumulation: u32,
-        batch: u64,
-    ) -> Result<&ProbeReport, EngineError> {
-        self.run(accumulation, batch, Detail::Verdict)
+    /// The probe of `batch`, run now unless it was run before.
+    pub(super) fn probe(&mut self, batch: u64) -> Result<&Probed, EngineError> {
+        self.run(batch, Detail::Verdict)
     }
 
     /// The same with what the peak was made of.
-    pub(super) fn probe_in_full(
-        &mut self,
-        accumulation: u32,
-        batch: u64,
-    ) -> Result<&ProbeReport, EngineError> {
-        let key = (accumulation, batch);
+    pub(super) fn probe_in_full(&mut self, batch: u64) -> Result<&Probed, EngineError> {
+        let key = (self.accumulation(), batch);
         // A real probe is always written down in full, because it takes seconds anyway.
         let is_brief = |probed: &Probed| probed.report.at_peak.is_empty();
         if self.evidence() == Evidence::Simulated && self.seen.get(&key).is_some_and(is_brief) {
             self.seen.remove(&key);
         }
-        self.run(accumulation, batch, Detail::Full)
+        self.run(batch, Detail::Full)
     }
 
-    fn run(
-        &mut self,
-        accumulation: u32,
-        batch: u64,
-        detail: Detail,
-    ) -> Result<&ProbeReport, EngineError> {
-        let key = (accumulation, batch);
+    fn run(&mut self, batch: u64, detail: Detail) -> Result<&Probed, EngineError> {
+        let key = (self.accumulation(), batch);
         if !self.seen.contains_key(&key) {
             let note = match self.prober.evidence() {
                 Evidence::Simulated => "simulating",
@@ -134,26 +132,20 @@ impl<'a> Bench<'a> {
             };
             self.watch
                 .before(batch, &format!("{}: {note} batch {batch}", self.variant))?;
-            let variant = Variant {
-                accumulation,
-                ..self.variant.clone()
-            };
-            let probed = self.prober.probe(&variant, batch, self.limit, detail)?;
+            let probed = self
+                .prober
+                .probe(&self.variant, batch, self.limit, detail)?;
             self.watch.after();
             if probed.report.verdict == Verdict::Failed {
                 return Err(self.failed(&probed.report));
             }
             self.seen.insert(key, probed);
         }
-        Ok(&self.seen[&key].report)
+        Ok(&self.seen[&key])
     }
 
     /// A probe under another limit. Not remembered.
-    pub(super) fn probe_within(
-        &mut self,
-        limit: Bytes,
-        batch: u64,
-    ) -> Result<ProbeReport, EngineError> {
+    pub(super) fn probe_within(&mut self, limit: Bytes, batch: u64) -> Result<Probed, EngineError> {
         self.watch.before(
             batch,
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
@@ -162,23 +154,21 @@ impl<'a> Bench<'a> {
             .prober
             .probe(&self.variant, batch, limit, Detail::Verdict)?;
         self.watch.after();
-        Ok(probed.report)
+        Ok(probed)
     }
 
-    fn failed(&mut self, report: &ProbeReport) -> EngineError {
+    /// Steps did not run, for another reason than memory. Nothing is known of memory then.
+    fn failed(&self, report: &ProbeReport) -> EngineError {
         let cause = report.cause.as_deref().unwrap_or("the steps did not run");
-        let cause = format!("batch {}: {cause}", report.batch);
-        self.failure = Some(cause.clone());
         EngineError::DeviceFailed {
             device: self.prober.device().to_owned(),
-            cause,
+            cause: format!("batch {}: {cause}", report.batch),
         }
     }
 
-    /// The report of a probe that was run with this many micro-steps.
-    pub(super) fn seen(&self, accumulation: u32, batch: u64) -> Option<&ProbeReport> {
-        let probed = self.seen.get(&(accumulation, batch));
-        probed.map(|probed| &probed.report)
+    /// The probe that was run with this many micro-steps.
+    pub(super) fn seen(&self, accumulation: u32, batch: u64) -> Option<&Probed> {
+        self.seen.get(&(accumulation, batch))
     }
 
     /// All probes run, in the order of their batches.

@@ -7,7 +7,7 @@ use crate::model::invalid::{Invalid, nearest, shorten};
 /// Where to run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum DeviceChoice {
-    /// The first GPU.
+    /// A GPU that is free.
     #[default]
     Auto,
     /// The GPU with this index.
@@ -26,17 +26,7 @@ impl DeviceChoice {
             if known_sims.contains(&name) {
                 return Ok(DeviceChoice::Sim(name.to_owned()));
             }
-            let unknown = Invalid::unknown(
-                pointer,
-                "simulated device",
-                name,
-                known_sims.iter().copied(),
-            );
-            return Err(Invalid {
-                value: Some(format!("{:?}", shorten(text))),
-                nearest: unknown.nearest.as_ref().map(|name| format!("sim:{name}")),
-                ..unknown
-            });
+            return Err(unknown_card(name, text, pointer, known_sims));
         }
         let index = text.strip_prefix("cuda:").filter(|index| {
             index.chars().all(|c| c.is_ascii_digit()) && (1..=4).contains(&index.len())
@@ -56,9 +46,53 @@ impl DeviceChoice {
     }
 }
 
+/// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
+fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> Invalid {
+    let family = family(name, known_sims);
+    let mut invalid = Invalid::unknown(
+        pointer,
+        "simulated device",
+        name,
+        known_sims.iter().copied(),
+    );
+    if let [_, _, ..] = family.as_slice() {
+        let members: Vec<String> = family.iter().map(|name| format!("sim:{name}")).collect();
+        invalid.problem = format!(
+            "unknown simulated device {:?}; of this family there are {}",
+            shorten(name),
+            members.join(", ")
+        );
+    }
+    let nearest = family.first().copied().or(invalid.nearest.as_deref());
+    invalid.nearest = nearest.map(|name| format!("sim:{name}"));
+    invalid.value = Some(format!("{:?}", shorten(text)));
+    invalid
+}
+
+/// The cards whose name begins with what was written, or else with its first part: `h100-pcie` is an `h100`.
+fn family<'k>(written: &str, known_sims: &[&'k str]) -> Vec<&'k str> {
+    let written = written.to_lowercase();
+    let first_part = written.split(['-', '_', ' ']).next().unwrap_or_default();
+    let among = |belongs: &dyn Fn(&str) -> bool| -> Vec<&'k str> {
+        let known = known_sims.iter().copied();
+        known.filter(|name| belongs(name)).collect()
+    };
+    if written.is_empty() || first_part.is_empty() {
+        return Vec::new();
+    }
+    let begin_so = among(&|name| name.starts_with(&written));
+    if !begin_so.is_empty() {
+        return begin_so;
+    }
+    among(&|name| name.split('-').next() == Some(first_part))
+}
+
 fn meant(text: &str, known_sims: &[&str]) -> Option<String> {
     if ["cuda", "gpu", "gpu:0"].contains(&text.to_lowercase().as_str()) {
         return Some("cuda:0".to_owned());
+    }
+    if let [first, ..] = family(text, known_sims).as_slice() {
+        return Some(format!("sim:{first}"));
     }
     let sims: Vec<String> = known_sims
         .iter()
@@ -84,5 +118,53 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Cuda(index) => write!(f, "cuda:{index}"),
             DeviceChoice::Sim(name) => write!(f, "sim:{name}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARDS: [&str; 7] = [
+        "h200", "h100-80g", "a100-80g", "a100-40g", "l40s", "l4", "a10",
+    ];
+
+    fn refused(text: &str) -> String {
+        DeviceChoice::parse(text, "/device", &CARDS)
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn a_family_is_answered_with_its_members() {
+        assert_eq!(
+            refused("sim:a100"),
+            "at /device: unknown simulated device \"a100\"; of this family there are sim:a100-80g, sim:a100-40g; \
+             did you mean \"sim:a100-80g\"?"
+        );
+        assert!(refused("sim:A100-SXM4").contains("there are sim:a100-80g, sim:a100-40g"));
+    }
+
+    #[test]
+    fn a_name_that_begins_alike_is_nearer_than_one_that_looks_alike() {
+        let nearest = |text| {
+            let invalid = DeviceChoice::parse(text, "/device", &CARDS).unwrap_err();
+            invalid.nearest.unwrap()
+        };
+
+        assert_eq!(nearest("sim:h100"), "sim:h100-80g");
+        assert_eq!(nearest("sim:h200-141g"), "sim:h200");
+        assert_eq!(nearest("sim:l40"), "sim:l40s");
+        assert_eq!(nearest("sim:h20"), "sim:h200");
+        assert_eq!(nearest("sim:l44"), "sim:l4");
+        assert_eq!(nearest("a100"), "sim:a100-80g");
+    }
+
+    #[test]
+    fn a_name_like_no_other_is_answered_with_those_there_are() {
+        assert!(
+            refused("sim:")
+                .ends_with("known are h200, h100-80g, a100-80g, a100-40g, l40s, l4, a10")
+        );
     }
 }

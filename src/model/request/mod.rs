@@ -130,6 +130,16 @@ impl Request {
             ("assume_elementwise", UnknownOps::AssumeElementwise),
         ];
         let limit = fields.get("memory_limit");
+        let target_batch = fields.whole("target_batch", 1, LARGEST_BATCH)?;
+        let world_size = fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1);
+        if let Some(target) = target_batch.filter(|target| *target < world_size) {
+            let problem = format!(
+                "{target} samples leave some of the {world_size} ranks of `world_size` without any; at least \
+                 {world_size} are needed"
+            );
+            let value = Value::from(target);
+            return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
+        }
         Ok(Request {
             model,
             variants: training::variants(fields)?,
@@ -140,8 +150,8 @@ impl Request {
             memory_limit: limit
                 .map(|limit| MemoryLimit::parse(limit, &fields.at("memory_limit")))
                 .transpose()?,
-            target_batch: fields.whole("target_batch", 1, LARGEST_BATCH)?,
-            world_size: fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1),
+            target_batch,
+            world_size,
             allocator: allocator(fields)?,
             search: fields
                 .choice("search", "search", &searches)?

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 pub(super) struct RequestSchema {
     model: ModelSchema,
     training: Option<TrainingSchema>,
-    /// `auto` (default: the first GPU), `cuda:N` or `sim:NAME`.
+    /// `auto` (default: a GPU that is free), `cuda:N` or `sim:NAME`.
     #[schema(example = "sim:h200")]
     device: Option<String>,
     /// What the allocator may reserve: bytes, a size such as `12GiB`, or a fraction such as `0.8`.

@@ -156,6 +156,21 @@ fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
 }
 
 #[test]
+fn a_target_leaves_no_rank_without_a_sample() {
+    let read = |target: u64| {
+        let model = json!({ "preset": "resnet18" });
+        let document = json!({ "model": model, "target_batch": target, "world_size": 8 });
+        Request::parse(RequestDocument(document), SIMS).map(|request| request.target_batch)
+    };
+
+    assert_eq!(read(8), Ok(Some(8)));
+    assert_eq!(
+        read(7).unwrap_err().to_string(),
+        "at /target_batch: 7 samples leave some of the 8 ranks of `world_size` without any; at least 8 are needed"
+    );
+}
+
+#[test]
 fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     let fingerprint = |request: &Request| request.fingerprint(&request.graph().unwrap());
     let preset = parse(json!({ "model": { "preset": "resnet18" } }));

@@ -27,12 +27,12 @@ fn json_has_the_report_at_the_top_level() {
 }
 
 #[test]
-fn out_of_memory_is_an_answer() {
+fn out_of_memory_has_an_exit_code_of_its_own_and_a_report_all_the_same() {
     let place = Place::new();
 
     let answered = place.ask("probe", &request(), &["--batch", "1000000", "--json"]);
 
-    assert_eq!(answered.status.code(), Some(0));
+    assert_eq!(answered.status.code(), Some(3));
     let report = document(&answered);
     assert_eq!(report["verdict"], "out_of_memory");
     assert!(
@@ -41,6 +41,23 @@ fn out_of_memory_is_an_answer() {
             .unwrap()
             .starts_with("no room for ")
     );
+}
+
+#[test]
+fn a_batch_that_fits_with_retries_is_answered() {
+    let place = Place::new();
+    let request = json!({
+        "model": {"preset": "resnet18"}, "device": "sim:h200", "memory_limit": "8GiB",
+        "training": {"optimizer": "sgd"},
+    });
+    let fit = place.ask("fit", &request, &["--json"]);
+    let largest = &document(&fit)["result"]["recommendation"]["max_batch"];
+    let largest = largest.to_string();
+
+    let answered = place.ask("probe", &request, &["--batch", &largest, "--json"]);
+
+    assert_eq!(document(&answered)["verdict"], "fits_with_retries");
+    assert_eq!(answered.status.code(), Some(0));
 }
 
 #[test]

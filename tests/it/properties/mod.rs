@@ -1,4 +1,5 @@
 //! What holds after any sequence of steps.
 
 mod alloc;
+mod answers;
 mod search;

@@ -1,7 +1,7 @@
 //! The search over any pattern of verdicts, holes included, and the plans it ends in.
 
 use batchfit::probe::Verdict;
-use batchfit::search::{Above, Agreement, Goal, Prediction, Search, plans};
+use batchfit::search::{Above, Agreement, Goal, Prediction, Search, exact_plans, short_plans};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -134,10 +134,29 @@ proptest! {
         }
     }
 
-    /// The first plan is the one with the fewest steps that makes the target exactly; without one, none
-    /// comes closer.
+    /// Every micro-batch that makes a rank's share exactly is among the exact plans, in the order of steps.
     #[test]
-    fn the_first_plan_is_the_best_by_trying_all(
+    fn exact_plans_are_all_there_are(target in 1..2000_u64, world in 1..5_u64) {
+        let share = target / world;
+        let divisors = (1..=share).filter(|micro| share % micro == 0);
+        let expected: Vec<_> = divisors.rev().map(|micro| (micro, share / micro)).collect();
+
+        let plans = exact_plans(target, world);
+
+        let found: Vec<_> = plans
+            .iter()
+            .map(|plan| (plan.micro_batch, plan.accumulation_steps))
+            .collect();
+        prop_assert_eq!(found, expected);
+        for plan in plans {
+            prop_assert_eq!(plan.shortfall, target % world);
+            prop_assert_eq!(plan.global_batch + plan.shortfall, target);
+        }
+    }
+
+    /// No plan with a micro-batch of at least half of the maximum comes closer than the first.
+    #[test]
+    fn the_first_short_plan_is_the_best_by_trying_all(
         target in 1..400_u64,
         world in 1..5_u64,
         safe in 1..120_u64,
@@ -148,7 +167,7 @@ proptest! {
             .filter(|(micro, steps)| *steps == 1 || micro * 2 >= safe);
         let best = all.max_by_key(|(micro, steps)| (micro * steps, u64::MAX - steps));
 
-        let found = plans(target, world, safe);
+        let found = short_plans(target, world, safe);
 
         let first = found.first().map(|plan| (plan.micro_batch, plan.accumulation_steps));
         prop_assert_eq!(first, best);

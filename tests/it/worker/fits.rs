@@ -6,6 +6,7 @@ use std::sync::Arc;
 use batchfit::device::sim;
 use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult};
 use batchfit::model::{Request, RequestDocument};
+use batchfit::probe::Evidence;
 use batchfit::worker::CROWDED;
 
 use super::*;
@@ -14,6 +15,11 @@ const REHEARSAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/worker/re
 
 /// A fit whose workers misbehave.
 fn fit(misbehaviour: &str) -> Result<FitResult, EngineError> {
+    fit_with(misbehaviour, r#""device": "cuda:0""#)
+}
+
+/// The same with other members of the request.
+fn fit_with(misbehaviour: &str, members: &str) -> Result<FitResult, EngineError> {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join(misbehaviour);
     symlink(
@@ -22,7 +28,7 @@ fn fit(misbehaviour: &str) -> Result<FitResult, EngineError> {
     )
     .unwrap();
     symlink(REHEARSAL, &program).unwrap();
-    let text = r#"{"model": {"preset": "resnet18"}, "device": "cuda:0"}"#;
+    let text = format!(r#"{{"model": {{"preset": "resnet18"}}, {members}}}"#);
     let document = RequestDocument::from_json(text.as_bytes()).unwrap();
     let request = Request::parse(document, &sim::names()).unwrap();
     let engine = FitEngine::new(program).with_deadlines(DEADLINES);
@@ -70,13 +76,56 @@ fn a_limit_that_others_lower_is_the_limit_of_the_answer() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_twice_fails_the_fit_by_name() {
-    let error = fit("lose").unwrap_err().to_string();
+fn a_gpu_that_is_lost_twice_is_answered_for_by_simulation() {
+    let result = fit("lose").unwrap();
 
+    let best = result.recommendation;
+    assert_eq!(best.evidence, Evidence::Simulated);
+    assert!(best.micro_batch > 0);
+    let why = "simulated, because the GPU's worker was lost and so was the one in its place: the worker gave up \
+               (CUDA_ERROR_ILLEGAL_ADDRESS (planned)) while probing batch ";
+    assert!(
+        best.notes.iter().any(|note| note.starts_with(why)),
+        "{:?}",
+        best.notes
+    );
+    assert_eq!(result.gpu_work.unwrap().workers, 2);
+}
+
+#[test]
+fn a_gpu_whose_workers_die_while_they_open_it_is_answered_for_by_simulation() {
+    let result = fit("exit-after=1").unwrap();
+
+    let best = result.recommendation;
+    assert_eq!(best.evidence, Evidence::Simulated);
+    // Eight GiB, less what a process holds outside the allocator.
+    assert_eq!(best.limit_bytes, (8 << 30) - (780 << 20));
+    assert!(
+        best.notes.iter().any(|note| note
+            .starts_with("simulated, because no worker could open the GPU: the worker ended")),
+        "{:?}",
+        best.notes
+    );
+    assert_eq!(result.gpu_work, None);
+}
+
+#[test]
+fn a_gpu_that_is_lost_fails_a_fit_by_real_probes_alone() {
+    let error = fit_with("lose", r#""device": "cuda:0", "search": "probes""#);
+
+    let error = error.unwrap_err().to_string();
     assert!(
         error.starts_with(
             "cuda:0 failed: the worker gave up (CUDA_ERROR_ILLEGAL_ADDRESS (planned))"
         ),
         "{error}"
     );
+}
+
+#[test]
+fn auto_is_the_gpu_that_the_worker_took() {
+    let result = fit_with("none", r#""device": "auto""#).unwrap();
+
+    assert_eq!(result.environment.device, "cuda:0");
+    assert!(result.gpu_work.unwrap().probes > 0);
 }

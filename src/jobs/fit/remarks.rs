@@ -1,0 +1,63 @@
+//! What readers are told besides figures.
+
+use crate::graph::{Graph, ParameterKind, numel};
+use crate::model::{Mode, Request};
+use crate::units::Bytes;
+use crate::worker::Ready;
+
+use super::gpu::Lowered;
+
+/// What others have to hold before it is worth a word: more than a driver keeps for itself.
+const WORTH_A_NOTE: Bytes = Bytes::mib(256);
+
+/// What a reader is told of the memory that several ranks need and one does not.
+pub(super) fn data_parallelism(request: &Request, graph: &Graph) -> Option<String> {
+    let ranks = request.world_size;
+    if ranks == 1 {
+        return None;
+    }
+    let trained = graph
+        .parameters
+        .iter()
+        .filter(|parameter| parameter.kind == ParameterKind::Trained)
+        .map(|parameter| graph.value(parameter.value));
+    let elements: u64 = trained.map(|value| numel(&value.shape).at(1)).sum();
+    let training = request
+        .variants
+        .iter()
+        .filter(|variant| variant.mode == Mode::Train);
+    let widest = training
+        .map(|variant| variant.precision.parameters().size())
+        .max();
+    let missing = match widest {
+        Some(bytes) => format!(
+            "the gradient buckets of DistributedDataParallel (up to {}: all gradients once more, unless \
+             `gradient_as_bucket_view=True`) and the buffers of NCCL",
+            Bytes(elements * bytes)
+        ),
+        None => "the buffers of NCCL, if ranks communicate at all".to_owned(),
+    };
+    Some(format!(
+        "memory is that of a single process: what {ranks} ranks need in addition is not in it, namely {missing}"
+    ))
+}
+
+/// What a reader is told of memory that other processes hold.
+pub(super) fn others(ready: &Ready) -> Option<String> {
+    let used = Bytes(ready.used_by_others_bytes?);
+    (used >= WORTH_A_NOTE).then(|| {
+        format!(
+            "other processes use {used} of the GPU's {}; the limit is what they leave",
+            Bytes(ready.gpu.total_bytes)
+        )
+    })
+}
+
+/// What a reader is told of a fit whose limit did not last.
+pub(super) fn began_anew(limit: Bytes, lowered: &Lowered) -> String {
+    format!(
+        "the limit went from {limit} to {} during the fit, which began anew: other processes took memory, and \
+         use {} of the GPU now",
+        lowered.limit, lowered.used_by_others
+    )
+}

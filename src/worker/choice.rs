@@ -1,0 +1,134 @@
+//! Which GPU `auto` is.
+
+use std::cmp::Reverse;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::units::Bytes;
+
+use super::turn::{Turn, TurnError};
+
+/// What may be in use on a GPU that nobody uses: less than a process with a context takes (527 MiB on an H200),
+/// more than drivers keep for themselves.
+const IDLE: Bytes = Bytes::mib(512);
+
+/// A GPU that could be taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// CUDA's number.
+    pub(super) number: u32,
+    /// Names the card itself.
+    pub(super) uuid: String,
+    /// All of its memory.
+    pub(super) total: Bytes,
+    /// What of it nobody uses.
+    pub(super) free: Bytes,
+}
+
+/// Puts those that nobody uses first, in CUDA's order, and then those with the most free memory.
+pub(super) fn by_preference(mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+    candidates.sort_by_key(|candidate| {
+        let is_used = candidate.total.saturating_sub(candidate.free) > IDLE;
+        let most_free = if is_used { candidate.free } else { Bytes::ZERO };
+        (is_used, Reverse(most_free), candidate.number)
+    });
+    candidates
+}
+
+/// The first of them that is no other worker's, or the first to become free within `patience`.
+pub(super) fn take_free(
+    locks: &Path,
+    candidates: &[Candidate],
+    patience: Duration,
+) -> Result<(u32, Turn), TurnError> {
+    let mut last = None;
+    for candidate in candidates {
+        match Turn::take(locks, &candidate.uuid, Duration::ZERO) {
+            Ok(turn) => return Ok((candidate.number, turn)),
+            Err(busy @ TurnError::Busy { .. }) => last = Some(busy),
+            Err(error @ TurnError::Unusable { .. }) => return Err(error),
+        }
+    }
+    match (candidates, last) {
+        ([only], Some(_)) => {
+            let turn = Turn::take(locks, &only.uuid, patience)?;
+            Ok((only.number, turn))
+        }
+        ([_, ..], Some(busy)) => {
+            // Whoever asks comes again; meanwhile any of them may become free.
+            std::thread::sleep(patience);
+            Err(busy)
+        }
+        ([], _) | (_, None) => Err(TurnError::Unusable {
+            path: locks.to_owned(),
+            source: std::io::Error::other("there is no GPU to take"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(number: u32, used_mib: u64) -> Candidate {
+        Candidate {
+            number,
+            uuid: format!("GPU-{number}"),
+            total: Bytes::gib(80),
+            free: Bytes::gib(80).saturating_sub(Bytes::mib(used_mib)),
+        }
+    }
+
+    fn numbers(candidates: &[Candidate]) -> Vec<u32> {
+        candidates
+            .iter()
+            .map(|candidate| candidate.number)
+            .collect()
+    }
+
+    #[test]
+    fn gpus_that_nobody_uses_come_first_and_then_the_emptiest() {
+        let crowd = [
+            candidate(0, 60_000),
+            candidate(1, 10_000),
+            candidate(2, 400),
+            candidate(3, 0),
+        ];
+
+        assert_eq!(numbers(&by_preference(crowd.to_vec())), [2, 3, 1, 0]);
+    }
+
+    #[test]
+    fn a_gpu_in_another_workers_hands_is_passed_over() {
+        let locks = tempfile::tempdir().unwrap();
+        let both = [candidate(0, 0), candidate(1, 0)];
+        let take = || take_free(locks.path(), &both, Duration::ZERO);
+
+        let (first, held) = take().unwrap();
+        let (second, _also_held) = take().unwrap();
+        let third = take();
+        drop(held);
+        let (fourth, _) = take().unwrap();
+
+        assert_eq!((first, second, fourth), (0, 1, 0));
+        assert!(matches!(third, Err(TurnError::Busy { .. })));
+    }
+
+    #[test]
+    fn a_gpu_alone_is_waited_for() {
+        let locks = tempfile::tempdir().unwrap();
+        let alone = [candidate(0, 0)];
+        let take = |patience| take_free(locks.path(), &alone, patience);
+        let (_, held) = take(Duration::ZERO).unwrap();
+
+        let (number, turn) = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| take(Duration::from_mins(1)).unwrap());
+            std::thread::sleep(Duration::from_millis(50));
+            drop(held);
+            waiting.join().unwrap()
+        });
+
+        assert_eq!(number, 0);
+        assert!(turn.has_waited);
+    }
+}
