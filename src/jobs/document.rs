@@ -90,11 +90,11 @@ pub async fn record(
     let rows = recommendations(&document.id, request, result, finished_at, || {
         ids.next(finished_at, chance())
     })?;
-    let graph = request.graph().map_err(EngineError::Invalid)?;
+    let lowered = request.lower().map_err(EngineError::Invalid)?;
     let new = new_fit(
         document.id.clone(),
         request,
-        request.fingerprint(&graph),
+        request.fingerprint(&lowered),
         document.created_at,
     );
     let result = json(result);

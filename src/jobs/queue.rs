@@ -339,9 +339,9 @@ impl Jobs {
     /// everywhere is answered with what is wrong in it. Gives the request back with its fingerprint.
     async fn checked(&self, request: Request) -> Result<(Request, String), JobError> {
         let check = move |engine: &dyn Engine| {
-            let graph = validate(&request).map_err(EngineError::Invalid)?;
+            let lowered = validate(&request).map_err(EngineError::Invalid)?;
             engine.check(&request)?;
-            let fingerprint = request.fingerprint(&graph);
+            let fingerprint = request.fingerprint(&lowered);
             Ok((request, fingerprint))
         };
         let checked: Result<_, EngineError> = self.on_thread("check", check).await?;
