@@ -4,6 +4,7 @@
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
 //! 3 nothing fits, 4 device trouble, 1 anything else.
 
+mod answer;
 mod arguments;
 mod devices;
 mod fit;
@@ -66,6 +67,7 @@ pub fn run() -> ExitCode {
         Command::Openapi => (false, openapi()),
         Command::RecordWorkspaces(arguments) => (false, record::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
+        Command::Answer(arguments) => (false, answer::run(&arguments)),
     };
     match outcome {
         Ok(outcome) => outcome.into(),

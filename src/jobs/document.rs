@@ -142,7 +142,7 @@ pub enum FailureCode {
     DeviceBusy,
     /// The device did not do its work.
     DeviceFailed,
-    /// The server ended again and again while it worked on this fit.
+    /// The fit ended the process that worked on it, and did so again when it ran in one of its own.
     Interrupted,
     /// A fault in batchfit; the log says more.
     Internal,
@@ -173,7 +173,9 @@ impl From<EngineError> for FitError {
             },
             EngineError::DeviceBusy { .. } => FitError::new(FailureCode::DeviceBusy, detail),
             EngineError::DeviceFailed { .. } => FitError::new(FailureCode::DeviceFailed, detail),
-            EngineError::Cancelled => FitError::new(FailureCode::Interrupted, detail),
+            EngineError::Died { .. } | EngineError::Cancelled => {
+                FitError::new(FailureCode::Interrupted, detail)
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ mod training;
 
 pub use device::DeviceChoice;
 pub use document::RequestDocument;
+pub use fingerprint::RULES;
 pub use memory_limit::MemoryLimit;
 
 use serde::Serialize;
