@@ -51,6 +51,9 @@ pub(super) enum Command {
     /// Own a GPU for a parent process; started by batchfit itself.
     #[command(hide = true)]
     Worker(Worker),
+    /// Answer one fit for a parent process; started by batchfit itself.
+    #[command(hide = true)]
+    Answer(Answer),
 }
 
 const REQUEST_HELP: &str = "\
@@ -272,6 +275,12 @@ pub(super) struct Worker {
     /// Fail only in the first worker that finds this file missing.
     #[arg(long, value_name = "FILE", requires = "misbehave")]
     pub(super) once: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Answer {
+    #[command(flatten)]
+    pub(super) patience: Patience,
 }
 
 /// How long GPUs may take.

@@ -4,6 +4,7 @@
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
 //! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else.
 
+mod answer;
 mod arguments;
 mod devices;
 mod fit;
@@ -69,6 +70,7 @@ pub fn run() -> ExitCode {
         Command::Openapi => (false, openapi()),
         Command::RecordWorkspaces(arguments) => (false, record::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
+        Command::Answer(arguments) => (false, answer::run(&arguments)),
     };
     match outcome {
         Ok(outcome) => outcome.into(),

@@ -1,12 +1,13 @@
 //! `batchfit serve`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::Outcome;
 use super::arguments::Serve;
@@ -14,7 +15,10 @@ use super::devices::engine;
 use super::trouble::Trouble;
 use crate::http;
 use crate::jobs::{FitEngine, Limits};
-use crate::store::Db;
+use crate::store::{Db, Ownership};
+
+/// How long the database may take to end its statements.
+const FAREWELL: Duration = Duration::from_millis(200);
 
 pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
     let engine = engine(arguments.patience.deadlines())?;
@@ -25,6 +29,8 @@ pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
 }
 
 async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
+    // Before the tables are touched: they are another server's, perhaps. Held until this function ends.
+    let owned = Ownership::take(&arguments.database)?;
     let db = Db::open(&arguments.database).await?;
     let listener = TcpListener::bind(&arguments.listen)
         .await
@@ -54,6 +60,10 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
         served = serving => served,
         () = asked_to_end => Ok(()),
     };
-    db.close().await;
+    // A statement that waits for a locked file does so for seconds; SQLite is made to be cut off.
+    if tokio::time::timeout(FAREWELL, db.close()).await.is_err() {
+        warn!("the database did not close in time");
+    }
+    drop(owned);
     Ok(served?)
 }

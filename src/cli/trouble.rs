@@ -72,7 +72,8 @@ impl Trouble {
                 | EngineError::DeviceFailed { .. },
             ) => ExitCode::from(4),
             Trouble::ReaderGone => ExitCode::SUCCESS,
-            Trouble::Engine(EngineError::Cancelled) | Trouble::Broken(_) => ExitCode::FAILURE,
+            Trouble::Engine(EngineError::Cancelled | EngineError::Died { .. })
+            | Trouble::Broken(_) => ExitCode::FAILURE,
         }
     }
 

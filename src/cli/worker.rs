@@ -48,7 +48,7 @@ fn kernel_cache(arguments: &Worker) -> Option<PathBuf> {
 
 /// Stdin, of which somebody notices the end even while a probe runs or hangs: the parent is gone then, killed
 /// perhaps, and nobody else would free the GPU.
-fn watched_stdin() -> io::Result<io::PipeReader> {
+pub(super) fn watched_stdin() -> io::Result<io::PipeReader> {
     let (reader, mut writer) = io::pipe()?;
     thread::spawn(move || {
         let mut stdin = io::stdin().lock();

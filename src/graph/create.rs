@@ -1,10 +1,12 @@
 //! Operations that make tensors out of nothing.
 
+use serde::Serialize;
+
 use super::dtype::DType;
 use super::extent::Extent;
 
 /// A new tensor whose elements follow from no other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Create {
     /// The name a PyTorch user knows it by.
     pub name: &'static str,
@@ -17,7 +19,7 @@ pub struct Create {
 }
 
 /// The type of a created tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum CreatedType {
     /// This one whatever the model's precision: PyTorch's default, or a whole type.
     Fixed(DType),
@@ -28,7 +30,7 @@ pub enum CreatedType {
 }
 
 /// Where a created tensor is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Place {
     /// In the card's memory.
     Card,

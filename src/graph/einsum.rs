@@ -1,9 +1,11 @@
 //! Sums of products over named dimensions.
 
+use serde::Serialize;
+
 use super::extent::Extent;
 
 /// An `einsum` of two tensors: one letter for each dimension.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Einsum {
     /// The first operand's dimensions.
     pub left: Vec<char>,

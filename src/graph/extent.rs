@@ -3,11 +3,14 @@
 use std::fmt;
 use std::ops::{Add, Mul};
 
+use serde::Serialize;
+
 /// The length of a dimension, a stride or a number of elements, as a polynomial of the batch size.
 ///
 /// Almost all are `c` or `c * b`; the product of two batched dimensions is the highest power that the
 /// models batchfit reads produce.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize)]
+#[serde(transparent)]
 pub struct Extent {
     /// Coefficients of 1, b and b².
     powers: [u64; 3],

@@ -1,11 +1,13 @@
 //! Operations that look elements up by position, sort them or choose among them.
 
+use serde::Serialize;
+
 use super::dtype::DType;
 use super::extent::Extent;
 use super::infer::broadcast;
 
 /// Which operation; operands are in the order of the ATen operator's arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Indexed {
     /// `index(self, indices)`: a tensor of positions for each dimension marked here, broadcast together.
     Index(Vec<bool>),

@@ -1,10 +1,12 @@
 //! Losses other than the mean cross-entropy of class indices.
 
+use serde::Serialize;
+
 use super::dtype::DType;
 use super::extent::Extent;
 
 /// A loss of predictions and targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Loss {
     /// Which one.
     pub function: LossFunction,
@@ -13,7 +15,7 @@ pub struct Loss {
 }
 
 /// What a loss computes of each element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum LossFunction {
     /// `cross_entropy` of class indices, smoothed or summed.
     CrossEntropy {
@@ -42,7 +44,7 @@ pub enum LossFunction {
 }
 
 /// How losses become one number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Summary {
     /// They do not.
     None,

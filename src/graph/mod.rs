@@ -35,12 +35,14 @@ pub use releases::{Lifetimes, Releases};
 pub use resample::Resample;
 pub use unary::Unary;
 
+use serde::Serialize;
+
 /// Names a value of one graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct ValueId(pub u32);
 
 /// Names a module of one graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct ModuleId(pub u32);
 
 /// A tensor of the forward pass.
@@ -55,7 +57,7 @@ pub struct Value {
 }
 
 /// A module call site: what `nn_module_stack` of an exported graph names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Module {
     /// The path from the model's root, such as `layer3.0.conv2`; empty for the root.
     pub path: String,
@@ -83,7 +85,7 @@ pub struct Node {
 }
 
 /// A parameter or buffer, in the order of `model.parameters()` and `model.buffers()`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Parameter {
     /// The value that holds it.
     pub value: ValueId,
@@ -94,7 +96,7 @@ pub struct Parameter {
 }
 
 /// What a module holds under a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum ParameterKind {
     /// Trained by the optimizer.
     Trained,
@@ -105,7 +107,7 @@ pub enum ParameterKind {
 }
 
 /// What a batch tensor is filled with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Content {
     /// Normally distributed values.
     Normal,
@@ -114,7 +116,7 @@ pub enum Content {
 }
 
 /// A tensor that the training loop makes for each micro-step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Input {
     /// The value that holds it.
     pub value: ValueId,

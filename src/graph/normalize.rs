@@ -1,9 +1,11 @@
 //! Normalizations besides those of whole batches and of last dimensions.
 
+use serde::Serialize;
+
 use super::extent::Extent;
 
 /// What is normalized. Operands are `input`, then `weight` and `bias` where there are any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Normalize {
     /// `batch_norm` in training without a weight, a bias or running statistics; the last two may follow.
     Batch {

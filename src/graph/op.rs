@@ -1,5 +1,7 @@
 //! The forward operations, at the level a PyTorch user thinks in.
 
+use serde::Serialize;
+
 use super::create::Create;
 use super::dtype::DType;
 use super::einsum::Einsum;
@@ -15,7 +17,7 @@ use super::unary::Unary;
 ///
 /// Operands are given by the node, in the order each variant documents; attributes are here. Layers,
 /// presets and exported graphs all lower to these.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Op {
     /// `linear(input, weight[, bias])`; `weight` is `[out, in]`.
     Linear,
@@ -252,7 +254,7 @@ pub enum Op {
 }
 
 /// Whether an operation writes a new tensor or over its first operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Placement {
     /// A new tensor.
     New,
@@ -261,7 +263,7 @@ pub enum Placement {
 }
 
 /// Pools along one dimension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Pool1d {
     /// `adaptive_avg_pool1d` to this length.
     AdaptiveAverage(u64),
@@ -272,7 +274,7 @@ pub enum Pool1d {
 }
 
 /// What a reduction computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Reduction {
     /// The sum.
     Sum,
@@ -281,7 +283,7 @@ pub enum Reduction {
 }
 
 /// The window of a convolution or pooling: `[height, width]` each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Window {
     /// Kernel size. For a convolution it repeats what the weight's shape says.
     pub kernel: [u64; 2],

@@ -1,10 +1,12 @@
 //! Elementwise functions of tensors that broadcast, and the types of their results.
 
+use serde::Serialize;
+
 use super::dtype::DType;
 use super::op::Placement;
 
 /// An elementwise function, with what it is applied to besides tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Pointwise {
     /// Which function.
     pub function: Function,
@@ -15,7 +17,7 @@ pub struct Pointwise {
 }
 
 /// A number that stands beside tensors: it raises the type of a result to its kind, not to its size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub enum Number {
     /// `True`.
     Truth,
@@ -26,7 +28,7 @@ pub enum Number {
 }
 
 /// Which elementwise function. Operands are in the order of the ATen operator's arguments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Function {
     /// `a + b`, where a number changes the type.
     Add,

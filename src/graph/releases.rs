@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
+
 use super::ValueId;
 
 /// How it is known when values of the forward pass die.
@@ -15,7 +17,7 @@ pub enum Lifetimes {
 }
 
 /// What Python did with the values of a graph besides computing them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Releases {
     /// Values whose lifetime was watched. Those in no release live until the loss exists.
     pub watched: BTreeSet<ValueId>,

@@ -1,10 +1,12 @@
 //! Operations on planes: pools, interpolation, padding. They have one operand and no parameters.
 
+use serde::Serialize;
+
 use super::extent::Extent;
 use super::op::Window;
 
 /// What is done to each plane.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Resample {
     /// `avg_pool2d`.
     AvgPool(Window),

@@ -1,9 +1,11 @@
 //! Elementwise functions of one tensor.
 
+use serde::Serialize;
+
 use super::op::Placement;
 
 /// Elementwise functions of one tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Unary {
     /// `max(x, 0)`.
     Relu,

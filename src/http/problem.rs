@@ -221,9 +221,18 @@ impl From<JobError> for Problem {
             JobError::Engine(EngineError::DeviceFailed { .. }) => {
                 Problem::new(Code::DeviceFailed, error.to_string())
             }
-            JobError::Engine(EngineError::Cancelled)
-            | JobError::EnginePanicked { .. }
-            | JobError::Store(_) => Problem::internal(&error),
+            JobError::Store(error) => {
+                tracing::error!(
+                    error = &error as &dyn Error,
+                    "could not answer a request: {error}"
+                );
+                Problem::new(
+                    Code::NotReady,
+                    "the database does not answer; nothing was stored, so ask again later",
+                )
+            }
+            JobError::Engine(EngineError::Cancelled | EngineError::Died { .. })
+            | JobError::EnginePanicked { .. } => Problem::internal(&error),
         }
     }
 }

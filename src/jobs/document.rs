@@ -90,11 +90,11 @@ pub async fn record(
     let rows = recommendations(&document.id, request, result, finished_at, || {
         ids.next(finished_at, chance())
     })?;
-    let graph = request.graph().map_err(EngineError::Invalid)?;
+    let lowered = request.lower().map_err(EngineError::Invalid)?;
     let new = new_fit(
         document.id.clone(),
         request,
-        request.fingerprint(&graph),
+        request.fingerprint(&lowered),
         document.created_at,
     );
     let result = json(result);
@@ -142,7 +142,7 @@ pub enum FailureCode {
     DeviceBusy,
     /// The device did not do its work.
     DeviceFailed,
-    /// The server ended again and again while it worked on this fit.
+    /// The fit ended the process that worked on it, and did so again when it ran in one of its own.
     Interrupted,
     /// A fault in batchfit; the log says more.
     Internal,
@@ -173,7 +173,9 @@ impl From<EngineError> for FitError {
             },
             EngineError::DeviceBusy { .. } => FitError::new(FailureCode::DeviceBusy, detail),
             EngineError::DeviceFailed { .. } => FitError::new(FailureCode::DeviceFailed, detail),
-            EngineError::Cancelled => FitError::new(FailureCode::Interrupted, detail),
+            EngineError::Died { .. } | EngineError::Cancelled => {
+                FitError::new(FailureCode::Interrupted, detail)
+            }
         }
     }
 }

@@ -41,6 +41,15 @@ pub trait Engine: Send + Sync + 'static {
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError>;
 
+    /// The same in a process of its own, for a fit that may have ended a server: whatever it does to its
+    /// process, this one goes on. `Died` when it does so again.
+    fn fit_apart(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<FitResult, EngineError>;
+
     /// Runs one batch, and returns `Cancelled` soon after `cancel` becomes true.
     fn probe(
         &self,
@@ -65,11 +74,18 @@ pub struct Progress {
 }
 
 /// Why there is no answer.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 pub enum EngineError {
     /// The request turns out to be wrong, for example in a shape.
     #[error("{0}")]
     Invalid(Invalid),
+    /// Each process that worked on it alone died.
+    #[error("each process that worked on this fit alone died; the last one {cause}")]
+    Died {
+        /// How the last one ended.
+        cause: String,
+    },
     /// The device of the request is not there.
     #[error("{device} is not available: {missing}")]
     DeviceUnavailable {

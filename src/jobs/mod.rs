@@ -11,13 +11,14 @@ mod engine;
 mod fit;
 mod lanes;
 mod queue;
+mod readiness;
 mod result;
 mod runner;
 mod validate;
 
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, check_device};
-pub use fit::FitEngine;
+pub use fit::{FitEngine, answer_apart};
 pub use queue::{Cancellation, JobError, Jobs, Limits};
 pub use result::{
     Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,

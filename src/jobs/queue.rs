@@ -1,7 +1,7 @@
 //! What the outside may ask of the queue.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,12 +11,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::document::{FitError, chance, json, model_name, new_fit, request_json};
+use super::document::{chance, json, model_name, new_fit, request_json};
 use super::lanes::{Lanes, lane_of};
+use super::readiness::Readiness;
 use super::validate::{validate, validate_single};
-use super::{
-    DeviceSummary, Engine, EngineError, FailureCode, FitDocument, ProbeDocument, Progress, runner,
-};
+use super::{DeviceSummary, Engine, EngineError, FitDocument, ProbeDocument, Progress, runner};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, RequestDocument};
 use crate::probe::Verdict;
 use crate::store::{
@@ -122,6 +121,9 @@ pub(super) struct Shared {
     pub(super) wake: Notify,
     /// Changes whenever a fit ends.
     pub(super) ended: watch::Sender<()>,
+    /// Fits that have ended and could not be stored yet.
+    pub(super) unstored: AtomicU32,
+    readiness: Readiness,
     pub(super) shutdown: CancellationToken,
     pub(super) tasks: TaskTracker,
 }
@@ -141,15 +143,12 @@ impl Jobs {
         limits: Limits,
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
-        let given_up = FitError::new(
-            FailureCode::Interrupted,
-            "the server ended each time while it worked on this fit; ask again to try anew",
-        );
-        let queued = db
-            .recover(&json(&given_up), Time::from(Timestamp::now()))
-            .await?;
+        let queued = db.recover().await?;
         if queued > 0 {
-            tracing::warn!(fits = queued, "queued {queued} interrupted fits again");
+            tracing::warn!(
+                fits = queued,
+                "queued {queued} interrupted fits again, each to run in a process of its own"
+            );
         }
         let simulated =
             runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::simulated).await?;
@@ -164,6 +163,8 @@ impl Jobs {
                 running: Mutex::default(),
                 wake: Notify::new(),
                 ended: watch::Sender::default(),
+                unstored: AtomicU32::new(0),
+                readiness: Readiness::default(),
                 shutdown,
                 tasks: TaskTracker::new(),
             }),
@@ -179,9 +180,12 @@ impl Jobs {
         self.shared.tasks.wait().await;
     }
 
-    /// Whether fits can be stored and read.
+    /// Whether fits can be stored: nothing waits to be, and a row was just written.
     pub async fn is_ready(&self) -> bool {
-        !self.shared.shutdown.is_cancelled() && self.shared.db.is_reachable().await
+        let shared = &self.shared;
+        !shared.shutdown.is_cancelled()
+            && shared.unstored.load(Ordering::Relaxed) == 0
+            && shared.readiness.ask(&shared.db, &shared.tasks).await
     }
 
     /// Reads a request.
@@ -355,9 +359,9 @@ impl Jobs {
     /// everywhere is answered with what is wrong in it. Gives the request back with its fingerprint.
     async fn checked(&self, request: Request) -> Result<(Request, String), JobError> {
         let check = move |engine: &dyn Engine| {
-            let graph = validate(&request).map_err(EngineError::Invalid)?;
+            let lowered = validate(&request).map_err(EngineError::Invalid)?;
             engine.check(&request)?;
-            let fingerprint = request.fingerprint(&graph);
+            let fingerprint = request.fingerprint(&lowered);
             Ok((request, fingerprint))
         };
         let checked: Result<_, EngineError> = self.on_thread("check", check).await?;

@@ -7,57 +7,89 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::oneshot;
+use tokio::time::MissedTickBehavior;
 
 use super::document::{FitError, chance, json, recommendations};
 use super::queue::{Running, Shared};
 use super::{Engine, EngineError, FailureCode, FitResult, JobError};
 use crate::model::{Request, RequestDocument};
-use crate::store::{Claimed, FitState, Time};
+use crate::store::{Claimed, FitState, StoreError, Time};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
 /// second within which the server promises to end.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How long the runner leaves a database alone that did not answer.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long a database that did not answer is left alone; at first, and at most.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(1);
+
+/// How often the runner looks for rows that nobody works on, and for fits that nobody announced.
+const LOOK_AROUND: Duration = Duration::from_secs(5);
 
 /// The stack of a working thread: as large as that of the main thread, on which the command line works.
 const STACK: usize = 8 << 20;
 
 /// Claims fits until the server ends.
 pub(super) async fn run(shared: Arc<Shared>) {
+    let mut look_around = tokio::time::interval(LOOK_AROUND);
+    look_around.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut retry_after = RETRY_AFTER;
     while !shared.shutdown.is_cancelled() {
-        match shared
-            .db
-            .claim(shared.parallel(), Time::from(Timestamp::now()))
-            .await
-        {
+        match next(&shared).await {
             Ok(Some(claimed)) => {
-                shared.tasks.spawn(attempt(Arc::clone(&shared), claimed));
+                let running = Arc::new(Running::default());
+                register(&shared, &claimed.id, Some(Arc::clone(&running)));
+                let attempt = attempt(Arc::clone(&shared), claimed, running);
+                shared.tasks.spawn(attempt);
             }
             Ok(None) => {
+                retry_after = RETRY_AFTER;
                 tokio::select! {
                     () = shared.wake.notified() => {}
+                    _ = look_around.tick() => {}
                     () = shared.shutdown.cancelled() => {}
                 }
             }
             Err(error) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "{error}");
                 tokio::select! {
-                    () = tokio::time::sleep(RETRY_AFTER) => {}
+                    () = tokio::time::sleep(retry_after) => {}
                     () = shared.shutdown.cancelled() => {}
                 }
+                retry_after = (2 * retry_after).min(RETRY_AFTER_AT_MOST);
             }
         }
     }
 }
 
+/// Claims a fit. Where there is none, queues those again that are `running` in the table and not here, and tries
+/// once more.
+///
+/// Such a row is left when a claim was stored and its confirmation lost, and would take its lane for ever.
+async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
+    let claim = || {
+        shared
+            .db
+            .claim(shared.parallel(), Time::from(Timestamp::now()))
+    };
+    if let Some(claimed) = claim().await? {
+        return Ok(Some(claimed));
+    }
+    let mut found = false;
+    for (id, attempt) in shared.db.running_fits().await? {
+        // Fits are registered before anything else is claimed, so none that is on its way here is taken for lost.
+        if shared.running(&id).is_none() && shared.db.put_back(&id, attempt).await? {
+            tracing::warn!(fit.id = %id, "nobody worked on fit {id}; queued it again");
+            found = true;
+        }
+    }
+    if found { claim().await } else { Ok(None) }
+}
+
 /// Answers one fit and stores what came of it.
-async fn attempt(shared: Arc<Shared>, claimed: Claimed) {
-    let running = Arc::new(Running::default());
-    register(&shared, &claimed.id, Some(Arc::clone(&running)));
+async fn attempt(shared: Arc<Shared>, claimed: Claimed, running: Arc<Running>) {
     if let Err(error) = answer(&shared, &claimed, &running).await {
-        // The row stays `running`; the next server takes it up.
+        // The server ends. The row stays `running`; the next server takes it up.
         tracing::error!(
             fit.id = %claimed.id,
             error = &error as &dyn std::error::Error,
@@ -67,6 +99,55 @@ async fn attempt(shared: Arc<Shared>, claimed: Claimed) {
     register(&shared, &claimed.id, None);
     shared.ended.send_replace(());
     shared.wake.notify_one();
+}
+
+/// Stores what came of a fit: again and again while the database is locked or its disk full, until the server ends.
+/// Fails only then, and where the table refuses it.
+async fn persist<T, F>(shared: &Shared, id: &str, store: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    let mut retry_after = RETRY_AFTER;
+    let mut unstored = None;
+    loop {
+        let error = match store().await {
+            Ok(stored) => return Ok(stored),
+            Err(error) => error,
+        };
+        if error.is_refusal() || shared.shutdown.is_cancelled() {
+            return Err(error);
+        }
+        if unstored.is_none() {
+            tracing::error!(
+                fit.id = %id,
+                error = &error as &dyn std::error::Error,
+                "could not store what came of fit {id}, and tries until it can: {error}"
+            );
+            unstored = Some(Unstored::count(shared));
+        }
+        // At the end of the server, one last time.
+        tokio::select! {
+            () = tokio::time::sleep(retry_after) => {}
+            () = shared.shutdown.cancelled() => {}
+        }
+        retry_after = (2 * retry_after).min(RETRY_AFTER_AT_MOST);
+    }
+}
+
+/// Counts a fit that waits to be stored, for as long as it does.
+struct Unstored<'a>(&'a Shared);
+
+impl Unstored<'_> {
+    fn count(shared: &Shared) -> Unstored<'_> {
+        shared.unstored.fetch_add(1, Ordering::Relaxed);
+        Unstored(shared)
+    }
+}
+
+impl Drop for Unstored<'_> {
+    fn drop(&mut self) {
+        self.0.unstored.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn register(shared: &Shared, id: &str, running: Option<Arc<Running>>) {
@@ -84,8 +165,9 @@ async fn answer(
     shared: &Arc<Shared>,
     claimed: &Claimed,
     running: &Arc<Running>,
-) -> Result<(), JobError> {
+) -> Result<(), StoreError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
+    let put_back = || persist(shared, id, || shared.db.put_back(id, attempt));
     let request = match shared.parse(RequestDocument(claimed.request.0.clone())) {
         Ok(request) => Arc::new(request),
         Err(invalid) => {
@@ -97,17 +179,19 @@ async fn answer(
     let place = tokio::select! {
         place = shared.lanes.enter(&claimed.lane) => place,
         () = shared.shutdown.cancelled() => {
-            shared.db.put_back(id, attempt).await?;
+            put_back().await?;
             return Ok(());
         }
     };
     // Whoever cancelled it before it was registered could not tell us.
-    if shared.db.fit_state(id).await? != Some(FitState::Running) {
+    let state = persist(shared, id, || shared.db.fit_state(id)).await?;
+    if state != Some(FitState::Running) {
         return Ok(());
     }
     let started = Timestamp::now();
     let work = {
         let (request, running) = (Arc::clone(&request), Arc::clone(running));
+        let apart = claimed.apart;
         move |engine: &dyn Engine| {
             let progress = |step| {
                 let mut shown = running
@@ -116,7 +200,11 @@ async fn answer(
                     .expect("nothing panics while it is held");
                 *shown = Some(step);
             };
-            let outcome = engine.fit(&request, &progress, &running.cancel);
+            let outcome = if apart {
+                engine.fit_apart(&request, &progress, &running.cancel)
+            } else {
+                engine.fit(&request, &progress, &running.cancel)
+            };
             drop(place);
             outcome
         }
@@ -147,8 +235,7 @@ async fn answer(
         }
         // Either the row is `cancelled` already, or the server ends and the next one takes it up.
         Ok(Err(EngineError::Cancelled)) if running.cancel.load(Ordering::Relaxed) => {
-            shared.db.put_back(id, attempt).await?;
-            Ok(())
+            put_back().await.map(|_| ())
         }
         Ok(Err(error)) => fail(shared, claimed, FitError::from(error)).await,
         Err(error) => {
@@ -163,30 +250,34 @@ async fn finish(
     claimed: &Claimed,
     request: &Request,
     result: &FitResult,
-) -> Result<(), JobError> {
+) -> Result<(), StoreError> {
+    let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
     let now = Time::from(Timestamp::now());
-    let rows = recommendations(&claimed.id, request, result, now, || {
-        shared.ids.next(now, chance())
-    })?;
-    let result = json(result);
-    shared
-        .db
-        .finish(&claimed.id, claimed.attempts, &result, &rows, now)
-        .await?;
-    Ok(())
+    let rows = recommendations(id, request, result, now, || shared.ids.next(now, chance()));
+    let refused = match rows {
+        Err(error) => error.to_string(),
+        Ok(rows) => {
+            let result = json(result);
+            let store = || shared.db.finish(id, attempt, &result, &rows, now);
+            match persist(shared, id, store).await {
+                Err(error) if error.is_refusal() => error.to_string(),
+                stored => return stored.map(|_| ()),
+            }
+        }
+    };
+    let error = FitError::new(
+        FailureCode::Internal,
+        format!("the answer cannot be stored: {refused}"),
+    );
+    fail(shared, claimed, error).await
 }
 
-async fn fail(shared: &Shared, claimed: &Claimed, error: FitError) -> Result<(), JobError> {
-    tracing::warn!(fit.id = %claimed.id, "fit {} failed: {}", claimed.id, error.detail);
-    shared
-        .db
-        .fail(
-            &claimed.id,
-            claimed.attempts,
-            &json(&error),
-            Time::from(Timestamp::now()),
-        )
-        .await?;
+async fn fail(shared: &Shared, claimed: &Claimed, error: FitError) -> Result<(), StoreError> {
+    let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
+    tracing::warn!(fit.id = %id, "fit {id} failed: {}", error.detail);
+    let error = json(&error);
+    let now = Time::from(Timestamp::now());
+    persist(shared, id, || shared.db.fail(id, attempt, &error, now)).await?;
     Ok(())
 }
 

@@ -1,15 +1,14 @@
 //! What can be wrong with a request before any device is looked for.
 
 use crate::alloc::{Settings, SettingsError};
-use crate::graph::Graph;
-use crate::model::{Invalid, Request};
+use crate::model::{Invalid, Lowered, Request};
 
-/// The graph of a request's model, when the model fits together and the allocator settings are known.
-pub fn validate(request: &Request) -> Result<Graph, Invalid> {
+/// A request's model as a graph, when it fits together and the allocator settings are known.
+pub fn validate(request: &Request) -> Result<Lowered, Invalid> {
     settings(request)?;
-    let graph = request.graph()?;
-    bounded(graph.nodes.len(), request.variants.len())?;
-    Ok(graph)
+    let lowered = request.lower()?;
+    bounded(lowered.graph.nodes.len(), request.variants.len())?;
+    Ok(lowered)
 }
 
 /// Most operations of all variants of a request together. One takes up to a millisecond, since each variant is

@@ -1,71 +1,49 @@
-//! Names a question by what it asks, so that the same question is answered once.
+//! Digests of what is asked, so that the same question is answered once.
 
-use std::fmt::{self, Write};
+use std::fmt::Write as _;
+use std::io::{BufWriter, Write};
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use super::request::Request;
-use crate::graph::Graph;
+/// How much of the canonical text is collected before it is hashed: values are a few bytes each.
+const BLOCK: usize = 1 << 14;
 
 /// SHA-256 in hexadecimal.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
 
-impl Request {
-    /// A digest of everything that the answer depends on; `graph` is this request's model.
-    ///
-    /// The graph counts, not how it was described: a preset, the same layers and the same model exported
-    /// are one question. Names of values do not matter; paths of modules do, since reports speak of them.
-    pub fn fingerprint(&self, graph: &Graph) -> String {
-        let mut hash = Hash(Sha256::new());
-        let canonical = self.write_canonical(graph, &mut hash);
-        canonical.expect("hashing accepts every text");
-        hexadecimal(&hash.0.finalize())
+/// A digest of values, one after the other.
+///
+/// Each is hashed as CBOR (RFC 8949), which says where it ends and writes every number in one way only, so
+/// other values never make the same bytes. What a type holds is listed by its `derive(Serialize)`: a field or
+/// a variant that is added later counts without anybody remembering it.
+pub(super) struct Fingerprint(BufWriter<Sha256>);
+
+impl Fingerprint {
+    pub(super) fn new() -> Fingerprint {
+        Fingerprint(BufWriter::with_capacity(BLOCK, Sha256::new()))
     }
 
-    fn write_canonical(&self, graph: &Graph, to: &mut impl Write) -> fmt::Result {
-        writeln!(to, "batchfit 1")?;
-        for value in &graph.values {
-            writeln!(to, "value {} {:?}", value.dtype, value.shape)?;
-        }
-        for module in &graph.modules {
-            writeln!(to, "module {:?} {:?}", module.path, module.parent)?;
-        }
-        for parameter in &graph.parameters {
-            writeln!(to, "{parameter:?}")?;
-        }
-        writeln!(
-            to,
-            "{:?} {:?} {:?}",
-            graph.inputs, graph.prediction, graph.loss
-        )?;
-        for node in &graph.nodes {
-            writeln!(to, "{node:?}")?;
-        }
-        for variant in &self.variants {
-            writeln!(to, "{variant:?}")?;
-        }
-        writeln!(
-            to,
-            "{:?} {:?} {:?} {} {:?} {:?}",
-            self.device,
-            self.memory_limit,
-            self.target_batch,
-            self.world_size,
-            self.allocator,
-            self.search
-        )
+    /// Appends a value.
+    pub(super) fn add(&mut self, value: &(impl Serialize + ?Sized)) {
+        ciborium::into_writer(value, &mut self.0)
+            .expect("derived implementations and hashing never fail");
     }
-}
 
-/// Feeds what is written to it into a digest.
-struct Hash(Sha256);
+    /// Appends a list of values.
+    pub(super) fn add_all<T: Serialize>(&mut self, values: impl ExactSizeIterator<Item = T>) {
+        self.add(&values.len());
+        for value in values {
+            self.add(&value);
+        }
+    }
 
-impl Write for Hash {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.update(text.as_bytes());
-        Ok(())
+    /// SHA-256 of it all in hexadecimal.
+    pub(super) fn finish(mut self) -> String {
+        self.0.flush().expect("hashing never fails");
+        hexadecimal(&self.0.get_ref().clone().finalize())
     }
 }
 

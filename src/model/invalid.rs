@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Up to this many known words are listed where none is near the one found.
 const MOST_LISTED: usize = 16;
 
 /// Why a request is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct Invalid {
     /// Where in the request, as a JSON pointer; empty for the whole of it.
     pub pointer: String,

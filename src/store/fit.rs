@@ -7,9 +7,6 @@ use utoipa::ToSchema;
 
 use super::{Db, Recommendation, StoreError, Time, asking};
 
-/// A fit that was begun this often and never ended is given up: it probably takes the server down.
-pub const MAX_ATTEMPTS: i64 = 3;
-
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
 pub const SIMULATED_LANE: &str = "simulated";
 
@@ -143,6 +140,8 @@ pub struct Claimed {
     pub lane: String,
     /// Which attempt this is. An attempt that was overtaken can no longer finish the fit.
     pub attempts: i64,
+    /// Whether to run it in a process of its own: it, or one that ran beside it, ended a server.
+    pub apart: bool,
     /// The request document.
     pub request: Json<Value>,
 }
@@ -174,7 +173,8 @@ pub enum Enqueued {
 impl Db {
     /// Puts a fit into the queue, unless the same question was asked before or the queue holds `capacity`.
     ///
-    /// Fits that failed or were cancelled do not count as asked.
+    /// Fits that failed or were cancelled do not count as asked. A question whose process died runs apart
+    /// from the start when it is asked again.
     pub async fn enqueue(
         &self,
         new: &NewFit,
@@ -184,8 +184,9 @@ impl Db {
         let request = Json(&new.request);
         let finished = reuse == Reuse::Finished;
         let added = sqlx::query!(
-            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at)
-             SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8
+            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at, apart)
+             SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
+                    EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1)
               WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
                                 AND (state IN ('queued', 'running')
                                      OR state = 'done' AND batchfit_version = ?3 AND ?9))
@@ -286,7 +287,7 @@ impl Db {
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
                              ORDER BY waiting.id LIMIT 1)
                   AND state = 'queued'
-               RETURNING id, lane, attempts, request AS "request: Json<Value>""#,
+               RETURNING id, lane, attempts, apart AS "apart: bool", request AS "request: Json<Value>""#,
             now,
             parallel.0,
         )
@@ -417,7 +418,7 @@ impl Db {
     /// Puts a running fit back into the queue, as if this attempt had not been.
     pub async fn put_back(&self, id: &str, attempt: i64) -> Result<bool, StoreError> {
         sqlx::query!(
-            "UPDATE fit SET state = 'queued', started_at = NULL, attempts = attempts - 1
+            "UPDATE fit SET state = 'queued', started_at = NULL
               WHERE id = ?1 AND state = 'running' AND attempts = ?2",
             id,
             attempt,
@@ -428,28 +429,28 @@ impl Db {
         .map_err(asking("put a fit back"))
     }
 
-    /// Queues the fits that were running when the last server ended, except those that were begun
-    /// [`MAX_ATTEMPTS`] times: they fail with `error`. Call it once, before the first claim, and not
-    /// beside another server on the same file, whose fits it would take.
+    /// Queues the fits that were running when the last server ended without a word, to be run apart. Call
+    /// it once, before the first claim, and not beside another server on the same file, whose fits it would
+    /// take.
     ///
     /// Says how many were queued again.
-    pub async fn recover(&self, error: &Value, now: Time) -> Result<u64, StoreError> {
-        let error = Json(error);
+    pub async fn recover(&self) -> Result<u64, StoreError> {
         sqlx::query!(
-            "UPDATE fit SET state = 'failed', error = ?1, finished_at = ?2
-              WHERE state = 'running' AND attempts >= ?3",
-            error,
-            now,
-            MAX_ATTEMPTS,
+            "UPDATE fit SET state = 'queued', started_at = NULL, apart = 1 WHERE state = 'running'"
         )
         .execute(&self.pool)
         .await
-        .map_err(asking("give up fits that never end"))?;
-        sqlx::query!("UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running'")
-            .execute(&self.pool)
+        .map(|queued| queued.rows_affected())
+        .map_err(asking("queue interrupted fits"))
+    }
+
+    /// The fits that the table holds for running, each with its attempt.
+    pub async fn running_fits(&self) -> Result<Vec<(String, i64)>, StoreError> {
+        sqlx::query!("SELECT id, attempts FROM fit WHERE state = 'running'")
+            .fetch_all(&self.pool)
             .await
-            .map(|queued| queued.rows_affected())
-            .map_err(asking("queue interrupted fits"))
+            .map(|rows| rows.into_iter().map(|row| (row.id, row.attempts)).collect())
+            .map_err(asking("list running fits"))
     }
 }
 
@@ -533,19 +534,42 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_third_interruption_is_the_last() {
-        let db = queue(&[("1", "simulated")]).await;
+    async fn an_interrupted_fit_is_queued_again_to_run_apart() {
+        let db = queue(&[("1", "simulated"), ("2", "cuda:0"), ("3", "cuda:0")]).await;
+        claim(&db).await.unwrap();
+        claim(&db).await.unwrap();
 
-        for interruption in 1..=MAX_ATTEMPTS {
-            claim(&db).await.unwrap();
-            let queued = db
-                .recover(&Value::from("interrupted"), Time(2))
-                .await
-                .unwrap();
-            assert_eq!(queued == 1, interruption < MAX_ATTEMPTS);
+        assert_eq!(db.recover().await.unwrap(), 2);
+
+        let mut claimed = Vec::new();
+        while let Some(fit) = db.claim(ParallelSimulated(2), Time(3)).await.unwrap() {
+            db.cancel(&fit.id, Time(3)).await.unwrap();
+            claimed.push((fit.id, fit.attempts, fit.apart));
         }
+        let expected = [("1", 2, true), ("2", 2, true), ("3", 1, false)];
+        assert_eq!(
+            claimed,
+            expected.map(|(id, attempts, apart)| (id.to_owned(), attempts, apart))
+        );
+    }
 
-        let state = db.fit_state("1").await.unwrap();
-        assert_eq!(state, Some(FitState::Failed));
+    #[tokio::test]
+    async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
+        let db = queue(&[("1", "simulated")]).await;
+        claim(&db).await.unwrap();
+        db.recover().await.unwrap();
+        claim(&db).await.unwrap();
+        db.fail("1", 2, &Value::from("died"), Time(2))
+            .await
+            .unwrap();
+
+        let again = NewFit {
+            fingerprint: "1".to_owned(),
+            ..new("2", "simulated")
+        };
+        db.enqueue(&again, Reuse::Finished, 10).await.unwrap();
+
+        let claimed = db.claim(ParallelSimulated(2), Time(3)).await.unwrap();
+        assert!(claimed.unwrap().apart);
     }
 }

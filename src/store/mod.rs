@@ -1,15 +1,19 @@
 //! What is remembered: fits, probes and recommendations, in one SQLite file.
 //!
 //! The only place with SQL. One function for each question, named after it; each is one statement or
-//! one transaction, so that any number of tasks, and a second process, may ask at the same time.
+//! one transaction, so that any number of tasks, and other processes, may ask at the same time. One server
+//! at a time works on the queue: see [`Ownership`].
 //! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
 
 mod fit;
 mod id;
+mod ownership;
 mod probe;
 mod recommendation;
 mod time;
 
+use std::io;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -17,10 +21,11 @@ use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
 pub use fit::{
-    Claimed, Enqueued, Fit, FitFilter, FitState, FitSummary, MAX_ATTEMPTS, NewFit,
-    ParallelSimulated, Reuse, SIMULATED_LANE,
+    Claimed, Enqueued, Fit, FitFilter, FitState, FitSummary, NewFit, ParallelSimulated, Reuse,
+    SIMULATED_LANE,
 };
 pub use id::Ids;
+pub use ownership::Ownership;
 pub use probe::Probe;
 pub use recommendation::{Recommendation, RecommendationFilter};
 pub use time::Time;
@@ -30,6 +35,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a task waits for a connection. Statements take milliseconds, so this means trouble.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// SQLite's `SQLITE_TOOBIG`: a value is longer than a row may be.
+const TOO_BIG: &str = "18";
 
 /// The open database. Cloning it is cheap and shares the connections.
 #[derive(Debug, Clone)]
@@ -47,6 +55,23 @@ pub enum StoreError {
         database: String,
         /// SQLite's reason.
         source: sqlx::Error,
+    },
+    /// Another server uses the file.
+    #[error(
+        "another batchfit server uses the database {database}; stop it, or give this one a file of its own with \
+         --database"
+    )]
+    InUse {
+        /// As the user gave it.
+        database: String,
+    },
+    /// The file that is locked to own the database could not be.
+    #[error("could not lock {} beside the database", lock.display())]
+    Lock {
+        /// The file.
+        lock: PathBuf,
+        /// The system's reason.
+        source: io::Error,
     },
     /// The tables could not be brought up to date.
     #[error("could not migrate the database {database}")]
@@ -74,6 +99,29 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether the tables do not take these values, now or ever: trying again is of no use.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            StoreError::Query {
+                source: sqlx::Error::Database(error),
+                ..
+            } => {
+                error.is_check_violation()
+                    || error.is_unique_violation()
+                    || error.is_foreign_key_violation()
+                    || error.code().as_deref() == Some(TOO_BIG)
+            }
+            StoreError::TooLarge { .. } => true,
+            StoreError::Query { .. }
+            | StoreError::Open { .. }
+            | StoreError::InUse { .. }
+            | StoreError::Lock { .. }
+            | StoreError::Migrate { .. } => false,
+        }
+    }
+}
+
 impl Db {
     /// Opens the file behind `database` (a path, or a `sqlite:` URL), creates it when it is missing,
     /// and brings its tables up to date.
@@ -82,18 +130,14 @@ impl Db {
             database: database.to_owned(),
             source,
         };
-        let options = if database.starts_with("sqlite:") {
-            SqliteConnectOptions::from_str(database).map_err(failed)?
-        } else {
-            SqliteConnectOptions::new().filename(database)
-        };
-        let options = options
+        let options = options(database)
+            .map_err(failed)?
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT);
         // Each connection to `:memory:` is a database of its own, gone when it closes.
-        let pool = if database.contains(":memory:") {
+        let pool = if is_in_memory(database) {
             SqlitePoolOptions::new()
                 .max_connections(1)
                 .idle_timeout(None)
@@ -116,18 +160,34 @@ impl Db {
         Ok(Db { pool })
     }
 
-    /// Whether a statement gets through.
-    pub async fn is_reachable(&self) -> bool {
-        sqlx::query_scalar!("SELECT count(*) FROM fit WHERE state = 'running'")
-            .fetch_one(&self.pool)
+    /// Writes a row that nobody reads. Fails where nothing can be stored: the disk is full, another process
+    /// keeps the file locked.
+    pub async fn write_readiness(&self, now: Time) -> Result<(), StoreError> {
+        sqlx::query!("UPDATE readiness SET checked_at = ?1", now)
+            .execute(&self.pool)
             .await
-            .is_ok()
+            .map(|_| ())
+            .map_err(asking("write to the database"))
     }
 
     /// Waits for the statements under way and closes the file.
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+/// Which file `database` names: a path, or a `sqlite:` URL.
+fn options(database: &str) -> Result<SqliteConnectOptions, sqlx::Error> {
+    if database.starts_with("sqlite:") {
+        SqliteConnectOptions::from_str(database)
+    } else {
+        Ok(SqliteConnectOptions::new().filename(database))
+    }
+}
+
+/// Whether there is no file at all.
+fn is_in_memory(database: &str) -> bool {
+    database.contains(":memory:") || database.contains("mode=memory")
 }
 
 /// Turns a failed statement into an error that says what it was for.

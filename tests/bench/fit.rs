@@ -51,6 +51,16 @@ fn steps(criterion: &mut Criterion) {
     criterion.bench_function("llama1b: read the graph", |bencher| {
         bencher.iter(|| request.graph().unwrap());
     });
+    // 100,000 nodes: the most that a request may have.
+    let mut large = request.lower().unwrap();
+    let nodes = large.graph.nodes.clone();
+    large.graph.nodes = nodes.iter().cycle().take(100_000).cloned().collect();
+    let values = large.graph.values.clone();
+    let repeated = values.iter().cycle().skip(values.len());
+    large.graph.values.extend(repeated.take(100_000).cloned());
+    criterion.bench_function("fingerprint of 100,000 nodes", |bencher| {
+        bencher.iter(|| request.fingerprint(&large));
+    });
     criterion.bench_function("llama1b: compile", |bencher| {
         bencher.iter_batched(
             || Programs::new(graph.clone(), capability),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::alloc::{Settings, limit_of_fraction};
 use crate::device::Capability;
@@ -20,6 +20,7 @@ use crate::units::Bytes;
 use crate::worker::{Deadlines, Gpu, Launch, Programs, Ready, Supervisor};
 
 use super::answer::{Devices, Method, Question, answer};
+use super::apart::Apart;
 use super::devices::{Inventory, summaries, unavailable};
 use super::gpu::{GpuProber, translated};
 use super::plan::Wish;
@@ -302,6 +303,22 @@ impl Engine for FitEngine {
             }
             result.gpu_work = setting.gpu.as_ref().map(GpuProber::work);
             return Ok(result);
+        }
+    }
+
+    fn fit_apart(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<FitResult, EngineError> {
+        let apart = Apart::new(&self.program, self.deadlines);
+        match apart.fit(request, progress, cancel) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                warn!("{error}; the fit runs in this process");
+                self.fit(request, progress, cancel)
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod advice;
 mod answer;
+mod apart;
 mod devices;
 mod doubts;
 mod engine;
@@ -17,4 +18,5 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use apart::answer_apart;
 pub use engine::FitEngine;

@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 use super::error::place;
 use super::schema::{Arg, NamedArg};
 
 /// What becomes of operators that batchfit does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 pub enum UnknownOps {
     /// The graph is refused, with a list of them.
     #[default]

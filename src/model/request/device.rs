@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::model::invalid::{Invalid, nearest, shorten};
 
 /// Where to run.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
 pub enum DeviceChoice {
     /// A GPU that is free.
     #[default]

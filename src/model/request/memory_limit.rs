@@ -1,5 +1,6 @@
 //! How much memory the allocator may reserve.
 
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::model::fields::{whole, wrong};
@@ -23,7 +24,7 @@ const UNITS: &[(&str, u64)] = &[
 ];
 
 /// How much the allocator may reserve.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum MemoryLimit {
     /// So many bytes.
     Bytes(Bytes),

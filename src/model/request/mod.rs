@@ -3,6 +3,7 @@
 mod device;
 mod document;
 mod dtype;
+mod fingerprint;
 mod memory_limit;
 mod schema;
 mod source;
@@ -10,8 +11,10 @@ mod training;
 
 pub use device::DeviceChoice;
 pub use document::RequestDocument;
+pub use fingerprint::RULES;
 pub use memory_limit::MemoryLimit;
 
+use serde::Serialize;
 use serde_json::Value;
 
 use super::exported::UnknownOps;
@@ -42,7 +45,7 @@ const MOST_RANKS: u64 = 1 << 20;
 const LONGEST_ALLOCATOR: usize = 4096;
 
 /// How the largest batch is searched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 pub enum SearchMode {
     /// Simulation brackets the answer, real probes confirm it.
     #[default]

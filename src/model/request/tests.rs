@@ -5,6 +5,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::*;
+use crate::graph::{Content, DType, Op, ParameterKind, Releases};
 use crate::model::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision};
 use crate::units::Bytes;
 
@@ -172,7 +173,7 @@ fn a_target_leaves_no_rank_without_a_sample() {
 
 #[test]
 fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
-    let fingerprint = |request: &Request| request.fingerprint(&request.graph().unwrap());
+    let fingerprint = |request: &Request| request.fingerprint(&request.lower().unwrap());
     let preset = parse(json!({ "model": { "preset": "resnet18" } }));
     let worded = parse(json!({
         "world_size": 1, "training": { "precision": ["fp32"] }, "device": "auto",
@@ -185,6 +186,74 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     assert_eq!(fingerprint(&preset), fingerprint(&worded));
     assert_eq!(fingerprint(&preset), fingerprint(&exported));
     assert_ne!(fingerprint(&preset), fingerprint(&other));
+}
+
+#[test]
+fn whatever_can_change_an_answer_changes_the_fingerprint() {
+    let request = parse(json!({ "model": { "preset": "resnet18" }, "device": "sim:h200" }));
+    let lowered = request.lower().unwrap();
+    let mut seen = vec![request.fingerprint(&lowered)];
+    let mut graph = |change: &dyn Fn(&mut Lowered)| {
+        let mut other = lowered.clone();
+        change(&mut other);
+        seen.push(request.fingerprint(&other));
+    };
+
+    // When Python lets go of values, and which classes modules are of.
+    graph(&|other| other.graph.releases = Some(Releases::default()));
+    graph(&|other| {
+        let released = Releases {
+            after: [(0, vec![other.graph.nodes[0].outputs[0]])].into(),
+            ..Releases::default()
+        };
+        other.graph.releases = Some(released);
+    });
+    graph(&|other| other.graph.modules[3].class = "Other".to_owned());
+    graph(&|other| other.graph.modules[3].path = "other".to_owned());
+    graph(&|other| other.graph.nodes[2].autocast_enabled = false);
+    graph(&|other| other.graph.nodes[2].grad_enabled = false);
+    graph(&|other| other.graph.parameters[0].kind = ParameterKind::Frozen);
+    graph(&|other| other.graph.values[0].dtype = DType::Float64);
+    graph(&|other| other.graph.inputs[0].content = Content::Below(7));
+    graph(&|other| other.notes.push("assumed".to_owned()));
+    graph(&|other| {
+        other.graph.nodes[1].op = Op::BatchNorm {
+            training: true,
+            momentum: 0.1,
+            eps: 1e-5 + f64::EPSILON,
+        };
+    });
+    let changes: [&dyn Fn(&mut Request); 8] = [
+        &|other| other.unknown_ops = UnknownOps::AssumeElementwise,
+        &|other| other.allocator = "expandable_segments:True".to_owned(),
+        &|other| other.search = SearchMode::Probes,
+        &|other| other.world_size = 2,
+        &|other| other.target_batch = Some(64),
+        &|other| other.memory_limit = Some(MemoryLimit::Fraction(0.5)),
+        &|other| other.device = DeviceChoice::Cuda(0),
+        &|other| other.variants[0].accumulation = 2,
+    ];
+    for change in changes {
+        let mut other = request.clone();
+        change(&mut other);
+        seen.push(other.fingerprint(&lowered));
+    }
+    seen.push(request.fingerprint_by("other rules", &lowered));
+
+    let different: BTreeSet<&String> = seen.iter().collect();
+    assert_eq!(different.len(), seen.len(), "{seen:#?}");
+}
+
+#[test]
+fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
+    let file = include_bytes!("../../../tests/golden/exported/gpt2-table.json.gz");
+    let request = Request::parse_with_model(RequestDocument(json!({})), file, SIMS).unwrap();
+    let with = request.lower().unwrap();
+    assert!(with.graph.releases.is_some());
+    let mut without = with.clone();
+    without.graph.releases = None;
+
+    assert_ne!(request.fingerprint(&with), request.fingerprint(&without));
 }
 
 /// The OpenAPI document is written by hand beside the code that reads; this keeps the two together.

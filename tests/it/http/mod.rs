@@ -12,6 +12,7 @@ mod recommendations;
 mod replays;
 mod restart;
 mod scripted;
+mod storage;
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -71,6 +71,45 @@ impl Drop for Server {
     }
 }
 
+/// A small request.
+const QUESTION: &str = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
+
+#[test]
+fn one_server_works_on_a_database_and_everybody_else_may_use_it() {
+    let directory = TempDir::new().unwrap();
+    let database = directory.path().join("batchfit.db");
+    let first = Server::start(&database);
+    let request = directory.path().join("request.json");
+    std::fs::write(&request, QUESTION).unwrap();
+    let batchfit = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
+        command.args(arguments).arg("--database").arg(&database);
+        command.output().unwrap()
+    };
+
+    let refused = batchfit(&["serve", "--listen", "127.0.0.1:0"]);
+    let fit = batchfit(&["fit", request.to_str().unwrap(), "--json"]);
+
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("another batchfit server uses the database"),
+        "{said}"
+    );
+    let fit: Value = serde_json::from_slice(&fit.stdout).unwrap();
+    let found = first.post(QUESTION, 20);
+    assert_eq!(
+        found["id"], fit["id"],
+        "the server answers with what `fit` found"
+    );
+
+    // However the first one ends, its lock ends with it.
+    drop(first);
+    let second = Server::start(&database);
+    assert_eq!(second.post(QUESTION, 20)["id"], fit["id"]);
+}
+
+/// Kills of the server are nothing that a fit did: however many there are, none fails.
 #[test]
 fn a_killed_server_loses_no_fit() {
     let directory = TempDir::new().unwrap();
@@ -86,8 +125,14 @@ fn a_killed_server_loses_no_fit() {
     let asked: Vec<Value> = requests.iter().map(|body| first.post(body, 0)).collect();
 
     drop(first);
-    let second = Server::start(&database);
-    let answered: Vec<Value> = requests.iter().map(|body| second.post(body, 20)).collect();
+    for _ in 0..4 {
+        let server = Server::start(&database);
+        // While the first of them run.
+        server.post(&requests[0], 0);
+        drop(server);
+    }
+    let last = Server::start(&database);
+    let answered: Vec<Value> = requests.iter().map(|body| last.post(body, 20)).collect();
 
     for (asked, answered) in asked.iter().zip(&answered) {
         assert_eq!(asked["id"], answered["id"]);

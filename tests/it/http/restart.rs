@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use batchfit::http::serve;
-use batchfit::jobs::Limits;
+use batchfit::jobs::{EngineError, Limits};
 use batchfit::store::Db;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::scripted::{Gate, Outcome, Scripted};
-use super::{RESNET, Service};
+use super::{RESNET, RESNET_8, Service};
 
 #[tokio::test]
 async fn answers_survive_a_restart() {
@@ -63,7 +63,7 @@ async fn an_attempt_that_was_overtaken_stores_nothing() {
 }
 
 #[tokio::test]
-async fn a_fit_that_outlives_no_server_fails() {
+async fn a_fit_survives_any_number_of_servers_and_runs_apart_from_the_second_on() {
     let gate = Gate::closed();
     let first = Service::start(Scripted::behind(&gate)).await;
     let fit = first.post("/v1/fits", RESNET).await;
@@ -72,12 +72,43 @@ async fn a_fit_that_outlives_no_server_fails() {
     gate.arrival().await;
     let third = second.after_a_crash(Scripted::behind(&gate)).await;
     gate.arrival().await;
+    let fourth = third.after_a_crash(Scripted::behind(&gate)).await;
+    gate.arrival().await;
 
-    let fourth = third.after_a_crash(Scripted::default()).await;
+    let engine = Scripted::default();
+    let fifth = fourth.after_a_crash(engine.clone()).await;
 
-    let failed = fourth.get(fit.header("location")).await.json();
+    let done = fifth.post_and_wait("/v1/fits", RESNET).await;
+    assert_eq!(done.id(), fit.id());
+    assert_eq!(done.json()["state"], "done");
+    assert_eq!(engine.apart.load(Ordering::Relaxed), 1);
+    // Others share the server's process as before.
+    fifth.post_and_wait("/v1/fits", RESNET_8).await;
+    assert_eq!(engine.fits.load(Ordering::Relaxed), 2);
+    assert_eq!(engine.apart.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_fit_whose_own_processes_died_fails() {
+    let gate = Gate::closed();
+    let first = Service::start(Scripted::behind(&gate)).await;
+    first.post("/v1/fits", RESNET).await;
+    gate.arrival().await;
+    let died = EngineError::Died {
+        cause: "ended (signal: 11)".to_owned(),
+    };
+    let engine = Scripted::that(Outcome::Fails(died));
+    let second = first.after_a_crash(engine.clone()).await;
+
+    let failed = second.post_and_wait("/v1/fits", RESNET).await.json();
+
+    // The question was found under way, or asked again when it had failed; then it ran apart from the start.
     assert_eq!(failed["state"], "failed");
     assert_eq!(failed["error"]["code"], "interrupted");
+    assert_eq!(
+        engine.apart.load(Ordering::Relaxed),
+        engine.fits.load(Ordering::Relaxed)
+    );
 }
 
 #[tokio::test]

@@ -33,6 +33,8 @@ pub(super) struct Scripted {
     pub(super) gate: Option<Arc<Gate>>,
     /// How often a fit was begun.
     pub(super) fits: Arc<AtomicU32>,
+    /// How many of them in a process of their own, so to say.
+    pub(super) apart: Arc<AtomicU32>,
 }
 
 /// Holds fits back until it is opened.
@@ -133,6 +135,16 @@ impl Engine for Scripted {
                 std::thread::park();
             },
         }
+    }
+
+    fn fit_apart(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<FitResult, EngineError> {
+        self.apart.fetch_add(1, Ordering::Relaxed);
+        self.fit(request, progress, cancel)
     }
 
     fn probe(

@@ -98,8 +98,8 @@ fn the_complete_request_is_valid() {
     let request = request(complete()).unwrap();
 
     assert_eq!(request.variants.len(), 2);
-    let graph = request.graph().unwrap();
-    assert_eq!(request.fingerprint(&graph).len(), 64);
+    let lowered = request.lower().unwrap();
+    assert_eq!(request.fingerprint(&lowered).len(), 64);
     assert_eq!(serde_json::to_value(&request.document).unwrap(), complete());
 }
 
@@ -109,7 +109,7 @@ proptest! {
         let mut document = complete();
         mutate(&mut document, &changes);
         if let Ok(request) = request(document) {
-            let _ = request.graph().map(|graph| request.fingerprint(&graph));
+            let _ = request.lower().map(|lowered| request.fingerprint(&lowered));
         }
     }
 

@@ -248,7 +248,10 @@ fn the_maxima_of_a_fit_that_accumulates_are_those_of_its_probes() {
 
     let verdict = |batch| {
         let request = case.parse(limit, &json!({}), None);
-        engine().probe(&request, batch, &Arc::default()).unwrap().verdict
+        engine()
+            .probe(&request, batch, &Arc::default())
+            .unwrap()
+            .verdict
     };
     let (hard, calm) = (answer.max_batch, answer.max_batch_without_retries);
     assert_eq!(answer.accumulation_steps, 5);

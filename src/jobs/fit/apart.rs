@@ -1,0 +1,375 @@
+//! A fit in a process of its own, so that what it does to its process it does to itself.
+//!
+//! The child is this very binary, called `batchfit answer`. It reads one request, a line of JSON, and writes one
+//! message a line: its rules, its progress, the outcome. Its stdin stays open for as long as the parent lives.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::device::sim;
+use crate::jobs::{Engine, EngineError, FitResult, Progress};
+use crate::model::{RULES, Request, RequestDocument};
+use crate::worker::Deadlines;
+
+/// How many processes a fit may take with it: what kills two will kill a third.
+const PROCESSES: u32 = 2;
+/// How often a wait looks whether somebody asked to stop.
+const GLANCE: Duration = Duration::from_millis(20);
+/// How long a process may take to say that it is there. Loading the binary takes milliseconds.
+const START: Duration = Duration::from_secs(20);
+/// Messages that may wait to be read.
+const WAITING: usize = 16;
+
+/// What the child says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "message", rename_all = "snake_case")]
+enum Message {
+    /// The first line.
+    Hello {
+        /// [`RULES`] of the child: the binary may have been replaced meanwhile.
+        rules: String,
+    },
+    /// How far it is.
+    Progress { progress: Progress },
+    /// The answer: the last line.
+    Answered { result: Box<FitResult> },
+    /// Why there is none: the last line.
+    Failed { error: EngineError },
+}
+
+/// Why no process could be started, which is nothing that the fit did.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotStarted {
+    #[error("could not start a process for a fit: {0}")]
+    Spawn(#[from] io::Error),
+    #[error("a process for a fit did not begin to work")]
+    Mute,
+    #[error("the file of this program was replaced by another version")]
+    OtherRules,
+}
+
+/// How a process ended that had no answer.
+struct Died(String);
+
+/// Starts processes for fits.
+pub(super) struct Apart<'a> {
+    program: &'a Path,
+    deadlines: Deadlines,
+}
+
+impl<'a> Apart<'a> {
+    pub(super) fn new(program: &'a Path, deadlines: Deadlines) -> Apart<'a> {
+        Apart { program, deadlines }
+    }
+
+    /// Finds the largest batch, as [`Engine::fit`] does.
+    pub(super) fn fit(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &AtomicBool,
+    ) -> Result<Result<FitResult, EngineError>, NotStarted> {
+        let mut question =
+            serde_json::to_vec(&request.self_contained()).map_err(io::Error::from)?;
+        question.push(b'\n');
+        let mut last = String::new();
+        for _ in 0..PROCESSES {
+            match Process::start(self, &question, cancel)?.outcome(progress, cancel) {
+                Ok(outcome) => return Ok(outcome),
+                Err(Died(cause)) => {
+                    warn!("a process that worked on one fit alone {cause}");
+                    last = cause;
+                }
+            }
+        }
+        Ok(Err(EngineError::Died { cause: last }))
+    }
+}
+
+/// A child at work; killed when it is dropped.
+struct Process {
+    child: Child,
+    /// Takes the question to the child's stdin, which is open for as long as this is here.
+    orders: Sender<Vec<u8>>,
+    messages: Receiver<Message>,
+}
+
+impl Process {
+    /// Starts a child that follows our rules.
+    fn start(apart: &Apart<'_>, question: &[u8], cancel: &AtomicBool) -> Result<Self, NotStarted> {
+        let Deadlines { probe, turn, .. } = apart.deadlines;
+        let mut child = Command::new(apart.program)
+            .arg("answer")
+            .args(["--probe-deadline", &probe.as_secs().max(1).to_string()])
+            .args(["--gpu-wait", &turn.as_secs().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (read, messages) = sync_channel(WAITING);
+        let (orders, to_write) = channel();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let stdin = child.stdin.take().expect("stdin is piped");
+        // Threads, because a child that does not read must not keep us from noticing that nobody waits for it
+        // any more. They end with the child.
+        thread::spawn(move || read_messages(BufReader::new(stdout), &read));
+        thread::spawn(move || write_orders(stdin, &to_write));
+        let mut process = Process {
+            child,
+            orders,
+            messages,
+        };
+        match process.next(START, cancel) {
+            Some(Message::Hello { rules }) if rules == RULES => {}
+            Some(Message::Hello { .. }) => return Err(NotStarted::OtherRules),
+            // Whoever cancelled does not care; the loop for the outcome says so.
+            None if cancel.load(Ordering::Relaxed) => return Ok(process),
+            Some(_) | None => return Err(NotStarted::Mute),
+        }
+        // Fails when the child is gone, which is noticed at its stdout.
+        let _ = process.orders.send(question.to_vec());
+        Ok(process)
+    }
+
+    /// Passes progress on until the child has ended.
+    fn outcome(
+        mut self,
+        progress: &dyn Fn(Progress),
+        cancel: &AtomicBool,
+    ) -> Result<Result<FitResult, EngineError>, Died> {
+        loop {
+            match self.next(Duration::MAX, cancel) {
+                Some(Message::Progress { progress: step }) => progress(step),
+                Some(Message::Answered { result }) => return Ok(Ok(*result)),
+                Some(Message::Failed { error }) => return Ok(Err(error)),
+                None if cancel.load(Ordering::Relaxed) => {
+                    return Ok(Err(EngineError::Cancelled));
+                }
+                Some(Message::Hello { .. }) | None => return Err(Died(self.cause())),
+            }
+        }
+    }
+
+    /// What the child says next. `None` when it says no more, takes too long or nobody wants to hear it.
+    fn next(&mut self, within: Duration, cancel: &AtomicBool) -> Option<Message> {
+        let mut waited = Duration::ZERO;
+        while waited < within && !cancel.load(Ordering::Relaxed) {
+            match self.messages.recv_timeout(GLANCE) {
+                Ok(message) => return Some(message),
+                Err(RecvTimeoutError::Timeout) => waited += GLANCE,
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        None
+    }
+
+    /// How the child ended; ends it where it has only stopped to make sense.
+    fn cause(&mut self) -> String {
+        // What closes its stdout is about to end.
+        thread::sleep(GLANCE);
+        let ended = self.child.try_wait().ok().flatten();
+        match ended {
+            Some(status) => format!("ended ({status})"),
+            None => "stopped to answer".to_owned(),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // An error here means that it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write_orders(mut stdin: ChildStdin, orders: &Receiver<Vec<u8>>) {
+    for order in orders {
+        if stdin.write_all(&order).is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands over what the child says until it says something else, or nothing more.
+fn read_messages(stdout: impl BufRead, messages: &SyncSender<Message>) {
+    for line in stdout.lines() {
+        let Ok(line) = line else { return };
+        let Ok(message) = serde_json::from_str(&line) else {
+            return;
+        };
+        if messages.send(message).is_err() {
+            return;
+        }
+    }
+}
+
+/// The child's side: answers the one request on `input`.
+pub fn answer_apart(
+    engine: &dyn Engine,
+    input: &mut impl BufRead,
+    output: impl Write,
+) -> io::Result<()> {
+    let output = RefCell::new(output);
+    let say = |message: &Message| -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        let mut output = output.borrow_mut();
+        output.write_all(&line)?;
+        output.flush()
+    };
+    say(&Message::Hello {
+        rules: RULES.to_owned(),
+    })?;
+    let mut question = Vec::new();
+    input.read_until(b'\n', &mut question)?;
+    let outcome = RequestDocument::from_json(&question)
+        .and_then(|document| Request::parse(document, &sim::names()))
+        .map_err(EngineError::Invalid)
+        .and_then(|request| {
+            let progress = |progress| {
+                // The parent is gone when this fails, and this process soon is, too.
+                let _ = say(&Message::Progress { progress });
+            };
+            engine.fit(&request, &progress, &Arc::default())
+        });
+    say(&match outcome {
+        Ok(result) => Message::Answered {
+            result: Box::new(result),
+        },
+        Err(error) => Message::Failed { error },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A program that counts its starts and then does `script`.
+    struct Script {
+        directory: tempfile::TempDir,
+        program: PathBuf,
+    }
+
+    impl Script {
+        fn new(script: &str) -> Script {
+            let directory = tempfile::tempdir().unwrap();
+            let program = directory.path().join("program");
+            let starts = directory.path().join("starts");
+            // Made whole in one step: a file that is still open for writing cannot be executed.
+            let text = format!("#!/bin/sh\necho start >> {}\n{script}\n", starts.display());
+            fs::write(&program, text).unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+            Script { directory, program }
+        }
+
+        fn starts(&self) -> usize {
+            let starts = fs::read_to_string(self.directory.path().join("starts"));
+            starts.unwrap_or_default().lines().count()
+        }
+
+        fn fit(&self, cancel: &AtomicBool) -> Result<Result<FitResult, EngineError>, NotStarted> {
+            let heard = Mutex::new(Vec::new());
+            let progress = |step: Progress| heard.lock().unwrap().push(step);
+            Apart::new(&self.program, Deadlines::default()).fit(&request(), &progress, cancel)
+        }
+    }
+
+    fn request() -> Request {
+        let text = br#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
+        let document = RequestDocument::from_json(text).unwrap();
+        Request::parse(document, &sim::names()).unwrap()
+    }
+
+    fn hello() -> String {
+        let hello = Message::Hello {
+            rules: RULES.to_owned(),
+        };
+        format!("echo '{}'", serde_json::to_string(&hello).unwrap())
+    }
+
+    #[test]
+    fn a_fit_that_kills_two_processes_is_given_up() {
+        let script = Script::new(&format!("{}\nread request\nkill -SEGV $$", hello()));
+
+        let outcome = script.fit(&AtomicBool::new(false)).unwrap();
+
+        assert_eq!(script.starts(), 2);
+        let Err(EngineError::Died { cause }) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(cause.contains("signal: 11"), "{cause}");
+    }
+
+    #[test]
+    fn what_never_began_to_work_is_not_held_against_the_fit() {
+        let no_such_command = Script::new("exit 2");
+        let other = Script::new(r#"echo '{"message": "hello", "rules": "others"}'; read request"#);
+        let missing = Script {
+            program: PathBuf::from("/nowhere/batchfit"),
+            ..Script::new("")
+        };
+        let never = AtomicBool::new(false);
+
+        assert!(matches!(no_such_command.fit(&never), Err(NotStarted::Mute)));
+        assert!(matches!(other.fit(&never), Err(NotStarted::OtherRules)));
+        assert!(matches!(missing.fit(&never), Err(NotStarted::Spawn(_))));
+    }
+
+    #[test]
+    fn cancelling_ends_the_process() {
+        let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
+        let cancel = AtomicBool::new(false);
+
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| {
+                while script.starts() == 0 {
+                    thread::sleep(GLANCE);
+                }
+                cancel.store(true, Ordering::Relaxed);
+            });
+            script.fit(&cancel).unwrap()
+        });
+
+        assert_eq!(outcome.unwrap_err(), EngineError::Cancelled);
+    }
+
+    #[test]
+    fn parent_and_child_understand_each_other() {
+        use crate::jobs::FitEngine;
+
+        let engine = FitEngine::new(PathBuf::from("/nowhere/batchfit"));
+        let mut question = serde_json::to_vec(&request().self_contained()).unwrap();
+        question.push(b'\n');
+        let mut said = Vec::new();
+        answer_apart(&engine, &mut question.as_slice(), &mut said).unwrap();
+
+        let (sender, messages) = sync_channel(1 << 10);
+        read_messages(said.as_slice(), &sender);
+        drop(sender);
+        let messages: Vec<Message> = messages.iter().collect();
+        assert!(matches!(&messages[0], Message::Hello { rules } if rules == RULES));
+        let Some(Message::Answered { result }) = messages.last() else {
+            panic!("{:?}", messages.last())
+        };
+        let alone = engine.fit(&request(), &|_| {}, &Arc::default());
+        // All but the times that probes took.
+        let alone = alone.unwrap();
+        assert_eq!(result.variants, alone.variants);
+        assert_eq!(result.environment, alone.environment);
+    }
+}

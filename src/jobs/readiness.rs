@@ -1,0 +1,52 @@
+//! Whether the database takes what is written to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::store::{Db, Time};
+
+/// How long a finding holds: however often it is asked for, the disk has one write a second from it.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How long whoever asks waits. A write takes milliseconds; one that takes longer is as good as none to an
+/// orchestrator that asks every few seconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was found last, and when.
+#[derive(Debug, Default)]
+pub(super) struct Readiness {
+    last: Arc<Mutex<Option<(Instant, bool)>>>,
+}
+
+impl Readiness {
+    /// Writes a row, unless that was done a moment ago. One write is under way at a time: where the file is
+    /// locked, each takes one of the few connections for seconds.
+    pub(super) async fn ask(&self, db: &Db, tasks: &TaskTracker) -> bool {
+        let Ok(mut last) = timeout(PATIENCE, Arc::clone(&self.last).lock_owned()).await else {
+            return false;
+        };
+        if let Some((when, ready)) = *last
+            && when.elapsed() < FRESH
+        {
+            return ready;
+        }
+        let db = db.clone();
+        let written = tasks.spawn(async move {
+            let written = db.write_readiness(Time::from(Timestamp::now())).await;
+            if let Err(error) = &written {
+                tracing::error!(
+                    error = error as &dyn std::error::Error,
+                    "not ready: {error}"
+                );
+            }
+            *last = Some((Instant::now(), written.is_ok()));
+            written.is_ok()
+        });
+        matches!(timeout(PATIENCE, written).await, Ok(Ok(true)))
+    }
+}

@@ -1,0 +1,94 @@
+//! Names a question by everything that its answer depends on.
+//!
+//! Structs are taken apart without `..`: a field that is added later does not compile until somebody decides
+//! here whether it counts.
+
+use super::{Lowered, Request};
+use crate::graph::{Graph, Node, Value};
+use crate::model::fingerprint::Fingerprint;
+
+/// Names the rules by which this program answers: a digest of its sources, made by `build.rs`. An answer that
+/// other rules made has another fingerprint, so it is never served in the place of a new one.
+pub const RULES: &str = env!("BATCHFIT_RULES");
+
+impl Request {
+    /// A digest of everything that the answer depends on; `lowered` is this request's model.
+    ///
+    /// The graph counts, not how it was described: a preset, and the same layers, are one question. Names of
+    /// values do not matter, except those of the batch, which an out-of-memory error names; paths and classes
+    /// of modules do, since reports speak of paths and rules look at classes.
+    pub fn fingerprint(&self, lowered: &Lowered) -> String {
+        self.fingerprint_by(RULES, lowered)
+    }
+
+    /// The fingerprint that a program with these rules gives.
+    pub(super) fn fingerprint_by(&self, rules: &str, lowered: &Lowered) -> String {
+        let Request {
+            // The graph stands for both.
+            model: _,
+            document: _,
+            variants,
+            device,
+            memory_limit,
+            target_batch,
+            world_size,
+            allocator,
+            search,
+            unknown_ops,
+        } = self;
+        let Lowered { graph, notes } = lowered;
+        let mut fingerprint = Fingerprint::new();
+        fingerprint.add("batchfit 2");
+        fingerprint.add(rules);
+        fingerprint.add(variants);
+        fingerprint.add(device);
+        fingerprint.add(memory_limit);
+        fingerprint.add(target_batch);
+        fingerprint.add(world_size);
+        fingerprint.add(allocator);
+        fingerprint.add(search);
+        fingerprint.add(unknown_ops);
+        fingerprint.add(notes);
+        add_graph(&mut fingerprint, graph);
+        fingerprint.finish()
+    }
+}
+
+fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
+    let Graph {
+        values,
+        modules,
+        nodes,
+        parameters,
+        inputs,
+        prediction,
+        loss,
+        releases,
+    } = graph;
+    fingerprint.add_all(values.iter().map(|value| {
+        let Value {
+            name: _,
+            dtype,
+            shape,
+        } = value;
+        (dtype, shape)
+    }));
+    fingerprint.add_all(nodes.iter().map(|node| {
+        let Node {
+            op,
+            inputs,
+            outputs,
+            module,
+            grad_enabled,
+            autocast_enabled,
+        } = node;
+        (op, inputs, outputs, module, grad_enabled, autocast_enabled)
+    }));
+    fingerprint.add_all(inputs.iter().map(|input| &graph.value(input.value).name));
+    fingerprint.add(modules);
+    fingerprint.add(parameters);
+    fingerprint.add(inputs);
+    fingerprint.add(prediction);
+    fingerprint.add(loss);
+    fingerprint.add(releases);
+}

@@ -1,0 +1,103 @@
+//! One server for each database: the lock that says whose the queue is.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{StoreError, is_in_memory, options};
+
+/// The right to work on a database's queue, held until it is dropped, or until the process ends in whatever way.
+///
+/// It is a lock on a file beside the database, `batchfit.db.lock`, so that it also holds between containers
+/// that share a volume. Not on the database itself: SQLite has locks of its own there, which a process loses
+/// when it closes the file anywhere. Whoever does not ask for it can read and write as before.
+#[derive(Debug)]
+#[must_use = "dropping it gives the database up"]
+pub struct Ownership {
+    /// Nothing is written to it. `None` for a database in memory, which nobody else can see.
+    _lock: Option<File>,
+}
+
+impl Ownership {
+    /// Takes the database, before it is opened and migrated, or fails at once when another server has it.
+    pub fn take(database: &str) -> Result<Ownership, StoreError> {
+        if is_in_memory(database) {
+            return Ok(Ownership { _lock: None });
+        }
+        let open = |source| StoreError::Open {
+            database: database.to_owned(),
+            source,
+        };
+        let named = options(database).map_err(open)?;
+        let file = settled(named.get_filename()).map_err(|source| open(sqlx::Error::Io(source)))?;
+        let lock = beside(&file);
+        let failed = |source| StoreError::Lock {
+            lock: lock.clone(),
+            source,
+        };
+        // Left behind at the end: a file that is removed can be locked by one server and made anew by another.
+        let held = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock)
+            .map_err(failed)?;
+        match held.try_lock() {
+            Ok(()) => Ok(Ownership { _lock: Some(held) }),
+            Err(TryLockError::WouldBlock) => Err(StoreError::InUse {
+                database: database.to_owned(),
+            }),
+            Err(TryLockError::Error(source)) => Err(failed(source)),
+        }
+    }
+}
+
+/// The database's own path, whatever symbolic links lead to it. Makes the file when it is missing: an empty
+/// file is an empty database.
+fn settled(named: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(named) {
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+            File::options().create(true).append(true).open(named)?;
+            fs::canonicalize(named)
+        }
+        settled => settled,
+    }
+}
+
+fn beside(file: &Path) -> PathBuf {
+    let mut name = OsString::from(file);
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_has_one_owner_by_whatever_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("fits.db");
+        let link = directory.path().join("link.db");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let url = format!("sqlite:{}", file.display());
+        let other = directory.path().join("other.db");
+        // The link leads to a file that is not there yet.
+        let owner = Ownership::take(link.to_str().unwrap()).unwrap();
+
+        let refused = Ownership::take(&url).unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        assert!(refused.to_string().contains("another batchfit server"));
+        let _other = Ownership::take(other.to_str().unwrap()).unwrap();
+
+        drop(owner);
+        let _owner = Ownership::take(&url).unwrap();
+    }
+
+    #[test]
+    fn databases_in_memory_are_nobody_elses() {
+        let _first = Ownership::take("sqlite::memory:").unwrap();
+        let _second = Ownership::take("sqlite::memory:").unwrap();
+    }
+}
