@@ -30,7 +30,9 @@ pub struct HostName(String);
 
 /// Something that is no host name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is not a name or an address; give it without scheme and port, such as `gpu-box.lan`")]
+#[error(
+    "{given:?} is not a name or an address; give it without scheme and port, such as `gpu-box.lan`"
+)]
 pub struct NotAHostName {
     given: String,
 }
@@ -146,7 +148,10 @@ impl Hosts {
 fn asked_hosts<B>(request: &Request<B>) -> Vec<String> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers: &HeaderMap = request.headers();
-    let target = request.uri().authority().map(|host| host.as_str().to_owned());
+    let target = request
+        .uri()
+        .authority()
+        .map(|host| host.as_str().to_owned());
     target
         .into_iter()
         .chain(headers.get_all(HOST).iter().map(text))
@@ -161,7 +166,11 @@ fn authority(host: &str) -> Option<Authority> {
 
 /// Whether a page of this origin came from `own`. Behind a proxy that speaks TLS, the scheme may be `https`.
 fn is_origin_of(origin: &HeaderValue, own: &Authority) -> bool {
-    let Some(origin) = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok()) else {
+    let Some(origin) = origin
+        .to_str()
+        .ok()
+        .and_then(|text| text.parse::<Uri>().ok())
+    else {
         return false;
     };
     let usual_port = match origin.scheme_str() {

@@ -60,9 +60,7 @@ impl Held {
     pub(super) fn contains(&self, start: u64, bytes: u64) -> bool {
         let around = self.ends.range(..=start).next_back();
         let end = start.checked_add(bytes);
-        around
-            .zip(end)
-            .is_some_and(|((_, held), end)| end <= *held)
+        around.zip(end).is_some_and(|((_, held), end)| end <= *held)
     }
 }
 

@@ -26,13 +26,19 @@ async fn stored(service: &Service) -> usize {
 async fn a_page_of_another_site_may_not_ask() {
     let service = Service::start(Scripted::default()).await;
 
-    let page = [("host", "127.0.0.1:8080"), ("origin", "https://evil.example")];
+    let page = [
+        ("host", "127.0.0.1:8080"),
+        ("origin", "https://evil.example"),
+    ];
     let answer = post(&service, &page).await;
 
     assert_answer!(answer);
     let sandboxed = [("host", "127.0.0.1:8080"), ("origin", "null")];
     assert_eq!(post(&service, &sandboxed).await.status, 403);
-    let neighbour = [("host", "localhost:8080"), ("origin", "http://localhost:3000")];
+    let neighbour = [
+        ("host", "localhost:8080"),
+        ("origin", "http://localhost:3000"),
+    ];
     assert_eq!(post(&service, &neighbour).await.status, 403);
     assert_eq!(stored(&service).await, 0);
 }
@@ -62,6 +68,9 @@ async fn programs_and_pages_of_the_service_may_ask() {
 
     let program = [("host", "localhost:8080")];
     assert_eq!(post(&service, &program).await.status, 202);
-    let own = [("host", "localhost:8080"), ("origin", "http://localhost:8080")];
+    let own = [
+        ("host", "localhost:8080"),
+        ("origin", "http://localhost:8080"),
+    ];
     assert_eq!(post(&service, &own).await.status, 202);
 }

@@ -164,7 +164,11 @@ async fn who_waits_for_an_answer_is_not_idle() {
     let served = Served::start(Scripted::that(Outcome::Hangs), LIMITS).await;
 
     let began = Instant::now();
-    let request = post("/v1/fits", "connection: close\r\nprefer: wait=1\r\n", RESNET);
+    let request = post(
+        "/v1/fits",
+        "connection: close\r\nprefer: wait=1\r\n",
+        RESNET,
+    );
     let answer = read(served.send(&request).await).await;
 
     assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
@@ -186,8 +190,16 @@ async fn slow_clients_do_not_lock_others_out() {
         let answer = served.healthz().await;
 
         assert!(answer.starts_with("HTTP/1.1 200 "), "{kind:?}: {answer}");
-        assert!(asked.elapsed() < DEADLINE / 4, "{kind:?}: {:?}", asked.elapsed());
-        let fit = post("/v1/fits", "connection: close\r\nprefer: wait=10\r\n", RESNET);
+        assert!(
+            asked.elapsed() < DEADLINE / 4,
+            "{kind:?}: {:?}",
+            asked.elapsed()
+        );
+        let fit = post(
+            "/v1/fits",
+            "connection: close\r\nprefer: wait=10\r\n",
+            RESNET,
+        );
         let answer = read(served.send(&fit).await).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{kind:?}: {answer}");
         drop(slow);
@@ -242,10 +254,12 @@ async fn the_service_answers_to_its_names_alone() {
         ("127.0.0.1", 200),
         ("rebind.evil.example", 421),
     ] {
-        let request =
-            format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let request = format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         let answer = read(served.send(&request).await).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{host}: {answer}"
+        );
     }
 }
 
@@ -272,7 +286,11 @@ async fn whoever_asked_gets_an_answer_when_the_service_ends() {
     served.shutdown.cancel();
     served.serving.join_next().await.unwrap().unwrap();
 
-    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        asked.elapsed()
+    );
     assert!(read(wait).await.starts_with("HTTP/1.1 202 "));
     for unanswered in [probe, half] {
         let answer = read(unanswered).await;
