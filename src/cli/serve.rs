@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -41,7 +40,7 @@ pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
 
 async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
     let db = Db::open(&arguments.database).await?;
-    let listener = TcpListener::bind(&arguments.listen)
+    let listener = http::listen(&arguments.listen)
         .await
         .with_context(|| format!("could not listen on {}", arguments.listen))?;
     let address = listener

@@ -29,7 +29,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -44,6 +44,36 @@ const BUFFER: usize = 64 << 10;
 /// How long accepting rests after the system had no file or memory for another connection.
 const REST: Duration = Duration::from_millis(50);
 
+/// How many connections may wait in the system's queue to be accepted. When it is full, the system has clients try
+/// again after one second, then three: an ordinary client would lose that when thousands of others arrive at once.
+const BACKLOG: u32 = 4096;
+
+/// Listens on an address, such as `127.0.0.1:8080` or `localhost:0`: the first of those it leads to that is free.
+pub async fn listen(address: &str) -> io::Result<TcpListener> {
+    let mut last = io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the name does not lead to any address",
+    );
+    for address in tokio::net::lookup_host(address).await? {
+        let socket = if address.is_ipv4() {
+            TcpSocket::new_v4()
+        } else {
+            TcpSocket::new_v6()
+        };
+        let listening = socket.and_then(|socket| {
+            // Or a restart would wait until the system has forgotten the last connections.
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(BACKLOG)
+        });
+        match listening {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 /// How many connections there may be, and for how long each may keep the service waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionLimits {
@@ -55,7 +85,8 @@ pub struct ConnectionLimits {
     pub idle: Duration,
     /// For each 16 KiB of a body, or its rest, to arrive; and for the client to take each part of an answer.
     pub transfer: Duration,
-    /// How long a connection keeps its place whoever wants it: enough for a request on its way.
+    /// How long a connection keeps its place whoever wants it: enough to look for a request that came with it. Longer, and
+    /// those who arrive would wait in the system's queue, behind all that a flood of connections puts there.
     pub welcome: Duration,
 }
 
@@ -68,7 +99,7 @@ impl Default for ConnectionLimits {
             head: Duration::from_secs(10),
             idle: Duration::from_secs(30),
             transfer: Duration::from_secs(10),
-            welcome: Duration::from_millis(250),
+            welcome: Duration::from_millis(20),
         }
     }
 }

@@ -44,7 +44,7 @@ use crate::jobs::Jobs;
 
 use gate::Gate;
 
-pub use connections::ConnectionLimits;
+pub use connections::{ConnectionLimits, listen};
 pub use hosts::{HostName, Hosts, NotAHostName};
 pub use openapi::{openapi, openapi_yaml};
 pub use problem::{Code, Problem};
@@ -56,6 +56,8 @@ pub struct App {
     jobs: Jobs,
     /// One permit for each request that may wait for a fit to end.
     waiters: Arc<Semaphore>,
+    /// One permit for each look at this machine's GPUs, which starts a process.
+    looks: Arc<Semaphore>,
 }
 
 /// The whole service, in memory, as it is on loopback.
@@ -96,6 +98,7 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         .with_state(App {
             jobs,
             waiters: Arc::new(Semaphore::new(waiters)),
+            looks: Arc::new(Semaphore::new(1)),
         })
 }
 

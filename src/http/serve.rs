@@ -69,6 +69,7 @@ pub async fn serve(
     let entrance = entrance.into();
     let address = entrance.listener.local_addr();
     let address = address.map_err(|source| ServeError::Accept { source })?;
+    super::openapi::prepare();
     let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
     let hosts = entrance.hosts.listening_on(address.ip());
     let gate = Gate::new(hosts, shutdown.clone());

@@ -49,7 +49,7 @@ impl From<Refused> for Problem {
 /// How a request arrives. The router finds it among the request's extensions.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    /// Where requests with a body take their permits.
+    /// Where requests that ask for work take their permits.
     requests: Option<Arc<Semaphore>>,
     state: Mutex<ArrivalState>,
     refused: Notify,
@@ -65,8 +65,11 @@ struct ArrivalState {
 impl Arrival {
     /// A request whose head is here. Those that ask for work take a permit once their body is.
     pub(super) fn of<B>(request: &hyper::Request<B>, requests: Arc<Semaphore>) -> Arrival {
+        // A look at the GPUs starts a process.
+        let asks_for_work =
+            request.method() == Method::POST || request.uri().path() == "/v1/devices";
         Arrival {
-            requests: (request.method() == Method::POST).then_some(requests),
+            requests: asks_for_work.then_some(requests),
             state: Mutex::default(),
             refused: Notify::new(),
         }
@@ -94,13 +97,12 @@ impl Arrival {
         };
         let mut state = self.state();
         if state.permit.is_none() && state.refused.is_none() {
-            match Arc::clone(requests).try_acquire_owned() {
-                Ok(permit) => state.permit = Some(permit),
-                Err(_) => {
-                    drop(state);
-                    self.refuse(Refused::TooMany);
-                    return false;
-                }
+            if let Ok(permit) = Arc::clone(requests).try_acquire_owned() {
+                state.permit = Some(permit);
+            } else {
+                drop(state);
+                self.refuse(Refused::TooMany);
+                return false;
             }
         }
         state.refused.is_none()

@@ -3,13 +3,15 @@
     python3 tests/attack/slow_clients.py target/release/batchfit
 
 Starts a server on a port and a database of its own, opens the slow connections (half a head, half a body, idle after an
-answer, and answers that nobody reads, a quarter each), then asks for `/healthz` and a fit again and again while slow
-clients come back as fast as they are closed. Prints what ordinary requests took, and fails when one of them is
+answer, and answers that nobody reads, a quarter each), and from that moment asks for `/healthz` and a fit again and
+again, while slow clients come back a second after they are closed. Prints what ordinary requests took, and fails when one of them is
 not answered as usual, or when the 99th percentile of `/healthz` is above the limit. Needs Python 3.9 and nothing else.
 """
 
 import argparse
+import collections
 import json
+import multiprocessing
 import os
 import resource
 import selectors
@@ -58,45 +60,42 @@ def ask(address, text):
     return int(answer.split(b" ", 2)[1]), time.monotonic() - began
 
 
-class SlowClients(threading.Thread):
-    """Keeps so many slow connections open, and opens another for each that the server closes."""
+def keep_open(address, count, return_after, opened, closed):
+    """Keeps so many slow connections; for each that the server closes, another comes after some seconds. Runs in a
+    process of its own, so that it does not hold up those who measure."""
+    selector, returning = selectors.DefaultSelector(), collections.deque()
 
-    def __init__(self, address, count):
-        super().__init__(daemon=True)
-        self.address, self.count = address, count
-        self.opened = self.closed = 0
-        self.selector = selectors.DefaultSelector()
-        self.over = threading.Event()
-
-    def open_one(self):
+    def open_one():
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.setblocking(False)
-        connection.connect_ex(self.address)
-        kind = SLOW[self.opened % len(SLOW)]
-        self.opened += 1
-        self.selector.register(connection, selectors.EVENT_WRITE, kind)
+        connection.connect_ex(address)
+        selector.register(connection, selectors.EVENT_WRITE, SLOW[opened.value % len(SLOW)])
+        opened.value += 1
 
-    def run(self):
-        for _ in range(self.count):
-            self.open_one()
-        while not self.over.is_set():
-            for key, ready in self.selector.select(0.1):
-                try:
-                    if ready & selectors.EVENT_WRITE:
-                        key.fileobj.send(key.data)
-                        self.selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
-                    # Answers are read a little at a time: enough to notice the end of the connection.
-                    elif not key.fileobj.recv(1):
-                        raise ConnectionResetError
-                except BlockingIOError:
-                    continue
-                except OSError:
-                    self.closed += 1
-                    self.selector.unregister(key.fileobj)
-                    key.fileobj.close()
-                    self.open_one()
-            time.sleep(0.01)
+    for _ in range(count):
+        open_one()
+    while True:
+        while returning and returning[0] <= time.monotonic():
+            returning.popleft()
+            open_one()
+        for key, ready in selector.select(0.01):
+            try:
+                if ready & selectors.EVENT_WRITE:
+                    key.fileobj.send(key.data)
+                    selector.modify(key.fileobj, selectors.EVENT_READ, key.data)
+                # Answers are read a little at a time: enough to notice the end of the connection.
+                elif not key.fileobj.recv(1):
+                    raise ConnectionResetError
+            except BlockingIOError:
+                continue
+            except OSError:
+                closed.value += 1
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+                returning.append(time.monotonic() + return_after)
+        # Slow clients are slow.
+        time.sleep(0.01)
 
 
 def percentile(values, share):
@@ -112,6 +111,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("--clients", type=int, default=2000)
+    parser.add_argument("--return-after", type=float, default=1, help="seconds until a slow client that was closed comes back")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--files", type=int, default=1024, help="how many files the server may open")
     parser.add_argument("--limit-ms", type=float, default=50, help="for the 99th percentile of /healthz")
@@ -120,7 +120,10 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, arguments.clients + 200)), hard))
     with tempfile.TemporaryDirectory() as directory:
         server, address = start(arguments.binary, directory, arguments.files)
-        slow = SlowClients(address, arguments.clients)
+        opened, closed = multiprocessing.Value("q", 0), multiprocessing.Value("q", 0)
+        slow = multiprocessing.Process(
+            target=keep_open, args=(address, arguments.clients, arguments.return_after, opened, closed), daemon=True
+        )
         slow.start()
         try:
             failures, health, fits = [], [], []
@@ -128,7 +131,7 @@ def main():
             end = time.monotonic() + arguments.seconds
             arriving = []
             while time.monotonic() < end:
-                arrived = slow.opened >= arguments.clients and time.monotonic() > end - arguments.seconds + 3
+                arrived = opened.value >= arguments.clients and time.monotonic() > end - arguments.seconds + 3
                 for name, took, request in [
                     ("healthz", health if arrived else arriving, "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"),
                     ("fit", fits, "POST /v1/fits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nprefer: wait=20\r\n"
@@ -142,9 +145,14 @@ def main():
                     except (OSError, IndexError) as error:
                         failures.append(f"{name}: {error!r}")
                 time.sleep(0.02)
-            slow.over.set()
+            slow.terminate()
+            if not (health and arriving and fits):
+                sys.exit(
+                    f"too few requests were answered: {arriving} {health} {fits} {failures}; "
+                    f"{opened.value} slow connections opened, {closed.value} closed"
+                )
             p99 = percentile(health, 0.99)
-            print(f"slow connections     {slow.opened} opened, {slow.closed} closed by the server")
+            print(f"slow connections     {opened.value} opened, {closed.value} closed by the server")
             print(f"/healthz             {len(health)} asked, median {statistics.median(health):.1f} ms, p99 {p99:.1f} ms, worst {max(health):.1f} ms")
             print(f"  while they arrive  {len(arriving)} asked, median {statistics.median(arriving):.1f} ms, worst {max(arriving):.1f} ms")
             print(f"fits                 {len(fits)} asked, median {statistics.median(fits):.1f} ms, worst {max(fits):.1f} ms")

@@ -100,16 +100,12 @@ fn a_killed_server_loses_no_fit() {
 
 /// A recording whose comparison takes much longer than a second.
 fn long_recording() -> String {
-    let mut text = r#"# {"total": 17179869184, "limit": 17179869184, "alloc_conf": ""}"#.to_owned();
-    text.push('\n');
-    let base = 0x7f00_0000_0000_u64;
-    text += &format!("segment_alloc {base:x} 2097152 0\n");
-    for _ in 0..50_000 {
-        text += &format!(
-            "alloc {base:x} 512 0\nfree_requested {base:x} 512 0\nfree_completed {base:x} 512 0\n"
-        );
-    }
-    text
+    let block = "alloc 7f0000000000 512 0\nfree_requested 7f0000000000 512 0\nfree_completed 7f0000000000 512 0\n";
+    let header = r#"# {"total": 17179869184, "limit": 17179869184, "alloc_conf": ""}"#;
+    format!(
+        "{header}\nsegment_alloc 7f0000000000 2097152 0\n{}",
+        block.repeat(50_000)
+    )
 }
 
 #[test]

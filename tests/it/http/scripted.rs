@@ -126,8 +126,10 @@ impl Engine for Scripted {
     }
 
     fn probe(&self, _: &Request, batch: u64) -> Result<ProbeReport, EngineError> {
-        while matches!(self.outcome, Outcome::Hangs) {
-            std::thread::park();
+        if matches!(self.outcome, Outcome::Hangs) {
+            loop {
+                std::thread::park();
+            }
         }
         let step = StepMemory {
             peak_allocated_bytes: batch << 20,
