@@ -3,7 +3,9 @@
 
 mod abandoned;
 mod bad_input;
+mod browsers;
 mod catalogue;
+mod connections;
 mod fits;
 mod probes;
 mod problems;

@@ -153,6 +153,11 @@ impl Engine for Scripted {
         batch: u64,
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError> {
+        if matches!(self.outcome, Outcome::Hangs) {
+            loop {
+                std::thread::park();
+            }
+        }
         if let Some(gate) = &self.gate
             && !gate.pass(cancel)
         {
