@@ -45,6 +45,8 @@ pub(super) enum Slot {
     Held(Tensor),
     /// Dropped under a checkpoint.
     Recomputed(Rc<Frame>, usize),
+    /// Nothing but the checkpoint, whose inputs live as long as anything that was saved under it.
+    Frame(Rc<Frame>),
 }
 
 /// The saved tensors of an operation, by the names that derivative formulas give them.
@@ -55,6 +57,11 @@ impl Saved {
     pub(super) fn get(&self, name: &str) -> &Tensor {
         self.find(name)
             .expect("a backward formula asks only for what its forward saved")
+    }
+
+    /// All of them, in the order in which they were saved.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        self.0.iter().map(|(_, tensor)| tensor)
     }
 
     /// The tensor saved under this name, if there is one.
@@ -118,6 +125,16 @@ impl Draft {
             self.saved.push((name, slot));
         }
         Ok(())
+    }
+
+    /// Keeps a tensor that is saved already.
+    pub(super) fn keep(&mut self, name: &'static str, tensor: Tensor) {
+        self.saved.push((name, Slot::Held(tensor)));
+    }
+
+    /// Keeps a checkpoint alive until the operation has run backward.
+    pub(super) fn hold_frame(&mut self, frame: Rc<Frame>) {
+        self.saved.push(("checkpoint", Slot::Frame(frame)));
     }
 
     /// Ends recording: these bodies become the operation's results.
@@ -312,16 +329,19 @@ fn run(eager: &mut Eager, node: &Rc<Node>, incoming: Vec<Option<Tensor>>) -> Vec
         .take()
         .expect("each operation runs once");
     let mut recomputed = Vec::new();
-    let saved = slots
-        .into_iter()
-        .map(|(name, slot)| match slot {
-            Slot::Held(tensor) => (name, tensor),
+    let mut frames = Vec::new();
+    let mut saved = Vec::new();
+    for (name, slot) in slots {
+        match slot {
+            Slot::Held(tensor) => saved.push((name, tensor)),
             Slot::Recomputed(frame, index) => {
                 recomputed.push(name);
-                (name, Frame::unpack(&frame, eager, index))
+                saved.push((name, Frame::unpack(&frame, eager, index)));
+                frames.push(frame);
             }
-        })
-        .collect();
+            Slot::Frame(frame) => frames.push(frame),
+        }
+    }
     eager.set_label(&node.label);
     let mut saved = Saved(saved);
     let mut outgoing = formula(eager, &incoming, &saved);
@@ -349,6 +369,7 @@ fn run(eager: &mut Eager, node: &Rc<Node>, incoming: Vec<Option<Tensor>>) -> Vec
     for entry in saved.0 {
         drop(entry);
     }
+    drop(frames);
     outgoing
 }
 
