@@ -16,9 +16,7 @@ use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
 use super::ops::AttentionRequest;
 use super::tensor::Tensor;
-use crate::graph::{
-    DType, Extent, Graph, Node, Op, ParameterKind, Placement, ValueId,
-};
+use crate::graph::{DType, Extent, Graph, Node, Op, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
 
 /// Values alive in Python, by name.

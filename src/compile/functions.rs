@@ -73,6 +73,8 @@ struct BackwardCall {
     forward: Rc<Forward>,
     /// The values of saved tensors in the backward graph, in the order in which they were saved.
     saved: Vec<ValueId>,
+    /// Trained parameters among them, whose casts autocast keeps.
+    parameters: BTreeMap<ValueId, Tensor>,
     /// Saved tensors that a checkpoint has dropped: only the function's own variables own what it restores.
     dropped: Vec<(ValueId, Slot)>,
     /// Attributes of `ctx`.
@@ -115,6 +117,7 @@ impl Forward {
             let backward = BackwardCall {
                 forward: Rc::clone(&self.functions.backwards[index]),
                 saved: call.saved.iter().map(|(_, inner)| *inner).collect(),
+                parameters: self.trained_parameters(environment, call),
                 dropped: self.save(eager, environment, call, &mut draft)?,
                 held: call
                     .held
@@ -194,6 +197,19 @@ impl Forward {
             }
         }
         Ok(dropped)
+    }
+
+    fn trained_parameters(
+        &self,
+        environment: &Environment,
+        call: &FunctionCall,
+    ) -> BTreeMap<ValueId, Tensor> {
+        let saved = call.saved.iter();
+        let trained = saved.filter_map(|(id, inner)| {
+            let tensor = self.find(environment, *id)?;
+            tensor.leaf().is_some().then_some((*inner, tensor))
+        });
+        trained.collect()
     }
 
     /// Makes the results of a call those of one recorded operation.
@@ -291,6 +307,7 @@ impl BackwardCall {
             environment.insert(id, gradient);
         }
         for (id, tensor) in self.saved.into_iter().zip(saved.iter()) {
+            let tensor = self.parameters.get(&id).unwrap_or(tensor);
             environment.insert(id, Tensor::clone(tensor));
         }
         // A function that does not look at what it saved does not make the checkpoint run again.
@@ -300,7 +317,9 @@ impl BackwardCall {
         if self.dropped.iter().any(|(id, _)| read.contains(id)) {
             for (id, slot) in self.dropped {
                 if let Slot::Recomputed(frame, note) = slot {
-                    environment.insert(id, Frame::unpack(&frame, eager, note));
+                    let tensor = Frame::unpack(&frame, eager, note);
+                    let tensor = self.parameters.get(&id).cloned().unwrap_or(tensor);
+                    environment.insert(id, tensor);
                 }
             }
         }
@@ -312,9 +331,9 @@ impl BackwardCall {
         let results = self
             .forward
             .run_backward(eager, &mut environment, &self.results);
+        drop(environment);
         eager.casts.clear();
         (eager.grad_enabled, eager.autocast, eager.casts) = before;
-        drop(environment);
         // Python lets go of a tuple's items from the last to the first.
         while let Some(zero) = zeros.pop() {
             drop(zero);

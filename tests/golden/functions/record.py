@@ -224,7 +224,7 @@ class CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, target):
-        log = torch.log_softmax(logits, -1)
+        log = torch.log_softmax(logits.float(), -1)
         grad = log.exp()
         grad.scatter_add_(1, target.unsqueeze(1), -torch.ones_like(target, dtype=grad.dtype).unsqueeze(1))
         ctx.save_for_backward(grad / logits.shape[0])

@@ -134,7 +134,11 @@ fn a_function_that_was_not_traced_is_named() {
 
     assert!(read.graph.functions.is_empty());
     assert_eq!(read.graph.untraced_functions.len(), 1);
-    assert!(read.notes[0].contains("Swish (it branches on values)"), "{}", read.notes[0]);
+    assert!(
+        read.notes[0].contains("Swish (it branches on values)"),
+        "{}",
+        read.notes[0]
+    );
 }
 
 #[test]
@@ -159,13 +163,25 @@ fn calls_that_do_not_fit_the_graph_are_refused() {
         ("/operators", json!([3, 1]), "3 to 1"),
         ("/operators", json!([1, 900]), "901 or later"),
         ("/depth", json!(4), "no graph at this depth"),
-        ("/saved", json!(["nothing"]), "\"nothing\", which nothing before it makes"),
+        (
+            "/saved",
+            json!(["nothing"]),
+            "\"nothing\", which nothing before it makes",
+        ),
         ("/differentiable", json!([]), "0 items, not 1"),
         ("/backward/results", json!([]), "0 items, not 1"),
         ("/backward/results", json!(["nothing"]), "made by nothing"),
         ("/backward/operators", json!(7), "for 7 operators"),
-        ("/backward/gradients", json!(["nothing"]), "not in tensor_values"),
-        ("/backward", Value::Null, "neither a backward pass nor a reason"),
+        (
+            "/backward/gradients",
+            json!(["nothing"]),
+            "not in tensor_values",
+        ),
+        (
+            "/backward",
+            Value::Null,
+            "neither a backward pass nor a reason",
+        ),
     ];
     for (member, value, problem) in cases {
         let mut document = document("swish");
@@ -173,7 +189,10 @@ fn calls_that_do_not_fit_the_graph_are_refused() {
 
         let refusal = refusal(&document);
         assert!(refusal.contains(problem), "{member}: {refusal}");
-        assert!(refusal.contains("/batchfit/functions/"), "{member}: {refusal}");
+        assert!(
+            refusal.contains("/batchfit/functions/"),
+            "{member}: {refusal}"
+        );
     }
 }
 
