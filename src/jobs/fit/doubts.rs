@@ -27,7 +27,7 @@ impl Doubt {
             Doubt::Driver => 0.005,
             Doubt::Lifetimes | Doubt::Card => 0.01,
             Doubt::Workspaces => 0.03,
-            Doubt::Functions => 0.05,
+            Doubt::Functions => 0.16,
         }
     }
 

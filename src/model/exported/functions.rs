@@ -88,18 +88,48 @@ pub(super) fn texts(table: Option<&Value>) -> Result<Vec<FunctionText<'_>>, Expo
     })?;
     let mut next = 0;
     for (index, text) in texts.iter().enumerate() {
-        let [first, last] = text.operators;
-        if first < next || last < first {
+        let [begin, end] = text.operators;
+        if begin < next || end < begin {
             return Err(refused(&format!("{TABLE}/functions/{index}/operators"))(
                 format!(
-                    "a call has the operators {first} to {last}; calls follow one another, and the next \
+                    "a call has the operators {begin} to {end}; calls follow one another, and the next \
                  begins at {next} or later"
                 ),
             ));
         }
-        next = last.saturating_add(1);
+        next = end.saturating_add(1);
     }
     Ok(texts)
+}
+
+impl FunctionText<'_> {
+    fn check_counts(&self, backward: &BackwardText<'_>, at: &str) -> Result<(), ExportedError> {
+        let counts = [
+            (
+                "differentiable",
+                self.differentiable.len(),
+                self.outputs.len(),
+            ),
+            (
+                "backward/gradients",
+                backward.gradients.len(),
+                self.outputs.len(),
+            ),
+            (
+                "backward/results",
+                backward.results.len(),
+                self.inputs.len(),
+            ),
+        ];
+        for (member, given, wanted) in counts {
+            if given != wanted {
+                return Err(refused(&format!("{at}/{member}"))(format!(
+                    "it has {given} items, not {wanted}"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Functions<'a> {
@@ -135,8 +165,9 @@ impl<'a> Functions<'a> {
 
 /// A sentence for the answer about functions that autograd is taken to look inside of.
 pub(super) fn note(untraced: &[UntracedFunction]) -> Option<String> {
-    let named = |function: &UntracedFunction| format!("{} ({})", function.name, function.reason);
-    let mut names: Vec<String> = untraced.iter().take(NAMED).map(named).collect();
+    let with_reason =
+        |function: &UntracedFunction| format!("{} ({})", function.name, function.reason);
+    let mut names: Vec<String> = untraced.iter().take(NAMED).map(with_reason).collect();
     if untraced.len() > NAMED {
         names.push(format!("and {} more", untraced.len() - NAMED));
     }
@@ -185,35 +216,12 @@ impl<'a> Walk<'a> {
                 "it has neither a backward pass nor a reason for having none".into(),
             ));
         };
-        let counts = [
-            (
-                "differentiable",
-                text.differentiable.len(),
-                text.outputs.len(),
-            ),
-            (
-                "backward/gradients",
-                backward.gradients.len(),
-                text.outputs.len(),
-            ),
-            (
-                "backward/results",
-                backward.results.len(),
-                text.inputs.len(),
-            ),
-        ];
-        for (member, given, wanted) in counts {
-            if given != wanted {
-                return Err(refused(&format!("{at}/{member}"))(format!(
-                    "it has {given} items, not {wanted}"
-                )));
-            }
-        }
-        let [first, last] = text.operators;
-        let start = first
+        text.check_counts(backward, at)?;
+        let [begin, end] = text.operators;
+        let start = begin
             .checked_sub(1)
             .map_or(0, |before| self.flat.operators[before]);
-        let nodes = start..self.flat.operators[last];
+        let nodes = start..self.flat.operators[end];
         let Some(module) = self.builder.nodes()[nodes.clone()]
             .last()
             .map(|node| node.module)
@@ -273,51 +281,16 @@ impl<'a> Walk<'a> {
             return Ok(Err("no gradient reaches it".into()));
         };
 
-        // The same walk, into a graph of its own that shares nothing but sizes.
-        let outside = (
-            std::mem::replace(&mut self.builder, inside),
-            std::mem::take(&mut self.flat),
-            std::mem::take(&mut self.unknown),
-            std::mem::take(&mut self.functions),
-            self.in_wrapper.len(),
-        );
-        self.inside_function = Some(call);
-        let mut inner = Scope {
-            tensors,
-            sizes: std::mem::take(&mut scope.sizes),
+        let inside = match self.walk_backward(backward, (inside, call, tensors), scope, at) {
+            Ok(inside) => inside,
+            Err(reason) => return Ok(Err(reason)),
         };
-        let walked = self.nodes(&backward.graph, &mut inner, &format!("{at}/backward/graph"));
-        scope.sizes = inner.sizes;
-        self.inside_function = None;
-        let inside = std::mem::replace(&mut self.builder, outside.0);
-        let flat = std::mem::replace(&mut self.flat, outside.1);
-        let unknown = std::mem::replace(&mut self.unknown, outside.2);
-        self.functions = outside.3;
-        self.in_wrapper.truncate(outside.4);
-        if let Some(operator) = unknown.first() {
-            let problem = format!(
-                "its backward pass uses {}, which is not supported",
-                operator.op
-            );
-            return Ok(Err(problem));
-        }
-        if let Err(error) = walked {
-            return Ok(Err(format!("its backward pass: {error}")));
-        }
-
-        let mut results = Vec::new();
-        for name in &backward.results {
-            let result = name.as_ref().map(|name| {
-                let id = inner.tensors.get(name.as_ref()).copied();
-                id.ok_or_else(|| refused(at)(format!("its result {name:?} is made by nothing")))
-            });
-            results.push(result.transpose()?);
-        }
-        let mut graph = inside.finish(any, any);
+        let results = inside.results(backward, at)?;
+        let mut graph = inside.builder.finish(any, any);
         side_table::read_releases(
             (backward.operators, backward.values),
             &backward.releases,
-            &flat,
+            &inside.flat,
             &mut graph,
             &format!("{at}/backward"),
         )?;
@@ -334,6 +307,73 @@ impl<'a> Walk<'a> {
             backward_autocast: text.backward_autocast,
             backward: graph,
         }))
+    }
+
+    /// The same walk, into a graph of its own that shares nothing but sizes; or, as a clause, why not.
+    fn walk_backward(
+        &mut self,
+        backward: &'a BackwardText<'a>,
+        (builder, call, tensors): (Builder, Call, HashMap<&'a str, ValueId>),
+        scope: &mut Scope<'a>,
+        at: &str,
+    ) -> Result<Inside<'a>, String> {
+        let mut inner = Scope {
+            tensors,
+            sizes: std::mem::take(&mut scope.sizes),
+        };
+        let outside = (
+            std::mem::replace(&mut self.builder, builder),
+            std::mem::take(&mut self.flat),
+            std::mem::take(&mut self.unknown),
+            std::mem::take(&mut self.functions),
+            self.in_wrapper.len(),
+        );
+        self.inside_function = Some(call);
+        let walked = self.nodes(&backward.graph, &mut inner, &format!("{at}/backward/graph"));
+        self.inside_function = None;
+        scope.sizes = inner.sizes;
+        let builder = std::mem::replace(&mut self.builder, outside.0);
+        let flat = std::mem::replace(&mut self.flat, outside.1);
+        let unknown = std::mem::replace(&mut self.unknown, outside.2);
+        self.functions = outside.3;
+        self.in_wrapper.truncate(outside.4);
+        if let Some(operator) = unknown.first() {
+            let op = &operator.op;
+            return Err(format!(
+                "its backward pass uses {op}, which is not supported"
+            ));
+        }
+        walked.map_err(|error| format!("its backward pass: {error}"))?;
+        Ok(Inside {
+            builder,
+            flat,
+            tensors: inner.tensors,
+        })
+    }
+}
+
+/// A backward pass that has been walked.
+struct Inside<'a> {
+    builder: Builder,
+    flat: Flat,
+    tensors: HashMap<&'a str, ValueId>,
+}
+
+impl Inside<'_> {
+    /// For each input, its gradient.
+    fn results(
+        &self,
+        backward: &BackwardText<'_>,
+        at: &str,
+    ) -> Result<Vec<Option<ValueId>>, ExportedError> {
+        let made = |name: &Cow<'_, str>| {
+            let id = self.tensors.get(name.as_ref()).copied();
+            id.ok_or_else(|| refused(at)(format!("its result {name:?} is made by nothing")))
+        };
+        let results = backward.results.iter();
+        results
+            .map(|name| name.as_ref().map(made).transpose())
+            .collect()
     }
 }
 
