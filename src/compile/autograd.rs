@@ -91,6 +91,8 @@ pub(super) enum Slot {
     Held(Tensor),
     /// Dropped under a checkpoint.
     Recomputed(Rc<Frame>, usize),
+    /// Nothing but the checkpoint, whose inputs live as long as anything that was saved under it.
+    Frame(Rc<Frame>),
 }
 
 /// The saved tensors of an operation, by the names that derivative formulas give them.
@@ -101,6 +103,11 @@ impl Saved {
     pub(super) fn get(&self, name: &str) -> &Tensor {
         self.find(name)
             .expect("a backward formula asks only for what its forward saved")
+    }
+
+    /// All of them, in the order in which they were saved.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        self.0.iter().map(|(_, tensor)| tensor)
     }
 
     /// The tensor saved under this name, if there is one.
@@ -164,6 +171,16 @@ impl Draft {
             self.saved.push((name, slot));
         }
         Ok(())
+    }
+
+    /// Keeps a tensor that is saved already.
+    pub(super) fn keep(&mut self, name: &'static str, tensor: Tensor) {
+        self.saved.push((name, Slot::Held(tensor)));
+    }
+
+    /// Keeps a checkpoint alive until the operation has run backward.
+    pub(super) fn hold_frame(&mut self, frame: Rc<Frame>) {
+        self.saved.push(("checkpoint", Slot::Frame(frame)));
     }
 
     /// Ends recording: these bodies become the operation's results.
@@ -364,14 +381,20 @@ fn run(
         .take()
         .expect("each operation runs once");
     let mut recomputed = Vec::new();
-    let saved = slots.into_iter().map(|(name, slot)| match slot {
-        Slot::Held(tensor) => Ok((name, tensor)),
-        Slot::Recomputed(frame, index) => {
-            recomputed.push(name);
-            Ok((name, Frame::unpack(&frame, eager, index)?))
+    let mut frames = Vec::new();
+    let mut saved = Vec::new();
+    for (name, slot) in slots {
+        match slot {
+            Slot::Held(tensor) => saved.push((name, tensor)),
+            Slot::Recomputed(frame, index) => {
+                recomputed.push(name);
+                saved.push((name, Frame::unpack(&frame, eager, index)?));
+                frames.push(frame);
+            }
+            Slot::Frame(frame) => frames.push(frame),
         }
-    });
-    let mut saved = Saved(saved.collect::<Result<_, Stop>>()?);
+    }
+    let mut saved = Saved(saved);
     eager.set_label(&node.label);
     let mut outgoing = formula(eager, &incoming, &saved);
     // What a checkpoint unpacked belongs to the formula's own variables, which go in reverse.
@@ -398,6 +421,7 @@ fn run(
     for entry in saved.0 {
         drop(entry);
     }
+    drop(frames);
     Ok(outgoing)
 }
 

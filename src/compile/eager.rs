@@ -9,7 +9,7 @@ use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::emit::{Recorder, Storage};
 use super::tensor::{Tensor, TensorBody};
-use crate::graph::{DType, Extent, contiguous_strides};
+use crate::graph::{DType, Extent, ValueId, contiguous_strides};
 use crate::program::Capability;
 use crate::program::{Call, Category, ConvolutionShape, Kernel, Size, SizeFunction};
 use crate::units::Bytes;
@@ -68,6 +68,8 @@ pub(super) struct Eager {
     main: Handles,
     backward: Handles,
     packing: Packing,
+    /// Attributes of custom functions' contexts, whose backward passes have run.
+    contexts: Vec<(ValueId, Tensor)>,
     sequence: u64,
     label: Arc<str>,
     category: Category,
@@ -87,6 +89,7 @@ impl Eager {
             main: Handles::default(),
             backward: Handles::default(),
             packing: Packing::Keep,
+            contexts: Vec::new(),
             sequence: 0,
             label: Arc::from(""),
             category: Category::Parameters,
@@ -245,6 +248,19 @@ impl Eager {
         match self.thread {
             Thread::Main => &mut self.main,
             Thread::Backward => &mut self.backward,
+        }
+    }
+
+    /// Keeps attributes of a custom function's context: nothing lets go of them before the last tensor that
+    /// has a history does.
+    pub(super) fn hold_until_graph_dies(&mut self, attributes: Vec<(ValueId, Tensor)>) {
+        self.contexts.extend(attributes);
+    }
+
+    /// The last tensor that has a history goes, and with it the autograd graph.
+    pub(super) fn graph_dies(&mut self) {
+        for attribute in self.contexts.drain(..) {
+            drop(attribute);
         }
     }
 

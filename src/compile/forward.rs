@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::casts::{is_without_autocast, returns};
 use super::checkpoint::{Frame, regions};
 use super::eager::{Eager, Stop};
+use super::functions::{Functions, Keeping};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
 use super::ops::AttentionRequest;
@@ -23,7 +24,11 @@ pub(super) type Environment = BTreeMap<ValueId, Tensor>;
 
 /// A graph made ready to run: parameters on the device, lifetimes known.
 pub(super) struct Forward {
-    graph: Rc<Graph>,
+    pub(super) graph: Rc<Graph>,
+    /// Calls of custom functions in it.
+    pub(super) functions: Functions,
+    /// Whether this is the backward pass of one.
+    is_backward: bool,
     parameters: BTreeMap<ValueId, Tensor>,
     /// The values that die after each node.
     deaths: Vec<Vec<ValueId>>,
@@ -68,11 +73,29 @@ impl Forward {
             departures: returns.values().copied().collect(),
             returns,
             types_left: RefCell::default(),
+            functions: Functions::of(graph, variant),
+            is_backward: false,
             graph: Rc::clone(graph),
             parameters,
             mode: variant.mode,
             parameter_type: variant.precision.parameters(),
         }
+    }
+
+    /// Prepares the backward pass of a custom function.
+    pub(super) fn of_backward(graph: &Rc<Graph>, variant: &Variant) -> Forward {
+        Forward {
+            // Its modules are nobody's blocks.
+            regions: Vec::new(),
+            is_backward: true,
+            ..Forward::new(graph, variant, BTreeMap::new())
+        }
+    }
+
+    /// A value alive in Python, or a parameter.
+    pub(super) fn find(&self, environment: &Environment, id: ValueId) -> Option<Tensor> {
+        let found = environment.get(&id).or_else(|| self.parameters.get(&id));
+        found.map(Tensor::clone)
     }
 
     /// The nodes that run: all of them, or up to the prediction in inference.
@@ -108,20 +131,31 @@ impl Forward {
                 let frame = Frame::new(self, region.clone(), inputs, eager.autocast);
                 eager.dropping(&frame, |eager| self.run(eager, environment, region.clone()))?;
                 next = region.end;
+            } else if let Some(index) = self.function(&(next..nodes.end)) {
+                self.call_function(eager, environment, index)?;
+                next = self.graph.functions[index].nodes.end;
             } else {
-                self.step(eager, environment, next)?;
+                self.step(eager, environment, next, &mut Keeping::default())?;
                 next += 1;
             }
         }
         Ok(())
     }
 
+    /// The call of a custom function that these nodes begin with.
+    fn function(&self, nodes: &Range<usize>) -> Option<usize> {
+        let starting = self.functions.starting_at(nodes.start)?;
+        let ends_inside = self.graph.functions[starting].nodes.end <= nodes.end;
+        ends_inside.then_some(starting)
+    }
+
     /// Runs one node and lets go of what dies with it.
-    fn step(
+    pub(super) fn step(
         self: &Rc<Self>,
         eager: &mut Eager,
         environment: &mut Environment,
         index: usize,
+        keeping: &mut Keeping,
     ) -> Result<(), Stop> {
         let node = &self.graph.nodes[index];
         eager.set_label(&self.labels[index]);
@@ -141,7 +175,9 @@ impl Forward {
             }
         }
         for id in &self.deaths[index] {
-            environment.remove(id);
+            if keeping.lets_go(*id) {
+                environment.remove(id);
+            }
         }
         Ok(())
     }
@@ -156,6 +192,9 @@ impl Forward {
             .iter()
             .flat_map(|node| node.inputs.clone())
             .collect();
+        for index in self.functions.inside(region) {
+            read.extend(self.graph.functions[index].named());
+        }
         read.sort_unstable();
         read.dedup();
         read.into_iter()
@@ -174,13 +213,8 @@ impl Forward {
         index: usize,
     ) -> Result<Vec<Tensor>, Stop> {
         let node = &self.graph.nodes[index];
-        let operand = |id: &ValueId| {
-            environment
-                .get(id)
-                .or_else(|| self.parameters.get(id))
-                .map(Tensor::clone)
-        };
-        let operands: Option<Vec<Tensor>> = node.inputs.iter().map(operand).collect();
+        let operands = node.inputs.iter().map(|id| self.find(environment, *id));
+        let operands: Option<Vec<Tensor>> = operands.collect();
         let operands = operands.expect("nodes run after what they read");
         if self.departures.contains(&index) {
             self.types_left
@@ -250,7 +284,14 @@ impl Forward {
                 let goes_back = operands[0].dtype == *to;
                 eager.cast(&operands[0], left.filter(|_| goes_back).unwrap_or(*to))
             }
-            other => return eager.apply(other, &operands, &self.shapes_of(&node.outputs)),
+            other => {
+                let results = eager.apply(other, &operands, &self.shapes_of(&node.outputs))?;
+                return Ok(if self.is_backward {
+                    Forward::with_bases(node, &operands, results)
+                } else {
+                    results
+                });
+            }
         };
         Ok(vec![one])
     }

@@ -12,6 +12,7 @@ mod checkpoint;
 mod eager;
 mod emit;
 mod forward;
+mod functions;
 mod lifetimes;
 mod noise;
 mod ops;

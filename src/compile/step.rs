@@ -182,6 +182,7 @@ impl Training {
         while let Some(tensor) = batch.pop() {
             drop(tensor);
         }
+        self.eager.graph_dies();
         drop(loss);
         Ok(())
     }

@@ -194,6 +194,12 @@ impl Builder {
         &self.values[id.0 as usize]
     }
 
+    /// The path and the class of a module.
+    pub fn module_name(&self, id: ModuleId) -> (&str, &str) {
+        let module = &self.modules[id.0 as usize];
+        (&module.path, &module.class)
+    }
+
     /// The operations added so far.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -210,6 +216,8 @@ impl Builder {
             prediction,
             loss,
             releases: None,
+            functions: Vec::new(),
+            untraced_functions: Vec::new(),
         }
     }
 

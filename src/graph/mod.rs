@@ -9,6 +9,7 @@ mod create;
 mod dtype;
 mod einsum;
 mod extent;
+mod function_call;
 mod indexed;
 mod infer;
 mod loss;
@@ -24,6 +25,7 @@ pub use create::{Create, CreatedType, Place};
 pub use dtype::DType;
 pub use einsum::Einsum;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
+pub use function_call::{FunctionCall, FunctionOutput, UntracedFunction};
 pub use indexed::Indexed;
 pub(crate) use infer::broadcast;
 pub use loss::{Loss, LossFunction, Summary};
@@ -143,6 +145,10 @@ pub struct Graph {
     pub loss: ValueId,
     /// When Python lets go of values, where the export recorded it.
     pub releases: Option<Releases>,
+    /// Calls of custom functions, in order; their nodes do not overlap.
+    pub functions: Vec<FunctionCall>,
+    /// Custom functions that autograd is taken to look inside of, each once.
+    pub untraced_functions: Vec<UntracedFunction>,
 }
 
 impl Graph {

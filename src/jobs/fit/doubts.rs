@@ -15,6 +15,8 @@ pub(super) enum Doubt {
     Lifetimes,
     /// The scratch memory of convolutions that were never recorded.
     Workspaces,
+    /// Custom autograd functions whose backward passes were not traced.
+    Functions,
     /// Rules that were measured on another card.
     Card,
 }
@@ -26,6 +28,7 @@ impl Doubt {
             Doubt::Driver => 0.005,
             Doubt::Lifetimes | Doubt::Card => 0.01,
             Doubt::Workspaces => 0.03,
+            Doubt::Functions => 0.16,
         }
     }
 
@@ -37,6 +40,9 @@ impl Doubt {
                 "the lifetimes of Python's variables, which the graph does not tell"
             }
             Doubt::Workspaces => "convolutions whose scratch memory is estimated",
+            Doubt::Functions => {
+                "custom autograd functions whose backward passes could not be traced"
+            }
             Doubt::Card => "rules measured on another card",
         }
     }
@@ -60,8 +66,33 @@ pub(super) fn of_graph(graph: &Graph) -> Vec<Doubt> {
         .nodes
         .iter()
         .any(|node| matches!(node.op, Op::Attention { .. } | Op::Matmul));
-    match graph.lifetimes() {
+    let mut doubts = match graph.lifetimes() {
         Lifetimes::Assumed if attends => vec![Doubt::Driver, Doubt::Lifetimes],
         Lifetimes::Assumed | Lifetimes::Recorded => vec![Doubt::Driver],
+    };
+    if !graph.untraced_functions.is_empty() {
+        doubts.push(Doubt::Functions);
+    }
+    doubts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Builder, Content, DType, UntracedFunction};
+
+    #[test]
+    fn a_function_that_was_not_traced_is_a_doubt() {
+        let mut builder = Builder::new("Net");
+        let x = builder.input("x", DType::Float32, Vec::new(), Content::Normal);
+        let mut graph = builder.finish(x, x);
+        assert!(!of_graph(&graph).contains(&Doubt::Functions));
+
+        graph.untraced_functions.push(UntracedFunction {
+            name: "Swish".into(),
+            reason: "it branches on values".into(),
+        });
+
+        assert!(of_graph(&graph).contains(&Doubt::Functions));
     }
 }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use super::arguments::{Arguments, Scope, dtype};
 use super::error::ExportedError;
-use super::modules::Modules;
+use super::functions::{self, Functions};
+use super::modules::{Call, Modules};
 use super::operator;
 use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use super::side_table::{self, Flat};
@@ -30,6 +31,8 @@ pub(super) fn lower(
 ) -> Result<Exported, ExportedError> {
     let graph = &document.graph_module.graph;
     let modules = Modules::of(graph, &document.graph_module.signature);
+    side_table::check_version(document.batchfit.as_ref())?;
+    let calls = functions::texts(document.batchfit.as_ref())?;
     let mut walk = Walk {
         builder: Builder::new(modules.root_class()),
         modules,
@@ -38,6 +41,8 @@ pub(super) fn lower(
         autocast_enabled: true,
         in_wrapper: Vec::new(),
         flat: Flat::default(),
+        functions: Functions::new(&calls),
+        inside_function: None,
         unknown: Vec::new(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
@@ -54,9 +59,12 @@ pub(super) fn lower(
     notes.extend(unknown::assumption(&walk.unknown));
 
     let loss = walk.loss(graph, &scope)?;
+    let (calls, untraced) = walk.functions.finish()?;
+    notes.extend(functions::note(&untraced));
     let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
     let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
     prediction::fill_inputs(&mut graph);
+    (graph.functions, graph.untraced_functions) = (calls, untraced);
     side_table::read(document.batchfit.as_ref(), &walk.flat, &mut graph)?;
     Ok(Exported { graph, notes })
 }
@@ -71,10 +79,13 @@ pub(super) struct Walk<'a> {
     grad_enabled: bool,
     autocast_enabled: bool,
     /// For each node of the builder: whether the loss wrapper runs it, not the model.
-    in_wrapper: Vec<bool>,
-    flat: Flat,
+    pub(super) in_wrapper: Vec<bool>,
+    pub(super) flat: Flat,
     /// Operators that are not known, each once.
-    unknown: Vec<UnknownOperator>,
+    pub(super) unknown: Vec<UnknownOperator>,
+    pub(super) functions: Functions<'a>,
+    /// The module that calls the custom function whose backward pass is being read.
+    pub(super) inside_function: Option<Call>,
 }
 
 /// Makes a [`ExportedError::Refused`] of a clause.
@@ -101,7 +112,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn nodes(
+    pub(super) fn nodes(
         &mut self,
         graph: &'a GraphText<'a>,
         scope: &mut Scope<'a>,
@@ -115,7 +126,10 @@ impl<'a> Walk<'a> {
                 .strip_prefix("torch.ops.")
                 .unwrap_or(&node.target);
             if let Some(region) = target.strip_prefix("higher_order.") {
+                self.functions.depth += 1;
                 self.region(region, node, scope, &pointer())?;
+                self.functions.depth -= 1;
+                self.end_function(scope)?;
                 continue;
             }
             if !IGNORED.contains(&target) && !makes_only_sizes(node) {
@@ -126,6 +140,7 @@ impl<'a> Walk<'a> {
             let results = node.outputs.iter().flat_map(tensor_names);
             let ids = results.map(|name| scope.tensors.get(name).copied());
             self.flat.values.extend(ids);
+            self.end_function(scope)?;
         }
         Ok(())
     }
@@ -139,9 +154,12 @@ impl<'a> Walk<'a> {
         scope: &mut Scope<'a>,
         pointer: String,
     ) -> Result<(), Failure> {
-        let call = self
-            .modules
-            .call(&node.metadata.nn_module_stack, &mut self.builder);
+        let call = match &self.inside_function {
+            Some(call) => call.clone(),
+            None => self
+                .modules
+                .call(&node.metadata.nn_module_stack, &mut self.builder),
+        };
         let arguments = Arguments {
             inputs: &node.inputs,
             scope,

@@ -9,6 +9,7 @@
 mod archive;
 mod arguments;
 mod error;
+mod functions;
 mod lower;
 mod modules;
 mod operator;

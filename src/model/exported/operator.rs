@@ -28,6 +28,7 @@ const SUPPORTED: &[&str] = &[
     "aten.linear.default",
     "aten.log_softmax.int",
     "aten.matmul.default",
+    "aten.mm.default",
     "aten.mul.Tensor",
     "aten.neg.default",
     "aten.pow.Tensor_Scalar",
@@ -122,6 +123,8 @@ fn weighted(
             (Op::Addmm, operands.to_vec())
         }
         "aten.matmul.default" => (Op::Matmul, all(args, &["self", "other"])?),
+        // Of two matrices, which is what `matmul` makes of them.
+        "aten.mm.default" => (Op::Matmul, all(args, &["self", "mat2"])?),
         "aten.bmm.default" => (Op::Bmm, all(args, &["self", "mat2"])?),
         "aten.baddbmm.default" => {
             let is_one = |name: &str| args.always(name, 1.0).is_ok();

@@ -14,10 +14,10 @@ use super::lower::refused;
 use crate::graph::{Graph, Releases, ValueId};
 
 /// Where it is in the document.
-const TABLE: &str = "/batchfit";
+pub(super) const TABLE: &str = "/batchfit";
 
-/// The version that is read.
-const VERSION: u64 = 1;
+/// The versions that are read: without and with calls of custom functions.
+const VERSIONS: [u64; 2] = [1, 2];
 
 /// What the numbers of the table stand for, collected while the graph is read.
 #[derive(Debug, Default)]
@@ -42,6 +42,36 @@ struct Table {
     without_autocast: Vec<[usize; 2]>,
 }
 
+/// Refuses a table of another version.
+pub(super) fn check_version(table: Option<&Value>) -> Result<(), ExportedError> {
+    let Some(table) = table else {
+        return Ok(());
+    };
+    let version = table.get("version").and_then(Value::as_u64);
+    if !version.is_some_and(|version| VERSIONS.contains(&version)) {
+        let given = table.get("version").unwrap_or(&Value::Null);
+        let [without, with] = VERSIONS;
+        return Err(refused(&format!("{TABLE}/version"))(format!(
+            "the side table has version {given}; this batchfit reads {without} and {with}: export the \
+             model again with the exporter of this release, or remove the member \"batchfit\""
+        )));
+    }
+    Ok(())
+}
+
+/// Reads the releases of a graph that has no further table: the backward pass of a custom function.
+pub(super) fn read_releases(
+    (operators, values): (usize, usize),
+    releases: &[Vec<usize>],
+    flat: &Flat,
+    graph: &mut Graph,
+    at: &str,
+) -> Result<(), ExportedError> {
+    flat.check(operators, values, at)?;
+    graph.releases = Some(Reader::new(flat, graph).read(releases, at)?);
+    Ok(())
+}
+
 /// Reads the table, if there is one, into a graph that has been read.
 pub(super) fn read(
     table: Option<&Value>,
@@ -51,30 +81,22 @@ pub(super) fn read(
     let Some(table) = table else {
         return Ok(());
     };
-    let version = table.get("version").and_then(Value::as_u64);
-    if version != Some(VERSION) {
-        let given = table.get("version").unwrap_or(&Value::Null);
-        return Err(refused(&format!("{TABLE}/version"))(format!(
-            "the side table has version {given}; this batchfit reads {VERSION}: export the model again \
-             with the exporter of this release, or remove the member \"batchfit\""
-        )));
-    }
     let table: Table = serde_path_to_error::deserialize(table).map_err(|error| {
         let problem = error.inner().to_string();
         refused(TABLE)(format!("in `{}`: {problem}", error.path()))
     })?;
-    let counts = [
-        ("operators", table.operators, flat.operators.len()),
-        ("values", table.values, flat.values.len()),
-    ];
-    for (name, said, found) in counts {
-        if said != found {
-            return Err(refused(&format!("{TABLE}/{name}"))(format!(
-                "the table is for {said} {name}, but the graph has {found}: it was changed after the export"
-            )));
-        }
+    flat.check(table.operators, table.values, TABLE)?;
+    let watched = Reader::new(flat, graph).read(&table.releases, TABLE)?;
+    let mut packed_checks = Vec::new();
+    for (index, [operator, value]) in table.packed_checks.iter().enumerate() {
+        let at = format!("{TABLE}/packed_checks/{index}");
+        let (node, id) = (node_of(flat, *operator, &at)?, value_of(flat, *value, &at)?);
+        packed_checks.extend(node.zip(id));
     }
-    graph.releases = Some(Reader::new(flat, graph).read(&table)?);
+    graph.releases = Some(Releases {
+        packed_checks,
+        ..watched
+    });
     for (index, [first, last]) in table.without_autocast.iter().enumerate() {
         let at = format!("{TABLE}/without_autocast/{index}");
         let start = match first.checked_sub(1) {
@@ -97,6 +119,18 @@ fn nodes_until(flat: &Flat, operator: usize, at: &str) -> Result<usize, Exported
     })
 }
 
+/// The node that an operator ends in; `None` before the first that does something.
+fn node_of(flat: &Flat, operator: usize, at: &str) -> Result<Option<usize>, ExportedError> {
+    Ok(nodes_until(flat, operator, at)?.checked_sub(1))
+}
+
+fn value_of(flat: &Flat, value: usize, at: &str) -> Result<Option<ValueId>, ExportedError> {
+    flat.values.get(value).copied().ok_or_else(|| {
+        let last = flat.values.len();
+        refused(at)(format!("value {value} is not among the {last}"))
+    })
+}
+
 struct Reader<'a> {
     flat: &'a Flat,
     /// How many names of each value are still held: an operator that does nothing gives its operand another.
@@ -116,6 +150,13 @@ impl<'a> Reader<'a> {
                 span.entry(*id).and_modify(|(_, last)| *last = index);
             }
         }
+        for call in &graph.functions {
+            for id in call.named() {
+                let reads =
+                    |(_, last): &mut (usize, usize)| *last = (*last).max(call.nodes.end - 1);
+                span.entry(id).and_modify(reads);
+            }
+        }
         let mut names = HashMap::new();
         for id in flat.values.iter().flatten() {
             // A parameter that an operator does nothing to is not made here.
@@ -126,18 +167,18 @@ impl<'a> Reader<'a> {
         Reader { flat, names, span }
     }
 
-    fn read(mut self, table: &Table) -> Result<Releases, ExportedError> {
+    fn read(mut self, releases: &[Vec<usize>], table: &str) -> Result<Releases, ExportedError> {
         let watched = self.names.keys().copied().collect();
         let mut after: BTreeMap<usize, Vec<ValueId>> = BTreeMap::new();
-        for (index, release) in table.releases.iter().enumerate() {
-            let at = format!("{TABLE}/releases/{index}");
+        for (index, release) in releases.iter().enumerate() {
+            let at = format!("{table}/releases/{index}");
             let Some((operator, values)) = release.split_first() else {
                 return Err(refused(&at)("it names no operator".into()));
             };
-            let node = self.node(*operator, &at)?;
+            let node = node_of(self.flat, *operator, &at)?;
             for (position, value) in values.iter().enumerate() {
                 let at = format!("{at}/{}", position + 1);
-                let id = self.value(*value, &at)?;
+                let id = value_of(self.flat, *value, &at)?;
                 if let Some(node) = node
                     && let Some(id) = id.filter(|id| self.drops_the_last_name(*id))
                 {
@@ -146,28 +187,10 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        let mut packed_checks = Vec::new();
-        for (index, [operator, value]) in table.packed_checks.iter().enumerate() {
-            let at = format!("{TABLE}/packed_checks/{index}");
-            let (node, id) = (self.node(*operator, &at)?, self.value(*value, &at)?);
-            packed_checks.extend(node.zip(id));
-        }
         Ok(Releases {
             watched,
             after,
-            packed_checks,
-        })
-    }
-
-    /// The node that an operator ends in; `None` before the first that does something.
-    fn node(&self, operator: usize, at: &str) -> Result<Option<usize>, ExportedError> {
-        Ok(nodes_until(self.flat, operator, at)?.checked_sub(1))
-    }
-
-    fn value(&self, value: usize, at: &str) -> Result<Option<ValueId>, ExportedError> {
-        self.flat.values.get(value).copied().ok_or_else(|| {
-            let last = self.flat.values.len();
-            refused(at)(format!("value {value} is not among the {last}"))
+            packed_checks: Vec::new(),
         })
     }
 

@@ -4,7 +4,7 @@
 //! here whether it counts.
 
 use super::{Lowered, Request};
-use crate::graph::{Graph, Node, Value};
+use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
 
 /// Names the rules by which this program answers: a digest of its sources, made by `build.rs`. An answer that
@@ -64,6 +64,8 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
         prediction,
         loss,
         releases,
+        functions,
+        untraced_functions,
     } = graph;
     fingerprint.add_all(values.iter().map(|value| {
         let Value {
@@ -91,4 +93,30 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
     fingerprint.add(prediction);
     fingerprint.add(loss);
     fingerprint.add(releases);
+    fingerprint.add(untraced_functions);
+    fingerprint.add(&functions.len());
+    for call in functions {
+        let FunctionCall {
+            name,
+            nodes,
+            inputs,
+            outputs,
+            saved,
+            held,
+            cast_inputs,
+            backward_autocast,
+            backward,
+        } = call;
+        fingerprint.add(&(
+            name,
+            nodes,
+            inputs,
+            outputs,
+            saved,
+            held,
+            cast_inputs,
+            backward_autocast,
+        ));
+        add_graph(fingerprint, backward);
+    }
 }

@@ -1,5 +1,6 @@
 //! Step programs against recorded PyTorch runs.
 
+mod functions;
 mod gradients;
 mod operations;
 mod sequence;

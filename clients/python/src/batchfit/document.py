@@ -3,11 +3,12 @@
 The side table is one more member at the top, which PyTorch's own loader does not know:
 
     "batchfit": {
-      "version": 1,
+      "version": 1,                     # 2 where there are functions
       "operators": N, "values": M,      # how many the graph has, as a check
       "releases": [[n, v, ...], ...],   # after operator n, Python lets go of values v, ... in this order
       "packed_checks": [[n, v], ...],   # after operator n, eager code looks for packed sequences in position ids v
-      "without_autocast": [[n, m], ...] # operators n to m run without autocast whatever the precision
+      "without_autocast": [[n, m], ...],# operators n to m run without autocast whatever the precision
+      "functions": [...]                # calls of custom `torch.autograd.Function`s; see function_calls.py
     }
 
 Operators are numbered from 0 in the order in which they run: nodes of the graph, with the nodes of a nested graph in
@@ -17,7 +18,6 @@ A value that is in no release lives until the loss exists.
 
 from __future__ import annotations
 
-import bisect
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -27,9 +27,13 @@ import torch.fx
 from torch._export.serde.serialize import serialize
 
 from .eager import EagerOnly
-from .lifetimes import NUMBER, Lifetimes
+from .function_calls import FunctionCalls
+from .functions import Functions
+from .lifetimes import Lifetimes
+from .numbering import Numbering, value_numbers
 
-VERSION = 1
+# With and without functions: what reads only the first would take the graph for one that autograd looks through.
+VERSION, VERSION_WITH_FUNCTIONS = 1, 2
 
 # Node metadata that batchfit reads. The rest is stack traces: large, and full of paths of the exporting machine.
 _METADATA = ("nn_module_stack",)
@@ -39,6 +43,7 @@ def document(
     program: torch.export.ExportedProgram,
     lifetimes: Lifetimes,
     eager_only: EagerOnly,
+    functions: Functions,
     trained: frozenset[str],
     tied: dict[str, str],
 ) -> dict[str, Any]:
@@ -56,7 +61,13 @@ def document(
     for node, _ in _operators(graph_module["graph"], program.graph_module):
         node["metadata"] = {key: node["metadata"][key] for key in _METADATA if key in node["metadata"]}
     text["guards_code"] = []
+    found = FunctionCalls(lifetimes)
+    found.take(program.graph_module, graph_module["graph"])
     text["batchfit"] = _side_table(program.graph_module, graph_module["graph"], lifetimes, eager_only)
+    if functions.calls:
+        numbering = _numbering(program.graph_module, graph_module["graph"])
+        text["batchfit"]["version"] = VERSION_WITH_FUNCTIONS
+        text["batchfit"]["functions"] = [found.entry(index, call, numbering) for index, call in enumerate(functions.calls)]
     return text
 
 
@@ -128,56 +139,21 @@ def _operators(
             yield from _operators(inner, getattr(module, name))
 
 
-def _results(node: dict[str, Any]) -> Iterator[str]:
-    """Names of the tensors that a node gives."""
-    for output in node["outputs"]:
-        if "as_tensor" in output:
-            yield output["as_tensor"]["name"]
-        elif "as_tensors" in output:
-            yield from (tensor["name"] for tensor in output["as_tensors"])
+def _numbering(module: torch.fx.GraphModule, graph: dict[str, Any]) -> Numbering:
+    numbers = {id(child): value_numbers(child) for child in _graph_modules(module)}
+    return Numbering((node, numbers[id(owner)]) for node, owner in _operators(graph, module))
 
 
 def _side_table(
     module: torch.fx.GraphModule, graph: dict[str, Any], lifetimes: Lifetimes, eager_only: EagerOnly
 ) -> dict[str, Any]:
-    numbers = {
-        id(child): {node.name: node.meta[NUMBER] for node in child.graph.nodes if NUMBER in node.meta}
-        for child in _graph_modules(module)
-    }
-    # From the numbers given while tracing to places in the document. What tracing dropped again has none.
-    value_of: dict[int, int] = {}
-    made_by: list[tuple[int, int]] = []
-    operators = values = 0
-    for node, owner in _operators(graph, module):
-        for name in _results(node):
-            number = numbers[id(owner)].get(name)
-            if number is not None:
-                value_of[number] = values
-                made_by.append((number, operators))
-            values += 1
-        operators += 1
-    made_by.sort()
-
-    def operator_after(number: int) -> int:
-        """The operator that made the last value up to this number; -1 before the first."""
-        at = bisect.bisect_right(made_by, (number, operators))
-        return made_by[at - 1][1] if at else -1
-
-    releases: list[list[int]] = []
-    for release in lifetimes.releases:
-        gone = [value_of[number] for number in release.values if number in value_of]
-        after = operator_after(release.after)
-        if not gone or after < 0:
-            continue
-        if releases and releases[-1][0] == after:
-            releases[-1].extend(gone)
-        else:
-            releases.append([after, *gone])
+    numbering = _numbering(module, graph)
+    value_of, operator_after = numbering.value_of, numbering.operator_after
     return {
         "version": VERSION,
-        "operators": operators,
-        "values": values,
-        "releases": releases,
+        "operators": numbering.operators,
+        "values": numbering.values,
+        "releases": numbering.releases(lifetimes.releases),
         "packed_checks": [
             [operator_after(made), value_of[number]] for made, number in eager_only.packed_checks if number in value_of
         ],

@@ -19,6 +19,7 @@ from .building import build, on_meta
 from .document import document
 from .eager import eager_decisions
 from .errors import ExportError
+from .functions import Functions, following
 from .lifetimes import Lifetimes, recording
 from .losses import Loss, WithLoss, with_loss
 
@@ -74,11 +75,12 @@ def trace(model: torch.nn.Module, batch: Batch, loss_fn: Loss, dtype: Optional[t
     wrapped = with_loss(model, loss_fn, batch.tensors)
     with _training(wrapped), _frozen(wrapped) as trained:
         lifetimes = Lifetimes()
-        with recording(lifetimes), eager_decisions(lifetimes) as eager_only:
+        functions = Functions(lifetimes, lambda: _current(wrapped, trained))
+        with recording(lifetimes), eager_decisions(lifetimes) as eager_only, following(functions):
             program = _traced(wrapped, batch)
         tied = _tied(wrapped)
     _check(program)
-    return Exported(document(program, lifetimes, eager_only, trained, tied))
+    return Exported(document(program, lifetimes, eager_only, functions, trained, tied))
 
 
 def _traced(wrapped: WithLoss, batch: Batch) -> torch.export.ExportedProgram:
@@ -132,6 +134,11 @@ def _frozen(model: torch.nn.Module) -> Iterator[frozenset[str]]:
     finally:
         for parameter in trained.values():
             parameter.requires_grad_(True)
+
+
+def _current(model: torch.nn.Module, paths: frozenset[str]) -> list[torch.Tensor]:
+    """The parameters at these paths as they are now: tracing puts others in their place."""
+    return [tensor for path, tensor in model.named_parameters(remove_duplicate=False) if path in paths]
 
 
 def _tied(model: torch.nn.Module) -> dict[str, str]:
