@@ -25,6 +25,11 @@ use super::protocol::{
 const GLANCE: Duration = Duration::from_millis(20);
 /// How long a child that closed its stdout, or was told to exit, may take to end.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a child that was killed, and the threads at its pipes, are waited for. A child that hangs in a driver dies only
+/// when the driver lets it, and whoever inherited its pipes may hold them open.
+const ENDING: Duration = Duration::from_millis(300);
+/// How often that wait looks.
+const MOMENT: Duration = Duration::from_millis(1);
 /// How many lines of a child's stderr are kept for an error message.
 const LAST_WORDS: usize = 8;
 /// How long such a line may be; the rest is dropped.
@@ -237,7 +242,8 @@ impl Supervisor {
 /// One child with its pipes and the threads that serve them.
 #[derive(Debug)]
 struct Running {
-    child: Child,
+    /// `None` once it was ended.
+    child: Option<Child>,
     /// Lines for its stdin. A thread writes them, so that a child that does not read cannot block us.
     orders: Option<Sender<Vec<u8>>>,
     answers: Receiver<Line>,
@@ -271,7 +277,7 @@ impl Running {
             thread::spawn(move || keep_last_words(stderr, &words)),
         ];
         Ok(Running {
-            child,
+            child: Some(child),
             orders: Some(orders),
             answers,
             last_words,
@@ -346,13 +352,7 @@ impl Running {
     /// How the child ended, if it does so soon.
     fn farewell(&mut self) -> Option<ExitStatus> {
         let deadline = Instant::now() + FAREWELL;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => thread::sleep(GLANCE),
-                Ok(None) | Err(_) => return None,
-            }
-        }
+        reap(self.child.as_mut()?, deadline, GLANCE)
     }
 
     fn out_of_turn(&mut self, answer: &Answer, activity: Activity) -> WorkerError {
@@ -374,18 +374,44 @@ impl Running {
         }
     }
 
-    /// Kills the child, waits for it, and for the threads at its pipes, which end with it.
+    /// Kills the child, and waits for it and for the threads at its pipes, which end with it, but not for ever. What is
+    /// left then goes on by itself, and holds nothing of the next worker's.
     fn end(&mut self) {
+        let Some(mut child) = self.child.take() else {
+            return;
+        };
         self.orders = None;
+        let deadline = Instant::now() + ENDING;
         // An error here means that it has ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = child.kill();
+        if reap(&mut child, deadline, MOMENT).is_none() {
+            warn!("worker {} was killed and does not end", child.id());
+            // Somebody has to take its status, or the system keeps it in its table.
+            thread::spawn(move || child.wait());
+        }
         // The reader may be handing over a line that nobody wants any more.
-        while self.answers.recv().is_ok() {}
+        let left = || deadline.saturating_duration_since(Instant::now());
+        while self.answers.recv_timeout(left()).is_ok() {}
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
+            while !thread.is_finished() && !left().is_zero() {
+                thread::sleep(MOMENT);
+            }
+            if !thread.is_finished() {
+                debug!("somebody holds a worker's pipe open");
+            } else if thread.join().is_err() {
                 debug!("a thread at a worker's pipe panicked");
             }
+        }
+    }
+}
+
+/// How a child ended, if it does so by the deadline.
+fn reap(child: &mut Child, deadline: Instant, glance: Duration) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(glance),
+            Ok(None) | Err(_) => return None,
         }
     }
 }

@@ -389,3 +389,22 @@ fn a_device_without_room_is_an_answer() {
     assert_eq!(ready.no_room.as_deref(), Some("all is taken"));
     assert_eq!(ready.available_bytes, 0);
 }
+
+/// Whoever inherited its pipes may hold them open for as long as it likes.
+#[test]
+fn a_worker_that_leaves_its_pipes_to_another_process_is_given_up_in_time() {
+    let launch = Launch {
+        program: PathBuf::from("/bin/sh"),
+        arguments: ["-c", "sleep 20 & exit 9"].map(Into::into).to_vec(),
+    };
+    let impatient = Deadlines {
+        start: Duration::from_millis(50),
+        ..DEADLINES
+    };
+    let since = Instant::now();
+
+    let error = Supervisor::open(launch, opening(), impatient, CALLER).unwrap_err();
+
+    assert!(matches!(error, WorkerError::Lost { .. }), "{error}");
+    assert!(since.elapsed() < Duration::from_secs(5));
+}
