@@ -92,12 +92,17 @@ impl Convolutions {
                 "the plan wants {granted} of scratch memory and got none"
             )));
         }
+        if granted > Bytes::ZERO {
+            queue
+                .gpu()
+                .expect_held("the workspace of a convolution", workspace, granted.0)?;
+        }
         let addresses = DeviceAddresses { x, y, w };
         // A plan may turn out not to run, as PyTorch expects as well: then the next one that makes do
         // with the same scratch memory is tried.
         let mut outcome = Err(CudnnError::NoEngine);
         for plan in plans.iter().filter(|plan| plan.workspace() <= granted) {
-            // SAFETY: the operands were checked to be dense, their shapes are those of the call that the
+            // SAFETY: operands and workspace were looked up to be device memory of ours. The operands were checked to be dense, their shapes are those of the call that the
             // plan was made for, and tensors start where the allocator aligns blocks. Workspace and
             // operands live until the program frees them, and the allocator hands their memory only to
             // work that is queued later on the same stream.

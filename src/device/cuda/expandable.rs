@@ -31,6 +31,10 @@ impl Reservation {
         self.range.start
     }
 
+    pub(super) fn size(&self) -> u64 {
+        self.range.size as u64
+    }
+
     /// Puts memory of a card behind whole units that have none; behind all of them or none.
     pub(super) fn map(
         &mut self,

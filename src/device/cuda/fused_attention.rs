@@ -86,6 +86,11 @@ impl FusedAttention {
         let Some(plan) = plan else {
             return Ok(false);
         };
+        if workspace.1 > Bytes::ZERO {
+            queue
+                .gpu()
+                .expect_held("the workspace of attention", workspace.0, workspace.1.0)?;
+        }
         let mut room = Room::of([workspace, queue.scratch()]);
         let sums = if is_backward {
             [plan.query_sums, plan.row_products]

@@ -1,5 +1,6 @@
 //! One opened GPU: its primary context, one stream, and what there is to know about the card.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
 use std::ptr;
@@ -12,6 +13,7 @@ use crate::units::Bytes;
 
 use super::cudnn;
 use super::error::{GpuError, check};
+use super::held::Held;
 use super::libraries::Library;
 
 /// What a card and its driver say about themselves.
@@ -38,6 +40,8 @@ pub struct Gpu {
     facts: Facts,
     /// `cuEventElapsedTime_v2` came with CUDA 12.8; cudarc panics where it is missing.
     has_event_times: bool,
+    /// Its memory that this process holds.
+    held: RefCell<Held>,
 }
 
 impl Gpu {
@@ -72,6 +76,7 @@ impl Gpu {
             stream: ptr::null_mut(),
             facts,
             has_event_times,
+            held: RefCell::default(),
         };
         // SAFETY: the context was just retained; `gpu` releases it when it is dropped.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })?;
@@ -131,6 +136,33 @@ impl Gpu {
         // SAFETY: event and stream are live and of the same context.
         check("cuEventRecord", unsafe {
             sys::cuEventRecord(event.raw, self.stream)
+        })
+    }
+
+    /// Takes down that this process holds memory of the card: see Note [Addresses] in `held`.
+    pub(super) fn enter(&self, start: u64, bytes: u64) {
+        self.held.borrow_mut().enter(start, bytes);
+    }
+
+    /// Takes down that memory is about to go back.
+    pub(super) fn leave(&self, start: u64, bytes: u64) {
+        self.held.borrow_mut().leave(start, bytes);
+    }
+
+    /// Fails unless all of this is memory of the card that this process holds. Who goes on is on this thread, as is
+    /// who gives memory back, so it stays held until then.
+    pub(super) fn expect_held(
+        &self,
+        call: &'static str,
+        start: u64,
+        bytes: u64,
+    ) -> Result<(), GpuError> {
+        if self.held.borrow().contains(start, bytes) {
+            return Ok(());
+        }
+        Err(GpuError::Call {
+            call,
+            detail: format!("{bytes} bytes at {start:#x} are not memory of the GPU that is held"),
         })
     }
 

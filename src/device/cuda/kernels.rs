@@ -131,8 +131,9 @@ impl Queue {
         let mut parameter: *mut c_void = ptr::from_ref(arguments).cast_mut().cast();
         // SAFETY: the function belongs to a module that lives as long as `self`. It takes one struct,
         // whose layout `A` repeats (that is what `Arguments` promises), and the driver copies it before
-        // it returns, without writing to it. The addresses inside reach device memory alone; a wrong one
-        // is an error that the next wait reports, not access to memory of this program.
+        // it returns, without writing to it. The addresses inside are scratch of this queue or operands, which
+        // were looked up to be device memory of ours before the launch, as far as their elements reach; and
+        // kernels touch no others. See Note [Addresses] in `held`.
         check(kernel, unsafe {
             sys::cuLaunchKernel(
                 function,
@@ -189,13 +190,14 @@ impl Queue {
         (self.scratch.address(), self.scratch.size())
     }
 
-    /// Queues a write of a number to the device.
+    /// Queues a write of a number to memory of the card that is held.
     pub(super) fn write_number(&mut self, address: u64, number: u64) -> Result<(), GpuError> {
+        self.gpu.expect_held("cuMemsetD32", address, 8)?;
         let [low, high] = [number, number >> 32].map(|half| half & u64::from(u32::MAX));
         for (at, half) in [(address, low), (address + 4, high)] {
             let half = u32::try_from(half).unwrap_or(u32::MAX);
-            // SAFETY: the stream lives as long as the card. A wrong address is an error that the next wait
-            // reports, not access to memory of this program.
+            // SAFETY: the stream lives as long as the card, and both halves were looked up to be device memory of
+            // ours, which goes back only after a wait for the stream.
             check("cuMemsetD32", unsafe {
                 sys::cuMemsetD32Async(at, half, 1, self.gpu.stream())
             })?;

@@ -41,9 +41,9 @@ pub struct LauncherOptions {
 
 /// Launches a program's calls on one stream of a card.
 ///
-/// The addresses of a launch must be device memory that stays allocated until the stream has passed the
-/// launch. A wrong address cannot harm this process: at worst the card reports an error at the end of the
-/// step.
+/// The operands of a launch must lie in memory that a [`super::CudaMemory`] of the same card holds, and stay there until the
+/// stream has passed the launch; giving memory back waits for that. A launch with another address is refused before
+/// anything is queued: where a card also reaches the host's memory, nothing else would stop it.
 pub struct CudaLauncher {
     convolutions: Convolutions,
     fused_attention: FusedAttention,
@@ -110,12 +110,12 @@ impl CudaLauncher {
         self.script = Script::default();
     }
 
-    /// Copies a tensor to the device, outside of any program.
+    /// Copies a tensor to memory of the card that is held, outside of any program.
     pub fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), GpuError> {
         upload(&self.gpu, address, bytes)
     }
 
-    /// Copies a tensor from the device, after everything queued.
+    /// Copies a tensor from memory of the card that is held, after everything queued.
     pub fn download(&self, address: u64, size: Bytes) -> Result<Vec<u8>, GpuError> {
         download(
             &self.gpu,
@@ -216,6 +216,7 @@ impl CudaLauncher {
 
     fn run(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
         let operands = &Operands::of(launch)?;
+        operands.expect_held(&self.gpu)?;
         let is_source = matches!(
             launch.call.kernel,
             Kernel::Initialize(_) | Kernel::RandomNormal | Kernel::RandomBelow(_)
@@ -420,6 +421,7 @@ impl Launcher for CudaLauncher {
             return self.run(launch);
         }
         let operands = Operands::of(launch)?;
+        operands.expect_held(&self.gpu)?;
         poison::fill(&mut self.queue, launch.call, &operands)?;
         self.run(launch)?;
         let label = self.label(launch).unwrap_or_default().to_owned();

@@ -4,6 +4,8 @@ use crate::device::{Launch, LaunchError};
 use crate::graph::{DType, Placement};
 use crate::program::{Kernel, View};
 
+use super::gpu::Gpu;
+
 /// Dimensions that a kernel handles. Must agree with `MAX_RANK` in prelude.cu.
 pub(super) const MAX_RANK: usize = 6;
 
@@ -66,6 +68,18 @@ impl Operand {
         self.shape.iter().product()
     }
 
+    /// Bytes from its first element to the end of its last.
+    pub(super) fn span(&self) -> u64 {
+        if self.count() == 0 {
+            return 0;
+        }
+        let steps = self.shape.iter().zip(&self.strides);
+        let last = steps.fold(0_u64, |last, (length, stride)| {
+            last.saturating_add((length - 1).saturating_mul(*stride))
+        });
+        last.saturating_add(1).saturating_mul(self.dtype.size())
+    }
+
     /// As kernels take it.
     pub(super) fn array(&self) -> Array {
         Array {
@@ -123,6 +137,19 @@ impl<'a> Operands<'a> {
             inputs: all(&launch.call.inputs)?,
             outputs: all(&launch.call.outputs)?,
         })
+    }
+
+    /// Fails unless all that kernels may touch of them is memory of the card that is held: see Note [Addresses] in
+    /// `held`.
+    pub(super) fn expect_held(&self, gpu: &Gpu) -> Result<(), LaunchError> {
+        for operand in self.inputs.iter().chain(&self.outputs) {
+            let span = operand.span();
+            if span > 0 {
+                gpu.expect_held("the launch of a kernel", operand.address, span)
+                    .map_err(|error| self.failed(error.to_string()))?;
+            }
+        }
+        Ok(())
     }
 
     /// The operand that is read at this position.

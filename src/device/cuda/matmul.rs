@@ -137,8 +137,8 @@ impl MatMul {
         }
         let (alpha, beta) = (1.0_f32, 0.0_f32);
         // SAFETY: handle, descriptors and algorithm are live and made for one another; alpha and beta are
-        // float32 on the host, as the description says by default. The addresses reach device memory
-        // alone. The workspace is as large as the heuristics were told, and work on the one stream uses
+        // float32 on the host, as the description says by default. The addresses are operands, looked up
+        // to be device memory of ours before the launch. The workspace is as large as the heuristics were told, and work on the one stream uses
         // it in turn.
         check("cublasLtMatmul", unsafe {
             sys::cublasLtMatmul(

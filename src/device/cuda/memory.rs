@@ -17,7 +17,8 @@ use super::gpu::Gpu;
 /// An error other than a lack of memory is answered like one and kept for [`CudaMemory::trouble`].
 pub struct CudaMemory {
     gpu: Rc<Gpu>,
-    held: Vec<CUdeviceptr>,
+    /// Segments with their sizes.
+    held: Vec<(CUdeviceptr, u64)>,
     /// By their start.
     reserved: BTreeMap<CUdeviceptr, Reservation>,
     trouble: Option<GpuError>,
@@ -86,19 +87,22 @@ impl SegmentSource for CudaMemory {
         // SAFETY: the GPU's context is current on its thread, and `address` is a place for the pointer.
         let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
         self.granted("cuMemAlloc", status, full)?;
-        self.held.push(address);
+        self.held.push((address, size.0));
+        self.gpu.enter(address, size.0);
         Ok(Address(address))
     }
 
     /// Gives a segment back, once everything queued has passed it. Other addresses are ignored.
     fn give_back(&mut self, segment: Address, _size: Bytes) {
-        let Some(at) = self.held.iter().position(|held| *held == segment.0) else {
+        let Some(at) = self.held.iter().position(|(start, _)| *start == segment.0) else {
             return;
         };
-        self.held.swap_remove(at);
+        let (start, size) = self.held.swap_remove(at);
         self.settle();
-        // SAFETY: the segment came from `cuMemAlloc`, was held until now, and no queued work uses it.
-        let status = unsafe { sys::cuMemFree_v2(segment.0) };
+        self.gpu.leave(start, size);
+        // SAFETY: the segment came from `cuMemAlloc`, was held until now, and no queued work uses it. The `Gpu` counts it as
+        // held no more, so none will.
+        let status = unsafe { sys::cuMemFree_v2(start) };
         if let Err(error) = check("cuMemFree", status) {
             self.trouble.get_or_insert(error);
         }
@@ -131,7 +135,10 @@ impl SegmentSource for CudaMemory {
         let device = self.gpu.device();
         let reservation = self.reservation_around(at).ok_or(full)?;
         match reservation.map(device, at.0, bytes) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.gpu.enter(at.0, size.0);
+                Ok(())
+            }
             Err(status) => {
                 self.granted("cuMemCreate or cuMemMap", status, full)?;
                 Err(full)
@@ -142,12 +149,14 @@ impl SegmentSource for CudaMemory {
     fn unmap(&mut self, at: Address, size: Bytes) {
         self.settle();
         let bytes = usize::try_from(size.0).expect("it was mapped");
+        self.gpu.leave(at.0, size.0);
         if let Some(reservation) = self.reservation_around(at) {
             reservation.unmap(at.0, bytes);
         }
     }
 
     fn release(&mut self, reserved: Reserved) {
+        self.gpu.leave(reserved.address.0, reserved.size.0);
         self.reserved.remove(&reserved.address.0);
     }
 }
@@ -156,9 +165,12 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         if !self.reserved.is_empty() {
             self.settle();
-            self.reserved.clear();
+            for (start, reservation) in std::mem::take(&mut self.reserved) {
+                self.gpu.leave(start, reservation.size());
+            }
         }
-        for segment in std::mem::take(&mut self.held) {
+        for (segment, size) in std::mem::take(&mut self.held) {
+            self.gpu.leave(segment, size);
             // SAFETY: the segment came from `cuMemAlloc` and is forgotten here. `cuMemFree` waits for
             // work that uses it.
             unsafe { sys::cuMemFree_v2(segment) };
@@ -171,7 +183,7 @@ impl Drop for CudaMemory {
 pub(super) struct Scratch {
     address: CUdeviceptr,
     size: Bytes,
-    _gpu: Rc<Gpu>,
+    gpu: Rc<Gpu>,
 }
 
 impl Scratch {
@@ -185,10 +197,11 @@ impl Scratch {
                 usize::try_from(size.0).unwrap_or(usize::MAX),
             )
         })?;
+        gpu.enter(address, size.0);
         Ok(Scratch {
             address,
             size,
-            _gpu: Rc::clone(gpu),
+            gpu: Rc::clone(gpu),
         })
     }
 
@@ -205,26 +218,30 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        self.gpu.leave(self.address, self.size.0);
         // SAFETY: allocated in `take` and not used after this; `cuMemFree` waits for work that uses it.
         unsafe { sys::cuMemFree_v2(self.address) };
     }
 }
 
-/// Copies host bytes to the device. Returns when `bytes` may be dropped.
+/// Copies host bytes to memory of the card that is held. Returns when `bytes` may be dropped.
 pub(super) fn upload(gpu: &Gpu, address: u64, bytes: &[u8]) -> Result<(), GpuError> {
-    // SAFETY: the source is a live slice of that length. A wrong destination is a device-side error: the
-    // device's memory is not this program's.
+    gpu.expect_held("cuMemcpyHtoD", address, bytes.len() as u64)?;
+    // SAFETY: the source is a live slice of that length. The destination was looked up just now and is device memory
+    // of ours, of that length, until the wait below has ended the copy; not host memory, which the call
+    // would as well write to.
     check("cuMemcpyHtoD", unsafe {
         sys::cuMemcpyHtoDAsync_v2(address, bytes.as_ptr().cast(), bytes.len(), gpu.stream())
     })?;
     gpu.synchronize()
 }
 
-/// Copies device bytes to the host, after everything queued.
+/// Copies from memory of the card that is held to the host, after everything queued.
 pub(super) fn download(gpu: &Gpu, address: u64, size: usize) -> Result<Vec<u8>, GpuError> {
+    gpu.expect_held("cuMemcpyDtoH", address, size as u64)?;
     let mut bytes = vec![0_u8; size];
     // SAFETY: the destination is a live buffer of that length, and the wait below ends the copy before
-    // it can move.
+    // it can move. The source was looked up just now and is device memory of ours, of that length.
     check("cuMemcpyDtoH", unsafe {
         sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), address, size, gpu.stream())
     })?;

@@ -20,6 +20,7 @@ mod expandable;
 mod fused_attention;
 mod gather;
 mod gpu;
+mod held;
 mod kernel_cache;
 mod kernels;
 mod launcher;
