@@ -20,5 +20,6 @@ USER batchfit
 WORKDIR /var/lib/batchfit
 VOLUME /var/lib/batchfit
 EXPOSE 8080
+# It answers to localhost and to addresses; names that it is reached under go into BATCHFIT_ALLOWED_HOST.
 ENTRYPOINT ["batchfit"]
 CMD ["serve", "--listen", "0.0.0.0:8080", "--database", "sqlite:/var/lib/batchfit/batchfit.db"]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::http::HostName;
 use crate::worker::{Deadlines, Fault, Misbehaviour};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
@@ -209,6 +210,15 @@ pub(super) struct Serve {
         default_value = "127.0.0.1:8080"
     )]
     pub(super) listen: String,
+    /// A name or address under which clients know this server, beside localhost and where it listens; others are
+    /// refused, so that no web page can pass for it. May be given several times; the variable takes commas.
+    #[arg(
+        long = "allowed-host",
+        env = "BATCHFIT_ALLOWED_HOST",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(super) allowed_hosts: Vec<HostName>,
     /// Where fits and answers are kept.
     #[arg(
         long,

@@ -1,38 +1,57 @@
 //! `batchfit serve`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::net::TcpListener;
+use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::Outcome;
 use super::arguments::Serve;
 use super::devices::engine;
 use super::trouble::Trouble;
-use crate::http;
+use crate::http::{self, ConnectionLimits, Entrance, HostName, Hosts};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::Db;
+
+/// How long an orderly end may take, whatever the database or a thread is waiting for.
+const LONGEST_END: Duration = Duration::from_millis(850);
+
+/// How long the database may take to close. Nothing is lost when it does not: what was stored is on disk.
+const CLOSING: Duration = Duration::from_millis(100);
 
 pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
     let engine = engine(arguments.patience.deadlines())?;
     let served = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
-        .and_then(|runtime| runtime.block_on(serve(arguments, engine)));
+        .and_then(|runtime| {
+            let served = runtime.block_on(serve(arguments, engine));
+            // Threads that read a large body or replay a long recording go with the process: whoever asked has an
+            // answer, and nothing of theirs is stored. Dropping the runtime would wait for them.
+            runtime.shutdown_background();
+            served
+        });
     served.map(|()| Outcome::Answered).map_err(Trouble::Broken)
 }
 
 async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
     let db = Db::open(&arguments.database).await?;
-    let listener = TcpListener::bind(&arguments.listen)
+    let listener = http::listen(&arguments.listen)
         .await
         .with_context(|| format!("could not listen on {}", arguments.listen))?;
     let address = listener
         .local_addr()
         .context("could not read the address")?;
     info!("listening on http://{address}");
+    let entrance = Entrance {
+        listener,
+        hosts: hosts(arguments),
+        limits: connection_limits(),
+    };
     let shutdown = CancellationToken::new();
     let mut terminated = signal(SignalKind::terminate()).context("could not wait for SIGTERM")?;
     let asked_to_end = async {
@@ -41,10 +60,10 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
             _ = tokio::signal::ctrl_c() => {}
         }
         shutdown.cancel();
-        std::future::pending::<()>().await;
+        tokio::time::sleep(LONGEST_END).await;
     };
     let serving = http::serve(
-        listener,
+        entrance,
         db.clone(),
         Arc::new(engine),
         Limits::default(),
@@ -54,6 +73,31 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
         served = serving => served,
         () = asked_to_end => Ok(()),
     };
-    db.close().await;
+    if tokio::time::timeout(CLOSING, db.close()).await.is_err() {
+        warn!("the database is busy and was not closed");
+    }
     Ok(served?)
+}
+
+/// The names in `--allowed-host`, and the one in `--listen` where that is a name.
+fn hosts(arguments: &Serve) -> Hosts {
+    let listen = arguments.listen.rsplit_once(':').map(|(host, _)| host);
+    let named = listen
+        .filter(|host| host.parse::<IpAddr>().is_err())
+        .and_then(|host| host.parse::<HostName>().ok());
+    let allowed = arguments.allowed_hosts.iter().cloned();
+    Hosts::default().known_as(allowed.chain(named))
+}
+
+/// The usual limits, with at least half of the files that this process may open left for everything else.
+fn connection_limits() -> ConnectionLimits {
+    let usual = ConnectionLimits::default();
+    let files = getrlimit(Resource::Nofile).current;
+    let half = files.map_or(usual.open, |files| {
+        usize::try_from(files / 2).unwrap_or(usize::MAX)
+    });
+    ConnectionLimits {
+        open: usual.open.min(half.max(1)),
+        ..usual
+    }
 }

@@ -24,6 +24,7 @@ pub(super) struct DeviceList {
         (status = 200, body = DeviceList, description = "All devices"),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn list_devices(State(app): State<App>) -> Result<Json<DeviceList>, Problem> {
+    let _look = app.looks.acquire().await.expect("it is never closed");
     let items = app.jobs.devices().await?;
     Ok(Json(DeviceList { items, next: None }))
 }

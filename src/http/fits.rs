@@ -47,7 +47,9 @@ pub(super) async fn create_fit(
         .enqueue(request, Time::from(Timestamp::now()))
         .await?;
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
-    let Some(patience) = prefer::wait(&headers) else {
+    // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
+    let place = prefer::wait(&headers).zip(app.waiters.try_acquire().ok());
+    let Some((patience, _place)) = place else {
         return Ok((StatusCode::ACCEPTED, location, Json(fit)).into_response());
     };
     let fit = app.jobs.wait(&fit.id, patience).await?.unwrap_or(fit);

@@ -5,9 +5,12 @@
 //! document comes out of the same list of routes.
 
 mod body;
+mod connections;
 mod devices;
 mod fits;
+mod gate;
 mod health;
+mod hosts;
 mod openapi;
 mod parameters;
 mod prefer;
@@ -18,11 +21,16 @@ mod problems;
 mod recommendations;
 mod replays;
 mod serve;
+mod transfer;
+
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::HeaderName;
 use axum::middleware;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::decompression::RequestDecompressionLayer;
@@ -34,18 +42,32 @@ use utoipa_axum::routes;
 
 use crate::jobs::Jobs;
 
+use gate::Gate;
+
+pub use connections::{ConnectionLimits, listen};
+pub use hosts::{HostName, Hosts, NotAHostName};
 pub use openapi::{openapi, openapi_yaml};
 pub use problem::{Code, Problem};
-pub use serve::{ServeError, serve};
+pub use serve::{Entrance, ServeError, serve};
 
 /// What every handler may use.
 #[derive(Clone)]
 pub struct App {
     jobs: Jobs,
+    /// One permit for each request that may wait for a fit to end.
+    waiters: Arc<Semaphore>,
+    /// One permit for each look at this machine's GPUs, which starts a process.
+    looks: Arc<Semaphore>,
 }
 
-/// The whole service, in memory.
+/// The whole service, in memory, as it is on loopback.
 pub fn router(jobs: Jobs) -> Router {
+    let gate = Gate::new(Hosts::default(), CancellationToken::new());
+    gated(jobs, gate, ConnectionLimits::default().waiters())
+}
+
+/// The whole service behind its gate; so many requests may wait for a fit to end.
+fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
     let (router, _) = routes().split_for_parts();
     let request_id = HeaderName::from_static("x-request-id");
     // The first of these sees a request first and its response last.
@@ -71,8 +93,13 @@ pub fn router(jobs: Jobs) -> Router {
         // Before the limit on bodies, so that the limit counts what a small bomb becomes.
         .layer(RequestDecompressionLayer::new())
         .layer(CatchPanicLayer::custom(problem::panicked))
+        .layer(middleware::from_fn_with_state(gate, gate::pass))
         .layer(around)
-        .with_state(App { jobs })
+        .with_state(App {
+            jobs,
+            waiters: Arc::new(Semaphore::new(waiters)),
+            looks: Arc::new(Semaphore::new(1)),
+        })
 }
 
 /// Everything that can be asked.

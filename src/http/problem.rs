@@ -71,6 +71,10 @@ codes! {
     EncodingUnsupported = "encoding-unsupported", UNSUPPORTED_MEDIA_TYPE, "The content encoding is not supported";
     /// The body did not arrive in time.
     BodyTimeout = "body-timeout", REQUEST_TIMEOUT, "The body did not arrive in time";
+    /// A page of another site asked through a browser.
+    OriginForbidden = "origin-forbidden", FORBIDDEN, "Pages of this origin may not ask";
+    /// The request names a host under which the service is not known.
+    HostUnknown = "host-unknown", MISDIRECTED_REQUEST, "The service does not answer to this host";
     /// There is nothing under this path.
     NotFound = "not-found", NOT_FOUND, "There is no such resource";
     /// The path exists and cannot be asked this.
@@ -79,6 +83,8 @@ codes! {
     FitEnded = "fit-ended", CONFLICT, "The fit has ended already";
     /// Too many fits are waiting.
     QueueFull = "queue-full", SERVICE_UNAVAILABLE, "The queue is full";
+    /// Too many other requests are being worked on.
+    TooManyRequests = "too-many-requests", SERVICE_UNAVAILABLE, "The service is busy";
     /// Somebody else uses the device.
     DeviceBusy = "device-busy", SERVICE_UNAVAILABLE, "The device is busy";
     /// The service is about to end, or its database does not answer.

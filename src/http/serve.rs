@@ -7,12 +7,37 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::connections::{self, ConnectionLimits};
+use super::gate::Gate;
+use super::gated;
+use super::hosts::Hosts;
 use crate::jobs::{Engine, JobError, Jobs, Limits};
 use crate::store::Db;
 
-/// How long connections may take to end. Together with the jobs' own patience, which runs beside it,
-/// the service ends within a second.
+/// How long connections and jobs may take to end, side by side. The service ends within a second; the rest of it is for
+/// the database and the process.
 const GRACE: Duration = Duration::from_millis(700);
+
+/// Where requests come in, and from whom.
+#[derive(Debug)]
+pub struct Entrance {
+    /// The socket.
+    pub listener: TcpListener,
+    /// The names under which the service answers, beside the address of the listener.
+    pub hosts: Hosts,
+    /// How many connections there may be, and how patient the service is with each.
+    pub limits: ConnectionLimits,
+}
+
+impl From<TcpListener> for Entrance {
+    fn from(listener: TcpListener) -> Entrance {
+        Entrance {
+            listener,
+            hosts: Hosts::default(),
+            limits: ConnectionLimits::default(),
+        }
+    }
+}
 
 /// Why the service ended before it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -35,28 +60,43 @@ pub enum ServeError {
 /// Serves until `shutdown` is cancelled, and then ends within a second: running fits go back to the
 /// queue, and the next server on the same database takes them up.
 pub async fn serve(
-    listener: TcpListener,
+    entrance: impl Into<Entrance>,
     db: Db,
     engine: Arc<dyn Engine>,
     limits: Limits,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let jobs = Jobs::start(db.clone(), engine, limits, shutdown.clone()).await?;
-    let serving = axum::serve(listener, super::router(jobs.clone()))
-        .with_graceful_shutdown(shutdown.clone().cancelled_owned())
-        .into_future();
+    let entrance = entrance.into();
+    let address = entrance.listener.local_addr();
+    let address = address.map_err(|source| ServeError::Accept { source })?;
+    super::openapi::prepare();
+    let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
+    let hosts = entrance.hosts.listening_on(address.ip());
+    let gate = Gate::new(hosts, shutdown.clone());
+    let router = gated(jobs.clone(), gate, entrance.limits.waiters());
+    let ended = CancellationToken::new();
+    // Connections that are left when this returns are closed.
+    let _close = ended.clone().drop_guard();
+    let answering = connections::answer(
+        entrance.listener,
+        router,
+        entrance.limits,
+        shutdown.clone(),
+        ended.clone(),
+    );
+    let all_ended = async {
+        answering.await;
+        jobs.ended().await;
+    };
     let patience_ends = async {
         shutdown.cancelled().await;
         tokio::time::sleep(GRACE).await;
     };
-    let served = tokio::select! {
-        served = serving => served.map_err(|source| ServeError::Accept { source }),
-        () = patience_ends => Ok(()),
-    };
-    // Also when the listener failed: nothing may be left running.
-    shutdown.cancel();
-    if tokio::time::timeout(GRACE, jobs.ended()).await.is_err() {
-        tracing::warn!("some fits did not stop in time; the next server takes them up");
+    tokio::select! {
+        () = all_ended => {}
+        () = patience_ends => {
+            tracing::warn!("some work did not stop in time; the next server takes it up");
+        }
     }
-    served
+    Ok(())
 }

@@ -2,7 +2,9 @@
 //! database file of each test's own.
 
 mod bad_input;
+mod browsers;
 mod catalogue;
+mod connections;
 mod fits;
 mod probes;
 mod problems;

@@ -4,7 +4,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -93,4 +96,44 @@ fn a_killed_server_loses_no_fit() {
         assert_eq!(asked["id"], answered["id"]);
         assert_eq!(answered["state"], "done", "{answered:#}");
     }
+}
+
+/// A recording whose comparison takes much longer than a second.
+fn long_recording() -> String {
+    let block = "alloc 7f0000000000 512 0\nfree_requested 7f0000000000 512 0\nfree_completed 7f0000000000 512 0\n";
+    let header = r#"# {"total": 17179869184, "limit": 17179869184, "alloc_conf": ""}"#;
+    format!(
+        "{header}\nsegment_alloc 7f0000000000 2097152 0\n{}",
+        block.repeat(50_000)
+    )
+}
+
+#[test]
+fn a_server_that_is_busy_ends_within_a_second_and_answers() {
+    let directory = TempDir::new().unwrap();
+    let mut server = Server::start(&directory.path().join("batchfit.db"));
+    let recording = long_recording();
+    let mut stream = TcpStream::connect(&server.address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    write!(
+        stream,
+        "POST /v1/replays?compare=true HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{recording}",
+        recording.len()
+    )
+    .unwrap();
+    // It is read within milliseconds, and replayed for seconds.
+    thread::sleep(Duration::from_millis(300));
+
+    let asked = Instant::now();
+    let pid = Pid::from_child(&server.child);
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = server.child.wait().unwrap();
+    let took = asked.elapsed();
+
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(answer.contains("/problems/not-ready"), "{answer}");
+    assert!(status.success(), "{status}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }

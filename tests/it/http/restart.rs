@@ -120,7 +120,7 @@ async fn the_service_ends_within_a_second() {
     ));
     let mut client = TcpStream::connect(address).await.unwrap();
     let request = format!(
-        "POST /v1/fits HTTP/1.1\r\nhost: x\r\nprefer: wait=60\r\ncontent-length: {}\r\n\r\n{RESNET}",
+        "POST /v1/fits HTTP/1.1\r\nhost: localhost\r\nprefer: wait=60\r\ncontent-length: {}\r\n\r\n{RESNET}",
         RESNET.len()
     );
     client.write_all(request.as_bytes()).await.unwrap();

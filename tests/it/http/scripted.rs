@@ -126,6 +126,11 @@ impl Engine for Scripted {
     }
 
     fn probe(&self, _: &Request, batch: u64) -> Result<ProbeReport, EngineError> {
+        if matches!(self.outcome, Outcome::Hangs) {
+            loop {
+                std::thread::park();
+            }
+        }
         let step = StepMemory {
             peak_allocated_bytes: batch << 20,
             peak_reserved_bytes: batch << 21,

@@ -1,0 +1,73 @@
+//! What every request passes before its handler, and what may answer in the handler's place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio_util::sync::CancellationToken;
+
+use super::hosts::Hosts;
+use super::problem::{Code, Problem};
+use super::transfer::Arrival;
+
+/// How long handlers may go on after the service was asked to end. Those that wait for a fit answer with how it stands;
+/// the others are answered for, with time left to send it.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// Whom the service answers, and until when.
+#[derive(Debug, Clone)]
+pub(super) struct Gate {
+    hosts: Arc<Hosts>,
+    ending: CancellationToken,
+}
+
+impl Gate {
+    pub(super) fn new(hosts: Hosts, ending: CancellationToken) -> Gate {
+        Gate {
+            hosts: Arc::new(hosts),
+            ending,
+        }
+    }
+
+    /// Waits until it is too late for an answer.
+    async fn closes(&self) {
+        self.ending.cancelled().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    }
+}
+
+/// Lets a request through, and sees to it that it is answered.
+pub(super) async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    if let Err(problem) = gate.hosts.admit(&request) {
+        return problem.into_response();
+    }
+    let arrival = request.extensions().get::<Arc<Arrival>>().cloned();
+    let refused = async {
+        match &arrival {
+            Some(arrival) => arrival.refused().await,
+            // Not over a connection.
+            None => std::future::pending().await,
+        }
+    };
+    let answer = tokio::select! {
+        biased;
+        refused = refused => Problem::from(refused).into_response(),
+        answer = next.run(request) => answer,
+        () = gate.closes() => Problem::new(
+            Code::NotReady,
+            "the service is about to end; ask again when it is back",
+        )
+        .into_response(),
+    };
+    let Some(arrival) = arrival else {
+        return answer;
+    };
+    arrival.answered();
+    // A handler may have answered already that the body is damaged.
+    match arrival.refusal() {
+        Some(refused) => Problem::from(refused).into_response(),
+        None => answer,
+    }
+}
