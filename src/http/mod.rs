@@ -18,14 +18,14 @@ mod problems;
 mod recommendations;
 mod replays;
 mod serve;
+mod uploads;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::middleware;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
-use tower_http::decompression::RequestDecompressionLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 use tower_http::trace::TraceLayer;
 use utoipa::OpenApi as _;
@@ -33,6 +33,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::jobs::Jobs;
+
+use uploads::Uploads;
 
 pub use openapi::{openapi, openapi_yaml};
 pub use problem::{Code, Problem};
@@ -42,6 +44,7 @@ pub use serve::{ServeError, serve};
 #[derive(Clone)]
 pub struct App {
     jobs: Jobs,
+    uploads: Uploads,
 }
 
 /// The whole service, in memory.
@@ -67,12 +70,12 @@ pub fn router(jobs: Jobs) -> Router {
         .layer(middleware::map_response(problem::speak_one_language));
     router
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(DefaultBodyLimit::max(body::LIMIT_MIB << 20))
-        // Before the limit on bodies, so that the limit counts what a small bomb becomes.
-        .layer(RequestDecompressionLayer::new())
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(around)
-        .with_state(App { jobs })
+        .with_state(App {
+            jobs,
+            uploads: Uploads::default(),
+        })
 }
 
 /// Everything that can be asked.

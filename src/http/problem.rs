@@ -79,6 +79,8 @@ codes! {
     FitEnded = "fit-ended", CONFLICT, "The fit has ended already";
     /// Too many fits are waiting.
     QueueFull = "queue-full", SERVICE_UNAVAILABLE, "The queue is full";
+    /// Too many large bodies are being read.
+    UploadsBusy = "uploads-busy", SERVICE_UNAVAILABLE, "Too many large bodies at a time";
     /// Somebody else uses the device.
     DeviceBusy = "device-busy", SERVICE_UNAVAILABLE, "The device is busy";
     /// The service is about to end, or its database does not answer.

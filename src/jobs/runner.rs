@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::document::{FitError, chance, json, recommendations};
 use super::queue::{Running, Shared};
 use super::{Engine, EngineError, FailureCode, FitResult, JobError};
-use crate::model::{Request, RequestDocument};
+use crate::model::{Invalid, Request, RequestDocument};
 use crate::store::{Claimed, FitState, Time};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
@@ -86,7 +86,7 @@ async fn answer(
     running: &Arc<Running>,
 ) -> Result<(), JobError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
-    let request = match shared.parse(RequestDocument(claimed.request.0.clone())) {
+    let request = match read(shared, claimed).await? {
         Ok(request) => Arc::new(request),
         Err(invalid) => {
             // It was valid when it was queued, so it was queued by another version.
@@ -156,6 +156,33 @@ async fn answer(
             fail(shared, claimed, error).await
         }
     }
+}
+
+/// Reads the request of a fit, not on this thread: it may be megabytes, and others wait for the thread.
+async fn read(
+    shared: &Arc<Shared>,
+    claimed: &Claimed,
+) -> Result<Result<Request, Invalid>, JobError> {
+    let text = claimed.request.clone().into_shared();
+    let aside = match RequestDocument::read(Arc::clone(&text)).ok() {
+        Some(document) => match document.model_aside() {
+            Some(digest) => shared.db.model(&digest).await?,
+            None => None,
+        },
+        None => None,
+    };
+    let parse = {
+        let shared = Arc::clone(shared);
+        move |_: &dyn Engine| {
+            let document = RequestDocument::read(text)?;
+            let document = match aside {
+                Some(model) => document.with_model(&model)?,
+                None => document,
+            };
+            shared.parse(document)
+        }
+    };
+    on_thread(&claimed.id, Arc::clone(&shared.engine), parse).await
 }
 
 async fn finish(

@@ -6,8 +6,10 @@
 
 mod fit;
 mod id;
+mod model;
 mod probe;
 mod recommendation;
+mod text;
 mod time;
 
 use std::str::FromStr;
@@ -23,6 +25,7 @@ pub use fit::{
 pub use id::Ids;
 pub use probe::Probe;
 pub use recommendation::{Recommendation, RecommendationFilter};
+pub use text::JsonText;
 pub use time::Time;
 
 /// How long a statement waits for another process that writes.

@@ -4,13 +4,12 @@
 //! gets exactly one answer. There are no unasked messages, so a line that was not asked for is a fault.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::model::Variant;
 use crate::probe::ProbeReport;
 
 /// Changes whenever a message does; parent and child are the same binary unless it was replaced meanwhile.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The longest line that the child may write. A report with its timeline has about 50 KiB.
 pub const LONGEST_ANSWER: usize = 4 << 20;
@@ -37,8 +36,8 @@ pub enum Order {
 pub struct Opening {
     /// `cuda:0`, `sim:h200`.
     pub device: String,
-    /// The request, with its model in place.
-    pub request: Value,
+    /// The JSON text of the request, with its model in place.
+    pub request: String,
 }
 
 /// One batch of one variant.

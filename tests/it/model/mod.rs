@@ -36,5 +36,5 @@ fn golden_json(name: &str) -> Value {
 
 /// Reads a request.
 fn request(document: Value) -> Result<Request, Invalid> {
-    Request::parse(RequestDocument(document), SIMS)
+    Request::parse(RequestDocument::from(document), SIMS)
 }
