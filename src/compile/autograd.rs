@@ -32,6 +32,32 @@ pub(super) struct Node {
     body: RefCell<Option<Formula>>,
 }
 
+impl Drop for Node {
+    /// Lets go of what it saved, then of the operations before it that nobody else needs: in the order of PyTorch's
+    /// `deleteNode`, and like that without recursion, which a chain of thousands of operations would take too deep.
+    fn drop(&mut self) {
+        let mut unneeded = Vec::new();
+        release(self, &mut unneeded);
+        while let Some(node) = unneeded.pop() {
+            if let Some(mut node) = Rc::into_inner(node) {
+                release(&mut node, &mut unneeded);
+            }
+        }
+    }
+}
+
+/// PyTorch's `gatherFunctions`.
+fn release(node: &mut Node, unneeded: &mut Vec<Rc<Node>>) {
+    drop(node.body.get_mut().take());
+    for edge in node.edges.get_mut().drain(..) {
+        if let Some(History::Made(before, _)) = edge.to
+            && Rc::strong_count(&before) == 1
+        {
+            unneeded.push(before);
+        }
+    }
+}
+
 /// An input of a recorded operation.
 pub(super) struct Edge {
     to: Option<History>,

@@ -3,7 +3,7 @@
 //! See Note [How long values live].
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,8 +29,12 @@ pub(super) struct Forward {
     deaths: Vec<Vec<ValueId>>,
     labels: Vec<Arc<str>>,
     /// Nodes at which eager PyTorch also looks for packed sequences.
-    packed_checks: Vec<(usize, [Extent; 2])>,
-    regions: Vec<Range<usize>>,
+    packed_checks: BTreeMap<usize, Vec<[Extent; 2]>>,
+    /// The ends of checkpointed regions, by their first nodes.
+    regions: BTreeMap<usize, usize>,
+    /// The node that makes each value.
+    makers: HashMap<ValueId, usize>,
+    buffers: HashSet<ValueId>,
     /// What the noise that nodes make is multiplied by.
     noise_for: BTreeMap<usize, ValueId>,
     mode: Mode,
@@ -56,14 +60,27 @@ impl Forward {
             Arc::from(format!("{path}{space}{}", node.op.name()))
         };
         let returns = returns(graph);
+        let mut checks: BTreeMap<usize, Vec<[Extent; 2]>> = BTreeMap::new();
+        for (node, shape) in packed_checks(graph) {
+            checks.entry(node).or_default().push(shape);
+        }
+        let nodes = graph.nodes.iter().enumerate();
+        let made = nodes.flat_map(|(index, node)| node.outputs.iter().map(move |id| (*id, index)));
+        let held = graph.parameters.iter();
+        let buffers = held.filter(|parameter| parameter.kind == ParameterKind::Buffer);
         Forward {
+            makers: made.collect(),
+            buffers: buffers.map(|buffer| buffer.value).collect(),
             deaths: deaths(graph),
-            packed_checks: packed_checks(graph),
+            packed_checks: checks,
             noise_for: noise_for(graph),
             labels: graph.nodes.iter().map(label).collect(),
             regions: match variant.mode {
-                Mode::Train => regions(graph, &variant.checkpointing),
-                Mode::Inference => Vec::new(),
+                Mode::Train => regions(graph, &variant.checkpointing)
+                    .into_iter()
+                    .map(|region| (region.start, region.end))
+                    .collect(),
+                Mode::Inference => BTreeMap::new(),
             },
             departures: returns.values().copied().collect(),
             returns,
@@ -81,12 +98,7 @@ impl Forward {
             Mode::Train => self.graph.loss,
             Mode::Inference => self.graph.prediction,
         };
-        let made = self
-            .graph
-            .nodes
-            .iter()
-            .position(|node| node.outputs.contains(&last));
-        0..made.map_or(0, |node| node + 1)
+        0..self.makers.get(&last).map_or(0, |node| node + 1)
     }
 
     /// Runs these nodes on these values.
@@ -98,12 +110,9 @@ impl Forward {
     ) -> Result<(), Stop> {
         let mut next = nodes.start;
         while next < nodes.end {
-            let region = self
-                .regions
-                .iter()
-                .find(|r| r.start == next && **r != nodes);
-            if let Some(region) = region {
-                let inputs = self.read_from_outside(region, environment);
+            let region = self.regions.get(&next).map(|end| next..*end);
+            if let Some(region) = region.filter(|region| *region != nodes) {
+                let inputs = self.read_from_outside(&region, environment);
                 let frame = Frame::new(self, region.clone(), inputs, eager.autocast);
                 eager.dropping(&frame, |eager| self.run(eager, environment, region.clone()))?;
                 next = region.end;
@@ -134,10 +143,8 @@ impl Forward {
         for (id, tensor) in node.outputs.iter().zip(result?) {
             environment.insert(*id, tensor);
         }
-        for (after, [batch, positions]) in &self.packed_checks {
-            if *after == index {
-                eager.packed_sequence_check(*batch, *positions);
-            }
+        for [batch, positions] in self.packed_checks.get(&index).into_iter().flatten() {
+            eager.packed_sequence_check(*batch, *positions);
         }
         for id in &self.deaths[index] {
             environment.remove(id);
@@ -190,7 +197,7 @@ impl Forward {
         let first = || Tensor::clone(&operands[0]);
         let one = match &node.op {
             Op::Create(create) => {
-                let model = self.type_of_noise(node, environment);
+                let model = self.type_of_noise(index, environment);
                 let model = model.unwrap_or(self.parameter_type);
                 eager.create(create, model, operands.first())
             }
@@ -256,12 +263,11 @@ impl Forward {
 
     /// The type of what noise made by `node` is for, as it is now: of the value itself, or of what it will
     /// be made from.
-    fn type_of_noise(&self, node: &Node, environment: &Environment) -> Option<DType> {
-        let index = self.graph.nodes.iter().position(|other| other == node)?;
+    fn type_of_noise(&self, index: usize, environment: &Environment) -> Option<DType> {
         let mut value = *self.noise_for.get(&index)?;
         while !environment.contains_key(&value) {
-            let maker = |node: &&Node| node.outputs.contains(&value);
-            value = *self.graph.nodes.iter().find(maker)?.inputs.first()?;
+            let maker = *self.makers.get(&value)?;
+            value = *self.graph.nodes[maker].inputs.first()?;
         }
         environment.get(&value).map(|tensor| tensor.dtype)
     }
@@ -272,9 +278,6 @@ impl Forward {
     }
 
     fn is_buffer(&self, id: ValueId) -> bool {
-        self.graph
-            .parameters
-            .iter()
-            .any(|parameter| parameter.value == id && parameter.kind == ParameterKind::Buffer)
+        self.buffers.contains(&id)
     }
 }

@@ -13,6 +13,9 @@ const NO_STACK: &str = "_empty_nn_module_stack_from_metadata_hook";
 /// out call by call.
 const DEEPEST: usize = 64;
 
+/// Longest path of a module read. Those of the deepest models in use have a hundred bytes.
+const LONGEST_PATH: usize = 512;
+
 /// Module calls by the text of their `nn_module_stack`.
 #[derive(Debug)]
 pub(super) struct Modules<'a> {
@@ -90,6 +93,9 @@ impl<'a> Modules<'a> {
         };
         for entry in entries(stack).skip(1 + usize::from(self.wrapped)) {
             let path = self.strip(entry.path);
+            if path.len() > LONGEST_PATH {
+                return Err(format!("its module's path is longer than {LONGEST_PATH} bytes"));
+            }
             let depth = self.depths.get(&call.id).map_or(1, |depth| depth + 1);
             if depth > DEEPEST {
                 return Err(format!("its module is more than {DEEPEST} calls deep"));

@@ -19,6 +19,10 @@ pub(super) const FIELDS: &[&str] = &[
 /// Most choices in one list.
 const MOST_CHOICES: usize = 16;
 
+/// Most globs that name modules, and the longest of them: paths of modules have up to a hundred bytes.
+const MOST_GLOBS: usize = 64;
+const LONGEST_GLOB: usize = 127;
+
 /// Most micro-steps for each optimizer step.
 const MOST_MICRO_STEPS: u64 = 1 << 20;
 
@@ -138,6 +142,14 @@ fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid>
             let globs = fields
                 .texts("modules")?
                 .ok_or_else(|| fields.missing("modules"))?;
+            if globs.len() > MOST_GLOBS {
+                let problem = format!("{} globs are more than the {MOST_GLOBS} that are read", globs.len());
+                return Err(Invalid::at(fields.at("modules"), problem));
+            }
+            if let Some(index) = globs.iter().position(|glob| glob.len() > LONGEST_GLOB) {
+                let problem = format!("a glob has at most {LONGEST_GLOB} bytes, not {}", globs[index].len());
+                return Err(Invalid::at(format!("{}/{index}", fields.at("modules")), problem));
+            }
             if globs.is_empty() || globs.iter().any(|glob| glob.is_empty()) {
                 return Err(Invalid::at(
                     fields.at("modules"),
