@@ -18,7 +18,7 @@ const BOUNDS: Bounds = Bounds {
     // A comparison replays them a hundred times.
     events: 1 << 19,
     pickle: pickle::Bounds {
-        values: 1 << 22,
+        bytes: 64 << 20,
         depth: 32,
     },
 };
