@@ -63,6 +63,8 @@ pub(super) struct Eager {
     sequence: u64,
     label: Arc<str>,
     category: Category,
+    /// Whether the program says what is computed, and not only what is allocated.
+    with_launches: bool,
 }
 
 impl Eager {
@@ -81,7 +83,13 @@ impl Eager {
             sequence: 0,
             label: Arc::from(""),
             category: Category::Parameters,
+            with_launches: true,
         }
+    }
+
+    /// Emits no launches from here on.
+    pub(super) fn leave_out_launches(&mut self) {
+        self.with_launches = false;
     }
 
     pub(super) fn recorder(&self) -> &Recorder {
@@ -171,6 +179,9 @@ impl Eager {
         outputs: &[&TensorBody],
         workspace: Option<&Storage>,
     ) {
+        if !self.with_launches {
+            return;
+        }
         let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
         self.recorder.launch(Call {
             kernel,

@@ -54,6 +54,18 @@ pub fn compile(
     Ok(step::Training::construct(eager, graph.clone(), variant).into_program())
 }
 
+/// The same program without its launches: what a simulation runs. Launches are nine tenths of a program.
+pub fn compile_memory(
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+) -> Result<Program, CompileError> {
+    check_checkpointing(graph, variant)?;
+    let mut eager = eager::Eager::new(capability);
+    eager.leave_out_launches();
+    Ok(step::Training::construct(eager, graph.clone(), variant).into_program())
+}
+
 fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
     let nothing = variant.mode == Mode::Train
         && variant.checkpointing != Checkpointing::None

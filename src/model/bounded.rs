@@ -193,12 +193,18 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Table<'a, T> {
 }
 
 /// A text that stays where it is in the document, unless it has escapes.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Text<'a> {
     /// As it is in the document.
     There(&'a str),
     /// With its escapes replaced.
     Here(Box<str>),
+}
+
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
 }
 
 impl Default for Text<'_> {

@@ -308,7 +308,7 @@ impl Engine for FitEngine {
 
 /// Finds what is wrong with a request whose device is not here: that is told first.
 fn compile_all(request: &Request, graph: Graph) -> Result<(), EngineError> {
-    let mut programs = Programs::new(graph, CARDS[0].capability);
+    let mut programs = Programs::simulated(graph, CARDS[0].capability);
     for variant in &request.variants {
         programs.of(variant).map_err(|error| not_compiled(&error))?;
     }

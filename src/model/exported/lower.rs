@@ -125,6 +125,8 @@ impl<'a> Walk<'a> {
     ) {
         // Values that nothing is known of, because the nodes that make them are not understood.
         let mut lost: HashSet<&'a str> = HashSet::new();
+        // Values whose types are as recorded, for the same reason: what reads them may seem to be wrong too.
+        let mut doubted: HashSet<&'a str> = HashSet::new();
         for (index, node) in graph.nodes.iter().enumerate() {
             if self.problems.is_full() {
                 return;
@@ -148,12 +150,18 @@ impl<'a> Walk<'a> {
             }
             if !IGNORED.contains(&target) && !makes_only_sizes(node) {
                 let added = self.operator(target, node, scope, &pointer);
-                if let Err(problem) = added {
+                if let Err(failure) = added {
                     let read = unknown::tensors_of(&node.inputs);
-                    if !read.iter().any(|name| lost.contains(name)) {
+                    let follows = match &failure {
+                        Failure::Node(_) => read.iter().any(|name| lost.contains(name)),
+                        Failure::Record(_) => read.iter().any(|name| doubted.contains(name)),
+                    };
+                    let (Failure::Node(problem) | Failure::Record(problem)) = failure;
+                    if !follows {
                         let module = self.path_of(node);
                         self.problems.note(pointer(), module, problem);
                     }
+                    doubted.extend(node.outputs.iter().flat_map(tensor_names));
                     self.stand_in(node, scope, &mut lost);
                 }
             }
@@ -196,7 +204,7 @@ impl<'a> Walk<'a> {
         node: &'a Node<'a>,
         scope: &mut Scope<'a>,
         pointer: impl Fn() -> String,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let call = self
             .modules
             .call(&node.metadata.nn_module_stack, &mut self.builder)?;
@@ -229,18 +237,18 @@ impl<'a> Walk<'a> {
             .map_err(|error| error.to_string())?;
         self.in_wrapper.push(call.in_wrapper);
         if outputs.len() != names.len() {
-            return Err(format!(
+            return Err(Failure::Node(format!(
                 "{target} has {} results, not {}",
                 outputs.len(),
                 names.len()
-            ));
+            )));
         }
         for (name, id) in names.into_iter().zip(outputs) {
             let recorded = scope
                 .types
                 .get(name)
                 .ok_or_else(|| format!("its result {name:?} is not in tensor_values"))?;
-            self.check(name, id, recorded)?;
+            self.check(name, id, recorded).map_err(Failure::Record)?;
             scope.tensors.insert(name, id);
         }
         Ok(())
@@ -373,6 +381,20 @@ impl<'a> Walk<'a> {
             )));
         }
         Ok(loss)
+    }
+}
+
+/// Why a node was not added.
+enum Failure {
+    /// It is not understood.
+    Node(String),
+    /// What it makes is not what was recorded.
+    Record(String),
+}
+
+impl From<String> for Failure {
+    fn from(problem: String) -> Failure {
+        Failure::Node(problem)
     }
 }
 

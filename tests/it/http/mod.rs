@@ -11,6 +11,7 @@ mod recommendations;
 mod replays;
 mod restart;
 mod scripted;
+mod uploads;
 
 use std::fmt::Write as _;
 use std::sync::Arc;

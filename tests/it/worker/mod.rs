@@ -202,7 +202,7 @@ fn another_version_is_refused_at_once() {
 
     assert_eq!(
         error.to_string(),
-        "the worker speaks version 3 of the protocol instead of 2 while starting"
+        "the worker speaks version 4 of the protocol instead of 3 while starting"
     );
 }
 
