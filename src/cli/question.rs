@@ -14,8 +14,7 @@ use crate::model::{Invalid, Request, RequestDocument, exported};
 /// Reads the request, with what the flags put in the place of its fields.
 pub(super) fn read(question: &arguments::Question) -> Result<Request, Trouble> {
     let text = read_bytes(&question.request)?;
-    let mut document = RequestDocument::from_json(&text).map_err(Trouble::Invalid)?;
-    drop(text);
+    let mut document = RequestDocument::from_bytes(text).map_err(Trouble::Invalid)?;
     if let Some(device) = &question.device {
         document.set("device", device.as_str());
     }
@@ -57,7 +56,11 @@ pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
         let opened = stdin.as_fd().try_clone_to_owned().map(File::from);
         opened.and_then(|file| {
             // A terminal ends where the person says so.
-            if stdin.is_terminal() { Ok(file) } else { checked(file) }
+            if stdin.is_terminal() {
+                Ok(file)
+            } else {
+                checked(file)
+            }
         })
     } else {
         open(path)
@@ -89,7 +92,9 @@ fn checked(file: File) -> io::Result<File> {
 fn read_to_end(mut file: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more, so that what is too large shows.
-    file.by_ref().take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
+    file.by_ref()
+        .take(LARGEST_FILE + 1)
+        .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST_FILE {
         let limit = LARGEST_FILE >> 30;
         return Err(io::Error::other(format!("it is larger than {limit} GiB")));

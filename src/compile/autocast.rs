@@ -21,7 +21,9 @@ pub(super) struct CastCache {
 
 impl CastCache {
     fn get(&self, leaf: usize) -> Option<Tensor> {
-        self.of_leaf.get(&leaf).map(|place| Tensor::clone(&self.casts[*place]))
+        self.of_leaf
+            .get(&leaf)
+            .map(|place| Tensor::clone(&self.casts[*place]))
     }
 
     fn keep(&mut self, leaf: usize, cast: &Tensor) {

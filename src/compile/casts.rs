@@ -36,9 +36,12 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
             let made = *maker.get(id).filter(|made| **made < index)?;
             (graph.nodes[made].module == node.module).then_some(made)
         };
-        let from = |made: usize| match departs(&graph.nodes[made]) {
-            true => Some(made),
-            false => departure[made],
+        let from = |made: usize| {
+            if departs(&graph.nodes[made]) {
+                Some(made)
+            } else {
+                departure[made]
+            }
         };
         if is_idle(node) && !departs(node) {
             // The same argument converted once more is no return.

@@ -152,13 +152,24 @@ pub(super) fn regions(graph: &Graph, checkpointing: &Checkpointing) -> Vec<Range
 fn outermost(graph: &Graph, test: impl Fn(ModuleId) -> bool) -> Vec<bool> {
     let modules = (0_u32..).map(ModuleId).take(graph.modules.len());
     let passes: Vec<bool> = modules.clone().map(test).collect();
-    let is_inside = |id| graph.callers(id).skip(1).any(|caller| passes[caller.0 as usize]);
-    modules.map(|id| passes[id.0 as usize] && !is_inside(id)).collect()
+    let is_inside = |id| {
+        graph
+            .callers(id)
+            .skip(1)
+            .any(|caller| passes[caller.0 as usize])
+    };
+    modules
+        .map(|id| passes[id.0 as usize] && !is_inside(id))
+        .collect()
 }
 
 /// Elements of lists or Sequentials that share their class with a sibling and have modules inside.
 fn repeated_blocks(graph: &Graph) -> Vec<bool> {
-    let parents: BTreeSet<ModuleId> = graph.modules.iter().filter_map(|module| module.parent).collect();
+    let parents: BTreeSet<ModuleId> = graph
+        .modules
+        .iter()
+        .filter_map(|module| module.parent)
+        .collect();
     let has_parts = |id: ModuleId| parents.contains(&id);
     // By path: a module that is called twice is still one element.
     let mut classes: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();

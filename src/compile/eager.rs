@@ -198,7 +198,7 @@ impl Eager {
         inputs: [&TensorBody; 2],
         output: &TensorBody,
     ) {
-        let workspace = self.workspace(Size::Workspace(shape));
+        let workspace = self.workspace(Size::Workspace(Box::new(shape)));
         let kernel = Kernel::Convolution(shape);
         self.launch_with(kernel, &inputs, &[output], Some(&workspace));
     }

@@ -23,7 +23,7 @@ pub(super) type Environment = BTreeMap<ValueId, Tensor>;
 
 /// A graph made ready to run: parameters on the device, lifetimes known.
 pub(super) struct Forward {
-    graph: Rc<Graph>,
+    graph: Arc<Graph>,
     parameters: BTreeMap<ValueId, Tensor>,
     /// The values that die after each node.
     deaths: Vec<Vec<ValueId>>,
@@ -50,7 +50,7 @@ pub(super) struct Forward {
 impl Forward {
     /// Prepares a graph whose parameters have been constructed.
     pub(super) fn new(
-        graph: &Rc<Graph>,
+        graph: &Arc<Graph>,
         variant: &Variant,
         parameters: BTreeMap<ValueId, Tensor>,
     ) -> Forward {
@@ -85,7 +85,7 @@ impl Forward {
             departures: returns.values().copied().collect(),
             returns,
             types_left: RefCell::default(),
-            graph: Rc::clone(graph),
+            graph: Arc::clone(graph),
             parameters,
             mode: variant.mode,
             parameter_type: variant.precision.parameters(),

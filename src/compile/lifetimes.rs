@@ -152,7 +152,10 @@ impl<'a> Calls<'a> {
 
     /// The last node of the call of a module that a node is in; `None` where it is in none.
     fn end(&self, module: ModuleId, node: usize) -> Option<usize> {
-        let within = self.graph.callers(self.module(node)).any(|caller| caller == module);
+        let within = self
+            .graph
+            .callers(self.module(node))
+            .any(|caller| caller == module);
         let ends = &self.ends[module.0 as usize];
         let call = ends.partition_point(|end| (*end as usize) < node);
         ends.get(call).filter(|_| within).map(|end| *end as usize)
@@ -169,8 +172,7 @@ impl<'a> Calls<'a> {
         let Some(made) = self.maker[id.0 as usize] else {
             return (node, usize::MAX);
         };
-        let did_not_make =
-            |caller: &ModuleId| self.end(*caller, made).is_none_or(|end| end < node);
+        let did_not_make = |caller: &ModuleId| self.end(*caller, made).is_none_or(|end| end < node);
         let callers = self.graph.callers(self.module(node));
         let taker = callers.filter(did_not_make).last();
         taker.map_or((node, usize::MAX), |taker| {
@@ -196,11 +198,10 @@ impl<'a> Calls<'a> {
         match (&self.graph.nodes[node].op, &self.graph.nodes[made].op) {
             // Query, key and value are three names of one function, and so are what was looked up in tables
             // and summed; `x[:, :]`, which an export shows as an alias, is written of a name.
-            (Op::Attention { .. } | Op::Alias, _) | (Op::Add(_), Op::Embedding { .. }) => {
-                self.end(frame, node).unwrap_or(node)
-            }
             // What a segmentation head interpolates and then joins is collected in a list.
-            (Op::Cat { .. }, Op::Resample(Resample::Interpolate { .. })) => {
+            (Op::Attention { .. } | Op::Alias, _)
+            | (Op::Add(_), Op::Embedding { .. })
+            | (Op::Cat { .. }, Op::Resample(Resample::Interpolate { .. })) => {
                 self.end(frame, node).unwrap_or(node)
             }
             // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.

@@ -19,6 +19,8 @@ mod optimizer;
 mod step;
 mod tensor;
 
+use std::sync::Arc;
+
 use crate::graph::Graph;
 use crate::model::{Checkpointing, Mode, Variant};
 use crate::program::Capability;
@@ -51,19 +53,20 @@ pub fn compile(
 ) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
     let eager = eager::Eager::new(capability);
-    Ok(step::Training::construct(eager, graph.clone(), variant).into_program())
+    let graph = Arc::new(graph.clone());
+    Ok(step::Training::construct(eager, graph, variant).into_program())
 }
 
 /// The same program without its launches: what a simulation runs. Launches are nine tenths of a program.
 pub fn compile_memory(
-    graph: &Graph,
+    graph: &Arc<Graph>,
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
     let mut eager = eager::Eager::new(capability);
     eager.leave_out_launches();
-    Ok(step::Training::construct(eager, graph.clone(), variant).into_program())
+    Ok(step::Training::construct(eager, Arc::clone(graph), variant).into_program())
 }
 
 fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {

@@ -20,7 +20,7 @@ use crate::program::{Category, Initial, Kernel, Program};
 /// A training process: a model on the device, and what outlives a step.
 pub(super) struct Training {
     eager: Eager,
-    graph: Rc<Graph>,
+    graph: Arc<Graph>,
     variant: Variant,
     forward: Rc<Forward>,
     trained: Vec<Trained>,
@@ -35,8 +35,7 @@ struct Scaler {
 
 impl Training {
     /// `model.to("cuda", dtype)`.
-    pub(super) fn construct(mut eager: Eager, graph: Graph, variant: &Variant) -> Training {
-        let graph = Rc::new(graph);
+    pub(super) fn construct(mut eager: Eager, graph: Arc<Graph>, variant: &Variant) -> Training {
         let mut tensors = BTreeMap::new();
         let mut leaves = BTreeMap::new();
         eager.set_category(Category::Parameters);
@@ -188,7 +187,7 @@ impl Training {
     /// Batch tensors in the order in which the loop makes them.
     fn make_batch(&mut self) -> Vec<(ValueId, Tensor)> {
         self.eager.set_category(Category::Batch);
-        let graph = Rc::clone(&self.graph);
+        let graph = Arc::clone(&self.graph);
         let make = |eager: &mut Eager, input: &Input| {
             let value = graph.value(input.value);
             eager.set_label(&Arc::from(value.name.as_str()));

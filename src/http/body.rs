@@ -18,8 +18,7 @@ impl FromRequest<App> for RequestBody {
         let arrived = app.uploads.arrive(request).await?;
         let jobs = app.jobs.clone();
         let read = move |body: Vec<u8>| {
-            let document = document(&body)?;
-            drop(body);
+            let document = document(body)?;
             Ok(jobs.parse(document)?)
         };
         app.uploads.read(arrived, read).await.map(RequestBody)
@@ -42,8 +41,7 @@ impl FromRequest<App> for ProbeBody {
         let arrived = app.uploads.arrive(request).await?;
         let jobs = app.jobs.clone();
         let read = move |body: Vec<u8>| {
-            let mut document = document(&body)?;
-            drop(body);
+            let mut document = document(body)?;
             let batch = document.take("batch");
             let request = jobs.parse(document)?;
             Ok(Probe {
@@ -55,7 +53,7 @@ impl FromRequest<App> for ProbeBody {
     }
 }
 
-fn document(body: &[u8]) -> Result<RequestDocument, Problem> {
+fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {
     if body.is_empty() {
         return Err(Problem {
             pointer: Some(String::new()),
@@ -66,7 +64,7 @@ fn document(body: &[u8]) -> Result<RequestDocument, Problem> {
             )
         });
     }
-    RequestDocument::from_json(body).map_err(|invalid| Problem {
+    RequestDocument::from_bytes(body).map_err(|invalid| Problem {
         pointer: Some(invalid.pointer),
         ..Problem::new(Code::BodyMalformed, invalid.problem)
     })

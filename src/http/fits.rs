@@ -43,10 +43,7 @@ pub(super) async fn create_fit(
     headers: HeaderMap,
     RequestBody(Held { read, permit }): RequestBody,
 ) -> Result<Response, Problem> {
-    let fit = app
-        .jobs
-        .enqueue(read, Time::from(Timestamp::now()))
-        .await?;
+    let fit = app.jobs.enqueue(read, Time::from(Timestamp::now())).await?;
     drop(permit);
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     let Some(patience) = prefer::wait(&headers) else {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
-use axum::http::header::CONTENT_ENCODING;
 use axum::http::HeaderMap;
+use axum::http::header::CONTENT_ENCODING;
 use flate2::read::MultiGzDecoder;
 use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -27,7 +27,7 @@ const ARRIVAL: Duration = Duration::from_mins(1);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What all bodies that are arriving may take, in KiB: two of the largest, or thousands of ordinary ones.
-const ARRIVING_KIB: usize = 2 * LIMIT_MIB << 10;
+const ARRIVING_KIB: usize = (2 * LIMIT_MIB) << 10;
 
 /// Bodies by their size in MiB, decompressed, and how many of each are read at a time. Reading one takes its size
 /// and, at most, twelve times that or 64 MiB more; so all of them together take up to 250 MiB. Each size has permits
@@ -152,11 +152,19 @@ impl Uploads {
 /// Whether a body is compressed with gzip, the one way that is understood.
 fn is_gzip(headers: &HeaderMap) -> Result<bool, Problem> {
     let encodings = headers.get_all(CONTENT_ENCODING).iter();
-    let encodings: Vec<_> = encodings.map(|encoding| encoding.to_str().unwrap_or("?")).collect();
+    let encodings: Vec<_> = encodings
+        .map(|encoding| encoding.to_str().unwrap_or("?"))
+        .collect();
     match encodings.as_slice() {
         [] => Ok(false),
         [one] if one.eq_ignore_ascii_case("identity") || one.is_empty() => Ok(false),
-        [one] if ["gzip", "x-gzip"].iter().any(|known| one.eq_ignore_ascii_case(known)) => Ok(true),
+        [one]
+            if ["gzip", "x-gzip"]
+                .iter()
+                .any(|known| one.eq_ignore_ascii_case(known)) =>
+        {
+            Ok(true)
+        }
         _ => Err(Problem::new(
             Code::EncodingUnsupported,
             "send the body as it is, or with `Content-Encoding: gzip`",
@@ -169,7 +177,9 @@ fn decompress(packed: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Problem> {
     let mut plain = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX);
     // One byte more, so that what is too large shows.
-    let read = MultiGzDecoder::new(packed).take(most + 1).read_to_end(&mut plain);
+    let read = MultiGzDecoder::new(packed)
+        .take(most + 1)
+        .read_to_end(&mut plain);
     read.map_err(|error| {
         let detail = format!("the body could not be read: {error}");
         Problem::new(Code::BodyMalformed, detail)

@@ -16,5 +16,7 @@ mod variant;
 
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, presets};
-pub use request::{DeviceChoice, Lowered, MemoryLimit, ModelAside, Request, RequestDocument, SearchMode};
+pub use request::{
+    DeviceChoice, Lowered, MemoryLimit, ModelAside, Request, RequestDocument, SearchMode,
+};
 pub use variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};

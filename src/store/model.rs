@@ -64,9 +64,14 @@ mod tests {
         };
         db.enqueue(&fit, Reuse::Finished, 10).await.unwrap();
 
-        db.keep_model("new", b"3", Time(2 * LEAST_AGE_MS)).await.unwrap();
+        db.keep_model("new", b"3", Time(2 * LEAST_AGE_MS))
+            .await
+            .unwrap();
 
-        assert_eq!(db.model("needed").await.unwrap().as_deref(), Some(&b"1"[..]));
+        assert_eq!(
+            db.model("needed").await.unwrap().as_deref(),
+            Some(&b"1"[..])
+        );
         assert_eq!(db.model("not needed").await.unwrap(), None);
         assert_eq!(db.model("new").await.unwrap().as_deref(), Some(&b"3"[..]));
     }

@@ -40,7 +40,11 @@ impl From<&str> for JsonText {
 impl fmt::Debug for JsonText {
     /// Leaves out most of a long one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let end = self.0.char_indices().nth(200).map_or(self.0.len(), |(end, _)| end);
+        let end = self
+            .0
+            .char_indices()
+            .nth(200)
+            .map_or(self.0.len(), |(end, _)| end);
         f.write_str(&self.0[..end])
     }
 }

@@ -1,6 +1,7 @@
 //! The compiled programs of one model.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::compile::{CompileError, compile, compile_memory};
 use crate::device::Capability;
@@ -11,7 +12,7 @@ use crate::program::Program;
 /// Compiles each variant of a model once, for one kind of card.
 #[derive(Debug)]
 pub struct Programs {
-    graph: Graph,
+    graph: Arc<Graph>,
     capability: Capability,
     compiled: HashMap<Variant, Program>,
     /// Whether they are run, or simulated.
@@ -26,7 +27,7 @@ impl Programs {
     /// The programs of `graph`, none compiled yet.
     pub fn new(graph: Graph, capability: Capability) -> Programs {
         Programs {
-            graph,
+            graph: Arc::new(graph),
             capability,
             compiled: HashMap::new(),
             with_launches: true,

@@ -90,7 +90,10 @@ pub(crate) fn not_understood(
 ) -> String {
     if let ([only], []) = (problems, unknown) {
         let times = times(only.count);
-        return format!("at {at}{}{times}: {}; `unknown_ops` does not help", only.pointer, only.problem);
+        return format!(
+            "at {at}{}{times}: {}; `unknown_ops` does not help",
+            only.pointer, only.problem
+        );
     }
     let kinds = problems.len() + unknown.len();
     let mut text = format!("{kinds} things in the graph are not understood:");

@@ -46,8 +46,12 @@ pub(super) fn lower(
         problems: Problems::default(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
-    let Declared { tensors, mut notes } =
-        signature::declare(&document.graph_module, &scope.types, &mut walk, "/graph_module")?;
+    let Declared { tensors, mut notes } = signature::declare(
+        &document.graph_module,
+        &scope.types,
+        &mut walk,
+        "/graph_module",
+    )?;
     scope.tensors = tensors;
     walk.nodes(graph, &mut scope, GRAPH);
     let unknown = walk.unknown.operators();
@@ -103,9 +107,9 @@ impl<'a> Walk<'a> {
     fn scope(&mut self, graph: &'a GraphText<'a>, at: &str) -> Result<Scope<'a>, ExportedError> {
         let mut sizes = HashMap::new();
         for (name, size) in graph.sym_int_values.iter() {
-            let extent = self
-                .extent(size)
-                .map_err(|problem| refused(&format!("{at}/sym_int_values/{}", escape(name)))(problem))?;
+            let extent = self.extent(size).map_err(|problem| {
+                refused(&format!("{at}/sym_int_values/{}", escape(name)))(problem)
+            })?;
             sizes.insert(name.as_ref(), extent);
         }
         Ok(Scope {
@@ -117,12 +121,7 @@ impl<'a> Walk<'a> {
 
     /// Adds the nodes of a graph. A node that is not understood is noted, and what it makes is taken as it is
     /// recorded, so that all that is wrong is found at once.
-    fn nodes(
-        &mut self,
-        graph: &'a GraphText<'a>,
-        scope: &mut Scope<'a>,
-        at: &str,
-    ) {
+    fn nodes(&mut self, graph: &'a GraphText<'a>, scope: &mut Scope<'a>, at: &str) {
         // Values that nothing is known of, because the nodes that make them are not understood.
         let mut lost: HashSet<&'a str> = HashSet::new();
         // Values whose types are as recorded, for the same reason: what reads them may seem to be wrong too.
@@ -139,7 +138,7 @@ impl<'a> Walk<'a> {
                 .unwrap_or(&node.target);
             if let Some(region) = target.strip_prefix("higher_order.") {
                 let read = unknown::tensors_of(&node.inputs);
-                if let Err(problem) = self.region(region, node, scope, &pointer) {
+                if let Err(problem) = self.region(region, node, scope, pointer) {
                     if !read.iter().any(|name| lost.contains(name)) {
                         let module = self.path_of(node);
                         self.problems.note(pointer(), module, problem);
@@ -149,7 +148,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if !IGNORED.contains(&target) && !makes_only_sizes(node) {
-                let added = self.operator(target, node, scope, &pointer);
+                let added = self.operator(target, node, scope, pointer);
                 if let Err(failure) = added {
                     let read = unknown::tensors_of(&node.inputs);
                     let follows = match &failure {
@@ -334,7 +333,11 @@ impl<'a> Walk<'a> {
                         .into(),
                 );
             }
-            _ => return Err(format!("the operator higher_order.{region} is not supported")),
+            _ => {
+                return Err(format!(
+                    "the operator higher_order.{region} is not supported"
+                ));
+            }
         };
         let Some(Arg::Graph(nested)) = args.get(graph_at) else {
             return Err(format!("its argument {graph_at} is not a graph"));
@@ -401,7 +404,9 @@ impl From<String> for Failure {
 /// The types that a graph records of its tensors, by their names.
 fn types<'a>(graph: &'a GraphText<'a>) -> HashMap<&'a str, &'a Tensor<'a>> {
     let recorded = graph.tensor_values.iter();
-    recorded.map(|(name, tensor)| (name.as_ref(), tensor)).collect()
+    recorded
+        .map(|(name, tensor)| (name.as_ref(), tensor))
+        .collect()
 }
 
 /// Gives each name in `names` what `values` stand for in another scope.

@@ -33,8 +33,8 @@ pub use problems::NodeProblem;
 pub(crate) use unknown::not_supported;
 pub use unknown::{UnknownOperator, UnknownOps};
 
-use crate::graph::Graph;
 use super::bounded::{Excess, LEAST_ACCOUNT, within};
+use crate::graph::Graph;
 use schema::Document;
 
 /// Largest document read, after decompression. An export of 100,000 nodes takes a few tens of megabytes; the

@@ -94,7 +94,9 @@ impl<'a> Modules<'a> {
         for entry in entries(stack).skip(1 + usize::from(self.wrapped)) {
             let path = self.strip(entry.path);
             if path.len() > LONGEST_PATH {
-                return Err(format!("its module's path is longer than {LONGEST_PATH} bytes"));
+                return Err(format!(
+                    "its module's path is longer than {LONGEST_PATH} bytes"
+                ));
             }
             let depth = self.depths.get(&call.id).map_or(1, |depth| depth + 1);
             if depth > DEEPEST {

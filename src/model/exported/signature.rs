@@ -168,7 +168,9 @@ fn take_batch<'a>(
     at: &str,
     declared: &mut Declared<'a>,
 ) -> Result<(), ExportedError> {
-    let read = batch.iter().filter(|(name, _)| reads.tensors.contains(name));
+    let read = batch
+        .iter()
+        .filter(|(name, _)| reads.tensors.contains(name));
     let twins: HashSet<Looks<'a>> = read.map(|(_, tensor)| looks(tensor)).collect();
     for (name, tensor) in batch {
         if !reads.tensors.contains(name) && twins.contains(&looks(tensor)) {

@@ -64,9 +64,10 @@ pub(crate) fn parse(value: &Value, text: &str, pointer: &str) -> Result<Layers, 
     let (input, dtype) = input(&fields)?;
     let at = fields.at("layers");
     if !text.starts_with('[') {
-        let other: Value = match text.starts_with('{') {
-            true => Value::Object(serde_json::Map::new()),
-            false => serde_json::from_str(text).unwrap_or_default(),
+        let other: Value = if text.starts_with('{') {
+            Value::Object(serde_json::Map::new())
+        } else {
+            serde_json::from_str(text).unwrap_or_default()
         };
         return Err(wrong(&at, &other, "layers must be a list"));
     }

@@ -57,6 +57,21 @@ impl RequestDocument {
         RequestDocument::read(Arc::from(text.trim_ascii()))
     }
 
+    /// Reads JSON text, of which no second copy is kept meanwhile.
+    pub fn from_bytes(text: Vec<u8>) -> Result<RequestDocument, Invalid> {
+        let shared: Option<Arc<str>> = match std::str::from_utf8(&text) {
+            Ok(valid) if !valid.starts_with('\u{feff}') => Some(Arc::from(valid.trim_ascii())),
+            Ok(_) | Err(_) => None,
+        };
+        match shared {
+            Some(shared) => {
+                drop(text);
+                RequestDocument::read(shared)
+            }
+            None => RequestDocument::from_json(&text),
+        }
+    }
+
     /// Reads JSON text that is shared from then on.
     pub fn read(text: Arc<str>) -> Result<RequestDocument, Invalid> {
         let (members, excess) = within(MEMBERS_BYTES, || {
@@ -106,8 +121,11 @@ impl RequestDocument {
     /// The digest that stands in the place of the model, where it was put aside: see
     /// [`Request::shown`](super::Request::shown).
     pub fn model_aside(&self) -> Option<String> {
-        let model: Value = serde_json::from_str(self.model().filter(|text| text.len() < 200)?).ok()?;
-        let named = ["exported", "layers"].iter().find_map(|way| model.get(way)?.as_str());
+        let model: Value =
+            serde_json::from_str(self.model().filter(|text| text.len() < 200)?).ok()?;
+        let named = ["exported", "layers"]
+            .iter()
+            .find_map(|way| model.get(way)?.as_str());
         named?.strip_prefix(super::DIGEST).map(str::to_owned)
     }
 
@@ -116,7 +134,9 @@ impl RequestDocument {
         let mut model = String::new();
         GzDecoder::new(gzip)
             .read_to_string(&mut model)
-            .map_err(|error| Invalid::at("/model", format!("the stored model is damaged: {error}")))?;
+            .map_err(|error| {
+                Invalid::at("/model", format!("the stored model is damaged: {error}"))
+            })?;
         self.set_model(&model);
         Ok(self)
     }

@@ -191,7 +191,11 @@ impl Request {
     /// The request as it is stored and shown, and its model where that is too large to be shown: then the request
     /// names it by its digest.
     pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {
-        let Some(text) = self.document.model().filter(|text| text.len() > LARGEST_SHOWN) else {
+        let Some(text) = self
+            .document
+            .model()
+            .filter(|text| text.len() > LARGEST_SHOWN)
+        else {
             return (self.document.clone(), None);
         };
         let (way, digest) = match &self.model {

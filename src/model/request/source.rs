@@ -88,7 +88,10 @@ impl<'de> Visitor<'de> for MembersVisitor {
                 }
             };
             *text = Some(map.next_value::<&'de RawValue>()?.get()).filter(|text| *text != "null");
-            values.insert(key.to_string(), text.map_or(Value::Null, |_| Value::Bool(true)));
+            values.insert(
+                key.to_string(),
+                text.map_or(Value::Null, |_| Value::Bool(true)),
+            );
         }
         members.values = Value::Object(values);
         Ok(members)
@@ -125,7 +128,12 @@ impl<'a> Members<'a> {
 /// The ways in which a model is described.
 pub(super) fn ways(model: &str) -> Vec<&'static str> {
     let members = Members::read(model, MODEL).unwrap_or_default();
-    let given = |way: &&str| members.values.get(way).is_some_and(|value| !value.is_null());
+    let given = |way: &&str| {
+        members
+            .values
+            .get(way)
+            .is_some_and(|value| !value.is_null())
+    };
     WAYS.into_iter().filter(given).collect()
 }
 

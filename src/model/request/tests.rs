@@ -101,7 +101,8 @@ fn a_document_is_kept_as_it_was_written() {
 
 #[test]
 fn flags_replace_fields_of_the_document() {
-    let mut document = RequestDocument::from(json!({ "model": { "preset": "resnet18" }, "device": "x" }));
+    let mut document =
+        RequestDocument::from(json!({ "model": { "preset": "resnet18" }, "device": "x" }));
 
     document.set("device", "sim:h200");
 
@@ -117,7 +118,8 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
         json!({ "model": { "preset": "no such" } }),
         json!({ "model": 7 }),
     ] {
-        let request = Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
 
         assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
         let document = serde_json::to_value(&request.document).unwrap();
@@ -131,7 +133,8 @@ fn a_graph_runs_only_in_the_dtype_it_was_exported_in() {
     let half = include_bytes!("../../../tests/golden/exported/mlp-bf16.json.gz");
     let lower = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
         request.lower().map_err(|invalid| invalid.to_string())
     };
 
@@ -148,7 +151,8 @@ fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
     let file = include_bytes!("../../../tests/golden/exported/gpt2.json.gz");
     let notes = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
         request.lower().unwrap().notes
     };
 

@@ -143,12 +143,21 @@ fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid>
                 .texts("modules")?
                 .ok_or_else(|| fields.missing("modules"))?;
             if globs.len() > MOST_GLOBS {
-                let problem = format!("{} globs are more than the {MOST_GLOBS} that are read", globs.len());
+                let problem = format!(
+                    "{} globs are more than the {MOST_GLOBS} that are read",
+                    globs.len()
+                );
                 return Err(Invalid::at(fields.at("modules"), problem));
             }
             if let Some(index) = globs.iter().position(|glob| glob.len() > LONGEST_GLOB) {
-                let problem = format!("a glob has at most {LONGEST_GLOB} bytes, not {}", globs[index].len());
-                return Err(Invalid::at(format!("{}/{index}", fields.at("modules")), problem));
+                let problem = format!(
+                    "a glob has at most {LONGEST_GLOB} bytes, not {}",
+                    globs[index].len()
+                );
+                return Err(Invalid::at(
+                    format!("{}/{index}", fields.at("modules")),
+                    problem,
+                ));
             }
             if globs.is_empty() || globs.iter().any(|glob| glob.is_empty()) {
                 return Err(Invalid::at(

@@ -290,12 +290,17 @@ impl<'a> Machine<'a> {
 
     fn extend(&mut self, parts: Vec<ValueId>) -> Result<(), PickleError> {
         let target = self.top()?;
-        match target.container().map(|number| &mut self.containers[number]) {
+        match target
+            .container()
+            .map(|number| &mut self.containers[number])
+        {
             Some(Container::Sequence(sequence)) => {
                 let grown = join(sequence, parts);
                 self.charge(grown)
             }
-            Some(Container::Map(_)) => Err(self.wrong("it adds to a dict; expected a list or a set")),
+            Some(Container::Map(_)) => {
+                Err(self.wrong("it adds to a dict; expected a list or a set"))
+            }
             None => Err(self.wrong("it adds to no container; expected a list or a set")),
         }
     }
@@ -305,7 +310,10 @@ impl<'a> Machine<'a> {
             return Err(self.wrong("a key without a value; expected pairs"));
         }
         let target = self.top()?;
-        match target.container().map(|number| &mut self.containers[number]) {
+        match target
+            .container()
+            .map(|number| &mut self.containers[number])
+        {
             Some(Container::Map(map)) => {
                 let grown = join(map, parts);
                 self.charge(grown)
@@ -351,18 +359,14 @@ impl<'a> Machine<'a> {
     }
 
     fn charge(&mut self, bytes: usize) -> Result<(), PickleError> {
-        match self.left.checked_sub(bytes) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => {
-                let most = self.bounds.bytes >> 10;
-                Err(self.wrong(format!(
-                    "what it holds takes more than {most} KiB; expected at most that"
-                )))
-            }
+        if let Some(left) = self.left.checked_sub(bytes) {
+            self.left = left;
+            return Ok(());
         }
+        let most = self.bounds.bytes >> 10;
+        Err(self.wrong(format!(
+            "what it holds takes more than {most} KiB; expected at most that"
+        )))
     }
 
     /// Below this the stack belongs to an open container.

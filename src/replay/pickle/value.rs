@@ -130,10 +130,14 @@ fn scalar(bytes: &[u8], place: usize) -> Value<'_> {
         let (first, rest) = bytes.get(place..)?.split_first()?;
         let counted = |width: usize| {
             let (length, data) = rest.split_at_checked(width)?;
-            let length = length.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+            let length = length
+                .iter()
+                .rev()
+                .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
             data.get(..usize::try_from(length).ok()?)
         };
-        let text = |width: usize| counted(width).map(|text| Value::Text(String::from_utf8_lossy(text)));
+        let text =
+            |width: usize| counted(width).map(|text| Value::Text(String::from_utf8_lossy(text)));
         Some(match Opcode::from_byte(*first)? {
             Opcode::NONE => Value::None,
             Opcode::NEWTRUE => Value::Bool(true),

@@ -106,7 +106,11 @@ fn an_unknown_flag_is_bad_input() {
 
 #[test]
 fn a_device_without_end_is_no_file() {
-    let output = Place::new().batchfit().args(["fit", "/dev/zero"]).output().unwrap();
+    let output = Place::new()
+        .batchfit()
+        .args(["fit", "/dev/zero"])
+        .output()
+        .unwrap();
 
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(

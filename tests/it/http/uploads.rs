@@ -15,7 +15,9 @@ use crate::model::golden;
 /// A request with the whole graph of a ResNet-18 in it, which has hundreds of KiB.
 fn with_graph() -> Vec<u8> {
     let mut graph = String::new();
-    GzDecoder::new(&*golden("resnet18")).read_to_string(&mut graph).unwrap();
+    GzDecoder::new(&*golden("resnet18"))
+        .read_to_string(&mut graph)
+        .unwrap();
     format!(r#"{{"model": {{"exported": {graph}}}, "device": "sim:h200"}}"#).into_bytes()
 }
 
@@ -51,16 +53,29 @@ async fn small_objects_by_the_million_are_refused_with_the_limit() {
     let start = r#"{"model": {"exported": {"graph_module": {"graph": {"nodes": [], "inputs": ["#;
 
     for (body, limit) in [
-        (format!(r#"{{"training": [{objects}{{}}]}}"#), "more than 4 MiB"),
-        (format!(r#"{{"model": {{"preset": [{objects}{{}}]}}}}"#), "more than 1024 KiB"),
         (
-            format!("{start}{}{{}}]}}}}}}}}}}", r#"{"as_none":0},"#.repeat(2_200_000)),
+            format!(r#"{{"training": [{objects}{{}}]}}"#),
+            "more than 4 MiB",
+        ),
+        (
+            format!(r#"{{"model": {{"preset": [{objects}{{}}]}}}}"#),
+            "more than 1024 KiB",
+        ),
+        (
+            format!(
+                "{start}{}{{}}]}}}}}}}}}}",
+                r#"{"as_none":0},"#.repeat(2_200_000)
+            ),
             "more than 64 MiB",
         ),
     ] {
         let answer = service.send(compressed(body.as_bytes())).await;
 
-        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY, "{answer:?}");
+        assert_eq!(
+            answer.status,
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "{answer:?}"
+        );
         let detail = answer.json()["detail"].to_string();
         assert!(detail.contains(limit), "{detail}");
     }
@@ -74,7 +89,12 @@ async fn bodies_that_are_read_at_the_same_time_are_all_answered() {
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..12 {
         let (router, request) = (service.router.clone(), compressed(&body));
-        all.spawn(async move { tower::ServiceExt::oneshot(router, request).await.unwrap().status() });
+        all.spawn(async move {
+            tower::ServiceExt::oneshot(router, request)
+                .await
+                .unwrap()
+                .status()
+        });
     }
 
     while let Some(status) = all.join_next().await {

@@ -9,13 +9,17 @@ use crate::compile::H200;
 
 /// What torch.export writes for `relu` applied so often, beside a loss of the input alone when `dead`.
 fn chain(relus: usize, dead: bool) -> Value {
-    let batched = |dtype: u32, sizes: Value| json!({ "dtype": dtype, "sizes": sizes, "requires_grad": true });
+    let batched =
+        |dtype: u32, sizes: Value| json!({ "dtype": dtype, "sizes": sizes, "requires_grad": true });
     let batch = json!({ "as_expr": { "expr_str": "Symbol('s0')" } });
     let row = batched(7, json!([batch, { "as_int": 8 }]));
     let tensor = |name: &str| json!({ "as_tensor": { "name": name } });
     let argument = |name: &str, value: &str| json!({ "name": name, "arg": tensor(value) });
     let mut values = serde_json::Map::new();
-    values.insert("w".into(), batched(7, json!([{ "as_int": 8 }, { "as_int": 8 }])));
+    values.insert(
+        "w".into(),
+        batched(7, json!([{ "as_int": 8 }, { "as_int": 8 }])),
+    );
     values.insert("x".into(), row.clone());
     values.insert("y".into(), batched(5, json!([batch])));
     values.insert("h".into(), row.clone());
@@ -32,7 +36,11 @@ fn chain(relus: usize, dead: bool) -> Value {
     let mut last = "h".to_owned();
     for index in 0..relus {
         let next = format!("relu_{index}");
-        nodes.push(node("relu.default", json!([argument("self", &last)]), &next));
+        nodes.push(node(
+            "relu.default",
+            json!([argument("self", &last)]),
+            &next,
+        ));
         values.insert(next.clone(), row.clone());
         last = next;
     }
@@ -56,9 +64,8 @@ fn chain(relus: usize, dead: bool) -> Value {
 fn a_graph_of_more_nodes_than_are_read_is_refused_with_the_limit() {
     let node = r#"{"target":"aten.relu.default","inputs":[],"outputs":[]}"#;
     let nodes = vec![node; 100_001].join(",");
-    let text = format!(
-        r#"{{"graph_module":{{"graph":{{"inputs":[],"outputs":[],"nodes":[{nodes}]}}}}}}"#
-    );
+    let text =
+        format!(r#"{{"graph_module":{{"graph":{{"inputs":[],"outputs":[],"nodes":[{nodes}]}}}}}}"#);
 
     let error = exported::parse(text.as_bytes()).unwrap_err();
 
@@ -132,7 +139,10 @@ fn globs_that_could_be_matched_in_many_ways_are_answered_at_once() {
     let many = globs(vec!["a".into(); 65]).unwrap_err();
     assert_eq!(many.pointer, "/training/checkpointing/modules");
 
-    let graph = request(json!({ "model": { "preset": "resnet18" } })).unwrap().graph().unwrap();
+    let graph = request(json!({ "model": { "preset": "resnet18" } }))
+        .unwrap()
+        .graph()
+        .unwrap();
     let variant = Variant {
         checkpointing: Checkpointing::Modules(vec!["*e*e*e*e*e*e*z".into()]),
         ..Variant::default()
@@ -143,7 +153,9 @@ fn globs_that_could_be_matched_in_many_ways_are_answered_at_once() {
 /// A graph in which three nodes are not understood, each for a reason of its own.
 fn troubled() -> Value {
     let mut document = golden_json("cifarnet");
-    let nodes = document["graph_module"]["graph"]["nodes"].as_array_mut().unwrap();
+    let nodes = document["graph_module"]["graph"]["nodes"]
+        .as_array_mut()
+        .unwrap();
     let is = |node: &Value, target: &str| node["target"].as_str().unwrap().contains(target);
     let convolution = nodes.iter_mut().find(|node| is(node, "conv2d")).unwrap();
     convolution["inputs"][0]["arg"] = json!({ "as_int": 3 });
@@ -170,7 +182,10 @@ fn two_symbolic_sizes_are_told_the_same_way_each_time() {
     let mut document = golden_json("cifarnet");
     let sizes = (0..20).map(|index| {
         let text = format!("Symbol('s{index}')");
-        (format!("size_{index}"), json!({ "as_expr": { "expr_str": text } }))
+        (
+            format!("size_{index}"),
+            json!({ "as_expr": { "expr_str": text } }),
+        )
     });
     document["graph_module"]["graph"]["sym_int_values"] = Value::Object(sizes.collect());
 
