@@ -1,7 +1,9 @@
 //! From files and flags to a request.
 
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use super::arguments;
@@ -12,7 +14,7 @@ use crate::model::{Invalid, Request, RequestDocument, exported};
 /// Reads the request, with what the flags put in the place of its fields.
 pub(super) fn read(question: &arguments::Question) -> Result<Request, Trouble> {
     let text = read_bytes(&question.request)?;
-    let mut document = RequestDocument::from_json(&text).map_err(Trouble::Invalid)?;
+    let mut document = RequestDocument::from_bytes(text).map_err(Trouble::Invalid)?;
     if let Some(device) = &question.device {
         document.set("device", device.as_str());
     }
@@ -36,26 +38,66 @@ fn read_model(path: &Path) -> Result<Vec<u8>, Trouble> {
         path: path.to_owned(),
         source,
     };
-    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let mut file = BufReader::new(open(path).map_err(unreadable)?);
     if exported::is_archive(file.fill_buf().map_err(unreadable)?) {
         return exported::model_of_archive(file)
             .map_err(|error| Trouble::Invalid(Invalid::at("/model", error.to_string())));
     }
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
+    read_to_end(file).map_err(unreadable)
 }
+
+/// Largest file read. Memory snapshots of long recordings have hundreds of megabytes.
+const LARGEST_FILE: u64 = 1 << 30;
 
 /// Reads a file, or stdin for `-`.
 pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, Trouble> {
     let bytes = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+        let stdin = io::stdin();
+        let opened = stdin.as_fd().try_clone_to_owned().map(File::from);
+        opened.and_then(|file| {
+            // A terminal ends where the person says so.
+            if stdin.is_terminal() {
+                Ok(file)
+            } else {
+                checked(file)
+            }
+        })
     } else {
-        fs::read(path)
+        open(path)
     };
-    bytes.map_err(|source| Trouble::Unreadable {
-        path: path.to_owned(),
-        source,
-    })
+    bytes
+        .and_then(read_to_end)
+        .map_err(|source| Trouble::Unreadable {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    // Opening a pipe waits for whoever writes to it, so that it can be read.
+    checked(File::open(path)?)
+}
+
+/// Refuses what has no end: a pipe ends with its writer, a device may never.
+fn checked(file: File) -> io::Result<File> {
+    let kind = file.metadata()?.file_type();
+    let is_device = kind.is_char_device() || kind.is_block_device();
+    // `/dev/null` is how scripts say that there is nothing.
+    if is_device && (&file).read(&mut [0])? > 0 {
+        return Err(io::Error::other("it is a device, not a file"));
+    }
+    Ok(file)
+}
+
+fn read_to_end(mut file: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more, so that what is too large shows.
+    file.by_ref()
+        .take(LARGEST_FILE + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST_FILE {
+        let limit = LARGEST_FILE >> 30;
+        return Err(io::Error::other(format!("it is larger than {limit} GiB")));
+    }
+    Ok(bytes)
 }

@@ -2,6 +2,8 @@
 //!
 //! See Note [Autocast].
 
+use std::collections::HashMap;
+
 use super::autograd::Draft;
 use super::eager::Eager;
 use super::tensor::{Tensor, TensorBody, strides_like};
@@ -10,21 +12,31 @@ use crate::program::Kernel;
 
 /// Casts of parameters, kept until the region ends.
 #[derive(Debug, Default)]
-pub(super) struct CastCache(Vec<(usize, Tensor)>);
+pub(super) struct CastCache {
+    /// In the order in which they were made.
+    casts: Vec<Tensor>,
+    /// Where the cast of each parameter is.
+    of_leaf: HashMap<usize, usize>,
+}
 
 impl CastCache {
     fn get(&self, leaf: usize) -> Option<Tensor> {
-        self.0
-            .iter()
-            .find(|(index, _)| *index == leaf)
-            .map(|(_, cast)| Tensor::clone(cast))
+        self.of_leaf
+            .get(&leaf)
+            .map(|place| Tensor::clone(&self.casts[*place]))
+    }
+
+    fn keep(&mut self, leaf: usize, cast: &Tensor) {
+        self.of_leaf.insert(leaf, self.casts.len());
+        self.casts.push(Tensor::clone(cast));
     }
 
     /// Ends the region. PyTorch lets go of the casts in the order of a pointer-keyed hash table; any
     /// order is as good.
     pub(super) fn clear(&mut self) {
-        for entry in self.0.drain(..) {
-            drop(entry);
+        self.of_leaf.clear();
+        for cast in self.casts.drain(..) {
+            drop(cast);
         }
     }
 
@@ -67,7 +79,7 @@ impl Eager {
             return cast;
         }
         let cast = self.cast(tensor, dtype);
-        self.casts.0.push((leaf, Tensor::clone(&cast)));
+        self.casts.keep(leaf, &cast);
         cast
     }
 

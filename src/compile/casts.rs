@@ -2,7 +2,7 @@
 //!
 //! See Note [Casts in an exported graph].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::graph::{DType, Graph, Lifetimes, Node, Op, ValueId};
 
@@ -27,31 +27,32 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
         let made = node.inputs.first().and_then(|id| maker.get(id));
         is_idle(node) && made.is_some_and(|made| graph.nodes[*made].module != node.module)
     };
+    // For each node, the departure that its operands come from inside of its own module: of the last operand that
+    // comes from one. Worked out in order, each from those before.
+    let mut departure: Vec<Option<usize>> = Vec::with_capacity(graph.nodes.len());
     let mut found = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
-        if !is_idle(node) || departs(node) {
-            continue;
-        }
-        let mut seen = BTreeSet::new();
-        let mut waiting = vec![node.inputs[0]];
-        while let Some(id) = waiting.pop() {
-            let Some(made) = maker.get(&id).filter(|made| seen.insert(**made)) else {
-                continue;
-            };
-            let from = &graph.nodes[*made];
-            if from.module != node.module {
-                continue;
+        let beside = |id: &ValueId| {
+            let made = *maker.get(id).filter(|made| **made < index)?;
+            (graph.nodes[made].module == node.module).then_some(made)
+        };
+        let from = |made: usize| {
+            if departs(&graph.nodes[made]) {
+                Some(made)
+            } else {
+                departure[made]
             }
-            if departs(from) {
-                // The same argument converted once more is no return.
-                if id != node.inputs[0] {
-                    found.insert(index, *made);
-                    break;
-                }
-                continue;
+        };
+        if is_idle(node) && !departs(node) {
+            // The same argument converted once more is no return.
+            let made = beside(&node.inputs[0]).filter(|made| !departs(&graph.nodes[*made]));
+            if let Some(left) = made.and_then(|made| departure[made]) {
+                found.insert(index, left);
             }
-            waiting.extend(&from.inputs);
         }
+        let operands = node.inputs.iter().rev().filter_map(beside);
+        let left = operands.map(from).find_map(|left| left);
+        departure.push(left);
     }
     found
 }

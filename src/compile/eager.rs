@@ -73,6 +73,8 @@ pub(super) struct Eager {
     sequence: u64,
     label: Arc<str>,
     category: Category,
+    /// Whether the program says what is computed, and not only what is allocated.
+    with_launches: bool,
 }
 
 impl Eager {
@@ -93,7 +95,13 @@ impl Eager {
             sequence: 0,
             label: Arc::from(""),
             category: Category::Parameters,
+            with_launches: true,
         }
+    }
+
+    /// Emits no launches from here on.
+    pub(super) fn leave_out_launches(&mut self) {
+        self.with_launches = false;
     }
 
     pub(super) fn recorder(&self) -> &Recorder {
@@ -191,6 +199,9 @@ impl Eager {
         outputs: &[&TensorBody],
         workspace: Option<&Storage>,
     ) {
+        if !self.with_launches {
+            return;
+        }
         let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
         self.recorder.launch(Call {
             kernel,
@@ -207,7 +218,7 @@ impl Eager {
         inputs: [&TensorBody; 2],
         output: &TensorBody,
     ) {
-        let workspace = self.workspace(Size::Workspace(shape));
+        let workspace = self.workspace(Size::Workspace(Box::new(shape)));
         let kernel = Kernel::Convolution(shape);
         self.launch_with(kernel, &inputs, &[output], Some(&workspace));
     }

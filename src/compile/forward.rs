@@ -3,7 +3,7 @@
 //! See Note [How long values live].
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) type Environment = BTreeMap<ValueId, Tensor>;
 
 /// A graph made ready to run: parameters on the device, lifetimes known.
 pub(super) struct Forward {
-    pub(super) graph: Rc<Graph>,
+    pub(super) graph: Arc<Graph>,
     /// Calls of custom functions in it.
     pub(super) functions: Functions,
     /// Whether this is the backward pass of one.
@@ -34,8 +34,12 @@ pub(super) struct Forward {
     deaths: Vec<Vec<ValueId>>,
     labels: Vec<Arc<str>>,
     /// Nodes at which eager PyTorch also looks for packed sequences.
-    packed_checks: Vec<(usize, [Extent; 2])>,
-    regions: Vec<Range<usize>>,
+    packed_checks: BTreeMap<usize, Vec<[Extent; 2]>>,
+    /// The ends of checkpointed regions, by their first nodes.
+    regions: BTreeMap<usize, usize>,
+    /// The node that makes each value.
+    makers: HashMap<ValueId, usize>,
+    buffers: HashSet<ValueId>,
     /// What the noise that nodes make is multiplied by.
     noise_for: BTreeMap<usize, ValueId>,
     mode: Mode,
@@ -51,7 +55,7 @@ pub(super) struct Forward {
 impl Forward {
     /// Prepares a graph whose parameters have been constructed.
     pub(super) fn new(
-        graph: &Rc<Graph>,
+        graph: &Arc<Graph>,
         variant: &Variant,
         parameters: BTreeMap<ValueId, Tensor>,
     ) -> Forward {
@@ -61,21 +65,34 @@ impl Forward {
             Arc::from(format!("{path}{space}{}", node.op.name()))
         };
         let returns = returns(graph);
+        let mut checks: BTreeMap<usize, Vec<[Extent; 2]>> = BTreeMap::new();
+        for (node, shape) in packed_checks(graph) {
+            checks.entry(node).or_default().push(shape);
+        }
+        let nodes = graph.nodes.iter().enumerate();
+        let made = nodes.flat_map(|(index, node)| node.outputs.iter().map(move |id| (*id, index)));
+        let held = graph.parameters.iter();
+        let buffers = held.filter(|parameter| parameter.kind == ParameterKind::Buffer);
         Forward {
+            makers: made.collect(),
+            buffers: buffers.map(|buffer| buffer.value).collect(),
             deaths: deaths(graph),
-            packed_checks: packed_checks(graph),
+            packed_checks: checks,
             noise_for: noise_for(graph),
             labels: graph.nodes.iter().map(label).collect(),
             regions: match variant.mode {
-                Mode::Train => regions(graph, &variant.checkpointing),
-                Mode::Inference => Vec::new(),
+                Mode::Train => regions(graph, &variant.checkpointing)
+                    .into_iter()
+                    .map(|region| (region.start, region.end))
+                    .collect(),
+                Mode::Inference => BTreeMap::new(),
             },
             departures: returns.values().copied().collect(),
             returns,
             types_left: RefCell::default(),
             functions: Functions::of(graph, variant),
             is_backward: false,
-            graph: Rc::clone(graph),
+            graph: Arc::clone(graph),
             parameters,
             mode: variant.mode,
             parameter_type: variant.precision.parameters(),
@@ -83,10 +100,10 @@ impl Forward {
     }
 
     /// Prepares the backward pass of a custom function.
-    pub(super) fn of_backward(graph: &Rc<Graph>, variant: &Variant) -> Forward {
+    pub(super) fn of_backward(graph: &Arc<Graph>, variant: &Variant) -> Forward {
         Forward {
             // Its modules are nobody's blocks.
-            regions: Vec::new(),
+            regions: BTreeMap::new(),
             is_backward: true,
             ..Forward::new(graph, variant, BTreeMap::new())
         }
@@ -104,12 +121,7 @@ impl Forward {
             Mode::Train => self.graph.loss,
             Mode::Inference => self.graph.prediction,
         };
-        let made = self
-            .graph
-            .nodes
-            .iter()
-            .position(|node| node.outputs.contains(&last));
-        0..made.map_or(0, |node| node + 1)
+        0..self.makers.get(&last).map_or(0, |node| node + 1)
     }
 
     /// Runs these nodes on these values.
@@ -122,12 +134,9 @@ impl Forward {
         let mut next = nodes.start;
         while next < nodes.end {
             eager.go_on()?;
-            let region = self
-                .regions
-                .iter()
-                .find(|r| r.start == next && **r != nodes);
-            if let Some(region) = region {
-                let inputs = self.read_from_outside(region, environment);
+            let region = self.regions.get(&next).map(|end| next..*end);
+            if let Some(region) = region.filter(|region| *region != nodes) {
+                let inputs = self.read_from_outside(&region, environment);
                 let frame = Frame::new(self, region.clone(), inputs, eager.autocast);
                 eager.dropping(&frame, |eager| self.run(eager, environment, region.clone()))?;
                 next = region.end;
@@ -169,10 +178,8 @@ impl Forward {
         for (id, tensor) in node.outputs.iter().zip(result?) {
             environment.insert(*id, tensor);
         }
-        for (after, [batch, positions]) in &self.packed_checks {
-            if *after == index {
-                eager.packed_sequence_check(*batch, *positions);
-            }
+        for [batch, positions] in self.packed_checks.get(&index).into_iter().flatten() {
+            eager.packed_sequence_check(*batch, *positions);
         }
         for id in &self.deaths[index] {
             if keeping.lets_go(*id) {
@@ -225,7 +232,7 @@ impl Forward {
         let first = || Tensor::clone(&operands[0]);
         let one = match &node.op {
             Op::Create(create) => {
-                let model = self.type_of_noise(node, environment);
+                let model = self.type_of_noise(index, environment);
                 let model = model.unwrap_or(self.parameter_type);
                 eager.create(create, model, operands.first())
             }
@@ -298,12 +305,11 @@ impl Forward {
 
     /// The type of what noise made by `node` is for, as it is now: of the value itself, or of what it will
     /// be made from.
-    fn type_of_noise(&self, node: &Node, environment: &Environment) -> Option<DType> {
-        let index = self.graph.nodes.iter().position(|other| other == node)?;
+    fn type_of_noise(&self, index: usize, environment: &Environment) -> Option<DType> {
         let mut value = *self.noise_for.get(&index)?;
         while !environment.contains_key(&value) {
-            let maker = |node: &&Node| node.outputs.contains(&value);
-            value = *self.graph.nodes.iter().find(maker)?.inputs.first()?;
+            let maker = *self.makers.get(&value)?;
+            value = *self.graph.nodes[maker].inputs.first()?;
         }
         environment.get(&value).map(|tensor| tensor.dtype)
     }
@@ -314,9 +320,6 @@ impl Forward {
     }
 
     fn is_buffer(&self, id: ValueId) -> bool {
-        self.graph
-            .parameters
-            .iter()
-            .any(|parameter| parameter.value == id && parameter.kind == ParameterKind::Buffer)
+        self.buffers.contains(&id)
     }
 }

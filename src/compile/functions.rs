@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::autograd::{Draft, Saved, Slot};
 use super::casts::is_without_autocast;
@@ -27,7 +28,7 @@ impl Functions {
     pub(super) fn of(graph: &Graph, variant: &Variant) -> Functions {
         let calls = graph.functions.iter().enumerate();
         let backward = |call: &FunctionCall| {
-            let graph = Rc::new(call.backward.clone());
+            let graph = Arc::new(call.backward.clone());
             Rc::new(Forward::of_backward(&graph, variant))
         };
         Functions {
@@ -93,7 +94,7 @@ impl Forward {
         environment: &mut Environment,
         index: usize,
     ) -> Result<(), Stop> {
-        let graph = Rc::clone(&self.graph);
+        let graph = Arc::clone(&self.graph);
         let call = &graph.functions[index];
         let inputs = call
             .inputs

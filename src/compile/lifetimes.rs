@@ -3,7 +3,7 @@
 //! See Note [How long values live].
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 
 use crate::graph::{DType, Extent, Graph, ModuleId, Node, Op, Resample, ValueId};
 
@@ -82,10 +82,12 @@ pub(super) fn packed_checks(graph: &Graph) -> Vec<(usize, [Extent; 2])> {
             .filter_map(|(node, id)| Some((*node, shape(id).ok()?)))
             .collect();
     }
-    let unread = |node: &Node| {
-        let read = |id: &ValueId| graph.nodes.iter().any(|other| other.inputs.contains(id));
-        !node.outputs.iter().any(read)
-    };
+    let read: HashSet<ValueId> = graph
+        .nodes
+        .iter()
+        .flat_map(|node| node.inputs.iter().copied())
+        .collect();
+    let unread = |node: &Node| !node.outputs.iter().any(|id| read.contains(id));
     let expanded = |node: &Node| match (&node.op, graph.value(node.outputs[0]).dtype) {
         (Op::Expand(shape), DType::Int64) => match shape.as_slice() {
             [Extent::BATCH, positions] => Some([Extent::BATCH, *positions]),
@@ -107,13 +109,12 @@ struct Calls<'a> {
     maker: Vec<Option<usize>>,
     /// How many nodes read each value, and the last one that does.
     readers: Vec<(usize, usize)>,
-    /// For each node and each of its callers, the last node of that call.
-    ends: Vec<BTreeMap<ModuleId, usize>>,
+    /// For each module, its calls in order: the last node of each.
+    ends: Vec<Vec<u32>>,
 }
 
 impl<'a> Calls<'a> {
     fn of(graph: &'a Graph) -> Calls<'a> {
-        let count = graph.nodes.len();
         let mut maker = vec![None; graph.values.len()];
         let mut readers = vec![(0, 0); graph.values.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -126,14 +127,15 @@ impl<'a> Calls<'a> {
                 *last = index;
             }
         }
-        let mut ends: Vec<BTreeMap<ModuleId, usize>> = vec![BTreeMap::new(); count];
-        for index in (0..count).rev() {
-            for caller in graph.callers(graph.nodes[index].module) {
-                let later = ends
-                    .get(index + 1)
-                    .and_then(|next| next.get(&caller))
-                    .copied();
-                ends[index].insert(caller, later.unwrap_or(index));
+        let mut ends: Vec<Vec<u32>> = vec![Vec::new(); graph.modules.len()];
+        // The last node seen inside of each module: a call goes on while nodes follow each other.
+        for (index, node) in (0_u32..).zip(&graph.nodes) {
+            for caller in graph.callers(node.module) {
+                let ends = &mut ends[caller.0 as usize];
+                match ends.last_mut() {
+                    Some(last) if *last + 1 == index => *last = index,
+                    _ => ends.push(index),
+                }
             }
         }
         Calls {
@@ -148,6 +150,17 @@ impl<'a> Calls<'a> {
         self.graph.nodes[node].module
     }
 
+    /// The last node of the call of a module that a node is in; `None` where it is in none.
+    fn end(&self, module: ModuleId, node: usize) -> Option<usize> {
+        let within = self
+            .graph
+            .callers(self.module(node))
+            .any(|caller| caller == module);
+        let ends = &self.ends[module.0 as usize];
+        let call = ends.partition_point(|end| (*end as usize) < node);
+        ends.get(call).filter(|_| within).map(|end| *end as usize)
+    }
+
     fn depth(&self, id: ValueId) -> usize {
         let maker = self.maker[id.0 as usize];
         maker.map_or(0, |node| self.graph.callers(self.module(node)).count())
@@ -159,12 +172,12 @@ impl<'a> Calls<'a> {
         let Some(made) = self.maker[id.0 as usize] else {
             return (node, usize::MAX);
         };
-        let did_not_make =
-            |caller: &ModuleId| self.ends[made].get(caller).is_none_or(|end| *end < node);
+        let did_not_make = |caller: &ModuleId| self.end(*caller, made).is_none_or(|end| end < node);
         let callers = self.graph.callers(self.module(node));
         let taker = callers.filter(did_not_make).last();
         taker.map_or((node, usize::MAX), |taker| {
-            (self.ends[node][&taker], self.graph.callers(taker).count())
+            let end = self.end(taker, node).unwrap_or(node);
+            (end, self.graph.callers(taker).count())
         })
     }
 
@@ -185,11 +198,12 @@ impl<'a> Calls<'a> {
         match (&self.graph.nodes[node].op, &self.graph.nodes[made].op) {
             // Query, key and value are three names of one function, and so are what was looked up in tables
             // and summed; `x[:, :]`, which an export shows as an alias, is written of a name.
-            (Op::Attention { .. } | Op::Alias, _) | (Op::Add(_), Op::Embedding { .. }) => {
-                self.ends[node][&frame]
-            }
             // What a segmentation head interpolates and then joins is collected in a list.
-            (Op::Cat { .. }, Op::Resample(Resample::Interpolate { .. })) => self.ends[node][&frame],
+            (Op::Attention { .. } | Op::Alias, _)
+            | (Op::Add(_), Op::Embedding { .. })
+            | (Op::Cat { .. }, Op::Resample(Resample::Interpolate { .. })) => {
+                self.end(frame, node).unwrap_or(node)
+            }
             // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.
             (Op::Add(_), _) => self.unnamed_until(node).unwrap_or(node),
             _ => node,
@@ -204,6 +218,8 @@ impl<'a> Calls<'a> {
         };
         let call = self.module(reader);
         let in_frame = self.graph.module(call).parent == Some(self.module(node));
-        (reader == node + 1 && in_frame).then(|| self.ends[reader][&call])
+        (reader == node + 1 && in_frame)
+            .then(|| self.end(call, reader))
+            .flatten()
     }
 }

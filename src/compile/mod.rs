@@ -69,8 +69,51 @@ pub fn compile_unless(
     capability: Capability,
 ) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
-    let eager = eager::Eager::new(capability, cancel);
-    let training = step::Training::construct(eager, graph.clone(), variant);
+    compile_with(
+        cancel,
+        Arc::new(graph.clone()),
+        variant,
+        capability,
+        Launches::Kept,
+    )
+}
+
+/// The same program without its launches: what a simulation runs. Launches are nine tenths of a program.
+pub fn compile_memory_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Arc<Graph>,
+    variant: &Variant,
+    capability: Capability,
+) -> Result<Program, CompileError> {
+    check_checkpointing(graph, variant)?;
+    compile_with(
+        cancel,
+        Arc::clone(graph),
+        variant,
+        capability,
+        Launches::LeftOut,
+    )
+}
+
+/// Whether a program says what its operations compute, or only what they allocate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Launches {
+    Kept,
+    LeftOut,
+}
+
+fn compile_with(
+    cancel: &Arc<AtomicBool>,
+    graph: Arc<Graph>,
+    variant: &Variant,
+    capability: Capability,
+    launches: Launches,
+) -> Result<Program, CompileError> {
+    let mut eager = eager::Eager::new(capability, cancel);
+    if launches == Launches::LeftOut {
+        eager.leave_out_launches();
+    }
+    let training = step::Training::construct(eager, graph, variant);
     training.into_program().map_err(|stop| match stop {
         Stop::Cancelled => CompileError::Cancelled,
         Stop::Restored => unreachable!("only a recomputation stops early, and its caller goes on"),

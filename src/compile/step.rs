@@ -3,7 +3,7 @@
 //! The canonical loop: for each micro-step a batch, the forward pass inside autocast, `loss / accum`,
 //! backward; then the optimizer and `zero_grad(set_to_none=True)`. See Note [One micro-step].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::program::{Category, Initial, Kernel, Program, Section};
 /// A training process: a model on the device, and what outlives a step.
 pub(super) struct Training {
     eager: Eager,
-    graph: Rc<Graph>,
+    graph: Arc<Graph>,
     variant: Variant,
     forward: Rc<Forward>,
     trained: Vec<Trained>,
@@ -35,8 +35,7 @@ struct Scaler {
 
 impl Training {
     /// `model.to("cuda", dtype)`.
-    pub(super) fn construct(mut eager: Eager, graph: Graph, variant: &Variant) -> Training {
-        let graph = Rc::new(graph);
+    pub(super) fn construct(mut eager: Eager, graph: Arc<Graph>, variant: &Variant) -> Training {
         let mut tensors = BTreeMap::new();
         let mut leaves = BTreeMap::new();
         eager.set_category(Category::Parameters);
@@ -207,7 +206,7 @@ impl Training {
     /// Batch tensors in the order in which the loop makes them.
     fn make_batch(&mut self) -> Vec<(ValueId, Tensor)> {
         self.eager.set_category(Category::Batch);
-        let graph = Rc::clone(&self.graph);
+        let graph = Arc::clone(&self.graph);
         let make = |eager: &mut Eager, input: &Input| {
             let value = graph.value(input.value);
             eager.set_label(&Arc::from(value.name.as_str()));
@@ -325,13 +324,14 @@ fn initial(graph: &Graph, parameter: &Parameter) -> Initial {
 /// parameters, then own buffers. The module tree is rebuilt from the dotted names.
 fn construction_order(parameters: &[Parameter]) -> Vec<usize> {
     #[derive(Default)]
-    struct Level {
-        children: Vec<(String, Level)>,
+    struct Level<'a> {
+        children: Vec<Level<'a>>,
+        by_name: HashMap<&'a str, usize>,
         own: Vec<usize>,
         buffers: Vec<usize>,
     }
-    fn walk(level: &Level, order: &mut Vec<usize>) {
-        for (_, child) in &level.children {
+    fn walk(level: &Level<'_>, order: &mut Vec<usize>) {
+        for child in &level.children {
             walk(child, order);
         }
         order.extend(&level.own);
@@ -343,12 +343,12 @@ fn construction_order(parameters: &[Parameter]) -> Vec<usize> {
         let mut parts: Vec<&str> = parameter.path.split('.').collect();
         parts.pop();
         for part in parts {
-            let found = level.children.iter().position(|(name, _)| name == part);
-            let at = found.unwrap_or_else(|| {
-                level.children.push((part.to_owned(), Level::default()));
-                level.children.len() - 1
-            });
-            level = &mut level.children[at].1;
+            let next = level.children.len();
+            let at = *level.by_name.entry(part).or_insert(next);
+            if at == next {
+                level.children.push(Level::default());
+            }
+            level = &mut level.children[at];
         }
         match parameter.kind {
             ParameterKind::Buffer => level.buffers.push(index),

@@ -1,37 +1,35 @@
 //! Reading request documents.
 
-use std::time::Duration;
-
-use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::App;
 use super::problem::{Code, Problem};
+use super::uploads::Held;
 use crate::model::{self, RequestDocument};
 
-/// The largest body, decompressed. An exported graph of a large model is a few MiB.
-pub(super) const LIMIT_MIB: usize = 64;
-
-/// How long a body may take to arrive.
-const ARRIVAL: Duration = Duration::from_mins(1);
-
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
-pub(super) struct RequestBody(pub(super) model::Request);
+pub(super) struct RequestBody(pub(super) Held<model::Request>);
 
 impl FromRequest<App> for RequestBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
-        let body = read(request, app).await?;
+        let arrived = app.uploads.arrive(request).await?;
         let jobs = app.jobs.clone();
-        understood(move || Ok(RequestBody(jobs.parse(document(&body)?)?))).await
+        let read = move |body: Vec<u8>| {
+            let document = document(body)?;
+            Ok(jobs.parse(document)?)
+        };
+        app.uploads.read(arrived, read).await.map(RequestBody)
     }
 }
 
 /// A valid request with a `batch` beside it.
-pub(super) struct ProbeBody {
+pub(super) struct ProbeBody(pub(super) Held<Probe>);
+
+/// What a probe is asked.
+pub(super) struct Probe {
     pub(super) request: model::Request,
     pub(super) batch: u64,
 }
@@ -40,54 +38,22 @@ impl FromRequest<App> for ProbeBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
-        let body = read(request, app).await?;
+        let arrived = app.uploads.arrive(request).await?;
         let jobs = app.jobs.clone();
-        understood(move || {
-            let mut document = document(&body)?;
-            let batch = document
-                .0
-                .as_object_mut()
-                .and_then(|members| members.shift_remove("batch"));
+        let read = move |body: Vec<u8>| {
+            let mut document = document(body)?;
+            let batch = document.take("batch");
             let request = jobs.parse(document)?;
-            Ok(ProbeBody {
+            Ok(Probe {
                 request,
                 batch: valid_batch(batch)?,
             })
-        })
-        .await
+        };
+        app.uploads.read(arrived, read).await.map(ProbeBody)
     }
 }
 
-/// Reads and checks large documents away from the threads that serve connections.
-pub(super) async fn understood<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Result<T, Problem> {
-    tokio::task::spawn_blocking(read)
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
-}
-
-/// Takes a whole body.
-pub(super) async fn read(request: Request, app: &App) -> Result<Bytes, Problem> {
-    let reading = Bytes::from_request(request, app);
-    let arrived = tokio::time::timeout(ARRIVAL, reading).await.map_err(|_| {
-        Problem::new(
-            Code::BodyTimeout,
-            format!("the body took longer than {} s", ARRIVAL.as_secs()),
-        )
-    })?;
-    arrived.map_err(|rejection| {
-        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            let detail = format!("the body is larger than {LIMIT_MIB} MiB, decompressed");
-            return Problem::new(Code::BodyTooLarge, detail);
-        }
-        // A body that ends early, or gzip that is none.
-        let detail = format!("the body could not be read: {}", rejection.body_text());
-        Problem::new(Code::BodyMalformed, detail)
-    })
-}
-
-fn document(body: &[u8]) -> Result<RequestDocument, Problem> {
+fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {
     if body.is_empty() {
         return Err(Problem {
             pointer: Some(String::new()),
@@ -98,7 +64,7 @@ fn document(body: &[u8]) -> Result<RequestDocument, Problem> {
             )
         });
     }
-    RequestDocument::from_json(body).map_err(|invalid| Problem {
+    RequestDocument::from_bytes(body).map_err(|invalid| Problem {
         pointer: Some(invalid.pointer),
         ..Problem::new(Code::BodyMalformed, invalid.problem)
     })

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::body::RequestBody;
 use super::parameters::{Parameters, page};
 use super::problem::{Code, Problem};
+use super::uploads::Held;
 use super::{App, prefer};
 use crate::jobs::{Cancellation, FitDocument};
 use crate::model::RequestDocument;
@@ -40,12 +41,10 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
 pub(super) async fn create_fit(
     State(app): State<App>,
     headers: HeaderMap,
-    RequestBody(request): RequestBody,
+    RequestBody(Held { read, permit }): RequestBody,
 ) -> Result<Response, Problem> {
-    let fit = app
-        .jobs
-        .enqueue(request, Time::from(Timestamp::now()))
-        .await?;
+    let fit = app.jobs.enqueue(read, Time::from(Timestamp::now())).await?;
+    drop(permit);
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
     let place = prefer::wait(&headers).zip(app.waiters.try_acquire().ok());

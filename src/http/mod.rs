@@ -22,18 +22,18 @@ mod recommendations;
 mod replays;
 mod serve;
 mod transfer;
+mod uploads;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::middleware;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
-use tower_http::decompression::RequestDecompressionLayer;
 use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
 use tower_http::trace::TraceLayer;
 use utoipa::OpenApi as _;
@@ -43,6 +43,7 @@ use utoipa_axum::routes;
 use crate::jobs::Jobs;
 
 use gate::Gate;
+use uploads::Uploads;
 
 pub use connections::{ConnectionLimits, listen};
 pub use hosts::{HostName, Hosts, NotAHostName};
@@ -58,6 +59,7 @@ pub struct App {
     waiters: Arc<Semaphore>,
     /// One permit for each look at this machine's GPUs, which starts a process.
     looks: Arc<Semaphore>,
+    uploads: Uploads,
 }
 
 /// The whole service, in memory, as it is on loopback.
@@ -89,9 +91,6 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         .layer(middleware::map_response(problem::speak_one_language));
     router
         .method_not_allowed_fallback(problem::no_such_method)
-        .layer(DefaultBodyLimit::max(body::LIMIT_MIB << 20))
-        // Before the limit on bodies, so that the limit counts what a small bomb becomes.
-        .layer(RequestDecompressionLayer::new())
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(middleware::from_fn_with_state(gate, gate::pass))
         .layer(around)
@@ -99,6 +98,7 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
             jobs,
             waiters: Arc::new(Semaphore::new(waiters)),
             looks: Arc::new(Semaphore::new(1)),
+            uploads: Uploads::default(),
         })
 }
 

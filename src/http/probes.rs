@@ -12,6 +12,7 @@ use utoipa::openapi::{RefOr, Schema};
 use super::App;
 use super::body::ProbeBody;
 use super::problem::Problem;
+use super::uploads::Held;
 use crate::jobs::ProbeDocument;
 use crate::model::RequestDocument;
 
@@ -65,7 +66,9 @@ pub(super) async fn create_probe(
     State(app): State<App>,
     body: ProbeBody,
 ) -> Result<Response, Problem> {
-    let probe = app.jobs.probe(body.request, body.batch).await?;
+    let Held { read, permit } = body.0;
+    let probe = app.jobs.probe(read.request, read.batch).await?;
+    drop(permit);
     let location = [(LOCATION, format!("/v1/probes/{}", probe.id))];
     Ok((StatusCode::CREATED, location, Json(probe)).into_response())
 }

@@ -85,6 +85,8 @@ codes! {
     QueueFull = "queue-full", SERVICE_UNAVAILABLE, "The queue is full";
     /// Too many other requests are being worked on.
     TooManyRequests = "too-many-requests", SERVICE_UNAVAILABLE, "The service is busy";
+    /// Too many large bodies are being read.
+    UploadsBusy = "uploads-busy", SERVICE_UNAVAILABLE, "Too many large bodies at a time";
     /// Somebody else uses the device.
     DeviceBusy = "device-busy", SERVICE_UNAVAILABLE, "The device is busy";
     /// The work was not done in time, and was stopped.

@@ -1,32 +1,31 @@
 //! Replays: what would this recording have taken?
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, Request, State};
 use serde_json::Value;
 
 use super::App;
-use super::body::{self, understood};
 use super::parameters::Parameters;
 use super::problem::{Code, Problem};
+use super::uploads::{Arrived, LIMIT_MIB};
 use crate::alloc::Settings;
 use crate::model::MemoryLimit;
 use crate::replay::{Asked, Bounds, Recording, RecordingError, ReplayReport, pickle, read, replay};
 
 /// What a file of somebody else may make the service use.
 const BOUNDS: Bounds = Bounds {
-    mib: body::LIMIT_MIB as u64,
+    mib: LIMIT_MIB as u64,
     // A comparison replays them a hundred times.
     events: 1 << 19,
     pickle: pickle::Bounds {
-        values: 1 << 22,
+        bytes: 64 << 20,
         depth: 32,
     },
 };
 
 /// A recording, from a body of any content type, and what the query asks about it.
 pub(super) struct ReplayBody {
-    file: Bytes,
+    arrived: Arrived,
     asked: Asked,
 }
 
@@ -38,8 +37,8 @@ impl FromRequest<App> for ReplayBody {
             request.uri(),
             &["memory_limit", "allocator", "compare"],
         )?)?;
-        let file = body::read(request, app).await?;
-        Ok(ReplayBody { file, asked })
+        let arrived = app.uploads.arrive(request).await?;
+        Ok(ReplayBody { arrived, asked })
     }
 }
 
@@ -92,16 +91,21 @@ fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
             example = json!({"type": "/problems/recording-invalid", "title": "The recording cannot be replayed", "status": 422,
                 "detail": "line 12: 7f1b0bc00000 is freed and was never allocated"})),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
-pub(super) async fn create_replay(body: ReplayBody) -> Result<Json<ReplayReport>, Problem> {
-    understood(move || {
-        let recording = recording(&body.file)?;
-        let replay = replay(&recording, &body.asked).map_err(|error| Problem {
+pub(super) async fn create_replay(
+    State(app): State<App>,
+    body: ReplayBody,
+) -> Result<Json<ReplayReport>, Problem> {
+    let ReplayBody { arrived, asked } = body;
+    let replayed = move |file: Vec<u8>| {
+        let recording = recording(&file)?;
+        drop(file);
+        let replay = replay(&recording, &asked).map_err(|error| Problem {
             parameter: Some("memory_limit".to_owned()),
             ..Problem::new(Code::QueryInvalid, error.to_string())
         })?;
         Ok(Json(ReplayReport::of(&recording, &replay)))
-    })
-    .await
+    };
+    Ok(app.uploads.read(arrived, replayed).await?.read)
 }
 
 fn recording(file: &[u8]) -> Result<Recording, Problem> {

@@ -1,15 +1,16 @@
 //! The documents that outsiders read: a fit, a probe, and why a fit failed.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 
 use super::lanes::lane_of;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{Checkpointing, Mode, Request, RequestDocument};
 use crate::probe::{Evidence, ProbeReport};
-use crate::store::{Db, Fit, FitState, Ids, NewFit, Recommendation, Time};
+use crate::store::{Db, Fit, FitState, Ids, JsonText, NewFit, Recommendation, Time};
 
 /// The version that answers.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -22,9 +23,9 @@ pub struct FitDocument {
     pub id: String,
     /// Where it stands.
     pub state: FitState,
-    /// The request, as it was sent.
+    /// The request, as it was sent; a graph of more than 64 KiB is named by its digest.
     #[schema(value_type = RequestDocument)]
-    pub request: Value,
+    pub request: JsonText,
     /// The answer, when it is done.
     #[schema(value_type = Option<FitResult>)]
     pub result: Option<Value>,
@@ -67,7 +68,7 @@ impl FitDocument {
         FitDocument {
             id: fit.id,
             state: fit.state,
-            request: fit.request.0,
+            request: fit.request,
             result: fit.result.map(|result| result.0),
             error: fit.error.map(|error| error.0),
             progress,
@@ -94,6 +95,7 @@ pub async fn record(
     let new = new_fit(
         document.id.clone(),
         request,
+        document.request.clone(),
         request.fingerprint(&lowered),
         document.created_at,
     );
@@ -106,9 +108,9 @@ pub async fn record(
 pub struct ProbeDocument {
     /// Its name; `/v1/probes/{id}` leads back to it.
     pub id: String,
-    /// The request, as it was sent.
+    /// The request, as it was sent; a graph of more than 64 KiB is named by its digest.
     #[schema(value_type = RequestDocument)]
-    pub request: Value,
+    pub request: JsonText,
     /// When it ran.
     pub created_at: Time,
     /// What was found: the same members as `probe --json`.
@@ -180,8 +182,14 @@ impl From<EngineError> for FitError {
     }
 }
 
-/// A row for a request, under `id`.
-pub(super) fn new_fit(id: String, request: &Request, fingerprint: String, now: Time) -> NewFit {
+/// A row for a request, under `id`; `shown` is its document as [`request_json`] gives it.
+pub(super) fn new_fit(
+    id: String,
+    request: &Request,
+    shown: JsonText,
+    fingerprint: String,
+    now: Time,
+) -> NewFit {
     let device = request.device.to_string();
     NewFit {
         id,
@@ -190,45 +198,19 @@ pub(super) fn new_fit(id: String, request: &Request, fingerprint: String, now: T
         model: model_name(request),
         lane: lane_of(&device).to_owned(),
         device,
-        request: request_json(request),
+        request: shown,
         created_at: now,
     }
 }
 
-/// In which of the four ways the model is described.
-fn model_kind(request: &Request) -> &'static str {
-    let model = &request.document.0["model"];
-    ["preset", "layers", "hf"]
-        .into_iter()
-        .find(|kind| model.get(kind).is_some())
-        .unwrap_or("exported")
-}
-
-/// What a person would call the model: the preset's name, the class of a Hugging Face config, or else
-/// the kind of description and the beginning of its digest.
+/// What a person would call the model.
 pub fn model_name(request: &Request) -> String {
-    let model = &request.document.0["model"];
-    let named = model["preset"]
-        .as_str()
-        .or_else(|| model.pointer("/hf/architectures/0")?.as_str())
-        .or_else(|| model.pointer("/hf/model_type")?.as_str());
-    if let Some(name) = named {
-        return name.to_owned();
-    }
-    let digest = match model["exported"].as_str() {
-        Some(digest) => digest.trim_start_matches("sha256:").to_owned(),
-        None => format!("{:x}", Sha256::digest(model.to_string())),
-    };
-    format!(
-        "{}-{}",
-        model_kind(request),
-        digest.get(..8).unwrap_or(&digest)
-    )
+    request.model_name().to_owned()
 }
 
-/// The request document as stored and shown.
-pub(super) fn request_json(request: &Request) -> Value {
-    request.document.0.clone()
+/// The request document as stored and shown. Not on the threads that serve connections: it may be megabytes.
+pub(super) fn request_json(request: &Request) -> JsonText {
+    JsonText::from(Arc::clone(request.shown().0.text()))
 }
 
 /// A document of ours as a JSON value.
@@ -256,7 +238,7 @@ pub(super) fn recommendations(
             fit_id: fit_id.to_owned(),
             rank: i64::from(variant.rank),
             model: model_name(request),
-            model_kind: model_kind(request).to_owned(),
+            model_kind: request.model_kind().to_owned(),
             device: result.environment.device.clone(),
             gpu: result.environment.gpu.clone(),
             precision: training.precision.name().to_owned(),

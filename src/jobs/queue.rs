@@ -11,15 +11,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::document::{chance, json, model_name, new_fit, request_json};
+use super::document::{chance, json, model_name, new_fit};
 use super::lanes::{Lanes, lane_of};
 use super::readiness::Readiness;
 use super::validate::{validate, validate_single};
 use super::{DeviceSummary, Engine, EngineError, FitDocument, ProbeDocument, Progress, runner};
-use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, RequestDocument};
+use crate::model::{DeviceChoice, Invalid, MemoryLimit, ModelAside, Request, RequestDocument};
 use crate::probe::Verdict;
 use crate::store::{
-    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, ParallelSimulated, Probe, Reuse,
+    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, ParallelSimulated, Probe, Reuse,
     SIMULATED_LANE, StoreError, Time,
 };
 
@@ -199,8 +199,17 @@ impl Jobs {
     /// one whose limit other processes lowered.
     pub async fn enqueue(&self, request: Request, now: Time) -> Result<FitDocument, JobError> {
         let shared = &self.shared;
-        let (request, fingerprint) = self.checked(request).await?;
-        let new = new_fit(shared.ids.next(now, chance()), &request, fingerprint, now);
+        let Checked {
+            request,
+            fingerprint,
+            shown,
+            aside,
+        } = self.checked(request).await?;
+        if let Some(ModelAside { digest, gzip }) = aside {
+            shared.db.keep_model(&digest, &gzip, now).await?;
+        }
+        let id = shared.ids.next(now, chance());
+        let new = new_fit(id, &request, shown, fingerprint, now);
         let reuse = match (&request.device, request.memory_limit) {
             (DeviceChoice::Sim(_), _) | (_, Some(_)) => Reuse::Finished,
             (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,
@@ -295,7 +304,12 @@ impl Jobs {
     pub async fn probe(&self, request: Request, batch: u64) -> Result<ProbeDocument, JobError> {
         let shared = &self.shared;
         validate_single(&request).map_err(EngineError::Invalid)?;
-        let (request, fingerprint) = self.checked(request).await?;
+        let Checked {
+            request,
+            fingerprint,
+            shown,
+            ..
+        } = self.checked(request).await?;
         let device = request.device.to_string();
         let place = tokio::time::timeout(PROBE_PATIENCE, shared.lanes.enter(lane_of(&device)));
         let place = tokio::select! {
@@ -331,7 +345,7 @@ impl Jobs {
                 Verdict::Failed => "failed",
             }
             .to_owned(),
-            request: sqlx::types::Json(request_json(&request)),
+            request: shown,
             report: sqlx::types::Json(json(&report)),
             created_at: now,
         };
@@ -356,13 +370,19 @@ impl Jobs {
     }
 
     /// Builds the request's graph and looks for its device, in this order: a request that is wrong
-    /// everywhere is answered with what is wrong in it. Gives the request back with its fingerprint.
-    async fn checked(&self, request: Request) -> Result<(Request, String), JobError> {
+    /// everywhere is answered with what is wrong in it.
+    async fn checked(&self, request: Request) -> Result<Checked, JobError> {
         let check = move |engine: &dyn Engine| {
             let lowered = validate(&request).map_err(EngineError::Invalid)?;
             engine.check(&request)?;
             let fingerprint = request.fingerprint(&lowered);
-            Ok((request, fingerprint))
+            let (shown, aside) = request.shown();
+            Ok(Checked {
+                shown: JsonText::from(Arc::clone(shown.text())),
+                aside,
+                fingerprint,
+                request,
+            })
         };
         let checked: Result<_, EngineError> = self.on_thread("check", check).await?;
         Ok(checked?)
@@ -380,6 +400,16 @@ impl Jobs {
             () = self.shared.shutdown.cancelled() => Err(JobError::ShuttingDown),
         }
     }
+}
+
+/// A request that can be worked on.
+struct Checked {
+    request: Request,
+    fingerprint: String,
+    /// The request as it is stored and shown.
+    shown: JsonText,
+    /// Its model, where that is not shown.
+    aside: Option<ModelAside>,
 }
 
 impl Shared {
@@ -445,7 +475,7 @@ impl From<Probe> for ProbeDocument {
     fn from(probe: Probe) -> ProbeDocument {
         ProbeDocument {
             id: probe.id,
-            request: probe.request.0,
+            request: probe.request,
             created_at: probe.created_at,
             report: probe.report.0,
         }
@@ -460,7 +490,7 @@ mod tests {
         FitDocument {
             id: "1".to_owned(),
             state: FitState::Done,
-            request: serde_json::json!({}),
+            request: JsonText::from("{}"),
             result: Some(serde_json::json!({"recommendation": {"limit_bytes": limit}})),
             error: None,
             progress: None,

@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 use super::document::{FitError, chance, json, recommendations};
 use super::queue::{Running, Shared};
 use super::{Engine, EngineError, FailureCode, FitResult, JobError};
-use crate::model::{Request, RequestDocument};
+use crate::model::{Invalid, Request, RequestDocument};
 use crate::store::{Claimed, FitState, StoreError, Time};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
@@ -168,13 +168,10 @@ async fn answer(
 ) -> Result<(), StoreError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
     let put_back = || persist(shared, id, || shared.db.put_back(id, attempt));
-    let request = match shared.parse(RequestDocument(claimed.request.0.clone())) {
+    let request = match read(shared, claimed).await? {
         Ok(request) => Arc::new(request),
-        Err(invalid) => {
-            // It was valid when it was queued, so it was queued by another version.
-            let error = FitError::from(EngineError::Invalid(invalid));
-            return fail(shared, claimed, error).await;
-        }
+        // It was valid when it was queued, so it was queued by another version.
+        Err(error) => return fail(shared, claimed, error).await,
     };
     let place = tokio::select! {
         place = shared.lanes.enter(&claimed.lane) => place,
@@ -243,6 +240,38 @@ async fn answer(
             fail(shared, claimed, error).await
         }
     }
+}
+
+/// Reads the request of a fit, not on this thread: it may be megabytes, and others wait for the thread.
+async fn read(
+    shared: &Arc<Shared>,
+    claimed: &Claimed,
+) -> Result<Result<Request, FitError>, StoreError> {
+    let text = claimed.request.clone().into_shared();
+    let aside = match RequestDocument::read(Arc::clone(&text)).ok() {
+        Some(document) => match document.model_aside() {
+            Some(digest) => persist(shared, &claimed.id, || shared.db.model(&digest)).await?,
+            None => None,
+        },
+        None => None,
+    };
+    let parse = {
+        let shared = Arc::clone(shared);
+        move |_: &dyn Engine| {
+            let document = RequestDocument::read(text)?;
+            let document = match aside {
+                Some(model) => document.with_model(&model)?,
+                None => document,
+            };
+            shared.parse(document)
+        }
+    };
+    let parsed: Result<Result<Request, Invalid>, JobError> =
+        on_thread(&claimed.id, Arc::clone(&shared.engine), parse).await;
+    Ok(match parsed {
+        Ok(parsed) => parsed.map_err(|invalid| FitError::from(EngineError::Invalid(invalid))),
+        Err(error) => Err(FitError::new(FailureCode::Internal, error.to_string())),
+    })
 }
 
 async fn finish(

@@ -3,6 +3,7 @@
 //! [`Request::parse`] reads the one document that a fit or a probe is asked with; it is then valid,
 //! except that its model may still turn out not to fit together when it is lowered to a graph.
 
+mod bounded;
 pub mod exported;
 mod fields;
 mod fingerprint;
@@ -16,6 +17,6 @@ mod variant;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, presets};
 pub use request::{
-    DeviceChoice, Lowered, MemoryLimit, RULES, Request, RequestDocument, SearchMode,
+    DeviceChoice, Lowered, MemoryLimit, ModelAside, RULES, Request, RequestDocument, SearchMode,
 };
 pub use variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};

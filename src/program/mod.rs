@@ -75,7 +75,7 @@ pub enum Size {
     /// Zero means that no allocation takes place.
     Function(SizeFunction),
     /// Whatever the plan for this convolution wants at this batch.
-    Workspace(ConvolutionShape),
+    Workspace(Box<ConvolutionShape>),
 }
 
 impl Size {

@@ -1,5 +1,7 @@
 //! PyTorch's own memory snapshots: what `torch.cuda.memory._dump_snapshot` writes.
 
+use std::borrow::Cow;
+
 use super::error::RecordingError;
 use super::layout::{Layout, Segment, Used};
 use super::pickle::{Pickle, Value, ValueId};
@@ -9,7 +11,7 @@ use super::text::{ACTIONS, MOMENT, event};
 use crate::alloc::{Address, Event, PoolKind, Stream};
 use crate::units::Bytes;
 
-type Members = [(ValueId, ValueId)];
+type Members = [[ValueId; 2]];
 
 /// Reads the device with the longest trace, and rebuilds what was there when its recording started.
 pub(super) fn read(pickle: &Pickle<'_>, most: usize) -> Result<Recording, RecordingError> {
@@ -126,7 +128,7 @@ impl<'p> Reader<'p, '_> {
             if action == MOMENT {
                 continue;
             }
-            let event = event(action, address, size).ok_or_else(|| {
+            let event = event(&action, address, size).ok_or_else(|| {
                 let problem = format!("unknown action `{action}`; expected {ACTIONS}");
                 RecordingError::at(format!("{}.action", place()), problem)
             })?;
@@ -156,7 +158,7 @@ impl<'p> Reader<'p, '_> {
                 address: Address(self.number(members, "address", place)?),
                 size: Bytes(self.number(members, "total_size", place)?),
                 stream: Stream(self.number(members, "stream", place)?),
-                pool: match self.text(members, "segment_type", place)? {
+                pool: match &*self.text(members, "segment_type", place)? {
                     "small" => PoolKind::Small,
                     "large" => PoolKind::Large,
                     other => {
@@ -246,7 +248,7 @@ impl<'p> Reader<'p, '_> {
                 return Err(RecordingError::at(place(), problem));
             }
             end = address + size;
-            let is_pending = match self.text(members, "state", place)? {
+            let is_pending = match &*self.text(members, "state", place)? {
                 "inactive" => continue,
                 "active_allocated" => false,
                 "active_pending_free" | "active_awaiting_free" => true,
@@ -279,9 +281,9 @@ impl<'p> Reader<'p, '_> {
         let members = self.map(id, place)?;
         let mut text = match self.pickle.member(members, "PYTORCH_CUDA_ALLOC_CONF") {
             Some(_) => self.text(members, "PYTORCH_CUDA_ALLOC_CONF", place)?,
-            None => "",
+            None => Cow::Borrowed(""),
         }
-        .to_owned();
+        .into_owned();
         let add = |text: &mut String, key: &str, value: String| {
             if !text.contains(key) {
                 if !text.is_empty() {
@@ -299,7 +301,7 @@ impl<'p> Reader<'p, '_> {
             add(&mut text, "max_split_size_mb", (bytes >> 20).to_string());
         }
         if let Some(Value::Float(threshold)) = self.value(members, "garbage_collection_threshold")
-            && *threshold > 0.0
+            && threshold > 0.0
         {
             add(
                 &mut text,
@@ -310,11 +312,11 @@ impl<'p> Reader<'p, '_> {
         if let Some(Value::Map(divisions)) = self.value(members, "roundup_power2_divisions") {
             let mut parts = Vec::new();
             let mut any = false;
-            for (bound, divisions) in divisions {
+            for [bound, divisions] in divisions {
                 if let (Value::Text(bound), Value::Int(divisions)) =
                     (self.pickle.value(*bound), self.pickle.value(*divisions))
                 {
-                    any |= *divisions > 1;
+                    any |= divisions > 1;
                     parts.push(format!("{bound}:{divisions}"));
                 }
             }
@@ -326,7 +328,7 @@ impl<'p> Reader<'p, '_> {
         Ok(text)
     }
 
-    fn value(&self, members: &Members, key: &str) -> Option<&'p Value<'_>> {
+    fn value(&self, members: &Members, key: &str) -> Option<Value<'p>> {
         let id = self.pickle.member(members, key)?;
         Some(self.pickle.value(id))
     }
@@ -334,7 +336,7 @@ impl<'p> Reader<'p, '_> {
     fn map(&self, id: ValueId, place: impl Fn() -> String) -> Result<&'p Members, RecordingError> {
         match self.pickle.value(id) {
             Value::Map(members) => Ok(members),
-            other => Err(expected("a dict", other, &place())),
+            other => Err(expected("a dict", &other, &place())),
         }
     }
 
@@ -345,26 +347,26 @@ impl<'p> Reader<'p, '_> {
     ) -> Result<&'p [ValueId], RecordingError> {
         match self.pickle.value(id) {
             Value::Sequence(parts) => Ok(parts),
-            other => Err(expected("a list", other, &place())),
+            other => Err(expected("a list", &other, &place())),
         }
     }
 
     fn flag(&self, id: ValueId, place: impl Fn() -> String) -> Result<bool, RecordingError> {
         match self.pickle.value(id) {
-            Value::Bool(flag) => Ok(*flag),
-            other => Err(expected("a bool", other, &place())),
+            Value::Bool(flag) => Ok(flag),
+            other => Err(expected("a bool", &other, &place())),
         }
     }
 
     fn unsigned(&self, id: ValueId, place: impl Fn() -> String) -> Result<u64, RecordingError> {
         match self.pickle.value(id) {
-            Value::Int(number) => u64::try_from(*number).map_err(|_| {
+            Value::Int(number) => u64::try_from(number).map_err(|_| {
                 RecordingError::at(
                     place(),
                     format!("{number}; expected a number of at least 0"),
                 )
             }),
-            Value::Unsigned(number) => Ok(*number),
+            Value::Unsigned(number) => Ok(number),
             other @ (Value::None
             | Value::Bool(_)
             | Value::Long
@@ -372,7 +374,7 @@ impl<'p> Reader<'p, '_> {
             | Value::Text(_)
             | Value::Bytes(_)
             | Value::Sequence(_)
-            | Value::Map(_)) => Err(expected("an int of 64 bits", other, &place())),
+            | Value::Map(_)) => Err(expected("an int of 64 bits", &other, &place())),
         }
     }
 
@@ -391,11 +393,11 @@ impl<'p> Reader<'p, '_> {
         members: &Members,
         key: &str,
         place: impl Fn() -> String,
-    ) -> Result<&'p str, RecordingError> {
+    ) -> Result<Cow<'p, str>, RecordingError> {
         let id = self.member(members, key, &place)?;
         match self.pickle.value(id) {
             Value::Text(text) => Ok(text),
-            other => Err(expected("a str", other, &format!("{}.{key}", place()))),
+            other => Err(expected("a str", &other, &format!("{}.{key}", place()))),
         }
     }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 use utoipa::ToSchema;
 
-use super::{Db, Recommendation, StoreError, Time, asking};
+use super::{Db, JsonText, Recommendation, StoreError, Time, asking};
 
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
 pub const SIMULATED_LANE: &str = "simulated";
@@ -73,7 +73,7 @@ pub struct NewFit {
     /// What it must not run beside: see [`SIMULATED_LANE`].
     pub lane: String,
     /// The request document.
-    pub request: Value,
+    pub request: JsonText,
     /// Now.
     pub created_at: Time,
 }
@@ -86,7 +86,7 @@ pub struct Fit {
     /// Where it stands.
     pub state: FitState,
     /// The request document.
-    pub request: Json<Value>,
+    pub request: JsonText,
     /// The answer, exactly when it is done.
     pub result: Option<Json<Value>>,
     /// Why there is none, exactly when it failed.
@@ -143,7 +143,7 @@ pub struct Claimed {
     /// Whether to run it in a process of its own: it, or one that ran beside it, ended a server.
     pub apart: bool,
     /// The request document.
-    pub request: Json<Value>,
+    pub request: JsonText,
 }
 
 /// How many fits on simulated devices may run at a time.
@@ -181,7 +181,7 @@ impl Db {
         reuse: Reuse,
         capacity: i64,
     ) -> Result<Enqueued, StoreError> {
-        let request = Json(&new.request);
+        let request = &new.request;
         let finished = reuse == Reuse::Finished;
         let added = sqlx::query!(
             "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at, apart)
@@ -226,7 +226,7 @@ impl Db {
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
         sqlx::query_as!(
             Fit,
-            r#"SELECT id, state AS "state: FitState", request AS "request: Json<Value>",
+            r#"SELECT id, state AS "state: FitState", request AS "request: JsonText",
                       result AS "result: Json<Value>", error AS "error: Json<Value>",
                       created_at AS "created_at: Time", started_at AS "started_at: Time",
                       finished_at AS "finished_at: Time"
@@ -287,7 +287,7 @@ impl Db {
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
                              ORDER BY waiting.id LIMIT 1)
                   AND state = 'queued'
-               RETURNING id, lane, attempts, apart AS "apart: bool", request AS "request: Json<Value>""#,
+               RETURNING id, lane, attempts, apart AS "apart: bool", request AS "request: JsonText""#,
             now,
             parallel.0,
         )
@@ -344,7 +344,7 @@ impl Db {
         recommendations: &[Recommendation],
         finished_at: Time,
     ) -> Result<(), StoreError> {
-        let request = Json(&fit.request);
+        let request = &fit.request;
         let result = Json(result);
         let mut transaction = self
             .pool
@@ -466,7 +466,7 @@ mod tests {
             model: "resnet18".to_owned(),
             device: lane.to_owned(),
             lane: lane.to_owned(),
-            request: Value::Null,
+            request: JsonText::from("null"),
             created_at: Time(0),
         }
     }

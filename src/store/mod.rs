@@ -7,9 +7,11 @@
 
 mod fit;
 mod id;
+mod model;
 mod ownership;
 mod probe;
 mod recommendation;
+mod text;
 mod time;
 
 use std::io;
@@ -28,6 +30,7 @@ pub use id::Ids;
 pub use ownership::Ownership;
 pub use probe::Probe;
 pub use recommendation::{Recommendation, RecommendationFilter};
+pub use text::JsonText;
 pub use time::Time;
 
 /// How long a statement waits for another process that writes.

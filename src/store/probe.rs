@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sqlx::types::Json;
 
-use super::{Db, StoreError, Time, asking};
+use super::{Db, JsonText, StoreError, Time, asking};
 
 /// A whole row.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,7 +21,7 @@ pub struct Probe {
     /// How it ended.
     pub verdict: String,
     /// The request document.
-    pub request: Json<Value>,
+    pub request: JsonText,
     /// What was found.
     pub report: Json<Value>,
     /// When.
@@ -54,7 +54,7 @@ impl Db {
     pub async fn probe(&self, id: &str) -> Result<Option<Probe>, StoreError> {
         sqlx::query_as!(
             Probe,
-            r#"SELECT id, fingerprint, model, device, batch, verdict, request AS "request: Json<Value>",
+            r#"SELECT id, fingerprint, model, device, batch, verdict, request AS "request: JsonText",
                       report AS "report: Json<Value>", created_at AS "created_at: Time"
                  FROM probe WHERE id = ?1"#,
             id

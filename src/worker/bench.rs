@@ -169,7 +169,8 @@ impl Workbench for Bench {
         self.work = None;
         self.turn = None;
         let invalid = |error: &dyn std::fmt::Display| (Refusal::Invalid, error.to_string());
-        let request = Request::parse(RequestDocument(opening.request), &sim::names())
+        let request = RequestDocument::from_json(opening.request.as_bytes())
+            .and_then(|document| Request::parse(document, &sim::names()))
             .map_err(|error| invalid(&error))?;
         let settings = request.allocator.parse().map_err(|error| invalid(&error))?;
         let choice = DeviceChoice::parse(&opening.device, "/device", &sim::names())

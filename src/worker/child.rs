@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_panic_is_answered_and_ends_the_loop() {
         let answers = answers(concat!(
-            r#"{"message":"open","device":"cuda:0","request":{}}"#,
+            r#"{"message":"open","device":"cuda:0","request":"{}"}"#,
             "\n{\"message\":\"list\"}\n"
         ));
 

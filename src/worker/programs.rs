@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::compile::{CompileError, compile_unless};
+use crate::compile::{CompileError, compile_memory_unless, compile_unless};
 use crate::device::Capability;
 use crate::graph::Graph;
 use crate::model::Variant;
@@ -17,19 +17,30 @@ const MOST_KEPT: usize = 1 << 20;
 /// Compiles variants of a model for one kind of card, and keeps the latest.
 #[derive(Debug)]
 pub struct Programs {
-    graph: Graph,
+    graph: Arc<Graph>,
     capability: Capability,
     /// The one asked for last comes last.
     compiled: VecDeque<(Variant, Program)>,
+    /// Whether they are run, or simulated.
+    with_launches: bool,
 }
 
 impl Programs {
     /// The programs of `graph`, none compiled yet.
     pub fn new(graph: Graph, capability: Capability) -> Programs {
         Programs {
-            graph,
+            graph: Arc::new(graph),
             capability,
             compiled: VecDeque::new(),
+            with_launches: true,
+        }
+    }
+
+    /// The same for a simulation, which launches nothing.
+    pub fn simulated(graph: Graph, capability: Capability) -> Programs {
+        Programs {
+            with_launches: false,
+            ..Programs::new(graph, capability)
         }
     }
 
@@ -49,7 +60,11 @@ impl Programs {
         let entry = if let Some(entry) = known {
             entry
         } else {
-            let program = compile_unless(cancel, &self.graph, variant, self.capability)?;
+            let program = if self.with_launches {
+                compile_unless(cancel, &self.graph, variant, self.capability)?
+            } else {
+                compile_memory_unless(cancel, &self.graph, variant, self.capability)?
+            };
             self.make_room(program.tensors.len());
             (variant.clone(), program)
         };

@@ -4,7 +4,6 @@
 //! gets exactly one answer. There are no unasked messages, so a line that was not asked for is a fault.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::model::Variant;
 use crate::probe::ProbeReport;
@@ -37,8 +36,8 @@ pub enum Order {
 pub struct Opening {
     /// `cuda:0`, `sim:h200`; `auto` is any GPU that is free, which `ready` then names.
     pub device: String,
-    /// The request, with its model in place.
-    pub request: Value,
+    /// The JSON text of the request, with its model in place.
+    pub request: String,
 }
 
 /// One batch of one variant.

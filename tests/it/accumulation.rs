@@ -207,7 +207,7 @@ fn a_gpu_runs_a_few_micro_steps_and_the_report_says_so() {
 }
 
 fn request(document: Value) -> Request {
-    Request::parse(RequestDocument(document), &sim::names()).unwrap()
+    Request::parse(RequestDocument::from(document), &sim::names()).unwrap()
 }
 
 fn resnet152() -> Value {

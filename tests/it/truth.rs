@@ -52,7 +52,11 @@ fn request(case: &str, limit: Option<String>) -> Request {
         Some(limit) => document.set("memory_limit", limit),
         None => document.set("memory_limit", "0.99"),
     }
-    if document.0.get("model").is_some() {
+    if serde_json::to_value(&document)
+        .unwrap()
+        .get("model")
+        .is_some()
+    {
         return Request::parse(document, &["h200"]).unwrap();
     }
     let model = case.split('-').next().unwrap();

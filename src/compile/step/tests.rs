@@ -26,7 +26,7 @@ fn golden(name: &str) -> Graph {
 }
 
 fn begun(graph: &Graph, variant: &Variant, cancel: &Arc<AtomicBool>) -> Training {
-    Training::construct(Eager::new(H200, cancel), graph.clone(), variant)
+    Training::construct(Eager::new(H200, cancel), Arc::new(graph.clone()), variant)
 }
 
 /// Construction and two steps whose micro-steps are compiled one by one.
@@ -74,8 +74,8 @@ fn happenings(program: &Program) -> impl Iterator<Item = Happening> + '_ {
                 names.insert(*id, TensorId(allocated));
                 allocated += 1;
                 let tensor = program.tensor(*id);
-                let shape = match tensor.size {
-                    Size::Workspace(shape) => Some(shape),
+                let shape = match &tensor.size {
+                    Size::Workspace(shape) => Some(**shape),
                     Size::Elements(..) | Size::Fixed(_) | Size::Function(_) => None,
                 };
                 // Rules for sizes are equal when they give the same.

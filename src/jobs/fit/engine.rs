@@ -369,7 +369,7 @@ fn compile_all(
     graph: Graph,
     cancel: &Arc<AtomicBool>,
 ) -> Result<(), EngineError> {
-    let mut programs = Programs::new(graph, CARDS[0].capability);
+    let mut programs = Programs::simulated(graph, CARDS[0].capability);
     for variant in &request.variants {
         let compiled = programs.of_unless(cancel, variant);
         compiled.map_err(|error| not_compiled(&error))?;

@@ -47,7 +47,7 @@ impl<'a> GpuProber<'a> {
     ) -> Result<(GpuProber<'a>, Ready), EngineError> {
         let opening = Opening {
             device: device.to_owned(),
-            request: request.self_contained().0,
+            request: request.self_contained().text().to_string(),
         };
         let launch = Launch::this_binary(program.to_owned());
         let (supervisor, ready) = watch

@@ -55,7 +55,7 @@ impl Simulator {
         Simulator {
             device,
             doubts,
-            programs: Programs::new(graph, capability),
+            programs: Programs::simulated(graph, capability),
             settings,
             launcher: SimulatedLauncher::default(),
             room,

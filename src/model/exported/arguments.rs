@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::schema::{Arg, NamedArg, SymInt};
+use super::schema::{Arg, NamedArg, SymInt, Tensor};
 use crate::graph::{DType, Extent, Number, ValueId};
 
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
@@ -12,6 +12,8 @@ const LARGEST: i64 = 1 << 31;
 pub(super) struct Scope<'a> {
     pub(super) tensors: HashMap<&'a str, ValueId>,
     pub(super) sizes: HashMap<&'a str, Extent>,
+    /// What the graph records of its tensors.
+    pub(super) types: HashMap<&'a str, &'a Tensor<'a>>,
 }
 
 /// The arguments of one node. Every problem is a clause that names the argument.
@@ -28,7 +30,7 @@ pub(super) enum Operand {
 
 impl<'a> Arguments<'a> {
     fn find(&self, name: &str) -> Option<&'a Arg<'a>> {
-        let named = self.inputs.iter().find(|input| input.name == name)?;
+        let named = self.inputs.iter().find(|input| &*input.name == name)?;
         match &named.arg {
             Arg::None => None,
             arg => Some(arg),
@@ -202,7 +204,7 @@ impl<'a> Arguments<'a> {
     pub(super) fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, String> {
         match self.required(name)? {
             Arg::Ints(values) if values.iter().all(|n| (-LARGEST..=LARGEST).contains(n)) => {
-                Ok(values.clone())
+                Ok(values.to_vec())
             }
             _ => Err(format!(
                 "its argument {name:?} is not a list of small numbers"
@@ -213,7 +215,7 @@ impl<'a> Arguments<'a> {
     /// A list of numbers.
     pub(super) fn floats(&self, name: &str) -> Result<Vec<f64>, String> {
         match self.required(name)? {
-            Arg::Floats(values) => Ok(values.clone()),
+            Arg::Floats(values) => Ok(values.to_vec()),
             _ => Err(format!("its argument {name:?} is not a list of numbers")),
         }
     }
@@ -232,7 +234,7 @@ impl<'a> Arguments<'a> {
         match (self.find(name), default) {
             (None, Some(default)) => Ok(default),
             // PyTorch writes an empty list for "as the kernel".
-            (Some(Arg::Ints(values)), default) => match (values.as_slice(), default) {
+            (Some(Arg::Ints(values)), default) => match (&**values, default) {
                 ([], Some(default)) => Ok(default),
                 ([both], _) => Ok([one(*both)?; 2]),
                 ([height, width], _) => Ok([one(*height)?, one(*width)?]),

@@ -1,6 +1,13 @@
 //! Why an exported graph was not read.
 
-use super::unknown::{UnknownOperator, not_supported};
+use std::fmt::Write as _;
+
+use super::problems::NodeProblem;
+use super::unknown::{UnknownOperator, is_not_supported, not_supported};
+use crate::model::bounded::MOST_NODES;
+
+/// So many nodes are listed; of more, only how many there are.
+const MOST_LISTED: usize = 10;
 
 /// Why an exported graph was not read, with the place as a JSON pointer into the graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +46,26 @@ pub enum ExportedError {
         /// In the order of their first nodes.
         operators: Vec<UnknownOperator>,
     },
+    /// More nodes than are read.
+    #[error("the graph has more than {MOST_NODES} nodes; at most that many are read")]
+    TooManyNodes,
+    /// A document that is small in the file and would be large in memory.
+    #[error(
+        "reading the graph would take more than {} MiB of memory, which exports of {MOST_NODES} nodes do not",
+        limit_bytes >> 20
+    )]
+    TooComplex {
+        /// What it may take.
+        limit_bytes: usize,
+    },
+    /// Nodes that are not understood: all of them, at least one.
+    #[error("{}", not_understood(problems, unknown, ""))]
+    NotUnderstood {
+        /// In the order of their first nodes.
+        problems: Vec<NodeProblem>,
+        /// Operators that are not known, beside them.
+        unknown: Vec<UnknownOperator>,
+    },
     /// Anything else that is not as PyTorch writes it, or not something batchfit can follow.
     #[error("at {pointer}: {problem}")]
     Refused {
@@ -52,6 +79,55 @@ pub enum ExportedError {
 /// Where the first of them is.
 fn first(operators: &[UnknownOperator]) -> &str {
     operators.first().map_or("", |operator| &operator.pointer)
+}
+
+/// A sentence about all nodes that are not understood, each with its place below `at`, and with whether the
+/// request's `unknown_ops` can help.
+pub(crate) fn not_understood(
+    problems: &[NodeProblem],
+    unknown: &[UnknownOperator],
+    at: &str,
+) -> String {
+    if let ([only], []) = (problems, unknown) {
+        let times = times(only.count);
+        return format!(
+            "at {at}{}{times}: {}; `unknown_ops` does not help",
+            only.pointer, only.problem
+        );
+    }
+    let kinds = problems.len() + unknown.len();
+    let mut text = format!("{kinds} things in the graph are not understood:");
+    // Writing to a string does not fail.
+    for problem in problems.iter().take(MOST_LISTED) {
+        let _ = write!(
+            text,
+            " at {at}{} ({}{}): {}; `unknown_ops` does not help.",
+            problem.pointer,
+            place(&problem.module),
+            times(problem.count),
+            problem.problem
+        );
+    }
+    for operator in unknown.iter().take(MOST_LISTED) {
+        let _ = write!(
+            text,
+            " at {at}{}: {}; `unknown_ops` can help.",
+            operator.pointer,
+            is_not_supported(operator)
+        );
+    }
+    let listed = problems.len().min(MOST_LISTED) + unknown.len().min(MOST_LISTED);
+    if kinds > listed {
+        let _ = write!(text, " And {} more.", kinds - listed);
+    }
+    text
+}
+
+fn times(count: usize) -> String {
+    match count {
+        1 => String::new(),
+        count => format!(", {count} times"),
+    }
 }
 
 /// Which module's code something is in.
@@ -68,9 +144,14 @@ impl ExportedError {
         match self {
             ExportedError::UnknownOperators { operators } => first(operators),
             ExportedError::Refused { pointer, .. } => pointer,
+            ExportedError::NotUnderstood { problems, .. } => {
+                problems.first().map_or("", |problem| &problem.pointer)
+            }
             ExportedError::Archive { .. }
             | ExportedError::Compressed { .. }
             | ExportedError::TooLarge { .. }
+            | ExportedError::TooManyNodes
+            | ExportedError::TooComplex { .. }
             | ExportedError::Syntax { .. } => "",
         }
     }

@@ -6,15 +6,16 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::arguments::{Scope, dtype};
 use super::error::ExportedError;
-use super::lower::{Walk, refused};
+use super::lower::{Walk, refused, types};
 use super::modules::Call;
 use super::schema::GraphText;
 use super::side_table::{self, Flat, TABLE};
 use crate::graph::{Builder, Content, FunctionCall, FunctionOutput, UntracedFunction, ValueId};
+use crate::model::bounded::List;
 
 /// How many functions a note names.
 const NAMED: usize = 8;
@@ -32,15 +33,15 @@ pub(super) struct FunctionText<'a> {
     #[serde(default)]
     depth: usize,
     #[serde(borrow, default)]
-    inputs: Vec<Cow<'a, str>>,
+    inputs: List<Cow<'a, str>>,
     #[serde(borrow, default)]
-    outputs: Vec<Cow<'a, str>>,
+    outputs: List<Cow<'a, str>>,
     #[serde(default)]
-    differentiable: Vec<bool>,
+    differentiable: List<bool>,
     #[serde(borrow, default)]
-    saved: Vec<Cow<'a, str>>,
+    saved: List<Cow<'a, str>>,
     #[serde(borrow, default)]
-    held: Vec<Cow<'a, str>>,
+    held: List<Cow<'a, str>>,
     #[serde(default)]
     cast_inputs: Option<u32>,
     #[serde(default)]
@@ -53,15 +54,15 @@ pub(super) struct FunctionText<'a> {
 struct BackwardText<'a> {
     /// For each output, the name of its gradient.
     #[serde(borrow)]
-    gradients: Vec<Option<Cow<'a, str>>>,
+    gradients: List<Option<Cow<'a, str>>>,
     /// For each input, the name of its gradient.
     #[serde(borrow)]
-    results: Vec<Option<Cow<'a, str>>>,
+    results: List<Option<Cow<'a, str>>>,
     #[serde(borrow)]
     graph: GraphText<'a>,
     operators: usize,
     values: usize,
-    releases: Vec<Vec<usize>>,
+    releases: List<List<usize>>,
 }
 
 /// The calls that are to be read while the graph is walked.
@@ -75,17 +76,30 @@ pub(super) struct Functions<'a> {
     calls: Vec<FunctionCall>,
     untraced: Vec<UntracedFunction>,
     untraced_names: HashSet<&'a str>,
+    /// The first call that does not fit the graph.
+    refused: Option<ExportedError>,
+}
+
+/// The calls among the members of a side table.
+#[derive(Debug, Default, Deserialize)]
+struct Calls<'a> {
+    #[serde(borrow, default)]
+    functions: List<FunctionText<'a>>,
 }
 
 /// Reads the calls in a side table.
-pub(super) fn texts(table: Option<&Value>) -> Result<Vec<FunctionText<'_>>, ExportedError> {
-    let Some(list) = table.and_then(|table| table.get("functions")) else {
-        return Ok(Vec::new());
+pub(super) fn texts(table: Option<&RawValue>) -> Result<List<FunctionText<'_>>, ExportedError> {
+    let Some(table) = table else {
+        return Ok(List::default());
     };
-    let texts: Vec<FunctionText<'_>> = serde_path_to_error::deserialize(list).map_err(|error| {
+    let mut json = serde_json::Deserializer::from_str(table.get());
+    let calls: Calls<'_> = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let problem = error.inner().to_string();
-        refused(&format!("{TABLE}/functions"))(format!("in `{}`: {problem}", error.path()))
+        // The position is that in the table; the path says it better.
+        let problem = problem.split(" at line ").next().unwrap_or(&problem);
+        refused(TABLE)(format!("in `{}`: {problem}", error.path()))
     })?;
+    let texts = calls.functions;
     let mut next = 0;
     for (index, text) in texts.iter().enumerate() {
         let [begin, end] = text.operators;
@@ -144,6 +158,9 @@ impl<'a> Functions<'a> {
     pub(super) fn finish(
         self,
     ) -> Result<(Vec<FunctionCall>, Vec<UntracedFunction>), ExportedError> {
+        if let Some(error) = self.refused {
+            return Err(error);
+        }
         if self.passed < self.texts.len() {
             let at = format!("{TABLE}/functions/{}/operators", self.passed);
             return Err(refused(&at)(
@@ -182,26 +199,28 @@ pub(super) fn note(untraced: &[UntracedFunction]) -> Option<String> {
 
 impl<'a> Walk<'a> {
     /// Reads the call that ends with the operator added last, if one does.
-    pub(super) fn end_function(&mut self, scope: &mut Scope<'a>) -> Result<(), ExportedError> {
+    pub(super) fn end_function(&mut self, scope: &mut Scope<'a>) {
         let texts = self.functions.texts;
         let Some(text) = texts.get(self.functions.passed) else {
-            return Ok(());
+            return;
         };
         let ended = self.flat.operators.len() == text.operators[1].saturating_add(1);
         if !ended || (text.reason.is_none() && text.depth != self.functions.depth) {
-            return Ok(());
+            return;
         }
         let at = format!("{TABLE}/functions/{}", self.functions.passed);
         self.functions.passed += 1;
         if let Some(reason) = &text.reason {
             self.functions.add_untraced(&text.name, reason);
-            return Ok(());
+            return;
         }
-        match self.function(text, scope, &at)? {
-            Ok(call) => self.functions.calls.push(call),
-            Err(reason) => self.functions.add_untraced(&text.name, &reason),
+        match self.function(text, scope, &at) {
+            Ok(Ok(call)) => self.functions.calls.push(call),
+            Ok(Err(reason)) => self.functions.add_untraced(&text.name, &reason),
+            Err(error) => {
+                self.functions.refused.get_or_insert(error);
+            }
         }
-        Ok(())
     }
 
     /// A call; or, as a clause, what of its backward pass batchfit cannot read.
@@ -254,11 +273,12 @@ impl<'a> Walk<'a> {
                 .or_insert_with(|| inside.input(name, dtype, shape, Content::Normal));
             inputs.push((id, inner));
         }
+        let types = types(&backward.graph);
         let mut outputs = Vec::new();
         for (index, name) in text.outputs.iter().enumerate() {
             let gradient = match &backward.gradients[index] {
                 Some(name) => {
-                    let typed = backward.graph.tensor_values.get(name.as_ref());
+                    let typed = types.get(name.as_ref()).copied();
                     let typed = typed.ok_or_else(|| {
                         refused(at)(format!("the gradient {name:?} is not in tensor_values"))
                     })?;
@@ -320,6 +340,7 @@ impl<'a> Walk<'a> {
         let mut inner = Scope {
             tensors,
             sizes: std::mem::take(&mut scope.sizes),
+            types: types(&backward.graph),
         };
         let outside = (
             std::mem::replace(&mut self.builder, builder),
@@ -327,9 +348,10 @@ impl<'a> Walk<'a> {
             std::mem::take(&mut self.unknown),
             std::mem::take(&mut self.functions),
             self.in_wrapper.len(),
+            std::mem::take(&mut self.problems),
         );
         self.inside_function = Some(call);
-        let walked = self.nodes(&backward.graph, &mut inner, &format!("{at}/backward/graph"));
+        self.nodes(&backward.graph, &mut inner, &format!("{at}/backward/graph"));
         self.inside_function = None;
         scope.sizes = inner.sizes;
         let builder = std::mem::replace(&mut self.builder, outside.0);
@@ -337,13 +359,17 @@ impl<'a> Walk<'a> {
         let unknown = std::mem::replace(&mut self.unknown, outside.2);
         self.functions = outside.3;
         self.in_wrapper.truncate(outside.4);
-        if let Some(operator) = unknown.first() {
+        let problems = std::mem::replace(&mut self.problems, outside.5);
+        if let Some(operator) = unknown.operators().first() {
             let op = &operator.op;
             return Err(format!(
                 "its backward pass uses {op}, which is not supported"
             ));
         }
-        walked.map_err(|error| format!("its backward pass: {error}"))?;
+        if !problems.is_empty() {
+            let error = problems.with(Vec::new());
+            return Err(format!("its backward pass: {error}"));
+        }
         Ok(Inside {
             builder,
             flat,

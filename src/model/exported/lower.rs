@@ -1,20 +1,24 @@
 //! Walks the nodes of an exported graph and rebuilds them through a [`Builder`].
 
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::arguments::{Arguments, Scope, dtype};
 use super::error::ExportedError;
 use super::functions::{self, Functions};
 use super::modules::{Call, Modules};
 use super::operator;
+use super::problems::Problems;
 use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use super::side_table::{self, Flat};
 use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
-use super::unknown::{self, UnknownOperator, UnknownOps};
+use super::unknown::{self, Unknown, UnknownOps};
 use super::{Exported, prediction};
 use crate::graph::{Builder, DType, Extent, Op, ValueId, is_oversize};
+use crate::model::bounded::Text;
+
+/// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
+const MOST_DIMENSIONS: usize = 64;
 
 /// Operators that compute nothing: checks left by tracing.
 const IGNORED: &[&str] = &[
@@ -31,8 +35,8 @@ pub(super) fn lower(
 ) -> Result<Exported, ExportedError> {
     let graph = &document.graph_module.graph;
     let modules = Modules::of(graph, &document.graph_module.signature);
-    side_table::check_version(document.batchfit.as_ref())?;
-    let calls = functions::texts(document.batchfit.as_ref())?;
+    side_table::check_version(document.batchfit)?;
+    let calls = functions::texts(document.batchfit)?;
     let mut walk = Walk {
         builder: Builder::new(modules.root_class()),
         modules,
@@ -43,20 +47,31 @@ pub(super) fn lower(
         flat: Flat::default(),
         functions: Functions::new(&calls),
         inside_function: None,
-        unknown: Vec::new(),
+        unknown: Unknown::default(),
+        problems: Problems::default(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
-    let Declared { tensors, mut notes } =
-        signature::declare(&document.graph_module, &mut walk, "/graph_module")?;
+    let Declared { tensors, mut notes } = signature::declare(
+        &document.graph_module,
+        &scope.types,
+        &mut walk,
+        "/graph_module",
+    )?;
     scope.tensors = tensors;
-    let walked = walk.nodes(graph, &mut scope, GRAPH);
-    // What follows from an unknown operator may fail in turn; the operators are what to report.
-    if !walk.unknown.is_empty() && assume == UnknownOps::Refuse {
-        let operators = walk.unknown;
+    walk.nodes(graph, &mut scope, GRAPH);
+    let unknown = walk.unknown.operators();
+    if !walk.problems.is_empty() {
+        let unknown = match assume {
+            UnknownOps::Refuse => unknown,
+            UnknownOps::AssumeElementwise => Vec::new(),
+        };
+        return Err(walk.problems.with(unknown));
+    }
+    if !unknown.is_empty() && assume == UnknownOps::Refuse {
+        let operators = unknown;
         return Err(ExportedError::UnknownOperators { operators });
     }
-    walked?;
-    notes.extend(unknown::assumption(&walk.unknown));
+    notes.extend(unknown::assumption(&unknown));
 
     let loss = walk.loss(graph, &scope)?;
     let (calls, untraced) = walk.functions.finish()?;
@@ -65,7 +80,7 @@ pub(super) fn lower(
     let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
     prediction::fill_inputs(&mut graph);
     (graph.functions, graph.untraced_functions) = (calls, untraced);
-    side_table::read(document.batchfit.as_ref(), &walk.flat, &mut graph)?;
+    side_table::read(document.batchfit, &walk.flat, &mut graph)?;
     Ok(Exported { graph, notes })
 }
 
@@ -82,7 +97,9 @@ pub(super) struct Walk<'a> {
     pub(super) in_wrapper: Vec<bool>,
     pub(super) flat: Flat,
     /// Operators that are not known, each once.
-    pub(super) unknown: Vec<UnknownOperator>,
+    pub(super) unknown: Unknown,
+    /// What is wrong with nodes.
+    pub(super) problems: Problems,
     pub(super) functions: Functions<'a>,
     /// The module that calls the custom function whose backward pass is being read.
     pub(super) inside_function: Option<Call>,
@@ -100,25 +117,30 @@ impl<'a> Walk<'a> {
     /// The symbolic sizes that a graph defines; its tensors are added as its nodes make them.
     fn scope(&mut self, graph: &'a GraphText<'a>, at: &str) -> Result<Scope<'a>, ExportedError> {
         let mut sizes = HashMap::new();
-        for (name, size) in &graph.sym_int_values {
-            let extent = self
-                .extent(size)
-                .map_err(refused(&format!("{at}/sym_int_values/{}", escape(name))))?;
+        for (name, size) in graph.sym_int_values.iter() {
+            let extent = self.extent(size).map_err(|problem| {
+                refused(&format!("{at}/sym_int_values/{}", escape(name)))(problem)
+            })?;
             sizes.insert(name.as_ref(), extent);
         }
         Ok(Scope {
             tensors: HashMap::new(),
             sizes,
+            types: types(graph),
         })
     }
 
-    pub(super) fn nodes(
-        &mut self,
-        graph: &'a GraphText<'a>,
-        scope: &mut Scope<'a>,
-        at: &str,
-    ) -> Result<(), ExportedError> {
+    /// Adds the nodes of a graph. A node that is not understood is noted, and what it makes is taken as it is
+    /// recorded, so that all that is wrong is found at once.
+    pub(super) fn nodes(&mut self, graph: &'a GraphText<'a>, scope: &mut Scope<'a>, at: &str) {
+        // Values that nothing is known of, because the nodes that make them are not understood.
+        let mut lost: HashSet<&'a str> = HashSet::new();
+        // Values whose types are as recorded, for the same reason: what reads them may seem to be wrong too.
+        let mut doubted: HashSet<&'a str> = HashSet::new();
         for (index, node) in graph.nodes.iter().enumerate() {
+            if self.problems.is_full() {
+                return;
+            }
             // The pointer is only made where it is needed: on the way to an error.
             let pointer = || format!("{at}/nodes/{index}");
             let target = node
@@ -126,23 +148,68 @@ impl<'a> Walk<'a> {
                 .strip_prefix("torch.ops.")
                 .unwrap_or(&node.target);
             if let Some(region) = target.strip_prefix("higher_order.") {
+                let read = unknown::tensors_of(&node.inputs);
                 self.functions.depth += 1;
-                self.region(region, node, scope, &pointer())?;
+                let ended = self.region(region, node, scope, pointer);
                 self.functions.depth -= 1;
-                self.end_function(scope)?;
+                if let Err(problem) = ended {
+                    if !read.iter().any(|name| lost.contains(name)) {
+                        let module = self.path_of(node);
+                        self.problems.note(pointer(), module, problem);
+                    }
+                    lost.extend(node.outputs.iter().flat_map(tensor_names));
+                }
+                self.end_function(scope);
                 continue;
             }
             if !IGNORED.contains(&target) && !makes_only_sizes(node) {
-                self.operator(target, node, graph, scope, pointer())
-                    .map_err(|Failure::Clause(problem)| refused(&pointer())(problem))?;
+                let added = self.operator(target, node, scope, pointer);
+                if let Err(failure) = added {
+                    let read = unknown::tensors_of(&node.inputs);
+                    let follows = match &failure {
+                        Failure::Node(_) => read.iter().any(|name| lost.contains(name)),
+                        Failure::Record(_) => read.iter().any(|name| doubted.contains(name)),
+                    };
+                    let (Failure::Node(problem) | Failure::Record(problem)) = failure;
+                    if !follows {
+                        let module = self.path_of(node);
+                        self.problems.note(pointer(), module, problem);
+                    }
+                    doubted.extend(node.outputs.iter().flat_map(tensor_names));
+                    self.stand_in(node, scope, &mut lost);
+                }
             }
             self.flat.operators.push(self.builder.nodes().len());
             let results = node.outputs.iter().flat_map(tensor_names);
             let ids = results.map(|name| scope.tensors.get(name).copied());
             self.flat.values.extend(ids);
-            self.end_function(scope)?;
+            self.end_function(scope);
         }
-        Ok(())
+    }
+
+    /// The path of the module that runs a node; empty where it cannot be told.
+    fn path_of(&mut self, node: &'a Node<'a>) -> String {
+        let stack = &node.metadata.nn_module_stack;
+        let call = self.modules.call(stack, &mut self.builder);
+        call.map_or_else(|_| String::new(), |call| call.path)
+    }
+
+    /// Puts values of the recorded types in the place of what a node makes.
+    fn stand_in(&mut self, node: &'a Node<'a>, scope: &mut Scope<'a>, lost: &mut HashSet<&'a str>) {
+        let names: Vec<&'a str> = node.outputs.iter().flat_map(tensor_names).collect();
+        let recorded = self.recorded(node, scope).ok();
+        let made = recorded.and_then(|results| {
+            let op = Op::Opaque(results);
+            let made = self.builder.apply_many(Builder::ROOT, &names, op, &[]);
+            made.ok().filter(|made| made.len() == names.len())
+        });
+        match made {
+            Some(made) => {
+                self.in_wrapper.push(false);
+                scope.tensors.extend(names.into_iter().zip(made));
+            }
+            None => lost.extend(names),
+        }
     }
 
     /// Adds one ATen operator.
@@ -150,15 +217,14 @@ impl<'a> Walk<'a> {
         &mut self,
         target: &'a str,
         node: &'a Node<'a>,
-        graph: &'a GraphText<'a>,
         scope: &mut Scope<'a>,
-        pointer: String,
+        pointer: impl Fn() -> String,
     ) -> Result<(), Failure> {
         let call = match &self.inside_function {
             Some(call) => call.clone(),
             None => self
                 .modules
-                .call(&node.metadata.nn_module_stack, &mut self.builder),
+                .call(&node.metadata.nn_module_stack, &mut self.builder)?,
         };
         let arguments = Arguments {
             inputs: &node.inputs,
@@ -170,66 +236,53 @@ impl<'a> Walk<'a> {
             (value.dtype, value.shape.clone())
         };
         let lowered = operator::lower(target, &arguments, typed)
-            .map_err(|problem| Failure::Clause(format!("cannot read {target}: {problem}")))?;
+            .map_err(|problem| format!("cannot read {target}: {problem}"))?;
         let (op, operands) = if let Some(lowered) = lowered {
             lowered
         } else {
             let read = unknown::tensors_of(&node.inputs).into_iter();
             let operands = read.map(|name| arguments.value(name));
             let operands = operands.collect::<Result<Vec<_>, _>>();
-            self.note_unknown(target, pointer, &call.path);
-            let results = self.recorded(node, graph).map_err(Failure::Clause)?;
+            self.unknown.note(target, pointer, &call.path);
+            let results = self.recorded(node, scope)?;
             let op = Op::Opaque(results);
-            (op, operands.map_err(Failure::Clause)?)
+            (op, operands?)
         };
         let names = output_names(node)?;
         let outputs = self
             .builder
             .apply_many(call.id, &names, op, &operands)
-            .map_err(|error| Failure::Clause(error.to_string()))?;
+            .map_err(|error| error.to_string())?;
         self.in_wrapper.push(call.in_wrapper);
         if outputs.len() != names.len() {
-            return Err(Failure::Clause(format!(
+            return Err(Failure::Node(format!(
                 "{target} has {} results, not {}",
                 outputs.len(),
                 names.len()
             )));
         }
         for (name, id) in names.into_iter().zip(outputs) {
-            let recorded = graph.tensor_values.get(name).ok_or_else(|| {
-                Failure::Clause(format!("its result {name:?} is not in tensor_values"))
-            })?;
-            self.check(name, id, recorded).map_err(Failure::Clause)?;
+            let recorded = scope
+                .types
+                .get(name)
+                .ok_or_else(|| format!("its result {name:?} is not in tensor_values"))?;
+            self.check(name, id, recorded).map_err(Failure::Record)?;
             scope.tensors.insert(name, id);
         }
         Ok(())
-    }
-
-    fn note_unknown(&mut self, op: &str, pointer: String, module: &str) {
-        if let Some(known) = self.unknown.iter_mut().find(|known| known.op == op) {
-            known.count += 1;
-            return;
-        }
-        self.unknown.push(UnknownOperator {
-            op: op.to_owned(),
-            count: 1,
-            pointer,
-            module: module.to_owned(),
-            nearest: nearest(op),
-        });
     }
 
     /// The types of a node's results as PyTorch recorded them.
     fn recorded(
         &mut self,
         node: &Node<'_>,
-        graph: &GraphText<'_>,
+        scope: &Scope<'_>,
     ) -> Result<Vec<(DType, Vec<Extent>)>, String> {
         let names = node.outputs.iter().flat_map(tensor_names);
         names
             .map(|name| {
-                let tensor = graph
-                    .tensor_values
+                let tensor = scope
+                    .types
                     .get(name)
                     .ok_or_else(|| format!("its result {name:?} is not in tensor_values"))?;
                 self.typed(tensor)
@@ -252,6 +305,12 @@ impl<'a> Walk<'a> {
 
     /// A recorded dtype and shape.
     pub(super) fn typed(&mut self, tensor: &Tensor<'_>) -> Result<(DType, Vec<Extent>), String> {
+        if tensor.sizes.len() > MOST_DIMENSIONS {
+            return Err(format!(
+                "{} dimensions; PyTorch's tensors have at most {MOST_DIMENSIONS}",
+                tensor.sizes.len()
+            ));
+        }
         let sizes = tensor.sizes.iter().map(|size| self.extent(size));
         let shape = sizes.collect::<Result<Vec<_>, _>>()?;
         if is_oversize(&shape) {
@@ -275,56 +334,46 @@ impl<'a> Walk<'a> {
         region: &str,
         node: &'a Node<'a>,
         scope: &mut Scope<'a>,
-        at: &str,
-    ) -> Result<(), ExportedError> {
+        at: impl Fn() -> String,
+    ) -> Result<(), String> {
         let args: Vec<&'a Arg<'a>> = node.inputs.iter().map(|input| &input.arg).collect();
         let before = (self.grad_enabled, self.autocast_enabled);
         let (inside, graph_at) = match (region, args.as_slice()) {
             ("wrap_with_set_grad_enabled", [Arg::Bool(enabled), ..]) => ((*enabled, before.1), 1),
             // Arguments: device type, dtype, enabled, cache enabled, graph.
             ("wrap_with_autocast", [Arg::Text(device), _, Arg::Bool(false), ..]) => {
-                let of_host = device == "cpu";
+                let of_host = &**device == "cpu";
                 ((before.0, before.1 && of_host), 4)
             }
             ("wrap_with_autocast", _) => {
-                return Err(refused(at)(
+                return Err(
                     "the graph was exported under autocast; export without it, and ask for the \
                      precision in the request"
                         .into(),
-                ));
+                );
             }
             _ => {
-                let call = self
-                    .modules
-                    .call(&node.metadata.nn_module_stack, &mut self.builder);
-                let operator = UnknownOperator {
-                    op: format!("higher_order.{region}"),
-                    count: 1,
-                    pointer: at.to_owned(),
-                    module: call.path,
-                    nearest: None,
-                };
-                return Err(ExportedError::UnknownOperators {
-                    operators: vec![operator],
-                });
+                return Err(format!(
+                    "the operator higher_order.{region} is not supported"
+                ));
             }
         };
         let Some(Arg::Graph(nested)) = args.get(graph_at) else {
-            return Err(refused(&format!("{at}/inputs/{graph_at}/arg"))(
-                "it is not a graph".into(),
-            ));
+            return Err(format!("its argument {graph_at} is not a graph"));
         };
         let nested = &nested.graph;
-        let nested_at = format!("{at}/inputs/{graph_at}/arg/as_graph/graph");
-        let mut inner = self.scope(nested, &nested_at)?;
-        bind(&nested.inputs, &args[graph_at + 1..], scope, &mut inner).map_err(refused(at))?;
+        let nested_at = format!("{}/inputs/{graph_at}/arg/as_graph/graph", at());
+        let mut inner = self
+            .scope(nested, &nested_at)
+            .map_err(|error| error.to_string())?;
+        bind(&nested.inputs, &args[graph_at + 1..], scope, &mut inner)?;
 
         self.switch(inside);
-        self.nodes(nested, &mut inner, &nested_at)?;
+        self.nodes(nested, &mut inner, &nested_at);
         self.switch(before);
 
         let results: Vec<&Arg<'_>> = nested.outputs.iter().collect();
-        bind(&node.outputs, &results, &inner, scope).map_err(refused(at))
+        bind(&node.outputs, &results, &inner, scope)
     }
 
     /// Sets whether operations from here on run with gradients and under autocast.
@@ -337,7 +386,7 @@ impl<'a> Walk<'a> {
 
     fn loss(&self, graph: &GraphText<'_>, scope: &Scope<'_>) -> Result<ValueId, ExportedError> {
         let at = format!("{GRAPH}/outputs");
-        let [Arg::Tensor(name)] = graph.outputs.as_slice() else {
+        let [Arg::Tensor(name)] = &*graph.outputs else {
             return Err(refused(&at)(format!(
                 "the graph returns {} values; export the model with its loss, which is one scalar",
                 graph.outputs.len()
@@ -357,9 +406,26 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Why a node was not added; its place is filled in by the loop over nodes.
+/// Why a node was not added.
 enum Failure {
-    Clause(String),
+    /// It is not understood.
+    Node(String),
+    /// What it makes is not what was recorded.
+    Record(String),
+}
+
+impl From<String> for Failure {
+    fn from(problem: String) -> Failure {
+        Failure::Node(problem)
+    }
+}
+
+/// The types that a graph records of its tensors, by their names.
+pub(super) fn types<'a>(graph: &'a GraphText<'a>) -> HashMap<&'a str, &'a Tensor<'a>> {
+    let recorded = graph.tensor_values.iter();
+    recorded
+        .map(|(name, tensor)| (name.as_ref(), tensor))
+        .collect()
 }
 
 /// Gives each name in `names` what `values` stand for in another scope.
@@ -403,16 +469,14 @@ fn makes_only_sizes(node: &Node<'_>) -> bool {
             .all(|output| matches!(output, Arg::SymInt(_) | Arg::Symbolic))
 }
 
-fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, Failure> {
+fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, String> {
     let mut names = Vec::new();
     for output in &node.outputs {
         match output {
             Arg::Tensor(name) => names.push(name.as_ref()),
-            Arg::Tensors(list) => names.extend(list.iter().map(Cow::as_ref)),
+            Arg::Tensors(list) => names.extend(list.iter().map(Text::as_ref)),
             _ => {
-                return Err(Failure::Clause(
-                    "it has a result that is not a tensor".into(),
-                ));
+                return Err("it has a result that is not a tensor".into());
             }
         }
     }
@@ -423,23 +487,9 @@ fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, Failure> {
 fn tensor_names<'a>(output: &'a Arg<'_>) -> Vec<&'a str> {
     match output {
         Arg::Tensor(name) => vec![name.as_ref()],
-        Arg::Tensors(list) => list.iter().map(Cow::as_ref).collect(),
+        Arg::Tensors(list) => list.iter().map(Text::as_ref).collect(),
         _ => Vec::new(),
     }
-}
-
-/// The supported operator with the most similar name, when one is similar.
-fn nearest(target: &str) -> Option<&'static str> {
-    let score = |known: &&str| strsim::jaro_winkler(bare(target), bare(known));
-    operator::supported()
-        .max_by(|a, b| score(a).total_cmp(&score(b)))
-        .filter(|known| score(known) > 0.8)
-}
-
-/// `conv2d` of `aten.conv2d.default`.
-fn bare(target: &str) -> &str {
-    let name = target.strip_prefix("aten.").unwrap_or(target);
-    name.split('.').next().unwrap_or(name)
 }
 
 /// A key as a JSON pointer token.

@@ -14,6 +14,7 @@ mod lower;
 mod modules;
 mod operator;
 mod prediction;
+mod problems;
 mod schema;
 mod side_table;
 mod signature;
@@ -24,20 +25,22 @@ use std::borrow::Cow;
 use std::io::{Cursor, Read};
 
 use flate2::read::GzDecoder;
-use serde::Deserialize;
 use serde_json::Value;
 
 pub use archive::{is_archive, model_of_archive};
 pub use error::ExportedError;
+pub(crate) use error::not_understood;
+pub use problems::NodeProblem;
 pub(crate) use unknown::not_supported;
 pub use unknown::{UnknownOperator, UnknownOps};
 
+use super::bounded::{Excess, LEAST_ACCOUNT, within};
 use crate::graph::Graph;
 use schema::Document;
 
-/// Largest document read, after decompression. The export of a model with thousands of layers takes a
-/// few tens of megabytes.
-const LIMIT_BYTES: u64 = 256 << 20;
+/// Largest document read, after decompression. An export of 100,000 nodes takes a few tens of megabytes; the
+/// service reads less.
+pub(crate) const LIMIT_BYTES: u64 = 1 << 30;
 
 /// An exported graph, and what had to be assumed in reading it.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,30 +58,31 @@ pub fn parse(file: &[u8]) -> Result<Exported, ExportedError> {
 
 /// [`parse`], with a say in what becomes of operators that are not known.
 pub fn parse_with(file: &[u8], unknown: UnknownOps) -> Result<Exported, ExportedError> {
-    let text = unpack(file)?;
-    let document: Document<'_> = match serde_json::from_slice(&text) {
-        Ok(document) => document,
-        Err(error) if error.is_data() => return Err(unreadable(&text)),
-        Err(error) => return Err(syntax(&error)),
-    };
-    lower::lower(&document, unknown)
+    parse_text(&unpack(file)?, unknown)
+}
+
+/// Reads the JSON text of a graph.
+pub(crate) fn parse_text(text: &[u8], unknown: UnknownOps) -> Result<Exported, ExportedError> {
+    let limit_bytes = LEAST_ACCOUNT.max(text.len());
+    let (exported, excess) = within(limit_bytes, || {
+        let document: Document<'_> = serde_json::from_slice(text)?;
+        Ok(lower::lower(&document, unknown))
+    });
+    match (exported, excess) {
+        (Ok(exported), None) => exported,
+        (_, Some(Excess::Nodes)) => Err(ExportedError::TooManyNodes),
+        (_, Some(Excess::Memory)) => Err(ExportedError::TooComplex { limit_bytes }),
+        (Err(error), None) => Err(if serde_json::Error::is_data(&error) {
+            within(limit_bytes, || unreadable(text)).0
+        } else {
+            syntax(&error)
+        }),
+    }
 }
 
 /// Reads a graph that is part of a larger document.
 pub fn parse_value(graph: &Value) -> Result<Exported, ExportedError> {
-    parse_value_with(graph, UnknownOps::Refuse)
-}
-
-/// [`parse_value`], with a say in what becomes of operators that are not known.
-pub fn parse_value_with(graph: &Value, unknown: UnknownOps) -> Result<Exported, ExportedError> {
-    let document =
-        Document::deserialize(graph).map_err(|_| {
-            match serde_path_to_error::deserialize::<_, Document<'_>>(graph) {
-                Err(error) => at_path(&error),
-                Ok(_) => unreachable_shape(),
-            }
-        })?;
-    lower::lower(&document, unknown)
+    parse_text(graph.to_string().as_bytes(), UnknownOps::Refuse)
 }
 
 /// The JSON text of a model file.

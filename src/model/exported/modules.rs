@@ -9,6 +9,13 @@ use crate::graph::{Builder, ModuleId};
 /// What tracing writes for nodes that no module ran.
 const NO_STACK: &str = "_empty_nn_module_stack_from_metadata_hook";
 
+/// Deepest nesting of module calls read. The deepest models in use nest ten deep; how long values live is worked
+/// out call by call.
+const DEEPEST: usize = 64;
+
+/// Longest path of a module read. Those of the deepest models in use have a hundred bytes.
+const LONGEST_PATH: usize = 512;
+
 /// Module calls by the text of their `nn_module_stack`.
 #[derive(Debug)]
 pub(super) struct Modules<'a> {
@@ -16,6 +23,8 @@ pub(super) struct Modules<'a> {
     /// Whether the exported module is a wrapper that holds the model as `model` and adds the loss.
     wrapped: bool,
     calls: HashMap<&'a str, Call>,
+    /// How many calls each is inside of.
+    depths: HashMap<ModuleId, usize>,
 }
 
 /// A module call, as nodes refer to it.
@@ -39,7 +48,7 @@ impl<'a> Modules<'a> {
         let wrapped = signature
             .input_specs
             .iter()
-            .filter_map(spec_path)
+            .filter_map(|spec| spec_path(spec))
             .all(under)
             && stacks
                 .iter()
@@ -55,6 +64,7 @@ impl<'a> Modules<'a> {
             root_class,
             wrapped,
             calls: HashMap::new(),
+            depths: HashMap::new(),
         }
     }
 
@@ -72,9 +82,9 @@ impl<'a> Modules<'a> {
     }
 
     /// The call that `stack` ends in; its callers are made on the way.
-    pub(super) fn call(&mut self, stack: &'a str, builder: &mut Builder) -> Call {
+    pub(super) fn call(&mut self, stack: &'a str, builder: &mut Builder) -> Result<Call, String> {
         if let Some(call) = self.calls.get(stack) {
-            return call.clone();
+            return Ok(call.clone());
         }
         let mut call = Call {
             id: Builder::ROOT,
@@ -83,11 +93,22 @@ impl<'a> Modules<'a> {
         };
         for entry in entries(stack).skip(1 + usize::from(self.wrapped)) {
             let path = self.strip(entry.path);
+            if path.len() > LONGEST_PATH {
+                return Err(format!(
+                    "its module's path is longer than {LONGEST_PATH} bytes"
+                ));
+            }
+            let depth = self.depths.get(&call.id).map_or(1, |depth| depth + 1);
+            if depth > DEEPEST {
+                return Err(format!("its module is more than {DEEPEST} calls deep"));
+            }
             call.id = builder.call(path, entry.class, call.id, entry.earlier_calls());
+            // The first caller counts, as in the graph.
+            self.depths.entry(call.id).or_insert(depth);
             path.clone_into(&mut call.path);
         }
         self.calls.insert(stack, call.clone());
-        call
+        Ok(call)
     }
 }
 

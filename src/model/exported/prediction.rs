@@ -35,23 +35,32 @@ pub(super) fn prediction(nodes: &[Node], in_wrapper: &[bool], loss: ValueId) -> 
 /// Fills in the content of integer inputs from the nodes that use them.
 pub(super) fn fill_inputs(graph: &mut Graph) {
     let origin = origins(&graph.nodes);
+    // The least bound of what is looked up in each value.
+    let mut bounds: HashMap<ValueId, u64> = HashMap::new();
+    for node in &graph.nodes {
+        let bound = match node.op {
+            Op::Embedding { .. } => graph.value(node.inputs[0]).shape[0].as_fixed(),
+            Op::CrossEntropy | Op::Loss(_) => {
+                let classes = graph.value(node.inputs[0]).shape.get(1);
+                classes.and_then(|classes| classes.as_fixed())
+            }
+            _ => None,
+        };
+        if let Some(bound) = bound {
+            let indices = node.inputs[1];
+            let from = origin.get(&indices).copied().unwrap_or(indices);
+            let least = bounds.entry(from).or_insert(bound);
+            *least = bound.min(*least);
+        }
+    }
     for index in 0..graph.inputs.len() {
         let input = graph.inputs[index].value;
         if graph.value(input).dtype.is_float() {
             continue;
         }
-        let from_input = |id: ValueId| origin.get(&id).copied().unwrap_or(id) == input;
-        let bounds = graph.nodes.iter().filter_map(|node| match node.op {
-            Op::Embedding { .. } if from_input(node.inputs[1]) => {
-                graph.value(node.inputs[0]).shape[0].as_fixed()
-            }
-            Op::CrossEntropy | Op::Loss(_) if from_input(node.inputs[1]) => {
-                graph.value(node.inputs[0]).shape.get(1)?.as_fixed()
-            }
-            _ => None,
-        });
         // Indices that nothing bounds stay at zero, which is valid everywhere.
-        graph.inputs[index].content = Content::Below(bounds.min().unwrap_or(1));
+        let bound = bounds.get(&input).copied().unwrap_or(1);
+        graph.inputs[index].content = Content::Below(bound);
     }
 }
 

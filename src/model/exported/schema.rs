@@ -3,12 +3,13 @@
 //! Everything else in the document is skipped. Names borrow from the text: a graph of a few megabytes is
 //! mostly names and sizes.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::model::bounded::{List, Table, Text, charge, count_node};
 
 /// The whole document.
 #[derive(Debug, Deserialize)]
@@ -16,8 +17,8 @@ pub(super) struct Document<'a> {
     #[serde(borrow)]
     pub(super) graph_module: GraphModule<'a>,
     /// What batchfit's own exporter adds; see [`super::side_table`].
-    #[serde(default)]
-    pub(super) batchfit: Option<serde_json::Value>,
+    #[serde(borrow, default)]
+    pub(super) batchfit: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -32,25 +33,25 @@ pub(super) struct GraphModule<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct GraphText<'a> {
     #[serde(borrow)]
-    pub(super) inputs: Vec<Arg<'a>>,
+    pub(super) inputs: List<Arg<'a>>,
     #[serde(borrow)]
-    pub(super) outputs: Vec<Arg<'a>>,
+    pub(super) outputs: List<Arg<'a>>,
     #[serde(borrow)]
-    pub(super) nodes: Vec<Node<'a>>,
+    pub(super) nodes: List<Node<'a>>,
     #[serde(borrow)]
-    pub(super) tensor_values: HashMap<Cow<'a, str>, Tensor<'a>>,
+    pub(super) tensor_values: Table<'a, Tensor<'a>>,
     #[serde(borrow, default)]
-    pub(super) sym_int_values: HashMap<Cow<'a, str>, Size<'a>>,
+    pub(super) sym_int_values: Table<'a, Size<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Node<'a> {
+    #[serde(borrow, deserialize_with = "counted")]
+    pub(super) target: Text<'a>,
     #[serde(borrow)]
-    pub(super) target: Cow<'a, str>,
+    pub(super) inputs: List<NamedArg<'a>>,
     #[serde(borrow)]
-    pub(super) inputs: Vec<NamedArg<'a>>,
-    #[serde(borrow)]
-    pub(super) outputs: Vec<Arg<'a>>,
+    pub(super) outputs: List<Arg<'a>>,
     #[serde(borrow, default)]
     pub(super) metadata: Metadata<'a>,
 }
@@ -59,13 +60,13 @@ pub(super) struct Node<'a> {
 pub(super) struct Metadata<'a> {
     /// `key,path,class` of every module being called, outermost first, separated by semicolons.
     #[serde(borrow, default)]
-    pub(super) nn_module_stack: Cow<'a, str>,
+    pub(super) nn_module_stack: Text<'a>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct NamedArg<'a> {
     #[serde(borrow, default)]
-    pub(super) name: Cow<'a, str>,
+    pub(super) name: Text<'a>,
     #[serde(borrow)]
     pub(super) arg: Arg<'a>,
 }
@@ -74,7 +75,7 @@ pub(super) struct NamedArg<'a> {
 pub(super) struct Tensor<'a> {
     pub(super) dtype: u32,
     #[serde(borrow)]
-    pub(super) sizes: Vec<Size<'a>>,
+    pub(super) sizes: List<Size<'a>>,
     #[serde(default)]
     pub(super) requires_grad: bool,
 }
@@ -82,7 +83,7 @@ pub(super) struct Tensor<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Name<'a> {
     #[serde(borrow)]
-    pub(super) name: Cow<'a, str>,
+    pub(super) name: Text<'a>,
 }
 
 /// An item of a list whose items may be missing.
@@ -106,7 +107,7 @@ pub(super) enum Size<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Expression<'a> {
     #[serde(borrow)]
-    pub(super) expr_str: Cow<'a, str>,
+    pub(super) expr_str: Text<'a>,
 }
 
 /// A number, or the name of a symbolic one.
@@ -115,7 +116,7 @@ pub(super) struct Expression<'a> {
 pub(super) enum SymInt<'a> {
     AsInt(i64),
     #[serde(borrow)]
-    AsName(Cow<'a, str>),
+    AsName(Text<'a>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,7 +128,7 @@ pub(super) struct Nested<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Signature<'a> {
     #[serde(borrow)]
-    pub(super) input_specs: Vec<InputSpec<'a>>,
+    pub(super) input_specs: List<InputSpec<'a>>,
 }
 
 /// What one input of the outer graph is.
@@ -149,7 +150,7 @@ pub(super) struct ParameterSpec<'a> {
     #[serde(borrow)]
     pub(super) arg: Name<'a>,
     #[serde(borrow)]
-    pub(super) parameter_name: Cow<'a, str>,
+    pub(super) parameter_name: Text<'a>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -157,7 +158,7 @@ pub(super) struct BufferSpec<'a> {
     #[serde(borrow)]
     pub(super) arg: Name<'a>,
     #[serde(borrow)]
-    pub(super) buffer_name: Cow<'a, str>,
+    pub(super) buffer_name: Text<'a>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -165,7 +166,7 @@ pub(super) struct ConstantSpec<'a> {
     #[serde(borrow)]
     pub(super) arg: Name<'a>,
     #[serde(borrow)]
-    pub(super) tensor_constant_name: Cow<'a, str>,
+    pub(super) tensor_constant_name: Text<'a>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -179,19 +180,19 @@ pub(super) struct UserInputSpec<'a> {
 #[derive(Debug)]
 pub(super) enum Arg<'a> {
     None,
-    Tensor(Cow<'a, str>),
-    Tensors(Vec<Cow<'a, str>>),
-    OptionalTensors(Vec<Option<Cow<'a, str>>>),
+    Tensor(Text<'a>),
+    Tensors(List<Text<'a>>),
+    OptionalTensors(List<Option<Text<'a>>>),
     Int(i64),
-    Ints(Vec<i64>),
+    Ints(List<i64>),
     SymInt(SymInt<'a>),
-    SymInts(Vec<SymInt<'a>>),
+    SymInts(List<SymInt<'a>>),
     /// A symbolic truth value or fraction; only checks of sizes make these.
     Symbolic,
     Float(f64),
-    Floats(Vec<f64>),
+    Floats(List<f64>),
     Bool(bool),
-    Text(Cow<'a, str>),
+    Text(Text<'a>),
     ScalarType(u32),
     MemoryFormat(u32),
     Graph(Box<Nested<'a>>),
@@ -218,19 +219,19 @@ impl<'de> Visitor<'de> for ArgVisitor {
         let Some(kind) = map.next_key::<Text<'de>>()? else {
             return Err(de::Error::custom("an argument without a kind"));
         };
-        let arg = match kind.0.as_ref() {
+        let arg = match kind.as_ref() {
             "as_tensor" => Arg::Tensor(map.next_value::<Name>()?.name),
             "as_tensors" => {
-                let names = map.next_value::<Vec<Name>>()?;
-                Arg::Tensors(names.into_iter().map(|name| name.name).collect())
+                let names = map.next_value::<List<Name>>()?;
+                Arg::Tensors(names.map(|name| name.name))
             }
             "as_optional_tensors" => {
-                let items = map.next_value::<Vec<OptionalName>>()?;
+                let items = map.next_value::<List<OptionalName>>()?;
                 let name = |item| match item {
                     OptionalName::AsTensor(name) => Some(name.name),
                     OptionalName::AsNone(_) => None,
                 };
-                Arg::OptionalTensors(items.into_iter().map(name).collect())
+                Arg::OptionalTensors(items.map(name))
             }
             "as_int" => Arg::Int(map.next_value()?),
             "as_ints" => Arg::Ints(map.next_value()?),
@@ -238,14 +239,18 @@ impl<'de> Visitor<'de> for ArgVisitor {
             "as_sym_ints" => Arg::SymInts(map.next_value()?),
             "as_float" => Arg::Float(map.next_value::<Float>()?.0),
             "as_floats" => {
-                let values = map.next_value::<Vec<Float>>()?;
-                Arg::Floats(values.into_iter().map(|value| value.0).collect())
+                let values = map.next_value::<List<Float>>()?;
+                Arg::Floats(values.map(|value| value.0))
             }
             "as_bool" => Arg::Bool(map.next_value()?),
-            "as_string" => Arg::Text(map.next_value::<Text<'de>>()?.0),
+            "as_string" => Arg::Text(map.next_value()?),
             "as_scalar_type" => Arg::ScalarType(map.next_value()?),
             "as_memory_format" => Arg::MemoryFormat(map.next_value()?),
-            "as_graph" => Arg::Graph(map.next_value()?),
+            "as_graph" => {
+                let nested = map.next_value::<Nested<'de>>()?;
+                charge(size_of::<Nested<'de>>())?;
+                Arg::Graph(Box::new(nested))
+            }
             "as_sym_bool" | "as_sym_float" => {
                 map.next_value::<IgnoredAny>()?;
                 Arg::Symbolic
@@ -266,9 +271,11 @@ impl<'de> Visitor<'de> for ArgVisitor {
     }
 }
 
-/// A string that borrows where it can.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+/// A node's target, which each has one of.
+fn counted<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Text<'a>, D::Error> {
+    count_node()?;
+    Text::deserialize(deserializer)
+}
 
 /// PyTorch writes numbers that JSON has no form for as strings.
 struct Float(f64);

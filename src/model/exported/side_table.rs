@@ -7,17 +7,19 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::error::ExportedError;
 use super::lower::refused;
 use crate::graph::{Graph, Releases, ValueId};
+use crate::model::bounded::List;
+use crate::model::invalid::shorten;
 
 /// Where it is in the document.
 pub(super) const TABLE: &str = "/batchfit";
 
 /// The versions that are read: without and with calls of custom functions.
-const VERSIONS: [u64; 2] = [1, 2];
+const VERSIONS: [&str; 2] = ["1", "2"];
 
 /// What the numbers of the table stand for, collected while the graph is read.
 #[derive(Debug, Default)]
@@ -28,28 +30,36 @@ pub(super) struct Flat {
     pub(super) values: Vec<Option<ValueId>>,
 }
 
+/// The one member that every version has.
+#[derive(Debug, Default, Deserialize)]
+struct Head<'a> {
+    #[serde(borrow, default)]
+    version: Option<&'a RawValue>,
+}
+
 #[derive(Debug, Deserialize)]
 struct Table {
     operators: usize,
     values: usize,
     /// An operator, and the values that Python lets go of after it.
-    releases: Vec<Vec<usize>>,
+    releases: List<List<usize>>,
     /// An operator after which eager code looks for packed sequences, and the value of the position ids.
     #[serde(default)]
-    packed_checks: Vec<[usize; 2]>,
+    packed_checks: List<[usize; 2]>,
     /// The first and the last operator of a region where the code switches autocast off.
     #[serde(default)]
-    without_autocast: Vec<[usize; 2]>,
+    without_autocast: List<[usize; 2]>,
 }
 
 /// Refuses a table of another version.
-pub(super) fn check_version(table: Option<&Value>) -> Result<(), ExportedError> {
+pub(super) fn check_version(table: Option<&RawValue>) -> Result<(), ExportedError> {
     let Some(table) = table else {
         return Ok(());
     };
-    let version = table.get("version").and_then(Value::as_u64);
-    if !version.is_some_and(|version| VERSIONS.contains(&version)) {
-        let given = table.get("version").unwrap_or(&Value::Null);
+    let head: Head<'_> = serde_json::from_str(table.get()).unwrap_or_default();
+    let given = head.version.map_or("null", RawValue::get);
+    if !VERSIONS.contains(&given) {
+        let given = shorten(given);
         let [without, with] = VERSIONS;
         return Err(refused(&format!("{TABLE}/version"))(format!(
             "the side table has version {given}; this batchfit reads {without} and {with}: export the \
@@ -62,7 +72,7 @@ pub(super) fn check_version(table: Option<&Value>) -> Result<(), ExportedError> 
 /// Reads the releases of a graph that has no further table: the backward pass of a custom function.
 pub(super) fn read_releases(
     (operators, values): (usize, usize),
-    releases: &[Vec<usize>],
+    releases: &[List<usize>],
     flat: &Flat,
     graph: &mut Graph,
     at: &str,
@@ -74,19 +84,28 @@ pub(super) fn read_releases(
 
 /// Reads the table, if there is one, into a graph that has been read.
 pub(super) fn read(
-    table: Option<&Value>,
+    table: Option<&RawValue>,
     flat: &Flat,
     graph: &mut Graph,
 ) -> Result<(), ExportedError> {
     let Some(table) = table else {
         return Ok(());
     };
-    let table: Table = serde_path_to_error::deserialize(table).map_err(|error| {
+    let mut json = serde_json::Deserializer::from_str(table.get());
+    let table: Table = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let problem = error.inner().to_string();
+        // The position is that in the table; the path says it better.
+        let problem = problem.split(" at line ").next().unwrap_or(&problem);
         refused(TABLE)(format!("in `{}`: {problem}", error.path()))
     })?;
     flat.check(table.operators, table.values, TABLE)?;
     let watched = Reader::new(flat, graph).read(&table.releases, TABLE)?;
+    // Eager code looks once after an operator.
+    if table.packed_checks.len() > flat.operators.len() {
+        return Err(refused(&format!("{TABLE}/packed_checks"))(
+            "there are more checks than operators".into(),
+        ));
+    }
     let mut packed_checks = Vec::new();
     for (index, [operator, value]) in table.packed_checks.iter().enumerate() {
         let at = format!("{TABLE}/packed_checks/{index}");
@@ -97,6 +116,8 @@ pub(super) fn read(
         packed_checks,
         ..watched
     });
+    // How many regions begin at each node, less how many have ended before it.
+    let mut begins = vec![0_isize; graph.nodes.len() + 1];
     for (index, [first, last]) in table.without_autocast.iter().enumerate() {
         let at = format!("{TABLE}/without_autocast/{index}");
         let start = match first.checked_sub(1) {
@@ -104,9 +125,15 @@ pub(super) fn read(
             None => 0,
         };
         let end = nodes_until(flat, *last, &at)?;
-        for node in graph.nodes.iter_mut().take(end).skip(start) {
-            node.autocast_enabled = false;
+        if start < end {
+            begins[start] += 1;
+            begins[end] -= 1;
         }
+    }
+    let mut inside = 0;
+    for (node, begins) in graph.nodes.iter_mut().zip(begins) {
+        inside += begins;
+        node.autocast_enabled &= inside == 0;
     }
     Ok(())
 }
@@ -167,7 +194,7 @@ impl<'a> Reader<'a> {
         Reader { flat, names, span }
     }
 
-    fn read(mut self, releases: &[Vec<usize>], table: &str) -> Result<Releases, ExportedError> {
+    fn read(mut self, releases: &[List<usize>], table: &str) -> Result<Releases, ExportedError> {
         let watched = self.names.keys().copied().collect();
         let mut after: BTreeMap<usize, Vec<ValueId>> = BTreeMap::new();
         for (index, release) in releases.iter().enumerate() {

@@ -4,8 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::error::ExportedError;
 use super::lower::{Walk, escape, refused};
-use super::schema::{Arg, GraphModule, GraphText, InputSpec, Tensor};
+use super::schema::{Arg, GraphModule, GraphText, InputSpec, Size, Tensor};
 use crate::graph::{Content, ParameterKind, ValueId};
+
+/// Most parts of a parameter's path. The deepest models in use nest a dozen deep.
+const MOST_PARTS: usize = 64;
 
 /// The values that the inputs of the graph stand for, and what had to be assumed.
 pub(super) struct Declared<'a> {
@@ -24,6 +27,7 @@ struct Held<'a> {
 /// Adds parameters, buffers and the batch to the builder of `walk`.
 pub(super) fn declare<'a>(
     module: &'a GraphModule<'a>,
+    types: &HashMap<&'a str, &'a Tensor<'a>>,
     walk: &mut Walk<'a>,
     at: &str,
 ) -> Result<Declared<'a>, ExportedError> {
@@ -45,13 +49,18 @@ pub(super) fn declare<'a>(
                 _ => continue,
             },
         };
-        let tensor = graph.tensor_values.get(name).ok_or_else(|| {
+        let tensor = *types.get(&**name).ok_or_else(|| {
+            let name = &**name;
             refused(&pointer)(format!("the input {name:?} is not in tensor_values"))
         })?;
         match spec_path(spec) {
-            None => batch.push((name.as_ref(), tensor)),
+            None => batch.push((&**name, tensor)),
+            Some(path) if path.matches('.').count() > MOST_PARTS => {
+                let problem = format!("a path of more than {MOST_PARTS} parts");
+                return Err(refused(&pointer)(problem));
+            }
             Some(path) => held.push(Held {
-                name: name.as_ref(),
+                name,
                 path,
                 kind: match spec {
                     InputSpec::Parameter(_) if tensor.requires_grad => ParameterKind::Trained,
@@ -104,19 +113,21 @@ fn hold<'a>(
     let mut paths: HashMap<&str, &str> = HashMap::new();
     let mut dropped: HashSet<&str> = HashSet::new();
     let mut position: HashMap<&str, usize> = HashMap::new();
-    for tied in held
-        .iter()
-        .filter(|held| reads.embeds_and_projects(held.name))
-    {
-        let own = held.iter().position(|held| held.name == tied.name);
-        let mut first = own.unwrap_or(0);
+    // Parameters that nothing reads, by what they look like; those that are tied are taken out.
+    let mut unread: HashMap<Looks<'a>, Vec<usize>> = HashMap::new();
+    for (index, held) in held.iter().enumerate() {
+        if held.kind != ParameterKind::Buffer && !reads.tensors.contains(held.name) {
+            unread.entry(looks(held.tensor)).or_default().push(index);
+        }
+    }
+    for (own, tied) in held.iter().enumerate() {
+        if !reads.embeds_and_projects(tied.name) {
+            continue;
+        }
+        let mut first = own;
         // Encoder-decoders share one table among up to four modules.
-        for (index, alias) in held.iter().enumerate().filter(|(_, other)| {
-            other.kind != ParameterKind::Buffer
-                && !reads.tensors.contains(other.name)
-                && other.tensor.dtype == tied.tensor.dtype
-                && same_sizes(other.tensor, tied.tensor)
-        }) {
+        for index in unread.remove(&looks(tied.tensor)).unwrap_or_default() {
+            let alias = &held[index];
             if !dropped.insert(alias.name) {
                 continue;
             }
@@ -157,13 +168,12 @@ fn take_batch<'a>(
     at: &str,
     declared: &mut Declared<'a>,
 ) -> Result<(), ExportedError> {
+    let read = batch
+        .iter()
+        .filter(|(name, _)| reads.tensors.contains(name));
+    let twins: HashSet<Looks<'a>> = read.map(|(_, tensor)| looks(tensor)).collect();
     for (name, tensor) in batch {
-        let twin = batch.iter().find(|(other, other_tensor)| {
-            reads.tensors.contains(other)
-                && other_tensor.dtype == tensor.dtype
-                && same_sizes(tensor, other_tensor)
-        });
-        if twin.is_some() && !reads.tensors.contains(name) {
+        if !reads.tensors.contains(name) && twins.contains(&looks(tensor)) {
             continue;
         }
         let (dtype, shape) = walk
@@ -176,14 +186,15 @@ fn take_batch<'a>(
     Ok(())
 }
 
-fn same_sizes(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
-    use super::schema::Size::{AsExpr, AsInt};
-    a.sizes.len() == b.sizes.len()
-        && a.sizes.iter().zip(&b.sizes).all(|pair| match pair {
-            (AsInt(a), AsInt(b)) => a == b,
-            (AsExpr(a), AsExpr(b)) => a.expr_str == b.expr_str,
-            _ => false,
-        })
+/// A dtype and the lengths of dimensions: two tensors that share both may be one.
+type Looks<'a> = (u32, Vec<Result<i64, &'a str>>);
+
+fn looks<'a>(tensor: &'a Tensor<'a>) -> Looks<'a> {
+    let length = |size: &'a Size<'a>| match size {
+        Size::AsInt(length) => Ok(*length),
+        Size::AsExpr(expression) => Err(&*expression.expr_str),
+    };
+    (tensor.dtype, tensor.sizes.iter().map(length).collect())
 }
 
 /// Which values are read by an operator, other than for their size.
@@ -204,15 +215,15 @@ impl<'a> Reads<'a> {
                 match &input.arg {
                     Arg::Tensor(name) => {
                         self.tensors.insert(name);
-                        if input.name == "weight" && node.target.contains(".embedding.") {
+                        if &*input.name == "weight" && node.target.contains(".embedding.") {
                             self.embedded.insert(name);
                         }
-                        if input.name == "weight" && node.target.contains(".linear.") {
+                        if &*input.name == "weight" && node.target.contains(".linear.") {
                             self.projected.insert(name);
                         }
                     }
                     Arg::Tensors(names) => {
-                        self.tensors.extend(names.iter().map(AsRef::<str>::as_ref));
+                        self.tensors.extend(names.iter().map(|name| &**name));
                     }
                     Arg::Graph(nested) => self.of(&nested.graph),
                     _ => {}

@@ -1,11 +1,19 @@
 //! Operators that batchfit does not know: all of them at once, or an assumption about them.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
 use super::error::place;
+use super::operator;
 use super::schema::{Arg, NamedArg};
+
+/// So many operators are listed; of more, only how many there are.
+pub(super) const MOST_LISTED: usize = 20;
+
+/// How alike two names must be for one to be named as the nearest of the other: seven letters of ten.
+const ALIKE: f64 = 0.7;
 
 /// What becomes of operators that batchfit does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
@@ -41,25 +49,79 @@ impl UnknownOperator {
     }
 }
 
+/// The operators of a graph that are not known, in the order of their first nodes.
+#[derive(Debug, Default)]
+pub(super) struct Unknown {
+    found: Vec<UnknownOperator>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Unknown {
+    /// Counts a node that uses one.
+    pub(super) fn note(&mut self, op: &str, pointer: impl Fn() -> String, module: &str) {
+        if let Some(known) = self.by_name.get(op) {
+            self.found[*known].count += 1;
+            return;
+        }
+        self.by_name.insert(op.to_owned(), self.found.len());
+        // Looking for names alike takes a while, and nobody reads more than a few.
+        let is_listed = self.found.len() < MOST_LISTED;
+        self.found.push(UnknownOperator {
+            op: op.to_owned(),
+            count: 1,
+            pointer: pointer(),
+            module: module.to_owned(),
+            nearest: is_listed.then(|| nearest(op)).flatten(),
+        });
+    }
+
+    pub(super) fn operators(&self) -> Vec<UnknownOperator> {
+        self.found.clone()
+    }
+}
+
+/// The supported operator with the most similar name, when one is similar.
+fn nearest(target: &str) -> Option<&'static str> {
+    // Not by common beginnings: `lt` and `lstm` have one, and nothing to do with each other.
+    let score = |known: &&str| strsim::normalized_damerau_levenshtein(bare(target), bare(known));
+    operator::supported()
+        .max_by(|a, b| score(a).total_cmp(&score(b)))
+        .filter(|known| score(known) >= ALIKE)
+}
+
+/// `conv2d` of `aten.conv2d.default`, short enough to compare.
+fn bare(target: &str) -> &str {
+    let name = target.strip_prefix("aten.").unwrap_or(target);
+    let name = name.split('.').next().unwrap_or(name);
+    name.get(..64).unwrap_or(name)
+}
+
+/// The supported operator whose name is most like it, as a clause.
+fn similar(operator: &UnknownOperator) -> String {
+    let nearest = operator.nearest;
+    nearest.map_or(String::new(), |name| {
+        format!("; the nearest that is: {name}")
+    })
+}
+
+/// A sentence about one operator that is not supported.
+pub(super) fn is_not_supported(operator: &UnknownOperator) -> String {
+    format!(
+        "the operator {} {}{} is not supported{}",
+        operator.op,
+        place(&operator.module),
+        operator.times(),
+        similar(operator)
+    )
+}
+
 /// A sentence about operators that are not supported.
 pub(crate) fn not_supported(operators: &[UnknownOperator]) -> String {
-    let similar = |operator: &UnknownOperator| {
-        let nearest = operator.nearest;
-        nearest.map_or(String::new(), |name| {
-            format!("; the nearest that is: {name}")
-        })
-    };
     if let [only] = operators {
-        return format!(
-            "the operator {} {}{} is not supported{}",
-            only.op,
-            place(&only.module),
-            only.times(),
-            similar(only)
-        );
+        return is_not_supported(only);
     }
     let mut text = format!("{} operators are not supported:", operators.len());
-    for (index, operator) in operators.iter().enumerate() {
+    for (index, operator) in operators.iter().take(MOST_LISTED).enumerate() {
         let separator = if index == 0 { "" } else { "," };
         // Writing to a string does not fail.
         let _ = write!(
@@ -71,6 +133,9 @@ pub(crate) fn not_supported(operators: &[UnknownOperator]) -> String {
             similar(operator)
         );
     }
+    if let Some(more) = operators.len().checked_sub(MOST_LISTED + 1) {
+        let _ = write!(text, " and {} more", more + 1);
+    }
     text
 }
 
@@ -79,10 +144,14 @@ pub(super) fn assumption(operators: &[UnknownOperator]) -> Option<String> {
     if operators.is_empty() {
         return None;
     }
-    let names = operators
+    let mut names = operators
         .iter()
+        .take(MOST_LISTED)
         .map(|operator| format!("{} ({})", operator.op, operator.count))
         .collect::<Vec<_>>();
+    if let Some(more) = operators.len().checked_sub(MOST_LISTED + 1) {
+        names.push(format!("and {} more", more + 1));
+    }
     Some(format!(
         "these operators are not known and were taken to save their inputs and to make their results, \
          which may be less than they take: {}",

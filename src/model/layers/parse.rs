@@ -1,9 +1,15 @@
 //! From JSON to [`Layers`].
 
+use std::fmt;
+
+use serde::Deserializer as _;
+use serde::de::{self, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{INPUT, Layer, LayerKind, Layers};
 use crate::graph::{DType, Placement, Unary, Window};
+use crate::model::bounded::{AnyValue, within};
 use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::Invalid;
 use crate::model::nn::{BatchNorm, Bias};
@@ -48,40 +54,90 @@ pub(crate) const LAYER_TYPES: &[(&str, &[&str])] = &[
     ("add", &[]),
 ];
 
-/// Reads the description at `pointer`.
-pub(crate) fn parse(value: &Value, pointer: &str) -> Result<Layers, Invalid> {
+/// What one layer may take in memory while it is read: it has a dozen fields.
+const LAYER_BYTES: usize = 64 << 10;
+
+/// Reads the description at `pointer`; `text` is the JSON text of its `layers`.
+pub(crate) fn parse(value: &Value, text: &str, pointer: &str) -> Result<Layers, Invalid> {
     let fields = Fields::of(value, pointer, "a model of layers", FIELDS)?;
     fields.choice("loss", "loss", &[("cross_entropy", ())])?;
     let (input, dtype) = input(&fields)?;
     let at = fields.at("layers");
-    let layers = match fields.get("layers") {
-        Some(Value::Array(layers)) => layers,
-        Some(other) => return Err(wrong(&at, other, "layers must be a list")),
-        None => return Err(fields.missing("layers")),
+    if !text.starts_with('[') {
+        let other: Value = if text.starts_with('{') {
+            Value::Object(serde_json::Map::new())
+        } else {
+            serde_json::from_str(text).unwrap_or_default()
+        };
+        return Err(wrong(&at, &other, "layers must be a list"));
+    }
+    let mut reader = Reader {
+        at: &at,
+        stack: Vec::new(),
+        wrong: None,
     };
-    if layers.is_empty() {
+    let mut json = serde_json::Deserializer::from_str(text);
+    let read = json.deserialize_seq(&mut reader);
+    if let Some(wrong) = reader.wrong {
+        return Err(wrong);
+    }
+    let count = read.map_err(|error| Invalid::at(&at, error.to_string()))?;
+    if count == 0 {
         return Err(Invalid::at(at, "a model needs at least one layer"));
     }
-    if layers.len() > MOST_LAYERS {
+    if count > MOST_LAYERS {
         return Err(Invalid::at(
             at,
-            format!(
-                "{} layers are more than the {MOST_LAYERS} that are read",
-                layers.len()
-            ),
+            format!("{count} layers are more than the {MOST_LAYERS} that are read"),
         ));
     }
-    let stack = layers
-        .iter()
-        .enumerate()
-        .map(|(index, value)| layer(value, &format!("{at}/{index}")))
-        .collect::<Result<_, _>>()?;
     Ok(Layers {
         input,
         dtype,
-        stack,
+        stack: reader.stack,
         pointer: at,
     })
+}
+
+/// Reads layers one by one, so that only what is understood of them is kept.
+struct Reader<'a> {
+    at: &'a str,
+    stack: Vec<Layer>,
+    wrong: Option<Invalid>,
+}
+
+impl<'de> Visitor<'de> for &mut Reader<'_> {
+    /// How many layers there are.
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of layers")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut layers: S) -> Result<usize, S::Error> {
+        let mut count = 0;
+        while count < MOST_LAYERS
+            && let Some(text) = layers.next_element::<&'de RawValue>()?
+        {
+            let pointer = format!("{}/{count}", self.at);
+            let (value, _) = within(LAYER_BYTES, || serde_json::from_str::<AnyValue>(text.get()));
+            let read = value
+                .map_err(|error| Invalid::at(&pointer, error.to_string()))
+                .and_then(|AnyValue(value)| layer(&value, &pointer));
+            match read {
+                Ok(layer) => self.stack.push(layer),
+                Err(wrong) => {
+                    self.wrong = Some(wrong);
+                    return Err(de::Error::custom("a layer is not valid"));
+                }
+            }
+            count += 1;
+        }
+        while layers.next_element::<IgnoredAny>()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
 }
 
 fn input(model: &Fields<'_>) -> Result<(Vec<u64>, DType), Invalid> {

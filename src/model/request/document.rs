@@ -1,48 +1,268 @@
 //! The request as it was written.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::io::Read as _;
+use std::ops::Range;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use flate2::read::GzDecoder;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::schema::RequestSchema;
+use crate::model::bounded::{AnyValue, Excess, Text, within};
 use crate::model::invalid::Invalid;
+
+/// What the members of a request may take in memory, its model apart: they are a few words and numbers.
+const MEMBERS_BYTES: usize = 4 << 20;
+
+/// The member that may be megabytes, and stays text.
+const MODEL: &str = "model";
 
 /// The request as it was written: stored and given back unchanged.
 ///
-/// [`Request::parse`](super::Request::parse) says what may be in it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct RequestDocument(pub Value);
+/// [`Request::parse`](super::Request::parse) says what may be in it. Cloning it shares the text.
+#[derive(Clone, PartialEq)]
+pub struct RequestDocument {
+    text: Arc<str>,
+    /// The members, with nothing in the place of the model; or whatever there is instead of an object.
+    members: Value,
+    /// Where in the text the model is.
+    model: Option<Range<usize>>,
+}
+
+impl fmt::Debug for RequestDocument {
+    /// Leaves out the model.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {} bytes", self.members, self.text.len())
+    }
+}
 
 impl RequestDocument {
     /// Reads JSON text.
     pub fn from_json(text: &[u8]) -> Result<RequestDocument, Invalid> {
         // Some editors begin every file with a byte order mark.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        serde_json::from_slice(text)
-            .map(RequestDocument)
+        let text = std::str::from_utf8(text).map_err(|error| {
+            let before = &text[..error.valid_up_to()];
+            let line = before.split(|byte| *byte == b'\n');
+            let column = line.clone().next_back().map_or(0, <[u8]>::len);
+            not_json(line.count(), column + 1, "invalid unicode code point")
+        })?;
+        RequestDocument::read(Arc::from(text.trim_ascii()))
+    }
+
+    /// Reads JSON text, of which no second copy is kept meanwhile.
+    pub fn from_bytes(text: Vec<u8>) -> Result<RequestDocument, Invalid> {
+        let shared: Option<Arc<str>> = match std::str::from_utf8(&text) {
+            Ok(valid) if !valid.starts_with('\u{feff}') => Some(Arc::from(valid.trim_ascii())),
+            Ok(_) | Err(_) => None,
+        };
+        match shared {
+            Some(shared) => {
+                drop(text);
+                RequestDocument::read(shared)
+            }
+            None => RequestDocument::from_json(&text),
+        }
+    }
+
+    /// Reads JSON text that is shared from then on.
+    pub fn read(text: Arc<str>) -> Result<RequestDocument, Invalid> {
+        let (members, excess) = within(MEMBERS_BYTES, || {
+            if text.starts_with('{') {
+                let mut json = serde_json::Deserializer::from_str(&text);
+                let members = json.deserialize_map(Members);
+                return members.and_then(|members| json.end().map(|()| members));
+            }
+            serde_json::from_str(&text).map(|AnyValue(other)| (other, None))
+        });
+        if excess == Some(Excess::Memory) {
+            return Err(Invalid::at(
+                "",
+                format!(
+                    "the members of the request beside its model would take more than {} MiB of memory",
+                    MEMBERS_BYTES >> 20
+                ),
+            ));
+        }
+        let (members, model) = members.map_err(|error| {
+            let problem = error.to_string();
+            let clause = problem.split(" at line ").next().unwrap_or(&problem);
+            not_json(error.line(), error.column(), clause)
+        })?;
+        let model = model.map(|model| {
+            let start = model.as_ptr().addr() - text.as_ptr().addr();
+            start..start + model.len()
+        });
+        Ok(RequestDocument {
+            text,
+            members,
+            model,
+        })
+    }
+
+    /// The members, with null in the place of the model; or whatever there is instead of an object.
+    pub(crate) fn members(&self) -> &Value {
+        &self.members
+    }
+
+    /// The JSON text of the model, unless it is null or absent.
+    pub(crate) fn model(&self) -> Option<&str> {
+        let model = self.model.clone().map(|range| &self.text[range]);
+        model.filter(|model| *model != "null")
+    }
+
+    /// The digest that stands in the place of the model, where it was put aside: see
+    /// [`Request::shown`](super::Request::shown).
+    pub fn model_aside(&self) -> Option<String> {
+        let model: Value =
+            serde_json::from_str(self.model().filter(|text| text.len() < 200)?).ok()?;
+        let named = ["exported", "layers"]
+            .iter()
+            .find_map(|way| model.get(way)?.as_str());
+        named?.strip_prefix(super::DIGEST).map(str::to_owned)
+    }
+
+    /// The same request with the JSON text of its model, as [`ModelAside`](super::ModelAside) has it, in place.
+    pub fn with_model(mut self, gzip: &[u8]) -> Result<RequestDocument, Invalid> {
+        let mut model = String::new();
+        GzDecoder::new(gzip)
+            .read_to_string(&mut model)
             .map_err(|error| {
-                let problem = error.to_string();
-                let clause = problem.split(" at line ").next().unwrap_or(&problem);
-                Invalid::at(
-                    "",
-                    format!(
-                        "the request is not valid JSON at line {}, column {}: {clause}",
-                        error.line(),
-                        error.column()
-                    ),
-                )
-            })
+                Invalid::at("/model", format!("the stored model is damaged: {error}"))
+            })?;
+        self.set_model(&model);
+        Ok(self)
+    }
+
+    /// All of it, and where in it a part of it is.
+    pub(super) fn locate(&self, part: &str) -> (Arc<str>, Range<usize>) {
+        let start = part.as_ptr().addr() - self.text.as_ptr().addr();
+        (Arc::clone(&self.text), start..start + part.len())
+    }
+
+    /// The JSON text.
+    pub fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
+    /// Takes a member of the top level out.
+    pub fn take(&mut self, field: &str) -> Option<Value> {
+        let taken = self.members.as_object_mut()?.shift_remove(field);
+        if taken.is_some() {
+            let model = self.model().map(str::to_owned);
+            self.rewrite(model.as_deref());
+        }
+        taken
     }
 
     /// Replaces a field of the top level, as the flags of the command line do.
     pub fn set(&mut self, field: &str, value: impl Into<Value>) {
-        if let Value::Object(fields) = &mut self.0 {
+        let model = self.model().map(str::to_owned);
+        if let Value::Object(fields) = &mut self.members {
             fields.insert(field.to_owned(), value.into());
+            self.rewrite(model.as_deref());
         }
+    }
+
+    /// Replaces the model by this JSON text.
+    pub(super) fn set_model(&mut self, model: &str) {
+        if let Value::Object(fields) = &mut self.members {
+            fields.insert(MODEL.to_owned(), Value::Null);
+            self.rewrite(Some(model));
+        }
+    }
+
+    /// Writes the text anew from the members and the text of the model.
+    fn rewrite(&mut self, model: Option<&str>) {
+        let Value::Object(fields) = &self.members else {
+            return;
+        };
+        let mut text = String::from("{");
+        let mut place = None;
+        for (key, value) in fields {
+            if text.len() > 1 {
+                text.push(',');
+            }
+            text.push_str(&Value::from(key.as_str()).to_string());
+            text.push(':');
+            match model {
+                Some(model) if key == MODEL => {
+                    place = Some(text.len()..text.len() + model.len());
+                    text.push_str(model);
+                }
+                _ => text.push_str(&value.to_string()),
+            }
+        }
+        text.push('}');
+        self.text = Arc::from(text);
+        self.model = place;
+    }
+}
+
+impl From<Value> for RequestDocument {
+    fn from(value: Value) -> RequestDocument {
+        let text = Arc::from(value.to_string());
+        // Nothing larger than what was in memory already.
+        RequestDocument::read(text).unwrap_or_else(|_| RequestDocument {
+            text: Arc::from("null"),
+            members: Value::Null,
+            model: None,
+        })
+    }
+}
+
+fn not_json(line: usize, column: usize, clause: &str) -> Invalid {
+    Invalid::at(
+        "",
+        format!("the request is not valid JSON at line {line}, column {column}: {clause}"),
+    )
+}
+
+/// Reads the members of a request, of which the model stays text.
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = (Value, Option<&'de str>);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a request")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+        let mut members = Map::new();
+        let mut model = None;
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            let value = if &*key == MODEL {
+                model = Some(map.next_value::<&'de RawValue>()?.get());
+                Value::Null
+            } else {
+                map.next_value::<AnyValue>()?.0
+            };
+            members.insert(key.to_string(), value);
+        }
+        Ok((Value::Object(members), model))
+    }
+}
+
+impl Serialize for RequestDocument {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text: &RawValue =
+            serde_json::from_str(&self.text).map_err(serde::ser::Error::custom)?;
+        text.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestDocument {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<RequestDocument, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        RequestDocument::from_json(text.get().as_bytes()).map_err(de::Error::custom)
     }
 }
 

@@ -24,8 +24,9 @@ impl Request {
     /// The fingerprint that a program with these rules gives.
     pub(super) fn fingerprint_by(&self, rules: &str, lowered: &Lowered) -> String {
         let Request {
-            // The graph stands for both.
+            // The graph stands for these.
             model: _,
+            model_name: _,
             document: _,
             variants,
             device,

@@ -14,11 +14,16 @@ pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use memory_limit::MemoryLimit;
 
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::exported::UnknownOps;
 use super::fields::{Fields, wrong};
+use super::fingerprint::digest;
 use super::invalid::Invalid;
 use super::variant::Variant;
 use crate::graph::Graph;
@@ -40,6 +45,13 @@ const FIELDS: &[&str] = &[
 /// Largest batch and number of ranks read.
 const LARGEST_BATCH: u64 = 1 << 40;
 const MOST_RANKS: u64 = 1 << 20;
+
+/// Longest model, in bytes of JSON, that is shown with a fit. Whoever asks how far a fit is does not want to read
+/// megabytes of graph each time.
+const LARGEST_SHOWN: usize = 64 << 10;
+
+/// What names of models begin with, in the place of the models.
+const DIGEST: &str = "sha256:";
 
 /// Longest allocator setting read.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -77,6 +89,17 @@ pub struct Request {
     pub unknown_ops: UnknownOps,
     /// The request as it was written.
     pub document: RequestDocument,
+    /// What a person would call the model.
+    model_name: String,
+}
+
+/// A model that is too large to be shown with a fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelAside {
+    /// What names it in the request.
+    pub digest: String,
+    /// The JSON text of the request's `model`, compressed with gzip.
+    pub gzip: Vec<u8>,
 }
 
 /// A graph, and what had to be assumed in reading it.
@@ -91,12 +114,14 @@ pub struct Lowered {
 impl Request {
     /// Reads a request. `known_sims` are the names that may follow `sim:`.
     pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
-        let fields = Fields::of(&document.0, "", "the request", FIELDS)?;
-        let value = fields.get("model").ok_or_else(|| fields.missing("model"))?;
-        let model = ModelSource::parse(value, &fields.at("model"))?;
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let model = document.model().ok_or_else(|| fields.missing("model"))?;
+        let name = model_name(model);
+        let model = ModelSource::parse(&document, model, &fields.at("model"))?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
+            model_name: name,
             ..request
         })
     }
@@ -109,14 +134,12 @@ impl Request {
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
         let (model, digest) = ModelSource::file(file)?;
-        if let Value::Object(fields) = &mut document.0 {
-            let named = serde_json::json!({ "exported": format!("sha256:{digest}") });
-            fields.insert("model".into(), named);
-        }
-        let fields = Fields::of(&document.0, "", "the request", FIELDS)?;
+        document.set_model(&format!("{{\"exported\":\"sha256:{digest}\"}}"));
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
+            model_name: named("exported", &digest),
             ..request
         })
     }
@@ -162,7 +185,8 @@ impl Request {
             unknown_ops: fields
                 .choice("unknown_ops", "answer to unknown operators", &unknown)?
                 .unwrap_or_default(),
-            document: RequestDocument(Value::Null),
+            document: RequestDocument::from(Value::Null),
+            model_name: String::new(),
         })
     }
 
@@ -171,10 +195,53 @@ impl Request {
     pub fn self_contained(&self) -> RequestDocument {
         let mut document = self.document.clone();
         if let ModelSource::File(text) = &self.model {
-            let graph: Value = serde_json::from_slice(text).unwrap_or_default();
-            document.set("model", serde_json::json!({ "exported": graph }));
+            let graph = String::from_utf8_lossy(text);
+            document.set_model(&format!("{{\"exported\":{graph}}}"));
         }
         document
+    }
+
+    /// The request as it is stored and shown, and its model where that is too large to be shown: then the request
+    /// names it by its digest.
+    pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {
+        let Some(text) = self
+            .document
+            .model()
+            .filter(|text| text.len() > LARGEST_SHOWN)
+        else {
+            return (self.document.clone(), None);
+        };
+        let (way, digest) = match &self.model {
+            ModelSource::Inline(text, range) => {
+                ("exported", digest(&text.as_bytes()[range.clone()]))
+            }
+            ModelSource::Preset(_) | ModelSource::Layers(_) | ModelSource::File(_) => {
+                let way = source::ways(text).first().copied().unwrap_or("exported");
+                (way, digest(text.as_bytes()))
+            }
+        };
+        let mut shown = self.document.clone();
+        shown.set_model(&format!("{{\"{way}\":\"{DIGEST}{digest}\"}}"));
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        let written = gzip.write_all(text.as_bytes());
+        let gzip = written.and_then(|()| gzip.finish());
+        let gzip = gzip.expect("writing to memory does not fail");
+        (shown, Some(ModelAside { digest, gzip }))
+    }
+
+    /// In which way the model is described.
+    pub fn model_kind(&self) -> &'static str {
+        match &self.model {
+            ModelSource::Preset(_) => "preset",
+            ModelSource::Layers(_) => "layers",
+            ModelSource::Inline(..) | ModelSource::File(_) => "exported",
+        }
+    }
+
+    /// What a person would call the model: the preset's name, or else the kind of description and the beginning
+    /// of its digest.
+    pub fn model_name(&self) -> &str {
+        &self.model_name
     }
 
     /// The model's forward pass.
@@ -184,13 +251,26 @@ impl Request {
 
     /// The model's forward pass, with what had to be assumed in reading it.
     pub fn lower(&self) -> Result<Lowered, Invalid> {
-        let mut lowered = self.model.lower(&self.document.0, self.unknown_ops)?;
+        let mut lowered = self.model.lower(self.unknown_ops)?;
         if self.model.is_exported() {
             let notes = dtype::compare(&lowered.graph, &self.variants)?;
             lowered.notes.extend(notes);
         }
         Ok(lowered)
     }
+}
+
+/// The name of the model that this JSON text describes.
+fn model_name(model: &str) -> String {
+    let way = source::ways(model).first().copied().unwrap_or("exported");
+    match source::preset(model) {
+        Some(preset) if way == "preset" => preset,
+        _ => named(way, &digest(model.as_bytes())),
+    }
+}
+
+fn named(way: &str, digest: &str) -> String {
+    format!("{way}-{}", digest.get(..8).unwrap_or(digest))
 }
 
 fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {

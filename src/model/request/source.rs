@@ -1,12 +1,19 @@
 //! `model`: where the graph comes from.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
-use super::Lowered;
-use crate::model::exported::{self, Exported, ExportedError, UnknownOps, not_supported};
+use super::{Lowered, RequestDocument};
+use crate::model::bounded::{AnyValue, Text, within};
+use crate::model::exported::{
+    self, Exported, ExportedError, UnknownOps, not_supported, not_understood,
+};
 use crate::model::fields::Fields;
 use crate::model::fingerprint::digest;
 use crate::model::invalid::Invalid;
@@ -19,32 +26,132 @@ const MODEL: &str = "/model";
 /// The ways to describe a model, of which a request uses one.
 const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
 
+/// What a model's description may take in memory, apart from a graph and a list of layers.
+const MEMBERS_BYTES: usize = 1 << 20;
+
 /// A model description that has been read but not lowered.
 #[derive(Clone, PartialEq)]
 pub(super) enum ModelSource {
     Preset(PresetModel),
     Layers(Layers),
-    /// An exported graph inside the request, which keeps it.
-    Inline,
+    /// An exported graph inside the text of the request.
+    Inline(Arc<str>, Range<usize>),
     /// The JSON text of a model file.
     File(Arc<[u8]>),
 }
 
 impl fmt::Debug for ModelSource {
-    /// Leaves out the text of a model file.
+    /// Leaves out the text of a graph.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ModelSource::Preset(preset) => f.debug_tuple("Preset").field(preset).finish(),
             ModelSource::Layers(layers) => f.debug_tuple("Layers").field(layers).finish(),
-            ModelSource::Inline => f.write_str("Inline"),
+            ModelSource::Inline(_, range) => write!(f, "Inline({} bytes)", range.len()),
             ModelSource::File(text) => write!(f, "File({} bytes)", text.len()),
         }
     }
 }
 
+/// The members of a model's description. Those that may be megabytes stay text; `true` stands for them.
+#[derive(Default)]
+struct Members<'a> {
+    values: Value,
+    exported: Option<&'a str>,
+    layers: Option<&'a str>,
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a model")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+        let mut members = Members::default();
+        let mut values = Map::new();
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            let text = match &*key {
+                "exported" => &mut members.exported,
+                "layers" => &mut members.layers,
+                _ => {
+                    values.insert(key.to_string(), map.next_value::<AnyValue>()?.0);
+                    continue;
+                }
+            };
+            *text = Some(map.next_value::<&'de RawValue>()?.get()).filter(|text| *text != "null");
+            values.insert(
+                key.to_string(),
+                text.map_or(Value::Null, |_| Value::Bool(true)),
+            );
+        }
+        members.values = Value::Object(values);
+        Ok(members)
+    }
+}
+
+impl<'a> Members<'a> {
+    fn read(text: &'a str, pointer: &str) -> Result<Members<'a>, Invalid> {
+        let (members, excess) = within(MEMBERS_BYTES, || {
+            if text.starts_with('{') {
+                return serde_json::from_str(text);
+            }
+            serde_json::from_str(text).map(|AnyValue(values)| Members {
+                values,
+                ..Members::default()
+            })
+        });
+        members.map_err(|error: serde_json::Error| {
+            let problem = error.to_string();
+            Invalid::at(
+                pointer,
+                match excess {
+                    Some(_) => format!(
+                        "the model's description would take more than {} KiB of memory, beside a graph or layers",
+                        MEMBERS_BYTES >> 10
+                    ),
+                    None => problem.split(" at line ").next().unwrap_or(&problem).to_owned(),
+                },
+            )
+        })
+    }
+}
+
+/// The ways in which a model is described.
+pub(super) fn ways(model: &str) -> Vec<&'static str> {
+    let members = Members::read(model, MODEL).unwrap_or_default();
+    let given = |way: &&str| {
+        members
+            .values
+            .get(way)
+            .is_some_and(|value| !value.is_null())
+    };
+    WAYS.into_iter().filter(given).collect()
+}
+
+/// The name of the preset that a model is.
+pub(super) fn preset(model: &str) -> Option<String> {
+    let members = Members::read(model, MODEL).ok()?;
+    members.values.get("preset")?.as_str().map(str::to_owned)
+}
+
 impl ModelSource {
-    /// Reads the description at `pointer`.
-    pub(super) fn parse(value: &Value, pointer: &str) -> Result<ModelSource, Invalid> {
+    /// Reads the description at `pointer`, which is this part of the document.
+    pub(super) fn parse(
+        document: &RequestDocument,
+        model: &str,
+        pointer: &str,
+    ) -> Result<ModelSource, Invalid> {
+        let members = Members::read(model, pointer)?;
+        let value = &members.values;
         let fields = Fields::any(value, pointer, "the model")?;
         let given: Vec<&str> = WAYS
             .into_iter()
@@ -52,10 +159,16 @@ impl ModelSource {
             .collect();
         match given.as_slice() {
             ["preset"] => presets::parse(value, pointer).map(ModelSource::Preset),
-            ["layers"] => layers::parse(value, pointer).map(ModelSource::Layers),
+            ["layers"] => {
+                let layers = members.layers.unwrap_or("null");
+                layers::parse(value, layers, pointer).map(ModelSource::Layers)
+            }
             ["exported"] => {
                 Fields::of(value, pointer, "an exported model", &["exported"])?;
-                exported_inline(&fields)
+                let graph = members.exported.unwrap_or("null");
+                exported_inline(graph, &fields)?;
+                let (text, range) = document.locate(graph);
+                Ok(ModelSource::Inline(text, range))
             }
             ["hf"] => Err(Invalid::at(
                 fields.at("hf"),
@@ -89,13 +202,13 @@ impl ModelSource {
     /// Whether PyTorch made the graph.
     pub(super) fn is_exported(&self) -> bool {
         match self {
-            ModelSource::Inline | ModelSource::File(_) => true,
+            ModelSource::Inline(..) | ModelSource::File(_) => true,
             ModelSource::Preset(_) | ModelSource::Layers(_) => false,
         }
     }
 
-    /// The graph; `document` is the request that the description was read from.
-    pub(super) fn lower(&self, document: &Value, unknown: UnknownOps) -> Result<Lowered, Invalid> {
+    /// The graph.
+    pub(super) fn lower(&self, unknown: UnknownOps) -> Result<Lowered, Invalid> {
         let plain = |graph| Lowered {
             graph,
             notes: Vec::new(),
@@ -103,13 +216,12 @@ impl ModelSource {
         match self {
             ModelSource::Preset(preset) => presets::lower(preset).map(plain),
             ModelSource::Layers(model) => layers::lower(model).map(plain),
-            ModelSource::Inline => {
-                let graph = document.pointer("/model/exported").unwrap_or(&Value::Null);
-                exported::parse_value_with(graph, unknown)
+            ModelSource::Inline(text, range) => {
+                exported::parse_text(&text.as_bytes()[range.clone()], unknown)
                     .map(Lowered::from)
                     .map_err(|error| invalid(&error, "/model/exported"))
             }
-            ModelSource::File(text) => exported::parse_with(text, unknown)
+            ModelSource::File(text) => exported::parse_text(text, unknown)
                 .map(Lowered::from)
                 .map_err(|error| invalid(&error, MODEL)),
         }
@@ -125,19 +237,21 @@ impl From<Exported> for Lowered {
     }
 }
 
-fn exported_inline(model: &Fields<'_>) -> Result<ModelSource, Invalid> {
-    match model.get("exported") {
-        Some(Value::Object(_)) => Ok(ModelSource::Inline),
-        Some(Value::String(text)) if text.starts_with("sha256:") => Err(Invalid::at(
-            model.at("exported"),
-            "uploaded graphs are not kept yet; give the graph itself as {\"exported\": ...} or with \
-             --model FILE",
-        )),
-        _ => Err(Invalid::at(
-            model.at("exported"),
-            "exported must be the model JSON that torch.export serializes",
-        )),
+fn exported_inline(graph: &str, model: &Fields<'_>) -> Result<(), Invalid> {
+    let digest: Option<String> = serde_json::from_str(graph).ok();
+    if graph.starts_with('{') {
+        return Ok(());
     }
+    Err(Invalid::at(
+        model.at("exported"),
+        match digest {
+            Some(text) if text.starts_with("sha256:") => {
+                "uploaded graphs are not kept yet; give the graph itself as {\"exported\": ...} or with \
+                 --model FILE"
+            }
+            _ => "exported must be the model JSON that torch.export serializes",
+        },
+    ))
 }
 
 /// A problem inside the graph, as one of the request.
@@ -149,6 +263,10 @@ fn invalid(error: &ExportedError, at: &str) -> Invalid {
             not_supported(operators)
         ),
         ExportedError::Refused { problem, .. } => problem.clone(),
+        ExportedError::NotUnderstood { problems, unknown } => match (&**problems, &**unknown) {
+            ([only], []) => format!("{}; `unknown_ops` does not help", only.problem),
+            _ => not_understood(problems, unknown, at),
+        },
         other => other.to_string(),
     };
     Invalid::at(format!("{at}{}", error.pointer()), problem)

@@ -12,7 +12,7 @@ use crate::units::Bytes;
 const SIMS: &[&str] = &["h200"];
 
 fn parse(document: Value) -> Request {
-    Request::parse(RequestDocument(document), SIMS).unwrap()
+    Request::parse(RequestDocument::from(document), SIMS).unwrap()
 }
 
 #[test]
@@ -102,7 +102,8 @@ fn a_document_is_kept_as_it_was_written() {
 
 #[test]
 fn flags_replace_fields_of_the_document() {
-    let mut document = RequestDocument(json!({ "model": { "preset": "resnet18" }, "device": "x" }));
+    let mut document =
+        RequestDocument::from(json!({ "model": { "preset": "resnet18" }, "device": "x" }));
 
     document.set("device", "sim:h200");
 
@@ -118,10 +119,12 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
         json!({ "model": { "preset": "no such" } }),
         json!({ "model": 7 }),
     ] {
-        let request = Request::parse_with_model(RequestDocument(document), file, SIMS).unwrap();
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
 
         assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
-        let named = request.document.0["model"]["exported"].as_str().unwrap();
+        let document = serde_json::to_value(&request.document).unwrap();
+        let named = document["model"]["exported"].as_str().unwrap();
         assert!(named.starts_with("sha256:") && named.len() == 71, "{named}");
     }
 }
@@ -131,7 +134,8 @@ fn a_graph_runs_only_in_the_dtype_it_was_exported_in() {
     let half = include_bytes!("../../../tests/golden/exported/mlp-bf16.json.gz");
     let lower = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse_with_model(RequestDocument(document), half, SIMS).unwrap();
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
         request.lower().map_err(|invalid| invalid.to_string())
     };
 
@@ -148,7 +152,8 @@ fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
     let file = include_bytes!("../../../tests/golden/exported/gpt2.json.gz");
     let notes = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse_with_model(RequestDocument(document), file, SIMS).unwrap();
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), file, SIMS).unwrap();
         request.lower().unwrap().notes
     };
 
@@ -161,7 +166,7 @@ fn a_target_leaves_no_rank_without_a_sample() {
     let read = |target: u64| {
         let model = json!({ "preset": "resnet18" });
         let document = json!({ "model": model, "target_batch": target, "world_size": 8 });
-        Request::parse(RequestDocument(document), SIMS).map(|request| request.target_batch)
+        Request::parse(RequestDocument::from(document), SIMS).map(|request| request.target_batch)
     };
 
     assert_eq!(read(8), Ok(Some(8)));
@@ -180,7 +185,7 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
         "model": { "num_classes": 1000, "preset": "resnet18" }
     }));
     let file = include_bytes!("../../../tests/golden/exported/resnet18.json.gz");
-    let exported = Request::parse_with_model(RequestDocument(json!({})), file, SIMS).unwrap();
+    let exported = Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap();
     let other = parse(json!({ "model": { "preset": "resnet18" }, "memory_limit": "8GiB" }));
 
     assert_eq!(fingerprint(&preset), fingerprint(&worded));
@@ -247,7 +252,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
 #[test]
 fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
     let file = include_bytes!("../../../tests/golden/exported/gpt2-table.json.gz");
-    let request = Request::parse_with_model(RequestDocument(json!({})), file, SIMS).unwrap();
+    let request = Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap();
     let with = request.lower().unwrap();
     assert!(with.graph.releases.is_some());
     let mut without = with.clone();

@@ -25,6 +25,10 @@ const MOST_MICRO_STEPS: u64 = 65_536;
 /// Most combinations of choices in one request: every precision, optimizer and kind of checkpointing makes 60.
 const MOST_VARIANTS: usize = 128;
 
+/// Most globs that name modules, and the longest of them: paths of modules have up to a hundred bytes.
+const MOST_GLOBS: usize = 64;
+const LONGEST_GLOB: usize = 127;
+
 /// Every combination that `training` of `request` asks for, in the order written: precision changes
 /// slowest.
 pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
@@ -149,6 +153,23 @@ fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid>
             let globs = fields
                 .texts("modules")?
                 .ok_or_else(|| fields.missing("modules"))?;
+            if globs.len() > MOST_GLOBS {
+                let problem = format!(
+                    "{} globs are more than the {MOST_GLOBS} that are read",
+                    globs.len()
+                );
+                return Err(Invalid::at(fields.at("modules"), problem));
+            }
+            if let Some(index) = globs.iter().position(|glob| glob.len() > LONGEST_GLOB) {
+                let problem = format!(
+                    "a glob has at most {LONGEST_GLOB} bytes, not {}",
+                    globs[index].len()
+                );
+                return Err(Invalid::at(
+                    format!("{}/{index}", fields.at("modules")),
+                    problem,
+                ));
+            }
             if globs.is_empty() || globs.iter().any(|glob| glob.is_empty()) {
                 return Err(Invalid::at(
                     fields.at("modules"),

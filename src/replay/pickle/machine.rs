@@ -2,22 +2,22 @@
 
 use super::PickleError;
 use super::opcode::Opcode;
-use super::value::{Pickle, Value, ValueId};
+use super::value::{Container, LARGEST_FILE, Pickle, ValueId};
 
 /// What a pickle may make its reader use. The size of the file is bounded where it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Values that are not shared. One takes 32 bytes and what a container lists.
-    pub values: usize,
+    /// Memory besides the file. An event of PyTorch's takes 60 bytes in the file and 120 here.
+    pub bytes: usize,
     /// Containers that are open at once. PyTorch's snapshots nest six deep.
     pub depth: usize,
 }
 
 impl Default for Bounds {
-    /// Enough for a snapshot of a million events; up to about 1 GiB.
+    /// Enough for a snapshot of sixteen million events.
     fn default() -> Bounds {
         Bounds {
-            values: 1 << 25,
+            bytes: 2 << 30,
             depth: 64,
         }
     }
@@ -25,17 +25,21 @@ impl Default for Bounds {
 
 /// The highest protocol there is.
 const PROTOCOL: u8 = 5;
-/// Small integers exist once each.
-const SHARED_INTS: u32 = 256;
 
-const NONE: ValueId = ValueId(SHARED_INTS);
-const TRUE: ValueId = ValueId(SHARED_INTS + 1);
-const FALSE: ValueId = ValueId(SHARED_INTS + 2);
+/// What a container takes besides its parts: its place in the list of containers, which grows to twice what it
+/// needs, and two words of the allocator.
+const CONTAINER: usize = 2 * size_of::<Container>() + 16;
+
+/// What the memo has for numbers that were not given.
+const NOT_GIVEN: ValueId = ValueId(u32::MAX);
 
 impl<'a> Pickle<'a> {
     /// Reads the pickle that `bytes` starts with.
     pub fn read(bytes: &'a [u8], bounds: Bounds) -> Result<Pickle<'a>, PickleError> {
         let mut machine = Machine::new(bytes, bounds);
+        if bytes.len() >= LARGEST_FILE {
+            return Err(machine.wrong("a file of 2 GiB or more; expected less"));
+        }
         loop {
             machine.at = machine.position;
             machine.name = "none";
@@ -49,7 +53,8 @@ impl<'a> Pickle<'a> {
             machine.name = opcode.name();
             if let Some(root) = machine.step(opcode)? {
                 return Ok(Pickle {
-                    values: machine.values,
+                    bytes,
+                    containers: machine.containers,
                     root,
                 });
             }
@@ -64,24 +69,25 @@ struct Machine<'a> {
     /// Where the current opcode is, and what it is called.
     at: usize,
     name: &'static str,
-    values: Vec<Value<'a>>,
+    /// What may still be taken of [`Bounds::bytes`].
+    left: usize,
+    containers: Vec<Container>,
     stack: Vec<ValueId>,
     /// How high the stack was at each open mark.
     marks: Vec<usize>,
-    memo: Vec<Option<ValueId>>,
+    memo: Vec<ValueId>,
 }
 
 impl<'a> Machine<'a> {
     fn new(bytes: &'a [u8], bounds: Bounds) -> Machine<'a> {
-        let ints = (0..SHARED_INTS).map(|int| Value::Int(i64::from(int)));
-        let constants = [Value::None, Value::Bool(true), Value::Bool(false)];
         Machine {
             bytes,
             bounds,
+            left: bounds.bytes,
             position: 0,
             at: 0,
             name: "PROTO",
-            values: ints.chain(constants).collect(),
+            containers: Vec::new(),
             stack: Vec::new(),
             marks: Vec::new(),
             memo: Vec::new(),
@@ -102,92 +108,61 @@ impl<'a> Machine<'a> {
             Opcode::POP_MARK => drop(self.since_mark()?),
             Opcode::DUP => {
                 let top = self.top()?;
-                self.stack.push(top);
+                self.push(top)?;
             }
-            Opcode::NONE => self.stack.push(NONE),
-            Opcode::NEWTRUE => self.stack.push(TRUE),
-            Opcode::NEWFALSE => self.stack.push(FALSE),
-            Opcode::BININT => {
-                let int = i32::from_le_bytes(self.array()?);
-                self.int(i64::from(int))?;
-            }
-            Opcode::BININT1 => {
-                let int = self.byte()?;
-                self.int(i64::from(int))?;
-            }
-            Opcode::BININT2 => {
-                let int = u16::from_le_bytes(self.array()?);
-                self.int(i64::from(int))?;
-            }
-            Opcode::LONG1 => {
-                let length = self.byte()?;
-                self.long(usize::from(length))?;
-            }
-            Opcode::LONG4 => {
-                let length = self.length4()?;
-                self.long(length)?;
-            }
-            Opcode::BINFLOAT => {
-                let float = f64::from_be_bytes(self.array()?);
-                self.push(Value::Float(float))?;
-            }
-            // What Python 2 called a string; its snapshots would hold names, which are ASCII.
-            Opcode::SHORT_BINUNICODE | Opcode::SHORT_BINSTRING => {
+            Opcode::NONE | Opcode::NEWTRUE | Opcode::NEWFALSE => self.scalar(0)?,
+            Opcode::BININT => self.scalar(4)?,
+            Opcode::BININT1 => self.scalar(1)?,
+            Opcode::BININT2 => self.scalar(2)?,
+            Opcode::BINFLOAT => self.scalar(8)?,
+            // SHORT_BINSTRING is what Python 2 called a string; its snapshots would hold names, which are ASCII.
+            Opcode::LONG1
+            | Opcode::SHORT_BINUNICODE
+            | Opcode::SHORT_BINSTRING
+            | Opcode::SHORT_BINBYTES => {
                 let length = usize::from(self.byte()?);
-                self.text(length)?;
+                self.scalar(length)?;
             }
-            Opcode::BINUNICODE | Opcode::BINSTRING => {
+            Opcode::LONG4 | Opcode::BINUNICODE | Opcode::BINSTRING | Opcode::BINBYTES => {
                 let length = self.length4()?;
-                self.text(length)?;
+                self.scalar(length)?;
             }
-            Opcode::BINUNICODE8 => {
+            Opcode::BINUNICODE8 | Opcode::BINBYTES8 | Opcode::BYTEARRAY8 => {
                 let length = self.length8()?;
-                self.text(length)?;
-            }
-            Opcode::SHORT_BINBYTES => {
-                let length = usize::from(self.byte()?);
-                self.raw(length)?;
-            }
-            Opcode::BINBYTES => {
-                let length = self.length4()?;
-                self.raw(length)?;
-            }
-            Opcode::BINBYTES8 | Opcode::BYTEARRAY8 => {
-                let length = self.length8()?;
-                self.raw(length)?;
+                self.scalar(length)?;
             }
             Opcode::EMPTY_LIST | Opcode::EMPTY_TUPLE | Opcode::EMPTY_SET => {
-                self.push(Value::Sequence(Vec::new()))?;
+                self.open(Container::Sequence(Vec::new()))?;
             }
             Opcode::LIST | Opcode::TUPLE | Opcode::FROZENSET => {
                 let parts = self.since_mark()?;
-                self.push(Value::Sequence(parts))?;
+                self.open(Container::Sequence(parts))?;
             }
             Opcode::TUPLE1 => self.tuple(1)?,
             Opcode::TUPLE2 => self.tuple(2)?,
             Opcode::TUPLE3 => self.tuple(3)?,
             Opcode::APPEND => {
                 let part = self.pop()?;
-                self.extend(&[part])?;
+                self.extend(vec![part])?;
             }
             Opcode::APPENDS | Opcode::ADDITEMS => {
                 let parts = self.since_mark()?;
-                self.extend(&parts)?;
+                self.extend(parts)?;
             }
-            Opcode::EMPTY_DICT => self.push(Value::Map(Vec::new()))?,
+            Opcode::EMPTY_DICT => self.open(Container::Map(Vec::new()))?,
             Opcode::DICT => {
                 let parts = self.since_mark()?;
-                self.push(Value::Map(Vec::new()))?;
-                self.set(&parts)?;
+                self.open(Container::Map(Vec::new()))?;
+                self.set(parts)?;
             }
             Opcode::SETITEM => {
                 let value = self.pop()?;
                 let key = self.pop()?;
-                self.set(&[key, value])?;
+                self.set(vec![key, value])?;
             }
             Opcode::SETITEMS => {
                 let parts = self.since_mark()?;
-                self.set(&parts)?;
+                self.set(parts)?;
             }
             Opcode::BINGET => {
                 let index = usize::from(self.byte()?);
@@ -288,43 +263,10 @@ impl<'a> Machine<'a> {
         self.pop().map(drop)
     }
 
-    fn int(&mut self, int: i64) -> Result<(), PickleError> {
-        match u32::try_from(int) {
-            Ok(small) if small < SHARED_INTS => {
-                self.stack.push(ValueId(small));
-                Ok(())
-            }
-            _ => self.push(Value::Int(int)),
-        }
-    }
-
-    /// A two's complement number of any length, least significant byte first.
-    fn long(&mut self, length: usize) -> Result<(), PickleError> {
-        let digits = self.take(length)?;
-        let negative = digits.last().is_some_and(|byte| byte & 0x80 != 0);
-        if length > 9 || (length == 9 && digits[8] != 0) {
-            return self.push(Value::Long);
-        }
-        let mut wide = [if negative { 0xff } else { 0 }; 8];
-        let kept = length.min(8);
-        wide[..kept].copy_from_slice(&digits[..kept]);
-        let value = u64::from_le_bytes(wide);
-        match i64::try_from(value) {
-            Ok(int) if !negative => self.int(int),
-            _ if negative => self.int(value.cast_signed()),
-            _ => self.push(Value::Unsigned(value)),
-        }
-    }
-
-    /// Python writes lone surrogates as if they were UTF-8; those become U+FFFD.
-    fn text(&mut self, length: usize) -> Result<(), PickleError> {
-        let text = String::from_utf8_lossy(self.take(length)?);
-        self.push(Value::Text(text))
-    }
-
-    fn raw(&mut self, length: usize) -> Result<(), PickleError> {
-        let bytes = self.take(length)?;
-        self.push(Value::Bytes(bytes))
+    /// A value that stays in the file: so many more bytes belong to it.
+    fn scalar(&mut self, length: usize) -> Result<(), PickleError> {
+        self.take(length)?;
+        self.push(ValueId::in_file(self.at))
     }
 
     fn tuple(&mut self, length: usize) -> Result<(), PickleError> {
@@ -332,49 +274,60 @@ impl<'a> Machine<'a> {
         match first.filter(|first| *first >= self.floor()) {
             Some(first) => {
                 let parts = self.stack.split_off(first);
-                self.push(Value::Sequence(parts))
+                self.open(Container::Sequence(parts))
             }
             None => Err(self.wrong(format!("expected {length} values before it"))),
         }
     }
 
-    fn extend(&mut self, parts: &[ValueId]) -> Result<(), PickleError> {
+    fn open(&mut self, container: Container) -> Result<(), PickleError> {
+        let (Container::Sequence(parts) | Container::Map(parts)) = &container;
+        self.charge(CONTAINER + parts.capacity() * size_of::<ValueId>())?;
+        let id = ValueId::of_container(self.containers.len());
+        self.containers.push(container);
+        self.push(id)
+    }
+
+    fn extend(&mut self, parts: Vec<ValueId>) -> Result<(), PickleError> {
         let target = self.top()?;
-        match &mut self.values[target.0 as usize] {
-            Value::Sequence(sequence) => {
-                sequence.extend_from_slice(parts);
-                Ok(())
+        match target
+            .container()
+            .map(|number| &mut self.containers[number])
+        {
+            Some(Container::Sequence(sequence)) => {
+                let grown = join(sequence, parts);
+                self.charge(grown)
             }
-            other => {
-                let kind = other.kind();
-                Err(self.wrong(format!("it adds to {kind}; expected a list or a set")))
+            Some(Container::Map(_)) => {
+                Err(self.wrong("it adds to a dict; expected a list or a set"))
             }
+            None => Err(self.wrong("it adds to no container; expected a list or a set")),
         }
     }
 
-    fn set(&mut self, parts: &[ValueId]) -> Result<(), PickleError> {
+    fn set(&mut self, parts: Vec<ValueId>) -> Result<(), PickleError> {
         if !parts.len().is_multiple_of(2) {
             return Err(self.wrong("a key without a value; expected pairs"));
         }
         let target = self.top()?;
-        match &mut self.values[target.0 as usize] {
-            Value::Map(map) => {
-                map.extend(parts.chunks_exact(2).map(|pair| (pair[0], pair[1])));
-                Ok(())
+        match target
+            .container()
+            .map(|number| &mut self.containers[number])
+        {
+            Some(Container::Map(map)) => {
+                let grown = join(map, parts);
+                self.charge(grown)
             }
-            other => {
-                let kind = other.kind();
-                Err(self.wrong(format!("it sets a member of {kind}; expected a dict")))
+            Some(Container::Sequence(_)) => {
+                Err(self.wrong("it sets a member of a list; expected a dict"))
             }
+            None => Err(self.wrong("it sets a member of no container; expected a dict")),
         }
     }
 
     fn get(&mut self, index: usize) -> Result<(), PickleError> {
-        match self.memo.get(index).copied().flatten() {
-            Some(id) => {
-                self.stack.push(id);
-                Ok(())
-            }
+        match self.memo.get(index).copied().filter(|id| *id != NOT_GIVEN) {
+            Some(id) => self.push(id),
             None => Err(self.wrong(format!(
                 "it refers to value {index}, which was not remembered before"
             ))),
@@ -391,27 +344,29 @@ impl<'a> Machine<'a> {
             )));
         }
         if index >= self.memo.len() {
-            self.room()?;
-            self.memo.resize(index + 1, None);
+            let before = self.memo.capacity();
+            self.memo.resize(index + 1, NOT_GIVEN);
+            self.charge((self.memo.capacity() - before) * size_of::<ValueId>())?;
         }
-        self.memo[index] = Some(top);
+        self.memo[index] = top;
         Ok(())
     }
 
-    fn push(&mut self, value: Value<'a>) -> Result<(), PickleError> {
-        self.room()?;
-        let id = u32::try_from(self.values.len()).expect("the bound on values is below 2^32");
-        self.values.push(value);
-        self.stack.push(ValueId(id));
-        Ok(())
+    fn push(&mut self, id: ValueId) -> Result<(), PickleError> {
+        let before = self.stack.capacity();
+        self.stack.push(id);
+        self.charge((self.stack.capacity() - before) * size_of::<ValueId>())
     }
 
-    fn room(&self) -> Result<(), PickleError> {
-        let most = self.bounds.values.min(u32::MAX as usize);
-        if self.values.len().max(self.memo.len()) >= most {
-            return Err(self.wrong(format!("more than {most} values; expected at most {most}")));
+    fn charge(&mut self, bytes: usize) -> Result<(), PickleError> {
+        if let Some(left) = self.left.checked_sub(bytes) {
+            self.left = left;
+            return Ok(());
         }
-        Ok(())
+        let most = self.bounds.bytes >> 10;
+        Err(self.wrong(format!(
+            "what it holds takes more than {most} KiB; expected at most that"
+        )))
     }
 
     /// Below this the stack belongs to an open container.
@@ -479,4 +434,15 @@ impl<'a> Machine<'a> {
             problem: problem.into(),
         }
     }
+}
+
+/// Adds parts to others, and says by how many bytes they grew. Lists that are made at once take what they need.
+fn join(parts: &mut Vec<ValueId>, mut added: Vec<ValueId>) -> usize {
+    let before = parts.capacity();
+    if before == 0 {
+        *parts = added;
+    } else {
+        parts.append(&mut added);
+    }
+    (parts.capacity() - before) * size_of::<ValueId>()
 }

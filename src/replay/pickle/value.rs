@@ -2,13 +2,48 @@
 
 use std::borrow::Cow;
 
+use super::opcode::Opcode;
+
 /// Names a value of a [`Pickle`]. The same value may be part of many others.
+///
+/// Numbers and texts stay in the file, and are named by where they are in it; containers have numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub(super) u32);
 
+/// Marks the number of a container.
+const CONTAINER: u32 = 1 << 31;
+
+/// The largest file: places in it and numbers of containers share 32 bits.
+pub(super) const LARGEST_FILE: usize = CONTAINER as usize;
+
+impl ValueId {
+    /// The value whose opcode is here.
+    pub(super) fn in_file(place: usize) -> ValueId {
+        ValueId(u32::try_from(place).expect("the file is smaller than 2 GiB"))
+    }
+
+    pub(super) fn of_container(number: usize) -> ValueId {
+        let number = u32::try_from(number).expect("there are fewer containers than bytes");
+        ValueId(number | CONTAINER)
+    }
+
+    pub(super) fn container(self) -> Option<usize> {
+        (self.0 & CONTAINER != 0).then_some((self.0 & !CONTAINER) as usize)
+    }
+}
+
+/// What a container holds.
+#[derive(Debug, Clone)]
+pub(super) enum Container {
+    /// A `list`, `tuple`, `set` or `frozenset`.
+    Sequence(Vec<ValueId>),
+    /// A `dict`: keys and values in turn.
+    Map(Vec<ValueId>),
+}
+
 /// A Python value. Containers name their parts.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value<'a> {
+pub enum Value<'p> {
     /// `None`.
     None,
     /// `True` or `False`.
@@ -22,13 +57,13 @@ pub enum Value<'a> {
     /// A `float`.
     Float(f64),
     /// A `str`.
-    Text(Cow<'a, str>),
+    Text(Cow<'p, str>),
     /// A `bytes` or `bytearray`.
-    Bytes(&'a [u8]),
+    Bytes(&'p [u8]),
     /// A `list`, `tuple`, `set` or `frozenset`.
-    Sequence(Vec<ValueId>),
-    /// A `dict`, in the order of insertion.
-    Map(Vec<(ValueId, ValueId)>),
+    Sequence(&'p [ValueId]),
+    /// A `dict`, in the order of insertion: keys with their values.
+    Map(&'p [[ValueId; 2]]),
 }
 
 impl Value<'_> {
@@ -50,7 +85,8 @@ impl Value<'_> {
 /// A pickle that has been read.
 #[derive(Debug, Clone)]
 pub struct Pickle<'a> {
-    pub(super) values: Vec<Value<'a>>,
+    pub(super) bytes: &'a [u8],
+    pub(super) containers: Vec<Container>,
     pub(super) root: ValueId,
 }
 
@@ -61,15 +97,83 @@ impl<'a> Pickle<'a> {
     }
 
     /// A value.
-    pub fn value(&self, id: ValueId) -> &Value<'a> {
-        &self.values[id.0 as usize]
+    pub fn value(&self, id: ValueId) -> Value<'_> {
+        match id.container().map(|number| &self.containers[number]) {
+            Some(Container::Sequence(parts)) => Value::Sequence(parts),
+            Some(Container::Map(parts)) => Value::Map(parts.as_chunks().0),
+            None => scalar(self.bytes, id.0 as usize),
+        }
+    }
+
+    /// A `str`, which stays where it is in the file wherever it can.
+    pub fn text(&self, id: ValueId) -> Option<Cow<'a, str>> {
+        match id.container() {
+            Some(_) => None,
+            None => match scalar(self.bytes, id.0 as usize) {
+                Value::Text(text) => Some(text),
+                _other => None,
+            },
+        }
     }
 
     /// What a `dict` has under a key; the last one counts.
-    pub fn member(&self, map: &[(ValueId, ValueId)], key: &str) -> Option<ValueId> {
-        let found = map.iter().rev().find(
-            |(name, _)| matches!(self.value(*name), Value::Text(text) if text.as_ref() == key),
-        );
-        found.map(|(_, value)| *value)
+    pub fn member(&self, map: &[[ValueId; 2]], key: &str) -> Option<ValueId> {
+        let named = |name: ValueId| self.text(name).is_some_and(|text| text == key);
+        let found = map.iter().rev().find(|[name, _]| named(*name));
+        found.map(|[_, value]| *value)
+    }
+}
+
+/// The value whose opcode is at `place`, where the machine found one that is whole.
+fn scalar(bytes: &[u8], place: usize) -> Value<'_> {
+    let read = || {
+        let (first, rest) = bytes.get(place..)?.split_first()?;
+        let counted = |width: usize| {
+            let (length, data) = rest.split_at_checked(width)?;
+            let length = length
+                .iter()
+                .rev()
+                .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+            data.get(..usize::try_from(length).ok()?)
+        };
+        let text =
+            |width: usize| counted(width).map(|text| Value::Text(String::from_utf8_lossy(text)));
+        Some(match Opcode::from_byte(*first)? {
+            Opcode::NONE => Value::None,
+            Opcode::NEWTRUE => Value::Bool(true),
+            Opcode::NEWFALSE => Value::Bool(false),
+            Opcode::BININT => Value::Int(i32::from_le_bytes(*rest.first_chunk()?).into()),
+            Opcode::BININT1 => Value::Int((*rest.first()?).into()),
+            Opcode::BININT2 => Value::Int(u16::from_le_bytes(*rest.first_chunk()?).into()),
+            Opcode::LONG1 => long(counted(1)?),
+            Opcode::LONG4 => long(counted(4)?),
+            Opcode::BINFLOAT => Value::Float(f64::from_be_bytes(*rest.first_chunk()?)),
+            Opcode::SHORT_BINSTRING | Opcode::SHORT_BINUNICODE => text(1)?,
+            Opcode::BINSTRING | Opcode::BINUNICODE => text(4)?,
+            Opcode::BINUNICODE8 => text(8)?,
+            Opcode::SHORT_BINBYTES => Value::Bytes(counted(1)?),
+            Opcode::BINBYTES => Value::Bytes(counted(4)?),
+            Opcode::BINBYTES8 | Opcode::BYTEARRAY8 => Value::Bytes(counted(8)?),
+            _not_a_scalar => return None,
+        })
+    };
+    read().expect("the machine has seen a scalar here")
+}
+
+/// A two's complement number of any length, least significant byte first.
+fn long(digits: &[u8]) -> Value<'static> {
+    let length = digits.len();
+    let negative = digits.last().is_some_and(|byte| byte & 0x80 != 0);
+    if length > 9 || (length == 9 && digits[8] != 0) {
+        return Value::Long;
+    }
+    let mut wide = [if negative { 0xff } else { 0 }; 8];
+    let kept = length.min(8);
+    wide[..kept].copy_from_slice(&digits[..kept]);
+    let value = u64::from_le_bytes(wide);
+    match i64::try_from(value) {
+        Ok(int) if !negative => Value::Int(int),
+        _ if negative => Value::Int(value.cast_signed()),
+        _ => Value::Unsigned(value),
     }
 }

@@ -103,3 +103,18 @@ fn an_unknown_flag_is_bad_input() {
 
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn a_device_without_end_is_no_file() {
+    let output = Place::new()
+        .batchfit()
+        .args(["fit", "/dev/zero"])
+        .output()
+        .unwrap();
+
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        stderr(&output),
+        "error: could not read /dev/zero: it is a device, not a file\n"
+    );
+}

@@ -15,6 +15,7 @@ mod replays;
 mod restart;
 mod scripted;
 mod storage;
+mod uploads;
 
 use std::fmt::Write as _;
 use std::sync::Arc;

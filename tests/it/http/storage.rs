@@ -1,7 +1,7 @@
 //! A database that does not take what is written, and one that an older version filled.
 
 use batchfit::jobs::Limits;
-use batchfit::store::{Db, NewFit, Recommendation, Time};
+use batchfit::store::{Db, JsonText, NewFit, Recommendation, Time};
 use serde_json::json;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Executor as _};
@@ -140,7 +140,7 @@ async fn answers_of_older_rules_are_kept_and_not_served() {
         model: "resnet18".to_owned(),
         device: "sim:h200".to_owned(),
         lane: "simulated".to_owned(),
-        request: serde_json::from_str(RESNET).unwrap(),
+        request: JsonText::from(RESNET),
         created_at: asked,
     };
     let answer = json!({ "recommendation": { "micro_batch": 1 } });

@@ -339,7 +339,7 @@ fn a_model_file_that_cannot_be_read_is_refused() {
     ];
     let mut text = String::new();
     for (what, file) in files {
-        let document = RequestDocument(json!({ "model": 7 }));
+        let document = RequestDocument::from(json!({ "model": 7 }));
         let invalid = Request::parse_with_model(document, file, SIMS)
             .and_then(|request| request.graph())
             .expect_err(what);

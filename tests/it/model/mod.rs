@@ -4,6 +4,7 @@
 
 mod bad_requests;
 mod exported;
+mod limits;
 mod lowering;
 mod mutations;
 
@@ -36,5 +37,5 @@ fn golden_json(name: &str) -> Value {
 
 /// Reads a request.
 fn request(document: Value) -> Result<Request, Invalid> {
-    Request::parse(RequestDocument(document), SIMS)
+    Request::parse(RequestDocument::from(document), SIMS)
 }

@@ -36,7 +36,7 @@ impl Case {
         if let Some(target) = target {
             document["target_batch"] = json!(target);
         }
-        let document = RequestDocument(document);
+        let document = RequestDocument::from(document);
         match self.graph {
             None => Request::parse(document, &sim::names()).unwrap(),
             Some(graph) => {

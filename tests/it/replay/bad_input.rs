@@ -169,7 +169,7 @@ fn what_a_file_makes_its_reader_use_is_bounded() {
         mib: 1,
         events: 100,
         pickle: PickleBounds {
-            values: 10_000,
+            bytes: 1 << 20,
             depth: 8,
         },
     };
@@ -190,7 +190,7 @@ fn what_a_file_makes_its_reader_use_is_bounded() {
     let deep = [&[0x80, 4][..], &[b'('; 100]].concat();
     assert!(error(&deep).contains("at most 8"));
     let many = [&[0x80, 4][..], &vec![b']'; 20_000]].concat();
-    assert!(error(&many).contains("more than 10000 values"));
+    assert!(error(&many).contains("more than 1024 KiB"));
 }
 
 #[test]

@@ -12,7 +12,7 @@ const BOUNDS: Bounds = Bounds {
     mib: 4,
     events: 1 << 16,
     pickle: pickle::Bounds {
-        values: 1 << 20,
+        bytes: 16 << 20,
         depth: 32,
     },
 };

@@ -22,7 +22,7 @@ fn faulty(fault: &str, once: Option<&Path>) -> Supervisor {
         serde_json::json!({"layers": layers, "input": {"shape": [64]}, "loss": "cross_entropy"});
     let opening = Opening {
         device: "sim:t4".to_owned(),
-        request: serde_json::json!({"model": model, "device": "sim:t4"}),
+        request: serde_json::json!({"model": model, "device": "sim:t4"}).to_string(),
     };
     Supervisor::open(launch, opening, DEADLINES, CALLER)
         .unwrap()

@@ -43,7 +43,7 @@ fn launch(arguments: &[&str]) -> Launch {
 fn opening() -> Opening {
     Opening {
         device: "sim:h200".to_owned(),
-        request: serde_json::json!({}),
+        request: "{}".to_owned(),
     }
 }
 
@@ -253,7 +253,7 @@ fn a_real_worker_probes_a_simulated_card() {
         serde_json::json!({"layers": layers, "input": {"shape": [64]}, "loss": "cross_entropy"});
     let opening = Opening {
         device: "sim:t4".to_owned(),
-        request: serde_json::json!({"model": model, "device": "sim:t4"}),
+        request: serde_json::json!({"model": model, "device": "sim:t4"}).to_string(),
     };
     let real = Launch::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
 

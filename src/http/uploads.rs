@@ -1,0 +1,225 @@
+//! Bodies: how they arrive and are decompressed, and what all of them together may take.
+//!
+//! While a body arrives, it is held as it was sent, so that a slow client pays for what it makes the service hold.
+//! Decompressed and read it is on a thread of its own, under a permit of its size: see [`SIZES`].
+
+use std::io::Read as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_ENCODING;
+use flate2::read::MultiGzDecoder;
+use http_body_util::BodyExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::problem::{Code, Problem};
+
+/// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
+pub(super) const LIMIT_MIB: usize = 64;
+
+/// How long a body may take to arrive.
+const ARRIVAL: Duration = Duration::from_mins(1);
+
+/// How long a body waits for others to be read before it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What all bodies that are arriving may take, in KiB: two of the largest, or thousands of ordinary ones.
+const ARRIVING_KIB: usize = (2 * LIMIT_MIB) << 10;
+
+/// Bodies by their size in MiB, decompressed, and how many of each are read at a time. Reading one takes its size
+/// and, at most, twelve times that or 64 MiB more; so all of them together take up to 250 MiB. Each size has permits
+/// of its own, so that large ones do not keep small ones waiting.
+const SIZES: [(usize, usize); 3] = [(1, 4), (8, 1), (LIMIT_MIB, 1)];
+
+/// The stack of a thread that reads a body: as large as that of the main thread, on which the command line reads.
+const STACK: usize = 8 << 20;
+
+/// What all uploads share.
+#[derive(Debug, Clone)]
+pub(super) struct Uploads {
+    arriving: Arc<Semaphore>,
+    reading: [Arc<Semaphore>; SIZES.len()],
+}
+
+impl Default for Uploads {
+    fn default() -> Uploads {
+        Uploads {
+            arriving: Arc::new(Semaphore::new(ARRIVING_KIB)),
+            reading: SIZES.map(|(_, at_a_time)| Arc::new(Semaphore::new(at_a_time))),
+        }
+    }
+}
+
+/// A body that has arrived.
+pub(super) struct Arrived {
+    bytes: Vec<u8>,
+    is_gzip: bool,
+    /// Ends when the bytes do.
+    permit: OwnedSemaphorePermit,
+}
+
+/// What was read of a body, for as long as it is being worked on.
+pub(super) struct Held<T> {
+    pub(super) read: T,
+    /// Lets the next body of its size in, once this is dropped.
+    pub(super) permit: OwnedSemaphorePermit,
+}
+
+impl Uploads {
+    /// Takes a whole body, as it is sent.
+    pub(super) async fn arrive(&self, request: Request) -> Result<Arrived, Problem> {
+        let is_gzip = is_gzip(request.headers())?;
+        let arriving = tokio::time::timeout(ARRIVAL, self.collect(request.into_body()));
+        let (bytes, permit) = arriving.await.map_err(|_| {
+            Problem::new(
+                Code::BodyTimeout,
+                format!("the body took longer than {} s", ARRIVAL.as_secs()),
+            )
+        })??;
+        Ok(Arrived {
+            bytes,
+            is_gzip,
+            permit,
+        })
+    }
+
+    async fn collect(&self, mut body: Body) -> Result<(Vec<u8>, OwnedSemaphorePermit), Problem> {
+        let mut bytes = Vec::new();
+        let mut permit = self.room(0)?;
+        while let Some(frame) = body.frame().await {
+            // A body that ends early.
+            let frame = frame.map_err(|error| {
+                let detail = format!("the body could not be read: {error}");
+                Problem::new(Code::BodyMalformed, detail)
+            })?;
+            let data: Bytes = frame.into_data().unwrap_or_default();
+            if bytes.len() + data.len() > LIMIT_MIB << 20 {
+                return Err(too_large());
+            }
+            let held = bytes.len().div_ceil(1 << 10);
+            bytes.extend_from_slice(&data);
+            permit.merge(self.room(bytes.len().div_ceil(1 << 10) - held)?);
+        }
+        Ok((bytes, permit))
+    }
+
+    fn room(&self, kib: usize) -> Result<OwnedSemaphorePermit, Problem> {
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.arriving).try_acquire_many_owned(kib);
+        permit.map_err(|_| busy())
+    }
+
+    /// Decompresses a body and has it read, both away from the threads that serve connections.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        arrived: Arrived,
+        read: impl FnOnce(Vec<u8>) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<Held<T>, Problem> {
+        let Arrived {
+            bytes,
+            is_gzip,
+            permit: arriving,
+        } = arrived;
+        let bytes = Arc::new(bytes);
+        for (index, (mib, _)) in SIZES.into_iter().enumerate() {
+            if !is_gzip && bytes.len() > mib << 20 {
+                continue;
+            }
+            let waiting = Arc::clone(&self.reading[index]).acquire_owned();
+            let permit = tokio::time::timeout(PATIENCE, waiting).await;
+            let permit = permit.map_err(|_| busy())?.expect("it is never closed");
+            if !is_gzip {
+                let bytes = Arc::unwrap_or_clone(bytes);
+                let read = on_thread(move || read(bytes)).await?;
+                drop(arriving);
+                return Ok(Held { read, permit });
+            }
+            let packed = Arc::clone(&bytes);
+            let Some(plain) = on_thread(move || decompress(&packed, mib << 20)).await? else {
+                continue;
+            };
+            drop((bytes, arriving));
+            let read = on_thread(move || read(plain)).await?;
+            return Ok(Held { read, permit });
+        }
+        Err(too_large())
+    }
+}
+
+/// Whether a body is compressed with gzip, the one way that is understood.
+fn is_gzip(headers: &HeaderMap) -> Result<bool, Problem> {
+    let encodings = headers.get_all(CONTENT_ENCODING).iter();
+    let encodings: Vec<_> = encodings
+        .map(|encoding| encoding.to_str().unwrap_or("?"))
+        .collect();
+    match encodings.as_slice() {
+        [] => Ok(false),
+        [one] if one.eq_ignore_ascii_case("identity") || one.is_empty() => Ok(false),
+        [one]
+            if ["gzip", "x-gzip"]
+                .iter()
+                .any(|known| one.eq_ignore_ascii_case(known)) =>
+        {
+            Ok(true)
+        }
+        _ => Err(Problem::new(
+            Code::EncodingUnsupported,
+            "send the body as it is, or with `Content-Encoding: gzip`",
+        )),
+    }
+}
+
+/// The contents, unless they are larger than the limit.
+fn decompress(packed: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Problem> {
+    let mut plain = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX);
+    // One byte more, so that what is too large shows.
+    let read = MultiGzDecoder::new(packed)
+        .take(most + 1)
+        .read_to_end(&mut plain);
+    read.map_err(|error| {
+        let detail = format!("the body could not be read: {error}");
+        Problem::new(Code::BodyMalformed, detail)
+    })?;
+    Ok((plain.len() <= limit).then_some(plain))
+}
+
+fn too_large() -> Problem {
+    let detail = format!("the body is larger than {LIMIT_MIB} MiB, decompressed");
+    Problem::new(Code::BodyTooLarge, detail)
+}
+
+fn busy() -> Problem {
+    Problem::new(
+        Code::UploadsBusy,
+        "too many large bodies are being read at the moment",
+    )
+}
+
+/// Runs `work` on a thread of its own. Not on the runtime's blocking pool, for which a runtime that ends waits.
+pub(super) async fn on_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    let (done, receiver) = oneshot::channel();
+    let thread = std::thread::Builder::new()
+        .name("upload".to_owned())
+        .stack_size(STACK)
+        .spawn(move || {
+            // Nobody listens when the client is gone.
+            let _ = done.send(work());
+        });
+    if let Err(error) = thread {
+        tracing::error!("no thread could be started: {error}");
+        return Err(busy());
+    }
+    // Without an answer the thread panicked, which the panic hook has printed.
+    receiver.await.unwrap_or_else(|_| {
+        Err(Problem::new(
+            Code::Internal,
+            "the fault is in the log of the service, under the x-request-id of this response",
+        ))
+    })
+}
