@@ -279,7 +279,7 @@ pub(super) struct Worker {
     #[arg(long, env = "BATCHFIT_FAULT_ONCE", value_name = "FILE")]
     pub(super) fault_once: Option<PathBuf>,
     /// Open nothing and fail as planned: none, exit-after=N, hang, babble, half-line, huge-line,
-    /// wrong-version, panic, abort, lose, no-room, crowd or take-turns.
+    /// wrong-version, panic, abort, lose, lose-opening, no-room, crowd or take-turns.
     #[arg(long, value_name = "FAILURE")]
     pub(super) misbehave: Option<Misbehaviour>,
     /// Fail only in the first worker that finds this file missing.

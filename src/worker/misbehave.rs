@@ -45,6 +45,8 @@ pub enum Misbehaviour {
     Abort,
     /// Say that the device is lost, as after a fault in a kernel.
     Lose,
+    /// Say so before the device is open.
+    LoseOpening,
     /// Say that other processes leave no room on the device.
     NoRoom,
     /// Leave probes no more than [`CROWDED`].
@@ -57,7 +59,7 @@ pub enum Misbehaviour {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort, lose, \
-     no-room, crowd, take-turns"
+     lose-opening, no-room, crowd, take-turns"
 )]
 pub struct UnknownMisbehaviour {
     given: String,
@@ -86,6 +88,7 @@ impl FromStr for Misbehaviour {
             "panic" => Misbehaviour::Panic,
             "abort" => Misbehaviour::Abort,
             "lose" => Misbehaviour::Lose,
+            "lose-opening" => Misbehaviour::LoseOpening,
             "no-room" => Misbehaviour::NoRoom,
             "crowd" => Misbehaviour::Crowd,
             "take-turns" => Misbehaviour::TakeTurns,
@@ -181,6 +184,9 @@ struct Stage {
 
 impl Workbench for Stage {
     fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
+        if self.plan == Misbehaviour::LoseOpening {
+            return Err(lost());
+        }
         if self.plan == Misbehaviour::TakeTurns {
             match Turn::take(&self.locks, GPU, PATIENCE) {
                 Ok(turn) => self.turn = Some(turn),
@@ -214,10 +220,7 @@ impl Workbench for Stage {
             process::abort();
         }
         if self.plan == Misbehaviour::Lose {
-            return Err((
-                Refusal::Lost,
-                "CUDA_ERROR_ILLEGAL_ADDRESS (planned)".to_owned(),
-            ));
+            return Err(lost());
         }
         Ok(Answer::Report(Box::new(ProbeReport {
             batch: order.batch,
@@ -246,6 +249,11 @@ impl Workbench for Stage {
             notes: vec!["a rehearsal: nothing ran".to_owned()],
         })))
     }
+}
+
+fn lost() -> (Refusal, String) {
+    let why = "CUDA_ERROR_ILLEGAL_ADDRESS (planned)";
+    (Refusal::Lost, why.to_owned())
 }
 
 fn gpu() -> Gpu {

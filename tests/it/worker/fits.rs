@@ -93,8 +93,8 @@ fn a_gpu_that_is_lost_twice_is_answered_for_by_simulation() {
 }
 
 #[test]
-fn a_gpu_whose_workers_die_while_they_open_it_is_answered_for_by_simulation() {
-    let result = fit("exit-after=1").unwrap();
+fn a_gpu_that_no_worker_can_open_is_answered_for_by_simulation() {
+    let result = fit("lose-opening").unwrap();
 
     let best = result.recommendation;
     assert_eq!(best.evidence, Evidence::Simulated);
@@ -102,7 +102,7 @@ fn a_gpu_whose_workers_die_while_they_open_it_is_answered_for_by_simulation() {
     assert_eq!(best.limit_bytes, (8 << 30) - (780 << 20));
     assert!(
         best.notes.iter().any(|note| note
-            .starts_with("simulated, because no worker could open the GPU: the worker ended")),
+            .starts_with("simulated, because no worker could open the GPU: the worker gave up")),
         "{:?}",
         best.notes
     );
