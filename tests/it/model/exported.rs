@@ -406,7 +406,7 @@ fn side_tables_that_do_not_fit_are_refused() {
         let error = exported::parse_value(&document).unwrap_err();
         writeln!(summary, "{}: {error}", error.pointer()).unwrap();
     };
-    refuse("/batchfit/version", json!(2));
+    refuse("/batchfit/version", json!(3));
     refuse("/batchfit/version", json!("1"));
     refuse("/batchfit", json!([]));
     refuse("/batchfit/operators", json!(7));
