@@ -85,7 +85,9 @@ pub(super) fn recommend(
         return nothing_fits(maxima, benches, notes);
     };
     if kept.headroom > Bytes::ZERO {
-        notes.push(why(kept.headroom, benches.deciding().doubts(calm)));
+        let share = |bytes: Bytes| Bytes(share_of(bytes.0, kept.batch, calm));
+        let doubts = benches.deciding().doubts(calm);
+        notes.push(why(kept.headroom, doubts, share));
     }
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("`max_batch` is simulated; `max_batch_without_retries` was probed".to_owned());
@@ -140,25 +142,52 @@ fn headroom(calm: u64, benches: &mut Benches<'_, '_>) -> Result<Kept, EngineErro
         per_sample,
     };
     let peak_reserved = Bytes(deciding.probe(calm)?.peak_reserved_bytes);
-    let error = deciding
-        .doubts(calm)
-        .iter()
-        .map(|doubt| doubt.share())
-        .sum();
-    let kept = keep_headroom(calm, slope, error);
+    let doubts = deciding.doubts(calm);
+    let error = doubts.iter().map(|doubt| doubt.share()).sum();
+    let assumed = doubts.iter().map(|doubt| doubt.bytes()).sum();
+    let kept = keep_headroom(below_assumed(calm, slope, assumed), slope, error);
     // What ran without a retry runs the same under any limit that it did not pass.
-    let leaves_room = peak_reserved <= slope.limit.saturating_sub(kept.headroom);
+    let room = slope
+        .limit
+        .saturating_sub(kept.headroom)
+        .saturating_sub(assumed);
+    if peak_reserved <= room {
+        let headroom = kept.headroom + assumed;
+        return Ok(Kept {
+            batch: calm,
+            headroom,
+        });
+    }
+    let of_batch = Bytes(share_of(assumed.0, kept.batch, calm));
     Ok(Kept {
-        batch: if leaves_room { calm } else { kept.batch },
+        headroom: kept.headroom + of_batch,
         ..kept
     })
 }
 
+/// The largest batch at which what is `assumed` of `calm` samples, in proportion, still fits: with each sample
+/// less, both the peak and what is assumed shrink.
+fn below_assumed(calm: u64, slope: MemorySlope, assumed: Bytes) -> u64 {
+    let per_sample = slope.per_sample.0.saturating_add(assumed.0 / calm.max(1));
+    let samples = assumed.0.div_ceil(per_sample.max(1));
+    calm.saturating_sub(samples).max(calm.min(1))
+}
+
+/// `bytes` of `all` samples, for `some` of them.
+fn share_of(bytes: u64, some: u64, all: u64) -> u64 {
+    let share = u128::from(bytes) * u128::from(some) / u128::from(all.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
 /// What a reader is told of the headroom.
-fn why(headroom: Bytes, doubts: &[Doubt]) -> String {
+fn why(headroom: Bytes, doubts: &[Doubt], of_batch: impl Fn(Bytes) -> Bytes) -> String {
+    let figure = |doubt: &Doubt| match doubt.bytes() {
+        Bytes::ZERO => format!("{:.1}%", doubt.share() * 100.0),
+        bytes => of_batch(bytes).to_string(),
+    };
     let reasons: Vec<String> = doubts
         .iter()
-        .map(|doubt| format!("{:.1}% for {}", doubt.share() * 100.0, doubt.reason()))
+        .map(|doubt| format!("{} for {}", figure(doubt), doubt.reason()))
         .collect();
     format!("{headroom} of headroom is kept: {}", reasons.join(", "))
 }

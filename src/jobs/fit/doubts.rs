@@ -3,7 +3,8 @@
 //! Shares of the limit by which peak reserved memory was predicted too low; see Note [Measured errors].
 #![doc = include_str!("NOTES.md")]
 
-use crate::graph::{Graph, Lifetimes, Op};
+use crate::graph::{Extent, Graph, Lifetimes, Op, numel};
+use crate::units::Bytes;
 
 /// Something that was assumed instead of known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,6 +17,9 @@ pub(super) enum Doubt {
     Workspaces,
     /// Rules that were measured on another card.
     Card,
+    /// Operators that are not known and were taken to be elementwise: this passes through them in a forward
+    /// pass of the probed batch.
+    Assumed(Bytes),
 }
 
 impl Doubt {
@@ -25,6 +29,15 @@ impl Doubt {
             Doubt::Driver => 0.005,
             Doubt::Lifetimes | Doubt::Card => 0.01,
             Doubt::Workspaces => 0.03,
+            Doubt::Assumed(_) => 0.0,
+        }
+    }
+
+    /// What it adds to the headroom beside that share, in proportion to the batch.
+    pub(super) fn bytes(self) -> Bytes {
+        match self {
+            Doubt::Driver | Doubt::Lifetimes | Doubt::Card | Doubt::Workspaces => Bytes::ZERO,
+            Doubt::Assumed(bytes) => bytes,
         }
     }
 
@@ -37,6 +50,7 @@ impl Doubt {
             }
             Doubt::Workspaces => "convolutions whose scratch memory is estimated",
             Doubt::Card => "rules measured on another card",
+            Doubt::Assumed(_) => "operators that are not known and were taken to be elementwise",
         }
     }
 }
@@ -51,5 +65,53 @@ pub(super) fn of_graph(graph: &Graph) -> Vec<Doubt> {
     match graph.lifetimes() {
         Lifetimes::Assumed if attends => vec![Doubt::Driver, Doubt::Lifetimes],
         Lifetimes::Assumed | Lifetimes::Recorded => vec![Doubt::Driver],
+    }
+}
+
+/// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Assumed(Vec<(Extent, u64)>);
+
+impl Assumed {
+    /// Those of a graph, in the types that it was exported in: float32, where autocast may have half of it.
+    pub(super) fn of(graph: &Graph) -> Assumed {
+        let opaque = graph
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.op, Op::Opaque(_)));
+        let values = opaque.flat_map(|node| node.inputs.iter().chain(&node.outputs));
+        let sized = |id: &crate::graph::ValueId| {
+            let value = graph.value(*id);
+            (numel(&value.shape), value.dtype.size())
+        };
+        Assumed(values.map(sized).collect())
+    }
+
+    /// The doubt about a batch, if there is one.
+    pub(super) fn at(&self, batch: u64) -> Option<Doubt> {
+        let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
+        let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
+        (!self.0.is_empty()).then_some(Doubt::Assumed(Bytes(all)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Builder, Content, DType};
+
+    #[test]
+    fn operands_and_results_of_assumed_operators_are_counted() {
+        let mut builder = Builder::new("Model");
+        let shape = vec![Extent::BATCH, Extent::fixed(10)];
+        let x = builder.input("x", DType::Float32, shape.clone(), Content::Normal);
+        let op = Op::Opaque(vec![(DType::Float32, shape)]);
+        let y = builder.apply(Builder::ROOT, "y", op, &[x]).unwrap();
+        let graph = builder.finish(y, y);
+
+        let assumed = Assumed::of(&graph);
+
+        assert_eq!(assumed.at(8), Some(Doubt::Assumed(Bytes(2 * 8 * 10 * 4))));
+        assert_eq!(Assumed::default().at(8), None);
     }
 }

@@ -12,7 +12,7 @@ use crate::worker::{
     Deadlines, Launch, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
 };
 
-use super::doubts::{Doubt, of_graph};
+use super::doubts::{Assumed, Doubt, of_graph};
 use super::prober::{Probed, Prober};
 use super::watch::Watch;
 
@@ -25,6 +25,7 @@ pub(super) struct GpuProber<'a> {
     lowered: Option<Lowered>,
     /// What is assumed of the model.
     doubts: Vec<Doubt>,
+    assumed: Assumed,
 }
 
 /// The lowest limit that other processes left to a probe.
@@ -58,6 +59,7 @@ impl<'a> GpuProber<'a> {
             runs: Vec::new(),
             lowered: None,
             doubts: of_graph(graph),
+            assumed: Assumed::of(graph),
         };
         Ok((prober, ready))
     }
@@ -123,7 +125,7 @@ impl Prober for GpuProber<'_> {
         Ok(Probed {
             report,
             wall_ms,
-            doubts: self.doubts.clone(),
+            doubts: [&*self.doubts, self.assumed.at(batch).as_slice()].concat(),
         })
     }
 

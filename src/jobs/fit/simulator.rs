@@ -14,7 +14,7 @@ use crate::probe::{Detail, Evidence, Probe, Resources, STEPS};
 use crate::units::Bytes;
 use crate::worker::Programs;
 
-use super::doubts::{Doubt, of_graph};
+use super::doubts::{Assumed, Doubt, of_graph};
 use super::prober::{Probed, Prober};
 
 /// Probes on a simulated card.
@@ -26,6 +26,7 @@ pub(super) struct Simulator {
     room: Room,
     /// What is assumed of the model and the card.
     doubts: BTreeSet<Doubt>,
+    assumed: Assumed,
 }
 
 /// The memory of a device.
@@ -50,6 +51,7 @@ impl Simulator {
         Simulator {
             device,
             doubts,
+            assumed: Assumed::of(&graph),
             programs: Programs::new(graph, capability),
             settings,
             launcher: SimulatedLauncher::default(),
@@ -96,6 +98,7 @@ impl Prober for Simulator {
         if !estimated.is_empty() {
             doubts.insert(Doubt::Workspaces);
         }
+        doubts.extend(self.assumed.at(batch));
         report.notes.extend(estimated);
         Ok(Probed {
             report,

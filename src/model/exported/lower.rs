@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use super::arguments::{Arguments, Scope, dtype};
 use super::error::ExportedError;
-use super::modules::Modules;
+use super::families;
+use super::modules::{Call, Modules};
 use super::operator;
 use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use super::side_table::{self, Flat};
@@ -13,7 +14,7 @@ use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
 use super::unknown::{self, UnknownOperator, UnknownOps};
 use super::{Exported, prediction};
-use crate::graph::{Builder, DType, Extent, Op, ValueId, is_oversize};
+use crate::graph::{Builder, DType, Extent, Op, ValueId, broadcast, is_oversize};
 
 /// Operators that compute nothing: checks left by tracing.
 const IGNORED: &[&str] = &[
@@ -46,7 +47,19 @@ pub(super) fn lower(
     scope.tensors = tensors;
     let walked = walk.nodes(graph, &mut scope, GRAPH);
     // What follows from an unknown operator may fail in turn; the operators are what to report.
-    if !walk.unknown.is_empty() && assume == UnknownOps::Refuse {
+    if assume == UnknownOps::AssumeElementwise {
+        // Those that may be assumed are, and no part of what is wrong.
+        let not_elementwise = |operator: &&UnknownOperator| operator.not_elementwise.is_some();
+        let operators: Vec<_> = walk
+            .unknown
+            .iter()
+            .filter(not_elementwise)
+            .cloned()
+            .collect();
+        if !operators.is_empty() {
+            return Err(ExportedError::UnknownOperators { operators });
+        }
+    } else if !walk.unknown.is_empty() {
         let operators = walk.unknown;
         return Err(ExportedError::UnknownOperators { operators });
     }
@@ -146,6 +159,11 @@ impl<'a> Walk<'a> {
             inputs: &node.inputs,
             scope,
         };
+        if target == operator::BROADCAST_TENSORS {
+            let operands = arguments.tensors("tensors").map_err(Failure::Clause)?;
+            let outputs = self.broadcast(&call, &operands)?;
+            return self.bind_results(target, node, graph, scope, outputs);
+        }
         let builder = &self.builder;
         let typed = |id: ValueId| {
             let value = builder.value(id);
@@ -170,6 +188,44 @@ impl<'a> Walk<'a> {
             .apply_many(call.id, &names, op, &operands)
             .map_err(|error| Failure::Clause(error.to_string()))?;
         self.in_wrapper.push(call.in_wrapper);
+        self.bind_results(target, node, graph, scope, outputs)
+    }
+
+    /// `broadcast_tensors`: each operand expanded to the common shape; one that has it already is itself.
+    fn broadcast(&mut self, call: &Call, operands: &[ValueId]) -> Result<Vec<ValueId>, Failure> {
+        let shape = |id: &ValueId| self.builder.value(*id).shape.clone();
+        let shapes: Vec<Vec<Extent>> = operands.iter().map(shape).collect();
+        let common = shapes
+            .iter()
+            .try_fold(Vec::new(), |common, shape| broadcast(&common, shape))
+            .map_err(Failure::Clause)?;
+        let mut outputs = Vec::new();
+        for (operand, shape) in operands.iter().zip(shapes) {
+            let op = if shape == common {
+                Op::Alias
+            } else {
+                Op::Expand(common.clone())
+            };
+            let expanded = self
+                .builder
+                .apply_many(call.id, &["expanded"], op, &[*operand])
+                .map_err(|error| Failure::Clause(error.to_string()))?;
+            self.in_wrapper.push(call.in_wrapper);
+            outputs.extend(expanded);
+        }
+        Ok(outputs)
+    }
+
+    /// Gives a node's results the names that it writes, after a look at the types that PyTorch recorded.
+    fn bind_results(
+        &mut self,
+        target: &str,
+        node: &'a Node<'a>,
+        graph: &'a GraphText<'a>,
+        scope: &mut Scope<'a>,
+        outputs: Vec<ValueId>,
+    ) -> Result<(), Failure> {
+        let names = output_names(node)?;
         if outputs.len() != names.len() {
             return Err(Failure::Clause(format!(
                 "{target} has {} results, not {}",
@@ -198,6 +254,7 @@ impl<'a> Walk<'a> {
             pointer,
             module: module.to_owned(),
             nearest: nearest(op),
+            not_elementwise: families::not_elementwise(op),
         });
     }
 
@@ -285,6 +342,7 @@ impl<'a> Walk<'a> {
                     pointer: at.to_owned(),
                     module: call.path,
                     nearest: None,
+                    not_elementwise: Some("it runs code of its own"),
                 };
                 return Err(ExportedError::UnknownOperators {
                     operators: vec![operator],

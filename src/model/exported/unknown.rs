@@ -28,6 +28,8 @@ pub struct UnknownOperator {
     pub module: String,
     /// The supported operator with the most similar name.
     pub nearest: Option<&'static str>,
+    /// Why it is never taken to be elementwise, if it is known not to be.
+    pub not_elementwise: Option<&'static str>,
 }
 
 impl UnknownOperator {
@@ -43,9 +45,13 @@ impl UnknownOperator {
 pub(crate) fn not_supported(operators: &[UnknownOperator]) -> String {
     let similar = |operator: &UnknownOperator| {
         let nearest = operator.nearest;
-        nearest.map_or(String::new(), |name| {
+        let nearest = nearest.map_or(String::new(), |name| {
             format!("; the nearest that is: {name}")
-        })
+        });
+        let why = operator.not_elementwise.map_or(String::new(), |why| {
+            format!("; it is never taken to be elementwise: {why}")
+        });
+        format!("{nearest}{why}")
     };
     if let [only] = operators {
         return format!(
@@ -82,7 +88,7 @@ pub(super) fn assumption(operators: &[UnknownOperator]) -> Option<String> {
         .map(|operator| format!("{} ({})", operator.op, operator.count))
         .collect::<Vec<_>>();
     Some(format!(
-        "these operators are not known and were taken to save their inputs and to make their results, \
+        "this answer rests on an assumption: these operators are not known and were taken to save their inputs and to make their results, \
          which may be less than they take: {}",
         names.join(", ")
     ))

@@ -143,11 +143,18 @@ fn exported_inline(model: &Fields<'_>) -> Result<ModelSource, Invalid> {
 /// A problem inside the graph, as one of the request.
 fn invalid(error: &ExportedError, at: &str) -> Invalid {
     let problem = match error {
-        ExportedError::UnknownOperators { operators } => format!(
-            "{}; with \"unknown_ops\": \"assume_elementwise\" in the request they are taken to save their \
-             inputs and to make their results",
-            not_supported(operators)
-        ),
+        ExportedError::UnknownOperators { operators } => {
+            let helps = operators
+                .iter()
+                .all(|operator| operator.not_elementwise.is_none());
+            let hint = if helps {
+                "; with \"unknown_ops\": \"assume_elementwise\" in the request they are taken to save their \
+                 inputs and to make their results"
+            } else {
+                ""
+            };
+            format!("{}{hint}", not_supported(operators))
+        }
         ExportedError::Refused { problem, .. } => problem.clone(),
         other => other.to_string(),
     };
