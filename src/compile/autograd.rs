@@ -336,7 +336,10 @@ fn run(eager: &mut Eager, node: &Rc<Node>, incoming: Vec<Option<Tensor>>) -> Vec
         let current = if current.shape == edge.shape {
             current
         } else {
-            eager.sum_to(&current, &edge.shape)
+            let sum = eager.sum_to(&current, &edge.shape);
+            // What was summed goes before the sum is cast.
+            drop(current);
+            sum
         };
         *gradient = Some(if current.dtype == edge.dtype {
             current

@@ -3,6 +3,7 @@
 mod gradients;
 mod operations;
 mod sequence;
+mod steps;
 
 use batchfit::compile::compile;
 use batchfit::graph::Graph;
