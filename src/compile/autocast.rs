@@ -67,10 +67,10 @@ impl Eager {
         if tensor.dtype == dtype || !tensor.dtype.is_float() || tensor.dtype == DType::Float64 {
             return Tensor::clone(tensor);
         }
-        // Only trained parameters are cached, and only their casts to low precision.
+        // Only trained float32 parameters are cached, and only their casts to low precision.
         let Some(leaf) = tensor
             .leaf()
-            .filter(|_| dtype.is_half())
+            .filter(|_| dtype.is_half() && tensor.dtype == DType::Float32)
             .map(|leaf| leaf.index)
         else {
             return self.cast(tensor, dtype);

@@ -408,7 +408,10 @@ fn run(
         let current = if current.shape == edge.shape {
             current
         } else {
-            eager.sum_to(&current, &edge.shape)
+            let sum = eager.sum_to(&current, &edge.shape);
+            // What was summed goes before the sum is cast.
+            drop(current);
+            sum
         };
         *gradient = Some(if current.dtype == edge.dtype {
             current

@@ -16,7 +16,7 @@ use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
 use super::ops::AttentionRequest;
 use super::tensor::Tensor;
-use crate::graph::{DType, Extent, Graph, Node, Op, ParameterKind, Placement, ValueId};
+use crate::graph::{DType, Extent, Graph, Node, Op, Parameter, ParameterKind, Placement, ValueId};
 use crate::model::{Mode, Variant};
 
 /// Values alive in Python, by name.
@@ -43,13 +43,23 @@ pub(super) struct Forward {
     /// What the noise that nodes make is multiplied by.
     noise_for: BTreeMap<usize, ValueId>,
     mode: Mode,
-    /// What the model's parameters are stored in.
+    /// What the model's code names where the graph says float32: the type of a float32 graph's parameters. A
+    /// graph in half precision says what it means.
     parameter_type: DType,
     /// Casts that go back to the type another operation left.
     returns: BTreeMap<usize, usize>,
     departures: BTreeSet<usize>,
     /// The types left, as the graph runs.
     types_left: RefCell<BTreeMap<usize, DType>>,
+}
+
+/// Whether a graph was exported with parameters in half precision.
+fn is_half(graph: &Graph) -> bool {
+    let dtype = |parameter: &Parameter| graph.value(parameter.value).dtype;
+    graph
+        .parameters
+        .iter()
+        .any(|parameter| dtype(parameter).is_half())
 }
 
 impl Forward {
@@ -95,7 +105,11 @@ impl Forward {
             graph: Arc::clone(graph),
             parameters,
             mode: variant.mode,
-            parameter_type: variant.precision.parameters(),
+            parameter_type: if is_half(graph) {
+                DType::Float32
+            } else {
+                variant.precision.parameters()
+            },
         }
     }
 

@@ -44,11 +44,7 @@ impl Training {
             let path: Arc<str> = Arc::from(parameter.path.as_str());
             eager.set_label(&path);
             let value = graph.value(parameter.value);
-            let dtype = if value.dtype.is_float() {
-                variant.precision.parameters()
-            } else {
-                value.dtype
-            };
+            let dtype = variant.precision.stored(value.dtype);
             let mut tensor = eager.empty(&value.shape, dtype);
             eager.launch(
                 Kernel::Initialize(initial(&graph, parameter)),
@@ -210,12 +206,7 @@ impl Training {
         let make = |eager: &mut Eager, input: &Input| {
             let value = graph.value(input.value);
             eager.set_label(&Arc::from(value.name.as_str()));
-            let parameters = self.variant.precision.parameters();
-            let dtype = if value.dtype.is_float() {
-                parameters
-            } else {
-                value.dtype
-            };
+            let dtype = self.variant.precision.stored(value.dtype);
             let tensor = eager.empty(&value.shape, dtype);
             let kernel = match input.content {
                 Content::Normal => Kernel::RandomNormal,

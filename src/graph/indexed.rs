@@ -20,6 +20,10 @@ pub enum Indexed {
     Put {
         /// Whether equal positions add up.
         accumulate: bool,
+        /// Whether the result is a tensor of its own.
+        fresh: bool,
+        /// The dimensions that have a tensor of positions.
+        marked: Vec<bool>,
     },
     /// `index_add_(self, index, source)`.
     Add {
@@ -132,7 +136,10 @@ impl Indexed {
                 (count, count)
             }
             Indexed::Select { .. } => (2, 2),
-            Indexed::Put { .. } => (3, usize::MAX),
+            Indexed::Put { marked, .. } => {
+                let count = 2 + marked.iter().filter(|marked| **marked).count();
+                (count, count)
+            }
             Indexed::Add { .. } => (3, 3),
             Indexed::Scatter { .. } => (2, 3),
             _ => (1, 1),
@@ -176,7 +183,26 @@ impl Indexed {
                 let length = operands[1].1.first().copied().unwrap_or(Extent::ONE);
                 vec![(dtype, with(*dim, length)?)]
             }
-            Indexed::Put { .. } | Indexed::Add { .. } | Indexed::Scatter { .. } => {
+            Indexed::Put { marked, .. } => {
+                let indices: Vec<&[Extent]> = operands[1..operands.len() - 1]
+                    .iter()
+                    .map(|(_, shape)| shape.as_slice())
+                    .collect();
+                let written = &operands[operands.len() - 1].1;
+                let are_truths = |(dtype, _): &(DType, Vec<Extent>)| *dtype == DType::Bool;
+                if operands[1..operands.len() - 1].iter().any(are_truths) {
+                    // How many places they choose depends on them.
+                    if indices.len() > 1 {
+                        return Err("it writes where truth values and other positions say".into());
+                    }
+                    return Ok(vec![(dtype, x.clone())]);
+                }
+                let place = looked_up(x, marked, &indices)?;
+                if broadcast(written, &place)? != place {
+                    return Err(format!(
+                        "values {written:?} do not fit the places {place:?}"
+                    ));
+                }
                 vec![(dtype, x.clone())]
             }
             Indexed::Extreme { dim, keep } => {
@@ -222,7 +248,9 @@ impl Indexed {
                 let dtype = into.unwrap_or(own);
                 vec![(dtype, x.clone())]
             }
-            Indexed::Triangle => vec![(dtype, x.clone())],
+            Indexed::Add { .. } | Indexed::Scatter { .. } | Indexed::Triangle => {
+                vec![(dtype, x.clone())]
+            }
         })
     }
 }
@@ -244,7 +272,11 @@ fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
 
 /// The shape of `x[indices]`: the indices' common shape stands where the indexed dimensions are, or first
 /// if they are not neighbours.
-fn looked_up(x: &[Extent], marked: &[bool], indices: &[&[Extent]]) -> Result<Vec<Extent>, String> {
+pub(crate) fn looked_up(
+    x: &[Extent],
+    marked: &[bool],
+    indices: &[&[Extent]],
+) -> Result<Vec<Extent>, String> {
     let places: Vec<usize> = (0..marked.len()).filter(|i| marked[*i]).collect();
     let (Some(first), Some(last)) = (places.first(), places.last()) else {
         return Ok(x.to_vec());

@@ -27,6 +27,7 @@ pub use einsum::Einsum;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
 pub use function_call::{FunctionCall, FunctionOutput, UntracedFunction};
 pub use indexed::Indexed;
+pub(crate) use indexed::looked_up;
 pub(crate) use infer::broadcast;
 pub use loss::{Loss, LossFunction, Summary};
 pub use normalize::Normalize;

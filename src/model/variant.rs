@@ -13,9 +13,11 @@ pub enum Precision {
     /// Everything in float32.
     #[default]
     Fp32,
-    /// float32 parameters, `torch.autocast(dtype=float16)` and a `GradScaler`.
+    /// `torch.autocast(dtype=float16)` and a `GradScaler`; parameters in float32, or in the half precision
+    /// that a graph was exported in.
     AmpFp16,
-    /// float32 parameters and `torch.autocast(dtype=bfloat16)`.
+    /// `torch.autocast(dtype=bfloat16)`; parameters in float32, or in the half precision that a graph was
+    /// exported in.
     AmpBf16,
     /// Parameters and everything else in bfloat16.
     Bf16,
@@ -33,7 +35,17 @@ impl Precision {
         Precision::Fp16,
     ];
 
-    /// What parameters are stored in.
+    /// What something that is `exported` in a graph is stored in. Autocast runs over parameters of any type,
+    /// so half precision stays what it is under it.
+    pub const fn stored(self, exported: DType) -> DType {
+        match self.autocast() {
+            _ if !exported.is_float() => exported,
+            Some(_) if exported.is_half() => exported,
+            Some(_) | None => self.parameters(),
+        }
+    }
+
+    /// What parameters of a float32 graph are stored in.
     pub const fn parameters(self) -> DType {
         match self {
             Precision::Fp32 | Precision::AmpFp16 | Precision::AmpBf16 => DType::Float32,

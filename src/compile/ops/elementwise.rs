@@ -85,9 +85,19 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            // rsqrt's is `-0.5 * grad * result ** 3`: two temporaries before the result.
-            let temporaries = if function == Unary::Rsqrt { 2 } else { 0 };
-            let like = |eager: &mut Eager| eager.empty_like(gradient, gradient.dtype);
+            // Formulas of several operations: rsqrt's is `-0.5 * grad * result ** 3`, cos's `grad * -sin(self)`
+            // and sin's `grad * cos(self)`. The others are kernels of their own.
+            let temporaries = match function {
+                Unary::Rsqrt | Unary::Cos => 2,
+                Unary::Sin => 1,
+                _ => 0,
+            };
+            // Most are laid out like the gradient; relu's and leaky relu's like what was saved.
+            let order = match function {
+                Unary::Relu | Unary::LeakyRelu => saved.get("saved"),
+                _ => gradient,
+            };
+            let like = |eager: &mut Eager| eager.empty_like(order, gradient.dtype);
             let mut temporaries: Vec<TensorBody> = (0..temporaries).map(|_| like(eager)).collect();
             let grad_x = like(eager);
             let inputs = [&**gradient, saved.get("saved")];
@@ -195,9 +205,10 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let first = eager.empty(&gradient.shape, gradient.dtype);
-            let second = eager.empty(&gradient.shape, gradient.dtype);
-            let grad = eager.empty(&gradient.shape, gradient.dtype);
+            // `grad * (exponent * self ** (exponent - 1))`.
+            let first = eager.empty_like(saved.get("self"), gradient.dtype);
+            let second = eager.empty_like(saved.get("self"), gradient.dtype);
+            let grad = eager.empty_like(gradient, gradient.dtype);
             let inputs = [&**gradient, saved.get("self")];
             eager.launch(Kernel::PowerGrad(exponent), &inputs, &[&grad]);
             drop(second);
@@ -219,7 +230,9 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let grad = eager.empty_like(gradient, gradient.dtype);
+            // Row-major or channels-last, whatever the gradient's own order.
+            let strides = gradient.suggested_format().strides(&gradient.shape);
+            let grad = eager.empty_strided(&gradient.shape, strides, gradient.dtype);
             let inputs = [&**gradient, saved.get("mask")];
             eager.launch(Kernel::DropoutGrad { p }, &inputs, &[&grad]);
             vec![Some(Tensor::new(grad))]

@@ -1,16 +1,42 @@
 //! Look-ups, sorts and choices: what their kernels and their gradients take.
 
+mod writing;
+
 use std::rc::Rc;
 
-use super::super::autograd::Draft;
+use super::super::autograd::{Draft, Saved};
 use super::super::eager::{Eager, Stop};
-use super::super::emit::Storage;
-use super::super::tensor::{Tensor, TensorBody, strides_like};
-use crate::graph::{DType, Extent, Indexed, numel};
+use super::super::tensor::{Tensor, TensorBody, strides_like, strides_match};
+use super::elementwise::expanded;
+use super::embedding::{ALL_BITS, radix_bytes};
+use super::view::gradient_view;
+use crate::graph::{DType, Extent, Indexed, broadcast, looked_up};
 use crate::program::Kernel;
 
-/// Up to so many elements a sort or an accumulating index fits one block and needs no buffer.
-const ONE_BLOCK: u64 = 2048;
+/// Names under which indices are saved.
+const INDICES: [&str; 5] = ["0", "1", "2", "3", "4"];
+
+/// So many indices as they were saved.
+fn saved_indices(saved: &Saved, count: usize) -> Vec<Tensor> {
+    let names = INDICES.into_iter().take(count);
+    names.map(|name| Tensor::clone(saved.get(name))).collect()
+}
+
+/// The shape that indices broadcast to.
+fn common_shape(indices: &[Tensor]) -> Vec<Extent> {
+    let shapes = indices.iter().map(|index| index.shape.clone());
+    let common = shapes.reduce(|a, b| broadcast(&a, &b).expect("checked when built"));
+    common.unwrap_or_default()
+}
+
+/// The shape of `x[indices]`; none for truth values, on which it depends.
+fn looked_up_shape(marked: &[bool], x: &Tensor, indices: &[Tensor]) -> Option<Vec<Extent>> {
+    if indices.iter().any(|index| index.dtype == DType::Bool) {
+        return None;
+    }
+    let shapes: Vec<&[Extent]> = indices.iter().map(|index| index.shape.as_slice()).collect();
+    Some(looked_up(&x.shape, marked, &shapes).expect("checked when built"))
+}
 
 impl Eager {
     /// A look-up, sort or choice; `results` are its results' types as inferred.
@@ -22,7 +48,7 @@ impl Eager {
     ) -> Result<Vec<Tensor>, Stop> {
         let x = &operands[0];
         let one = match op {
-            Indexed::Index(_) => self.index(op, operands, &results[0])?,
+            Indexed::Index(marked) => self.index(op, marked, operands, &results[0])?,
             Indexed::Select { .. } => {
                 let index = &operands[1];
                 let like = (x.shape.clone(), x.dtype);
@@ -69,7 +95,7 @@ impl Eager {
                     eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
                     drop((copies, once));
                     let view = sum.alias(sum.shape.clone(), sum.strides.clone());
-                    vec![Some(super::view::gradient_view(&sum, view))]
+                    vec![Some(gradient_view(&sum, view))]
                 });
                 y
             }
@@ -115,160 +141,65 @@ impl Eager {
         y
     }
 
-    /// `x[indices]`. Indices that broadcast are expanded and copied first; its gradient adds up over
-    /// sorted positions.
+    /// `x[indices]`; its gradient adds up over sorted positions.
     fn index(
         &mut self,
         op: &Indexed,
+        marked: &[bool],
         operands: &[Tensor],
         shape: &[Extent],
     ) -> Result<Tensor, Stop> {
         let x = &operands[0];
         let indices = &operands[1..];
         let mut draft = Draft::new(self, &[Some(x)]);
-        for (name, index) in ["0", "1", "2", "3", "4"].into_iter().zip(indices) {
+        for (name, index) in INDICES.into_iter().zip(indices) {
             draft.save(self, name, index)?;
         }
-        let common = indices
-            .iter()
-            .map(|index| index.shape.clone())
-            .reduce(|a, b| crate::graph::broadcast(&a, &b).expect("checked when built"))
-            .unwrap_or_default();
+        let common = common_shape(indices);
+        let marked = marked.to_vec();
         let dtype = x.dtype;
-        let copies = self.expanded_indices(indices, &common);
+        let copies = self.alike_indices(indices, &common);
         let y = self.empty(shape, dtype);
         let inputs: Vec<&TensorBody> = operands.iter().map(|operand| &**operand).collect();
         self.launch(Kernel::MemoryOnly(op.name()), &inputs, &[&y]);
         drop(copies);
         let whole = x.shape.clone();
-        let indices: Vec<Tensor> = indices.iter().map(|index| index.detached()).collect();
-        let shapes: Vec<Vec<Extent>> = indices.iter().map(|index| index.shape.clone()).collect();
-        drop(indices);
+        let count = indices.len();
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
-            let indices: Vec<Tensor> = ["0", "1", "2", "3", "4"]
-                .into_iter()
-                .take(shapes.len())
-                .map(|name| Tensor::clone(saved.get(name)))
-                .collect();
-            eager.accumulate_at(&indices, &common, &grad_x);
+            let indices = saved_indices(saved, count);
+            let places = writing::Places {
+                indices: &indices,
+                common: &common,
+                marked: &marked,
+                checked: false,
+            };
+            eager.accumulate_at(&places, gradient, &grad_x);
             vec![Some(Rc::new(grad_x))]
         });
         Ok(y)
     }
 
-    fn expanded_indices(&mut self, indices: &[Tensor], common: &[Extent]) -> Vec<TensorBody> {
-        let small = indices.iter().filter(|index| index.shape != common);
-        let count = small.count();
+    /// Several indices must have the same strides once they are broadcast; else those that are not contiguous
+    /// are copied.
+    fn alike_indices(&mut self, indices: &[Tensor], common: &[Extent]) -> Vec<TensorBody> {
+        let seen: Vec<TensorBody> = indices
+            .iter()
+            .map(|index| expanded(index, common))
+            .collect();
+        let alike = |pair: &[TensorBody]| strides_match(common, &pair[0].strides, &pair[1].strides);
+        if seen.windows(2).all(alike) {
+            return Vec::new();
+        }
+        let scattered = seen.iter().filter(|index| !index.is_contiguous());
+        let count = scattered.count();
         (0..count)
             .map(|_| self.empty(common, DType::Int64))
             .collect()
-    }
-
-    /// `index_put_(accumulate=True)`: linear positions, their sort and its buffer.
-    fn accumulate_at(&mut self, indices: &[Tensor], common: &[Extent], into: &TensorBody) {
-        let copies = self.expanded_indices(indices, common);
-        let count = numel(common);
-        let positions = |eager: &mut Eager| {
-            eager.scratch_by("index positions", move |batch| 8 * count.at(batch))
-        };
-        let mut linear = positions(self);
-        for index in 0..indices.len() {
-            let next = positions(self);
-            if index > 0 {
-                // The sum of two indices replaces both.
-                let sum = positions(self);
-                drop(next);
-                linear = sum;
-            } else {
-                drop(next);
-            }
-        }
-        drop(copies);
-        let sorted = positions(self);
-        let original = positions(self);
-        let iota = positions(self);
-        drop(self.sort_buffer(count, 12_288));
-        self.launch(Kernel::MemoryOnly("index_put_"), &[], &[into]);
-        drop(iota);
-        drop(original);
-        drop(sorted);
-        drop(linear);
-    }
-
-    /// The radix sort's buffer for so many int64 keys, measured from 3,072 to 262,144 of them; sorting
-    /// positions in fewer bits takes `less`.
-    fn sort_buffer(&mut self, count: Extent, less: u64) -> Rc<Storage> {
-        let card = self.capability;
-        self.scratch_by("radix sort", move |batch| {
-            let count = count.at(batch);
-            if count <= ONE_BLOCK {
-                1
-            } else {
-                super::embedding::radix_bytes(&card, count).saturating_sub(less)
-            }
-        })
-    }
-
-    /// `index_put_`, `index_add`, `scatter`: the written values' gradient is looked up.
-    fn write_at(&mut self, op: &Indexed, operands: &[Tensor]) -> Result<Tensor, Stop> {
-        let x = &operands[0];
-        let last = operands.len() - 1;
-        let values = operands.last().filter(|_| last > 1);
-        let index = &operands[1];
-        let mut draft = Draft::new(self, &[Some(x), values]);
-        draft.save(self, "index", index)?;
-        let fresh = match op {
-            Indexed::Add { fresh } => *fresh,
-            Indexed::Scatter { in_place, .. } => !in_place,
-            _ => false,
-        };
-        let y = if fresh {
-            self.empty(&x.shape, x.dtype)
-        } else {
-            x.alias(x.shape.clone(), x.strides.clone())
-        };
-        let inputs: Vec<&TensorBody> = operands[1..].iter().map(|operand| &**operand).collect();
-        self.launch(Kernel::MemoryOnly(op.name()), &inputs, &[&y]);
-        if let Indexed::Put { accumulate: true } = op {
-            let indices = &operands[1..last];
-            let common = index.shape.clone();
-            self.accumulate_at(indices, &common, &y);
-        }
-        let wants = [x.requires_grad(), values.is_some_and(|v| v.requires_grad())];
-        let shape = values
-            .map(|values| values.shape.clone())
-            .unwrap_or_default();
-        // Adding leaves the gradient of what is added to as it is; overwriting clears parts of a copy.
-        let adds = match op {
-            Indexed::Scatter { adds, .. } => *adds,
-            Indexed::Put { accumulate } => *accumulate,
-            _ => true,
-        };
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
-            let kept = wants[0].then(|| {
-                if adds {
-                    return Tensor::clone(gradient);
-                }
-                let copy = eager.empty(&gradient.shape, gradient.dtype);
-                eager.launch(Kernel::Copy, &[gradient], &[&copy]);
-                Tensor::new(copy)
-            });
-            let written = wants[1].then(|| {
-                let result = eager.empty(&shape, gradient.dtype);
-                eager.launch(Kernel::MemoryOnly("index"), &[gradient], &[&result]);
-                Tensor::new(result)
-            });
-            vec![kept, written]
-        });
-        Ok(y)
     }
 
     /// `max(dim)`, `topk`: values, then positions, which are saved.
@@ -300,7 +231,7 @@ impl Eager {
             if length <= 4096 || all.at(batch) > length {
                 0
             } else {
-                super::embedding::radix_bytes(&card, length)
+                radix_bytes(&card, length, ALL_BITS)
             }
         });
         self.launch(Kernel::MemoryOnly(op.name()), &[x], &[&values, &places]);
@@ -329,11 +260,14 @@ impl Eager {
         let draft = Draft::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, dtype);
         let converted = (dtype != own).then(|| self.empty(&x.shape, dtype));
+        // What the kernel reads is contiguous.
+        let dense = converted.is_none().then(|| self.dense_copy(x));
         // One row is scanned by a library, in a buffer of its own.
         if x.shape.len() == 1 {
             drop(self.scratch(1023));
         }
         self.launch(Kernel::MemoryOnly("cumsum"), &[x], &[&y]);
+        drop(dense);
         drop(converted);
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
@@ -341,8 +275,10 @@ impl Eager {
             };
             // Turned round, summed, and turned round again.
             let cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
-            let turned = eager.empty(&gradient.shape, own);
+            let strides = strides_like(&gradient.shape, &gradient.strides);
+            let turned = Tensor::new(eager.empty_strided(&gradient.shape, strides, own));
             let sums = eager.empty(&gradient.shape, own);
+            drop(eager.dense_copy(&turned));
             let grad_x = eager.empty(&gradient.shape, own);
             eager.launch(Kernel::MemoryOnly("cumsum"), &[gradient], &[&grad_x]);
             drop(sums);

@@ -44,14 +44,13 @@ impl Eager {
         let added = bias
             .as_ref()
             .filter(|_| x.shape.len() > 2 && !x.is_contiguous());
+        // Autocast holds what it has cast until the operation returns, also where a copy of it is multiplied.
         if let Some(bias) = added {
-            drop(x);
             let y = self.product(&flat, &weight, None, WeightLayout::OutIn)?;
             drop(flat);
             let y = self.reshape(&y, &shape);
             return Ok(self.add_in_place(&y, bias));
         }
-        drop(x);
         let y = self.product(&flat, &weight, bias.as_ref(), WeightLayout::OutIn)?;
         Ok(if shape.len() == 2 {
             y
@@ -73,6 +72,14 @@ impl Eager {
         self.product(&x, &weight, Some(&bias), WeightLayout::InOut)
     }
 
+    /// The same tensor behind an operation that hands its gradient on as it is.
+    fn passed_on(&mut self, tensor: &Tensor) -> Tensor {
+        let draft = Draft::new(self, &[Some(tensor)]);
+        let same = tensor.alias(tensor.shape.clone(), tensor.strides.clone());
+        let [same] = draft.finish(self, [same], |_, gradients, _| vec![gradients[0].clone()]);
+        same
+    }
+
     fn product(
         &mut self,
         x: &Tensor,
@@ -80,7 +87,14 @@ impl Eager {
         bias: Option<&Tensor>,
         layout: WeightLayout,
     ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x), Some(weight), bias]);
+        // `weight.t()` is an operation of its own: its gradient arrives once the bias's has been kept.
+        let turned = match layout {
+            WeightLayout::OutIn => self.passed_on(weight),
+            WeightLayout::InOut => Tensor::clone(weight),
+        };
+        // `addmm` has its bias first: that gradient is handed on before the others.
+        let mut draft = Draft::new(self, &[bias, Some(x), Some(&turned)]);
+        drop(turned);
         let (wants_x, wants_weight) = (x.requires_grad(), weight.requires_grad());
         let wants_bias = bias.is_some_and(|bias| bias.requires_grad());
         let has_bias = bias.is_some();
@@ -149,11 +163,11 @@ impl Eager {
                 let weight = wants_weight.then(|| grad_weight(eager));
                 // The engine sums it over rows, as any gradient of what was broadcast.
                 let bias = wants_bias.then(|| Tensor::clone(gradient));
-                vec![x, weight, bias]
+                vec![bias, x, weight]
             } else {
                 let weight = wants_weight.then(|| grad_weight(eager));
                 let x = wants_x.then(|| grad_x(eager));
-                vec![x, weight, None]
+                vec![None, x, weight]
             }
         });
         Ok(y)

@@ -208,27 +208,9 @@ impl Eager {
         }
     }
 
+    /// `log_softmax` in the type of the predictions, which may lie in any order.
     fn log_softmax(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
-        let y = self.empty(&x.shape, x.dtype);
-        self.launch(Kernel::Softmax { dim: 1, log: true }, &[x], &[&y]);
-        // The saved result shares the result's memory and none of its history.
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
-        let [y] = draft.finish(self, [y], |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
-            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-            eager.launch(
-                Kernel::SoftmaxGrad { dim: 1, log: true },
-                &[gradient, saved.get("result")],
-                &[&grad_x],
-            );
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+        self.softmax(x, (1, true), Some(x.dtype))
     }
 
     fn nll_loss(
@@ -241,12 +223,12 @@ impl Eager {
         draft.save(self, "self", log_probabilities)?;
         draft.save(self, "target", target)?;
         let dtype = log_probabilities.dtype;
-        // The 2-D variant, for images, makes its weight before its loss.
+        // The 2-D variant, for images and sequences, makes its weight before its loss.
         let each: &[Extent] = match summary {
             Summary::None => &target.shape,
             Summary::Mean | Summary::Sum => &[],
         };
-        let (loss, total_weight) = if log_probabilities.shape.len() == 4 {
+        let (loss, total_weight) = if log_probabilities.shape.len() > 2 {
             let total_weight = self.empty(&[], dtype);
             (self.empty(each, dtype), total_weight)
         } else {

@@ -124,10 +124,7 @@ impl Eager {
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let statistics = ["mean", "inverse_std"];
             if whole {
-                let kernel = Kernel::LayerNormGrad;
-                let format = MemoryFormat::Contiguous;
-                let gradient = gradients[0].as_ref();
-                return eager.norm_grads(kernel, format, gradient, saved, statistics);
+                return eager.layer_norm_grads(gradients[0].as_ref(), saved, statistics);
             }
             let gradients = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained);
             gradients.into()
@@ -181,8 +178,9 @@ impl Eager {
         let squares = self.pow_scalar(&high, 2.0)?;
         let last: Vec<usize> = (x.shape.len() - dims..x.shape.len()).collect();
         let mean = self.reduction(Reduction::Mean, &squares, &last, true);
-        let mean = self.add_scalar(&mean, 0.0, Placement::InPlace);
-        let inverse = self.unary(Unary::Rsqrt, Placement::New, &mean)?;
+        let shifted = self.add_scalar(&mean, 0.0, Placement::InPlace);
+        let inverse = self.unary(Unary::Rsqrt, Placement::New, &shifted)?;
+        drop(shifted);
         drop(mean);
         drop(squares);
         let mut y = self.mul(&high, &inverse)?;
@@ -202,20 +200,48 @@ impl Eager {
         let Some(gradient) = gradient else {
             return [None, None, None];
         };
-        let gradient = self.dense_copy(gradient);
         let x = self.dense_copy(saved.get("input"));
         let grad_x = self.empty(&x.shape, gradient.dtype);
         let parameters = trained.map(|is_there| {
             let weight = saved.find("weight").filter(|_| is_there)?;
             Some(Tensor::new(self.empty(&weight.shape, weight.dtype)))
         });
+        let gradient = self.dense_copy(gradient);
         let kernel = Kernel::MemoryOnly("a normalization without weight or bias");
         self.launch(kernel, &[&gradient, &x], &[&grad_x]);
         let [weight, bias] = parameters;
         [Some(Tensor::new(grad_x)), weight, bias]
     }
 
-    /// Gradients of input, weight and bias, in this order.
+    /// Gradients of a layer norm's input, weight and bias: they exist before a gradient that is not contiguous
+    /// is copied.
+    fn layer_norm_grads(
+        &mut self,
+        gradient: Option<&Tensor>,
+        saved: &Saved,
+        statistics: [&str; 2],
+    ) -> Vec<Option<Tensor>> {
+        let Some(gradient) = gradient else {
+            return vec![None, None, None];
+        };
+        let weight = saved.get("weight");
+        let x = self.dense_copy(saved.get("input"));
+        let grad_x = self.empty(&x.shape, gradient.dtype);
+        let grad_weight = self.empty(&weight.shape, weight.dtype);
+        let grad_bias = self.empty(&weight.shape, weight.dtype);
+        let gradient = self.dense_copy(gradient);
+        let [first, second] = statistics.map(|name| saved.get(name));
+        self.launch(
+            Kernel::LayerNormGrad,
+            &[&gradient, &x, weight, first, second],
+            &[&grad_x, &grad_weight, &grad_bias],
+        );
+        [grad_x, grad_weight, grad_bias]
+            .map(|gradient| Some(Tensor::new(gradient)))
+            .into()
+    }
+
+    /// Gradients of a batch norm's input, weight and bias, in this order.
     fn norm_grads(
         &mut self,
         kernel: Kernel,

@@ -241,7 +241,15 @@ impl Eager {
         for temporary in before {
             temporaries.push(self.temporary(*temporary, incoming));
         }
-        let result = self.empty_as(incoming);
+        let result = match op.function {
+            // Chosen by a mask, whose order comes first.
+            Function::Where | Function::Clamp(_) => {
+                self.broadcast_like(&[&**saved.get(NAMES[0]), &**incoming], incoming.dtype)
+            }
+            // A contiguous copy, overwritten.
+            Function::MaskedFill => self.empty(&incoming.shape, incoming.dtype),
+            _ => self.empty_as(incoming),
+        };
         for temporary in after {
             temporaries.push(self.temporary(*temporary, incoming));
         }

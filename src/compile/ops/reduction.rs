@@ -159,6 +159,24 @@ impl Eager {
         y
     }
 
+    /// `_assert_async(index.max() < length)` of so many int64 positions.
+    pub(super) fn bounds_check(&mut self, count: Extent) {
+        let capability = self.capability;
+        let scratch = move |batch: u64| scratch(&capability, Along::Row, 1, count.at(batch));
+        let largest = self.scratch(8);
+        // Partial results are as wide as the positions.
+        let buffer = self.scratch_by("index bounds", move |batch| {
+            scratch(batch).buffer / ACCUMULATOR * 8
+        });
+        let semaphores = self.scratch_by("reduction semaphores", move |batch| {
+            scratch(batch).semaphores
+        });
+        drop(semaphores);
+        drop(buffer);
+        drop(self.scratch(1));
+        drop(largest);
+    }
+
     /// Launches a reduction between the allocations and frees of its scratch memory.
     fn reduce(
         &mut self,

@@ -26,10 +26,15 @@ struct Rule {
 
 fn rule(resample: &Resample) -> Rule {
     match resample {
-        Resample::AvgPool(_) | Resample::PadCopied(_) | Resample::Glu(_) => Rule {
+        Resample::AvgPool(_) | Resample::PadCopied(_) => Rule {
             saves_operand: true,
             indices: false,
             copies: true,
+        },
+        Resample::Glu(_) => Rule {
+            saves_operand: true,
+            indices: false,
+            copies: false,
         },
         Resample::AdaptiveMaxPool(_) => Rule {
             saves_operand: true,
@@ -106,7 +111,7 @@ impl Eager {
             let strides = format.strides(&whole);
             let grad_x = eager.empty_strided(&whole, strides, gradient.dtype);
             let mut dense = Vec::new();
-            if rule.saves_operand && !rule.indices {
+            if rule.copies && rule.saves_operand && !rule.indices {
                 dense.push(eager.copy_in(saved.get("self"), format));
             }
             if rule.copies {

@@ -80,9 +80,13 @@ pub(super) fn recommend(
 
 /// What a reader is told of the headroom.
 fn why(headroom: Bytes, doubts: &[Doubt]) -> String {
+    let figure = |doubt: &Doubt| match doubt.bytes() {
+        Bytes::ZERO => format!("{:.1}%", doubt.share() * 100.0),
+        bytes => bytes.to_string(),
+    };
     let reasons: Vec<String> = doubts
         .iter()
-        .map(|doubt| format!("{:.1}% for {}", doubt.share() * 100.0, doubt.reason()))
+        .map(|doubt| format!("{} for {}", figure(doubt), doubt.reason()))
         .collect();
     format!("{headroom} of headroom is kept: {}", reasons.join(", "))
 }

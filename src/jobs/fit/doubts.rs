@@ -3,7 +3,7 @@
 //! Shares of the limit by which peak reserved memory was predicted too low; see Note [Measured errors].
 #![doc = include_str!("NOTES.md")]
 
-use crate::graph::{Graph, Lifetimes, Op};
+use crate::graph::{Extent, Graph, Lifetimes, Op, numel};
 use crate::units::Bytes;
 
 /// Something that was assumed instead of known.
@@ -19,6 +19,9 @@ pub(super) enum Doubt {
     Functions,
     /// Rules that were measured on another card.
     Card,
+    /// Operators that are not known and were taken to be elementwise: this passes through them in a forward
+    /// pass of the probed batch.
+    Assumed(Bytes),
 }
 
 impl Doubt {
@@ -29,6 +32,19 @@ impl Doubt {
             Doubt::Lifetimes | Doubt::Card => 0.01,
             Doubt::Workspaces => 0.03,
             Doubt::Functions => 0.16,
+            Doubt::Assumed(_) => 0.0,
+        }
+    }
+
+    /// What it adds to the headroom beside that share, at the batch that was probed.
+    pub(super) fn bytes(self) -> Bytes {
+        match self {
+            Doubt::Driver
+            | Doubt::Lifetimes
+            | Doubt::Card
+            | Doubt::Workspaces
+            | Doubt::Functions => Bytes::ZERO,
+            Doubt::Assumed(bytes) => bytes,
         }
     }
 
@@ -44,6 +60,7 @@ impl Doubt {
                 "custom autograd functions whose backward passes could not be traced"
             }
             Doubt::Card => "rules measured on another card",
+            Doubt::Assumed(_) => "operators that are not known and were taken to be elementwise",
         }
     }
 }
@@ -56,7 +73,8 @@ impl Doubt {
 )]
 pub(super) fn headroom(doubts: &[Doubt], limit: Bytes) -> Bytes {
     let share: f64 = doubts.iter().map(|doubt| doubt.share()).sum();
-    Bytes((limit.0 as f64 * share.clamp(0.0, 1.0)) as u64)
+    let bytes: Bytes = doubts.iter().map(|doubt| doubt.bytes()).sum();
+    Bytes((limit.0 as f64 * share.clamp(0.0, 1.0)) as u64) + bytes
 }
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
@@ -74,6 +92,33 @@ pub(super) fn of_graph(graph: &Graph) -> Vec<Doubt> {
         doubts.push(Doubt::Functions);
     }
     doubts
+}
+
+/// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Assumed(Vec<(Extent, u64)>);
+
+impl Assumed {
+    /// Those of a graph, in the types that it was exported in: float32, where autocast may have half of it.
+    pub(super) fn of(graph: &Graph) -> Assumed {
+        let opaque = graph
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.op, Op::Opaque(_)));
+        let values = opaque.flat_map(|node| node.inputs.iter().chain(&node.outputs));
+        let sized = |id: &crate::graph::ValueId| {
+            let value = graph.value(*id);
+            (numel(&value.shape), value.dtype.size())
+        };
+        Assumed(values.map(sized).collect())
+    }
+
+    /// The doubt about a batch, if there is one.
+    pub(super) fn at(&self, batch: u64) -> Option<Doubt> {
+        let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
+        let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
+        (!self.0.is_empty()).then_some(Doubt::Assumed(Bytes(all)))
+    }
 }
 
 #[cfg(test)]
@@ -94,5 +139,20 @@ mod tests {
         });
 
         assert!(of_graph(&graph).contains(&Doubt::Functions));
+    }
+
+    #[test]
+    fn operands_and_results_of_assumed_operators_are_counted() {
+        let mut builder = Builder::new("Model");
+        let shape = vec![Extent::BATCH, Extent::fixed(10)];
+        let x = builder.input("x", DType::Float32, shape.clone(), Content::Normal);
+        let op = Op::Opaque(vec![(DType::Float32, shape)]);
+        let y = builder.apply(Builder::ROOT, "y", op, &[x]).unwrap();
+        let graph = builder.finish(y, y);
+
+        let assumed = Assumed::of(&graph);
+
+        assert_eq!(assumed.at(8), Some(Doubt::Assumed(Bytes(2 * 8 * 10 * 4))));
+        assert_eq!(Assumed::default().at(8), None);
     }
 }

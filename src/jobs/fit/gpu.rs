@@ -12,7 +12,7 @@ use crate::worker::{
     Deadlines, Launch, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
 };
 
-use super::doubts::{Doubt, of_graph};
+use super::doubts::{Assumed, Doubt, of_graph};
 use super::prober::{Probed, Prober};
 use super::watch::Watch;
 
@@ -26,6 +26,7 @@ pub(super) struct GpuProber<'a> {
     /// What is assumed of the model.
     doubts: Vec<Doubt>,
     is_lost: bool,
+    assumed: Assumed,
 }
 
 /// The lowest limit that other processes left to a probe.
@@ -61,6 +62,7 @@ impl<'a> GpuProber<'a> {
             lowered: None,
             doubts: of_graph(graph),
             is_lost: false,
+            assumed: Assumed::of(graph),
         };
         Ok((prober, ready))
     }
@@ -131,7 +133,7 @@ impl Prober for GpuProber<'_> {
         Ok(Probed {
             report,
             wall_ms,
-            doubts: self.doubts.clone(),
+            doubts: [&*self.doubts, self.assumed.at(batch).as_slice()].concat(),
         })
     }
 

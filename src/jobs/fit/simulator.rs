@@ -16,7 +16,7 @@ use crate::probe::{Cancelled, Detail, Evidence, Probe, Resources, STEPS};
 use crate::units::Bytes;
 use crate::worker::Programs;
 
-use super::doubts::{Doubt, of_graph};
+use super::doubts::{Assumed, Doubt, of_graph};
 use super::prober::{Probed, Prober};
 
 /// Probes on a simulated card.
@@ -30,6 +30,7 @@ pub(super) struct Simulator {
     doubts: BTreeSet<Doubt>,
     /// Becomes true when nobody wants another probe.
     cancel: Arc<AtomicBool>,
+    assumed: Assumed,
 }
 
 /// The memory of a device.
@@ -55,6 +56,7 @@ impl Simulator {
         Simulator {
             device,
             doubts,
+            assumed: Assumed::of(&graph),
             programs: Programs::simulated(graph, capability),
             settings,
             launcher: SimulatedLauncher::default(),
@@ -104,6 +106,7 @@ impl Prober for Simulator {
         if !estimated.is_empty() {
             doubts.insert(Doubt::Workspaces);
         }
+        doubts.extend(self.assumed.at(batch));
         report.notes.extend(estimated);
         Ok(Probed {
             report,

@@ -252,6 +252,43 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
 }
 
 #[test]
+fn what_passes_through_assumed_operators_is_left_free() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.doubts = vec![Doubt::Assumed(Bytes::mib(500))];
+
+    let best = fit(&question(), &mut simulated, None).recommendation;
+
+    // Of 100 samples 500 MiB are assumed, of 66 of them 330: with 860 MiB reserved they leave 10 of 1200, and
+    // one sample more passes the limit by 5.
+    assert_eq!(best.max_batch_without_retries, 100);
+    assert_eq!(best.micro_batch, 66);
+    assert_eq!(best.headroom_bytes, 340 * MIB);
+    let note = best.notes.iter().find(|note| note.contains("of headroom"));
+    let note = note.expect("it says what the headroom is for");
+    assert!(
+        note.contains(
+            "330.0 MiB for operators that are not known and were taken to be elementwise"
+        ),
+        "{note}"
+    );
+}
+
+#[test]
+fn assumed_operators_that_take_more_than_the_limit_leave_a_batch() {
+    let mut simulated = Script::new(Evidence::Simulated);
+    simulated.doubts = vec![Doubt::Assumed(Bytes::mib(2400))];
+
+    let best = fit(&question(), &mut simulated, None).recommendation;
+
+    assert_eq!(best.micro_batch, 29);
+    assert!(
+        best.headroom_bytes >= 29 * 24 * MIB,
+        "{}",
+        best.headroom_bytes
+    );
+}
+
+#[test]
 fn where_the_gpu_disagrees_it_is_right() {
     let mut real = Script::new(Evidence::Probed);
     real.fixed = 180;

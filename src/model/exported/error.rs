@@ -109,9 +109,13 @@ pub(crate) fn not_understood(
         );
     }
     for operator in unknown.iter().take(MOST_LISTED) {
+        let help = match operator.not_elementwise {
+            None => "`unknown_ops` can help",
+            Some(_) => "`unknown_ops` does not help",
+        };
         let _ = write!(
             text,
-            " at {at}{}: {}; `unknown_ops` can help.",
+            " at {at}{}: {}; {help}.",
             operator.pointer,
             is_not_supported(operator)
         );

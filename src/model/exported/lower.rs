@@ -14,7 +14,7 @@ use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
 use super::unknown::{self, Unknown, UnknownOps};
 use super::{Exported, prediction};
-use crate::graph::{Builder, DType, Extent, Op, ValueId, is_oversize};
+use crate::graph::{Builder, DType, Extent, Op, ValueId, broadcast, is_oversize};
 use crate::model::bounded::Text;
 
 /// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
@@ -59,19 +59,22 @@ pub(super) fn lower(
     )?;
     scope.tensors = tensors;
     walk.nodes(graph, &mut scope, GRAPH);
-    let unknown = walk.unknown.operators();
+    let mut unknown = walk.unknown.operators();
+    let assumed = match assume {
+        UnknownOps::Refuse => Vec::new(),
+        // Those that may be assumed are, and no part of what is wrong.
+        UnknownOps::AssumeElementwise => unknown
+            .extract_if(.., |operator| operator.not_elementwise.is_none())
+            .collect(),
+    };
     if !walk.problems.is_empty() {
-        let unknown = match assume {
-            UnknownOps::Refuse => unknown,
-            UnknownOps::AssumeElementwise => Vec::new(),
-        };
         return Err(walk.problems.with(unknown));
     }
-    if !unknown.is_empty() && assume == UnknownOps::Refuse {
+    if !unknown.is_empty() {
         let operators = unknown;
         return Err(ExportedError::UnknownOperators { operators });
     }
-    notes.extend(unknown::assumption(&unknown));
+    notes.extend(unknown::assumption(&assumed));
 
     let loss = walk.loss(graph, &scope)?;
     let (calls, untraced) = walk.functions.finish()?;
@@ -230,6 +233,11 @@ impl<'a> Walk<'a> {
             inputs: &node.inputs,
             scope,
         };
+        if target == operator::BROADCAST_TENSORS {
+            let operands = arguments.tensors("tensors")?;
+            let outputs = self.broadcast(&call, &operands)?;
+            return self.bind_results(target, node, scope, outputs);
+        }
         let builder = &self.builder;
         let typed = |id: ValueId| {
             let value = builder.value(id);
@@ -254,6 +262,42 @@ impl<'a> Walk<'a> {
             .apply_many(call.id, &names, op, &operands)
             .map_err(|error| error.to_string())?;
         self.in_wrapper.push(call.in_wrapper);
+        self.bind_results(target, node, scope, outputs)
+    }
+
+    /// `broadcast_tensors`: each operand expanded to the common shape; one that has it already is itself.
+    fn broadcast(&mut self, call: &Call, operands: &[ValueId]) -> Result<Vec<ValueId>, Failure> {
+        let shape = |id: &ValueId| self.builder.value(*id).shape.clone();
+        let shapes: Vec<Vec<Extent>> = operands.iter().map(shape).collect();
+        let common = shapes
+            .iter()
+            .try_fold(Vec::new(), |common, shape| broadcast(&common, shape))?;
+        let mut outputs = Vec::new();
+        for (operand, shape) in operands.iter().zip(shapes) {
+            let op = if shape == common {
+                Op::Alias
+            } else {
+                Op::Expand(common.clone())
+            };
+            let expanded = self
+                .builder
+                .apply_many(call.id, &["expanded"], op, &[*operand])
+                .map_err(|error| error.to_string())?;
+            self.in_wrapper.push(call.in_wrapper);
+            outputs.extend(expanded);
+        }
+        Ok(outputs)
+    }
+
+    /// Gives a node's results the names that it writes, after a look at the types that PyTorch recorded.
+    fn bind_results(
+        &mut self,
+        target: &str,
+        node: &'a Node<'a>,
+        scope: &mut Scope<'a>,
+        outputs: Vec<ValueId>,
+    ) -> Result<(), Failure> {
+        let names = output_names(node)?;
         if outputs.len() != names.len() {
             return Err(Failure::Node(format!(
                 "{target} has {} results, not {}",

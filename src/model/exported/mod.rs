@@ -9,6 +9,7 @@
 mod archive;
 mod arguments;
 mod error;
+mod families;
 mod functions;
 mod lower;
 mod modules;

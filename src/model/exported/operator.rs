@@ -43,6 +43,9 @@ const SUPPORTED: &[&str] = &[
     "transformers.grouped_mm_fallback.default",
 ];
 
+/// Makes several results, each by an operation of its own; the walk over nodes does that.
+pub(super) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
+
 /// Every operator that [`lower`] knows, some without their overload.
 pub(super) fn supported() -> impl Iterator<Item = &'static str> {
     let listed = [
@@ -58,6 +61,7 @@ pub(super) fn supported() -> impl Iterator<Item = &'static str> {
         .copied()
         .chain(activation::names())
         .chain(pointwise::names())
+        .chain([BROADCAST_TENSORS])
 }
 
 /// What a node does, or `None` for an operator that is not [`supported`]. `typed` gives a value's

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::error::place;
+use super::families;
 use super::operator;
 use super::schema::{Arg, NamedArg};
 
@@ -38,6 +39,8 @@ pub struct UnknownOperator {
     pub module: String,
     /// The supported operator with the most similar name.
     pub nearest: Option<&'static str>,
+    /// Why it is never taken to be elementwise, if it is known not to be.
+    pub not_elementwise: Option<&'static str>,
 }
 
 impl UnknownOperator {
@@ -72,6 +75,7 @@ impl Unknown {
             pointer: pointer(),
             module: module.to_owned(),
             nearest: is_listed.then(|| nearest(op)).flatten(),
+            not_elementwise: families::not_elementwise(op),
         });
     }
 
@@ -96,12 +100,15 @@ fn bare(target: &str) -> &str {
     name.get(..64).unwrap_or(name)
 }
 
-/// The supported operator whose name is most like it, as a clause.
+/// The supported operator whose name is most like it, and why it is never assumed, as clauses.
 fn similar(operator: &UnknownOperator) -> String {
-    let nearest = operator.nearest;
-    nearest.map_or(String::new(), |name| {
+    let nearest = operator.nearest.map_or(String::new(), |name| {
         format!("; the nearest that is: {name}")
-    })
+    });
+    let why = operator.not_elementwise.map_or(String::new(), |why| {
+        format!("; it is never taken to be elementwise: {why}")
+    });
+    format!("{nearest}{why}")
 }
 
 /// A sentence about one operator that is not supported.
@@ -153,7 +160,7 @@ pub(super) fn assumption(operators: &[UnknownOperator]) -> Option<String> {
         names.push(format!("and {} more", more + 1));
     }
     Some(format!(
-        "these operators are not known and were taken to save their inputs and to make their results, \
+        "this answer rests on an assumption: these operators are not known and were taken to save their inputs and to make their results, \
          which may be less than they take: {}",
         names.join(", ")
     ))

@@ -2,7 +2,7 @@
 
 use crate::graph::{DType, Graph, Op, ParameterKind};
 use crate::model::invalid::Invalid;
-use crate::model::variant::Variant;
+use crate::model::variant::{Mode, OptimizerImpl, Precision, Variant};
 
 /// What to add to the answer, or why a graph cannot run in one of these variants.
 ///
@@ -23,12 +23,19 @@ pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>
         return Ok(Vec::new());
     }
     let mut notes = Vec::new();
-    for precision in variants.iter().map(|variant| variant.precision) {
-        let wanted = precision.parameters();
+    for variant in variants {
+        let precision = variant.precision;
+        let wanted = precision.stored(exported);
+        let name = precision.name();
         if wanted == exported {
+            if let Some(why) = cannot_unscale(exported, variant) {
+                return Err(Invalid::at(
+                    "/training/precision",
+                    format!("{name} cannot train {exported} parameters: {why}"),
+                ));
+            }
             continue;
         }
-        let name = precision.name();
         if exported != DType::Float32 {
             return Err(Invalid::at(
                 "/training/precision",
@@ -47,6 +54,25 @@ pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>
         }
     }
     Ok(notes)
+}
+
+/// Why `GradScaler.step` raises an error on gradients of this type, as PyTorch 2.11 was seen to.
+fn cannot_unscale(stored: DType, variant: &Variant) -> Option<&'static str> {
+    if variant.mode == Mode::Inference || variant.precision != Precision::AmpFp16 {
+        return None;
+    }
+    match stored {
+        DType::BFloat16 => Some(
+            "PyTorch's GradScaler does not take bfloat16 gradients; ask for amp_bf16, or export the graph \
+             in float32",
+        ),
+        // A fused optimizer divides by the scale itself.
+        DType::Float16 if variant.optimizer_impl != OptimizerImpl::Fused => Some(
+            "PyTorch's GradScaler refuses to unscale float16 gradients; ask for the optimizer_impl fused, \
+             or export the graph in float32",
+        ),
+        _ => None,
+    }
 }
 
 fn has_float_cast(graph: &Graph) -> bool {

@@ -257,11 +257,18 @@ fn exported_inline(graph: &str, model: &Fields<'_>) -> Result<(), Invalid> {
 /// A problem inside the graph, as one of the request.
 fn invalid(error: &ExportedError, at: &str) -> Invalid {
     let problem = match error {
-        ExportedError::UnknownOperators { operators } => format!(
-            "{}; with \"unknown_ops\": \"assume_elementwise\" in the request they are taken to save their \
-             inputs and to make their results",
-            not_supported(operators)
-        ),
+        ExportedError::UnknownOperators { operators } => {
+            let helps = operators
+                .iter()
+                .all(|operator| operator.not_elementwise.is_none());
+            let hint = if helps {
+                "; with \"unknown_ops\": \"assume_elementwise\" in the request they are taken to save their \
+                 inputs and to make their results"
+            } else {
+                ""
+            };
+            format!("{}{hint}", not_supported(operators))
+        }
         ExportedError::Refused { problem, .. } => problem.clone(),
         ExportedError::NotUnderstood { problems, unknown } => match (&**problems, &**unknown) {
             ([only], []) => format!("{}; `unknown_ops` does not help", only.problem),

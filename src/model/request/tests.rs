@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -130,7 +130,7 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
 }
 
 #[test]
-fn a_graph_runs_only_in_the_dtype_it_was_exported_in() {
+fn a_half_precision_graph_runs_in_its_dtype_and_under_autocast() {
     let half = include_bytes!("../../../tests/golden/exported/mlp-bf16.json.gz");
     let lower = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
@@ -140,11 +140,38 @@ fn a_graph_runs_only_in_the_dtype_it_was_exported_in() {
     };
 
     assert!(lower("bf16").is_ok());
+    assert!(lower("amp_bf16").is_ok());
+    let unscaled = lower("amp_fp16").unwrap_err();
+    assert!(
+        unscaled.contains("GradScaler does not take bfloat16"),
+        "{unscaled}"
+    );
     assert_eq!(
-        lower("amp_bf16").unwrap_err(),
-        "at /training/precision: amp_bf16 needs float32 parameters, but the graph was exported with \
+        lower("fp32").unwrap_err(),
+        "at /training/precision: fp32 needs float32 parameters, but the graph was exported with \
          bfloat16 ones; export it in float32"
     );
+}
+
+#[test]
+fn float16_gradients_are_unscaled_by_fused_optimizers_alone() {
+    let half = include_bytes!("../../../tests/golden/exported/resnet50-fp16.json.gz");
+    let lower = |training: Value| {
+        let document = json!({ "training": training });
+        let request =
+            Request::parse_with_model(RequestDocument::from(document), half, SIMS).unwrap();
+        request.lower().map_err(|invalid| invalid.to_string())
+    };
+
+    let refused = lower(json!({ "precision": "amp_fp16" })).unwrap_err();
+
+    assert!(
+        refused.contains("GradScaler refuses to unscale float16"),
+        "{refused}"
+    );
+    assert!(lower(json!({ "precision": "amp_fp16", "optimizer_impl": "fused" })).is_ok());
+    assert!(lower(json!({ "precision": "amp_fp16", "mode": "inference" })).is_ok());
+    assert!(lower(json!({ "precision": "amp_bf16" })).is_ok());
 }
 
 #[test]

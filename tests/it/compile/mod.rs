@@ -4,6 +4,7 @@ mod functions;
 mod gradients;
 mod operations;
 mod sequence;
+mod steps;
 
 use batchfit::compile::compile;
 use batchfit::graph::Graph;

@@ -265,6 +265,35 @@ fn all_unknown_operators_are_named_at_once_or_assumed() {
 }
 
 #[test]
+fn what_is_known_not_to_be_elementwise_is_never_assumed() {
+    let mut graph = golden_json("cifarnet");
+    for (node, name) in [
+        (0, "aten.conv3d.default"),
+        (1, "aten.celu.default"),
+        (2, "aten.max_pool3d.default"),
+    ] {
+        let pointer = format!("/graph_module/graph/nodes/{node}/target");
+        *graph.pointer_mut(&pointer).unwrap() = json!(format!("torch.ops.{name}"));
+    }
+    let mut assumed = with("model", json!({ "exported": graph }));
+    assumed["unknown_ops"] = json!("assume_elementwise");
+
+    let refused = request(assumed).and_then(|request| request.graph());
+
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("aten.conv3d.default"), "{text}");
+    assert!(
+        text.contains("never taken to be elementwise: a convolution"),
+        "{text}"
+    );
+    assert!(text.contains("aten.max_pool3d.default"), "{text}");
+    assert!(
+        !text.contains("celu") && !text.contains("unknown_ops"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_graph_that_is_not_as_pytorch_writes_it_is_refused_at_the_place() {
     let changed = |pointer: &str, value: Value| {
         let mut graph = golden_json("cifarnet");

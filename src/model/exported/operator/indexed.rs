@@ -26,6 +26,7 @@ pub(super) const NAMES: &[&str] = &[
     "aten.index.Tensor",
     "aten.index_add.default",
     "aten.index_add_.default",
+    "aten.index_put.default",
     "aten.index_put_.default",
     "aten.index_select.default",
     "aten.max.default",
@@ -73,6 +74,9 @@ pub(super) fn lower(
     }
     let input = args.tensor("self")?;
     let rank = typed(input).1.len();
+    if let Some(written) = writing(target, args, (input, rank))? {
+        return Ok(Some(written));
+    }
     let dim = |name: &str, default: Option<i64>| args.dim(name, default, rank);
     let keep = || args.flag("keepdim", false);
     let mut operands = vec![input];
@@ -82,38 +86,10 @@ pub(super) fn lower(
             operands.extend(indices.iter().flatten());
             Indexed::Index(indices.iter().map(Option::is_some).collect())
         }
-        "aten.index_put_.default" => {
-            operands.extend(args.optional_tensors("indices")?.iter().flatten());
-            operands.push(args.tensor("values")?);
-            Indexed::Put {
-                accumulate: args.flag("accumulate", false)?,
-            }
-        }
         "aten.index_select.default" => {
             operands.push(args.tensor("index")?);
             let dim = dim("dim", None)?;
             Indexed::Select { dim }
-        }
-        "aten.index_add.default" | "aten.index_add_.default" => {
-            operands.push(args.tensor("index")?);
-            operands.push(args.tensor("source")?);
-            Indexed::Add {
-                fresh: !target.contains("_."),
-            }
-        }
-        "aten.scatter.src"
-        | "aten.scatter.value"
-        | "aten.scatter_.src"
-        | "aten.scatter_.value"
-        | "aten.scatter_add.default"
-        | "aten.scatter_add_.default" => {
-            operands.push(args.tensor("index")?);
-            operands.extend(args.optional_tensor("src")?);
-            Indexed::Scatter {
-                dim: dim("dim", None)?,
-                adds: target.contains("scatter_add"),
-                in_place: target.contains("_."),
-            }
         }
         "aten.max.dim" | "aten.min.dim" => Indexed::Extreme {
             dim: dim("dim", None)?,
@@ -156,13 +132,62 @@ pub(super) fn lower(
         },
         "aten.repeat_interleave.self_int" => Indexed::RepeatInterleave {
             times: args.count("repeats", None)?,
-            dim: dim("dim", None)?,
+            // Without a dimension it repeats the elements of the flattened tensor.
+            dim: match (args.has("dim"), rank) {
+                (false, 1) => 0,
+                (false, _) => return Err(format!("it flattens {rank} dimensions")),
+                (true, _) => dim("dim", None)?,
+            },
         },
         "aten.cumsum.default" => Indexed::CumulativeSum {
             dim: if rank == 0 { 0 } else { dim("dim", None)? },
             dtype: args.dtype("dtype")?,
         },
         _ => Indexed::Triangle,
+    };
+    Ok(Some((Op::Indexed(indexed), operands)))
+}
+
+/// What writes at looked-up places of `input`.
+fn writing(
+    target: &str,
+    args: &Arguments<'_>,
+    (input, rank): (ValueId, usize),
+) -> Result<Option<Lowered>, String> {
+    let mut operands = vec![input];
+    let indexed = match target {
+        "aten.index_put.default" | "aten.index_put_.default" => {
+            let indices = args.optional_tensors("indices")?;
+            operands.extend(indices.iter().flatten());
+            operands.push(args.tensor("values")?);
+            Indexed::Put {
+                accumulate: args.flag("accumulate", false)?,
+                fresh: !target.contains("_."),
+                marked: indices.iter().map(Option::is_some).collect(),
+            }
+        }
+        "aten.index_add.default" | "aten.index_add_.default" => {
+            operands.push(args.tensor("index")?);
+            operands.push(args.tensor("source")?);
+            Indexed::Add {
+                fresh: !target.contains("_."),
+            }
+        }
+        "aten.scatter.src"
+        | "aten.scatter.value"
+        | "aten.scatter_.src"
+        | "aten.scatter_.value"
+        | "aten.scatter_add.default"
+        | "aten.scatter_add_.default" => {
+            operands.push(args.tensor("index")?);
+            operands.extend(args.optional_tensor("src")?);
+            Indexed::Scatter {
+                dim: args.dim("dim", None, rank)?,
+                adds: target.contains("scatter_add"),
+                in_place: target.contains("_."),
+            }
+        }
+        _ => return Ok(None),
     };
     Ok(Some((Op::Indexed(indexed), operands)))
 }

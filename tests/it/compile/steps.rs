@@ -1,0 +1,128 @@
+//! Training steps of small models, family by family: their programs agree with recorded ones in every event.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use batchfit::compile::compile;
+use batchfit::model::{Optimizer, OptimizerImpl, Precision, Variant, exported};
+use batchfit::program::{Capability, Instruction, Program, TensorId};
+use flate2::read::GzDecoder;
+use serde_json::Value;
+
+use super::H200;
+
+fn unpacked(file: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let path = format!("{root}/tests/golden/steps/{file}.gz");
+    let mut text = String::new();
+    GzDecoder::new(std::fs::File::open(path).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
+    text
+}
+
+/// The variant and the batch of a recording, by the words of its header.
+fn variant([precision, optimizer, accumulation]: [&str; 3]) -> Variant {
+    let (optimizer, optimizer_impl) = match optimizer {
+        "sgd" => (Optimizer::Sgd, OptimizerImpl::Foreach),
+        "adamw" => (Optimizer::Adamw, OptimizerImpl::Foreach),
+        "adamw_fused" => (Optimizer::Adamw, OptimizerImpl::Fused),
+        other => panic!("no optimizer is called {other}"),
+    };
+    let is_named = |known: &Precision| known.name() == precision;
+    Variant {
+        precision: Precision::ALL.into_iter().find(is_named).unwrap(),
+        optimizer,
+        optimizer_impl,
+        accumulation: accumulation.parse().unwrap(),
+        ..Variant::default()
+    }
+}
+
+/// The card of a recording, by its compute capability.
+fn card(compute: &str) -> Capability {
+    let (major, minor) = compute.split_once('.').unwrap();
+    Capability {
+        compute: (major.parse().unwrap(), minor.parse().unwrap()),
+        ..H200
+    }
+}
+
+/// Construction and three steps, one request a line.
+fn requests(program: &Program, batch: u64) -> Vec<String> {
+    let event = |sign: char, id: &TensorId| {
+        let bytes = program
+            .tensor(*id)
+            .size
+            .at(batch)
+            .map_or(0, |bytes| bytes.0);
+        (bytes > 0).then(|| format!("{sign}{bytes}"))
+    };
+    let instructions = program.unrolled(3);
+    let events = instructions.filter_map(|instruction| match instruction {
+        Instruction::Allocate(id) => event('+', id),
+        Instruction::Free(id) => event('-', id),
+        Instruction::Launch(_) => None,
+    });
+    events.collect()
+}
+
+/// The autocast cache lets go of its casts in the order of a hash table of addresses: where it is used, what is
+/// freed between two allocations counts in any order.
+fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
+    let is_free = |request: &String| request.starts_with('-');
+    for run in requests.chunk_by_mut(|a, b| is_free(a) && is_free(b)) {
+        run.sort_unstable();
+    }
+    requests
+}
+
+#[test]
+fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
+    let graphs = unpacked("graphs.json");
+    let graphs: HashMap<String, Value> = serde_json::from_str(&graphs).unwrap();
+    let recorded = unpacked("sequences.txt");
+    let mut different = Vec::new();
+    let mut compared = 0;
+    for case in recorded.split("# ").filter(|case| !case.is_empty()) {
+        let mut lines = case.lines();
+        let header = lines.next().unwrap();
+        let words: Vec<&str> = header.split(' ').collect();
+        let [name, precision, optimizer, accumulation, batch, compute] = words[..] else {
+            panic!("{header}")
+        };
+        let graph = match exported::parse_value(&graphs[name]) {
+            Ok(exported) => exported.graph,
+            Err(error) => {
+                different.push(format!("{header}: {error}"));
+                continue;
+            }
+        };
+        let variant = variant([precision, optimizer, accumulation]);
+        let batch = batch.parse().unwrap();
+        let program = compile(&graph, &variant, card(compute)).unwrap();
+
+        let mut ours = requests(&program, batch);
+        let mut theirs: Vec<String> = lines.map(ToOwned::to_owned).collect();
+        if variant.precision.autocast().is_some() {
+            (ours, theirs) = (in_any_order(ours), in_any_order(theirs));
+        }
+
+        compared += 1;
+        if ours != theirs {
+            let at = ours.iter().zip(&theirs).position(|(a, b)| a != b);
+            let at = at.unwrap_or(ours.len().min(theirs.len()));
+            let around = |requests: &[String]| {
+                requests[at.saturating_sub(9)..requests.len().min(at + 12)].join(" ")
+            };
+            different.push(format!(
+                "{header}: event {at}\n  ours   {}\n  theirs {}",
+                around(&ours),
+                around(&theirs)
+            ));
+        }
+    }
+
+    assert!(different.is_empty(), "{}", different.join("\n"));
+    assert!(compared > 100, "{compared} recordings were compared");
+}

@@ -1,0 +1,222 @@
+"""Small models whose training steps PyTorch ran: their graphs and what the allocator was asked for.
+
+    PYTHONPATH=clients/python/src python tests/record/steps.py tests/golden/steps
+
+NAMEs after the folder record only those models. Each model is exported by batchfit's own exporter (clients/python, on the Python path) and then trained for three steps of the
+canonical loop, each in a process of its own, with the allocator's history on. Wants PyTorch 2.11 on a GPU, or on a stub of
+the CUDA runtime that computes nothing: what is allocated does not depend on values here. cuDNN is off.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+import steps_models
+
+AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def dtype_of(row: "Row") -> torch.dtype:
+    """What parameters and floating-point inputs are stored in."""
+    stored = row.stored or ("fp32" if row.precision not in HALF else row.precision)
+    return HALF.get(stored, torch.float32)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recording: a model, how it is trained, and at which batch."""
+
+    model: str
+    precision: str
+    batch: int
+    stored: str
+    optimizer: str
+    accumulation: int = 1
+
+    @property
+    def graph(self) -> str:
+        half = {torch.bfloat16: "-bf16", torch.float16: "-fp16"}
+        return self.model + half.get(dtype_of(self), "")
+
+    def header(self) -> str:
+        major, minor = steps_models.MODELS[self.model].compute
+        return f"# {self.graph} {self.precision} {self.optimizer} {self.accumulation} {self.batch} {major}.{minor}"
+
+
+def exported(row: Row) -> dict:
+    from batchfit.batches import parse_batch
+    from batchfit.exporting import export_built
+
+    model = steps_models.MODELS[row.model]
+    dtype = dtype_of(row)
+    given = None if dtype == torch.float32 else dtype
+    document = export_built(model.build, parse_batch(model.batch), model.loss, given).document
+    return without_traces(document)
+
+
+def without_traces(document: dict) -> dict:
+    """Stack traces and source lines are long and not read."""
+    for node in document["graph_module"]["graph"]["nodes"]:
+        node.get("metadata", {}).pop("stack_trace", None)
+        node.get("metadata", {}).pop("torch_fn", None)
+    return document
+
+
+def optimizer_of(row: Row, parameters: list) -> torch.optim.Optimizer:
+    if row.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-4)
+    if row.optimizer == "adamw_fused":
+        return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+    return torch.optim.AdamW(parameters, lr=1e-5)
+
+
+def tensor_of(name: str, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.randn(shape, dtype=dtype, device="cuda")
+    return torch.zeros(shape, dtype=dtype, device="cuda")
+
+
+def without_packed_sequences() -> None:
+    """Takes the branch of Hugging Face's check for packed sequences that real position ids take.
+
+    The check runs; a stub computes no values, so what it finds is thrown away.
+    """
+    if "transformers" not in sys.modules:
+        return
+    from transformers import masking_utils
+
+    find = masking_utils.find_packed_sequence_indices
+
+    def found_none(*arguments, **named) -> None:
+        find(*arguments, **named)
+
+    masking_utils.find_packed_sequence_indices = found_none
+
+
+def recorded(row: Row) -> list[str]:
+    """The allocations and frees of construction and three steps."""
+    from batchfit.batches import parse_batch
+    from batchfit.losses import with_loss
+
+    model = steps_models.MODELS[row.model]
+    torch.backends.cudnn.enabled = False
+    spec = parse_batch(model.batch)
+    dtype, autocast = dtype_of(row), AUTOCAST.get(row.precision)
+    # What the stub reports; a real GPU must be of this kind.
+    os.environ["FAKE_SM_MAJOR"], os.environ["FAKE_SM_MINOR"] = map(str, model.compute)
+    torch.manual_seed(0)
+    built = model.build().to(dtype)
+    built.train()
+    without_packed_sequences()
+    torch.cuda.init()
+    if torch.cuda.get_device_capability() != model.compute:
+        sys.exit(f"{row.model} is recorded on compute capability {model.compute}")
+    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
+    built = built.to("cuda")
+    trained = [parameter for parameter in built.parameters() if parameter.requires_grad]
+    optimizer = optimizer_of(row, trained)
+    scaler = torch.amp.GradScaler("cuda", init_scale=1.0) if row.precision == "amp_fp16" else None
+    wrapped = with_loss(built, model.loss, spec.tensors)
+
+    def micro_step() -> None:
+        made: dict[int, torch.Tensor] = {}
+        batch = []
+        for name, tensor in spec.tensors.items():
+            shape = [row.batch if name in spec.batched and i == 0 else length for i, length in enumerate(tensor.shape)]
+            kind = dtype if tensor.is_floating_point() else tensor.dtype
+            if id(tensor) not in made:
+                made[id(tensor)] = tensor_of(name, shape, kind)
+            batch.append(made[id(tensor)])
+        made.clear()
+        with torch.autocast("cuda", dtype=autocast or torch.float16, enabled=autocast is not None):
+            loss = wrapped(*batch) / row.accumulation
+        (scaler.scale(loss) if scaler else loss).backward()
+        while batch:
+            batch.pop()
+
+    for _ in range(3):
+        for _ in range(row.accumulation):
+            micro_step()
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+    events = torch.cuda.memory._snapshot()["device_traces"][0]
+    sign = {"alloc": "+", "free_requested": "-"}
+    return [f"{sign[event['action']]}{event['size']}" for event in events if event["action"] in sign]
+
+
+def in_a_process(job: Callable[[], object]) -> object:
+    """What `job` gives, computed in a process that nothing else has used."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                result = job()
+                with open(path, "w", encoding="utf-8") as file:
+                    json.dump(result, file)
+                status = 0
+            finally:
+                import traceback
+
+                if status:
+                    traceback.print_exc()
+                sys.stdout.flush()
+                os._exit(status)
+        os.waitpid(child, 0)
+        if not os.path.exists(path):
+            return None
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+
+
+def rows() -> list[Row]:
+    found = []
+    for name, model in steps_models.MODELS.items():
+        for precision, batch, stored, optimizer, accumulation in model.rows():
+            found.append(Row(name, precision, batch, stored, optimizer, accumulation))
+    return found
+
+
+def main() -> int:
+    # Releases differ in what they allocate: 2.15 gives cuBLAS workspaces back after each product, 2.11 keeps them.
+    if not torch.__version__.startswith("2.11."):
+        sys.exit(f"the recordings are of PyTorch 2.11, and this is {torch.__version__}")
+    out, *names = sys.argv[1:]
+    graphs, sequences, failed = {}, [], []
+    for row in rows():
+        if names and row.model not in names:
+            continue
+        if row.graph not in graphs:
+            graphs[row.graph] = in_a_process(lambda row=row: exported(row))
+        sequence = in_a_process(lambda row=row: recorded(row)) if graphs[row.graph] else None
+        if sequence is None:
+            failed.append(row.header())
+            continue
+        sequences += [row.header(), *sequence]
+    os.makedirs(out, exist_ok=True)
+    graphs = {name: graph for name, graph in graphs.items() if graph}
+    files = {"graphs.json.gz": json.dumps(graphs, separators=(",", ":")), "sequences.txt.gz": "\n".join(sequences) + "\n"}
+    for name, text in files.items():
+        with open(os.path.join(out, name), "wb") as file:
+            file.write(gzip.compress(text.encode(), mtime=0))
+    print(f"{len(graphs)} graphs, {sum(line[0] == '#' for line in sequences)} sequences", *failed, sep="\nfailed: ")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
