@@ -183,7 +183,8 @@ impl Db {
     ) -> Result<Enqueued, StoreError> {
         let request = &new.request;
         let finished = reuse == Reuse::Finished;
-        let added = sqlx::query!(
+        loop {
+            let added = sqlx::query!(
             "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at, apart)
              SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
                     EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1)
@@ -205,10 +206,10 @@ impl Db {
         .execute(&self.pool)
         .await
         .map_err(asking("queue a fit"))?;
-        if added.rows_affected() == 1 {
-            return Ok(Enqueued::Added);
-        }
-        let same = sqlx::query_scalar!(
+            if added.rows_affected() == 1 {
+                return Ok(Enqueued::Added);
+            }
+            let same = sqlx::query_scalar!(
             "SELECT id FROM fit WHERE fingerprint = ?1
                 AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = ?2 AND ?3)
               ORDER BY id DESC LIMIT 1",
@@ -219,7 +220,18 @@ impl Db {
         .fetch_optional(&self.pool)
         .await
         .map_err(asking("find the same fit"))?;
-        Ok(same.map_or(Enqueued::QueueFull, Enqueued::Same))
+            if let Some(same) = same {
+                return Ok(Enqueued::Same(same));
+            }
+            // One that asks the same may have failed between these statements, and then nothing stands in the way.
+            let waiting = sqlx::query_scalar!("SELECT count(*) FROM fit WHERE state = 'queued'")
+                .fetch_one(&self.pool)
+                .await
+                .map_err(asking("count the fits that wait"))?;
+            if waiting >= capacity {
+                return Ok(Enqueued::QueueFull);
+            }
+        }
     }
 
     /// The whole fit.

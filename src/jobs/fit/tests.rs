@@ -32,6 +32,8 @@ struct Script {
     /// How many probes it answers before it is lost.
     lost_after: usize,
     doubts: Vec<Doubt>,
+    /// What passes through operators taken to be elementwise, for each sample.
+    assumed_per_sample: Bytes,
     asked: Vec<(u32, u64)>,
 }
 
@@ -50,6 +52,7 @@ impl Script {
                 Evidence::Simulated => vec![Doubt::Driver, Doubt::Lifetimes],
                 Evidence::Probed => Vec::new(),
             },
+            assumed_per_sample: Bytes::ZERO,
             asked: Vec::new(),
         }
     }
@@ -120,7 +123,11 @@ impl Prober for Script {
         Ok(Probed {
             report,
             wall_ms: 1.0,
-            doubts: self.doubts.clone(),
+            doubts: {
+                let assumed = Bytes(self.assumed_per_sample.0 * batch);
+                let assumed = Some(Doubt::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
+                self.doubts.iter().copied().chain(assumed).collect()
+            },
         })
     }
 
@@ -254,7 +261,8 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
 #[test]
 fn what_passes_through_assumed_operators_is_left_free() {
     let mut simulated = Script::new(Evidence::Simulated);
-    simulated.doubts = vec![Doubt::Assumed(Bytes::mib(500))];
+    simulated.doubts = Vec::new();
+    simulated.assumed_per_sample = Bytes::mib(5);
 
     let best = fit(&question(), &mut simulated, None).recommendation;
 
@@ -276,7 +284,8 @@ fn what_passes_through_assumed_operators_is_left_free() {
 #[test]
 fn assumed_operators_that_take_more_than_the_limit_leave_a_batch() {
     let mut simulated = Script::new(Evidence::Simulated);
-    simulated.doubts = vec![Doubt::Assumed(Bytes::mib(2400))];
+    simulated.doubts = Vec::new();
+    simulated.assumed_per_sample = Bytes::mib(24);
 
     let best = fit(&question(), &mut simulated, None).recommendation;
 

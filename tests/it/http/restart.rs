@@ -103,7 +103,7 @@ async fn a_fit_whose_own_processes_died_fails() {
     let failed = second.post_and_wait("/v1/fits", RESNET).await.json();
 
     // The question was found under way, or asked again when it had failed; then it ran apart from the start.
-    assert_eq!(failed["state"], "failed");
+    assert_eq!(failed["state"], "failed", "{failed}");
     assert_eq!(failed["error"]["code"], "interrupted");
     assert_eq!(
         engine.apart.load(Ordering::Relaxed),
