@@ -149,7 +149,7 @@ fn long_recording() -> String {
     let header = r#"# {"total": 17179869184, "limit": 17179869184, "alloc_conf": ""}"#;
     format!(
         "{header}\nsegment_alloc 7f0000000000 2097152 0\n{}",
-        block.repeat(300_000)
+        block.repeat(130_000)
     )
 }
 
