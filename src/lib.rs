@@ -38,11 +38,21 @@
 //! | [`cli`] | the commands; the only place that reads flags and the environment |
 pub mod units;
 
+mod bounded;
+
+pub mod shape;
+
+pub mod program;
+
+mod eager;
+
+pub mod aten;
+
+pub mod ops;
+
 pub mod graph;
 
 pub mod model;
-
-pub mod program;
 
 pub mod compile;
 

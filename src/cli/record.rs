@@ -14,9 +14,9 @@ use crate::device::cuda::cudnn::{BatchGrid, Recording};
 use crate::device::cuda::{self, Facts, Gpu};
 use crate::device::sim::CARDS;
 use crate::device::sim::workspaces::{Provenance, WorkspaceTable, condense, merge, pack, unpack};
-use crate::graph::DType;
 use crate::model::Request;
 use crate::program::{ConvolutionLayer, Size};
+use crate::shape::DType;
 use crate::worker::Programs;
 
 pub(super) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::graph::{DType, Graph, Lifetimes, Node, Op, ValueId};
+use crate::graph::{Graph, Lifetimes, Node, ValueId};
+use crate::ops::Op;
+use crate::shape::DType;
 
 /// For each cast that goes back to the type a value had, the cast that left it.
 ///

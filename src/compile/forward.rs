@@ -9,15 +9,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::casts::{is_without_autocast, returns};
-use super::checkpoint::{Frame, regions};
-use super::eager::{Eager, Stop};
+use super::checkpoint::regions;
 use super::functions::{Functions, Keeping};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
-use super::ops::AttentionRequest;
-use super::tensor::Tensor;
-use crate::graph::{DType, Extent, Graph, Node, Op, Parameter, ParameterKind, Placement, ValueId};
+use crate::eager::{Eager, Frame, Stop, Tensor};
+use crate::graph::{Graph, Node, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, Variant};
+use crate::ops::Op;
+use crate::ops::run::AttentionRequest;
+use crate::program::Placement;
+use crate::shape::{DType, Extent};
 
 /// Values alive in Python, by name.
 pub(super) type Environment = BTreeMap<ValueId, Tensor>;
@@ -151,7 +153,7 @@ impl Forward {
             let region = self.regions.get(&next).map(|end| next..*end);
             if let Some(region) = region.filter(|region| *region != nodes) {
                 let inputs = self.read_from_outside(&region, environment);
-                let frame = Frame::new(self, region.clone(), inputs, eager.autocast);
+                let frame = Frame::new(self.again(region.clone(), inputs), eager.autocast);
                 eager.dropping(&frame, |eager| self.run(eager, environment, region.clone()))?;
                 next = region.end;
             } else if let Some(index) = self.function(&(next..nodes.end)) {
@@ -170,6 +172,19 @@ impl Forward {
         let starting = self.functions.starting_at(nodes.start)?;
         let ends_inside = self.graph.functions[starting].nodes.end <= nodes.end;
         ends_inside.then_some(starting)
+    }
+
+    /// Runs these nodes once more, on the tensors that they read from outside.
+    fn again(
+        self: &Rc<Self>,
+        nodes: Range<usize>,
+        inputs: Vec<(ValueId, Tensor)>,
+    ) -> Box<dyn Fn(&mut Eager) -> Result<(), Stop>> {
+        let forward = Rc::clone(self);
+        Box::new(move |eager| {
+            let mut environment: Environment = inputs.iter().cloned().collect();
+            forward.run(eager, &mut environment, nodes.clone())
+        })
     }
 
     /// Runs one node and lets go of what dies with it.

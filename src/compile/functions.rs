@@ -7,15 +7,16 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::autograd::{Draft, Saved, Slot};
 use super::casts::is_without_autocast;
-use super::checkpoint::Frame;
-use super::eager::{Eager, Stop};
 use super::forward::{Environment, Forward};
-use super::tensor::{Tensor, TensorBody};
-use crate::graph::{DType, Extent, FunctionCall, Graph, Node, ValueId};
+use crate::eager::Frame;
+use crate::eager::{Draft, Saved, Slot};
+use crate::eager::{Eager, Stop};
+use crate::eager::{Tensor, TensorBody};
+use crate::graph::{FunctionCall, Graph, Node, ValueId};
 use crate::model::Variant;
 use crate::program::Kernel;
+use crate::shape::{DType, Extent};
 
 /// The calls of a graph, ready to run.
 pub(super) struct Functions {
@@ -344,7 +345,8 @@ impl BackwardCall {
         while let Some(zero) = zeros.pop() {
             drop(zero);
         }
-        eager.hold_until_graph_dies(self.held);
+        let held = self.held.into_iter().map(|(_, tensor)| tensor);
+        eager.hold_until_graph_dies(held.collect());
         results
     }
 }

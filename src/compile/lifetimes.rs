@@ -5,7 +5,9 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-use crate::graph::{DType, Extent, Graph, ModuleId, Node, Op, Resample, ValueId};
+use crate::graph::{Graph, ModuleId, Node, ValueId};
+use crate::ops::{Op, Resample};
+use crate::shape::{DType, Extent};
 
 /// For each node, the values that die once it has run, in the order in which they do.
 pub(super) fn deaths(graph: &Graph) -> Vec<Vec<ValueId>> {

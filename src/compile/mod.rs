@@ -5,26 +5,19 @@
 //! here; nothing outside knows about autograd.
 #![doc = include_str!("NOTES.md")]
 
-mod autocast;
-mod autograd;
 mod casts;
 mod checkpoint;
-mod eager;
-mod emit;
 mod forward;
 mod functions;
 mod lifetimes;
 mod noise;
-mod ops;
 mod optimizer;
 mod step;
-mod tensor;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use eager::Stop;
-
+use crate::eager::{Eager, Stop};
 use crate::graph::Graph;
 use crate::model::{Checkpointing, Mode, Variant};
 use crate::program::Capability;
@@ -109,7 +102,7 @@ fn compile_with(
     capability: Capability,
     launches: Launches,
 ) -> Result<Program, CompileError> {
-    let mut eager = eager::Eager::new(capability, cancel);
+    let mut eager = Eager::new(capability, cancel);
     if launches == Launches::LeftOut {
         eager.leave_out_launches();
     }

@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::graph::{CreatedType, Graph, Indexed, Node, Op, ValueId};
+use crate::graph::{Graph, Node, ValueId};
+use crate::ops::{CreatedType, Indexed, Op};
 
 /// For each node that makes a tensor for another one: that one.
 pub(super) fn noise_for(graph: &Graph) -> BTreeMap<usize, ValueId> {

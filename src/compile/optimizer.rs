@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use super::eager::Eager;
-use super::tensor::{Leaf, Tensor};
-use crate::graph::DType;
+use crate::eager::Eager;
+use crate::eager::{Leaf, Tensor};
 use crate::model::{Optimizer, OptimizerImpl};
 use crate::program::{Category, Kernel};
+use crate::shape::DType;
 
 /// A trained parameter with what the optimizer keeps for it.
 #[derive(Debug)]

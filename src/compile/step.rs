@@ -7,15 +7,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::autograd::backward;
-use super::eager::{Eager, Stop, Thread};
-use super::emit::Storage;
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use super::tensor::{History, Leaf, Tensor};
-use crate::graph::{Content, DType, Graph, Input, Parameter, ParameterKind, ValueId};
+use crate::eager::Storage;
+use crate::eager::backward;
+use crate::eager::{Eager, Stop, Thread};
+use crate::eager::{History, Leaf, Tensor};
+use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
 use crate::program::{Category, Initial, Kernel, Program, Section};
+use crate::shape::DType;
 
 /// A training process: a model on the device, and what outlives a step.
 pub(super) struct Training {
@@ -303,7 +304,7 @@ fn initial(graph: &Graph, parameter: &Parameter) -> Initial {
         (_, "weight", 1) => Initial::Constant(1.0),
         (_, _, 0 | 1) => Initial::Constant(0.0),
         _ => {
-            let fan_in = crate::graph::numel(&shape[1..]).at(1).max(1);
+            let fan_in = crate::shape::numel(&shape[1..]).at(1).max(1);
             Initial::Uniform {
                 bound: (3.0 / fan_in as f64).sqrt(),
             }

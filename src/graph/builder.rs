@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::infer::infer;
 use super::{
-    Content, DType, Extent, Graph, Input, Module, ModuleId, Node, Op, Parameter, ParameterKind,
-    Value, ValueId, is_oversize,
+    Content, Graph, Input, Module, ModuleId, Node, Parameter, ParameterKind, Value, ValueId,
 };
+use crate::ops::Op;
+use crate::ops::infer;
+use crate::shape::{DType, Extent, is_oversize};
 
 /// Why an operation was not added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use super::{DType, Graph, ValueId};
+use super::{Graph, ValueId};
+use crate::shape::DType;
 
 /// A call whose backward pass is known.
 ///

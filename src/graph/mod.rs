@@ -5,44 +5,18 @@
 //! shape and refuses what does not fit, so a finished [`Graph`] needs no further checks.
 
 mod builder;
-mod create;
-mod dtype;
-mod einsum;
-mod extent;
 mod function_call;
-mod indexed;
-mod infer;
-mod loss;
-mod normalize;
-mod op;
-mod pointwise;
 mod releases;
-mod resample;
-mod unary;
-
-pub use builder::{Builder, GraphError};
-pub use create::{Create, CreatedType, Place};
-pub use dtype::DType;
-pub use einsum::Einsum;
-pub use extent::{Extent, contiguous_strides, is_oversize, numel};
-pub use function_call::{FunctionCall, FunctionOutput, UntracedFunction};
-pub use indexed::Indexed;
-pub(crate) use indexed::looked_up;
-pub(crate) use infer::broadcast;
-pub use loss::{Loss, LossFunction, Summary};
-pub use normalize::Normalize;
-pub use op::{Op, Placement, Pool1d, Reduction, Window};
-pub(crate) use pointwise::result_type;
-pub use pointwise::{Function, Number, Pointwise};
-pub use releases::{Lifetimes, Releases};
-pub use resample::Resample;
-pub use unary::Unary;
 
 use serde::Serialize;
 
-/// Names a value of one graph.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct ValueId(pub u32);
+use crate::ops::Op;
+use crate::shape::{DType, Extent, numel};
+
+pub use crate::aten::ValueId;
+pub use builder::{Builder, GraphError};
+pub use function_call::{FunctionCall, FunctionOutput, UntracedFunction};
+pub use releases::{Lifetimes, Releases};
 
 /// Names a module of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

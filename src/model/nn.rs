@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use crate::graph::{
-    Builder, Content, DType, Extent, Graph, GraphError, ModuleId, Op, ParameterKind, Placement,
-    Unary, Value, ValueId, Window, is_oversize,
-};
+use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ParameterKind, Value, ValueId};
+use crate::ops::Op;
+use crate::program::{Placement, Unary};
+use crate::shape::{DType, Extent, Window, is_oversize};
 
 /// A network being built. Parameters may be added while operations are: [`Net::finish`] puts values into
 /// the order of an exported graph.
@@ -267,7 +267,7 @@ impl Net {
             });
         };
         let mut to = kept.to_vec();
-        to.push(crate::graph::numel(joined));
+        to.push(crate::shape::numel(joined));
         self.apply(module, Op::Reshape(to), &[input])
     }
 

@@ -3,7 +3,8 @@
 //! The compiler emits one [`Call`] for each launch that eager PyTorch would make. A simulated device
 //! ignores them; a GPU runs them.
 
-use crate::graph::{DType, Extent, Unary, Window, contiguous_strides};
+use super::unary::Unary;
+use crate::shape::{DType, Extent, Window, contiguous_strides};
 
 use super::TensorId;
 use super::convolution::ConvolutionShape;

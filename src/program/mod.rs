@@ -7,13 +7,14 @@
 mod capability;
 mod convolution;
 mod kernel;
+mod unary;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::graph::{DType, Extent};
+use crate::shape::{DType, Extent};
 use crate::units::Bytes;
 
 pub use capability::Capability;
@@ -21,6 +22,7 @@ pub use convolution::{
     Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operands, Operation,
 };
 pub use kernel::{Binary, Call, Initial, Kernel, View};
+pub use unary::{Placement, Unary};
 
 /// Names an allocation of one program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

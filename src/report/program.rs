@@ -67,8 +67,8 @@ fn word(category: Category) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{DType, Extent};
     use crate::program::{Section, Size, Tensor};
+    use crate::shape::{DType, Extent};
 
     #[test]
     fn a_dump_has_a_line_an_event() {

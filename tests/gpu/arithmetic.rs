@@ -1,6 +1,6 @@
 //! Elementwise functions and their derivatives in float64.
 
-use batchfit::graph::Unary;
+use batchfit::program::Unary;
 
 /// Those with a kernel that are defined for all numbers: `rsqrt` is not.
 pub const UNARY: [Unary; 9] = [

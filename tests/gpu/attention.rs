@@ -1,7 +1,7 @@
 //! Scaled dot-product attention.
 
-use batchfit::graph::DType;
 use batchfit::program::{Kernel, View};
+use batchfit::shape::DType;
 
 use super::card::{Card, compare, places, strided};
 use super::numbers::{rounded, scattered, tolerance};

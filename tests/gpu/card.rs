@@ -3,8 +3,8 @@
 use batchfit::alloc::{Address, SegmentSource};
 use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions, Tf32};
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
-use batchfit::graph::{DType, Extent, contiguous_strides};
 use batchfit::program::{Call, Kernel, TensorId, View};
+use batchfit::shape::{DType, Extent, contiguous_strides};
 use batchfit::units::Bytes;
 
 use super::numbers::{decode, encode, error};

@@ -2,8 +2,8 @@
 
 use batchfit::device::cuda::Tf32;
 use batchfit::device::{Launch, Launcher};
-use batchfit::graph::{DType, Window};
 use batchfit::program::{Call, ConvolutionPass, ConvolutionShape, Kernel, View};
+use batchfit::shape::{DType, Window};
 use batchfit::units::Bytes;
 
 use super::card::{Card, compare};

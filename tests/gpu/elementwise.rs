@@ -1,7 +1,7 @@
 //! Maps, casts, random values and dropout.
 
-use batchfit::graph::DType;
 use batchfit::program::{Binary, Initial, Kernel};
+use batchfit::shape::DType;
 
 use super::arithmetic::{UNARY, saved, unary, unary_slope};
 use super::card::{Card, compare, strided};

@@ -1,7 +1,7 @@
 //! Softmax, losses, what a probe reads of them, and embedding tables.
 
-use batchfit::graph::DType;
 use batchfit::program::Kernel;
+use batchfit::shape::DType;
 
 use super::card::{Card, compare};
 use super::numbers::{rounded, scattered, tolerance};

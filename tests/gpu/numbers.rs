@@ -1,6 +1,6 @@
 //! Element types on the host, and how far two results are apart.
 
-use batchfit::graph::DType;
+use batchfit::shape::DType;
 
 /// The bytes of these numbers as elements of a type, each rounded to nearest, ties to even.
 pub fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {

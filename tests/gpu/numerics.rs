@@ -16,10 +16,11 @@ use batchfit::device::cuda::{
     read_tensors, write_tensors,
 };
 use batchfit::device::sim::Card;
-use batchfit::graph::{DType, Graph};
+use batchfit::graph::Graph;
 use batchfit::model::{Checkpointing, Optimizer, Precision, Variant, exported};
 use batchfit::probe::{Detail, Evidence, Probe, Resources, Verdict};
 use batchfit::program::{Instruction, Kernel, Program};
+use batchfit::shape::DType;
 
 fn setting(name: &str) -> String {
     let name = format!("BATCHFIT_NUMERICS_{name}");

@@ -1,7 +1,7 @@
 //! Optimizers and the gradient scaler.
 
-use batchfit::graph::DType;
 use batchfit::program::Kernel;
+use batchfit::shape::DType;
 
 use super::card::{Card, compare};
 use super::numbers::{rounded, scattered, tolerance};

@@ -1,7 +1,7 @@
 //! Pooling.
 
-use batchfit::graph::{DType, Window};
 use batchfit::program::Kernel;
+use batchfit::shape::{DType, Window};
 
 use super::card::{Card, compare};
 use super::numbers::{rounded, scattered, tolerance};

@@ -1,7 +1,7 @@
 //! Matrix products.
 
-use batchfit::graph::DType;
 use batchfit::program::Kernel;
+use batchfit::shape::DType;
 
 use super::card::{Card, compare, strided};
 use super::numbers::{rounded, scattered, tolerance};

@@ -2,8 +2,9 @@
 //! slow.
 
 use batchfit::device::Launcher;
-use batchfit::graph::{DType, Unary, Window};
+use batchfit::program::Unary;
 use batchfit::program::{Binary, Call, Kernel, View};
+use batchfit::shape::{DType, Window};
 
 use super::card::{Card, strided};
 

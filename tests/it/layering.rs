@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 /// Lowest first. A module may use those before it, and itself.
 const LAYERS: &[&str] = &[
-    "units", "graph", "model", "program", "compile", "alloc", "device", "probe", "replay",
-    "search", "worker", "store", "jobs", "report", "http", "cli",
+    "units", "bounded", "shape", "program", "eager", "aten", "ops", "graph", "model", "compile",
+    "alloc", "device", "probe", "replay", "search", "worker", "store", "jobs", "report", "http",
+    "cli",
 ];
 
 fn rank(module: &str) -> Option<usize> {

@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::compile::{CompileError, compile, compile_unless};
-use crate::graph::{Builder, Extent, Op, Placement, Unary};
+use crate::graph::Builder;
 use crate::model::{Checkpointing, Optimizer, exported};
+use crate::ops::Op;
 use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
+use crate::program::{Placement, Unary};
+use crate::shape::Extent;
 
 const H200: Capability = Capability {
     compute: (9, 0),

@@ -5,7 +5,7 @@
 //! scratch memory than PyTorch's kernels do (the program allocates theirs, these leave it alone).
 
 use crate::device::LaunchError;
-use crate::graph::DType;
+use crate::shape::DType;
 
 use super::elementwise::single;
 use super::kernels::{Arguments, Grid, Queue, clamp};

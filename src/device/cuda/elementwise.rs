@@ -1,8 +1,9 @@
 //! Launches of elementwise kernels: elementwise.cu.
 
 use crate::device::LaunchError;
-use crate::graph::{DType, Unary};
 use crate::program::Binary;
+use crate::program::Unary;
+use crate::shape::DType;
 
 use super::kernels::{Arguments, Grid, Queue, clamp};
 use super::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};

@@ -1,8 +1,9 @@
 //! Views at a batch size, as kernels take them.
 
 use crate::device::{Launch, LaunchError};
-use crate::graph::{DType, Placement};
+use crate::program::Placement;
 use crate::program::{Kernel, View};
+use crate::shape::DType;
 
 use super::gpu::Gpu;
 
@@ -49,7 +50,7 @@ impl Operand {
                 format!("{:?} is not allocated", view.tensor),
             ));
         };
-        let at = |extents: &[crate::graph::Extent]| {
+        let at = |extents: &[crate::shape::Extent]| {
             extents
                 .iter()
                 .map(|extent| extent.at(launch.batch))

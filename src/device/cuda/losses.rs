@@ -6,7 +6,7 @@ use std::ptr;
 use cudarc::driver::sys;
 
 use crate::device::LaunchError;
-use crate::graph::DType;
+use crate::shape::DType;
 
 use super::error::{GpuError, check};
 use super::gpu::Gpu;

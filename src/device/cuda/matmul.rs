@@ -12,7 +12,7 @@ use cudarc::cublaslt::sys::{
 };
 
 use crate::device::LaunchError;
-use crate::graph::DType;
+use crate::shape::DType;
 
 use super::cublas::{Description, Layout, Preference, check, device, operation};
 use super::error::GpuError;

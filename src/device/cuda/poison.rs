@@ -146,8 +146,8 @@ fn visit(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{DType, Extent};
     use crate::program::{Binary, TensorId, View};
+    use crate::shape::{DType, Extent};
 
     fn view(tensor: u32) -> View {
         View {

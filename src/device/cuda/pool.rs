@@ -1,7 +1,7 @@
 //! Launches of pooling: pool.cu.
 
 use crate::device::LaunchError;
-use crate::graph::Window;
+use crate::shape::Window;
 
 use super::kernels::{Arguments, Queue};
 use super::layout::{Array, Operand, Operands};

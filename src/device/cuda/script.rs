@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::DType;
+use crate::shape::DType;
 
 /// A tensor on the host.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,9 @@
 //! Shares of the limit by which peak reserved memory was predicted too low; see Note [Measured errors].
 #![doc = include_str!("NOTES.md")]
 
-use crate::graph::{Extent, Graph, Lifetimes, Op, numel};
+use crate::graph::{Graph, Lifetimes};
+use crate::ops::Op;
+use crate::shape::{Extent, numel};
 use crate::units::Bytes;
 
 /// Something that was assumed instead of known.
@@ -124,7 +126,8 @@ impl Assumed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Builder, Content, DType, UntracedFunction};
+    use crate::graph::{Builder, Content, UntracedFunction};
+    use crate::shape::DType;
 
     #[test]
     fn a_function_that_was_not_traced_is_a_doubt() {

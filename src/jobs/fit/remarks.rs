@@ -1,7 +1,8 @@
 //! What readers are told besides figures.
 
-use crate::graph::{Graph, ParameterKind, numel};
+use crate::graph::{Graph, ParameterKind};
 use crate::model::{Mode, Request};
+use crate::shape::numel;
 use crate::units::Bytes;
 use crate::worker::Ready;
 

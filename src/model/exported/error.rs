@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::problems::NodeProblem;
 use super::unknown::{UnknownOperator, is_not_supported, not_supported};
-use crate::model::bounded::MOST_NODES;
+use crate::bounded::MOST_NODES;
 
 /// So many nodes are listed; of more, only how many there are.
 const MOST_LISTED: usize = 10;

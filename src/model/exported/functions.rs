@@ -8,14 +8,14 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::arguments::{Scope, dtype};
 use super::error::ExportedError;
 use super::lower::{Walk, refused, types};
 use super::modules::Call;
-use super::schema::GraphText;
 use super::side_table::{self, Flat, TABLE};
+use crate::aten::schema::GraphText;
+use crate::aten::{Scope, dtype};
+use crate::bounded::List;
 use crate::graph::{Builder, Content, FunctionCall, FunctionOutput, UntracedFunction, ValueId};
-use crate::model::bounded::List;
 
 /// How many functions a note names.
 const NAMED: usize = 8;

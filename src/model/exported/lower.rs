@@ -2,20 +2,22 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::arguments::{Arguments, Scope, dtype};
 use super::error::ExportedError;
 use super::functions::{self, Functions};
 use super::modules::{Call, Modules};
-use super::operator;
 use super::problems::Problems;
-use super::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use super::side_table::{self, Flat};
 use super::signature::{self, Declared};
 use super::symbol::BatchSymbol;
 use super::unknown::{self, Unknown, UnknownOps};
 use super::{Exported, prediction};
-use crate::graph::{Builder, DType, Extent, Op, ValueId, broadcast, is_oversize};
-use crate::model::bounded::Text;
+use crate::aten::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
+use crate::aten::{Arguments, Scope, dtype};
+use crate::bounded::Text;
+use crate::graph::{Builder, ValueId};
+use crate::ops::Op;
+use crate::ops::read as operator;
+use crate::shape::{DType, Extent, broadcast, is_oversize};
 
 /// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
 const MOST_DIMENSIONS: usize = 64;

@@ -7,16 +7,13 @@
 //! a graph that is read is a graph that is understood. Nothing here panics on a malformed document.
 
 mod archive;
-mod arguments;
 mod error;
 mod families;
 mod functions;
 mod lower;
 mod modules;
-mod operator;
 mod prediction;
 mod problems;
-mod schema;
 mod side_table;
 mod signature;
 mod symbol;
@@ -35,9 +32,9 @@ pub use problems::NodeProblem;
 pub(crate) use unknown::not_supported;
 pub use unknown::{UnknownOperator, UnknownOps};
 
-use super::bounded::{Excess, LEAST_ACCOUNT, within};
+use crate::aten::schema::Document;
+use crate::bounded::{Excess, LEAST_ACCOUNT, within};
 use crate::graph::Graph;
-use schema::Document;
 
 /// Largest document read, after decompression. An export of 100,000 nodes takes a few tens of megabytes; the
 /// service reads less.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::schema::{Arg, GraphText, Signature};
 use super::signature::spec_path;
+use crate::aten::schema::{Arg, GraphText, Signature};
 use crate::graph::{Builder, ModuleId};
 
 /// What tracing writes for nodes that no module ran.

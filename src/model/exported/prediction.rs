@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::graph::{Content, Graph, Node, Op, Resample, ValueId};
+use crate::graph::{Content, Graph, Node, ValueId};
+use crate::ops::{Op, Resample};
 
 /// The model's output: what the loss is computed from, before the loss code's own reshaping.
 ///

@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 
 use super::error::ExportedError;
 use super::lower::refused;
+use crate::bounded::List;
 use crate::graph::{Graph, Releases, ValueId};
-use crate::model::bounded::List;
 use crate::model::invalid::shorten;
 
 /// Where it is in the document.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::error::ExportedError;
 use super::lower::{Walk, escape, refused};
-use super::schema::{Arg, GraphModule, GraphText, InputSpec, Size, Tensor};
+use crate::aten::schema::{Arg, GraphModule, GraphText, InputSpec, Size, Tensor};
 use crate::graph::{Content, ParameterKind, ValueId};
 
 /// Most parts of a parameter's path. The deepest models in use nest a dozen deep.

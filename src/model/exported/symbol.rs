@@ -1,6 +1,6 @@
 //! Symbolic sizes: sympy's `srepr` of a length, as a polynomial of the batch.
 
-use crate::graph::Extent;
+use crate::shape::Extent;
 
 /// Deepest nesting read; the expressions PyTorch writes for batched shapes nest three deep.
 const DEPTH: usize = 32;

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::error::place;
 use super::families;
-use super::operator;
-use super::schema::{Arg, NamedArg};
+use crate::aten::schema::{Arg, NamedArg};
+use crate::ops::read as operator;
 
 /// So many operators are listed; of more, only how many there are.
 pub(super) const MOST_LISTED: usize = 20;

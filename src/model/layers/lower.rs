@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use super::{INPUT, Layer, LayerKind, Layers};
-use crate::graph::{
-    Builder, Content, DType, Extent, Graph, GraphError, ModuleId, Op, Placement, ValueId,
-    is_oversize,
-};
+use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
 use crate::model::invalid::{Invalid, nearest};
 use crate::model::nn::{At, Net, unary};
+use crate::ops::Op;
+use crate::program::Placement;
+use crate::shape::{DType, Extent, is_oversize};
 
 /// The forward pass of the layers, with the loss.
 pub(crate) fn lower(model: &Layers) -> Result<Graph, Invalid> {
@@ -173,7 +173,7 @@ fn apply(
             let module = stateless(net, "torch.nn.modules.activation.ReLU");
             net.apply(
                 module,
-                unary(crate::graph::Unary::Relu, *placement),
+                unary(crate::program::Unary::Relu, *placement),
                 &[input],
             )
         }

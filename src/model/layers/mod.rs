@@ -8,8 +8,9 @@
 mod lower;
 mod parse;
 
-use crate::graph::{DType, Placement, Unary, Window};
 use crate::model::nn::{BatchNorm, Bias};
+use crate::program::{Placement, Unary};
+use crate::shape::{DType, Window};
 
 pub(crate) use lower::lower;
 pub(crate) use parse::parse;

@@ -8,11 +8,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{INPUT, Layer, LayerKind, Layers};
-use crate::graph::{DType, Placement, Unary, Window};
-use crate::model::bounded::{AnyValue, within};
+use crate::bounded::{AnyValue, within};
 use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::Invalid;
 use crate::model::nn::{BatchNorm, Bias};
+use crate::program::{Placement, Unary};
+use crate::shape::{DType, Window};
 
 /// Most layers read. The deepest network in use has a few thousand.
 const MOST_LAYERS: usize = 100_000;

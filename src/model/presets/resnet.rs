@@ -1,10 +1,10 @@
 //! torchvision's ResNets, module by module (`torchvision/models/resnet.py`).
 
-use crate::graph::{
-    Builder, Content, DType, Extent, Graph, GraphError, ModuleId, Op, Placement, Unary, ValueId,
-    Window, is_oversize,
-};
+use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
 use crate::model::nn::{At, BatchNorm, Bias, Net, unary};
+use crate::ops::Op;
+use crate::program::{Placement, Unary};
+use crate::shape::{DType, Extent, Window, is_oversize};
 
 /// Which of the family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

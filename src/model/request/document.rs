@@ -15,7 +15,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::schema::RequestSchema;
-use crate::model::bounded::{AnyValue, Excess, Text, within};
+use crate::bounded::{AnyValue, Excess, Text, within};
 use crate::model::invalid::Invalid;
 
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.

@@ -1,8 +1,10 @@
 //! Whether an exported graph can run in the precisions asked for.
 
-use crate::graph::{DType, Graph, Op, ParameterKind};
+use crate::graph::{Graph, ParameterKind};
 use crate::model::invalid::Invalid;
 use crate::model::variant::{Mode, OptimizerImpl, Precision, Variant};
+use crate::ops::Op;
+use crate::shape::DType;
 
 /// What to add to the answer, or why a graph cannot run in one of these variants.
 ///

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::{Lowered, RequestDocument};
-use crate::model::bounded::{AnyValue, Text, within};
+use crate::bounded::{AnyValue, Text, within};
 use crate::model::exported::{
     self, Exported, ExportedError, UnknownOps, not_supported, not_understood,
 };

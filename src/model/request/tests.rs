@@ -5,8 +5,10 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::*;
-use crate::graph::{Content, DType, Op, ParameterKind, Releases};
+use crate::graph::{Content, ParameterKind, Releases};
 use crate::model::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision};
+use crate::ops::Op;
+use crate::shape::DType;
 use crate::units::Bytes;
 
 const SIMS: &[&str] = &["h200"];

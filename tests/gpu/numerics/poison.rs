@@ -2,8 +2,8 @@
 
 use batchfit::device::LaunchError;
 use batchfit::device::cuda::{Outputs, Script};
-use batchfit::graph::DType;
 use batchfit::program::{Binary, Call, Kernel, View};
+use batchfit::shape::DType;
 
 use crate::card::{Card, strided};
 

@@ -1,12 +1,12 @@
 //! Every operation's gradients have the shapes and types of what they are gradients of.
 
 use batchfit::compile::compile;
-use batchfit::graph::{
-    Builder, Content, DType, Einsum, Extent, Graph, Normalize, Op, ParameterKind, Placement,
-    Pool1d, Reduction, Resample, Unary, Window, numel,
-};
+use batchfit::graph::{Builder, Content, Graph, ParameterKind};
 use batchfit::model::{Optimizer, Precision, Variant};
+use batchfit::ops::{Einsum, Normalize, Op, Pool1d, Reduction, Resample};
 use batchfit::program::{Category, Instruction, Program, Size};
+use batchfit::program::{Placement, Unary};
+use batchfit::shape::{DType, Extent, Window, numel};
 
 use super::H200;
 

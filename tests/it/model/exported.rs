@@ -3,8 +3,9 @@
 
 use std::fmt::Write;
 
-use batchfit::graph::{Content, DType, Graph, Lifetimes, ParameterKind, ValueId};
+use batchfit::graph::{Content, Graph, Lifetimes, ParameterKind, ValueId};
 use batchfit::model::exported;
+use batchfit::shape::DType;
 use serde_json::{Value, json};
 
 use super::golden;

@@ -11,7 +11,7 @@ use cudarc::cudnn::sys::{
     cudnnReduceTensorOp_t as Reduction,
 };
 
-use crate::graph::DType;
+use crate::shape::DType;
 use crate::units::Bytes;
 
 use super::candidates::first_plan;

@@ -6,8 +6,8 @@ use cudarc::cudnn::sys::{
     cudnnBackendNumericalNote_t,
 };
 
-use crate::graph::DType;
 use crate::program::Convolution;
+use crate::shape::DType;
 use crate::units::Bytes;
 
 use super::descriptor::{Descriptor, NumericalNote};

@@ -35,7 +35,7 @@ use operation::OperationGraph;
 
 use cudarc::cudnn::sys::cudnnStatus_t;
 
-use crate::graph::DType;
+use crate::shape::DType;
 
 /// Why cuDNN gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,8 +5,8 @@ use cudarc::cudnn::sys::{
     cudnnConvolutionMode_t, cudnnDataType_t,
 };
 
-use crate::graph::DType;
 use crate::program::{Convolution, Operation};
+use crate::shape::DType;
 
 use super::descriptor::Descriptor;
 use super::{CudnnError, Handle};

@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use crate::graph::DType;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::shape::DType;
 use crate::units::Bytes;
 
 use super::{Handle, Tf32, list_plans};

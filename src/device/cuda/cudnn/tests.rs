@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, result};
 
-use crate::graph::DType;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, Operation};
+use crate::shape::DType;
 use crate::units::Bytes;
 
 use super::*;

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use flate2::bufread::GzDecoder;
 
-use crate::graph::DType;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::shape::DType;
 use crate::units::Bytes;
 
 use super::neighbours::Neighbours;

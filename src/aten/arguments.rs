@@ -1,0 +1,357 @@
+//! Typed access to the arguments of one node, by their names in the operator's schema.
+
+use std::collections::HashMap;
+
+use super::schema::{Arg, NamedArg, SymInt, Tensor};
+use crate::graph::ValueId;
+use crate::shape::{DType, Extent, Number};
+
+/// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
+const LARGEST: i64 = 1 << 31;
+
+/// What names of values stand for inside one graph.
+pub(crate) struct Scope<'a> {
+    pub(crate) tensors: HashMap<&'a str, ValueId>,
+    pub(crate) sizes: HashMap<&'a str, Extent>,
+    /// What the graph records of its tensors.
+    pub(crate) types: HashMap<&'a str, &'a Tensor<'a>>,
+}
+
+/// The arguments of one node. Every problem is a clause that names the argument.
+pub(crate) struct Arguments<'a> {
+    pub(crate) inputs: &'a [NamedArg<'a>],
+    pub(crate) scope: &'a Scope<'a>,
+}
+
+/// A tensor or a number, as elementwise operators take them.
+pub(crate) enum Operand {
+    Tensor(ValueId),
+    Number(f64),
+}
+
+impl<'a> Arguments<'a> {
+    fn find(&self, name: &str) -> Option<&'a Arg<'a>> {
+        let named = self.inputs.iter().find(|input| &*input.name == name)?;
+        match &named.arg {
+            Arg::None => None,
+            arg => Some(arg),
+        }
+    }
+
+    fn required(&self, name: &str) -> Result<&'a Arg<'a>, String> {
+        self.find(name)
+            .ok_or_else(|| format!("it has no argument {name:?}"))
+    }
+
+    /// The tensor that `name` stands for.
+    pub(crate) fn value(&self, name: &str) -> Result<ValueId, String> {
+        let id = self.scope.tensors.get(name).copied();
+        id.ok_or_else(|| format!("it reads {name:?}, which nothing before it makes"))
+    }
+
+    /// A tensor argument.
+    pub(crate) fn tensor(&self, name: &str) -> Result<ValueId, String> {
+        match self.required(name)? {
+            Arg::Tensor(value) => self.value(value),
+            _ => Err(format!("its argument {name:?} is not a tensor")),
+        }
+    }
+
+    /// A tensor argument that may be missing.
+    pub(crate) fn optional_tensor(&self, name: &str) -> Result<Option<ValueId>, String> {
+        self.find(name).map(|_| self.tensor(name)).transpose()
+    }
+
+    /// A list of tensors.
+    pub(crate) fn tensors(&self, name: &str) -> Result<Vec<ValueId>, String> {
+        match self.required(name)? {
+            Arg::Tensors(names) => names.iter().map(|name| self.value(name)).collect(),
+            _ => Err(format!("its argument {name:?} is not a list of tensors")),
+        }
+    }
+
+    /// A list of tensors some of which may be missing.
+    pub(crate) fn optional_tensors(&self, name: &str) -> Result<Vec<Option<ValueId>>, String> {
+        match self.required(name)? {
+            Arg::Tensors(names) => names
+                .iter()
+                .map(|name| self.value(name).map(Some))
+                .collect(),
+            Arg::OptionalTensors(names) => names
+                .iter()
+                .map(|name| name.as_ref().map(|name| self.value(name)).transpose())
+                .collect(),
+            _ => Err(format!("its argument {name:?} is not a list of tensors")),
+        }
+    }
+
+    /// Whether an argument is given.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Which kind of number an argument is; `None` for anything else.
+    pub(crate) fn number_kind(&self, name: &str) -> Option<Number> {
+        match self.find(name)? {
+            Arg::Bool(_) => Some(Number::Truth),
+            Arg::Int(_) | Arg::SymInt(_) => Some(Number::Whole),
+            Arg::Float(_) => Some(Number::Real),
+            _ => None,
+        }
+    }
+
+    /// A tensor or a number.
+    pub(crate) fn operand(&self, name: &str) -> Result<Operand, String> {
+        match self.required(name)? {
+            Arg::Tensor(value) => self.value(value).map(Operand::Tensor),
+            _ => self.number(name).map(Operand::Number),
+        }
+    }
+
+    /// A number.
+    pub(crate) fn number(&self, name: &str) -> Result<f64, String> {
+        match self.required(name)? {
+            Arg::Float(value) => Ok(*value),
+            #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
+            Arg::Int(value) => Ok(*value as f64),
+            _ => Err(format!("its argument {name:?} is not a number")),
+        }
+    }
+
+    /// A number with a default.
+    pub(crate) fn number_or(&self, name: &str, default: f64) -> Result<f64, String> {
+        self.find(name).map_or(Ok(default), |_| self.number(name))
+    }
+
+    /// A truth value with a default.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, String> {
+        match self.find(name) {
+            None => Ok(default),
+            Some(Arg::Bool(value)) => Ok(*value),
+            Some(_) => Err(format!("its argument {name:?} is not true or false")),
+        }
+    }
+
+    /// A text with a default.
+    pub(crate) fn text(&self, name: &str, default: &'static str) -> Result<&'a str, String> {
+        match self.find(name) {
+            None => Ok(default),
+            Some(Arg::Text(value)) => Ok(value),
+            Some(_) => Err(format!("its argument {name:?} is not a text")),
+        }
+    }
+
+    /// A whole number with a default.
+    pub(crate) fn int(&self, name: &str, default: Option<i64>) -> Result<i64, String> {
+        match (self.find(name), default) {
+            (None, Some(default)) => Ok(default),
+            (Some(Arg::Int(value)), _) => Ok(*value),
+            (None, None) => Err(format!("it has no argument {name:?}")),
+            (Some(_), _) => Err(format!("its argument {name:?} is not a whole number")),
+        }
+    }
+
+    /// A dimension of a tensor of this rank, counted from the front.
+    pub(crate) fn dim(
+        &self,
+        name: &str,
+        default: Option<i64>,
+        rank: usize,
+    ) -> Result<usize, String> {
+        let dim = self.int(name, default)?;
+        let signed = i64::try_from(rank).unwrap_or(i64::MAX);
+        let from_front = if dim < 0 {
+            dim.saturating_add(signed)
+        } else {
+            dim
+        };
+        usize::try_from(from_front)
+            .ok()
+            .filter(|dim| *dim < rank)
+            .ok_or_else(|| format!("its argument {name:?} is {dim}, of {rank} dimensions"))
+    }
+
+    /// Dimensions of a tensor, each counted from the front.
+    pub(crate) fn dims(&self, name: &str, rank: usize) -> Result<Vec<usize>, String> {
+        let Arg::Ints(values) = self.required(name)? else {
+            return Err(format!("its argument {name:?} is not a list of dimensions"));
+        };
+        let signed = i64::try_from(rank).unwrap_or(i64::MAX);
+        let from_front = |dim: &i64| {
+            let front = if *dim < 0 {
+                dim.saturating_add(signed)
+            } else {
+                *dim
+            };
+            usize::try_from(front).ok().filter(|dim| *dim < rank)
+        };
+        values
+            .iter()
+            .map(from_front)
+            .collect::<Option<_>>()
+            .ok_or_else(|| format!("its argument {name:?} is {values:?}, of {rank} dimensions"))
+    }
+
+    /// [`Arguments::dims`]; a list that is missing or empty means every dimension.
+    pub(crate) fn dims_or_all(&self, name: &str, rank: usize) -> Result<Vec<usize>, String> {
+        match self.find(name) {
+            None => Ok((0..rank).collect()),
+            Some(Arg::Ints(values)) if values.is_empty() => Ok((0..rank).collect()),
+            Some(_) => self.dims(name, rank),
+        }
+    }
+
+    /// A list of whole numbers, each small.
+    pub(crate) fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, String> {
+        match self.required(name)? {
+            Arg::Ints(values) if values.iter().all(|n| (-LARGEST..=LARGEST).contains(n)) => {
+                Ok(values.to_vec())
+            }
+            _ => Err(format!(
+                "its argument {name:?} is not a list of small numbers"
+            )),
+        }
+    }
+
+    /// A list of numbers.
+    pub(crate) fn floats(&self, name: &str) -> Result<Vec<f64>, String> {
+        match self.required(name)? {
+            Arg::Floats(values) => Ok(values.to_vec()),
+            _ => Err(format!("its argument {name:?} is not a list of numbers")),
+        }
+    }
+
+    /// A small number that is not negative, with a default.
+    pub(crate) fn count(&self, name: &str, default: Option<i64>) -> Result<u64, String> {
+        count(self.int(name, default)?)
+            .ok_or_else(|| format!("its argument {name:?} is out of range"))
+    }
+
+    /// Height and width; one number stands for both.
+    pub(crate) fn pair(&self, name: &str, default: Option<[u64; 2]>) -> Result<[u64; 2], String> {
+        let one = |value: i64| {
+            count(value).ok_or_else(|| format!("its argument {name:?} is out of range"))
+        };
+        match (self.find(name), default) {
+            (None, Some(default)) => Ok(default),
+            // PyTorch writes an empty list for "as the kernel".
+            (Some(Arg::Ints(values)), default) => match (&**values, default) {
+                ([], Some(default)) => Ok(default),
+                ([both], _) => Ok([one(*both)?; 2]),
+                ([height, width], _) => Ok([one(*height)?, one(*width)?]),
+                _ => Err(format!(
+                    "its argument {name:?} has {} numbers",
+                    values.len()
+                )),
+            },
+            (Some(Arg::Int(both)), _) => Ok([one(*both)?; 2]),
+            (None, None) => Err(format!("it has no argument {name:?}")),
+            (Some(_), _) => Err(format!("its argument {name:?} is not a pair of numbers")),
+        }
+    }
+
+    /// Lengths, each a number (-1 is left as `None`) or an expression of the batch.
+    pub(crate) fn lengths(&self, name: &str) -> Result<Vec<Option<Extent>>, String> {
+        let number = |value: i64| match u64::try_from(value) {
+            Ok(length) => Ok(Some(Extent::fixed(length))),
+            Err(_) if value == -1 => Ok(None),
+            Err(_) => Err(format!("its argument {name:?} contains {value}")),
+        };
+        match self.required(name)? {
+            Arg::Ints(values) => values.iter().map(|value| number(*value)).collect(),
+            Arg::SymInts(values) => values
+                .iter()
+                .map(|value| match value {
+                    SymInt::AsInt(value) => number(*value),
+                    SymInt::AsName(size) => self.size(size).map(Some),
+                })
+                .collect(),
+            _ => Err(format!("its argument {name:?} is not a list of sizes")),
+        }
+    }
+
+    /// A length: a number or an expression of the batch. `None` when it is missing.
+    pub(crate) fn length(&self, name: &str) -> Result<Option<Length>, String> {
+        Ok(match self.find(name) {
+            None => None,
+            Some(Arg::Int(value) | Arg::SymInt(SymInt::AsInt(value))) => {
+                Some(Length::Number(*value))
+            }
+            Some(Arg::SymInt(SymInt::AsName(size))) => Some(Length::Batched(self.size(size)?)),
+            Some(_) => return Err(format!("its argument {name:?} is not a size")),
+        })
+    }
+
+    fn size(&self, name: &str) -> Result<Extent, String> {
+        let size = self.scope.sizes.get(name).copied();
+        size.ok_or_else(|| format!("it uses the size {name:?}, which is not defined"))
+    }
+
+    /// A dtype; `None` when it is missing.
+    pub(crate) fn dtype(&self, name: &str) -> Result<Option<DType>, String> {
+        match self.find(name) {
+            None => Ok(None),
+            Some(Arg::ScalarType(code)) => dtype(*code).map(Some),
+            Some(_) => Err(format!("its argument {name:?} is not a dtype")),
+        }
+    }
+
+    /// Refuses a memory format other than contiguous or preserved.
+    pub(crate) fn no_channels_last(&self) -> Result<(), String> {
+        match self.find("memory_format") {
+            // torch._export.serde.schema.MemoryFormat: ContiguousFormat 1, PreserveFormat 4 (absent: 0).
+            None | Some(Arg::MemoryFormat(0 | 1 | 4)) => Ok(()),
+            Some(_) => Err("it asks for a channels-last memory format".into()),
+        }
+    }
+
+    /// Refuses an argument that changes what the operator does in a way batchfit does not follow.
+    pub(crate) fn absent(&self, name: &str) -> Result<(), String> {
+        match self.find(name) {
+            None | Some(Arg::Bool(false)) => Ok(()),
+            Some(_) => Err(format!("its argument {name:?} is not supported")),
+        }
+    }
+
+    /// Refuses a number other than the one batchfit knows how to follow.
+    pub(crate) fn always(&self, name: &str, expected: f64) -> Result<(), String> {
+        let value = self.number_or(name, expected)?;
+        if (value - expected).abs() < f64::EPSILON {
+            Ok(())
+        } else {
+            Err(format!(
+                "its argument {name:?} is {value}; only {expected} is supported"
+            ))
+        }
+    }
+}
+
+/// A length in a slice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Length {
+    /// May be negative, which counts from the end.
+    Number(i64),
+    Batched(Extent),
+}
+
+fn count(value: i64) -> Option<u64> {
+    u64::try_from(value).ok().filter(|_| value <= LARGEST)
+}
+
+/// PyTorch's serialized scalar types (`torch._export.serde.schema.ScalarType`).
+pub(crate) fn dtype(code: u32) -> Result<DType, String> {
+    Ok(match code {
+        1 => DType::UInt8,
+        4 => DType::Int32,
+        5 => DType::Int64,
+        6 => DType::Float16,
+        7 => DType::Float32,
+        8 => DType::Float64,
+        12 => DType::Bool,
+        13 => DType::BFloat16,
+        2 => return Err("int8 is not supported".into()),
+        3 => return Err("int16 is not supported".into()),
+        9..=11 => return Err("complex numbers are not supported".into()),
+        _ => return Err(format!("dtype {code} is not supported")),
+    })
+}

@@ -1,0 +1,313 @@
+//! The parts of PyTorch's serialized export (`torch._export.serde`, schema major 8) that are read.
+//!
+//! Everything else in the document is skipped. Names borrow from the text: a graph of a few megabytes is
+//! mostly names and sizes.
+
+use std::fmt;
+
+use serde::de::{self, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+use crate::bounded::{List, Table, Text, charge, count_node};
+
+/// The whole document.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Document<'a> {
+    #[serde(borrow)]
+    pub(crate) graph_module: GraphModule<'a>,
+    /// What batchfit's own exporter adds; see [`super::side_table`].
+    #[serde(borrow, default)]
+    pub(crate) batchfit: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct GraphModule<'a> {
+    #[serde(borrow)]
+    pub(crate) graph: GraphText<'a>,
+    #[serde(borrow)]
+    pub(crate) signature: Signature<'a>,
+}
+
+/// A graph, the outer one or one nested in a node.
+#[derive(Debug, Deserialize)]
+pub(crate) struct GraphText<'a> {
+    #[serde(borrow)]
+    pub(crate) inputs: List<Arg<'a>>,
+    #[serde(borrow)]
+    pub(crate) outputs: List<Arg<'a>>,
+    #[serde(borrow)]
+    pub(crate) nodes: List<Node<'a>>,
+    #[serde(borrow)]
+    pub(crate) tensor_values: Table<'a, Tensor<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) sym_int_values: Table<'a, Size<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Node<'a> {
+    #[serde(borrow, deserialize_with = "counted")]
+    pub(crate) target: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) inputs: List<NamedArg<'a>>,
+    #[serde(borrow)]
+    pub(crate) outputs: List<Arg<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) metadata: Metadata<'a>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Metadata<'a> {
+    /// `key,path,class` of every module being called, outermost first, separated by semicolons.
+    #[serde(borrow, default)]
+    pub(crate) nn_module_stack: Text<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct NamedArg<'a> {
+    #[serde(borrow, default)]
+    pub(crate) name: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) arg: Arg<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Tensor<'a> {
+    pub(crate) dtype: u32,
+    #[serde(borrow)]
+    pub(crate) sizes: List<Size<'a>>,
+    #[serde(default)]
+    pub(crate) requires_grad: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Name<'a> {
+    #[serde(borrow)]
+    pub(crate) name: Text<'a>,
+}
+
+/// An item of a list whose items may be missing.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OptionalName<'a> {
+    #[serde(borrow)]
+    AsTensor(Name<'a>),
+    AsNone(#[expect(dead_code, reason = "always true")] bool),
+}
+
+/// A length: a number or an expression of symbols.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Size<'a> {
+    AsInt(i64),
+    #[serde(borrow)]
+    AsExpr(Expression<'a>),
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Expression<'a> {
+    #[serde(borrow)]
+    pub(crate) expr_str: Text<'a>,
+}
+
+/// A number, or the name of a symbolic one.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SymInt<'a> {
+    AsInt(i64),
+    #[serde(borrow)]
+    AsName(Text<'a>),
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Nested<'a> {
+    #[serde(borrow)]
+    pub(crate) graph: GraphText<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Signature<'a> {
+    #[serde(borrow)]
+    pub(crate) input_specs: List<InputSpec<'a>>,
+}
+
+/// What one input of the outer graph is.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum InputSpec<'a> {
+    #[serde(borrow)]
+    Parameter(ParameterSpec<'a>),
+    #[serde(borrow)]
+    Buffer(BufferSpec<'a>),
+    #[serde(borrow)]
+    TensorConstant(ConstantSpec<'a>),
+    #[serde(borrow)]
+    UserInput(UserInputSpec<'a>),
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ParameterSpec<'a> {
+    #[serde(borrow)]
+    pub(crate) arg: Name<'a>,
+    #[serde(borrow)]
+    pub(crate) parameter_name: Text<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct BufferSpec<'a> {
+    #[serde(borrow)]
+    pub(crate) arg: Name<'a>,
+    #[serde(borrow)]
+    pub(crate) buffer_name: Text<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ConstantSpec<'a> {
+    #[serde(borrow)]
+    pub(crate) arg: Name<'a>,
+    #[serde(borrow)]
+    pub(crate) tensor_constant_name: Text<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct UserInputSpec<'a> {
+    #[serde(borrow)]
+    pub(crate) arg: Arg<'a>,
+}
+
+/// An argument or a result. Kinds that no operator read here takes are kept by name only, so that they
+/// are refused where they are used and not where they are read.
+#[derive(Debug)]
+pub(crate) enum Arg<'a> {
+    None,
+    Tensor(Text<'a>),
+    Tensors(List<Text<'a>>),
+    OptionalTensors(List<Option<Text<'a>>>),
+    Int(i64),
+    Ints(List<i64>),
+    SymInt(SymInt<'a>),
+    SymInts(List<SymInt<'a>>),
+    /// A symbolic truth value or fraction; only checks of sizes make these.
+    Symbolic,
+    Float(f64),
+    Floats(List<f64>),
+    Bool(bool),
+    Text(Text<'a>),
+    ScalarType(u32),
+    MemoryFormat(u32),
+    Graph(Box<Nested<'a>>),
+    Other,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Arg<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ArgVisitor)
+    }
+}
+
+/// Reads `{"as_KIND": VALUE}`.
+struct ArgVisitor;
+
+impl<'de> Visitor<'de> for ArgVisitor {
+    type Value = Arg<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an argument such as {\"as_int\": 1}")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Arg<'de>, M::Error> {
+        let Some(kind) = map.next_key::<Text<'de>>()? else {
+            return Err(de::Error::custom("an argument without a kind"));
+        };
+        let arg = match kind.as_ref() {
+            "as_tensor" => Arg::Tensor(map.next_value::<Name>()?.name),
+            "as_tensors" => {
+                let names = map.next_value::<List<Name>>()?;
+                Arg::Tensors(names.map(|name| name.name))
+            }
+            "as_optional_tensors" => {
+                let items = map.next_value::<List<OptionalName>>()?;
+                let name = |item| match item {
+                    OptionalName::AsTensor(name) => Some(name.name),
+                    OptionalName::AsNone(_) => None,
+                };
+                Arg::OptionalTensors(items.map(name))
+            }
+            "as_int" => Arg::Int(map.next_value()?),
+            "as_ints" => Arg::Ints(map.next_value()?),
+            "as_sym_int" => Arg::SymInt(map.next_value()?),
+            "as_sym_ints" => Arg::SymInts(map.next_value()?),
+            "as_float" => Arg::Float(map.next_value::<Float>()?.0),
+            "as_floats" => {
+                let values = map.next_value::<List<Float>>()?;
+                Arg::Floats(values.map(|value| value.0))
+            }
+            "as_bool" => Arg::Bool(map.next_value()?),
+            "as_string" => Arg::Text(map.next_value()?),
+            "as_scalar_type" => Arg::ScalarType(map.next_value()?),
+            "as_memory_format" => Arg::MemoryFormat(map.next_value()?),
+            "as_graph" => {
+                let nested = map.next_value::<Nested<'de>>()?;
+                charge(size_of::<Nested<'de>>())?;
+                Arg::Graph(Box::new(nested))
+            }
+            "as_sym_bool" | "as_sym_float" => {
+                map.next_value::<IgnoredAny>()?;
+                Arg::Symbolic
+            }
+            "as_none" => {
+                map.next_value::<IgnoredAny>()?;
+                Arg::None
+            }
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+                Arg::Other
+            }
+        };
+        if map.next_key::<IgnoredAny>()?.is_some() {
+            return Err(de::Error::custom("an argument of two kinds"));
+        }
+        Ok(arg)
+    }
+}
+
+/// A node's target, which each has one of.
+fn counted<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Text<'a>, D::Error> {
+    count_node()?;
+    Text::deserialize(deserializer)
+}
+
+/// PyTorch writes numbers that JSON has no form for as strings.
+struct Float(f64);
+
+impl<'de> Deserialize<'de> for Float {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FloatVisitor;
+        impl Visitor<'_> for FloatVisitor {
+            type Value = Float;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, \"Infinity\", \"-Infinity\" or \"NaN\"")
+            }
+            fn visit_f64<E>(self, value: f64) -> Result<Float, E> {
+                Ok(Float(value))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Float, E> {
+                #[expect(clippy::cast_precision_loss, reason = "such attributes are small")]
+                Ok(Float(value as f64))
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<Float, E> {
+                #[expect(clippy::cast_precision_loss, reason = "such attributes are small")]
+                Ok(Float(value as f64))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Float, E> {
+                match text {
+                    "Infinity" => Ok(Float(f64::INFINITY)),
+                    "-Infinity" => Ok(Float(f64::NEG_INFINITY)),
+                    "NaN" => Ok(Float(f64::NAN)),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(FloatVisitor)
+    }
+}

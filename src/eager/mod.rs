@@ -1,0 +1,17 @@
+//! PyTorch's eager mode without values: tensors, storages, autograd, autocast and checkpoints.
+//!
+//! Knows no operator; those are in [`crate::ops`]. Ownership here *is* ownership in PyTorch: a storage is
+//! freed in the program when its last owner is dropped.
+
+mod autocast;
+mod autograd;
+mod checkpoint;
+mod process;
+mod recorder;
+mod tensor;
+
+pub(crate) use autograd::{Draft, Saved, Slot, backward};
+pub(crate) use checkpoint::Frame;
+pub(crate) use process::{Eager, Stop, Thread};
+pub(crate) use recorder::Storage;
+pub(crate) use tensor::{History, Leaf, Tensor, TensorBody};

@@ -1,0 +1,314 @@
+//! PyTorch's eager mode without values: the state that operations run in.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::autocast::CastCache;
+use super::autograd::Slot;
+use super::checkpoint::{Frame, Recomputation};
+use super::recorder::{Recorder, Storage};
+use super::tensor::{Tensor, TensorBody};
+use crate::program::Capability;
+use crate::program::{Call, Category, ConvolutionShape, Kernel, Size, SizeFunction};
+use crate::shape::{DType, Extent, contiguous_strides};
+use crate::units::Bytes;
+
+/// Why operations stop before the last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Early stop of a recomputation: everything that was saved is there again.
+    ///
+    /// It unwinds like the exception that `torch.utils.checkpoint` raises from the pack hook.
+    Restored,
+    /// Nobody wants the program any more.
+    Cancelled,
+}
+
+/// Which of the two threads runs: each has its own library handles, and so its own workspaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Thread {
+    /// The Python thread.
+    Main,
+    /// The autograd engine's device thread.
+    Backward,
+}
+
+/// Workspaces that a thread's library handles keep.
+#[derive(Debug, Default)]
+struct Handles {
+    blas: Option<Rc<Storage>>,
+    blas_lt: Option<Rc<Storage>>,
+}
+
+/// What happens to tensors that operations save.
+#[derive(Debug)]
+enum Packing {
+    /// They are kept.
+    Keep,
+    /// A checkpointed region runs forward: they are dropped.
+    Drop(Rc<Frame>),
+    /// A checkpointed region runs again: they are put where the first run left notes.
+    Restore(Recomputation),
+}
+
+/// The state of one emulated process.
+#[derive(Debug)]
+pub(crate) struct Eager {
+    recorder: Recorder,
+    /// Becomes true when nobody wants the program any more.
+    cancel: Arc<AtomicBool>,
+    pub(crate) capability: Capability,
+    /// False under `no_grad`.
+    pub(crate) grad_enabled: bool,
+    /// What autocast casts to, inside its region.
+    pub(crate) autocast: Option<DType>,
+    pub(crate) casts: CastCache,
+    pub(crate) thread: Thread,
+    main: Handles,
+    backward: Handles,
+    packing: Packing,
+    /// Attributes of custom functions' contexts, whose backward passes have run.
+    contexts: Vec<Tensor>,
+    sequence: u64,
+    label: Arc<str>,
+    category: Category,
+    /// Whether the program says what is computed, and not only what is allocated.
+    with_launches: bool,
+}
+
+impl Eager {
+    /// A fresh process on a card, which stops soon after `cancel` becomes true.
+    pub(crate) fn new(capability: Capability, cancel: &Arc<AtomicBool>) -> Eager {
+        Eager {
+            recorder: Recorder::default(),
+            cancel: Arc::clone(cancel),
+            capability,
+            grad_enabled: true,
+            autocast: None,
+            casts: CastCache::default(),
+            thread: Thread::Main,
+            main: Handles::default(),
+            backward: Handles::default(),
+            packing: Packing::Keep,
+            contexts: Vec::new(),
+            sequence: 0,
+            label: Arc::from(""),
+            category: Category::Parameters,
+            with_launches: true,
+        }
+    }
+
+    /// Emits no launches from here on.
+    pub(crate) fn leave_out_launches(&mut self) {
+        self.with_launches = false;
+    }
+
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Stops whoever asks, when nobody wants the program any more. Asked before every operation.
+    pub(crate) fn go_on(&self) -> Result<(), Stop> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(Stop::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Allocations from here on are for this.
+    pub(crate) fn set_category(&mut self, category: Category) {
+        self.category = category;
+    }
+
+    /// Allocations from here on are made by this.
+    pub(crate) fn set_label(&mut self, label: &Arc<str>) {
+        self.label = Arc::clone(label);
+    }
+
+    pub(crate) fn label(&self) -> Arc<str> {
+        Arc::clone(&self.label)
+    }
+
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// A tensor with row-major strides.
+    pub(crate) fn empty(&mut self, shape: &[Extent], dtype: DType) -> TensorBody {
+        self.empty_strided(shape, contiguous_strides(shape), dtype)
+    }
+
+    /// A tensor with these strides, which are dense.
+    pub(crate) fn empty_strided(
+        &mut self,
+        shape: &[Extent],
+        strides: Vec<Extent>,
+        dtype: DType,
+    ) -> TensorBody {
+        let size = Size::Elements(crate::shape::numel(shape), dtype);
+        TensorBody {
+            storage: self.recorder.allocate(size, self.category, &self.label),
+            dtype,
+            offset: Extent::ZERO,
+            shape: shape.to_vec(),
+            strides,
+            history: None,
+            base: None,
+        }
+    }
+
+    /// A scratch buffer of fixed size.
+    pub(crate) fn scratch(&mut self, bytes: u64) -> Rc<Storage> {
+        self.workspace(Size::Fixed(Bytes(bytes)))
+    }
+
+    /// A scratch buffer whose size follows a rule; no allocation where the rule gives zero.
+    pub(crate) fn scratch_by(
+        &mut self,
+        name: &'static str,
+        bytes: impl Fn(u64) -> u64 + Send + Sync + 'static,
+    ) -> Rc<Storage> {
+        self.workspace(Size::Function(SizeFunction {
+            name,
+            bytes: Arc::new(bytes),
+        }))
+    }
+
+    fn workspace(&mut self, size: Size) -> Rc<Storage> {
+        self.recorder
+            .allocate(size, Category::Workspace, &self.label)
+    }
+
+    /// Emits a launch.
+    pub(crate) fn launch(
+        &mut self,
+        kernel: Kernel,
+        inputs: &[&TensorBody],
+        outputs: &[&TensorBody],
+    ) {
+        self.launch_with(kernel, inputs, outputs, None);
+    }
+
+    /// Emits a launch that may use scratch memory.
+    pub(crate) fn launch_with(
+        &mut self,
+        kernel: Kernel,
+        inputs: &[&TensorBody],
+        outputs: &[&TensorBody],
+        workspace: Option<&Storage>,
+    ) {
+        if !self.with_launches {
+            return;
+        }
+        let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
+        self.recorder.launch(Call {
+            kernel,
+            inputs: views(inputs),
+            outputs: views(outputs),
+            workspace: workspace.map(Storage::id),
+        });
+    }
+
+    /// Emits a convolution between the allocation and the free of its workspace.
+    pub(crate) fn convolve(
+        &mut self,
+        shape: ConvolutionShape,
+        inputs: [&TensorBody; 2],
+        output: &TensorBody,
+    ) {
+        let workspace = self.workspace(Size::Workspace(Box::new(shape)));
+        let kernel = Kernel::Convolution(shape);
+        self.launch_with(kernel, &inputs, &[output], Some(&workspace));
+    }
+
+    /// Says what an allocation turned out to be for.
+    pub(crate) fn relabel(&mut self, tensor: &Tensor, category: Category, label: &Arc<str>) {
+        self.recorder.relabel(tensor.storage.id(), category, label);
+    }
+
+    /// Gets the cuBLAS handle of the running thread: its workspace is made on first use and kept.
+    ///
+    /// See Note [Library workspaces].
+    pub(crate) fn use_blas(&mut self) {
+        if self.handles().blas.is_none() {
+            let bytes = match self.capability.compute {
+                (9, 0) => 33_554_432,
+                _ => 8_519_680,
+            };
+            let label = std::mem::replace(&mut self.label, Arc::from("cuBLAS workspace"));
+            let workspace = self.scratch(bytes);
+            self.label = label;
+            self.handles().blas = Some(workspace);
+        }
+    }
+
+    /// Gets the cuBLASLt workspace of the running thread, and with it the cuBLAS one.
+    pub(crate) fn use_blas_lt(&mut self) {
+        self.use_blas();
+        if self.handles().blas_lt.is_none() {
+            let label = std::mem::replace(&mut self.label, Arc::from("cuBLASLt workspace"));
+            let workspace = self.scratch(1 << 20);
+            self.label = label;
+            self.handles().blas_lt = Some(workspace);
+        }
+    }
+
+    fn handles(&mut self) -> &mut Handles {
+        match self.thread {
+            Thread::Main => &mut self.main,
+            Thread::Backward => &mut self.backward,
+        }
+    }
+
+    /// Keeps attributes of a custom function's context: nothing lets go of them before the last tensor that
+    /// has a history does.
+    pub(crate) fn hold_until_graph_dies(&mut self, attributes: Vec<Tensor>) {
+        self.contexts.extend(attributes);
+    }
+
+    /// The last tensor that has a history goes, and with it the autograd graph.
+    pub(crate) fn graph_dies(&mut self) {
+        for attribute in self.contexts.drain(..) {
+            drop(attribute);
+        }
+    }
+
+    /// What the graph keeps of a tensor that an operation saves.
+    pub(crate) fn pack(&mut self, tensor: &Tensor) -> Result<Slot, Stop> {
+        match &mut self.packing {
+            Packing::Keep => Ok(Slot::Held(tensor.detached())),
+            Packing::Drop(frame) => Ok(Slot::Recomputed(Rc::clone(frame), frame.note())),
+            Packing::Restore(recomputation) => {
+                recomputation.restore(tensor)?;
+                Ok(Slot::Held(tensor.detached()))
+            }
+        }
+    }
+
+    /// Runs `region` with what it saves dropped and noted in `frame`.
+    pub(crate) fn dropping<T>(
+        &mut self,
+        frame: &Rc<Frame>,
+        region: impl FnOnce(&mut Eager) -> T,
+    ) -> T {
+        let before = std::mem::replace(&mut self.packing, Packing::Drop(Rc::clone(frame)));
+        let result = region(self);
+        self.packing = before;
+        result
+    }
+
+    /// Runs `region` again, restoring what `frame` noted.
+    pub(crate) fn restoring<T>(
+        &mut self,
+        frame: &Rc<Frame>,
+        region: impl FnOnce(&mut Eager) -> T,
+    ) -> T {
+        let recomputation = Recomputation::of(frame);
+        let before = std::mem::replace(&mut self.packing, Packing::Restore(recomputation));
+        let result = region(self);
+        self.packing = before;
+        result
+    }
+}

@@ -1,0 +1,88 @@
+//! The program under construction, and memory as the compiler owns it.
+//!
+//! A [`Storage`] is one allocation. It is shared by reference count exactly where PyTorch shares it, and
+//! dropping the last handle emits the free: ownership in the compiler *is* ownership in PyTorch.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::program::{Call, Category, Instruction, Size, Tensor, TensorId};
+
+/// What has been emitted so far.
+#[derive(Debug, Default)]
+struct Recording {
+    tensors: Vec<Tensor>,
+    instructions: Vec<Instruction>,
+}
+
+/// Where allocations, launches and frees are written down.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Recorder(Rc<RefCell<Recording>>);
+
+impl Recorder {
+    /// Emits an allocation.
+    pub(crate) fn allocate(&self, size: Size, category: Category, label: &Arc<str>) -> Rc<Storage> {
+        let mut recording = self.0.borrow_mut();
+        let id = TensorId(u32::try_from(recording.tensors.len()).expect("fewer than 2^32 tensors"));
+        recording.tensors.push(Tensor {
+            size,
+            category,
+            label: Arc::clone(label),
+        });
+        recording.instructions.push(Instruction::Allocate(id));
+        Rc::new(Storage {
+            id,
+            recorder: self.clone(),
+        })
+    }
+
+    /// Emits a launch.
+    pub(crate) fn launch(&self, call: Call) {
+        self.0
+            .borrow_mut()
+            .instructions
+            .push(Instruction::Launch(Box::new(call)));
+    }
+
+    /// Says what an allocation turned out to be for.
+    pub(crate) fn relabel(&self, id: TensorId, category: Category, label: &Arc<str>) {
+        let tensor = &mut self.0.borrow_mut().tensors[id.0 as usize];
+        tensor.category = category;
+        tensor.label = Arc::clone(label);
+    }
+
+    /// Takes out what was emitted since the last call.
+    pub(crate) fn take_section(&self) -> Vec<Instruction> {
+        std::mem::take(&mut self.0.borrow_mut().instructions)
+    }
+
+    /// Takes out the allocations' descriptions; the end of a compilation.
+    pub(crate) fn take_tensors(&self) -> Vec<Tensor> {
+        std::mem::take(&mut self.0.borrow_mut().tensors)
+    }
+}
+
+/// One allocation, freed with its last owner.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    id: TensorId,
+    recorder: Recorder,
+}
+
+impl Storage {
+    /// Its name in the program.
+    pub(crate) fn id(&self) -> TensorId {
+        self.id
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.recorder
+            .0
+            .borrow_mut()
+            .instructions
+            .push(Instruction::Free(self.id));
+    }
+}

@@ -1,0 +1,116 @@
+//! Tensors as the compiler sees them: storage, shape, strides and history, but no values.
+
+use crate::shape::{MemoryFormat, is_channels_last, strides_match};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::autograd::Node;
+use super::recorder::Storage;
+use crate::program::View;
+use crate::shape::{DType, Extent, contiguous_strides, numel};
+
+/// A handle to a tensor, as a Python name or a C++ `Tensor` is one.
+pub(crate) type Tensor = Rc<TensorBody>;
+
+/// A tensor: some elements of a storage, and where they came from.
+#[derive(Debug)]
+pub(crate) struct TensorBody {
+    pub(crate) storage: Rc<Storage>,
+    pub(crate) dtype: DType,
+    pub(crate) offset: Extent,
+    pub(crate) shape: Vec<Extent>,
+    pub(crate) strides: Vec<Extent>,
+    /// Where its gradient goes, when it needs one.
+    pub(crate) history: Option<History>,
+    /// The gradient that a gradient is a view of. A view is never accumulated into in place.
+    pub(crate) base: Option<Tensor>,
+}
+
+/// Where the gradient of a tensor goes.
+#[derive(Debug, Clone)]
+pub(crate) enum History {
+    /// To the operation that made it, as its n-th result.
+    Made(Rc<Node>, usize),
+    /// Into the `.grad` of a parameter.
+    Leaf(Rc<Leaf>),
+}
+
+/// A trained parameter.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    /// Its place in `model.parameters()`.
+    pub(crate) index: usize,
+    /// Its path.
+    pub(crate) path: Arc<str>,
+    /// Its strides: a gradient with others is copied, not kept.
+    pub(crate) strides: Vec<Extent>,
+    /// `.grad`.
+    pub(crate) grad: RefCell<Option<Tensor>>,
+}
+
+impl TensorBody {
+    pub(crate) fn numel(&self) -> Extent {
+        numel(&self.shape)
+    }
+
+    pub(crate) fn requires_grad(&self) -> bool {
+        self.history.is_some()
+    }
+
+    /// The parameter this is, if it is one that is trained.
+    pub(crate) fn leaf(&self) -> Option<&Rc<Leaf>> {
+        match &self.history {
+            Some(History::Leaf(leaf)) => Some(leaf),
+            Some(History::Made(..)) | None => None,
+        }
+    }
+
+    pub(crate) fn is_contiguous(&self) -> bool {
+        strides_match(&self.shape, &self.strides, &contiguous_strides(&self.shape))
+    }
+
+    /// The memory format that operations on planes choose for what they make of it: PyTorch's
+    /// `suggest_memory_format`.
+    pub(crate) fn suggested_format(&self) -> MemoryFormat {
+        if is_channels_last(&self.shape, &self.strides) {
+            MemoryFormat::ChannelsLast
+        } else {
+            MemoryFormat::Contiguous
+        }
+    }
+
+    /// Whether the elements lie in this order without gaps.
+    pub(crate) fn is_in(&self, format: MemoryFormat) -> bool {
+        strides_match(&self.shape, &self.strides, &format.strides(&self.shape))
+    }
+
+    /// The memory it covers, for a launch.
+    pub(crate) fn view(&self) -> View {
+        View {
+            tensor: self.storage.id(),
+            dtype: self.dtype,
+            offset: self.offset,
+            shape: self.shape.clone(),
+            strides: self.strides.clone(),
+        }
+    }
+
+    /// Another view of the same memory, without history.
+    pub(crate) fn alias(&self, shape: Vec<Extent>, strides: Vec<Extent>) -> TensorBody {
+        TensorBody {
+            storage: Rc::clone(&self.storage),
+            dtype: self.dtype,
+            offset: self.offset,
+            shape,
+            strides,
+            history: None,
+            base: None,
+        }
+    }
+
+    /// The same tensor without history: what the graph saves.
+    pub(crate) fn detached(&self) -> Tensor {
+        Rc::new(self.alias(self.shape.clone(), self.strides.clone()))
+    }
+}

@@ -1,0 +1,286 @@
+//! Which implementation PyTorch chooses, and the sizes of the buffers of each.
+//!
+//! See Note [Attention backends].
+
+use crate::program::Capability;
+use crate::shape::{DType, Extent};
+
+/// The implementations that PyTorch chooses among.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// cuDNN's fused kernel.
+    Cudnn,
+    /// `FlashAttention` 2.
+    Flash,
+    /// The memory-efficient kernel.
+    Efficient,
+    /// Plain operations.
+    Math,
+}
+
+/// What the choice depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a question that PyTorch asks on its own"
+)]
+pub(crate) struct Problem {
+    pub(crate) dtype: DType,
+    pub(crate) positions: u64,
+    pub(crate) keys: u64,
+    /// Elements of a head of query and key.
+    pub(crate) width: u64,
+    /// Elements of a head of the value.
+    pub(crate) value_width: u64,
+    /// Whether there are fewer key heads than query heads.
+    pub(crate) grouped: bool,
+    /// Whether key heads are too few and nobody allowed that: they broadcast.
+    pub(crate) broadcast: bool,
+    /// Whether neighbours in the last dimension are neighbours in memory, in every operand and the mask.
+    pub(crate) dense_rows: bool,
+    pub(crate) causal: bool,
+    pub(crate) dropout: bool,
+    pub(crate) masked: bool,
+    pub(crate) mask_is_trained: bool,
+    pub(crate) trained: bool,
+}
+
+/// PyTorch's choice, asked on compute capabilities 7.5, 8.0, 8.9, 9.0, 10.0 and 12.0.
+pub(crate) fn choose((major, minor): (u32, u32), problem: &Problem) -> Backend {
+    let Problem {
+        dtype,
+        positions,
+        keys,
+        width,
+        value_width,
+        ..
+    } = *problem;
+    if problem.broadcast || !problem.dense_rows {
+        return Backend::Math;
+    }
+    let half = dtype.is_half();
+    let aligned = |to: u64| width.is_multiple_of(to) && value_width.is_multiple_of(to);
+    let widest = width.max(value_width);
+    let single = positions == 1 && problem.dropout || keys == 1;
+    let cudnn = half
+        && matches!(major, 9 | 10)
+        && aligned(8)
+        && widest <= if major == 9 { 256 } else { 128 }
+        && !single
+        && !problem.mask_is_trained;
+    if cudnn {
+        return Backend::Cudnn;
+    }
+    // Cards without the shared memory of an A100 or H100 train the widest heads another way.
+    let small = major == 12 || (major == 8 && minor != 0 && minor != 7);
+    let too_wide = small
+        && problem.trained
+        && ((193..=224).contains(&width) || (width > 224 && problem.dropout));
+    let flash = half
+        && major >= 8
+        && width <= 256
+        && width == value_width
+        && !problem.masked
+        && !(problem.causal && positions != keys)
+        && !too_wide;
+    if flash {
+        return Backend::Flash;
+    }
+    let alignment = match (major, half) {
+        (_, true) => 8,
+        (8.., false) => 4,
+        (_, false) => 1,
+    };
+    let known = dtype == DType::Float32
+        || dtype == DType::Float16
+        || (dtype == DType::BFloat16 && major >= 8);
+    if known && !problem.grouped && aligned(alignment) {
+        Backend::Efficient
+    } else {
+        Backend::Math
+    }
+}
+
+/// Bytes of the memory-efficient kernel's backward workspace for one sample and head: a tile of partial
+/// query gradients for each block of rows and columns, and whole key and value gradients in float32 for
+/// half types wider than 128.
+///
+/// Measured for 13 shapes on compute capability 8.0 and nine on 7.5.
+pub(crate) fn efficient_workspace(
+    card: &Capability,
+    dtype: DType,
+    positions: u64,
+    keys: u64,
+    (width, value_width): (u64, u64),
+) -> u64 {
+    let widest = width.max(value_width);
+    let modern = card.compute.0 >= 8;
+    let (rows, columns) = match (dtype.is_half(), widest) {
+        (_, ..=64) => (64, 64),
+        (true, 65..=128) if modern => (128, 128),
+        (false, _) if !modern => (64, 64),
+        _ => (128, 64),
+    };
+    let tiles = positions.div_ceil(rows) * width.div_ceil(columns);
+    let whole = if dtype.is_half() && widest > 128 {
+        2 * keys.next_multiple_of(128) * widest.next_multiple_of(128) * 4
+    } else {
+        0
+    };
+    tiles * (rows * columns * 4 + 16) + whole
+}
+
+/// Heads of `FlashAttention` are rounded up to this many elements.
+pub(crate) fn flash_width(width: u64) -> u64 {
+    width.next_multiple_of(if width <= 128 { 32 } else { 64 })
+}
+
+/// Into how many parts `FlashAttention` splits the keys without dropout, for so many samples and heads.
+pub(crate) fn flash_splits(
+    card: &Capability,
+    heads: u64,
+    positions: u64,
+    keys: u64,
+    width: u64,
+) -> u64 {
+    let block = match width {
+        ..=64 => 256,
+        65..=128 => 128,
+        _ => 64,
+    };
+    let groups = heads * positions.div_ceil(64);
+    let room = 2 * card.multiprocessors;
+    let blocks = keys.div_ceil(block);
+    if 10 * groups >= 8 * room {
+        return 1;
+    }
+    let most = 128.min(room).min(blocks);
+    let usable = |k: u64| k == 1 || blocks.div_ceil(k) != blocks.div_ceil(k - 1);
+    #[expect(clippy::cast_precision_loss, reason = "counts of blocks are small")]
+    let efficiency = |k: u64| {
+        let waves = (groups * k) as f64 / room as f64;
+        waves / waves.ceil()
+    };
+    let best = (1..=most)
+        .filter(|k| usable(*k))
+        .map(efficiency)
+        .fold(0.0, f64::max);
+    let mut usable = (1..=most).filter(|k| usable(*k));
+    usable.find(|k| efficiency(*k) >= 0.85 * best).unwrap_or(1)
+}
+
+/// Lengths of an attention; the batch is a symbol.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lengths {
+    pub(crate) batch: Extent,
+    pub(crate) query_heads: u64,
+    pub(crate) key_heads: u64,
+    pub(crate) positions: u64,
+    pub(crate) keys: u64,
+    pub(crate) width: u64,
+    pub(crate) value_width: u64,
+}
+
+impl Lengths {
+    /// So many bytes for each (sample, query head).
+    pub(crate) fn each(self, bytes: u64) -> Extent {
+        self.batch * Extent::fixed(self.query_heads * bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A100: Capability = Capability {
+        compute: (8, 0),
+        multiprocessors: 108,
+        threads_per_multiprocessor: 2048,
+    };
+
+    fn plain(dtype: DType) -> Problem {
+        Problem {
+            dtype,
+            positions: 256,
+            keys: 256,
+            width: 64,
+            value_width: 64,
+            grouped: false,
+            broadcast: false,
+            dense_rows: true,
+            causal: false,
+            dropout: false,
+            masked: false,
+            mask_is_trained: false,
+            trained: true,
+        }
+    }
+
+    #[test]
+    fn choices_are_those_of_pytorch() {
+        let bf16 = plain(DType::BFloat16);
+        let masked = Problem {
+            masked: true,
+            ..bf16
+        };
+        let grouped = Problem {
+            grouped: true,
+            ..bf16
+        };
+        let wide = Problem {
+            width: 256,
+            value_width: 256,
+            ..bf16
+        };
+
+        assert_eq!(choose((7, 5), &bf16), Backend::Math);
+        assert_eq!(choose((7, 5), &plain(DType::Float16)), Backend::Efficient);
+        assert_eq!(choose((8, 0), &bf16), Backend::Flash);
+        assert_eq!(choose((9, 0), &bf16), Backend::Cudnn);
+        assert_eq!(choose((12, 0), &bf16), Backend::Flash);
+        assert_eq!(choose((8, 0), &masked), Backend::Efficient);
+        assert_eq!(choose((9, 0), &masked), Backend::Cudnn);
+        assert_eq!(choose((8, 0), &grouped), Backend::Flash);
+        assert_eq!(choose((10, 0), &wide), Backend::Flash);
+        let both = Problem {
+            masked: true,
+            ..grouped
+        };
+        assert_eq!(choose((8, 0), &both), Backend::Math);
+        let trained = Problem {
+            mask_is_trained: true,
+            ..masked
+        };
+        assert_eq!(choose((9, 0), &trained), Backend::Efficient);
+    }
+
+    /// Recorded on compute capabilities 8.0 and 7.5, for two samples, four heads and 256 positions.
+    #[test]
+    fn workspaces_are_those_that_pytorch_took() {
+        let t4 = Capability {
+            compute: (7, 5),
+            multiprocessors: 40,
+            threads_per_multiprocessor: 1024,
+        };
+        let of = |card: &Capability, dtype, width| {
+            8 * efficient_workspace(card, dtype, 256, 256, (width, width))
+        };
+
+        assert_eq!(of(&A100, DType::Float32, 64), 524_800);
+        assert_eq!(of(&A100, DType::Float32, 80), 1_049_088);
+        assert_eq!(of(&A100, DType::Float32, 160), 1_573_632);
+        assert_eq!(of(&A100, DType::BFloat16, 264), 8_914_176);
+        assert_eq!(of(&t4, DType::Float32, 256), 2_099_200);
+        assert_eq!(of(&t4, DType::Float16, 160), 5_767_936);
+        assert_eq!(of(&t4, DType::Float16, 80), 1_049_088);
+    }
+
+    #[test]
+    fn keys_are_split_as_recorded() {
+        assert_eq!(flash_splits(&A100, 8, 256, 256, 256), 4);
+        assert_eq!(flash_splits(&A100, 8, 256, 256, 160), 4);
+        assert_eq!(flash_splits(&A100, 8, 256, 256, 80), 2);
+        assert_eq!(flash_splits(&A100, 8, 1000, 1000, 128), 3);
+        assert_eq!(flash_splits(&A100, 8, 2048, 2048, 64), 1);
+    }
+}

@@ -1,0 +1,19 @@
+//! Element types, symbolic lengths, strides, broadcasting and promotion, as PyTorch has them.
+
+mod broadcast;
+mod dtype;
+mod extent;
+mod promotion;
+mod strides;
+mod window;
+
+pub use broadcast::Mismatch;
+pub(crate) use broadcast::broadcast;
+pub use dtype::DType;
+pub use extent::{Extent, contiguous_strides, is_oversize, numel};
+pub use promotion::Number;
+pub(crate) use promotion::result_type;
+pub(crate) use strides::{
+    MemoryFormat, is_channels_last, is_dense, strides_like, strides_match, view_strides,
+};
+pub use window::Window;
