@@ -21,9 +21,14 @@
 //! | module | what it is for |
 //! | --- | --- |
 //! | [`units`] | bytes: quantities that must not be mixed up |
-//! | [`graph`] | the forward operations, with a symbolic batch and inferred shapes |
-//! | [`model`] | from what a user writes (the request, layers, presets, exported graphs) to a graph and variants |
+//! | `bounded` | what reading a document may take |
+//! | [`shape`] | element types, lengths that depend on the batch, strides, broadcasting, promotion |
 //! | [`program`] | the step program: allocations, launches and frees, sizes as functions of the batch |
+//! | `eager` | eager PyTorch without values: tensors, autograd, autocast, checkpoints; knows no operator |
+//! | [`aten`] | a node of an exported graph: its schema and typed arguments; knows no operator |
+//! | [`ops`] | every operator family in a home of its own: how it is read, its shapes, what eager PyTorch does |
+//! | [`graph`] | the forward graph: nodes, values, modules, and what builds it |
+//! | [`model`] | from what a user writes (the request, layers, presets, exported graphs) to a graph and variants |
 //! | [`compile`] | graph + variant → program: eager PyTorch without values |
 //! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |

@@ -1,9 +1,11 @@
 //! Typed access to the arguments of one node, by their names in the operator's schema.
 
+use crate::program::Placement;
+use crate::shape::Type;
 use std::collections::HashMap;
 
+use super::ValueId;
 use super::schema::{Arg, NamedArg, SymInt, Tensor};
-use crate::graph::ValueId;
 use crate::shape::{DType, Extent, Number};
 
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
@@ -19,6 +21,10 @@ pub(crate) struct Scope<'a> {
 
 /// The arguments of one node. Every problem is a clause that names the argument.
 pub(crate) struct Arguments<'a> {
+    /// The operator, such as `aten.conv2d.default`.
+    pub(crate) target: &'a str,
+    /// The types of the values that are known so far.
+    pub(crate) types: &'a dyn Fn(ValueId) -> Type,
     pub(crate) inputs: &'a [NamedArg<'a>],
     pub(crate) scope: &'a Scope<'a>,
 }
@@ -30,6 +36,47 @@ pub(crate) enum Operand {
 }
 
 impl<'a> Arguments<'a> {
+    /// The type of a tensor.
+    pub(crate) fn typed(&self, id: ValueId) -> Type {
+        (self.types)(id)
+    }
+
+    /// The lengths of a tensor.
+    pub(crate) fn shape(&self, id: ValueId) -> Vec<Extent> {
+        self.typed(id).1
+    }
+
+    /// Tensor arguments.
+    pub(crate) fn all(&self, names: &[&str]) -> Result<Vec<ValueId>, String> {
+        names.iter().map(|name| self.tensor(name)).collect()
+    }
+
+    /// Tensor arguments, and those of the optional ones that are given.
+    pub(crate) fn all_and(
+        &self,
+        names: &[&str],
+        optional: &[&str],
+    ) -> Result<Vec<ValueId>, String> {
+        let mut operands = self.all(names)?;
+        for name in optional {
+            operands.extend(self.optional_tensor(name)?);
+        }
+        Ok(operands)
+    }
+
+    /// Whether the operator writes over its first argument: PyTorch's trailing underscore.
+    pub(crate) fn placement(&self) -> Placement {
+        let name = self
+            .target
+            .rsplit_once('.')
+            .map_or(self.target, |(name, _)| name);
+        if name.ends_with('_') && !name.ends_with("__") {
+            Placement::InPlace
+        } else {
+            Placement::New
+        }
+    }
+
     fn find(&self, name: &str) -> Option<&'a Arg<'a>> {
         let named = self.inputs.iter().find(|input| &*input.name == name)?;
         match &named.arg {

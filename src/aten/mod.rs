@@ -1,6 +1,6 @@
 //! A node of an exported graph: PyTorch's serialized form and typed access to its arguments.
 //!
-//! Knows no operator: what an argument means is for the readers in [`crate::ops`].
+//! Knows no operator: what an argument means is for the readers in the module `ops`.
 
 mod arguments;
 pub(crate) mod schema;

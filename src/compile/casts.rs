@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::graph::{Graph, Lifetimes, Node, ValueId};
-use crate::ops::Op;
+use crate::ops::{Cast, Op};
 use crate::shape::DType;
 
 /// For each cast that goes back to the type a value had, the cast that left it.
@@ -23,7 +23,7 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
     }
     let is_idle = |node: &Node| {
         let of = node.inputs.first().map(|id| graph.value(*id).dtype);
-        matches!(node.op, Op::Cast(DType::Float32)) && of == Some(DType::Float32)
+        matches!(node.op, Op::Cast(Cast(DType::Float32))) && of == Some(DType::Float32)
     };
     let departs = |node: &Node| {
         let made = node.inputs.first().and_then(|id| maker.get(id));

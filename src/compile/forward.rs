@@ -16,9 +16,7 @@ use super::noise::noise_for;
 use crate::eager::{Eager, Frame, Stop, Tensor};
 use crate::graph::{Graph, Node, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, Variant};
-use crate::ops::Op;
-use crate::ops::run::AttentionRequest;
-use crate::program::Placement;
+use crate::ops::Context;
 use crate::shape::{DType, Extent};
 
 /// Values alive in Python, by name.
@@ -257,79 +255,21 @@ impl Forward {
                 .borrow_mut()
                 .insert(index, operands[0].dtype);
         }
-        let inference = self.mode == Mode::Inference;
-        let first = || Tensor::clone(&operands[0]);
-        let one = match &node.op {
-            Op::Create(create) => {
-                let model = self.type_of_noise(index, environment);
-                let model = model.unwrap_or(self.parameter_type);
-                eager.create(create, model, operands.first())
-            }
-            Op::BatchNorm {
-                training,
-                momentum,
-                eps,
-            } => {
-                let operands = [
-                    &operands[0],
-                    &operands[1],
-                    &operands[2],
-                    &operands[3],
-                    &operands[4],
-                ];
-                if *training && !inference {
-                    eager.batch_norm(operands, *momentum, *eps)?
-                } else {
-                    eager.batch_norm_inference(operands, *eps)?
-                }
-            }
-            Op::AddScalar(_, Placement::InPlace) if inference && self.is_buffer(node.inputs[0]) => {
-                first()
-            }
-            Op::Dropout { p, train } if *train && !inference && *p > 0.0 => {
-                eager.dropout(&operands[0], *p)?
-            }
-            Op::NoiseDropout {
-                p,
-                train,
-                in_place,
-                features,
-            } if *train && !inference && *p > 0.0 => {
-                eager.noise_dropout(&operands[0], *in_place, *features)?
-            }
-            Op::Dropout { .. } | Op::NoiseDropout { .. } | Op::Alias => first(),
-            Op::Attention {
-                causal,
-                dropout,
-                grouped,
-                scale,
-            } => {
-                let request = AttentionRequest {
-                    causal: *causal,
-                    dropout: if inference { 0.0 } else { *dropout },
-                    grouped: *grouped,
-                    scale: *scale,
-                };
-                let [query, key, value] = [0, 1, 2].map(|index| &operands[index]);
-                eager.attention([query, key, value], operands.get(3), request)?
-            }
-            Op::Cast(to) => {
-                let left = self.returns.get(&index);
-                let left = left.and_then(|left| self.types_left.borrow().get(left).copied());
-                // What is of half precision now is converted up, whatever came before.
-                let goes_back = operands[0].dtype == *to;
-                eager.cast(&operands[0], left.filter(|_| goes_back).unwrap_or(*to))
-            }
-            other => {
-                let results = eager.apply(other, &operands, &self.shapes_of(&node.outputs))?;
-                return Ok(if self.is_backward {
-                    Forward::with_bases(node, &operands, results)
-                } else {
-                    results
-                });
-            }
+        let left = self.returns.get(&index);
+        let context = Context {
+            results: &self.shapes_of(&node.outputs),
+            inference: self.mode == Mode::Inference,
+            parameters: self.parameter_type,
+            noise: self.type_of_noise(index, environment),
+            goes_back_to: left.and_then(|left| self.types_left.borrow().get(left).copied()),
+            of_buffer: node.inputs.first().is_some_and(|id| self.is_buffer(*id)),
         };
-        Ok(vec![one])
+        let results = node.op.run(eager, &operands, &context)?;
+        Ok(if self.is_backward {
+            Forward::with_bases(node, &operands, results)
+        } else {
+            results
+        })
     }
 
     /// The type of what noise made by `node` is for, as it is now: of the value itself, or of what it will

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use crate::graph::{Graph, ModuleId, Node, ValueId};
-use crate::ops::{Op, Resample};
+use crate::ops::{Arithmetic, Join, Op, Resample, View};
 use crate::shape::{DType, Extent};
 
 /// For each node, the values that die once it has run, in the order in which they do.
@@ -91,7 +91,7 @@ pub(super) fn packed_checks(graph: &Graph) -> Vec<(usize, [Extent; 2])> {
         .collect();
     let unread = |node: &Node| !node.outputs.iter().any(|id| read.contains(id));
     let expanded = |node: &Node| match (&node.op, graph.value(node.outputs[0]).dtype) {
-        (Op::Expand(shape), DType::Int64) => match shape.as_slice() {
+        (Op::View(View::Expand(shape)), DType::Int64) => match shape.as_slice() {
             [Extent::BATCH, positions] => Some([Extent::BATCH, *positions]),
             _ => None,
         },
@@ -201,13 +201,13 @@ impl<'a> Calls<'a> {
             // Query, key and value are three names of one function, and so are what was looked up in tables
             // and summed; `x[:, :]`, which an export shows as an alias, is written of a name.
             // What a segmentation head interpolates and then joins is collected in a list.
-            (Op::Attention { .. } | Op::Alias, _)
-            | (Op::Add(_), Op::Embedding { .. })
-            | (Op::Cat { .. }, Op::Resample(Resample::Interpolate { .. })) => {
+            (Op::Attention(_) | Op::View(View::Alias), _)
+            | (Op::Arithmetic(Arithmetic::Add(_)), Op::Embedding(_))
+            | (Op::Join(Join::Cat { .. }), Op::Resample(Resample::Interpolate { .. })) => {
                 self.end(frame, node).unwrap_or(node)
             }
             // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.
-            (Op::Add(_), _) => self.unnamed_until(node).unwrap_or(node),
+            (Op::Arithmetic(Arithmetic::Add(_)), _) => self.unnamed_until(node).unwrap_or(node),
             _ => node,
         }
     }

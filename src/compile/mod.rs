@@ -13,6 +13,7 @@ mod lifetimes;
 mod noise;
 mod optimizer;
 mod step;
+mod unseen;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

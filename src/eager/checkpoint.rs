@@ -1,6 +1,6 @@
 //! Activation checkpointing, as `torch.utils.checkpoint` with `use_reentrant=False` does it.
 //!
-//! See Note [Checkpointing] in `crate::compile`.
+//! See Note [Checkpointing] in the compiler's notes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! PyTorch's eager mode without values: tensors, storages, autograd, autocast and checkpoints.
 //!
-//! Knows no operator; those are in [`crate::ops`]. Ownership here *is* ownership in PyTorch: a storage is
+//! Knows no operator; those are in the module `ops`. Ownership here *is* ownership in PyTorch: a storage is
 //! freed in the program when its last owner is dropped.
 
 mod autocast;

@@ -134,7 +134,7 @@ impl Builder {
         &mut self,
         module: ModuleId,
         name: &str,
-        op: Op,
+        op: impl Into<Op>,
         inputs: &[ValueId],
     ) -> Result<ValueId, GraphError> {
         Ok(self.apply_many(module, &[name], op, inputs)?[0])
@@ -145,9 +145,10 @@ impl Builder {
         &mut self,
         module: ModuleId,
         names: &[&str],
-        op: Op,
+        op: impl Into<Op>,
         inputs: &[ValueId],
     ) -> Result<Vec<ValueId>, GraphError> {
+        let op = op.into();
         let operands: Vec<_> = inputs
             .iter()
             .map(|id| {
@@ -252,7 +253,7 @@ mod tests {
         let wide = vec![Extent::BATCH, Extent::fixed(1 << 51)];
 
         let error = builder
-            .apply(Builder::ROOT, "wide", Op::Expand(wide), &[x])
+            .apply(Builder::ROOT, "wide", crate::ops::View::Expand(wide), &[x])
             .unwrap_err();
 
         assert!(

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ParameterKind, Value, ValueId};
-use crate::ops::Op;
+use crate::ops::{Arithmetic, Convolution, Embedding, Linear, Loss, Norm, Op, View};
 use crate::program::{Placement, Unary};
 use crate::shape::{DType, Extent, Window, is_oversize};
 
@@ -93,9 +93,10 @@ impl Net {
     pub(crate) fn apply(
         &mut self,
         module: ModuleId,
-        op: Op,
+        op: impl Into<Op>,
         inputs: &[ValueId],
     ) -> Result<ValueId, GraphError> {
+        let op = op.into();
         let base = traced_name(&op);
         let earlier = self.named.entry(base).or_default();
         let name = match *earlier {
@@ -151,7 +152,7 @@ impl Net {
         if bias == Bias::With {
             operands.push(self.parameter(at.path, "bias", "conv2d", &[out_channels])?);
         }
-        self.apply(module, Op::Conv2d(window), &operands)
+        self.apply(module, Convolution::Plain(window), &operands)
     }
 
     /// `torch.nn.BatchNorm2d` in training mode: its counter, then the normalization.
@@ -178,8 +179,12 @@ impl Net {
         let mean = self.buffer(at.path, "running_mean", DType::Float32, statistics.clone());
         let var = self.buffer(at.path, "running_var", DType::Float32, statistics);
         let tracked = self.buffer(at.path, "num_batches_tracked", DType::Int64, Vec::new());
-        self.apply(module, Op::AddScalar(1.0, Placement::InPlace), &[tracked])?;
-        let op = Op::BatchNorm {
+        self.apply(
+            module,
+            Arithmetic::AddScalar(1.0, Placement::InPlace),
+            &[tracked],
+        )?;
+        let op = Norm::Batch {
             training: true,
             momentum: norm.momentum,
             eps: norm.eps,
@@ -211,7 +216,7 @@ impl Net {
         if bias == Bias::With {
             operands.push(self.parameter(at.path, "bias", "linear", &[out_features])?);
         }
-        self.apply(module, Op::Linear, &operands)
+        self.apply(module, Linear::Linear, &operands)
     }
 
     /// `torch.nn.LayerNorm` over the last dimensions, of these lengths.
@@ -225,7 +230,7 @@ impl Net {
         let module = self.module(at, "torch.nn.modules.normalization.LayerNorm");
         let weight = self.parameter(at.path, "weight", "layer_norm", normalized_shape)?;
         let bias = self.parameter(at.path, "bias", "layer_norm", normalized_shape)?;
-        let op = Op::LayerNorm {
+        let op = Norm::Layer {
             dims: normalized_shape.len(),
             eps,
         };
@@ -247,7 +252,7 @@ impl Net {
             "embedding",
             &[num_embeddings, embedding_dim],
         )?;
-        self.apply(module, Op::Embedding { padding: None }, &[weight, indices])
+        self.apply(module, Embedding { padding: None }, &[weight, indices])
     }
 
     /// `x.flatten(start)`, run by `module`.
@@ -268,7 +273,7 @@ impl Net {
         };
         let mut to = kept.to_vec();
         to.push(crate::shape::numel(joined));
-        self.apply(module, Op::Reshape(to), &[input])
+        self.apply(module, View::Reshape(to), &[input])
     }
 
     /// The finished graph, its values in the order of an exported one: parameters, buffers, batch, then
@@ -343,13 +348,17 @@ impl Net {
 /// The name that tracing gives to the first result of an operation.
 fn traced_name(op: &Op) -> &'static str {
     match op {
-        Op::Reshape(_) => "flatten",
-        Op::CrossEntropy => "cross_entropy_loss",
+        Op::View(View::Reshape(_)) => "flatten",
+        Op::Loss(Loss::CROSS_ENTROPY) => "cross_entropy_loss",
         op => op.name(),
     }
 }
 
 /// An elementwise function.
-pub(crate) fn unary(function: Unary, in_place: Placement) -> Op {
-    Op::Unary { function, in_place }
+pub(crate) fn unary(function: Unary, placement: Placement) -> Op {
+    crate::ops::Unary {
+        function,
+        placement,
+    }
+    .into()
 }

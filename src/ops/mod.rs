@@ -1,12 +1,56 @@
 //! What each operator is: how it is read from ATen, its shapes, and what eager PyTorch does for it.
+//!
+//! One module for each family, and each holds all that is known of its operators. What they have in
+//! common is [`Operator`]; [`Op`] is any of them.
 
-mod infer;
-mod kinds;
-mod op;
-pub(crate) mod read;
-pub(crate) mod run;
+#[macro_use]
+mod registry;
 
-pub(crate) use infer::infer;
-pub(crate) use kinds::looked_up;
-pub use kinds::*;
-pub use op::{Op, Pool1d, Reduction};
+use serde::Serialize;
+
+families! {
+    Arithmetic: arithmetic,
+    Attention: attention,
+    Cast: cast,
+    Convolution: convolution,
+    Copy: copy,
+    Create: create,
+    Einsum: einsum,
+    Embedding: embedding,
+    Indexed: indexed,
+    Join: join,
+    Linear: linear,
+    Loss: loss,
+    Matmul: matmul,
+    Norm: norm,
+    Opaque: opaque,
+    Pointwise: pointwise,
+    Pool: pool,
+    Random: random,
+    Reduce: reduce,
+    Resample: resample,
+    Softmax: softmax,
+    Unary: unary,
+    View: view,
+}
+
+/// Makes several results, each by an operation of its own; the walk over nodes does that.
+pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
+
+pub use create::{CreatedType, Place};
+pub use loss::{LossFunction, Summary};
+pub use pointwise::Function;
+pub use random::Dropout;
+pub use reduce::Reduction;
+pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
+
+use crate::shape::{DType, Type};
+
+/// Types of operands, and whether each has no dimensions.
+fn scalars(operands: &[Type]) -> Vec<(DType, bool)> {
+    let scalar = |(dtype, shape): &Type| (*dtype, shape.is_empty());
+    operands.iter().map(scalar).collect()
+}
+
+#[cfg(test)]
+mod tests;

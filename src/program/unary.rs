@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Whether an operation writes a new tensor or over its first operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Placement {
     /// A new tensor.
     New,

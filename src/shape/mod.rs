@@ -17,3 +17,6 @@ pub(crate) use strides::{
     MemoryFormat, is_channels_last, is_dense, strides_like, strides_match, view_strides,
 };
 pub use window::Window;
+
+/// The element type and the lengths of a tensor.
+pub type Type = (DType, Vec<Extent>);

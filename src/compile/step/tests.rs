@@ -7,7 +7,7 @@ use super::*;
 use crate::compile::{CompileError, compile, compile_unless};
 use crate::graph::Builder;
 use crate::model::{Checkpointing, Optimizer, exported};
-use crate::ops::Op;
+use crate::ops::{Arithmetic, Op};
 use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
 use crate::program::{Placement, Unary};
 use crate::shape::Extent;
@@ -193,12 +193,17 @@ fn chain(length: usize) -> Graph {
     let weight = builder.parameter("weight", trained, DType::Float32, vec![eight]);
     let shape = vec![Extent::BATCH, eight];
     let input = builder.input("x", DType::Float32, shape, Content::Normal);
-    let product = builder.apply(Builder::ROOT, "product", Op::Mul, &[input, weight]);
+    let product = builder.apply(
+        Builder::ROOT,
+        "product",
+        Op::Arithmetic(Arithmetic::Mul),
+        &[input, weight],
+    );
     let mut value = product.unwrap();
-    let op = Op::Unary {
+    let op = Op::Unary(crate::ops::Unary {
         function: Unary::Tanh,
-        in_place: Placement::New,
-    };
+        placement: Placement::New,
+    });
     for _ in 0..length {
         let next = builder.apply(Builder::ROOT, "tanh", op.clone(), &[value]);
         value = next.unwrap();

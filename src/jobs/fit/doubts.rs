@@ -4,7 +4,7 @@
 #![doc = include_str!("NOTES.md")]
 
 use crate::graph::{Graph, Lifetimes};
-use crate::ops::Op;
+use crate::ops::{Matmul, Op};
 use crate::shape::{Extent, numel};
 use crate::units::Bytes;
 
@@ -85,7 +85,7 @@ pub(super) fn of_graph(graph: &Graph) -> Vec<Doubt> {
     let attends = graph
         .nodes
         .iter()
-        .any(|node| matches!(node.op, Op::Attention { .. } | Op::Matmul));
+        .any(|node| matches!(node.op, Op::Attention(_) | Op::Matmul(Matmul::Matmul)));
     let mut doubts = match graph.lifetimes() {
         Lifetimes::Assumed if attends => vec![Doubt::Driver, Doubt::Lifetimes],
         Lifetimes::Assumed | Lifetimes::Recorded => vec![Doubt::Driver],
@@ -149,7 +149,9 @@ mod tests {
         let mut builder = Builder::new("Model");
         let shape = vec![Extent::BATCH, Extent::fixed(10)];
         let x = builder.input("x", DType::Float32, shape.clone(), Content::Normal);
-        let op = Op::Opaque(vec![(DType::Float32, shape)]);
+        let op = crate::ops::Opaque {
+            results: vec![(DType::Float32, shape)],
+        };
         let y = builder.apply(Builder::ROOT, "y", op, &[x]).unwrap();
         let graph = builder.finish(y, y);
 

@@ -15,8 +15,8 @@ use crate::aten::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
 use crate::aten::{Arguments, Scope, dtype};
 use crate::bounded::Text;
 use crate::graph::{Builder, ValueId};
-use crate::ops::Op;
-use crate::ops::read as operator;
+use crate::ops;
+use crate::ops::{Op, Opaque, View};
 use crate::shape::{DType, Extent, broadcast, is_oversize};
 
 /// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
@@ -204,7 +204,7 @@ impl<'a> Walk<'a> {
         let names: Vec<&'a str> = node.outputs.iter().flat_map(tensor_names).collect();
         let recorded = self.recorded(node, scope).ok();
         let made = recorded.and_then(|results| {
-            let op = Op::Opaque(results);
+            let op = Op::from(Opaque { results });
             let made = self.builder.apply_many(Builder::ROOT, &names, op, &[]);
             made.ok().filter(|made| made.len() == names.len())
         });
@@ -231,22 +231,24 @@ impl<'a> Walk<'a> {
                 .modules
                 .call(&node.metadata.nn_module_stack, &mut self.builder)?,
         };
+        let builder = &self.builder;
+        let types = |id: ValueId| {
+            let value = builder.value(id);
+            (value.dtype, value.shape.clone())
+        };
         let arguments = Arguments {
+            target,
+            types: &types,
             inputs: &node.inputs,
             scope,
         };
-        if target == operator::BROADCAST_TENSORS {
+        if target == ops::BROADCAST_TENSORS {
             let operands = arguments.tensors("tensors")?;
             let outputs = self.broadcast(&call, &operands)?;
             return self.bind_results(target, node, scope, outputs);
         }
-        let builder = &self.builder;
-        let typed = |id: ValueId| {
-            let value = builder.value(id);
-            (value.dtype, value.shape.clone())
-        };
-        let lowered = operator::lower(target, &arguments, typed)
-            .map_err(|problem| format!("cannot read {target}: {problem}"))?;
+        let lowered =
+            ops::read(&arguments).map_err(|problem| format!("cannot read {target}: {problem}"))?;
         let (op, operands) = if let Some(lowered) = lowered {
             lowered
         } else {
@@ -255,7 +257,7 @@ impl<'a> Walk<'a> {
             let operands = operands.collect::<Result<Vec<_>, _>>();
             self.unknown.note(target, pointer, &call.path);
             let results = self.recorded(node, scope)?;
-            let op = Op::Opaque(results);
+            let op = Op::from(Opaque { results });
             (op, operands?)
         };
         let names = output_names(node)?;
@@ -277,9 +279,9 @@ impl<'a> Walk<'a> {
         let mut outputs = Vec::new();
         for (operand, shape) in operands.iter().zip(shapes) {
             let op = if shape == common {
-                Op::Alias
+                View::Alias
             } else {
-                Op::Expand(common.clone())
+                View::Expand(common.clone())
             };
             let expanded = self
                 .builder

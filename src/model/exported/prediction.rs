@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::graph::{Content, Graph, Node, ValueId};
-use crate::ops::{Op, Resample};
+use crate::ops::{Copy, Op, Resample, View};
 
 /// The model's output: what the loss is computed from, before the loss code's own reshaping.
 ///
@@ -18,7 +18,7 @@ pub(super) fn prediction(nodes: &[Node], in_wrapper: &[bool], loss: ValueId) -> 
         .collect();
     let scored = nodes
         .iter()
-        .rposition(|node| matches!(node.op, Op::CrossEntropy | Op::Loss(_)));
+        .rposition(|node| matches!(node.op, Op::Loss(_)));
     let scored = scored.or_else(|| producer.get(&loss).copied())?;
     let place = (nodes[scored].module, in_wrapper.get(scored));
     let mut value = *nodes[scored].inputs.first()?;
@@ -39,9 +39,9 @@ pub(super) fn fill_inputs(graph: &mut Graph) {
     // The least bound of what is looked up in each value.
     let mut bounds: HashMap<ValueId, u64> = HashMap::new();
     for node in &graph.nodes {
-        let bound = match node.op {
-            Op::Embedding { .. } => graph.value(node.inputs[0]).shape[0].as_fixed(),
-            Op::CrossEntropy | Op::Loss(_) => {
+        let bound = match &node.op {
+            Op::Embedding(_) => graph.value(node.inputs[0]).shape[0].as_fixed(),
+            Op::Loss(_) => {
                 let classes = graph.value(node.inputs[0]).shape.get(1);
                 classes.and_then(|classes| classes.as_fixed())
             }
@@ -80,15 +80,16 @@ fn origins(nodes: &[Node]) -> HashMap<ValueId, ValueId> {
 fn only_arranges(op: &Op) -> bool {
     matches!(
         op,
-        Op::Reshape(_)
-            | Op::Permute(_)
-            | Op::Unsqueeze(_)
-            | Op::Expand(_)
-            | Op::Slice { .. }
-            | Op::Split { .. }
-            | Op::Resample(Resample::PadConstant(_))
-            | Op::Contiguous
-            | Op::Alias
+        Op::View(
+            View::Reshape(_)
+                | View::Permute(_)
+                | View::Unsqueeze(_)
+                | View::Expand(_)
+                | View::Slice { .. }
+                | View::Split { .. }
+                | View::Alias
+        ) | Op::Resample(Resample::PadConstant(_))
+            | Op::Copy(Copy::Contiguous)
             | Op::Cast(_)
     )
 }

@@ -8,7 +8,6 @@ use serde::Serialize;
 use super::error::place;
 use super::families;
 use crate::aten::schema::{Arg, NamedArg};
-use crate::ops::read as operator;
 
 /// So many operators are listed; of more, only how many there are.
 pub(super) const MOST_LISTED: usize = 20;
@@ -88,7 +87,7 @@ impl Unknown {
 fn nearest(target: &str) -> Option<&'static str> {
     // Not by common beginnings: `lt` and `lstm` have one, and nothing to do with each other.
     let score = |known: &&str| strsim::normalized_damerau_levenshtein(bare(target), bare(known));
-    operator::supported()
+    crate::ops::known()
         .max_by(|a, b| score(a).total_cmp(&score(b)))
         .filter(|known| score(known) >= ALIKE)
 }

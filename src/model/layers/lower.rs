@@ -6,7 +6,7 @@ use super::{INPUT, Layer, LayerKind, Layers};
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
 use crate::model::invalid::{Invalid, nearest};
 use crate::model::nn::{At, Net, unary};
-use crate::ops::Op;
+use crate::ops::{Arithmetic, Dropout, Loss, Pool, Random, View};
 use crate::program::Placement;
 use crate::shape::{DType, Extent, is_oversize};
 
@@ -183,11 +183,11 @@ fn apply(
         }
         LayerKind::MaxPool2d(window) => {
             let module = stateless(net, "torch.nn.modules.pooling.MaxPool2d");
-            net.apply(module, Op::MaxPool2d(*window), &[input])
+            net.apply(module, Pool::Max(*window), &[input])
         }
         LayerKind::AdaptiveAvgPool2d(output) => {
             let module = stateless(net, "torch.nn.modules.pooling.AdaptiveAvgPool2d");
-            net.apply(module, Op::AdaptiveAvgPool2d { output: *output }, &[input])
+            net.apply(module, Pool::AdaptiveAverage(*output), &[input])
         }
         LayerKind::Flatten { start_dim } => {
             let module = stateless(net, "torch.nn.modules.flatten.Flatten");
@@ -195,9 +195,14 @@ fn apply(
         }
         LayerKind::Dropout { p } => {
             let module = stateless(net, "torch.nn.modules.dropout.Dropout");
-            net.apply(module, Op::Dropout { p: *p, train: true }, &[input])
+            let dropout = Random {
+                p: *p,
+                train: true,
+                dropout: Dropout::Fused,
+            };
+            net.apply(module, dropout, &[input])
         }
-        LayerKind::Add => net.apply(Builder::ROOT, Op::Add(Placement::New), inputs),
+        LayerKind::Add => net.apply(Builder::ROOT, Arithmetic::Add(Placement::New), inputs),
     }
 }
 
@@ -220,13 +225,13 @@ fn loss(net: &mut Net, output: ValueId) -> Result<ValueId, String> {
     if let [batch, sequence, classes] = shape.as_slice() {
         let target = net.input("y", DType::Int64, vec![*batch, *sequence], content);
         let rows = *batch * *sequence;
-        let flat = Op::Reshape(vec![rows, *classes]);
+        let flat = View::Reshape(vec![rows, *classes]);
         let output = net.apply(Builder::ROOT, flat, &[output]).map_err(said)?;
         let target = net
-            .apply(Builder::ROOT, Op::Reshape(vec![rows]), &[target])
+            .apply(Builder::ROOT, View::Reshape(vec![rows]), &[target])
             .map_err(said)?;
         return net
-            .apply(Builder::ROOT, Op::CrossEntropy, &[output, target])
+            .apply(Builder::ROOT, Loss::CROSS_ENTROPY, &[output, target])
             .map_err(said);
     }
     let target = shape
@@ -235,6 +240,6 @@ fn loss(net: &mut Net, output: ValueId) -> Result<ValueId, String> {
         .filter(|(axis, _)| *axis != 1)
         .map(|(_, length)| *length);
     let target = net.input("y", DType::Int64, target.collect(), content);
-    net.apply(Builder::ROOT, Op::CrossEntropy, &[output, target])
+    net.apply(Builder::ROOT, Loss::CROSS_ENTROPY, &[output, target])
         .map_err(said)
 }

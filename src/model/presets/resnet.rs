@@ -2,7 +2,7 @@
 
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
 use crate::model::nn::{At, BatchNorm, Bias, Net, unary};
-use crate::ops::Op;
+use crate::ops::{Arithmetic, Loss, Pool};
 use crate::program::{Placement, Unary};
 use crate::shape::{DType, Extent, Window, is_oversize};
 
@@ -96,7 +96,7 @@ pub(super) fn lower(resnet: &Resnet) -> Result<Graph, GraphError> {
         At::new("maxpool", root),
         "torch.nn.modules.pooling.MaxPool2d",
     );
-    x = net.apply(module, Op::MaxPool2d(pool), &[x])?;
+    x = net.apply(module, Pool::Max(pool), &[x])?;
 
     for (stage, (planes, blocks)) in [64, 128, 256, 512].into_iter().zip(stages).enumerate() {
         let path = format!("layer{}", stage + 1);
@@ -119,13 +119,13 @@ pub(super) fn lower(resnet: &Resnet) -> Result<Graph, GraphError> {
         At::new("avgpool", root),
         "torch.nn.modules.pooling.AdaptiveAvgPool2d",
     );
-    x = net.apply(module, Op::AdaptiveAvgPool2d { output: [1, 1] }, &[x])?;
+    x = net.apply(module, Pool::AdaptiveAverage([1, 1]), &[x])?;
     x = net.flatten(root, x, 1)?;
     x = net.linear(At::new("fc", root), x, resnet.num_classes, Bias::With)?;
 
     let content = Content::Below(resnet.num_classes);
     let labels = net.input("y", DType::Int64, vec![Extent::BATCH], content);
-    let loss = net.apply(root, Op::CrossEntropy, &[x, labels])?;
+    let loss = net.apply(root, Loss::CROSS_ENTROPY, &[x, labels])?;
     Ok(net.finish(x, loss))
 }
 
@@ -171,7 +171,7 @@ impl Residual {
         } else {
             input
         };
-        x = net.apply(module, Op::Add(Placement::InPlace), &[x, identity])?;
+        x = net.apply(module, Arithmetic::Add(Placement::InPlace), &[x, identity])?;
         self.relu(net, module, last, x)
     }
 

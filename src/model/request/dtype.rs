@@ -3,7 +3,7 @@
 use crate::graph::{Graph, ParameterKind};
 use crate::model::invalid::Invalid;
 use crate::model::variant::{Mode, OptimizerImpl, Precision, Variant};
-use crate::ops::Op;
+use crate::ops::{Cast, Op};
 use crate::shape::DType;
 
 /// What to add to the answer, or why a graph cannot run in one of these variants.
@@ -79,7 +79,7 @@ fn cannot_unscale(stored: DType, variant: &Variant) -> Option<&'static str> {
 
 fn has_float_cast(graph: &Graph) -> bool {
     graph.nodes.iter().any(|node| {
-        matches!(node.op, Op::Cast(to) if to.is_float())
+        matches!(node.op, Op::Cast(Cast(to)) if to.is_float())
             && graph.value(node.inputs[0]).dtype.is_float()
     })
 }

@@ -7,7 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::*;
 use crate::graph::{Content, ParameterKind, Releases};
 use crate::model::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision};
-use crate::ops::Op;
+use crate::ops::{Norm, Op};
 use crate::shape::DType;
 use crate::units::Bytes;
 
@@ -251,11 +251,11 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     graph(&|other| other.graph.inputs[0].content = Content::Below(7));
     graph(&|other| other.notes.push("assumed".to_owned()));
     graph(&|other| {
-        other.graph.nodes[1].op = Op::BatchNorm {
+        other.graph.nodes[1].op = Op::Norm(Norm::Batch {
             training: true,
             momentum: 0.1,
             eps: 1e-5 + f64::EPSILON,
-        };
+        });
     });
     let changes: [&dyn Fn(&mut Request); 8] = [
         &|other| other.unknown_ops = UnknownOps::AssumeElementwise,

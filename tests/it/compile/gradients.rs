@@ -3,7 +3,10 @@
 use batchfit::compile::compile;
 use batchfit::graph::{Builder, Content, Graph, ParameterKind};
 use batchfit::model::{Optimizer, Precision, Variant};
-use batchfit::ops::{Einsum, Normalize, Op, Pool1d, Reduction, Resample};
+use batchfit::ops::{
+    Arithmetic, Attention, Cast, Convolution, Copy, Dropout, Einsum, Embedding, Join, Linear, Loss,
+    Matmul, Norm, Op, Pool, Random, Reduce, Reduction, Resample, View,
+};
 use batchfit::program::{Category, Instruction, Program, Size};
 use batchfit::program::{Placement, Unary};
 use batchfit::shape::{DType, Extent, Window, numel};
@@ -30,7 +33,7 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
         })
         .collect();
     let buffers: Vec<_> = match op {
-        Op::BatchNorm { .. } => ["mean", "var"]
+        Op::Norm(Norm::Batch { .. }) => ["mean", "var"]
             .map(|name| {
                 let shape = fixed(operands[1]);
                 builder.parameter(name, ParameterKind::Buffer, DType::Float32, shape)
@@ -45,11 +48,16 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
         .map(|id| {
             // A leaf cannot be overwritten; its product with one can.
             builder
-                .apply(Builder::ROOT, "operand", Op::MulScalar(1.0), &[*id])
+                .apply(
+                    Builder::ROOT,
+                    "operand",
+                    Op::Arithmetic(Arithmetic::MulScalar(1.0)),
+                    &[*id],
+                )
                 .unwrap()
         })
         .collect();
-    if matches!(op, Op::Embedding { .. }) {
+    if matches!(op, Op::Embedding(_)) {
         inputs.push(builder.input("indices", DType::Int64, fixed(&[5, 3]), below(7)));
     }
     inputs.extend(buffers);
@@ -61,166 +69,200 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
         let row = vec![Extent::ONE, numel(&builder.value(result).shape)];
         rows.push(
             builder
-                .apply(Builder::ROOT, "row", Op::Reshape(row), &[result])
+                .apply(
+                    Builder::ROOT,
+                    "row",
+                    Op::View(View::Reshape(row)),
+                    &[result],
+                )
                 .unwrap(),
         );
     }
     let scores = builder
-        .apply(Builder::ROOT, "scores", Op::Cat { dim: 1 }, &rows)
+        .apply(
+            Builder::ROOT,
+            "scores",
+            Op::Join(Join::Cat { dim: 1 }),
+            &rows,
+        )
         .unwrap();
     let loss = builder
-        .apply(Builder::ROOT, "loss", Op::CrossEntropy, &[scores, target])
+        .apply(
+            Builder::ROOT,
+            "loss",
+            Op::Loss(Loss::CROSS_ENTROPY),
+            &[scores, target],
+        )
         .unwrap();
     builder.finish(scores, loss)
 }
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
-    let unary = |function, in_place| Op::Unary { function, in_place };
+    let unary = |function, in_place| {
+        Op::Unary(batchfit::ops::Unary {
+            function,
+            placement: in_place,
+        })
+    };
     let window = Window {
         padding: [1, 1],
         stride: [2, 2],
         ..Window::of([3, 3])
     };
     let mut cases: Vec<(Op, Vec<&[u64]>)> = vec![
-        (Op::Linear, vec![&[4, 6], &[5, 6], &[5]]),
-        (Op::Linear, vec![&[4, 6], &[5, 6]]),
-        (Op::Linear, vec![&[2, 4, 6], &[5, 6], &[5]]),
-        (Op::Addmm, vec![&[5], &[4, 6], &[6, 5]]),
-        (Op::Conv2d(window), vec![&[2, 3, 8, 8], &[4, 3, 3, 3], &[4]]),
+        (Op::Linear(Linear::Linear), vec![&[4, 6], &[5, 6], &[5]]),
+        (Op::Linear(Linear::Linear), vec![&[4, 6], &[5, 6]]),
+        (Op::Linear(Linear::Linear), vec![&[2, 4, 6], &[5, 6], &[5]]),
+        (Op::Linear(Linear::Addmm), vec![&[5], &[4, 6], &[6, 5]]),
         (
-            Op::Conv2d(Window {
+            Op::Convolution(Convolution::Plain(window)),
+            vec![&[2, 3, 8, 8], &[4, 3, 3, 3], &[4]],
+        ),
+        (
+            Op::Convolution(Convolution::Plain(Window {
                 groups: 3,
                 ..window
-            }),
+            })),
             vec![&[2, 6, 8, 8], &[9, 2, 3, 3]],
         ),
         (
-            Op::ConvTranspose2d(Window {
+            Op::Convolution(Convolution::Transposed(Window {
                 stride: [2, 2],
                 ..Window::of([2, 2])
-            }),
+            })),
             vec![&[2, 4, 5, 5], &[4, 3, 2, 2], &[3]],
         ),
-        (Op::Matmul, vec![&[2, 3, 4], &[2, 4, 5]]),
-        (Op::Select { dim: 1, index: 2 }, vec![&[3, 4]]),
+        (Op::Matmul(Matmul::Matmul), vec![&[2, 3, 4], &[2, 4, 5]]),
+        (Op::View(View::Select { dim: 1, index: 2 }), vec![&[3, 4]]),
         (
-            Op::Reduce {
+            Op::Reduce(Reduce {
                 function: Reduction::Mean,
                 dims: vec![1],
                 keep: true,
-            },
+            }),
             vec![&[3, 4]],
         ),
         (
-            Op::Reduce {
+            Op::Reduce(Reduce {
                 function: Reduction::Mean,
                 dims: vec![0, 2],
                 keep: false,
-            },
+            }),
             vec![&[3, 4, 5]],
         ),
         (
-            Op::BatchNorm {
+            Op::Norm(Norm::Batch {
                 training: true,
                 momentum: 0.1,
                 eps: 1e-5,
-            },
+            }),
             vec![&[2, 3, 4, 4], &[3], &[3]],
         ),
         (
-            Op::BatchNorm {
+            Op::Norm(Norm::Batch {
                 training: false,
                 momentum: 0.1,
                 eps: 1e-5,
-            },
+            }),
             vec![&[2, 3, 4, 4], &[3], &[3]],
         ),
         (
-            Op::LayerNorm { dims: 1, eps: 1e-5 },
+            Op::Norm(Norm::Layer { dims: 1, eps: 1e-5 }),
             vec![&[2, 3, 8], &[8], &[8]],
         ),
-        (Op::Add(Placement::New), vec![&[3, 4], &[3, 4]]),
-        (Op::Add(Placement::New), vec![&[3, 4], &[4]]),
-        (Op::Add(Placement::InPlace), vec![&[3, 4], &[1, 4]]),
-        (Op::Mul, vec![&[3, 4], &[3, 4]]),
-        (Op::Mul, vec![&[3, 1], &[4]]),
-        (Op::AddScalar(2.0, Placement::New), vec![&[3]]),
-        (Op::AddScalar(2.0, Placement::InPlace), vec![&[3]]),
-        (Op::MulScalar(2.0), vec![&[3]]),
-        (Op::PowScalar(3.0), vec![&[3]]),
         (
-            Op::Dropout {
+            Op::Arithmetic(Arithmetic::Add(Placement::New)),
+            vec![&[3, 4], &[3, 4]],
+        ),
+        (
+            Op::Arithmetic(Arithmetic::Add(Placement::New)),
+            vec![&[3, 4], &[4]],
+        ),
+        (
+            Op::Arithmetic(Arithmetic::Add(Placement::InPlace)),
+            vec![&[3, 4], &[1, 4]],
+        ),
+        (Op::Arithmetic(Arithmetic::Mul), vec![&[3, 4], &[3, 4]]),
+        (Op::Arithmetic(Arithmetic::Mul), vec![&[3, 1], &[4]]),
+        (
+            Op::Arithmetic(Arithmetic::AddScalar(2.0, Placement::New)),
+            vec![&[3]],
+        ),
+        (
+            Op::Arithmetic(Arithmetic::AddScalar(2.0, Placement::InPlace)),
+            vec![&[3]],
+        ),
+        (Op::Arithmetic(Arithmetic::MulScalar(2.0)), vec![&[3]]),
+        (Op::Arithmetic(Arithmetic::PowScalar(3.0)), vec![&[3]]),
+        (
+            Op::Random(Random {
                 p: 0.1,
                 train: true,
-            },
+                dropout: Dropout::Fused,
+            }),
             vec![&[3, 5]],
         ),
         (
-            Op::Dropout {
+            Op::Random(Random {
                 p: 0.1,
                 train: false,
-            },
+                dropout: Dropout::Fused,
+            }),
             vec![&[3, 5]],
         ),
-        (Op::MaxPool2d(window), vec![&[2, 3, 8, 8]]),
+        (Op::Pool(Pool::Max(window)), vec![&[2, 3, 8, 8]]),
+        (Op::Pool(Pool::AdaptiveAverage([1, 1])), vec![&[2, 3, 8, 8]]),
+        (Op::Pool(Pool::AdaptiveAverage([3, 2])), vec![&[2, 3, 8, 8]]),
+        (Op::Embedding(Embedding { padding: None }), vec![&[7, 4]]),
+        (Op::View(View::Reshape(fixed(&[6, 2]))), vec![&[3, 4]]),
+        (Op::View(View::Permute(vec![1, 2, 0])), vec![&[3, 4, 5]]),
+        (Op::View(View::Unsqueeze(1)), vec![&[3, 4]]),
+        (Op::View(View::Expand(fixed(&[5, 3, 4]))), vec![&[3, 1]]),
         (
-            Op::AdaptiveAvgPool2d { output: [1, 1] },
-            vec![&[2, 3, 8, 8]],
-        ),
-        (
-            Op::AdaptiveAvgPool2d { output: [3, 2] },
-            vec![&[2, 3, 8, 8]],
-        ),
-        (Op::Embedding { padding: None }, vec![&[7, 4]]),
-        (Op::Reshape(fixed(&[6, 2])), vec![&[3, 4]]),
-        (Op::Permute(vec![1, 2, 0]), vec![&[3, 4, 5]]),
-        (Op::Unsqueeze(1), vec![&[3, 4]]),
-        (Op::Expand(fixed(&[5, 3, 4])), vec![&[3, 1]]),
-        (
-            Op::Slice {
+            Op::View(View::Slice {
                 dim: 1,
                 start: 1,
                 end: Extent::fixed(3),
                 step: 1,
-            },
+            }),
             vec![&[3, 4]],
         ),
         (
-            Op::Slice {
+            Op::View(View::Slice {
                 dim: 0,
                 start: 1,
                 end: Extent::fixed(7),
                 step: 3,
-            },
+            }),
             vec![&[8, 4]],
         ),
         (
-            Op::Split {
+            Op::View(View::Split {
                 lengths: vec![3, 4, 1],
                 dim: 1,
-            },
+            }),
             vec![&[2, 8]],
         ),
-        (Op::Unbind { dim: 1 }, vec![&[2, 3, 4]]),
-        (Op::Cat { dim: 1 }, vec![&[2, 3], &[2, 5]]),
-        (Op::Stack { dim: 1 }, vec![&[2, 3], &[2, 3]]),
-        (Op::Roll { dims: 2 }, vec![&[2, 3]]),
-        (Op::Flip, vec![&[2, 3]]),
-        (Op::Repeat(fixed(&[2, 1, 3])), vec![&[4, 5]]),
-        (Op::Repeat(fixed(&[1, 1])), vec![&[4, 5]]),
+        (Op::View(View::Unbind { dim: 1 }), vec![&[2, 3, 4]]),
+        (Op::Join(Join::Cat { dim: 1 }), vec![&[2, 3], &[2, 5]]),
+        (Op::Join(Join::Stack { dim: 1 }), vec![&[2, 3], &[2, 3]]),
+        (Op::Copy(Copy::Roll { dims: 2 }), vec![&[2, 3]]),
+        (Op::Copy(Copy::Flip), vec![&[2, 3]]),
+        (Op::Copy(Copy::Repeat(fixed(&[2, 1, 3]))), vec![&[4, 5]]),
+        (Op::Copy(Copy::Repeat(fixed(&[1, 1]))), vec![&[4, 5]]),
         (
-            Op::Reduce {
+            Op::Reduce(Reduce {
                 function: Reduction::Sum,
                 dims: vec![0, 2],
                 keep: false,
-            },
+            }),
             vec![&[3, 4, 5]],
         ),
-        (Op::Contiguous, vec![&[3, 4]]),
-        (Op::Clone, vec![&[3, 4]]),
-        (Op::Alias, vec![&[3, 4]]),
-        (Op::Cast(DType::BFloat16), vec![&[3, 4]]),
+        (Op::Copy(Copy::Contiguous), vec![&[3, 4]]),
+        (Op::Copy(Copy::Clone), vec![&[3, 4]]),
+        (Op::View(View::Alias), vec![&[3, 4]]),
+        (Op::Cast(Cast(DType::BFloat16)), vec![&[3, 4]]),
         (
             Op::Resample(Resample::PadConstant(vec![[1, 2], [0, -1]])),
             vec![&[3, 4]],
@@ -252,79 +294,78 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 12, 9]],
         ),
         (
-            Op::Windows {
+            Op::View(View::Windows {
                 dim: 1,
                 size: 3,
                 step: 2,
-            },
+            }),
             vec![&[2, 9]],
         ),
         (
-            Op::Normalize(Normalize::Group { groups: 2 }),
+            Op::Norm(Norm::Group { groups: 2 }),
             vec![&[2, 4, 3, 3], &[4], &[4]],
         ),
+        (Op::Norm(Norm::Group { groups: 2 }), vec![&[2, 4, 3, 3]]),
+        (Op::Norm(Norm::Instance), vec![&[2, 4, 3, 3], &[4], &[4]]),
         (
-            Op::Normalize(Normalize::Group { groups: 2 }),
-            vec![&[2, 4, 3, 3]],
-        ),
-        (
-            Op::Normalize(Normalize::Instance),
-            vec![&[2, 4, 3, 3], &[4], &[4]],
-        ),
-        (
-            Op::Normalize(Normalize::Batch {
+            Op::Norm(Norm::PlainBatch {
                 weight: true,
                 bias: false,
             }),
             vec![&[1, 4, 9], &[4]],
         ),
-        (Op::Addcmul, vec![&[3, 1], &[1, 4], &[3, 4]]),
-        (Op::Prelu, vec![&[2, 3, 4], &[3]]),
+        (
+            Op::Arithmetic(Arithmetic::Addcmul),
+            vec![&[3, 1], &[1, 4], &[3, 4]],
+        ),
+        (Op::Arithmetic(Arithmetic::Prelu), vec![&[2, 3, 4], &[3]]),
         (
             Op::Einsum(Einsum::parse("bij,bkj->kbi").unwrap()),
             vec![&[2, 3, 4], &[2, 5, 4]],
         ),
         (
-            Op::VectorNorm {
+            Op::Reduce(Reduce {
+                function: Reduction::Norm,
                 dims: vec![1],
                 keep: false,
-            },
+            }),
             vec![&[2, 3, 4]],
         ),
         (
-            Op::NoiseDropout {
+            Op::Random(Random {
                 p: 0.1,
                 train: true,
-                in_place: Placement::New,
-                features: true,
-            },
+                dropout: Dropout::ByNoise {
+                    placement: Placement::New,
+                    features: true,
+                },
+            }),
             vec![&[2, 3, 4]],
         ),
         (
-            Op::NoiseDropout {
+            Op::Random(Random {
                 p: 0.1,
                 train: true,
-                in_place: Placement::InPlace,
-                features: false,
-            },
+                dropout: Dropout::ByNoise {
+                    placement: Placement::InPlace,
+                    features: false,
+                },
+            }),
             vec![&[2, 3, 4]],
         ),
-        (Op::Pool1d(Pool1d::AdaptiveAverage(3)), vec![&[2, 3, 8]]),
+        (Op::Pool(Pool::AdaptiveAverage1d(3)), vec![&[2, 3, 8]]),
+        (Op::Pool(Pool::Max1d(Window::of([1, 2]))), vec![&[2, 3, 8]]),
         (
-            Op::Pool1d(Pool1d::Max(Window::of([1, 2]))),
+            Op::Pool(Pool::Average1d(Window::of([1, 2]))),
             vec![&[2, 3, 8]],
         ),
         (
-            Op::Pool1d(Pool1d::Average(Window::of([1, 2]))),
-            vec![&[2, 3, 8]],
-        ),
-        (
-            Op::Attention {
+            Op::Attention(Attention {
                 causal: true,
                 dropout: 0.1,
                 grouped: false,
                 scale: None,
-            },
+            }),
             vec![&[2, 3, 16, 8], &[2, 3, 16, 8], &[2, 3, 16, 8]],
         ),
     ];

@@ -1,0 +1,468 @@
+//! `scaled_dot_product_attention`: which implementation, and what each allocates.
+
+use super::Attention;
+use std::rc::Rc;
+
+use super::sizes::{
+    Backend, Lengths, Problem, choose, efficient_workspace, flash_splits, flash_width,
+};
+use crate::ops::join::part;
+use crate::eager::Storage;
+use crate::eager::{Draft, Saved};
+use crate::eager::{Eager, Stop};
+use crate::eager::{Tensor, TensorBody};
+use crate::program::Kernel;
+use crate::shape::strides_like;
+use crate::shape::{DType, Extent};
+
+/// The memory-efficient kernel reads masks whose rows are padded to a multiple of so many elements.
+const MASK_ALIGNMENT: u64 = 8;
+
+/// It writes their gradients in rows padded to a multiple of these.
+const MASK_GRADIENT_ALIGNMENT: u64 = 16;
+
+impl Eager {
+    /// `scaled_dot_product_attention(query, key, value[, mask])`. Autocast casts mask, value, key, query.
+    pub(crate) fn attention(
+        &mut self,
+        [query, key, value]: [&Tensor; 3],
+        mask: Option<&Tensor>,
+        request: Attention,
+    ) -> Result<Tensor, Stop> {
+        let mask = mask.map(|mask| self.low(mask));
+        let value = self.low(value);
+        let key = self.low(key);
+        let query = self.low(query);
+        // The fused kernels take four dimensions only.
+        if query.shape.len() != 4 {
+            let bias = mask.map(|mask| self.as_bias(mask, query.dtype));
+            return self.plain_attention([&query, &key, &value], bias, request);
+        }
+        let fixed = |length: Extent| length.as_fixed().unwrap_or(1);
+        let lengths = Lengths {
+            batch: query.shape[0],
+            query_heads: fixed(query.shape[1]),
+            key_heads: fixed(key.shape[1]),
+            positions: fixed(query.shape[2]),
+            keys: fixed(key.shape[2]),
+            width: fixed(query.shape[3]),
+            value_width: fixed(value.shape[3]),
+        };
+        let is_trained = |tensor: &Tensor| self.grad_enabled && tensor.requires_grad();
+        let is_dense = |tensor: &Tensor| {
+            let last = tensor.shape.len() - 1;
+            tensor.strides[last] == Extent::ONE || tensor.shape[last] == Extent::ONE
+        };
+        let operands = [Some(&query), Some(&key), Some(&value), mask.as_ref()];
+        let heads_differ = lengths.query_heads != lengths.key_heads;
+        let problem = Problem {
+            dtype: query.dtype,
+            positions: lengths.positions,
+            keys: lengths.keys,
+            width: lengths.width,
+            value_width: lengths.value_width,
+            grouped: heads_differ,
+            broadcast: heads_differ && !request.grouped,
+            dense_rows: operands.into_iter().flatten().all(is_dense),
+            causal: request.causal,
+            dropout: request.dropout > 0.0,
+            masked: mask.is_some(),
+            mask_is_trained: mask.as_ref().is_some_and(is_trained),
+            trained: [&query, &key, &value].into_iter().any(is_trained),
+        };
+        let backend = choose(self.capability.compute, &problem);
+        // Of the heads' own width, which padding may widen.
+        #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
+        let usual = 1.0 / (lengths.width as f64).sqrt();
+        let request = Attention {
+            scale: Some(request.scale.unwrap_or(usual)),
+            ..request
+        };
+        let bias = mask.map(|mask| self.as_bias(mask, query.dtype));
+        match backend {
+            Backend::Math => self.plain_attention([&query, &key, &value], bias, request),
+            Backend::Flash if !lengths.width.is_multiple_of(8) => {
+                let width = lengths.width.next_multiple_of(8);
+                let [query, key, value] =
+                    [&query, &key, &value].map(|tensor| self.widened(tensor, width));
+                let lengths_padded = Lengths {
+                    width,
+                    value_width: width,
+                    ..lengths
+                };
+                let whole = self.fused(
+                    [&query, &key, &value],
+                    None,
+                    (backend, lengths_padded, request),
+                )?;
+                Ok(self.slice(&whole, 3, (0, Extent::fixed(lengths.width), 1)))
+            }
+            Backend::Efficient if bias.is_some() => {
+                let bias = bias.map(|bias| self.aligned_bias(bias, &query, lengths.keys));
+                self.fused([&query, &key, &value], bias, (backend, lengths, request))
+            }
+            _ => self.fused([&query, &key, &value], bias, (backend, lengths, request)),
+        }
+    }
+
+    /// Attention out of plain operations. Autocast has cast the operands; inside it is off.
+    fn plain_attention(
+        &mut self,
+        operands: [&Tensor; 3],
+        bias: Option<Tensor>,
+        request: Attention,
+    ) -> Result<Tensor, Stop> {
+        let autocast = self.autocast.take();
+        let output = self.math_attention(operands, bias, request);
+        self.autocast = autocast;
+        output
+    }
+
+    /// A mask as what is added to the scores.
+    pub(super) fn as_bias(&mut self, mask: Tensor, dtype: DType) -> Tensor {
+        match mask.dtype {
+            DType::Bool => self.bias_of(&mask, dtype),
+            _ => mask,
+        }
+    }
+
+    /// A mask of truth values as what is added to the scores: zero or minus infinity, two numbers that
+    /// are tensors while it is made.
+    pub(super) fn bias_of(&mut self, mask: &Tensor, dtype: DType) -> Tensor {
+        let hidden = self.empty(&[], dtype);
+        let seen = self.empty(&[], dtype);
+        let bias = self.empty(&mask.shape, dtype);
+        self.launch(Kernel::MaskBias, &[mask], &[&bias]);
+        drop(seen);
+        drop(hidden);
+        Tensor::new(bias)
+    }
+
+    /// The mask with padded rows, seen under its own length again and expanded to all scores.
+    fn aligned_bias(&mut self, bias: Tensor, query: &Tensor, keys: u64) -> Tensor {
+        let last = bias.shape.len() - 1;
+        let length = bias.shape[last].as_fixed().unwrap_or(1);
+        let bias = if length.is_multiple_of(MASK_ALIGNMENT) {
+            bias
+        } else {
+            let padded = self.widened(&bias, length.next_multiple_of(MASK_ALIGNMENT));
+            drop(bias);
+            self.slice(&padded, last, (0, Extent::fixed(length), 1))
+        };
+        let [batch, heads, positions, _] = [0, 1, 2, 3].map(|i| query.shape[i]);
+        self.expand(&bias, &[batch, heads, positions, Extent::fixed(keys)])
+    }
+
+    /// A copy with zeros behind the last dimension; its gradient is a copy of the part that was there.
+    fn widened(&mut self, x: &Tensor, width: u64) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let last = x.shape.len() - 1;
+        let (own, mut shape) = (x.shape.clone(), x.shape.clone());
+        shape[last] = Extent::fixed(width);
+        let y = self.empty(&shape, x.dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        let inside = part(&y, last, Extent::ZERO, own[last]);
+        self.launch(Kernel::Copy, &[x], &[&inside]);
+        drop(inside);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let copy = eager.empty(&own, gradient.dtype);
+            let inside = part(gradient, last, Extent::ZERO, own[last]);
+            eager.launch(Kernel::Copy, &[&inside], &[&copy]);
+            drop(inside);
+            vec![Some(Tensor::new(copy))]
+        });
+        y
+    }
+
+    fn fused(
+        &mut self,
+        [query, key, value]: [&Tensor; 3],
+        bias: Option<Tensor>,
+        (backend, lengths, request): (Backend, Lengths, Attention),
+    ) -> Result<Tensor, Stop> {
+        let inputs = [Some(query), Some(key), Some(value), bias.as_ref()];
+        let mut draft = Draft::new(self, &inputs);
+        if let Some(bias) = &bias {
+            draft.save(self, "attn_bias", bias)?;
+        }
+        draft.save(self, "key", key)?;
+        draft.save(self, "query", query)?;
+        draft.save(self, "value", value)?;
+        let kernels = kernels(&request, bias.is_some());
+        let bias_is_trained = bias.as_ref().is_some_and(|bias| bias.requires_grad());
+        drop(bias);
+        let mut state: Vec<Tensor> = Vec::new();
+        if backend == Backend::Cudnn {
+            // Philox seed and offset, made even without dropout.
+            for _ in 0..2 {
+                state.push(Tensor::new(self.empty(&[], DType::Int64)));
+            }
+        }
+        let shape = [
+            query.shape[0],
+            query.shape[1],
+            query.shape[2],
+            value.shape[3],
+        ];
+        // The memory-efficient kernel always stores (batch, position, head, width); the others lay out their
+        // result like the query, so that the `transpose(1, 2).contiguous()` that follows is free.
+        let output = if backend == Backend::Efficient || shape[3] != query.shape[3] {
+            self.stored_by_position(&shape, query.dtype)
+        } else {
+            let strides = strides_like(&query.shape, &query.strides);
+            self.empty_strided(&shape, strides, query.dtype)
+        };
+        let rows = match backend {
+            Backend::Efficient => lengths.positions.next_multiple_of(32),
+            _ => lengths.positions,
+        };
+        // The memory-efficient kernel makes it only where there will be a backward pass.
+        let log_sum_exp = (backend != Backend::Efficient || draft.is_recorded())
+            .then(|| Tensor::new(self.empty(&[shape[0], shape[1], rows.into()], DType::Float32)));
+        match backend {
+            Backend::Cudnn => drop(self.scratch(256)),
+            Backend::Flash => self.flash_state(lengths, request.dropout, &mut state),
+            Backend::Efficient if query.dtype.is_half() && lengths.value_width > 128 => {
+                let sums = lengths.each(4 * lengths.positions * lengths.value_width);
+                drop(self.scratch_of(sums));
+            }
+            Backend::Efficient | Backend::Math => {}
+        }
+        let mut results: Vec<&TensorBody> = vec![&output];
+        results.extend(log_sum_exp.as_deref());
+        self.launch(kernels[0].clone(), &[query, key, value], &results);
+        let kept = Tensor::new(output.alias(output.shape.clone(), output.strides.clone()));
+        if let Some(log_sum_exp) = &log_sum_exp {
+            draft.save(self, "log_sum_exp", log_sum_exp)?;
+        }
+        draft.save(self, "output", &kept)?;
+        drop((log_sum_exp, kept));
+        for (name, tensor) in ["philox_offset", "philox_seed"].into_iter().zip(&state) {
+            draft.save(self, name, tensor)?;
+        }
+        drop(state);
+        let [output] = draft.finish(self, [output], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None, None, None];
+            };
+            let kernel = kernels[1].clone();
+            eager.attention_grad((backend, lengths), gradient, saved, kernel, bias_is_trained)
+        });
+        Ok(output)
+    }
+
+    /// What `FlashAttention` allocates after its result: partial results of split keys, the random state.
+    fn flash_state(&mut self, lengths: Lengths, dropout: f64, state: &mut Vec<Tensor>) {
+        let card = self.capability;
+        let partial = |bytes: u64| {
+            let heads = lengths.each(1);
+            move |batch: u64| {
+                let heads = heads.at(batch);
+                let Lengths {
+                    positions,
+                    keys,
+                    width,
+                    ..
+                } = lengths;
+                match flash_splits(&card, heads, positions, keys, width) {
+                    splits if splits > 1 && dropout == 0.0 => splits * heads * positions * bytes,
+                    _ => 0,
+                }
+            }
+        };
+        let sums = self.scratch_by("split sums", partial(4));
+        let outputs = self.scratch_by("split outputs", partial(4 * flash_width(lengths.width)));
+        state.push(Tensor::new(self.empty(&[Extent::fixed(2)], DType::Int64)));
+        state.push(Tensor::new(self.empty(&[], DType::Int64)));
+        if dropout > 0.0 {
+            drop(self.scratch(16));
+        }
+        drop(sums);
+        drop(outputs);
+    }
+
+    fn stored_by_position(&mut self, shape: &[Extent; 4], dtype: DType) -> TensorBody {
+        let [_, h, s, d] = *shape;
+        let strides = vec![h * s * d, d, h * d, Extent::ONE];
+        self.empty_strided(shape, strides, dtype)
+    }
+
+    fn attention_grad(
+        &mut self,
+        (backend, lengths): (Backend, Lengths),
+        gradient: &Tensor,
+        saved: &Saved,
+        kernel: Kernel,
+        bias_is_trained: bool,
+    ) -> Vec<Option<Tensor>> {
+        let inputs = ["query", "key", "value"].map(|name| saved.get(name));
+        let output = saved.get("output");
+        let element = gradient.dtype.size();
+        let copies: Vec<Tensor> = if backend == Backend::Flash {
+            // The kernel wants (batch, position, head, width); gradient and output are copied if not.
+            let stored = |tensor: &Tensor| {
+                let (s, d) = (&tensor.strides, Extent::fixed(lengths.width));
+                s[3] == Extent::ONE && s[1] == d
+            };
+            [gradient, output]
+                .into_iter()
+                .filter(|tensor| !stored(tensor))
+                .map(|tensor| {
+                    let shape = [0, 1, 2, 3].map(|i| tensor.shape[i]);
+                    let copy = self.stored_by_position(&shape, tensor.dtype);
+                    self.launch(Kernel::Copy, &[tensor], &[&copy]);
+                    Tensor::new(copy)
+                })
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let results = inputs.map(|input| {
+            Tensor::new(if backend == Backend::Efficient {
+                let shape = [0, 1, 2, 3].map(|i| input.shape[i]);
+                self.stored_by_position(&shape, gradient.dtype)
+            } else {
+                let strides = strides_like(&input.shape, &input.strides);
+                self.empty_strided(&input.shape, strides, gradient.dtype)
+            })
+        });
+        let grad_bias = bias_is_trained.then(|| self.bias_grad(lengths, gradient.dtype));
+        let held = self.attention_scratch(backend, lengths, element);
+        let [query, key, value] = inputs;
+        let mut from: Vec<&TensorBody> = vec![gradient, query, key, value, output];
+        if let Some(sums) = saved.find("log_sum_exp") {
+            from.push(sums);
+        }
+        let into = [&*results[0], &*results[1], &*results[2]];
+        // What of it the fused kernels sum up in: FlashAttention's accumulator of the queries' gradient, and all
+        // of cuDNN's.
+        let sums = match backend {
+            Backend::Cudnn => held.last(),
+            Backend::Flash if lengths.query_heads == lengths.key_heads => held.first(),
+            Backend::Flash => held.get(2),
+            Backend::Efficient | Backend::Math => None,
+        };
+        self.launch_with(kernel, &from, &into, sums.map(|storage| &**storage));
+        for buffer in held {
+            drop(buffer);
+        }
+        drop(copies);
+        let [query, key, value] = results.map(Some);
+        vec![query, key, value, grad_bias]
+    }
+
+    /// The mask's gradient: one value for each score, in rows as long as the padded mask's.
+    fn bias_grad(&mut self, lengths: Lengths, dtype: DType) -> Tensor {
+        let [heads, positions, keys] =
+            [lengths.query_heads, lengths.positions, lengths.keys].map(Extent::fixed);
+        let row = Extent::fixed(lengths.keys.next_multiple_of(MASK_GRADIENT_ALIGNMENT));
+        let whole = self.empty(&[lengths.batch, heads, positions, row], dtype);
+        if row == keys {
+            return Tensor::new(whole);
+        }
+        let whole = Tensor::new(whole);
+        crate::ops::view::gradient_view(&whole, part(&whole, 3, Extent::ZERO, keys))
+    }
+
+    /// Buffers of a backward pass, in the order in which they are freed.
+    fn attention_scratch(
+        &mut self,
+        backend: Backend,
+        lengths: Lengths,
+        element: u64,
+    ) -> Vec<Rc<Storage>> {
+        let Lengths {
+            positions,
+            keys,
+            width,
+            value_width,
+            query_heads,
+            key_heads,
+            ..
+        } = lengths;
+        let grouped = query_heads != key_heads;
+        let mut held = Vec::new();
+        let buffers: Vec<Extent> = match backend {
+            Backend::Cudnn => {
+                let repeated = if grouped {
+                    2 * element * keys * width
+                } else {
+                    0
+                };
+                let bytes = lengths.each(4 * positions * width + 4 * positions + repeated);
+                vec![bytes + Extent::fixed(256)]
+            }
+            Backend::Flash => {
+                let rows = positions.next_multiple_of(128);
+                let wide = flash_width(width);
+                let mut buffers = vec![lengths.each(rows * 4), lengths.each(rows * wide * 4)];
+                if grouped {
+                    buffers.extend([lengths.each(element * keys * width); 2]);
+                }
+                buffers
+            }
+            Backend::Efficient => {
+                let rows = lengths.each(4 * positions);
+                if element == 4 {
+                    // float32 multiplies gradient and output elementwise and sums that into delta first.
+                    let product = self.scratch_of(lengths.each(4 * positions * value_width));
+                    let sum = self.scratch_of(rows);
+                    let delta = self.scratch_of(rows);
+                    drop(sum);
+                    drop(product);
+                    held.push(delta);
+                } else {
+                    held.push(self.scratch_of(rows));
+                }
+                let dtype = if element == 4 {
+                    DType::Float32
+                } else {
+                    DType::Float16
+                };
+                let widths = (width, value_width);
+                let card = self.capability;
+                let bytes = efficient_workspace(&card, dtype, positions, keys, widths);
+                vec![lengths.each(bytes)]
+            }
+            Backend::Math => Vec::new(),
+        };
+        let buffers: Vec<_> = buffers
+            .into_iter()
+            .map(|bytes| self.scratch_of(bytes))
+            .collect();
+        held.extend(buffers.into_iter().rev());
+        held
+    }
+
+    fn scratch_of(&mut self, bytes: Extent) -> Rc<Storage> {
+        self.scratch_by("attention", move |batch| bytes.at(batch))
+    }
+}
+
+/// The kernels of both passes: those a GPU runs, unless what is asked for is beyond them.
+fn kernels(request: &Attention, masked: bool) -> [Kernel; 2] {
+    let Attention {
+        causal,
+        dropout,
+        scale,
+        ..
+    } = *request;
+    match scale {
+        Some(scale) if !masked => [
+            Kernel::Attention {
+                causal,
+                dropout,
+                scale,
+            },
+            Kernel::AttentionGrad {
+                causal,
+                dropout,
+                scale,
+            },
+        ],
+        _ => [(); 2].map(|()| Kernel::MemoryOnly("scaled_dot_product_attention with a mask")),
+    }
+}

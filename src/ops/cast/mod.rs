@@ -1,0 +1,56 @@
+//! Conversions to another type.
+
+use serde::Serialize;
+
+use super::{Context, Operator, Reader};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{Mismatch, Type};
+use crate::aten::Arguments;
+use crate::shape::DType;
+
+use super::Read;
+
+/// `to(dtype)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Cast(pub DType);
+
+pub(super) const ATEN: &[(&str, Reader)] = &[
+    ("aten.to.device", to),
+    ("aten.to.dtype", to),
+    ("aten.to.dtype_layout", to),
+    ("aten.type_as.default", |args| {
+        let dtype = args.typed(args.tensor("other")?).0;
+        Ok((Cast(dtype).into(), vec![args.tensor("self")?]))
+    }),
+];
+
+fn to(args: &Arguments<'_>) -> Result<Read, String> {
+    let input = args.tensor("self")?;
+    let dtype = args.dtype("dtype")?.unwrap_or(args.typed(input).0);
+    Ok((Cast(dtype).into(), vec![input]))
+}
+
+impl Operator for Cast {
+    fn name(&self) -> &'static str {
+        "to"
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (1, 1)
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        Ok(vec![(self.0, operands[0].1.clone())])
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        // What is of half precision now is converted up, whatever came before.
+        let back = context.goes_back_to.filter(|_| operands[0].dtype == self.0);
+        Ok(vec![eager.cast(&operands[0], back.unwrap_or(self.0))])
+    }
+}

@@ -1,0 +1,148 @@
+//! Copies of elements, in the same place or another.
+
+use std::rc::Rc;
+
+use crate::eager::Draft;
+use crate::eager::{Eager, Stop};
+use crate::eager::{Tensor, TensorBody};
+use crate::program::Kernel;
+use crate::shape::strides_like;
+use crate::shape::{Extent, numel};
+
+impl Eager {
+    /// `gather(x, indices)` along a dimension.
+    pub(crate) fn gather(
+        &mut self,
+        x: &Tensor,
+        indices: &Tensor,
+        dim: usize,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "index", indices)?;
+        draft.save(self, "self", x)?;
+        let y = self.empty(&indices.shape, x.dtype);
+        self.launch(Kernel::Gather { dim }, &[x, indices], &[&y]);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
+            let inputs = [&**gradient, saved.get("index")];
+            eager.launch(Kernel::GatherGrad { dim }, &inputs, &[&grad_x]);
+            vec![Some(Rc::new(grad_x))]
+        });
+        Ok(y)
+    }
+
+    /// `contiguous()`: the tensor itself where it is.
+    pub(crate) fn contiguous(&mut self, x: &Tensor) -> Tensor {
+        if x.is_contiguous() {
+            Rc::clone(x)
+        } else {
+            self.copy_contiguous(x)
+        }
+    }
+
+    /// `clone()`: a copy in the same layout.
+    pub(crate) fn clone_of(&mut self, x: &Tensor) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let strides = strides_like(&x.shape, &x.strides);
+        let copy = self.empty_strided(&x.shape, strides, x.dtype);
+        self.launch(Kernel::Copy, &[x], &[&copy]);
+        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        copy
+    }
+
+    /// `roll` along so many dimensions: one after the other, each from a contiguous tensor to a new one.
+    pub(crate) fn roll(&mut self, x: &Tensor, dims: usize) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = self.rolled(x, dims);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| Rc::new(eager.rolled(gradient, dims)))]
+        });
+        y
+    }
+
+    fn rolled(&mut self, x: &Tensor, dims: usize) -> TensorBody {
+        let mut along = |x: &Tensor| {
+            let dense = self.dense_copy(x);
+            let y = self.empty(&x.shape, x.dtype);
+            self.launch(Kernel::MemoryOnly("roll"), &[&dense], &[&y]);
+            y
+        };
+        let mut y = along(x);
+        for _ in 1..dims {
+            let before = Rc::new(y);
+            y = along(&before);
+        }
+        y
+    }
+
+    /// `flip`.
+    pub(crate) fn flip(&mut self, x: &Tensor) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let flipped = |eager: &mut Eager, x: &Tensor| {
+            let y = eager.empty_strided(&x.shape, strides_like(&x.shape, &x.strides), x.dtype);
+            eager.launch(Kernel::MemoryOnly("flip"), &[x], &[&y]);
+            y
+        };
+        let y = flipped(self, x);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| Rc::new(flipped(eager, gradient)))]
+        });
+        y
+    }
+
+    /// `repeat(times)`: the gradient is cut into the repetitions, which are summed.
+    pub(crate) fn repeat(&mut self, x: &Tensor, times: &[Extent]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let added = times.len() - x.shape.len();
+        let padded = [&vec![Extent::ONE; added], x.shape.as_slice()].concat();
+        let shape: Vec<Extent> = padded.iter().zip(times).map(|(n, t)| *n * *t).collect();
+        let y = self.empty(&shape, x.dtype);
+        self.launch(Kernel::MemoryOnly("repeat"), &[x], &[&y]);
+        let (own, times) = (x.shape.clone(), times.to_vec());
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let repeated = |(t, n): (&Extent, &Extent)| match *t {
+                Extent::ONE => vec![*n],
+                t => vec![t, *n],
+            };
+            let lengths = times.iter().zip(&padded);
+            let cut: Vec<Extent> = lengths.clone().flat_map(repeated).collect();
+            if numel(&times) == Extent::ONE {
+                return vec![Some(eager.reshape(gradient, &own))];
+            }
+            let gradient = eager.reshape(gradient, &cut);
+            let kept = lengths.flat_map(|(t, n)| match *t {
+                Extent::ONE => vec![*n],
+                _ => vec![Extent::ONE, *n],
+            });
+            let sum = eager.sum_to(&gradient, &kept.collect::<Vec<_>>());
+            vec![Some(eager.reshape(&sum, &own))]
+        });
+        y
+    }
+
+    /// A tensor without history in row-major order: itself, or a copy.
+    pub(crate) fn dense_copy(&mut self, gradient: &Tensor) -> Tensor {
+        if gradient.is_contiguous() {
+            return Rc::clone(gradient);
+        }
+        let copy = self.empty(&gradient.shape, gradient.dtype);
+        self.launch(Kernel::Copy, &[gradient], &[&copy]);
+        Rc::new(copy)
+    }
+
+    pub(crate) fn copy_contiguous(&mut self, x: &Tensor) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let copy = self.empty(&x.shape, x.dtype);
+        self.launch(Kernel::Copy, &[x], &[&copy]);
+        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        copy
+    }
+}

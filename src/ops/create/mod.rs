@@ -1,0 +1,226 @@
+//! Operations that make tensors out of nothing.
+
+mod run;
+
+use super::{Context, Operator, Reader};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{Mismatch, Type};
+use super::Read;
+use crate::aten::{Arguments, Length};
+use crate::shape::Number;
+use serde::Serialize;
+
+use crate::shape::DType;
+use crate::shape::Extent;
+
+/// A new tensor whose elements follow from no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Create {
+    /// The name a PyTorch user knows it by.
+    pub name: &'static str,
+    /// Its shape.
+    pub shape: Vec<Extent>,
+    /// Its type.
+    pub dtype: CreatedType,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// The type of a created tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum CreatedType {
+    /// This one whatever the model's precision: PyTorch's default, or a whole type.
+    Fixed(DType),
+    /// Written as this one in the model's code, which in a model of another precision names that.
+    OfModel(DType),
+    /// That of the first operand (`zeros_like`, `new_zeros`), recorded as this.
+    OfOperand(DType),
+}
+
+/// Where a created tensor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Place {
+    /// In the card's memory.
+    Card,
+    /// In the host's memory: a number that is written into a slice, which an export shows as a tensor.
+    Host,
+}
+
+impl Create {
+    /// The type that the export recorded.
+    pub fn recorded(&self) -> DType {
+        match self.dtype {
+            CreatedType::Fixed(dtype)
+            | CreatedType::OfModel(dtype)
+            | CreatedType::OfOperand(dtype) => dtype,
+        }
+    }
+}
+
+/// Names of operators that make tensors.
+const NAMES: &[&str] = &[
+    "arange",
+    "empty",
+    "full",
+    "new_empty",
+    "new_full",
+    "new_ones",
+    "new_zeros",
+    "ones",
+    "rand",
+    "randn",
+    "scalar_tensor",
+    "zeros",
+    "empty_like",
+    "full_like",
+    "ones_like",
+    "rand_like",
+    "randn_like",
+    "zeros_like",
+];
+
+pub(super) const ATEN: &[(&str, Reader)] = &[
+    ("aten.arange.default", create),
+    ("aten.arange.start", create),
+    ("aten.arange.start_step", create),
+    ("aten.empty.memory_format", create),
+    ("aten.empty_like.default", create),
+    ("aten.full.default", create),
+    ("aten.full_like.default", create),
+    ("aten.new_empty.default", create),
+    ("aten.new_full.default", create),
+    ("aten.new_ones.default", create),
+    ("aten.new_zeros.default", create),
+    ("aten.ones.default", create),
+    ("aten.ones_like.default", create),
+    ("aten.rand.default", create),
+    ("aten.rand_like.default", create),
+    ("aten.randn.default", create),
+    ("aten.randn_like.default", create),
+    ("aten.scalar_tensor.default", create),
+    ("aten.zeros.default", create),
+    ("aten.zeros_like.default", create),
+];
+
+/// New tensors; the first operand of some gives only its type and shape.
+fn create(args: &Arguments<'_>) -> Result<Read, String> {
+    let name = args.target.strip_prefix("aten.").unwrap_or(args.target);
+    let name = name.split_once('.').map_or(name, |(name, _)| name);
+    let name = NAMES.iter().copied().find(|known| *known == name);
+    let name = name.ok_or("it makes a tensor in an unknown way")?;
+    if name == "arange" && args.dtype("dtype")?.is_none_or(|dtype| dtype == DType::Int64)
+        && args.target == "aten.arange.default"
+    {
+        return arange(args);
+    }
+    let written = args.dtype("dtype")?;
+    let like = name.ends_with("_like") || name.starts_with("new_");
+    let (dtype, operands) = match written {
+        Some(dtype) if dtype.is_float() => (CreatedType::OfModel(dtype), Vec::new()),
+        Some(dtype) => (CreatedType::Fixed(dtype), Vec::new()),
+        None if like => {
+            let operand = args.tensor("self")?;
+            (CreatedType::OfOperand(args.typed(operand).0), vec![operand])
+        }
+        None => (CreatedType::Fixed(default_type(name, args)), Vec::new()),
+    };
+    let shape = if name.ends_with("_like") {
+        args.shape(args.tensor("self")?)
+    } else if name == "arange" {
+        vec![range(args)?]
+    } else if name == "scalar_tensor" {
+        Vec::new()
+    } else {
+        let lengths = args.lengths("size")?;
+        let lengths = lengths.into_iter().collect::<Option<Vec<_>>>();
+        lengths.ok_or("its argument \"size\" contains -1")?
+    };
+    let place = if name == "scalar_tensor" {
+        Place::Host
+    } else {
+        Place::Card
+    };
+    let create = Create {
+        name,
+        shape,
+        dtype,
+        place,
+    };
+    Ok((create.into(), operands))
+}
+
+/// `arange(end)` of int64.
+fn arange(args: &Arguments<'_>) -> Result<Read, String> {
+    let end = match args.length("end")? {
+        Some(Length::Number(end)) => u64::try_from(end)
+            .map(Extent::fixed)
+            .map_err(|_| format!("its argument \"end\" is {end}"))?,
+        Some(Length::Batched(end)) => end,
+        None => return Err("it has no argument \"end\"".into()),
+    };
+    let create = Create {
+        name: "arange",
+        shape: vec![end],
+        dtype: CreatedType::Fixed(DType::Int64),
+        place: Place::Card,
+    };
+    Ok((create.into(), Vec::new()))
+}
+
+/// The type where none is written: that of the numbers given for ranges and fills, else float32.
+fn default_type(name: &str, args: &Arguments<'_>) -> DType {
+    let real = |name: &str| args.number_kind(name) == Some(Number::Real);
+    match (name, args.number_kind("fill_value")) {
+        ("arange", _) if !["start", "end", "step"].into_iter().any(real) => DType::Int64,
+        ("full", Some(Number::Truth)) => DType::Bool,
+        ("full", Some(Number::Whole)) => DType::Int64,
+        _ => DType::Float32,
+    }
+}
+
+/// How many elements a range has.
+fn range(args: &Arguments<'_>) -> Result<Extent, String> {
+    let start = args.length("start");
+    let end = args.length("end");
+    let step = args.number_or("step", 1.0)?;
+    if let (Ok(Some(Length::Number(0)) | None), Ok(Some(Length::Batched(end)))) = (&start, &end)
+        && (step - 1.0).abs() < f64::EPSILON
+    {
+        return Ok(*end);
+    }
+    let span = args.number("end")? - args.number_or("start", 0.0)?;
+    let count = (span / step).ceil();
+    if !(0.0..1e15).contains(&count) {
+        return Err("its range is empty or too long".into());
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a whole number in range"
+    )]
+    Ok(Extent::fixed(count as u64))
+}
+
+impl Operator for Create {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (0, 1)
+    }
+
+    fn infer(&self, _: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        Ok(vec![(self.recorded(), self.shape.clone())])
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let model = context.noise.unwrap_or(context.parameters);
+        Ok(vec![eager.create(self, model, operands.first())])
+    }
+}

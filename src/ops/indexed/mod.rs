@@ -1,0 +1,366 @@
+//! Operations that look elements up by position, sort them or choose among them.
+
+mod read;
+mod run;
+mod writing;
+
+pub(super) use read::ATEN;
+
+use super::{Context, Operator};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{Mismatch, Type};
+use serde::Serialize;
+
+use crate::shape::DType;
+use crate::shape::Extent;
+use crate::shape::broadcast;
+
+/// Which operation; operands are in the order of the ATen operator's arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Indexed {
+    /// `gather(input, index)`.
+    Gather {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `index(self, indices)`: a tensor of positions for each dimension marked here, broadcast together.
+    Index(Vec<bool>),
+    /// `index_select(self, index)`.
+    Select {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `index_put_(self, indices, values)`.
+    Put {
+        /// Whether equal positions add up.
+        accumulate: bool,
+        /// Whether the result is a tensor of its own.
+        fresh: bool,
+        /// The dimensions that have a tensor of positions.
+        marked: Vec<bool>,
+    },
+    /// `index_add_(self, index, source)`.
+    Add {
+        /// Whether the result is a tensor of its own.
+        fresh: bool,
+    },
+    /// `scatter(self, index, source)`, `scatter_add`.
+    Scatter {
+        /// Which dimension.
+        dim: usize,
+        /// Whether it adds.
+        adds: bool,
+        /// Whether the result replaces the first operand.
+        in_place: bool,
+    },
+    /// The largest or smallest element along a dimension, and where it is.
+    Extreme {
+        /// Which dimension.
+        dim: usize,
+        /// Whether it stays, with a length of one.
+        keep: bool,
+    },
+    /// Where the largest or smallest element along a dimension is.
+    ArgExtreme {
+        /// Which dimension; all of them together if none.
+        dim: Option<usize>,
+        /// Whether it stays, with a length of one.
+        keep: bool,
+    },
+    /// Whether any or all elements along some dimensions are true.
+    Truth {
+        /// Which dimensions, ascending.
+        dims: Vec<usize>,
+        /// Whether they stay, with a length of one.
+        keep: bool,
+    },
+    /// `topk(self, k)`: values and positions.
+    TopK {
+        /// How many.
+        count: u64,
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `sort(self)`: values and positions.
+    Sort {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `argsort(self)`.
+    ArgSort {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `histc(self, bins)`.
+    Histogram {
+        /// How many.
+        bins: u64,
+    },
+    /// `one_hot(self, classes)`.
+    OneHot {
+        /// How many.
+        classes: u64,
+    },
+    /// `repeat_interleave(self, repeats)`.
+    RepeatInterleave {
+        /// How often each element.
+        times: u64,
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `cumsum(self)`.
+    CumulativeSum {
+        /// Which dimension.
+        dim: usize,
+        /// The type to sum in, where the model's code says.
+        dtype: Option<DType>,
+    },
+    /// `tril` or `triu`.
+    Triangle,
+}
+
+impl Indexed {
+    /// The name a PyTorch user knows it by.
+    fn aten_name(&self) -> &'static str {
+        match self {
+            Indexed::Gather { .. } => "gather",
+            Indexed::Index(_) => "index",
+            Indexed::Select { .. } => "index_select",
+            Indexed::Put { .. } => "index_put_",
+            Indexed::Add { .. } => "index_add",
+            Indexed::Scatter { .. } => "scatter",
+            Indexed::Extreme { .. } => "max",
+            Indexed::ArgExtreme { .. } => "argmax",
+            Indexed::Truth { .. } => "any",
+            Indexed::TopK { .. } => "topk",
+            Indexed::Sort { .. } => "sort",
+            Indexed::ArgSort { .. } => "argsort",
+            Indexed::Histogram { .. } => "histc",
+            Indexed::OneHot { .. } => "one_hot",
+            Indexed::RepeatInterleave { .. } => "repeat_interleave",
+            Indexed::CumulativeSum { .. } => "cumsum",
+            Indexed::Triangle => "tril",
+        }
+    }
+
+    /// Fewest and most operands.
+    fn operands(&self) -> (usize, usize) {
+        match self {
+            Indexed::Index(marked) => {
+                let count = 1 + marked.iter().filter(|marked| **marked).count();
+                (count, count)
+            }
+            Indexed::Gather { .. } | Indexed::Select { .. } => (2, 2),
+            Indexed::Put { marked, .. } => {
+                let count = 2 + marked.iter().filter(|marked| **marked).count();
+                (count, count)
+            }
+            Indexed::Add { .. } => (3, 3),
+            Indexed::Scatter { .. } => (2, 3),
+            _ => (1, 1),
+        }
+    }
+
+    /// The results on operands of these types.
+    fn results(
+        &self,
+        operands: &[(DType, Vec<Extent>)],
+    ) -> Result<Vec<(DType, Vec<Extent>)>, String> {
+        let (dtype, x) = (operands[0].0, &operands[0].1);
+        let with = |dim: usize, length: Extent| {
+            let mut shape = x.clone();
+            let place = shape
+                .get_mut(dim)
+                .ok_or_else(|| format!("no dimension {dim} in {x:?}"))?;
+            *place = length;
+            Ok::<_, String>(shape)
+        };
+        let along = |dim: usize| {
+            x.get(dim)
+                .copied()
+                .ok_or_else(|| format!("no dimension {dim} in {x:?}"))
+        };
+        Ok(match self {
+            Indexed::Gather { dim } => vec![(dtype, gather(x, &operands[1].1, *dim)?)],
+            Indexed::Index(marked) => {
+                let indices: Vec<&[Extent]> = operands[1..]
+                    .iter()
+                    .map(|(_, shape)| shape.as_slice())
+                    .collect();
+                if operands[1..].iter().any(|(dtype, _)| *dtype == DType::Bool) {
+                    return Err(
+                        "indices that are truth values give a result whose length depends on them"
+                            .into(),
+                    );
+                }
+                vec![(dtype, looked_up(x, marked, &indices)?)]
+            }
+            Indexed::Select { dim } => {
+                let length = operands[1].1.first().copied().unwrap_or(Extent::ONE);
+                vec![(dtype, with(*dim, length)?)]
+            }
+            Indexed::Put { marked, .. } => {
+                let indices: Vec<&[Extent]> = operands[1..operands.len() - 1]
+                    .iter()
+                    .map(|(_, shape)| shape.as_slice())
+                    .collect();
+                let written = &operands[operands.len() - 1].1;
+                let are_truths = |(dtype, _): &(DType, Vec<Extent>)| *dtype == DType::Bool;
+                if operands[1..operands.len() - 1].iter().any(are_truths) {
+                    // How many places they choose depends on them.
+                    if indices.len() > 1 {
+                        return Err("it writes where truth values and other positions say".into());
+                    }
+                    return Ok(vec![(dtype, x.clone())]);
+                }
+                let place = looked_up(x, marked, &indices)?;
+                if broadcast(written, &place)? != place {
+                    return Err(format!(
+                        "values {written:?} do not fit the places {place:?}"
+                    ));
+                }
+                vec![(dtype, x.clone())]
+            }
+            Indexed::Extreme { dim, keep } => {
+                along(*dim)?;
+                let shape = reduced(x, &[*dim], *keep);
+                vec![(dtype, shape.clone()), (DType::Int64, shape)]
+            }
+            Indexed::ArgExtreme { dim, keep } => {
+                let dims: Vec<usize> = match dim {
+                    Some(dim) => vec![*dim],
+                    None => (0..x.len()).collect(),
+                };
+                vec![(DType::Int64, reduced(x, &dims, *keep))]
+            }
+            Indexed::Truth { dims, keep } => vec![(DType::Bool, reduced(x, dims, *keep))],
+            Indexed::TopK { count, dim } => {
+                let shape = with(*dim, Extent::fixed(*count))?;
+                vec![(dtype, shape.clone()), (DType::Int64, shape)]
+            }
+            Indexed::Sort { dim } => {
+                along(*dim)?;
+                vec![(dtype, x.clone()), (DType::Int64, x.clone())]
+            }
+            Indexed::ArgSort { .. } => vec![(DType::Int64, x.clone())],
+            Indexed::Histogram { bins } => vec![(dtype, vec![Extent::fixed(*bins)])],
+            Indexed::OneHot { classes } => {
+                let mut shape = x.clone();
+                shape.push(Extent::fixed(*classes));
+                vec![(DType::Int64, shape)]
+            }
+            Indexed::RepeatInterleave { times, dim } => {
+                vec![(dtype, with(*dim, along(*dim)? * Extent::fixed(*times))?)]
+            }
+            Indexed::CumulativeSum { dim, dtype: into } => {
+                if !x.is_empty() {
+                    along(*dim)?;
+                }
+                let own = if dtype.is_float() {
+                    dtype
+                } else {
+                    DType::Int64
+                };
+                let dtype = into.unwrap_or(own);
+                vec![(dtype, x.clone())]
+            }
+            Indexed::Add { .. } | Indexed::Scatter { .. } | Indexed::Triangle => {
+                vec![(dtype, x.clone())]
+            }
+        })
+    }
+}
+
+/// A shape without these dimensions, or with lengths of one in their place.
+fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
+    let lengths = x.iter().enumerate();
+    lengths
+        .filter(|(i, _)| keep || !dims.contains(i))
+        .map(|(i, length)| {
+            if dims.contains(&i) {
+                Extent::ONE
+            } else {
+                *length
+            }
+        })
+        .collect()
+}
+
+/// The shape of `x[indices]`: the indices' common shape stands where the indexed dimensions are, or first
+/// if they are not neighbours.
+pub(crate) fn looked_up(
+    x: &[Extent],
+    marked: &[bool],
+    indices: &[&[Extent]],
+) -> Result<Vec<Extent>, String> {
+    let places: Vec<usize> = (0..marked.len()).filter(|i| marked[*i]).collect();
+    let (Some(first), Some(last)) = (places.first(), places.last()) else {
+        return Ok(x.to_vec());
+    };
+    if marked.len() > x.len() || indices.len() != places.len() {
+        return Err(format!("{} indices do not fit {x:?}", marked.len()));
+    }
+    let common = indices
+        .iter()
+        .try_fold(Vec::new(), |common, index| broadcast(&common, index))?;
+    let neighbours = last - first + 1 == places.len();
+    let kept = |range: std::ops::Range<usize>| -> Vec<Extent> {
+        range
+            .filter(|i| !places.contains(i))
+            .map(|i| x[i])
+            .collect()
+    };
+    let at = if neighbours { *first } else { 0 };
+    Ok([kept(0..at), common, kept(at..x.len())].concat())
+}
+
+fn gather(x: &[Extent], index: &[Extent], dim: usize) -> Result<Vec<Extent>, Mismatch> {
+    if dim >= x.len() || index.len() != x.len() {
+        return Err(format!(
+            "indices {index:?} do not fit {x:?} along dimension {dim}"
+        ));
+    }
+    Ok(index.to_vec())
+}
+
+impl Operator for Indexed {
+    fn name(&self) -> &'static str {
+        self.aten_name()
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        self.operands()
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        self.results(operands)
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        eager.indexed(self, operands, context.results)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixed(values: &[u64]) -> Vec<Extent> {
+        values.iter().map(|n| Extent::fixed(*n)).collect()
+    }
+
+    #[test]
+    fn looked_up_elements_stand_where_their_dimensions_were() {
+        let x = fixed(&[4, 5, 6, 7]);
+        let (rows, columns) = (fixed(&[3, 1]), fixed(&[2]));
+        let at = |marked: &[bool]| looked_up(&x, marked, &[&rows, &columns]).unwrap();
+
+        assert_eq!(at(&[false, true, true]), fixed(&[4, 3, 2, 7]));
+        assert_eq!(at(&[true, false, true]), fixed(&[3, 2, 5, 7]));
+    }
+}

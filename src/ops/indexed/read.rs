@@ -1,0 +1,172 @@
+//! Reading look-ups, sorts and choices.
+
+use super::Indexed;
+use crate::aten::{Arguments, ValueId};
+use crate::ops::{Read, Reader};
+
+
+/// Operators by their names.
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
+    ("aten.all.default", read),
+    ("aten.all.dim", read),
+    ("aten.amax.default", read),
+    ("aten.amin.default", read),
+    ("aten.any.default", read),
+    ("aten.any.dim", read),
+    ("aten.argmax.default", read),
+    ("aten.argmin.default", read),
+    ("aten.argsort.default", read),
+    ("aten.cumsum.default", read),
+    ("aten.gather.default", read),
+    ("aten.histc.default", read),
+    ("aten.index.Tensor", read),
+    ("aten.index_add.default", read),
+    ("aten.index_add_.default", read),
+    ("aten.index_put.default", read),
+    ("aten.index_put_.default", read),
+    ("aten.index_select.default", read),
+    ("aten.max.default", read),
+    ("aten.max.dim", read),
+    ("aten.min.default", read),
+    ("aten.min.dim", read),
+    ("aten.one_hot.default", read),
+    ("aten.repeat_interleave.self_int", read),
+    ("aten.scatter.src", read),
+    ("aten.scatter.value", read),
+    ("aten.scatter_.src", read),
+    ("aten.scatter_.value", read),
+    ("aten.scatter_add.default", read),
+    ("aten.scatter_add_.default", read),
+    ("aten.sort.default", read),
+    ("aten.topk.default", read),
+    ("aten.tril.default", read),
+    ("aten.triu.default", read),
+];
+
+fn read(args: &Arguments<'_>) -> Result<Read, String> {
+    let target = args.target;
+    let input = args.tensor("self")?;
+    let rank = args.shape(input).len();
+    if let Some(written) = writing(target, args, (input, rank))? {
+        return Ok(written);
+    }
+    let dim = |name: &str, default: Option<i64>| args.dim(name, default, rank);
+    let keep = || args.flag("keepdim", false);
+    let mut operands = vec![input];
+    let indexed = match target {
+        "aten.gather.default" => {
+            operands.push(args.tensor("index")?);
+            Indexed::Gather {
+                dim: dim("dim", None)?,
+            }
+        }
+        "aten.index.Tensor" => {
+            let indices = args.optional_tensors("indices")?;
+            operands.extend(indices.iter().flatten());
+            Indexed::Index(indices.iter().map(Option::is_some).collect())
+        }
+        "aten.index_select.default" => {
+            operands.push(args.tensor("index")?);
+            let dim = dim("dim", None)?;
+            Indexed::Select { dim }
+        }
+        "aten.max.dim" | "aten.min.dim" => Indexed::Extreme {
+            dim: dim("dim", None)?,
+            keep: keep()?,
+        },
+        "aten.argmax.default" | "aten.argmin.default" => Indexed::ArgExtreme {
+            dim: if args.has("dim") {
+                Some(dim("dim", None)?)
+            } else {
+                None
+            },
+            keep: keep()?,
+        },
+        "aten.any.default" | "aten.all.default" => Indexed::Truth {
+            dims: (0..rank).collect(),
+            keep: false,
+        },
+        "aten.any.dim" | "aten.all.dim" => Indexed::Truth {
+            dims: vec![dim("dim", None)?],
+            keep: keep()?,
+        },
+        "aten.amax.default" | "aten.amin.default" | "aten.max.default" | "aten.min.default" => {
+            return Err("its gradient is not supported".into());
+        }
+        "aten.topk.default" => Indexed::TopK {
+            count: args.count("k", None)?,
+            dim: dim("dim", Some(-1))?,
+        },
+        "aten.sort.default" => Indexed::Sort {
+            dim: dim("dim", Some(-1))?,
+        },
+        "aten.argsort.default" => Indexed::ArgSort {
+            dim: dim("dim", Some(-1))?,
+        },
+        "aten.histc.default" => Indexed::Histogram {
+            bins: args.count("bins", Some(100))?,
+        },
+        "aten.one_hot.default" => Indexed::OneHot {
+            classes: args.count("num_classes", None)?,
+        },
+        "aten.repeat_interleave.self_int" => Indexed::RepeatInterleave {
+            times: args.count("repeats", None)?,
+            // Without a dimension it repeats the elements of the flattened tensor.
+            dim: match (args.has("dim"), rank) {
+                (false, 1) => 0,
+                (false, _) => return Err(format!("it flattens {rank} dimensions")),
+                (true, _) => dim("dim", None)?,
+            },
+        },
+        "aten.cumsum.default" => Indexed::CumulativeSum {
+            dim: if rank == 0 { 0 } else { dim("dim", None)? },
+            dtype: args.dtype("dtype")?,
+        },
+        _ => Indexed::Triangle,
+    };
+    Ok((indexed.into(), operands))
+}
+
+/// What writes at looked-up places of `input`.
+fn writing(
+    target: &str,
+    args: &Arguments<'_>,
+    (input, rank): (ValueId, usize),
+) -> Result<Option<Read>, String> {
+    let mut operands = vec![input];
+    let indexed = match target {
+        "aten.index_put.default" | "aten.index_put_.default" => {
+            let indices = args.optional_tensors("indices")?;
+            operands.extend(indices.iter().flatten());
+            operands.push(args.tensor("values")?);
+            Indexed::Put {
+                accumulate: args.flag("accumulate", false)?,
+                fresh: !target.contains("_."),
+                marked: indices.iter().map(Option::is_some).collect(),
+            }
+        }
+        "aten.index_add.default" | "aten.index_add_.default" => {
+            operands.push(args.tensor("index")?);
+            operands.push(args.tensor("source")?);
+            Indexed::Add {
+                fresh: !target.contains("_."),
+            }
+        }
+        "aten.scatter.src"
+        | "aten.scatter.value"
+        | "aten.scatter_.src"
+        | "aten.scatter_.value"
+        | "aten.scatter_add.default"
+        | "aten.scatter_add_.default" => {
+            operands.push(args.tensor("index")?);
+            operands.extend(args.optional_tensor("src")?);
+            Indexed::Scatter {
+                dim: args.dim("dim", None, rank)?,
+                adds: target.contains("scatter_add"),
+                in_place: target.contains("_."),
+            }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some((indexed.into(), operands)))
+}

@@ -1,0 +1,311 @@
+//! Look-ups, sorts and choices: what their kernels and their gradients take.
+
+use std::rc::Rc;
+
+use crate::ops::arithmetic::expanded;
+use crate::ops::embedding::{ALL_BITS, radix_bytes};
+use crate::ops::view::gradient_view;
+use crate::eager::{Draft, Saved};
+use crate::eager::{Eager, Stop};
+use crate::eager::{Tensor, TensorBody};
+use crate::ops::Indexed;
+use super::looked_up;
+use crate::program::Kernel;
+use crate::shape::{DType, Extent, broadcast};
+use crate::shape::{strides_like, strides_match};
+
+/// Names under which indices are saved.
+pub(super) const INDICES: [&str; 5] = ["0", "1", "2", "3", "4"];
+
+/// So many indices as they were saved.
+pub(super) fn saved_indices(saved: &Saved, count: usize) -> Vec<Tensor> {
+    let names = INDICES.into_iter().take(count);
+    names.map(|name| Tensor::clone(saved.get(name))).collect()
+}
+
+/// The shape that indices broadcast to.
+pub(super) fn common_shape(indices: &[Tensor]) -> Vec<Extent> {
+    let shapes = indices.iter().map(|index| index.shape.clone());
+    let common = shapes.reduce(|a, b| broadcast(&a, &b).expect("checked when built"));
+    common.unwrap_or_default()
+}
+
+/// The shape of `x[indices]`; none for truth values, on which it depends.
+pub(super) fn looked_up_shape(marked: &[bool], x: &Tensor, indices: &[Tensor]) -> Option<Vec<Extent>> {
+    if indices.iter().any(|index| index.dtype == DType::Bool) {
+        return None;
+    }
+    let shapes: Vec<&[Extent]> = indices.iter().map(|index| index.shape.as_slice()).collect();
+    Some(looked_up(&x.shape, marked, &shapes).expect("checked when built"))
+}
+
+impl Eager {
+    /// A look-up, sort or choice; `results` are its results' types as inferred.
+    pub(crate) fn indexed(
+        &mut self,
+        op: &Indexed,
+        operands: &[Tensor],
+        results: &[Vec<Extent>],
+    ) -> Result<Vec<Tensor>, Stop> {
+        let x = &operands[0];
+        let one = match op {
+            Indexed::Gather { dim } => self.gather(x, &operands[1], *dim)?,
+            Indexed::Index(marked) => self.index(op, marked, operands, &results[0])?,
+            Indexed::Select { .. } => {
+                let index = &operands[1];
+                let like = (x.shape.clone(), x.dtype);
+                let mut draft = Draft::new(self, &[Some(x)]);
+                draft.save(self, "index", index)?;
+                let y = self.empty(&results[0], x.dtype);
+                self.launch(Kernel::MemoryOnly(op.aten_name()), &[x, index], &[&y]);
+                self.finish_zeros(draft, y, like)
+            }
+            Indexed::Put { .. } | Indexed::Add { .. } | Indexed::Scatter { .. } => {
+                self.write_at(op, operands)?
+            }
+            Indexed::Extreme { .. } | Indexed::TopK { .. } => {
+                return self.choose(op, x, &results[0]);
+            }
+            Indexed::Sort { dim } | Indexed::ArgSort { dim } => {
+                return self.sort(op, x, *dim);
+            }
+            Indexed::CumulativeSum { dtype, .. } => self.cumulative_sum(x, *dtype),
+            Indexed::Triangle => {
+                let draft = Draft::new(self, &[Some(x)]);
+                let y = self.empty(&x.shape, x.dtype);
+                self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&y]);
+                self.finish_copied(draft, y)
+            }
+            Indexed::RepeatInterleave { times, dim } => {
+                let (times, dim) = (*times, *dim);
+                let like = (x.shape.clone(), x.dtype);
+                let draft = Draft::new(self, &[Some(x)]);
+                let y = self.empty(&results[0], x.dtype);
+                // The copies are neighbours: a dimension of their own, in which the operand does not move.
+                let spread = apart(x, dim, times, Extent::ZERO);
+                let copies = apart_of(&y, dim, times);
+                self.launch(Kernel::Copy, &[&spread], &[&copies]);
+                drop((spread, copies));
+                // The sum over the copies, seen without its dimension: a view.
+                let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+                    let Some(gradient) = &gradients[0] else {
+                        return vec![None];
+                    };
+                    let sum = Tensor::new(eager.empty(&like.0, like.1));
+                    let copies = apart_of(gradient, dim, times);
+                    let once = apart(&sum, dim, 1, Extent::ZERO);
+                    eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
+                    drop((copies, once));
+                    let view = sum.alias(sum.shape.clone(), sum.strides.clone());
+                    vec![Some(gradient_view(&sum, view))]
+                });
+                y
+            }
+            Indexed::Histogram { .. } => self.plain(op, x, &results[0], x.dtype),
+            Indexed::ArgExtreme { .. } | Indexed::OneHot { .. } => {
+                self.plain(op, x, &results[0], DType::Int64)
+            }
+            Indexed::Truth { .. } => self.plain(op, x, &results[0], DType::Bool),
+        };
+        Ok(vec![one])
+    }
+
+    /// A result without a gradient.
+    pub(super) fn plain(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent], dtype: DType) -> Tensor {
+        let y = self.empty(shape, dtype);
+        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&y]);
+        Tensor::new(y)
+    }
+
+    /// Ends an operation whose gradient is one new tensor like the operand.
+    pub(super) fn finish_zeros(&mut self, draft: Draft, y: TensorBody, like: (Vec<Extent>, DType)) -> Tensor {
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&like.0, like.1);
+            eager.launch(Kernel::MemoryOnly("scatter_add"), &[gradient], &[&grad_x]);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
+    /// Ends an operation whose gradient is a new tensor like the incoming one.
+    pub(super) fn finish_copied(&mut self, draft: Draft, y: TensorBody) -> Tensor {
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
+            eager.launch(Kernel::Copy, &[gradient], &[&grad_x]);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
+    /// `x[indices]`; its gradient adds up over sorted positions.
+    fn index(
+        &mut self,
+        op: &Indexed,
+        marked: &[bool],
+        operands: &[Tensor],
+        shape: &[Extent],
+    ) -> Result<Tensor, Stop> {
+        let x = &operands[0];
+        let indices = &operands[1..];
+        let mut draft = Draft::new(self, &[Some(x)]);
+        for (name, index) in INDICES.into_iter().zip(indices) {
+            draft.save(self, name, index)?;
+        }
+        let common = common_shape(indices);
+        let marked = marked.to_vec();
+        let dtype = x.dtype;
+        let copies = self.alike_indices(indices, &common);
+        let y = self.empty(shape, dtype);
+        let inputs: Vec<&TensorBody> = operands.iter().map(|operand| &**operand).collect();
+        self.launch(Kernel::MemoryOnly(op.aten_name()), &inputs, &[&y]);
+        drop(copies);
+        let whole = x.shape.clone();
+        let count = indices.len();
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let indices = saved_indices(saved, count);
+            let places = super::writing::Places {
+                indices: &indices,
+                common: &common,
+                marked: &marked,
+                checked: false,
+            };
+            eager.accumulate_at(&places, gradient, &grad_x);
+            vec![Some(Rc::new(grad_x))]
+        });
+        Ok(y)
+    }
+
+    /// Several indices must have the same strides once they are broadcast; else those that are not contiguous
+    /// are copied.
+    pub(super) fn alike_indices(&mut self, indices: &[Tensor], common: &[Extent]) -> Vec<TensorBody> {
+        let seen: Vec<TensorBody> = indices
+            .iter()
+            .map(|index| expanded(index, common))
+            .collect();
+        let alike = |pair: &[TensorBody]| strides_match(common, &pair[0].strides, &pair[1].strides);
+        if seen.windows(2).all(alike) {
+            return Vec::new();
+        }
+        let scattered = seen.iter().filter(|index| !index.is_contiguous());
+        let count = scattered.count();
+        (0..count)
+            .map(|_| self.empty(common, DType::Int64))
+            .collect()
+    }
+
+    /// `max(dim)`, `topk`: values, then positions, which are saved.
+    fn choose(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        let values = self.empty(shape, x.dtype);
+        let places = Tensor::new(self.empty(shape, DType::Int64));
+        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&values, &places]);
+        draft.save(self, "indices", &places)?;
+        let values = self.finish_zeros(draft, values, (x.shape.clone(), x.dtype));
+        Ok(vec![values, places])
+    }
+
+    /// `sort` along a dimension: one row of more than 4,096 elements takes a radix sort's buffer.
+    fn sort(&mut self, op: &Indexed, x: &Tensor, dim: usize) -> Result<Vec<Tensor>, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        let strides = strides_like(&x.shape, &x.strides);
+        let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);
+        let places = self.empty_strided(&x.shape, strides, DType::Int64);
+        let places = Tensor::new(places);
+        let count = x.shape.get(dim).copied();
+        let (all, card) = (x.numel(), self.capability);
+        // The positions along the dimension.
+        let keys = self.scratch_by("sort", move |batch| {
+            8 * count.map_or(1, |count| count.at(batch))
+        });
+        let buffer = self.scratch_by("radix sort", move |batch| {
+            let length = count.map_or(1, |count| count.at(batch));
+            if length <= 4096 || all.at(batch) > length {
+                0
+            } else {
+                radix_bytes(&card, length, ALL_BITS)
+            }
+        });
+        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&values, &places]);
+        drop(buffer);
+        drop(keys);
+        draft.save(self, "indices", &places)?;
+        let values = self.finish_zeros(draft, values, (x.shape.clone(), x.dtype));
+        Ok(match op {
+            Indexed::ArgSort { .. } => {
+                drop(values);
+                vec![places]
+            }
+            _ => vec![values, places],
+        })
+    }
+
+    /// `cumsum`: whole numbers and what autocast sums in float32 are converted after the result exists.
+    fn cumulative_sum(&mut self, x: &Tensor, into: Option<DType>) -> Tensor {
+        let natural = match x.dtype {
+            dtype if !dtype.is_float() => DType::Int64,
+            dtype if dtype.is_half() && self.autocast.is_some() => DType::Float32,
+            dtype => dtype,
+        };
+        let dtype = into.unwrap_or(natural);
+        let own = x.dtype;
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = self.empty(&x.shape, dtype);
+        let converted = (dtype != own).then(|| self.empty(&x.shape, dtype));
+        // What the kernel reads is contiguous.
+        let dense = converted.is_none().then(|| self.dense_copy(x));
+        // One row is scanned by a library, in a buffer of its own.
+        if x.shape.len() == 1 {
+            drop(self.scratch(1023));
+        }
+        self.launch(Kernel::MemoryOnly("cumsum"), &[x], &[&y]);
+        drop(dense);
+        drop(converted);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            // Turned round, summed, and turned round again.
+            let cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
+            let strides = strides_like(&gradient.shape, &gradient.strides);
+            let turned = Tensor::new(eager.empty_strided(&gradient.shape, strides, own));
+            let sums = eager.empty(&gradient.shape, own);
+            drop(eager.dense_copy(&turned));
+            let grad_x = eager.empty(&gradient.shape, own);
+            eager.launch(Kernel::MemoryOnly("cumsum"), &[gradient], &[&grad_x]);
+            drop(sums);
+            drop(turned);
+            drop(cast);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+}
+
+/// A tensor with a dimension behind `dim`, `times` long and with this stride.
+fn apart(x: &TensorBody, dim: usize, times: u64, stride: Extent) -> TensorBody {
+    let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+    shape.insert(dim + 1, Extent::fixed(times));
+    strides.insert(dim + 1, stride);
+    x.alias(shape, strides)
+}
+
+/// A tensor with `dim` divided into runs of `times`.
+fn apart_of(x: &TensorBody, dim: usize, times: u64) -> TensorBody {
+    let mut runs = apart(x, dim, times, x.strides[dim]);
+    runs.shape[dim] = x.shape[dim]
+        .checked_div(Extent::fixed(times))
+        .unwrap_or(x.shape[dim]);
+    runs.strides[dim] = x.strides[dim] * Extent::fixed(times);
+    runs
+}

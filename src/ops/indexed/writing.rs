@@ -1,0 +1,285 @@
+//! Writing at looked-up places: `index_put_`, `index_add` and `scatter`.
+
+use crate::ops::arithmetic::expanded;
+use crate::ops::embedding::radix_bytes;
+use crate::ops::view::gradient_view;
+use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
+use crate::eager::Draft;
+use crate::eager::{Eager, Stop};
+use crate::eager::{Tensor, TensorBody};
+use crate::ops::Indexed;
+use crate::program::Kernel;
+use crate::shape::strides_like;
+use crate::shape::{DType, Extent, numel};
+
+/// Where `index_put_(accumulate=True)` adds.
+pub(crate) struct Places<'a> {
+    /// A tensor of positions for each marked dimension.
+    pub(crate) indices: &'a [Tensor],
+    /// The shape that they broadcast to.
+    pub(crate) common: &'a [Extent],
+    /// The dimensions that are looked up in.
+    pub(crate) marked: &'a [bool],
+    /// Whether positions are checked against the dimensions' lengths: where a model's code wrote them, not
+    /// in a derivative.
+    pub(crate) checked: bool,
+}
+
+impl Places<'_> {
+    /// Whether the dimensions looked up in are neighbours; else the tensor is transposed and copied.
+    fn are_neighbours(&self) -> bool {
+        let found = |from_end: bool| {
+            let mut all = self.marked.iter();
+            if from_end {
+                all.rposition(|marked| *marked)
+            } else {
+                all.position(|marked| *marked)
+            }
+        };
+        match (found(false), found(true)) {
+            (Some(first), Some(last)) => last - first + 1 == self.indices.len(),
+            _ => true,
+        }
+    }
+
+    /// How many elements each position stands for: those of the dimensions after the last that is marked, or
+    /// of all others where the marked ones were moved to the front.
+    fn slice(&self, shape: &[Extent]) -> Extent {
+        let last = self.marked.iter().rposition(|marked| *marked);
+        let is_marked = |dim: usize| self.marked.get(dim).copied().unwrap_or(false);
+        let neighbours = self.are_neighbours();
+        let inside =
+            |dim: &usize| !is_marked(*dim) && (!neighbours || last.is_none_or(|last| *dim > last));
+        let lengths: Vec<Extent> = (0..shape.len())
+            .filter(inside)
+            .map(|dim| shape[dim])
+            .collect();
+        numel(&lengths)
+    }
+}
+
+/// Bits of the largest of so many positions.
+fn bits_below(count: u64) -> u64 {
+    let largest = count.saturating_sub(1).max(1);
+    u64::from(largest.ilog2()) + 1
+}
+
+impl Eager {
+    /// `index_put_(accumulate=True)`: linear positions, their sort and its buffer. Values that are not
+    /// contiguous are copied, and so is a tensor whose looked-up dimensions are not neighbours.
+    pub(crate) fn accumulate_at(
+        &mut self,
+        places: &Places<'_>,
+        values: &Tensor,
+        into: &TensorBody,
+    ) {
+        let count = numel(places.common);
+        let positions = |eager: &mut Eager| {
+            eager.scratch_by("index positions", move |batch| 8 * count.at(batch))
+        };
+        let mut linear = None;
+        for _ in places.indices {
+            if places.checked {
+                // The largest and the smallest.
+                self.bounds_check(count);
+                self.bounds_check(count);
+            }
+            let wrapped = positions(self);
+            let scaled = positions(self);
+            drop(wrapped);
+            // Those of further indices are added to the first's.
+            linear.get_or_insert(scaled);
+        }
+        let values = self.dense_copy(values);
+        let moved = (!places.are_neighbours()).then(|| self.empty(&into.shape, into.dtype));
+        let sorted = positions(self);
+        let original = positions(self);
+        let iota = positions(self);
+        let (all, slice) = (into.numel(), places.slice(&into.shape));
+        let card = self.capability;
+        let buffer = self.scratch_by("radix sort", move |batch| {
+            let bits = bits_below(all.at(batch) / slice.at(batch).max(1));
+            radix_bytes(&card, count.at(batch), bits)
+        });
+        drop(buffer);
+        drop(iota);
+        self.launch(Kernel::MemoryOnly("index_put_"), &[&values], &[into]);
+        drop(original);
+        drop(sorted);
+        drop(moved);
+        drop(values);
+        drop(linear);
+    }
+
+    /// What `index_put` and `scatter_add` read and write: autocast promotes both to the widest type.
+    fn promoted(&mut self, op: &Indexed, operands: &[Tensor]) -> Vec<Tensor> {
+        let mut operands = operands.to_vec();
+        let last = operands.len() - 1;
+        let promotes = matches!(
+            op,
+            Indexed::Put { fresh: true, .. }
+                | Indexed::Scatter {
+                    adds: true,
+                    in_place: false,
+                    ..
+                }
+        );
+        if promotes && self.autocast.is_some() && last > 1 {
+            let widest = operands[0].dtype.promote(operands[last].dtype);
+            for place in [last, 0] {
+                operands[place] = self.cast(&operands[place], widest);
+            }
+        }
+        operands
+    }
+
+    /// `index_put_`, `index_add`, `scatter`: the written values' gradient is looked up.
+    pub(crate) fn write_at(&mut self, op: &Indexed, operands: &[Tensor]) -> Result<Tensor, Stop> {
+        let last = operands.len() - 1;
+        let operands = self.promoted(op, operands);
+        let x = &operands[0];
+        let values = operands.last().filter(|_| last > 1);
+        let indices = if last > 1 {
+            &operands[1..last]
+        } else {
+            &operands[1..]
+        };
+        let wants = [x.requires_grad(), values.is_some_and(|v| v.requires_grad())];
+        let mut draft = Draft::new(self, &[Some(x), values]);
+        self.save_for_writing(&mut draft, op, (indices, values), wants[1])?;
+        let y = match op {
+            Indexed::Put { fresh: true, .. } => {
+                let strides = strides_like(&x.shape, &x.strides);
+                let copy = self.empty_strided(&x.shape, strides, x.dtype);
+                self.launch(Kernel::Copy, &[x], &[&copy]);
+                copy
+            }
+            Indexed::Add { fresh: true }
+            | Indexed::Scatter {
+                in_place: false, ..
+            } => self.empty(&x.shape, x.dtype),
+            _ => x.alias(x.shape.clone(), x.strides.clone()),
+        };
+        if let (
+            Indexed::Put {
+                accumulate: true,
+                marked,
+                ..
+            },
+            Some(values),
+        ) = (op, values)
+        {
+            let places = Places {
+                indices,
+                common: &common_shape(indices),
+                marked,
+                checked: true,
+            };
+            let values = match looked_up_shape(marked, x, indices) {
+                Some(shape) => Tensor::new(expanded(values, &shape)),
+                None => Tensor::clone(values),
+            };
+            self.accumulate_at(&places, &values, &y);
+        } else {
+            let inputs: Vec<&TensorBody> = operands[1..].iter().map(|operand| &**operand).collect();
+            self.launch(Kernel::MemoryOnly(op.aten_name()), &inputs, &[&y]);
+        }
+        let values_like = values.map(|values| (values.shape.clone(), values.dtype));
+        let put = match op {
+            Indexed::Put { marked, .. } => looked_up_shape(marked, x, indices),
+            _ => None,
+        };
+        let count = indices.len();
+        let op = op.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None];
+            };
+            let values_like = values_like.as_ref();
+            let kept = wants[0].then(|| eager.gradient_of_overwritten(&op, gradient, values_like));
+            let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
+                let indices = saved_indices(saved, count);
+                eager.gradient_of_written(&op, gradient, &indices, put.as_ref().unwrap_or(shape))
+            });
+            vec![kept, written]
+        });
+        Ok(y)
+    }
+
+    /// The gradient of the values written: what is at their places.
+    fn gradient_of_written(
+        &mut self,
+        op: &Indexed,
+        gradient: &Tensor,
+        indices: &[Tensor],
+        shape: &[Extent],
+    ) -> Tensor {
+        let copies = match op {
+            Indexed::Put { .. } => self.alike_indices(indices, &common_shape(indices)),
+            _ => Vec::new(),
+        };
+        let result = Tensor::new(self.empty(shape, gradient.dtype));
+        self.launch(Kernel::MemoryOnly("index"), &[gradient], &[&result]);
+        drop(copies);
+        match op {
+            // It is seen in the shape of what was added, which makes it a view.
+            Indexed::Add { .. } => {
+                let view = result.alias(result.shape.clone(), result.strides.clone());
+                gradient_view(&result, view)
+            }
+            _ => result,
+        }
+    }
+
+    /// What is kept for the derivatives of writing. What only one of them reads is kept only for that one;
+    /// `index_add` asks what it added for its shape, and so keeps all of it.
+    fn save_for_writing(
+        &mut self,
+        draft: &mut Draft,
+        op: &Indexed,
+        (indices, values): (&[Tensor], Option<&Tensor>),
+        values_are_trained: bool,
+    ) -> Result<(), Stop> {
+        let adds = matches!(
+            op,
+            Indexed::Add { .. } | Indexed::Scatter { adds: true, .. }
+        );
+        if !adds || values_are_trained {
+            for (name, index) in INDICES.into_iter().zip(indices) {
+                draft.save(self, name, index)?;
+            }
+        }
+        match (op, values) {
+            (Indexed::Add { .. }, Some(source)) if values_are_trained => {
+                draft.save(self, "source", source)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The gradient of what was written into: adding leaves it as it is, overwriting clears parts of a copy.
+    fn gradient_of_overwritten(
+        &mut self,
+        op: &Indexed,
+        gradient: &Tensor,
+        values: Option<&(Vec<Extent>, DType)>,
+    ) -> Tensor {
+        let adds = match op {
+            Indexed::Add { .. } => true,
+            Indexed::Scatter { adds, .. } => *adds,
+            Indexed::Put { accumulate, .. } => *accumulate,
+            _ => false,
+        };
+        if adds {
+            return Tensor::clone(gradient);
+        }
+        let zeros = match (op, values) {
+            (Indexed::Put { .. }, Some((shape, dtype))) => Some(self.empty(shape, *dtype)),
+            _ => None,
+        };
+        let copy = self.empty(&gradient.shape, gradient.dtype);
+        self.launch(Kernel::Copy, &[gradient], &[&copy]);
+        drop(zeros);
+        Tensor::new(copy)
+    }
+}

@@ -1,0 +1,109 @@
+//! Joining tensors.
+
+mod run;
+
+use serde::Serialize;
+
+use super::{Context, Operator, Reader};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{Mismatch, Type};
+use crate::shape::Extent;
+
+pub(crate) use run::{element, part};
+
+/// Several tensors as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum Join {
+    /// `cat(tensors, dim)`.
+    Cat {
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `stack(tensors, dim)`: joined along a new dimension.
+    Stack {
+        /// Which dimension of the result.
+        dim: usize,
+    },
+}
+
+pub(super) const ATEN: &[(&str, Reader)] = &[
+    ("aten.cat.default", |args| {
+        let mut tensors = args.tensors("tensors")?;
+        // PyTorch skips empty lists, with which Hugging Face's caches begin.
+        if tensors.len() > 1 {
+            tensors.retain(|id| args.shape(*id) != [Extent::ZERO]);
+        }
+        let first = tensors.first().ok_or("it joins no tensors")?;
+        let dim = args.dim("dim", Some(0), args.shape(*first).len())?;
+        Ok((Join::Cat { dim }.into(), tensors))
+    }),
+    ("aten.stack.default", |args| {
+        let tensors = args.tensors("tensors")?;
+        let first = tensors.first().ok_or("it joins no tensors")?;
+        let dim = args.dim("dim", Some(0), args.shape(*first).len() + 1)?;
+        Ok((Join::Stack { dim }.into(), tensors))
+    }),
+];
+
+impl Operator for Join {
+    fn name(&self) -> &'static str {
+        match self {
+            Join::Cat { .. } => "cat",
+            Join::Stack { .. } => "stack",
+        }
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (1, usize::MAX)
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
+        let shape = match self {
+            Join::Cat { dim } => join(&shapes, *dim)?,
+            Join::Stack { dim } => stack(&shapes, *dim)?,
+        };
+        Ok(vec![(operands[0].0, shape)])
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        _: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        Ok(vec![match self {
+            Join::Cat { dim } => eager.cat(operands, *dim),
+            Join::Stack { dim } => eager.stack(operands, *dim),
+        }])
+    }
+}
+
+fn join(operands: &[&[Extent]], dim: usize) -> Result<Vec<Extent>, Mismatch> {
+    let mut result = operands[0].to_vec();
+    if dim >= result.len() {
+        return Err(format!("no dimension {dim} in {result:?}"));
+    }
+    for (index, other) in operands.iter().enumerate().skip(1) {
+        let mut sides = other.iter().zip(&result).enumerate();
+        if other.len() != result.len() || !sides.all(|(i, (a, b))| i == dim || a == b) {
+            return Err(format!(
+                "operand {index} is {other:?}, which does not join {result:?}"
+            ));
+        }
+        result[dim] = result[dim] + other[dim];
+    }
+    Ok(result)
+}
+
+fn stack(operands: &[&[Extent]], dim: usize) -> Result<Vec<Extent>, Mismatch> {
+    let mut result = operands[0].to_vec();
+    if let Some(other) = operands.iter().find(|other| **other != result) {
+        return Err(format!("{other:?} does not stack on {result:?}"));
+    }
+    if dim > result.len() {
+        return Err(format!("no place {dim} in {result:?}"));
+    }
+    result.insert(dim, Extent::fixed(operands.len() as u64));
+    Ok(result)
+}

@@ -1,0 +1,322 @@
+//! Sums over dimensions, and the scratch memory that large ones take.
+
+use crate::ops::arithmetic::expanded;
+use super::vector_norm::kept_shape;
+use crate::ops::view::gradient_view;
+use crate::eager::Draft;
+use crate::eager::Eager;
+use crate::eager::{Tensor, TensorBody};
+use super::Reduction;
+use crate::program::Capability;
+use crate::program::Kernel;
+use crate::shape::{DType, Extent, numel};
+
+/// Bytes of an accumulator: float32 for every type that is trained in.
+const ACCUMULATOR: u64 = 4;
+
+/// Which dimension a reduction runs along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Along {
+    /// The fastest-moving one.
+    Row,
+    /// Another: neighbouring outputs lie side by side.
+    Column,
+}
+
+/// Along which dimension a reduction runs: whether that with the smallest stride is reduced.
+fn along(x: &TensorBody, reduced: impl Fn(usize) -> bool) -> Along {
+    let long = |dim: &usize| x.shape[*dim] != Extent::ONE && x.strides[*dim] != Extent::ZERO;
+    let dims = (0..x.shape.len()).rev().filter(long);
+    match dims.min_by_key(|dim| x.strides[*dim].at(1 << 20)) {
+        Some(fastest) if !reduced(fastest) => Along::Column,
+        Some(_) | None => Along::Row,
+    }
+}
+
+impl Eager {
+    /// Sums a tensor down to a shape that broadcasts to its own.
+    pub(crate) fn sum_to(&mut self, tensor: &Tensor, shape: &[Extent]) -> Tensor {
+        let output = self.empty(shape, tensor.dtype);
+        let (outputs, all) = (numel(shape), tensor.numel());
+        let added = tensor.shape.len() - shape.len();
+        let along = along(tensor, |dim| {
+            dim.checked_sub(added)
+                .is_none_or(|own| shape[own] != tensor.shape[dim])
+        });
+        self.reduce(
+            tensor,
+            &output,
+            along,
+            Kernel::Sum { scale: 1.0 },
+            [outputs, all],
+        );
+        if shape.len() == tensor.shape.len() {
+            return Tensor::new(output);
+        }
+        // Sums keep their dimensions first; without the leading ones the result is a view.
+        let view = output.alias(output.shape.clone(), output.strides.clone());
+        gradient_view(&Tensor::new(output), view)
+    }
+
+    /// The gradient of a convolution's bias: the sum over samples and positions of each channel.
+    pub(crate) fn channel_sum(&mut self, gradient: &Tensor) -> Tensor {
+        let output = self.empty(&gradient.shape[1..2], gradient.dtype);
+        let mut kept = vec![Extent::ONE; gradient.shape.len()];
+        kept[1] = gradient.shape[1];
+        let mut strides = vec![Extent::ZERO; gradient.shape.len()];
+        strides[1] = Extent::ONE;
+        let view = output.alias(kept, strides);
+        self.reduce(
+            gradient,
+            &view,
+            along(gradient, |dim| dim != 1),
+            Kernel::Sum { scale: 1.0 },
+            [gradient.shape[1], gradient.numel()],
+        );
+        drop(view);
+        Tensor::new(output)
+    }
+
+    /// The mean of each plane, `[n, c, h, w] -> [n, c, 1, 1]`.
+    pub(crate) fn plane_mean(&mut self, tensor: &Tensor) -> TensorBody {
+        let (n, c) = (tensor.shape[0], tensor.shape[1]);
+        let output = self.empty(&[n, c, Extent::ONE, Extent::ONE], tensor.dtype);
+        let plane = numel(&tensor.shape[2..]).at(1) as f64;
+        self.reduce(
+            tensor,
+            &output,
+            along(tensor, |dim| dim >= 2),
+            Kernel::Sum { scale: 1.0 / plane },
+            [n * c, tensor.numel()],
+        );
+        output
+    }
+
+    /// `mean(dims)`, whose gradient is as large as its operand, or `sum(dims)`, whose gradient is the
+    /// incoming one seen everywhere. Autocast makes sums in float32, without a copy of the operand.
+    pub(crate) fn reduction(
+        &mut self,
+        function: Reduction,
+        x: &Tensor,
+        dims: &[usize],
+        keep: bool,
+    ) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let reduced = |i: usize| dims.contains(&i);
+        let kept = kept_shape(&x.shape, dims);
+        let dtype = match function {
+            Reduction::Sum if x.dtype.is_half() && self.autocast.is_some() => DType::Float32,
+            Reduction::Sum if !x.dtype.is_float() => DType::Int64,
+            Reduction::Sum | Reduction::Mean | Reduction::Norm => x.dtype,
+        };
+        let share = x.numel().checked_div(numel(&kept));
+        let scale = match function {
+            Reduction::Sum | Reduction::Norm => 1.0,
+            Reduction::Mean => 1.0 / share.map_or(1, |inputs| inputs.at(1)) as f64,
+        };
+        let y = self.reduced(x, dims, dtype, Kernel::Sum { scale });
+        let squeezed = |list: &[Extent]| -> Vec<Extent> {
+            let all = list.iter().enumerate();
+            all.filter(|(i, _)| keep || !reduced(*i))
+                .map(|(_, length)| *length)
+                .collect()
+        };
+        let y = y.alias(squeezed(&kept), squeezed(&y.strides));
+        let whole = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let inner = eager.reshape(gradient, &kept);
+            let everywhere = expanded(&inner, &whole);
+            vec![Some(match function {
+                Reduction::Sum | Reduction::Norm => gradient_view(gradient, everywhere),
+                Reduction::Mean => {
+                    let grad_x = eager.empty(&whole, gradient.dtype);
+                    eager.launch(Kernel::Scale(scale), &[&everywhere], &[&grad_x]);
+                    Tensor::new(grad_x)
+                }
+            })]
+        });
+        y
+    }
+
+    /// What a reduction leaves, with a length of one in the place of each reduced dimension.
+    pub(crate) fn reduced(
+        &mut self,
+        x: &Tensor,
+        dims: &[usize],
+        dtype: DType,
+        kernel: Kernel,
+    ) -> TensorBody {
+        let kept = kept_shape(&x.shape, dims);
+        let y = self.empty(&kept, dtype);
+        // Truth values and narrow whole numbers are converted before they are summed.
+        let converted =
+            (!x.dtype.is_float() && x.dtype != dtype).then(|| self.empty(&x.shape, dtype));
+        let along = along(x, |dim| dims.contains(&dim));
+        self.reduce(x, &y, along, kernel, [numel(&kept), x.numel()]);
+        drop(converted);
+        y
+    }
+
+    /// `_assert_async(index.max() < length)` of so many int64 positions.
+    pub(crate) fn bounds_check(&mut self, count: Extent) {
+        let capability = self.capability;
+        let scratch = move |batch: u64| scratch(&capability, Along::Row, 1, count.at(batch));
+        let largest = self.scratch(8);
+        // Partial results are as wide as the positions.
+        let buffer = self.scratch_by("index bounds", move |batch| {
+            scratch(batch).buffer / ACCUMULATOR * 8
+        });
+        let semaphores = self.scratch_by("reduction semaphores", move |batch| {
+            scratch(batch).semaphores
+        });
+        drop(semaphores);
+        drop(buffer);
+        drop(self.scratch(1));
+        drop(largest);
+    }
+
+    /// Launches a reduction between the allocations and frees of its scratch memory.
+    fn reduce(
+        &mut self,
+        input: &Tensor,
+        output: &TensorBody,
+        along: Along,
+        kernel: Kernel,
+        [outputs, all]: [Extent; 2],
+    ) {
+        let capability = self.capability;
+        let scratch = move |batch: u64| {
+            let outputs = outputs.at(batch).max(1);
+            scratch(&capability, along, outputs, all.at(batch) / outputs)
+        };
+        let buffer = self.scratch_by("reduction", move |batch| scratch(batch).buffer);
+        let semaphores = self.scratch_by("reduction semaphores", move |batch| {
+            scratch(batch).semaphores
+        });
+        self.launch(kernel, &[input], &[output]);
+        drop(semaphores);
+        drop(buffer);
+    }
+}
+
+/// Scratch memory of a reduction that several blocks share per output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Scratch {
+    /// Partial results.
+    buffer: u64,
+    /// Counters of finished blocks.
+    semaphores: u64,
+}
+
+/// The launch geometry of PyTorch's reduction kernel, as far as it decides the scratch memory.
+///
+/// See Note [Reduction scratch].
+fn scratch(card: &Capability, along: Along, outputs: u64, inputs: u64) -> Scratch {
+    let power = |n: u64| 1_u64 << n.max(1).ilog2();
+    let vector = match along {
+        Along::Row => 1,
+        Along::Column => [4, 2, 1]
+            .into_iter()
+            .find(|v| outputs.is_multiple_of(*v))
+            .unwrap_or(1),
+    };
+    let (first, second) = match along {
+        Along::Row => (if inputs >= 128 { inputs / 4 } else { inputs }, outputs),
+        Along::Column => (outputs / vector, inputs),
+    };
+    let most = 512 / vector;
+    let (a, b) = (power(first).min(most), power(second).min(most));
+    let by = b.min(most / a.min(32));
+    let bx = a.min(most / by);
+    let mut step = if along == Along::Row { bx } else { 1 };
+    let mut values = inputs.div_ceil(step);
+    let split = values >= (16 * by).min(256);
+    if split {
+        step *= by;
+        values = inputs.div_ceil(step);
+    }
+    let in_block = match (along, split) {
+        (Along::Column, true) => bx,
+        (Along::Column, false) => bx * by,
+        (Along::Row, true) => 1,
+        (Along::Row, false) => by,
+    };
+    let grid = (outputs / vector).div_ceil(in_block);
+    let target = card.multiprocessors * (card.threads_per_multiprocessor / (bx * by));
+    if !split || values < 256 || grid > target {
+        return Scratch::default();
+    }
+    let blocks = target
+        .div_ceil(grid)
+        .min(values.div_ceil(16))
+        .max(values.div_ceil(256));
+    if blocks <= 1 {
+        return Scratch::default();
+    }
+    let width = if along == Along::Column {
+        bx * vector
+    } else {
+        1
+    };
+    Scratch {
+        buffer: ACCUMULATOR * outputs * blocks * width,
+        semaphores: 4 * grid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Capability = Capability {
+        compute: (9, 0),
+        multiprocessors: 132,
+        threads_per_multiprocessor: 2048,
+    };
+
+    /// Measured on an H200 with PyTorch 2.11.
+    #[test]
+    fn scratch_equals_what_pytorch_was_seen_to_take() {
+        let column = |rows, width| scratch(&H200, Along::Column, width, rows);
+
+        assert_eq!(
+            column(4096, 768),
+            Scratch {
+                buffer: 25_165_824,
+                semaphores: 24
+            }
+        );
+        assert_eq!(
+            column(4096, 512),
+            Scratch {
+                buffer: 16_777_216,
+                semaphores: 16
+            }
+        );
+        let full = scratch(&H200, Along::Row, 1, 2_097_152);
+        assert_eq!(
+            full,
+            Scratch {
+                buffer: 1024,
+                semaphores: 4
+            }
+        );
+        let mean = scratch(&H200, Along::Row, 1, 512_000);
+        assert_eq!(
+            mean,
+            Scratch {
+                buffer: 252,
+                semaphores: 4
+            }
+        );
+    }
+
+    #[test]
+    fn short_reductions_take_none() {
+        assert_eq!(scratch(&H200, Along::Row, 2048, 49), Scratch::default());
+        assert_eq!(scratch(&H200, Along::Column, 768, 8), Scratch::default());
+    }
+}

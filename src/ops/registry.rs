@@ -1,0 +1,147 @@
+//! What all operators have in common, and the one list of them.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use super::Op;
+use crate::aten::{Arguments, ValueId};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{DType, Extent, Mismatch, Type};
+
+/// An operator with its attributes. Operands are given with each call, in the order that the operator's
+/// own type documents; trailing optional ones may be missing.
+pub(crate) trait Operator {
+    /// The name a PyTorch user knows it by.
+    fn name(&self) -> &'static str;
+
+    /// Fewest and most operands.
+    fn arity(&self) -> (usize, usize);
+
+    /// The types of the results; as many operands as [`Operator::arity`] allows.
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch>;
+
+    /// What eager PyTorch allocates, saves and launches, forward and (by what it records) backward.
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop>;
+}
+
+/// What an operator may depend on besides its operands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context<'a> {
+    /// The lengths of its results, as inferred.
+    pub(crate) results: &'a [Vec<Extent>],
+    /// Whether the model is in eval mode and nothing is trained.
+    pub(crate) inference: bool,
+    /// The type that the model's parameters are stored in.
+    pub(crate) parameters: DType,
+    /// The type of what noise made here is multiplied by, where that is known.
+    pub(crate) noise: Option<DType>,
+    /// The type that a cast written here goes back to, where that is another than the one it names.
+    pub(crate) goes_back_to: Option<DType>,
+    /// Whether the first operand is a buffer of the model.
+    pub(crate) of_buffer: bool,
+}
+
+/// An operator that was read from an exported graph, and its operands.
+pub(crate) type Read = (Op, Vec<ValueId>);
+
+/// Reads one node; the error is a clause that completes "cannot read aten.conv2d.default: …".
+pub(crate) type Reader = fn(&Arguments<'_>) -> Result<Read, String>;
+
+/// Declares the families: a module, a variant of [`Op`] and a list of readers each.
+macro_rules! families {
+    ($($variant:ident: $module:ident),+ $(,)?) => {
+        $(mod $module;)+
+
+        $(pub use $module::$variant;)+
+
+        /// One forward operation, by the ATen operator that it stands for.
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        pub enum Op {
+            $(
+                #[doc = concat!("See [`", stringify!($variant), "`].")]
+                $variant($variant),
+            )+
+        }
+
+        impl Op {
+            fn operator(&self) -> &dyn Operator {
+                match self {
+                    $(Op::$variant(operator) => operator,)+
+                }
+            }
+        }
+
+        $(
+            impl From<$variant> for Op {
+                fn from(operator: $variant) -> Op {
+                    Op::$variant(operator)
+                }
+            }
+        )+
+
+        /// The readers of all families.
+        const READERS: &[&[(&str, Reader)]] = &[$($module::ATEN),+];
+    };
+}
+
+/// Readers by the names of ATen operators.
+static ATEN: LazyLock<BTreeMap<&'static str, Reader>> =
+    LazyLock::new(|| super::READERS.iter().copied().flatten().copied().collect());
+
+/// What a node does, or `None` for an operator that is not known.
+pub(crate) fn read(arguments: &Arguments<'_>) -> Result<Option<Read>, String> {
+    let reader = ATEN.get(arguments.target);
+    reader.map(|reader| reader(arguments)).transpose()
+}
+
+/// The ATen operators that are known, always in the same order.
+pub(crate) fn known() -> impl Iterator<Item = &'static str> {
+    let elsewhere = std::iter::once(super::BROADCAST_TENSORS);
+    elsewhere.chain(ATEN.keys().rev().copied())
+}
+
+/// The results of `op` on operands of these types.
+pub(crate) fn infer(op: &Op, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+    let (low, high) = op.operator().arity();
+    if operands.len() < low || operands.len() > high {
+        return Err(format!(
+            "takes {low} to {high} tensors, not {}",
+            operands.len()
+        ));
+    }
+    op.operator().infer(operands)
+}
+
+impl Op {
+    /// The name a PyTorch user knows it by.
+    pub fn name(&self) -> &'static str {
+        self.operator().name()
+    }
+
+    /// Runs it, as eager PyTorch would.
+    pub(crate) fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        self.operator().run(eager, operands, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aten_operator_has_one_reader() {
+        let listed: usize = super::super::READERS.iter().map(|list| list.len()).sum();
+
+        assert_eq!(ATEN.len(), listed);
+    }
+}

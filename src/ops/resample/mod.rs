@@ -1,0 +1,302 @@
+//! Operations on planes: pools, interpolation, padding. They have one operand and no parameters.
+
+mod run;
+
+use super::{Context, Operator, Reader};
+use crate::eager::{Eager, Stop, Tensor};
+use crate::shape::{DType, Mismatch, Type};
+use super::pool::window;
+use super::Read;
+use crate::aten::Arguments;
+use serde::Serialize;
+
+use crate::shape::Extent;
+use crate::shape::Window;
+
+/// What is done to each plane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Resample {
+    /// `avg_pool2d`.
+    AvgPool(Window),
+    /// `adaptive_max_pool2d` to this height and width.
+    AdaptiveMaxPool([u64; 2]),
+    /// `upsample_nearest2d`, `upsample_bilinear2d` and the like.
+    Interpolate {
+        /// Lengths of the last dimensions of the result.
+        to: Vec<u64>,
+        /// Whether elements are repeated, not mixed.
+        nearest: bool,
+    },
+    /// `im2col` (`unfold`): every window's elements as one column.
+    Unfold(Window),
+    /// `col2im` (`fold`): columns of this many elements for each channel, added up in planes of this size.
+    Fold {
+        /// Elements of a window.
+        window: u64,
+        /// Height and width of the result.
+        to: [u64; 2],
+    },
+    /// `glu` along a dimension, which halves it.
+    Glu(usize),
+    /// `pixel_shuffle` by this factor.
+    PixelShuffle(u64),
+    /// `pixel_unshuffle` by this factor.
+    PixelUnshuffle(u64),
+    /// `pad` with a constant: elements added before and after each of the last dimensions, the last one
+    /// first. Negative ones are taken away.
+    PadConstant(Vec<[i64; 2]>),
+    /// `pad` with what is there already, reflected or repeated.
+    PadCopied(Vec<[i64; 2]>),
+}
+
+impl Resample {
+    fn aten_name(&self) -> &'static str {
+        match self {
+            Resample::AvgPool(_) => "avg_pool2d",
+            Resample::AdaptiveMaxPool(_) => "adaptive_max_pool2d",
+            Resample::Interpolate { .. } => "interpolate",
+            Resample::Unfold(_) => "im2col",
+            Resample::Fold { .. } => "col2im",
+            Resample::Glu(_) => "glu",
+            Resample::PixelShuffle(_) => "pixel_shuffle",
+            Resample::PixelUnshuffle(_) => "pixel_unshuffle",
+            Resample::PadConstant(_) | Resample::PadCopied(_) => "pad",
+        }
+    }
+
+    /// The shape of the result, or what does not fit.
+    pub fn shape(&self, x: &[Extent]) -> Result<Vec<Extent>, String> {
+        match self {
+            Resample::AvgPool(window) => {
+                let (lead, sides) = planes(x)?;
+                let side = |axis: usize| window.side(axis, sides[axis]).map(Extent::fixed);
+                Ok([lead, &[side(0)?, side(1)?]].concat())
+            }
+            Resample::AdaptiveMaxPool(to) => {
+                let (lead, _) = planes(x)?;
+                Ok([lead, &to.map(Extent::fixed)].concat())
+            }
+            Resample::Interpolate { to, .. } => {
+                let kept = x.len().checked_sub(to.len()).filter(|kept| *kept >= 2);
+                let kept = kept.ok_or_else(|| format!("{x:?} has no planes for {to:?}"))?;
+                let to: Vec<Extent> = to.iter().copied().map(Extent::fixed).collect();
+                Ok([&x[..kept], &to].concat())
+            }
+            Resample::Unfold(window) => {
+                let [lead @ .., channels, height, width] = x else {
+                    return Err(format!("the input {x:?} has no planes"));
+                };
+                let area = window.kernel[0].checked_mul(window.kernel[1]);
+                let column = area.and_then(|area| channels.checked_mul(Extent::fixed(area)));
+                let columns = window
+                    .side(0, *height)?
+                    .checked_mul(window.side(1, *width)?);
+                let size = column.zip(columns.map(Extent::fixed));
+                let (column, columns) = size.ok_or("it is too large")?;
+                Ok([lead, &[column, columns]].concat())
+            }
+            Resample::Fold { window, to } => {
+                let [lead @ .., column, _] = x else {
+                    return Err(format!("the input {x:?} has no columns"));
+                };
+                let channels = column.checked_div(Extent::fixed(*window));
+                let channels = channels.ok_or_else(|| format!("{x:?} has other columns"))?;
+                Ok([lead, &[channels], &to.map(Extent::fixed)].concat())
+            }
+            Resample::Glu(dim) => {
+                let mut result = x.to_vec();
+                let length = result
+                    .get_mut(*dim)
+                    .ok_or_else(|| format!("no dimension {dim}"))?;
+                let half = length.checked_div(Extent::fixed(2));
+                *length = half.ok_or_else(|| format!("{x:?} has no halves along {dim}"))?;
+                Ok(result)
+            }
+            Resample::PixelShuffle(factor) | Resample::PixelUnshuffle(factor) => {
+                shuffled(x, *factor, matches!(self, Resample::PixelShuffle(_)))
+            }
+            Resample::PadConstant(amounts) | Resample::PadCopied(amounts) => padded(x, amounts),
+        }
+    }
+}
+
+pub(super) const ATEN: &[(&str, Reader)] = &[
+    ("aten._upsample_bicubic2d_aa.vec", interpolate),
+    ("aten._upsample_bilinear2d_aa.vec", interpolate),
+    ("aten._upsample_nearest_exact2d.vec", interpolate),
+    ("aten.upsample_bicubic2d.vec", interpolate),
+    ("aten.upsample_bilinear2d.vec", interpolate),
+    ("aten.upsample_linear1d.vec", interpolate),
+    ("aten.upsample_nearest1d.vec", interpolate),
+    ("aten.upsample_nearest2d.vec", interpolate),
+    ("aten.avg_pool2d.default", |args| of_one(args, Resample::AvgPool(window(args)?))),
+    ("aten.adaptive_max_pool2d.default", |args| {
+        let output = args.pair("output_size", None)?;
+        of_one(args, Resample::AdaptiveMaxPool(output))
+    }),
+    ("aten.pixel_shuffle.default", |args| {
+        let factor = args.count("upscale_factor", None)?;
+        of_one(args, Resample::PixelShuffle(factor))
+    }),
+    ("aten.pixel_unshuffle.default", |args| {
+        let factor = args.count("downscale_factor", None)?;
+        of_one(args, Resample::PixelUnshuffle(factor))
+    }),
+    ("aten.im2col.default", |args| of_one(args, Resample::Unfold(window(args)?))),
+    ("aten.col2im.default", |args| {
+        let [height, width] = args.pair("kernel_size", None)?;
+        let to = args.pair("output_size", None)?;
+        let window = height.saturating_mul(width).max(1);
+        of_one(args, Resample::Fold { window, to })
+    }),
+    ("aten.glu.default", |args| {
+        let rank = args.shape(args.tensor("self")?).len();
+        of_one(args, Resample::Glu(args.dim("dim", Some(-1), rank)?))
+    }),
+    ("aten.pad.default", |args| of_one(args, padding(args)?)),
+];
+
+fn of_one(args: &Arguments<'_>, resample: Resample) -> Result<Read, String> {
+    Ok((resample.into(), args.all(&["self"])?))
+}
+
+fn interpolate(args: &Arguments<'_>) -> Result<Read, String> {
+    let input = args.tensor("input")?;
+    let to = interpolated(args, &args.shape(input))?;
+    let nearest = args.target.contains("nearest");
+    Ok((Resample::Interpolate { to, nearest }.into(), vec![input]))
+}
+
+/// The lengths that an interpolation makes.
+fn interpolated(args: &Arguments<'_>, from: &[Extent]) -> Result<Vec<u64>, String> {
+    let fixed = |length: Extent| {
+        let fixed = length.as_fixed().filter(|length| *length < 1 << 31);
+        fixed.ok_or_else(|| format!("a side is {length}"))
+    };
+    if args.has("output_size") {
+        let lengths = args.lengths("output_size")?.into_iter();
+        let known = lengths.map(|length| length.ok_or("its \"output_size\" contains -1"));
+        return known.map(|length| fixed(length?)).collect();
+    }
+    let factors = args.floats("scale_factors")?;
+    let sides = from.len().checked_sub(factors.len());
+    let sides =
+        &from[sides.ok_or_else(|| format!("{from:?} has fewer than {factors:?} sides"))?..];
+    let scaled = |(side, factor): (&Extent, &f64)| {
+        let length = fixed(*side)? as f64 * factor;
+        if (0.0..=2e9).contains(&length) {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "checked to be small and not negative; PyTorch rounds down too"
+            )]
+            return Ok(length as u64);
+        }
+        Err(format!("it scales {side} by {factor}"))
+    };
+    sides.iter().zip(&factors).map(scaled).collect()
+}
+
+fn padding(args: &Arguments<'_>) -> Result<Resample, String> {
+    let amounts = args.whole_numbers("pad")?;
+    let (pairs, []) = amounts.as_chunks::<2>() else {
+        return Err(format!("its argument \"pad\" is {amounts:?}"));
+    };
+    let pairs = pairs.to_vec();
+    match args.text("mode", "constant")? {
+        "constant" => Ok(Resample::PadConstant(pairs)),
+        "reflect" | "replicate" => Ok(Resample::PadCopied(pairs)),
+        other => Err(format!("its argument \"mode\" is {other:?}")),
+    }
+}
+
+impl Operator for Resample {
+    fn name(&self) -> &'static str {
+        self.aten_name()
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (1, 1)
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        let shape = self.shape(&operands[0].1)?;
+        Ok(match self {
+            Resample::AdaptiveMaxPool(_) => {
+                vec![(operands[0].0, shape.clone()), (DType::Int64, shape)]
+            }
+            Resample::AvgPool(_)
+            | Resample::Interpolate { .. }
+            | Resample::Unfold(_)
+            | Resample::Fold { .. }
+            | Resample::Glu(_)
+            | Resample::PixelShuffle(_)
+            | Resample::PixelUnshuffle(_)
+            | Resample::PadConstant(_)
+            | Resample::PadCopied(_) => vec![(operands[0].0, shape)],
+        })
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        eager.resample(self, &operands[0], &context.results[0])
+    }
+}
+
+/// The leading dimensions, and height and width.
+fn planes(x: &[Extent]) -> Result<(&[Extent], [Extent; 2]), String> {
+    match x {
+        [lead @ .., height, width] if !lead.is_empty() => Ok((lead, [*height, *width])),
+        _ => Err(format!("the input {x:?} has no planes")),
+    }
+}
+
+fn shuffled(x: &[Extent], factor: u64, outward: bool) -> Result<Vec<Extent>, String> {
+    let problem = || format!("{x:?} cannot be shuffled by {factor}");
+    let [lead @ .., channels, height, width] = x else {
+        return Err(problem());
+    };
+    let by = Some(Extent::fixed(factor)).filter(|by| *by != Extent::ZERO);
+    let by = by.ok_or_else(problem)?;
+    let area = by.checked_mul(by).ok_or_else(problem)?;
+    let sides = if outward {
+        [
+            channels.checked_div(area),
+            height.checked_mul(by),
+            width.checked_mul(by),
+        ]
+    } else {
+        [
+            channels.checked_mul(area),
+            height.checked_div(by),
+            width.checked_div(by),
+        ]
+    };
+    let sides = sides.into_iter().collect::<Option<Vec<_>>>();
+    Ok([lead, &sides.ok_or_else(problem)?].concat())
+}
+
+fn padded(x: &[Extent], amounts: &[[i64; 2]]) -> Result<Vec<Extent>, String> {
+    let mut result = x.to_vec();
+    if amounts.len() > x.len() {
+        return Err(format!("{x:?} has fewer dimensions than {amounts:?}"));
+    }
+    for (length, [before, after]) in result.iter_mut().rev().zip(amounts) {
+        if [*before, *after] == [0, 0] {
+            continue;
+        }
+        let fixed = length
+            .as_fixed()
+            .and_then(|length| i64::try_from(length).ok());
+        let padded = fixed.and_then(|length| length.checked_add(*before)?.checked_add(*after));
+        let padded = padded.and_then(|length| u64::try_from(length).ok());
+        *length = padded
+            .map(Extent::fixed)
+            .ok_or_else(|| format!("{x:?} cannot be padded by {amounts:?}"))?;
+    }
+    Ok(result)
+}

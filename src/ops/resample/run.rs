@@ -1,0 +1,185 @@
+//! Pools, interpolation and padding: one rule for all, and what is particular to each in a table.
+//!
+//! Every row was read off the allocator's history of PyTorch 2.11, forward and backward, for operands in
+//! row-major order, in channels-last order and in neither.
+
+use std::rc::Rc;
+
+use crate::ops::join::part;
+use crate::eager::Draft;
+use crate::eager::{Eager, Stop};
+use crate::eager::{Tensor, TensorBody};
+use crate::ops::Resample;
+use crate::program::Kernel;
+use crate::shape::MemoryFormat;
+use crate::shape::{DType, Extent, contiguous_strides, numel};
+
+/// What is particular to an operation.
+#[derive(Debug, Clone, Copy)]
+struct Rule {
+    /// Whether the backward pass needs the operand and lays its gradient out like it, or needs only its
+    /// shape and does as the incoming gradient does.
+    saves_operand: bool,
+    /// Whether places of the chosen elements are made, and saved.
+    indices: bool,
+    /// Whether operands in no simple order are copied for the kernel, after the result exists.
+    copies: bool,
+}
+
+fn rule(resample: &Resample) -> Rule {
+    match resample {
+        Resample::AvgPool(_) | Resample::PadCopied(_) => Rule {
+            saves_operand: true,
+            indices: false,
+            copies: true,
+        },
+        Resample::Glu(_) => Rule {
+            saves_operand: true,
+            indices: false,
+            copies: false,
+        },
+        Resample::AdaptiveMaxPool(_) => Rule {
+            saves_operand: true,
+            indices: true,
+            copies: true,
+        },
+        Resample::Interpolate { nearest, .. } => Rule {
+            saves_operand: false,
+            indices: false,
+            copies: *nearest,
+        },
+        Resample::Unfold(_)
+        | Resample::Fold { .. }
+        | Resample::PixelShuffle(_)
+        | Resample::PixelUnshuffle(_)
+        | Resample::PadConstant(_) => Rule {
+            saves_operand: false,
+            indices: false,
+            copies: false,
+        },
+    }
+}
+
+impl Eager {
+    /// An operation on planes. Autocast interpolates in float32.
+    pub(crate) fn resample(
+        &mut self,
+        resample: &Resample,
+        x: &Tensor,
+        shape: &[Extent],
+    ) -> Result<Vec<Tensor>, Stop> {
+        if let Resample::Unfold(_) | Resample::Fold { .. } = resample {
+            return Ok(vec![self.columns(resample.aten_name(), x, shape)]);
+        }
+        let rule = rule(resample);
+        let x = match resample {
+            Resample::Interpolate { .. } => self.high(x),
+            _ => Tensor::clone(x),
+        };
+        let mut draft = Draft::new(self, &[Some(&x)]);
+        if rule.saves_operand {
+            draft.save(self, "self", &x)?;
+        }
+        let format = x.suggested_format();
+        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
+        let indices = rule
+            .indices
+            .then(|| Tensor::new(self.empty_strided(shape, format.strides(shape), DType::Int64)));
+        let dense = if rule.copies {
+            self.copy_in(&x, format)
+        } else {
+            Tensor::clone(&x)
+        };
+        let mut outputs = vec![&y];
+        outputs.extend(indices.as_deref());
+        match resample {
+            Resample::PadConstant(amounts) if !x.dtype.is_float() => self.pad(&x, &y, amounts),
+            _ => self.launch(Kernel::MemoryOnly(resample.aten_name()), &[&dense], &outputs),
+        }
+        drop(dense);
+        if let Some(indices) = &indices {
+            draft.save(self, "indices", indices)?;
+        }
+        let (whole, name) = (x.shape.clone(), resample.aten_name());
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let format = if rule.saves_operand {
+                format
+            } else {
+                gradient.suggested_format()
+            };
+            let strides = format.strides(&whole);
+            let grad_x = eager.empty_strided(&whole, strides, gradient.dtype);
+            let mut dense = Vec::new();
+            if rule.copies && rule.saves_operand && !rule.indices {
+                dense.push(eager.copy_in(saved.get("self"), format));
+            }
+            if rule.copies {
+                dense.push(eager.copy_in(gradient, format));
+            }
+            let inputs = [&**gradient];
+            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
+            while let Some(copy) = dense.pop() {
+                drop(copy);
+            }
+            vec![Some(Rc::new(grad_x))]
+        });
+        Ok(std::iter::once(y).chain(indices).collect())
+    }
+
+    /// `im2col` or `col2im`. Both make their result as large as their operand and resize it, which takes
+    /// new memory only to grow; so does the other one in the backward pass.
+    fn columns(&mut self, name: &'static str, x: &Tensor, shape: &[Extent]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = self.resized(name, x, shape);
+        let whole = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| Rc::new(eager.resized(name, gradient, &whole)))]
+        });
+        y
+    }
+
+    fn resized(&mut self, name: &'static str, x: &Tensor, shape: &[Extent]) -> TensorBody {
+        let first = self.empty(&x.shape, x.dtype);
+        let dense = self.dense_copy(x);
+        let fits = numel(shape).at(1) <= x.numel().at(1);
+        let y = if fits {
+            first.alias(shape.to_vec(), contiguous_strides(shape))
+        } else {
+            self.empty(shape, x.dtype)
+        };
+        drop(first);
+        self.launch(Kernel::MemoryOnly(name), &[&dense], &[&y]);
+        drop(dense);
+        y
+    }
+
+    /// Targets are padded with what `cross_entropy` ignores.
+    fn pad(&mut self, x: &Tensor, y: &TensorBody, amounts: &[[i64; 2]]) {
+        let removes = amounts.as_flattened().iter().any(|amount| *amount < 0);
+        if removes {
+            self.launch(Kernel::MemoryOnly("pad"), &[x], &[y]);
+            return;
+        }
+        self.launch(Kernel::Fill(-100.0), &[], &[y]);
+        let mut inside = y.alias(y.shape.clone(), y.strides.clone());
+        for (dim, [before, _]) in (0..x.shape.len()).rev().zip(amounts) {
+            let before = Extent::fixed(before.unsigned_abs());
+            inside = part(&inside, dim, before, x.shape[dim]);
+        }
+        self.launch(Kernel::Copy, &[x], &[&inside]);
+    }
+
+    /// The tensor in a memory format: itself, or a copy without history.
+    pub(crate) fn copy_in(&mut self, x: &Tensor, format: MemoryFormat) -> Tensor {
+        if x.is_in(format) {
+            return Rc::clone(x);
+        }
+        let copy = self.empty_strided(&x.shape, format.strides(&x.shape), x.dtype);
+        self.launch(Kernel::Copy, &[x], &[&copy]);
+        Rc::new(copy)
+    }
+}

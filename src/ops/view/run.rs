@@ -1,0 +1,180 @@
+//! Views, and the copies that stand where no view is possible.
+
+use std::rc::Rc;
+
+use crate::ops::arithmetic::expanded;
+use crate::ops::join::{element, part};
+use crate::eager::Draft;
+use crate::eager::Eager;
+use crate::eager::{Tensor, TensorBody};
+use crate::program::Kernel;
+use crate::shape::view_strides;
+use crate::shape::{Extent, contiguous_strides};
+
+/// A gradient seen as another shape; it keeps the gradient it is a view of.
+pub(crate) fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {
+    view.base = Some(Rc::clone(gradient));
+    Rc::new(view)
+}
+
+impl Eager {
+    /// `view`, `reshape`, `flatten`.
+    pub(crate) fn reshape(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
+        let Some(strides) = view_strides(&x.shape, &x.strides, shape) else {
+            let copy = self.copy_contiguous(x);
+            return self.reshape(&copy, shape);
+        };
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = x.alias(shape.to_vec(), strides);
+        let from = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let strides = view_strides(&gradient.shape, &gradient.strides, &from);
+            if let Some(strides) = strides {
+                return vec![Some(gradient_view(gradient, gradient.alias(from, strides)))];
+            }
+            let copy = eager.empty(&from, gradient.dtype);
+            let seen = copy.alias(gradient.shape.clone(), contiguous_strides(&gradient.shape));
+            eager.launch(Kernel::Copy, &[gradient], &[&seen]);
+            drop(seen);
+            vec![Some(Rc::new(copy))]
+        });
+        y
+    }
+
+    /// `permute(order)`.
+    pub(crate) fn permute(&mut self, x: &Tensor, order: &[usize]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = permuted(x, order);
+        let mut back = vec![0; order.len()];
+        for (to, from) in order.iter().enumerate() {
+            back[*from] = to;
+        }
+        let [y] = draft.finish(self, [y], move |_, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| gradient_view(gradient, permuted(gradient, &back)))]
+        });
+        y
+    }
+
+    /// `unsqueeze(dim)`.
+    pub(crate) fn unsqueeze(&mut self, x: &Tensor, dim: usize) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+        let stride = shape
+            .get(dim)
+            .map_or(Extent::ONE, |length| *length * strides[dim]);
+        shape.insert(dim, Extent::ONE);
+        strides.insert(dim, stride);
+        let y = x.alias(shape, strides);
+        let [y] = draft.finish(self, [y], move |_, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let (mut shape, mut strides) = (gradient.shape.clone(), gradient.strides.clone());
+            shape.remove(dim);
+            strides.remove(dim);
+            vec![Some(gradient_view(
+                gradient,
+                gradient.alias(shape, strides),
+            ))]
+        });
+        y
+    }
+
+    /// `expand(shape)`: the engine sums the gradient back to the input's shape.
+    pub(crate) fn expand(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = expanded(x, shape);
+        let [y] = draft.finish(self, [y], |_, gradients, _| vec![gradients[0].clone()]);
+        y
+    }
+
+    /// `x[.., start:end:step, ..]`: the gradient is full size, zero outside the slice.
+    pub(crate) fn slice(
+        &mut self,
+        x: &Tensor,
+        dim: usize,
+        (start, end, step): (u64, Extent, u64),
+    ) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let length = match end.as_fixed() {
+            Some(end) => Extent::fixed((end - start).div_ceil(step)),
+            None => end,
+        };
+        let taken = move |tensor: &TensorBody| {
+            let mut view = part(tensor, dim, Extent::fixed(start), length);
+            view.strides[dim] = view.strides[dim] * Extent::fixed(step);
+            view
+        };
+        let y = taken(x);
+        let whole = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let inside = taken(&grad_x);
+            eager.launch(Kernel::Copy, &[gradient], &[&inside]);
+            drop(inside);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
+    /// `unfold(dim, size, step)`: windows that may overlap, as a view; the gradient is full size.
+    pub(crate) fn windows(&mut self, x: &Tensor, dim: usize, [size, step]: [u64; 2]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+        let room = shape[dim].as_fixed().map_or(0, |length| length - size);
+        shape[dim] = Extent::fixed(room / step + 1);
+        shape.push(Extent::fixed(size));
+        strides.push(strides[dim]);
+        strides[dim] = strides[dim] * Extent::fixed(step);
+        let y = x.alias(shape, strides);
+        let whole = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            // Windows that overlap are added up along a range of int64 places.
+            let length = whole[dim].as_fixed().filter(|_| step < size);
+            drop(length.map(|length| eager.scratch(8 * length)));
+            eager.launch(
+                Kernel::MemoryOnly("unfold_backward"),
+                &[gradient],
+                &[&grad_x],
+            );
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
+    /// `select(dim, index)`: the gradient is full size, zero outside the slice.
+    pub(crate) fn select(&mut self, x: &Tensor, dim: usize, index: u64) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let whole = x.shape.clone();
+        let y = element(x, dim, index);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let inside = element(&grad_x, dim, index);
+            eager.launch(Kernel::Copy, &[gradient], &[&inside]);
+            drop(inside);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+}
+
+fn permuted(tensor: &TensorBody, order: &[usize]) -> TensorBody {
+    let along = |list: &[Extent]| order.iter().map(|i| list[*i]).collect();
+    tensor.alias(along(&tensor.shape), along(&tensor.strides))
+}
