@@ -13,7 +13,7 @@ use super::checkpoint::regions;
 use super::functions::{Functions, Keeping};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
-use crate::eager::{Eager, Frame, Stop, Tensor};
+use crate::eager::{Eager, Frame, Region, Stop, Tensor};
 use crate::graph::{Graph, Node, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, Variant};
 use crate::ops::Context;
@@ -173,11 +173,7 @@ impl Forward {
     }
 
     /// Runs these nodes once more, on the tensors that they read from outside.
-    fn again(
-        self: &Rc<Self>,
-        nodes: Range<usize>,
-        inputs: Vec<(ValueId, Tensor)>,
-    ) -> Box<dyn Fn(&mut Eager) -> Result<(), Stop>> {
+    fn again(self: &Rc<Self>, nodes: Range<usize>, inputs: Vec<(ValueId, Tensor)>) -> Region {
         let forward = Rc::clone(self);
         Box::new(move |eager| {
             let mut environment: Environment = inputs.iter().cloned().collect();

@@ -11,7 +11,7 @@ mod recorder;
 mod tensor;
 
 pub(crate) use autograd::{Draft, Saved, Slot, backward};
-pub(crate) use checkpoint::Frame;
+pub(crate) use checkpoint::{Frame, Region};
 pub(crate) use process::{Eager, Stop, Thread};
 pub(crate) use recorder::Storage;
 pub(crate) use tensor::{History, Leaf, Tensor, TensorBody};

@@ -138,6 +138,10 @@ impl FitEngine {
     }
 
     /// Reads the model, then opens the device: a wrong body is told before a missing device.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "two kinds of devices, each opened in order"
+    )]
     fn prepare<'a>(
         &self,
         request: &Request,

@@ -278,11 +278,11 @@ impl<'a> Walk<'a> {
         for (index, name) in text.outputs.iter().enumerate() {
             let gradient = match &backward.gradients[index] {
                 Some(name) => {
-                    let typed = types.get(name.as_ref()).copied();
-                    let typed = typed.ok_or_else(|| {
+                    let recorded = types.get(name.as_ref()).copied();
+                    let recorded = recorded.ok_or_else(|| {
                         refused(at)(format!("the gradient {name:?} is not in tensor_values"))
                     })?;
-                    let (dtype, shape) = self.typed(typed).map_err(refused(at))?;
+                    let (dtype, shape) = self.typed(recorded).map_err(refused(at))?;
                     let inner = inside.input(name, dtype, shape, Content::Normal);
                     tensors.insert(name, inner);
                     Some(inner)

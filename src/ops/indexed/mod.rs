@@ -162,10 +162,8 @@ impl Indexed {
     }
 
     /// The results on operands of these types.
-    fn results(
-        &self,
-        operands: &[(DType, Vec<Extent>)],
-    ) -> Result<Vec<(DType, Vec<Extent>)>, String> {
+    #[expect(clippy::too_many_lines, reason = "one arm for each operation")]
+    fn results(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = (operands[0].0, &operands[0].1);
         let with = |dim: usize, length: Extent| {
             let mut shape = x.clone();
