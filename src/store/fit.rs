@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::types::Json;
+use sqlx::{Connection as _, SqliteConnection};
 use utoipa::ToSchema;
 
 use super::{Db, JsonText, Recommendation, StoreError, Time, asking};
@@ -319,33 +320,24 @@ impl Db {
         now: Time,
     ) -> Result<bool, StoreError> {
         let result = Json(result);
-        let mut transaction = self
+        let mut connection = self
             .pool
-            .begin()
+            .acquire()
             .await
             .map_err(asking("begin to finish a fit"))?;
-        let finished = sqlx::query!(
-            "UPDATE fit SET state = 'done', result = ?3, finished_at = ?4
-              WHERE id = ?1 AND state = 'running' AND attempts = ?2",
-            id,
-            attempt,
-            result,
+        let stored = finish_on(
+            &mut connection,
+            (id, attempt),
+            &result,
+            recommendations,
             now,
         )
-        .execute(&mut *transaction)
-        .await
-        .map_err(asking("finish a fit"))?;
-        if finished.rows_affected() == 0 {
-            return Ok(false);
+        .await;
+        if stored.is_err() {
+            // A transaction that a full disk interrupted may stay open, and the database locked with it.
+            let _ = connection.close().await;
         }
-        for recommendation in recommendations {
-            recommendation.insert(&mut transaction).await?;
-        }
-        transaction
-            .commit()
-            .await
-            .map_err(asking("commit the answer of a fit"))?;
-        Ok(true)
+        stored
     }
 
     /// Stores a fit that was computed elsewhere, with its answer.
@@ -464,6 +456,42 @@ impl Db {
             .map(|rows| rows.into_iter().map(|row| (row.id, row.attempts)).collect())
             .map_err(asking("list running fits"))
     }
+}
+
+/// Stores the answer of a fit and its recommendations, all or nothing.
+async fn finish_on(
+    connection: &mut SqliteConnection,
+    (id, attempt): (&str, i64),
+    result: &Json<&Value>,
+    recommendations: &[Recommendation],
+    now: Time,
+) -> Result<bool, StoreError> {
+    let mut transaction = connection
+        .begin()
+        .await
+        .map_err(asking("begin to finish a fit"))?;
+    let finished = sqlx::query!(
+        "UPDATE fit SET state = 'done', result = ?3, finished_at = ?4
+          WHERE id = ?1 AND state = 'running' AND attempts = ?2",
+        id,
+        attempt,
+        result,
+        now,
+    )
+    .execute(&mut *transaction)
+    .await
+    .map_err(asking("finish a fit"))?;
+    if finished.rows_affected() == 0 {
+        return Ok(false);
+    }
+    for recommendation in recommendations {
+        recommendation.insert(&mut transaction).await?;
+    }
+    transaction
+        .commit()
+        .await
+        .map_err(asking("commit the answer of a fit"))?;
+    Ok(true)
 }
 
 #[cfg(test)]
