@@ -1,12 +1,11 @@
 //! Typed access to the arguments of one node, by their names in the operator's schema.
 
 use crate::program::Placement;
-use crate::shape::Type;
+use crate::shape::{DType, Extent, Number, Type};
 use std::collections::HashMap;
 
 use super::ValueId;
 use super::schema::{Arg, NamedArg, SymInt, Tensor};
-use crate::shape::{DType, Extent, Number};
 
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
 const LARGEST: i64 = 1 << 31;

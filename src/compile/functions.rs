@@ -9,10 +9,7 @@ use std::sync::Arc;
 
 use super::casts::is_without_autocast;
 use super::forward::{Environment, Forward};
-use crate::eager::Frame;
-use crate::eager::{Draft, Saved, Slot};
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor, TensorBody};
 use crate::graph::{FunctionCall, Graph, Node, ValueId};
 use crate::model::Variant;
 use crate::program::Kernel;

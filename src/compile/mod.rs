@@ -21,8 +21,7 @@ use std::sync::atomic::AtomicBool;
 use crate::eager::{Eager, Stop};
 use crate::graph::Graph;
 use crate::model::{Checkpointing, Mode, Variant};
-use crate::program::Capability;
-use crate::program::Program;
+use crate::program::{Capability, Program};
 
 /// Why there is no program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

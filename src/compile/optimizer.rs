@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::eager::Eager;
-use crate::eager::{Leaf, Tensor};
+use crate::eager::{Eager, Leaf, Tensor};
 use crate::model::{Optimizer, OptimizerImpl};
 use crate::program::{Category, Kernel};
 use crate::shape::DType;

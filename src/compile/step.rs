@@ -9,10 +9,7 @@ use std::sync::Arc;
 
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use crate::eager::Storage;
-use crate::eager::backward;
-use crate::eager::{Eager, Stop, Thread};
-use crate::eager::{History, Leaf, Tensor};
+use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
 use crate::program::{Category, Initial, Kernel, Program, Section};

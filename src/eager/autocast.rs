@@ -8,8 +8,7 @@ use super::autograd::Draft;
 use super::process::Eager;
 use super::tensor::{Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::DType;
-use crate::shape::strides_like;
+use crate::shape::{DType, strides_like};
 
 /// Casts of parameters, kept until the region ends.
 #[derive(Debug, Default)]

@@ -12,8 +12,7 @@ use super::checkpoint::Frame;
 use super::process::{Eager, Stop};
 use super::tensor::{History, Leaf, Tensor, TensorBody};
 use crate::program::{Binary, Category, Kernel};
-use crate::shape::{DType, Extent, contiguous_strides};
-use crate::shape::{is_dense, strides_like, strides_match};
+use crate::shape::{DType, Extent, contiguous_strides, is_dense, strides_like, strides_match};
 
 /// Gradients of an operation's inputs from those of its outputs.
 pub(crate) type Backward =

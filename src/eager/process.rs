@@ -9,8 +9,7 @@ use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Tensor, TensorBody};
-use crate::program::Capability;
-use crate::program::{Call, Category, ConvolutionShape, Kernel, Size, SizeFunction};
+use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size, SizeFunction};
 use crate::shape::{DType, Extent, contiguous_strides};
 use crate::units::Bytes;
 

@@ -1,6 +1,8 @@
 //! Tensors as the compiler sees them: storage, shape, strides and history, but no values.
 
-use crate::shape::{MemoryFormat, is_channels_last, strides_match};
+use crate::shape::{
+    DType, Extent, MemoryFormat, contiguous_strides, is_channels_last, numel, strides_match,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,7 +10,6 @@ use std::sync::Arc;
 use super::autograd::Node;
 use super::recorder::Storage;
 use crate::program::View;
-use crate::shape::{DType, Extent, contiguous_strides, numel};
 
 /// A handle to a tensor, as a Python name or a C++ `Tensor` is one.
 pub(crate) type Tensor = Rc<TensorBody>;

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use super::{
     Content, Graph, Input, Module, ModuleId, Node, Parameter, ParameterKind, Value, ValueId,
 };
-use crate::ops::Op;
-use crate::ops::infer;
+use crate::ops::{Op, infer};
 use crate::shape::{DType, Extent, is_oversize};
 
 /// Why an operation was not added.

@@ -8,8 +8,9 @@ use crate::compile::{CompileError, compile, compile_unless};
 use crate::graph::Builder;
 use crate::model::{Checkpointing, Optimizer, exported};
 use crate::ops::{Arithmetic, Op};
-use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
-use crate::program::{Placement, Unary};
+use crate::program::{
+    Call, Capability, ConvolutionShape, Instruction, Placement, Size, TensorId, Unary,
+};
 use crate::shape::Extent;
 
 const H200: Capability = Capability {

@@ -1,8 +1,7 @@
 //! Launches of elementwise kernels: elementwise.cu.
 
 use crate::device::LaunchError;
-use crate::program::Binary;
-use crate::program::Unary;
+use crate::program::{Binary, Unary};
 use crate::shape::DType;
 
 use super::kernels::{Arguments, Grid, Queue, clamp};

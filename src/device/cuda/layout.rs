@@ -1,8 +1,7 @@
 //! Views at a batch size, as kernels take them.
 
 use crate::device::{Launch, LaunchError};
-use crate::program::Placement;
-use crate::program::{Kernel, View};
+use crate::program::{Kernel, Placement, View};
 use crate::shape::DType;
 
 use super::gpu::Gpu;

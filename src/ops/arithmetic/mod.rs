@@ -6,13 +6,11 @@ pub(crate) use run::expanded;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader, pointwise};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use super::{Read, pointwise};
+use crate::shape::{DType, Mismatch, Type, broadcast, result_type};
 use crate::aten::{Arguments, Operand};
 use crate::program::Placement;
-use crate::shape::{DType, broadcast, result_type};
 
 /// An elementwise function with a kernel of its own. Operands are in the order of the ATen operator's.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

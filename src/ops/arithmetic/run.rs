@@ -1,11 +1,8 @@
 //! Sums, products and powers.
 
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::{Binary, Kernel, Placement};
-use crate::shape::strides_like;
-use crate::shape::{DType, Extent, result_type};
+use crate::shape::{DType, Extent, result_type, strides_like};
 
 impl Eager {
 

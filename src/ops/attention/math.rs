@@ -1,7 +1,6 @@
 //! Attention out of plain operations: `_scaled_dot_product_attention_math`.
 
-use crate::eager::Tensor;
-use crate::eager::{Eager, Stop};
+use crate::eager::{Eager, Stop, Tensor};
 use crate::ops::Indexed;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent};

@@ -8,8 +8,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use crate::shape::{Extent, broadcast};
+use crate::shape::{Extent, Mismatch, Type, broadcast};
 
 /// `scaled_dot_product_attention(query, key, value[, mask])`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -7,13 +7,9 @@ use super::sizes::{
     Backend, Lengths, Problem, choose, efficient_workspace, flash_splits, flash_width,
 };
 use crate::ops::join::part;
-use crate::eager::Storage;
-use crate::eager::{Draft, Saved};
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::strides_like;
-use crate::shape::{DType, Extent};
+use crate::shape::{DType, Extent, strides_like};
 
 /// The memory-efficient kernel reads masks whose rows are padded to a multiple of so many elements.
 const MASK_ALIGNMENT: u64 = 8;

@@ -2,13 +2,11 @@
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{DType, Mismatch, Type};
 use crate::aten::Arguments;
-use crate::shape::DType;
 
-use super::Read;
 
 /// `to(dtype)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -6,10 +6,9 @@ use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{Extent, Mismatch, Type, Window};
 use self::run::Direction;
 use crate::aten::Arguments;
-use crate::shape::{Extent, Window};
 
 /// A convolution. Operands are input, weight and, where there is one, bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

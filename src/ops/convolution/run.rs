@@ -1,11 +1,8 @@
 //! Convolutions through cuDNN.
 
-use crate::eager::Tensor;
-use crate::eager::{Draft, Saved};
-use crate::eager::{Eager, Stop};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
 use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
-use crate::shape::MemoryFormat;
-use crate::shape::{Extent, Window};
+use crate::shape::{Extent, MemoryFormat, Window};
 
 /// Which way a convolution goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{Extent, Mismatch, Type};
 use crate::aten::Arguments;
-use crate::shape::Extent;
 
 /// A copy of a tensor's elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]

@@ -2,12 +2,9 @@
 
 use std::rc::Rc;
 
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::strides_like;
-use crate::shape::{Extent, numel};
+use crate::shape::{Extent, numel, strides_like};
 
 impl Eager {
     /// `gather(x, indices)` along a dimension.

@@ -2,16 +2,12 @@
 
 mod run;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use super::Read;
+use crate::shape::{DType, Extent, Mismatch, Number, Type};
 use crate::aten::{Arguments, Length};
-use crate::shape::Number;
 use serde::Serialize;
 
-use crate::shape::DType;
-use crate::shape::Extent;
 
 /// A new tensor whose elements follow from no other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,7 +1,6 @@
 //! Tensors made out of nothing.
 
-use crate::eager::Eager;
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Eager, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
 use crate::program::Kernel;
 use crate::shape::{DType, contiguous_strides};

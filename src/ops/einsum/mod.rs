@@ -2,11 +2,9 @@
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use crate::shape::numel;
+use crate::shape::{Extent, Mismatch, Type, numel};
 use serde::Serialize;
 
-use crate::shape::Extent;
 
 /// An `einsum` of two tensors: one letter for each dimension.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,8 +1,6 @@
 //! `embedding` and the sort behind its gradient.
 
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::{Capability, Kernel};
 use crate::shape::Extent;
 

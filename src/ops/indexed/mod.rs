@@ -8,12 +8,9 @@ pub(super) use read::ATEN;
 
 use super::{Context, Operator};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 use serde::Serialize;
 
-use crate::shape::DType;
-use crate::shape::Extent;
-use crate::shape::broadcast;
 
 /// Which operation; operands are in the order of the ATen operator's arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -5,14 +5,11 @@ use std::rc::Rc;
 use crate::ops::arithmetic::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::view::gradient_view;
-use crate::eager::{Draft, Saved};
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use super::looked_up;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, broadcast};
-use crate::shape::{strides_like, strides_match};
+use crate::shape::{DType, Extent, broadcast, strides_like, strides_match};
 
 /// Names under which indices are saved.
 pub(super) const INDICES: [&str; 5] = ["0", "1", "2", "3", "4"];

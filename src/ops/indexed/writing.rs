@@ -4,13 +4,10 @@ use crate::ops::arithmetic::expanded;
 use crate::ops::embedding::radix_bytes;
 use crate::ops::view::gradient_view;
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::program::Kernel;
-use crate::shape::strides_like;
-use crate::shape::{DType, Extent, numel};
+use crate::shape::{DType, Extent, numel, strides_like};
 
 /// Where `index_put_(accumulate=True)` adds.
 pub(crate) struct Places<'a> {

@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use crate::shape::Extent;
+use crate::shape::{Extent, Mismatch, Type};
 
 pub(crate) use run::{element, part};
 

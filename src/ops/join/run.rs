@@ -3,12 +3,9 @@
 use std::rc::Rc;
 
 use crate::ops::view::gradient_view;
-use crate::eager::Draft;
-use crate::eager::Eager;
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::MemoryFormat;
-use crate::shape::{DType, Extent};
+use crate::shape::{DType, Extent, MemoryFormat};
 
 impl Eager {
     /// `split(lengths, dim)`: the gradient joins those of the parts, with zeros for unused ones.

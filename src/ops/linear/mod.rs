@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{Extent, Mismatch, Type};
 use super::matmul::product;
-use crate::shape::Extent;
 
 /// A product with a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

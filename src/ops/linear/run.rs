@@ -1,8 +1,6 @@
 //! Matrix products: `linear` and `addmm`.
 
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{Extent, numel};
 

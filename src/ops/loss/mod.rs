@@ -7,11 +7,9 @@ pub(super) use read::ATEN;
 
 use super::{Context, Operator};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{DType, Extent, Mismatch, Type};
 use serde::Serialize;
 
-use crate::shape::DType;
-use crate::shape::Extent;
 
 /// A loss of predictions and targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -1,13 +1,9 @@
 //! `cross_entropy` and the other losses.
 
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::{Function, Loss, LossFunction, Pointwise, Reduction, Summary};
-use crate::program::Kernel;
-use crate::program::Placement;
-use crate::shape::Extent;
-use crate::shape::strides_like;
+use crate::program::{Kernel, Placement};
+use crate::shape::{Extent, strides_like};
 
 impl Eager {
 

@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use crate::shape::{Extent, broadcast};
+use crate::shape::{Extent, Mismatch, Type, broadcast};
 
 /// A product of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

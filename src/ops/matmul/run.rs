@@ -1,8 +1,6 @@
 //! Products of stacks of matrices: `matmul` of any rank, `bmm` and `baddbmm`.
 
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, broadcast, numel};
 

@@ -1,8 +1,6 @@
 //! Group and instance normalization, and batch normalization without statistics or parameters.
 
-use crate::eager::Draft;
-use crate::eager::Tensor;
-use crate::eager::{Eager, Stop};
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, numel};
 

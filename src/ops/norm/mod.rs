@@ -5,12 +5,10 @@ mod run;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use super::Read;
+use crate::shape::{Extent, Mismatch, Type};
 use crate::aten::{Arguments, ValueId};
-use crate::shape::Extent;
 
 /// What is normalized. Operands are `input`, then `weight` and `bias` where there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -1,13 +1,9 @@
 //! Batch and layer normalization.
 
-use crate::eager::Tensor;
-use crate::eager::{Draft, Saved};
-use crate::eager::{Eager, Stop};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
 use crate::ops::Reduction;
-use crate::program::Kernel;
-use crate::program::{Placement, Unary};
-use crate::shape::{DType, numel};
-use crate::shape::{MemoryFormat, strides_match};
+use crate::program::{Kernel, Placement, Unary};
+use crate::shape::{DType, MemoryFormat, numel, strides_match};
 
 impl Eager {
     /// `batch_norm(x, weight, bias, running_mean, running_var)` with batch statistics.

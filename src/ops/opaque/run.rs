@@ -1,8 +1,6 @@
 //! Operations that are not known, taken to be elementwise.
 
-use crate::eager::Draft;
-use crate::eager::Tensor;
-use crate::eager::{Eager, Stop};
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent};
 

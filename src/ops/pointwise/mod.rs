@@ -7,13 +7,10 @@ pub(super) use read::{ATEN, read};
 
 use super::{Context, Operator};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use crate::shape::broadcast;
-use crate::shape::{Number, result_type};
+use crate::shape::{DType, Mismatch, Number, Type, broadcast, result_type};
 use serde::Serialize;
 
 use crate::program::Placement;
-use crate::shape::DType;
 
 /// An elementwise function, with what it is applied to besides tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -3,14 +3,10 @@
 //! Every row was read off the allocator's history of PyTorch 2.11, forward and backward, in float32, in
 //! bfloat16 and under autocast.
 
-use crate::eager::{Draft, Saved};
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::{Function, Pointwise};
-use crate::program::Kernel;
-use crate::program::Placement;
-use crate::shape::{DType, Extent, broadcast, contiguous_strides};
-use crate::shape::{is_dense, strides_like};
+use crate::program::{Kernel, Placement};
+use crate::shape::{DType, Extent, broadcast, contiguous_strides, is_dense, strides_like};
 
 /// A temporary of a derivative formula.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

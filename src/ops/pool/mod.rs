@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{Extent, Mismatch, Type, Window};
 use crate::aten::Arguments;
-use crate::shape::{Extent, Window};
 
 /// A pool of each plane, or along the last of three dimensions: that of planes one high.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -1,12 +1,9 @@
 //! Pooling.
 
-use crate::eager::Draft;
-use crate::eager::Tensor;
-use crate::eager::{Eager, Stop};
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::ops::{Pool, Resample};
 use crate::program::Kernel;
-use crate::shape::MemoryFormat;
-use crate::shape::{DType, Extent, Window, numel};
+use crate::shape::{DType, Extent, MemoryFormat, Window, numel};
 
 impl Eager {
     /// `max_pool2d`: saves its input and one int64 index for each result.

@@ -2,14 +2,11 @@
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use super::Read;
+use super::{Context, Operator, Read, Reader};
+use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::shape::{DType, Extent, Mismatch, Type};
 use crate::aten::Arguments;
-use crate::eager::Draft;
 use crate::program::{Kernel, Placement};
-use crate::shape::{DType, Extent};
 
 /// Elements set to zero by chance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

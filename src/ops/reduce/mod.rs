@@ -5,12 +5,10 @@ mod vector_norm;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use super::Read;
+use crate::shape::{DType, Extent, Mismatch, Type};
 use crate::aten::Arguments;
-use crate::shape::{DType, Extent};
 
 /// What is left of some dimensions.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]

@@ -3,12 +3,9 @@
 use crate::ops::arithmetic::expanded;
 use super::vector_norm::kept_shape;
 use crate::ops::view::gradient_view;
-use crate::eager::Draft;
-use crate::eager::Eager;
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use super::Reduction;
-use crate::program::Capability;
-use crate::program::Kernel;
+use crate::program::{Capability, Kernel};
 use crate::shape::{DType, Extent, numel};
 
 /// Bytes of an accumulator: float32 for every type that is trained in.

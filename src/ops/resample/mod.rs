@@ -2,16 +2,13 @@
 
 mod run;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{DType, Mismatch, Type};
+use crate::shape::{DType, Extent, Mismatch, Type, Window};
 use super::pool::window;
-use super::Read;
 use crate::aten::Arguments;
 use serde::Serialize;
 
-use crate::shape::Extent;
-use crate::shape::Window;
 
 /// What is done to each plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -6,13 +6,10 @@
 use std::rc::Rc;
 
 use crate::ops::join::part;
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
 use crate::program::Kernel;
-use crate::shape::MemoryFormat;
-use crate::shape::{DType, Extent, contiguous_strides, numel};
+use crate::shape::{DType, Extent, MemoryFormat, contiguous_strides, numel};
 
 /// What is particular to an operation.
 #[derive(Debug, Clone, Copy)]

@@ -4,12 +4,10 @@ mod run;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
-use super::Read;
+use crate::shape::{DType, Mismatch, Type};
 use crate::aten::Arguments;
-use crate::shape::DType;
 
 /// `softmax(input, dim, dtype)`, or its logarithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

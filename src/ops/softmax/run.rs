@@ -1,11 +1,8 @@
 //! `softmax` and `log_softmax`.
 
-use crate::eager::Draft;
-use crate::eager::{Eager, Stop};
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::DType;
-use crate::shape::strides_like;
+use crate::shape::{DType, strides_like};
 
 impl Eager {
     /// `softmax(x, dim, dtype)`, or its logarithm. Autocast asks for float32 where no type is written; the

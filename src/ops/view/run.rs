@@ -4,12 +4,9 @@ use std::rc::Rc;
 
 use crate::ops::arithmetic::expanded;
 use crate::ops::join::{element, part};
-use crate::eager::Draft;
-use crate::eager::Eager;
-use crate::eager::{Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::view_strides;
-use crate::shape::{Extent, contiguous_strides};
+use crate::shape::{Extent, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
 pub(crate) fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {

@@ -6,13 +6,12 @@ use std::io::Read;
 
 use batchfit::compile::compile;
 use batchfit::model::{Checkpointing, Optimizer, Precision, Variant, exported};
-use batchfit::program::{Instruction, Program, TensorId};
 use batchfit::report::{Requested, unmatched};
 use batchfit::units::Bytes;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
-use super::H200;
+use super::{H200, requests};
 
 fn unpacked(file: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
@@ -29,22 +28,6 @@ fn requested(line: &str) -> Requested {
         ("+", size) => Requested::Alloc(Bytes(size.parse().unwrap())),
         (_, size) => Requested::Free(Bytes(size.parse().unwrap())),
     }
-}
-
-/// Construction and three steps at batch 4, one request a line.
-fn requests(program: &Program) -> Vec<String> {
-    let event = |sign: char, id: &TensorId| {
-        let bytes = program.tensor(*id).size.at(4).map_or(0, |bytes| bytes.0);
-        (bytes > 0).then(|| format!("{sign}{bytes}"))
-    };
-    program
-        .unrolled(3)
-        .filter_map(|instruction| match instruction {
-            Instruction::Allocate(id) => event('+', id),
-            Instruction::Free(id) => event('-', id),
-            Instruction::Launch(_) => None,
-        })
-        .collect()
 }
 
 /// The requests with frees that follow one another in order of size: a hash table of casts is cleared in the
@@ -93,7 +76,7 @@ fn custom_functions_allocate_and_free_what_pytorch_does() {
         let read = exported::parse_value(&graphs[words[0]]).unwrap();
         assert_eq!(read.notes, Vec::<String>::new(), "{title}");
         let program = compile(&read.graph, &variant(&words), H200).unwrap();
-        let ours = normalized(&requests(&program));
+        let ours = normalized(&requests(&program, 4));
         let theirs: Vec<String> = lines.lines().map(str::to_owned).collect();
         let theirs = normalized(&theirs);
         if words[0] == "bloom" {

@@ -9,7 +9,7 @@ mod steps;
 use batchfit::compile::compile;
 use batchfit::graph::Graph;
 use batchfit::model::{Variant, exported};
-use batchfit::program::{Capability, Program};
+use batchfit::program::{Capability, Instruction, Program, TensorId};
 
 /// The card that the truth was recorded on.
 pub(crate) const H200: Capability = Capability {
@@ -26,4 +26,21 @@ pub(crate) fn graph(name: &str) -> Graph {
 /// The step program of a graph of the corpus on an H200.
 pub(crate) fn program(name: &str, variant: &Variant) -> Program {
     compile(&graph(name), variant, H200).unwrap()
+}
+
+/// Construction and three steps, one request a line: `+BYTES` or `-BYTES`.
+fn requests(program: &Program, batch: u64) -> Vec<String> {
+    let event = |sign: char, id: &TensorId| {
+        let bytes = program.tensor(*id).size.at(batch);
+        let bytes = bytes.map_or(0, |bytes| bytes.0);
+        (bytes > 0).then(|| format!("{sign}{bytes}"))
+    };
+    let events = program
+        .unrolled(3)
+        .filter_map(|instruction| match instruction {
+            Instruction::Allocate(id) => event('+', id),
+            Instruction::Free(id) => event('-', id),
+            Instruction::Launch(_) => None,
+        });
+    events.collect()
 }

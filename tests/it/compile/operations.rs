@@ -5,11 +5,10 @@ use std::io::Read;
 
 use batchfit::compile::compile;
 use batchfit::model::{Optimizer, Precision, Variant, exported};
-use batchfit::program::{Instruction, Program};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use super::H200;
+use super::{H200, requests};
 
 fn unpacked(file: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
@@ -19,22 +18,6 @@ fn unpacked(file: &str) -> String {
         .read_to_string(&mut text)
         .unwrap();
     text
-}
-
-/// Construction and three steps at batch 4, one request a line.
-fn requests(program: &Program) -> Vec<String> {
-    let event = |sign: char, id: &batchfit::program::TensorId| {
-        let bytes = program.tensor(*id).size.at(4).map_or(0, |bytes| bytes.0);
-        (bytes > 0).then(|| format!("{sign}{bytes}"))
-    };
-    program
-        .unrolled(3)
-        .filter_map(|instruction| match instruction {
-            Instruction::Allocate(id) => event('+', id),
-            Instruction::Free(id) => event('-', id),
-            Instruction::Launch(_) => None,
-        })
-        .collect()
 }
 
 #[test]
@@ -60,7 +43,7 @@ fn operations_allocate_and_free_what_pytorch_does() {
         };
         let graph = exported::parse_value(&graphs[name]).unwrap().graph;
 
-        let ours = requests(&compile(&graph, &variant, H200).unwrap());
+        let ours = requests(&compile(&graph, &variant, H200).unwrap(), 4);
 
         let theirs: Vec<&str> = lines.collect();
         if ours != theirs {

@@ -5,11 +5,11 @@ use std::io::Read;
 
 use batchfit::compile::compile;
 use batchfit::model::{Optimizer, OptimizerImpl, Precision, Variant, exported};
-use batchfit::program::{Capability, Instruction, Program, TensorId};
+use batchfit::program::Capability;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use super::H200;
+use super::{H200, requests};
 
 fn unpacked(file: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
@@ -46,25 +46,6 @@ fn card(compute: &str) -> Capability {
         compute: (major.parse().unwrap(), minor.parse().unwrap()),
         ..H200
     }
-}
-
-/// Construction and three steps, one request a line.
-fn requests(program: &Program, batch: u64) -> Vec<String> {
-    let event = |sign: char, id: &TensorId| {
-        let bytes = program
-            .tensor(*id)
-            .size
-            .at(batch)
-            .map_or(0, |bytes| bytes.0);
-        (bytes > 0).then(|| format!("{sign}{bytes}"))
-    };
-    let instructions = program.unrolled(3);
-    let events = instructions.filter_map(|instruction| match instruction {
-        Instruction::Allocate(id) => event('+', id),
-        Instruction::Free(id) => event('-', id),
-        Instruction::Launch(_) => None,
-    });
-    events.collect()
 }
 
 /// The autocast cache lets go of its casts in the order of a hash table of addresses: where it is used, what is
