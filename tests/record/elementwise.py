@@ -39,8 +39,12 @@ VARIANTS = {
     "aten.addcmul.default": [{"value": 2}],
 }
 TRUTHS = {"condition", "mask"}
-# These look at values, which a stub does not compute.
-UNRECORDED = {"aten.normal.Tensor_Tensor", "aten.normal.float_Tensor"}
+UNRECORDED = {
+    # These look at values, which a stub does not compute.
+    "aten.normal.Tensor_Tensor", "aten.normal.float_Tensor",
+    # What stands for `copy_` and `normal_` in a graph without mutations; eager PyTorch does not call them.
+    "aten.copy.default", "aten.normal_functional.default",
+}  # fmt: skip
 WHOLE = re.compile(r"aten\.(bitwise_|__|gcd|lcm)")
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "bool"}
 
@@ -96,7 +100,13 @@ def recorded(target: str, given: list, mode: str) -> str | None:
                 return None
             raise
     del values
-    if result.requires_grad and result.grad_fn.name() not in ("torch::autograd::NotImplemented", "NextafterBackward0"):
+    is_differentiable = result.requires_grad and result.grad_fn.name() not in (
+        "torch::autograd::NotImplemented",
+        "NextafterBackward0",
+    )
+    if in_place and result.requires_grad and not is_differentiable:
+        return None  # backward would fail
+    if is_differentiable:
         middle = len(torch.cuda.memory._snapshot()["device_traces"][0])
         gradient = torch.zeros_like(result)
         made = len(torch.cuda.memory._snapshot()["device_traces"][0])
@@ -137,7 +147,7 @@ def calls(target: str):
         floats = [name for name in names if name not in TRUTHS and not WHOLE.match(target)]
         if target.startswith(("aten.masked_fill", "aten.fill", "aten.bernoulli")):
             floats = floats[:1]
-        subsets = [()] if not floats else [(name,) for name in floats] + ([tuple(floats)] if len(floats) > 1 else [])
+        subsets = [()] if not floats or target.startswith(("aten.floor_divide_", "aten.heaviside_", "aten.nextafter_")) else [(name,) for name in floats] + ([tuple(floats)] if len(floats) > 1 else [])
         for mode, narrow, trained in itertools.product(("fp32", "amp"), (False, True), subsets):
             if narrow and (len(names) < 2 or target.split(".")[1].startswith("_") or changed):
                 continue

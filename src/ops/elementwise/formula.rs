@@ -6,7 +6,7 @@ use super::Elementwise;
 use super::row::{Forward, Gradient, Order, Read, Step, Temporary};
 use crate::eager::{Eager, Saved, Storage, Tensor, TensorBody};
 use crate::program::{Kernel, Placement};
-use crate::shape::DType;
+use crate::shape::{DType, Extent, strides_like};
 
 use super::run::expanded;
 
@@ -16,14 +16,24 @@ pub(super) struct Derivative {
     op: Elementwise,
     gradients: [Gradient; 3],
     wanted: [bool; 3],
+    /// Operands whose gradients are zeros.
+    zeros: [Option<Zeros>; 3],
+}
+
+/// What a tensor of zeros is like.
+#[derive(Clone)]
+struct Zeros {
+    shape: Vec<Extent>,
+    strides: Vec<Extent>,
+    dtype: DType,
 }
 
 impl Derivative {
     /// The derivative of a call on these operands, by position.
     pub(super) fn new(op: &Elementwise, operands: &[Option<Tensor>]) -> Derivative {
         let mut gradients = op.row.gradients;
-        if let (Placement::InPlace, Some(gradient)) = (op.placement(), op.row.in_place) {
-            gradients[0] = gradient;
+        if let (Placement::InPlace, Some([first, second])) = (op.placement(), op.row.in_place) {
+            gradients[..2].copy_from_slice(&[first, second]);
         }
         for gradient in &mut gradients {
             if let Gradient::By(rule) = gradient {
@@ -31,22 +41,37 @@ impl Derivative {
             }
         }
         let mut wanted = [false; 3];
+        let mut zeros = [None, None, None];
         for (position, operand) in operands.iter().enumerate() {
             let is_trained = operand.as_ref().is_some_and(|tensor| tensor.requires_grad());
             let has_formula =
                 op.row.together.is_some() || !matches!(gradients[position], Gradient::None);
             wanted[position] = is_trained && has_formula;
+            if let (Gradient::Zeros(_), Some(tensor)) = (gradients[position], operand) {
+                zeros[position] = Some(Zeros {
+                    shape: tensor.shape.clone(),
+                    strides: strides_like(&tensor.shape, &tensor.strides),
+                    dtype: tensor.dtype,
+                });
+            }
         }
         Derivative {
             op: op.clone(),
             gradients,
             wanted,
+            zeros,
         }
     }
 
     /// Whether the gradient of the operand at this position is wanted.
     pub(super) fn wants(&self, position: usize) -> bool {
         self.wanted[position]
+    }
+
+    /// Whether there is a formula by any operand.
+    pub(super) fn exists(&self) -> bool {
+        let has_formula = |gradient: &Gradient| !matches!(gradient, Gradient::None);
+        self.op.row.together.is_some() || self.gradients.iter().any(has_formula)
     }
 
     /// Positions of the operands that are tensors.
@@ -88,6 +113,16 @@ impl Derivative {
             match gradient {
                 Gradient::None | Gradient::By(_) => {}
                 Gradient::Pass => results[position] = Some(Tensor::clone(incoming)),
+                Gradient::Zeros(_) => {
+                    let Zeros {
+                        shape,
+                        strides,
+                        dtype,
+                    } = self.zeros[position].clone().expect("kept when it was recorded");
+                    let gradient = eager.empty_strided(&shape, strides, dtype);
+                    eager.launch(Kernel::Fill(0.0), &[], &[&gradient]);
+                    results[position] = Some(Tensor::new(gradient));
+                }
                 Gradient::Made {
                     reads,
                     before,
@@ -159,7 +194,9 @@ impl Derivative {
 fn reads(gradient: &Gradient) -> &'static [Read] {
     match gradient {
         Gradient::None | Gradient::Pass | Gradient::By(_) => &[],
-        Gradient::Made { reads, .. } | Gradient::Steps { reads, .. } => reads,
+        Gradient::Zeros(reads) | Gradient::Made { reads, .. } | Gradient::Steps { reads, .. } => {
+            reads
+        }
     }
 }
 
@@ -177,6 +214,7 @@ fn made(position: usize, before: &[Temporary], after: &[Temporary]) -> Vec<Step>
 
 /// Memory that a formula holds. Only its being there counts.
 enum Held {
+    Nothing,
     Tensor(#[expect(dead_code, reason = "held until it is dropped")] Tensor),
     Bytes(#[expect(dead_code, reason = "held until it is dropped")] Rc<Storage>),
 }
@@ -196,6 +234,10 @@ impl Eager {
             Temporary::Number => self.empty(&[], like.dtype),
             Temporary::Of(position) => self.empty_like(of(position), of(position).dtype),
             Temporary::MaskOf(position) => self.empty_like(of(position), DType::Bool),
+            Temporary::Float(position) if of(position).dtype == DType::Float32 => {
+                return Held::Nothing;
+            }
+            Temporary::Float(position) => self.empty_like(of(position), DType::Float32),
             Temporary::Bytes(bytes) => return Held::Bytes(self.scratch(bytes)),
         };
         Held::Tensor(Tensor::new(body))
@@ -216,7 +258,7 @@ impl Eager {
     pub(super) fn result_by_steps(
         &mut self,
         steps: &[Step],
-        tensors: &[Tensor],
+        (op, tensors): (&Elementwise, &[Tensor]),
         dtype: DType,
     ) -> TensorBody {
         let inputs: Vec<&TensorBody> = tensors.iter().map(|tensor| &**tensor).collect();
@@ -229,7 +271,7 @@ impl Eager {
                     held.push(Some(self.temporary(*temporary, inputs[0], &operand)));
                 }
                 Step::Give(_) => {
-                    result = Some(self.broadcast_like(&inputs, dtype));
+                    result = Some(self.plain_result(op, &inputs, dtype));
                     held.push(None);
                 }
                 Step::Free(number) => drop(held[*number].take()),
@@ -252,7 +294,6 @@ impl Elementwise {
     /// What it allocates besides its result, on a first operand of this type.
     pub(super) fn forward_steps(&self, dtype: DType) -> Option<&'static [Step]> {
         match self.row.forward {
-            _ if self.placement() == Placement::InPlace => None,
             Forward::Steps(steps) => Some(steps),
             Forward::OfFractions(steps) => dtype.is_float().then_some(steps),
             Forward::Plain | Forward::Where | Forward::Prelu => None,

@@ -21,8 +21,8 @@ pub(super) struct Row {
     pub(super) forward: Forward,
     /// The derivative by each operand.
     pub(super) gradients: [Gradient; 3],
-    /// The derivative by its first operand in place, where that is another formula.
-    pub(super) in_place: Option<Gradient>,
+    /// The derivatives by its first two operands in place, where those are other formulas.
+    pub(super) in_place: Option<[Gradient; 2]>,
     /// One formula for the gradients of all operands, in the place of their own.
     pub(super) together: Option<Together>,
     /// What it computes, where kernels know.
@@ -88,6 +88,8 @@ pub(super) enum Temporary {
     Of(usize),
     /// A truth value for each element of this operand.
     MaskOf(usize),
+    /// As large as this operand, of float32; nothing where it is of that already.
+    Float(usize),
     /// A number of bytes.
     Bytes(u64),
 }
@@ -124,6 +126,8 @@ pub(super) enum Gradient {
     None,
     /// The incoming one, without a copy.
     Pass,
+    /// Zeros for each element of the operand; this is saved all the same.
+    Zeros(&'static [Read]),
     /// A new tensor: temporaries before it and after it, which all go once it is made, the last first.
     Made {
         reads: &'static [Read],
@@ -272,8 +276,8 @@ impl Row {
         self.gradients([made(&[], &[])])
     }
 
-    pub(super) const fn in_place(mut self, gradient: Gradient) -> Row {
-        self.in_place = Some(gradient);
+    pub(super) const fn in_place(mut self, first: Gradient, second: Gradient) -> Row {
+        self.in_place = Some([first, second]);
         self
     }
 
@@ -335,10 +339,9 @@ impl std::fmt::Debug for Row {
 /// The default of an attribute or operand that PyTorch's schemas leave out: the same wherever it occurs.
 pub(super) fn default(operator: &str, attribute: &str) -> Option<Constant> {
     Some(match (operator, attribute) {
-        (_, "alpha" | "scale" | "input_scale" | "value" | "beta") => Constant::Whole(1),
+        (_, "alpha" | "scale" | "input_scale" | "value" | "beta" | "max_val") => Constant::Whole(1),
         ("leaky_relu", "negative_slope") => Constant::Real(0.01),
         ("hardtanh", "min_val") => Constant::Whole(-1),
-        ("hardtanh", "max_val") => Constant::Whole(1),
         ("softplus", "threshold") => Constant::Whole(20),
         ("hardshrink" | "softshrink", "lambd") => Constant::Real(0.5),
         ("gelu", "approximate") => Constant::Text("none".into()),

@@ -52,7 +52,12 @@ impl Eager {
             }
         }
         drop(operands);
-        let y = self.elementwise_result(op, &tensors, dtype);
+        let mut y = self.elementwise_result(op, &tensors, dtype);
+        if op.placement() == Placement::InPlace && !derivative.exists() {
+            // What was overwritten keeps its history.
+            y.history.clone_from(&tensors[0].history);
+            return Ok(Tensor::new(y));
+        }
         if derivative.saves(Read::Result) {
             let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
             draft.save(self, "result", &kept)?;
@@ -123,13 +128,9 @@ impl Eager {
             }
         }
         let inputs: Vec<&TensorBody> = tensors.iter().map(|tensor| &**tensor).collect();
-        let y = match (op.placement(), op.forward_steps(tensors[0].dtype)) {
-            (Placement::InPlace, _) => {
-                let x = &tensors[0];
-                x.alias(x.shape.clone(), x.strides.clone())
-            }
-            (Placement::New, Some(steps)) => self.result_by_steps(steps, tensors, dtype),
-            (Placement::New, None) => self.broadcast_like(&inputs, dtype),
+        let y = match op.forward_steps(tensors[0].dtype) {
+            Some(steps) => self.result_by_steps(steps, (op, tensors), dtype),
+            None => self.plain_result(op, &inputs, dtype),
         };
         let kernel = op.kernel(tensors[0].dtype, dtype);
         if let Kernel::Binary(_) = kernel {
@@ -143,6 +144,19 @@ impl Eager {
             drop(last);
         }
         y
+    }
+
+    /// A new tensor for the result, or the first operand again.
+    pub(super) fn plain_result(
+        &mut self,
+        op: &Elementwise,
+        inputs: &[&TensorBody],
+        dtype: DType,
+    ) -> TensorBody {
+        match op.placement() {
+            Placement::New => self.broadcast_like(inputs, dtype),
+            Placement::InPlace => inputs[0].alias(inputs[0].shape.clone(), inputs[0].strides.clone()),
+        }
     }
 
     /// A tensor like this one, under the preserve format.

@@ -107,7 +107,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         stride: [2, 2],
         ..Window::of([3, 3])
     };
-    let mut cases: Vec<(Op, Vec<&[u64]>)> = vec![
+    vec![
         (Op::Linear(Linear::Linear), vec![&[4, 6], &[5, 6], &[5]]),
         (Op::Linear(Linear::Linear), vec![&[4, 6], &[5, 6]]),
         (Op::Linear(Linear::Linear), vec![&[2, 4, 6], &[5, 6], &[5]]),
@@ -382,8 +382,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             }),
             vec![&[2, 3, 16, 8], &[2, 3, 16, 8], &[2, 3, 16, 8]],
         ),
-    ];
-    cases
+    ]
 }
 
 /// The gradient of each parameter, by path: how many elements of which type.

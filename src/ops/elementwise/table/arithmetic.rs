@@ -1,12 +1,15 @@
 //! Sums, products, powers and other functions of several tensors.
 
 use super::super::row::{
-    BOTH, Casts, Computes, FIRST, Forward, Gradient, Read, ResultType, Row, SECOND,
-    THIRD, Temporary,
+    BOTH, Casts, Computes, FIRST, Forward, Gradient, Read, ResultType, Row, SECOND, THIRD, Temporary,
     Temporary::{Like, Mask, Number},
     made, steps, times_alpha,
 };
-use super::formulas::*;
+use super::formulas::{
+    COPYSIGN, EXTREME, LOGADDEXP2_FIRST, LOGADDEXP2_SECOND, OF_QUOTIENT, POWER_OF_BASE,
+    POWER_OF_EXPONENT, POWER_OF_NUMBER, atan2, clamp, clamp_by_tensors, minus_alpha, power,
+    rounded_dividend, rounded_divisor, xlogy,
+};
 
 pub(super) const ROWS: &[Row] = &[
     Row::binary(&["aten.add.Tensor", "aten.add.Scalar", "aten.add_.Tensor", "aten.add_.Scalar"]).attributes(&["alpha"]).gradients([Gradient::Pass, Gradient::By(times_alpha)]).computes(Computes::Sum),
@@ -16,26 +19,26 @@ pub(super) const ROWS: &[Row] = &[
     Row::binary(&["aten.div.Tensor", "aten.div.Scalar", "aten.div_.Tensor", "aten.div_.Scalar", "aten.divide.Tensor", "aten.divide.Scalar", "aten.divide_.Tensor", "aten.divide_.Scalar", "aten.true_divide.Tensor", "aten.true_divide.Scalar", "aten.true_divide_.Tensor", "aten.true_divide_.Scalar"]).real().gradients([made(&[SECOND], &[]), made(BOTH, &[Like, OF_QUOTIENT, OF_QUOTIENT])]),
     Row::binary(&["aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.div_.Tensor_mode", "aten.div_.Scalar_mode", "aten.divide.Tensor_mode", "aten.divide.Scalar_mode", "aten.divide_.Tensor_mode", "aten.divide_.Scalar_mode"]).attributes(&["rounding_mode"]).result(ResultType::Promoted).gradients([Gradient::By(rounded_dividend), Gradient::By(rounded_divisor)]),
     Row::binary(&["aten.floor_divide.default", "aten.floor_divide.Scalar", "aten.floor_divide_.Scalar", "aten.floor_divide_.Tensor"]),
-    Row::binary(&["aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor", "aten.remainder_.Tensor", "aten.remainder_.Scalar"]).gradients([Gradient::Pass, made(BOTH, &[Like, Like])]),
+    Row::binary(&["aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder_.Tensor", "aten.remainder_.Scalar"]).gradients([Gradient::Pass, made(BOTH, &[Like, Like])]),
+    Row::binary(&["aten.remainder.Scalar_Tensor"]),
     Row::binary(&["aten.fmod.Tensor", "aten.fmod.Scalar", "aten.fmod_.Tensor", "aten.fmod_.Scalar"]).gradients([Gradient::Pass, made(BOTH, &[Like, Like])]),
     Row::binary(&["aten.minimum.default", "aten.min.other"]).gradients([EXTREME, EXTREME]),
     Row::binary(&["aten.maximum.default", "aten.max.other"]).gradients([EXTREME, EXTREME]),
-    Row::binary(&["aten.fmin.default"]).gradients([made(BOTH, &[Mask, Mask]), made(BOTH, &[Mask, Mask])]),
-    Row::binary(&["aten.fmax.default"]).gradients([made(BOTH, &[Mask, Mask]), made(BOTH, &[Mask, Mask])]),
+    Row::binary(&["aten.fmin.default"]).gradients([made(BOTH, &[Mask, Temporary::MaskOf(1)]), made(BOTH, &[Mask, Temporary::MaskOf(1)])]),
+    Row::binary(&["aten.fmax.default"]).gradients([made(BOTH, &[Mask, Temporary::MaskOf(1)]), made(BOTH, &[Mask, Temporary::MaskOf(1)])]),
     Row::with_operands(&["aten.pow.Tensor_Scalar", "aten.pow_.Scalar"], &["self", "exponent"]).high().gradients([Gradient::By(power)]).computes(Computes::Power),
     Row::with_operands(&["aten.pow.Tensor_Tensor", "aten.pow_.Tensor"], &["self", "exponent"]).high().gradients([POWER_OF_BASE, POWER_OF_EXPONENT]),
-    Row::with_operands(&["aten.pow.Scalar"], &["self", "exponent"]).high().forward(Forward::Steps(POWER_OF_NUMBER)).gradients([Gradient::None, made(&[Read::Result], &[Like])]),
+    Row::with_operands(&["aten.pow.Scalar"], &["self", "exponent"]).high().forward(Forward::Steps(POWER_OF_NUMBER)).gradients([Gradient::None, made(&[SECOND, Read::Result], &[Like])]),
     Row::with_operands(&["aten.float_power.Tensor_Scalar"], &["self", "exponent"]).casts(Casts::Double).gradients([Gradient::By(power)]),
     Row::with_operands(&["aten.float_power.Tensor_Tensor"], &["self", "exponent"]).casts(Casts::Double).gradients([POWER_OF_BASE, POWER_OF_EXPONENT]),
-    Row::with_operands(&["aten.float_power.Scalar"], &["self", "exponent"]).casts(Casts::Double).forward(Forward::Steps(POWER_OF_NUMBER)).gradients([Gradient::None, made(&[Read::Result], &[Like])]),
+    Row::with_operands(&["aten.float_power.Scalar"], &["self", "exponent"]).casts(Casts::Double).forward(Forward::Steps(POWER_OF_NUMBER)).gradients([Gradient::None, made(&[SECOND, Read::Result], &[Like])]),
     Row::binary(&["aten.atan2.default", "aten.atan2_.default", "aten.arctan2.default", "aten.arctan2_.default"]).real().casts(Casts::Widest).together(BOTH, atan2),
     Row::binary(&["aten.hypot.default", "aten.hypot_.default"]).gradients([made(&[FIRST, Read::Result], &[Like]), made(&[SECOND, Read::Result], &[Like])]),
     Row::binary(&["aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self", "aten.xlogy_.Tensor", "aten.xlogy_.Scalar_Other", "aten.special_xlogy.default", "aten.special_xlogy.other_scalar", "aten.special_xlogy.self_scalar"]).real().gradients([Gradient::By(xlogy), made(BOTH, &[Like])]),
-    Row::binary(&["aten.special_xlog1py.default", "aten.special_xlog1py.other_scalar", "aten.special_xlog1py.self_scalar"]).real().gradients([Gradient::By(xlogy), made(BOTH, &[Like, Like])]),
-    Row::binary(&["aten.copysign.Tensor", "aten.copysign.Scalar", "aten.copysign_.Tensor", "aten.copysign_.Scalar"]).real().gradients([steps(&[FIRST, Read::Result], COPYSIGN), made(&[Read::Result], &[])]),
+    Row::binary(&["aten.special_xlog1py.default", "aten.special_xlog1py.other_scalar", "aten.special_xlog1py.self_scalar"]).real().gradients([Gradient::By(xlogy), made(BOTH, &[Temporary::Of(1), Like])]),
+    Row::binary(&["aten.copysign.Tensor", "aten.copysign.Scalar", "aten.copysign_.Tensor", "aten.copysign_.Scalar"]).real().gradients([steps(&[FIRST, Read::Result], COPYSIGN), Gradient::Zeros(&[Read::Result])]),
     Row::binary(&["aten.logaddexp.default"]).real().gradients([made(BOTH, &[Like, Like, Like]), made(BOTH, &[Like, Like, Like])]),
     Row::binary(&["aten.logaddexp2.default"]).real().gradients([steps(BOTH, LOGADDEXP2_FIRST), steps(BOTH, LOGADDEXP2_SECOND)]),
-    Row::binary(&["aten.ldexp.Tensor", "aten.ldexp_.default"]).real().forward(Forward::Steps(LDEXP)).gradients([steps(&[SECOND], LDEXP_FIRST), made(&[Read::Result], &[Like])]),
     Row::with_operands(&["aten.heaviside.default", "aten.heaviside_.default"], &["self", "values"]),
     Row::binary(&["aten.nextafter.default", "aten.nextafter_.default"]),
     Row::binary(&["aten.gcd.default", "aten.gcd_.default"]),
@@ -43,7 +46,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::with_operands(&["aten.lerp.Scalar", "aten.lerp_.Scalar"], &["self", "end", "weight"]).gradients([made(&[], &[]), made(&[], &[])]),
     Row::with_operands(&["aten.lerp.Tensor", "aten.lerp_.Tensor"], &["self", "end", "weight"]).gradients([made(&[THIRD], &[Temporary::Of(2)]), made(&[THIRD], &[]), made(&[FIRST, SECOND], &[Like])]),
     Row::with_operands(&["aten.addcmul.default", "aten.addcmul_.default"], &["self", "tensor1", "tensor2"]).attributes(&["value"]).casts(Casts::Widest).gradients([Gradient::Pass, made(&[THIRD], &[Temporary::Of(2)]), made(&[SECOND], &[Temporary::Of(1)])]),
-    Row::with_operands(&["aten.addcdiv.default", "aten.addcdiv_.default"], &["self", "tensor1", "tensor2"]).attributes(&["value"]).casts(Casts::Widest).real().gradients([Gradient::Pass, made(&[THIRD], &[Temporary::Of(2)]), made(&[SECOND, THIRD], &[Like, Like, Like, Like])]),
+    Row::with_operands(&["aten.addcdiv.default", "aten.addcdiv_.default"], &["self", "tensor1", "tensor2"]).attributes(&["value"]).casts(Casts::Widest).real().gradients([Gradient::Pass, made(&[THIRD], &[Temporary::Of(2)]), made(&[SECOND, THIRD], &[Temporary::Of(2), Temporary::Of(1), Like, Like])]),
     Row::with_operands(&["aten.clamp.default", "aten.clamp_.default", "aten.clip.default", "aten.clip_.default"], &["self", "min", "max"]).gradients([Gradient::By(clamp)]),
     Row::with_operands(&["aten.clamp.Tensor", "aten.clamp_.Tensor", "aten.clip.Tensor", "aten.clip_.Tensor"], &["self", "min", "max"]).together(&[FIRST, SECOND, THIRD], clamp_by_tensors),
     Row::with_operands(&["aten.clamp_min.default", "aten.clamp_min.Tensor", "aten.clamp_min_.default", "aten.clamp_min_.Tensor"], &["self", "min"]).gradients([made(BOTH, &[Number, Mask]), made(BOTH, &[Number, Mask])]),

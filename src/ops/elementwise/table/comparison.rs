@@ -1,7 +1,7 @@
 //! Comparisons, and functions of truth values and bits. None has a derivative.
 
 use super::super::row::{
-    Forward, Row, Step,
+    Forward, Gradient, Row, Step,
     Temporary::{MaskOf, Of},
 };
 
@@ -19,38 +19,13 @@ const IS_FINITE: &[Step] = &[
 /// `self.abs() == inf` (`isinf` in `UnaryOps.cpp`).
 const IS_INF: &[Step] = &[Step::Make(Of(0)), Step::Give(0), Step::Free(0)];
 
-/// `isclose` in `TensorCompare.cpp`: the allowed and the actual error.
-const IS_CLOSE: &[Step] = &[
-    Step::Give(0),
-    Step::Make(Of(0)),
-    Step::Make(Of(0)),
-    Step::Make(Of(0)),
-    Step::Free(2),
-    Step::Make(Of(0)),
-    Step::Make(Of(0)),
-    Step::Make(Of(0)),
-    Step::Make(MaskOf(0)),
-    Step::Make(MaskOf(0)),
-    Step::Make(MaskOf(0)),
-    Step::Free(8),
-    Step::Free(7),
-    Step::Free(6),
-    Step::Make(MaskOf(0)),
-    Step::Free(10),
-    Step::Free(9),
-    Step::Free(4),
-    Step::Free(5),
-    Step::Free(1),
-    Step::Free(3),
-];
-
 pub(super) const ROWS: &[Row] = &[
-    Row::binary(&["aten.eq.Tensor", "aten.eq.Scalar", "aten.eq_.Scalar", "aten.eq_.Tensor"]).truth(),
-    Row::binary(&["aten.ne.Tensor", "aten.ne.Scalar", "aten.ne_.Scalar", "aten.ne_.Tensor", "aten.not_equal.Tensor", "aten.not_equal.Scalar", "aten.not_equal_.Scalar", "aten.not_equal_.Tensor"]).truth(),
-    Row::binary(&["aten.lt.Tensor", "aten.lt.Scalar", "aten.lt_.Scalar", "aten.lt_.Tensor", "aten.less.Tensor", "aten.less.Scalar", "aten.less_.Scalar", "aten.less_.Tensor"]).truth(),
-    Row::binary(&["aten.le.Tensor", "aten.le.Scalar", "aten.le_.Scalar", "aten.le_.Tensor", "aten.less_equal.Tensor", "aten.less_equal.Scalar", "aten.less_equal_.Scalar", "aten.less_equal_.Tensor"]).truth(),
-    Row::binary(&["aten.gt.Tensor", "aten.gt.Scalar", "aten.gt_.Scalar", "aten.gt_.Tensor", "aten.greater.Tensor", "aten.greater.Scalar", "aten.greater_.Scalar", "aten.greater_.Tensor"]).truth(),
-    Row::binary(&["aten.ge.Tensor", "aten.ge.Scalar", "aten.ge_.Scalar", "aten.ge_.Tensor", "aten.greater_equal.Tensor", "aten.greater_equal.Scalar", "aten.greater_equal_.Scalar", "aten.greater_equal_.Tensor"]).truth(),
+    Row::binary(&["aten.eq.Tensor", "aten.eq.Scalar", "aten.eq_.Scalar", "aten.eq_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),
+    Row::binary(&["aten.ne.Tensor", "aten.ne.Scalar", "aten.ne_.Scalar", "aten.ne_.Tensor", "aten.not_equal.Tensor", "aten.not_equal.Scalar", "aten.not_equal_.Scalar", "aten.not_equal_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),
+    Row::binary(&["aten.lt.Tensor", "aten.lt.Scalar", "aten.lt_.Scalar", "aten.lt_.Tensor", "aten.less.Tensor", "aten.less.Scalar", "aten.less_.Scalar", "aten.less_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),
+    Row::binary(&["aten.le.Tensor", "aten.le.Scalar", "aten.le_.Scalar", "aten.le_.Tensor", "aten.less_equal.Tensor", "aten.less_equal.Scalar", "aten.less_equal_.Scalar", "aten.less_equal_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),
+    Row::binary(&["aten.gt.Tensor", "aten.gt.Scalar", "aten.gt_.Scalar", "aten.gt_.Tensor", "aten.greater.Tensor", "aten.greater.Scalar", "aten.greater_.Scalar", "aten.greater_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),
+    Row::binary(&["aten.ge.Tensor", "aten.ge.Scalar", "aten.ge_.Scalar", "aten.ge_.Tensor", "aten.greater_equal.Tensor", "aten.greater_equal.Scalar", "aten.greater_equal_.Scalar", "aten.greater_equal_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),
     Row::binary(&["aten.logical_and.default", "aten.logical_and_.default"]).truth(),
     Row::binary(&["aten.logical_or.default", "aten.logical_or_.default"]).truth(),
     Row::binary(&["aten.logical_xor.default", "aten.logical_xor_.default"]).truth(),
@@ -62,7 +37,6 @@ pub(super) const ROWS: &[Row] = &[
     Row::unary(&["aten.signbit.default"]).truth(),
     Row::unary(&["aten.isfinite.default"]).truth().forward(Forward::OfFractions(IS_FINITE)),
     Row::unary(&["aten.isinf.default"]).truth().forward(Forward::OfFractions(IS_INF)),
-    Row::binary(&["aten.isclose.default"]).attributes(&["rtol", "atol", "equal_nan"]).truth().forward(Forward::OfFractions(IS_CLOSE)),
     Row::unary(&["aten.bitwise_not.default", "aten.bitwise_not_.default"]),
     Row::binary(&["aten.bitwise_and.Tensor", "aten.bitwise_and.Scalar", "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_and_.Tensor", "aten.bitwise_and_.Scalar", "aten.__and__.Scalar", "aten.__and__.Tensor", "aten.__iand__.Tensor", "aten.__iand__.Scalar"]),
     Row::binary(&["aten.bitwise_or.Tensor", "aten.bitwise_or.Scalar", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_or_.Tensor", "aten.bitwise_or_.Scalar", "aten.__or__.Tensor", "aten.__or__.Scalar", "aten.__ior__.Tensor", "aten.__ior__.Scalar"]),

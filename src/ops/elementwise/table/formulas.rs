@@ -76,24 +76,6 @@ const fn logaddexp2(position: usize) -> [Step; 9] {
     ]
 }
 
-/// `self * pow(2, other)`.
-pub(super) const LDEXP: &[Step] = &[
-    Step::Make(Of(1)),
-    Step::Make(Bytes(8)),
-    Step::Free(1),
-    Step::Give(0),
-    Step::Free(0),
-];
-
-/// `grad * pow(2, other)`.
-pub(super) const LDEXP_FIRST: &[Step] = &[
-    Step::Make(Of(1)),
-    Step::Make(Bytes(8)),
-    Step::Free(1),
-    Step::Give(0),
-    Step::Free(0),
-];
-
 /// `-grad * alpha`: the negation, and a product where `alpha` is not one.
 pub(super) fn minus_alpha(op: &Elementwise) -> Gradient {
     if op.is("alpha", 1.0) {
@@ -133,7 +115,7 @@ pub(super) fn power(op: &Elementwise) -> Gradient {
 pub(super) fn xlogy(op: &Elementwise) -> Gradient {
     match op.number(1) {
         Some(_) => made(&[FIRST], &[]),
-        None => made(BOTH, &[Like, Mask, Mask, Mask]),
+        None => made(BOTH, &[Like, MaskOf(1), MaskOf(0), Mask]),
     }
 }
 

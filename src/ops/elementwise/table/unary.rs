@@ -96,6 +96,6 @@ pub(super) const ROWS: &[Row] = &[
     Row::unary(&["aten.trunc.default", "aten.trunc_.default", "aten.fix.default", "aten.fix_.default"]).saves_nothing(),
     Row::unary(&["aten.round.default", "aten.round.decimals", "aten.round_.default", "aten.round_.decimals", "aten.special_round.default"]).attributes(&["decimals"]).saves_nothing(),
     // An efficient zero tensor, which takes no memory.
-    Row::unary(&["aten.sgn.default", "aten.sgn_.default"]),
+    Row::unary(&["aten.sgn.default"]),
     Row::unary(&["aten.frac.default", "aten.frac_.default"]).gradients([Gradient::Pass]),
 ];
