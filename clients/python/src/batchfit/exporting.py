@@ -14,7 +14,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from .batches import Batch, as_batch
+from .batches import MAX_BATCH, Batch, as_batch
 from .building import build, on_meta
 from .document import document
 from .eager import eager_decisions
@@ -49,25 +49,31 @@ def export(
     loss_fn: Loss,
     *,
     dtype: Optional[torch.dtype] = None,
+    max_batch: Optional[int] = None,
 ) -> Exported:
     """Exports the forward pass of `model` with its loss, in training mode.
 
     `example_batch` gives names, shapes and dtypes; a dict's names are the model's keywords where `loss_fn` is "model".
     `loss_fn` is a criterion (its name, a module, or a function of `torch.nn.functional`), "model" for a model that
     returns its own loss, or a function of the model and the tensors of the batch. `dtype` is that of the parameters and
-    of the batch's floating-point tensors, for training without autocast in bfloat16 or float16.
+    of the batch's floating-point tensors, for training without autocast in bfloat16 or float16. `max_batch` is the largest
+    batch that the graph holds for: models that take another path from some batch on have a graph for each side.
 
     Weights are neither read nor written, and the model stays as it is.
     """
-    return trace(on_meta(model), as_batch(example_batch), loss_fn, dtype)
+    return trace(on_meta(model), as_batch(example_batch), loss_fn, dtype, max_batch)
 
 
-def export_built(builder: Any, batch: Batch, loss_fn: Loss, dtype: Optional[torch.dtype] = None) -> Exported:
+def export_built(
+    builder: Any, batch: Batch, loss_fn: Loss, dtype: Optional[torch.dtype] = None, max_batch: Optional[int] = None
+) -> Exported:
     """The same for a model that `builder` makes."""
-    return trace(build(builder), batch, loss_fn, dtype)
+    return trace(build(builder), batch, loss_fn, dtype, max_batch)
 
 
-def trace(model: torch.nn.Module, batch: Batch, loss_fn: Loss, dtype: Optional[torch.dtype]) -> Exported:
+def trace(
+    model: torch.nn.Module, batch: Batch, loss_fn: Loss, dtype: Optional[torch.dtype], max_batch: Optional[int]
+) -> Exported:
     """Exports a model whose parameters are on the meta device."""
     if dtype is not None:
         model.to(dtype)
@@ -77,20 +83,20 @@ def trace(model: torch.nn.Module, batch: Batch, loss_fn: Loss, dtype: Optional[t
         lifetimes = Lifetimes()
         functions = Functions(lifetimes, lambda: _current(wrapped, trained))
         with recording(lifetimes), eager_decisions(lifetimes) as eager_only, following(functions):
-            program = _traced(wrapped, batch)
+            program = _traced(wrapped, batch, MAX_BATCH if max_batch is None else max_batch)
         tied = _tied(wrapped)
     _check(program)
     return Exported(document(program, lifetimes, eager_only, functions, trained, tied))
 
 
-def _traced(wrapped: WithLoss, batch: Batch) -> torch.export.ExportedProgram:
+def _traced(wrapped: WithLoss, batch: Batch, max_batch: int) -> torch.export.ExportedProgram:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.export(
                 wrapped,
                 tuple(batch.tensors.values()),
-                dynamic_shapes=batch.dynamic_shapes(),
+                dynamic_shapes=batch.dynamic_shapes(max_batch),
                 strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )
