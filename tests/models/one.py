@@ -58,9 +58,7 @@ def export(name: str, path: str) -> dict:
         with torch.device("cpu"):
             exported = export_built(model.build, parse_batch(model.batch), model.loss, **more)
     except ExportError as error:
-        return {**told, "refused": True, "error": str(error)}
-    except ModuleNotFoundError as error:
-        return {**told, "missing": True, "error": str(error)}
+        return {**told, "missing": isinstance(error.__cause__, ModuleNotFoundError), "error": str(error)}
     except Exception as error:  # Whatever a library raises is the result.
         return {**told, **failure(error)}
     exported.save(path)
@@ -92,7 +90,7 @@ def peaks(name: str, precision: str, batch: int) -> dict:
         made = {}
         for name, tensor in spec.tensors.items():
             if id(tensor) not in made:
-                made[id(tensor)] = tensor_of(spec.shape(name, batch), tensor.dtype)
+                made[id(tensor)] = tensor_of(spec.shape(name, batch), tensor.dtype, spec.values.get(name))
         tensors = [made[id(tensor)] for tensor in spec.tensors.values()]
         made.clear()
         with torch.autocast("cuda", dtype=autocast, enabled=autocast != torch.float32):
@@ -117,9 +115,11 @@ def peaks(name: str, precision: str, batch: int) -> dict:
     }  # fmt: skip
 
 
-def tensor_of(shape, dtype):
+def tensor_of(shape, dtype, value):
     import torch
 
+    if value is not None:
+        return torch.full(shape, value, dtype=dtype, device="cuda")
     if dtype.is_floating_point:
         return torch.randn(shape, dtype=dtype, device="cuda")
     return torch.ones(shape, dtype=dtype, device="cuda") if dtype == torch.bool else torch.zeros(shape, dtype=dtype, device="cuda")

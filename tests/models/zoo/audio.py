@@ -16,10 +16,10 @@ def ctc(model, x, lengths, target, target_lengths):
     return F.ctc_loss(out.log_softmax(-1).transpose(0, 1), target, lengths, target_lengths)
 
 
-CTC = ("lengths=i64[B]", "target=i64[B,20]", "target_lengths=i64[B]")
+CTC = ("lengths=i64[B]=100", "target=i64[B,20]=1", "target_lengths=i64[B]=20")
 
 
-@model("torchaudio-conformer", TA, "x=f32[B,100,80]", "lengths=i64[B]", "y=f32[B,100,80]", loss=lambda m, x, lengths, y: F.l1_loss(m(x, lengths)[0], y), on_gpu=True)
+@model("torchaudio-conformer", TA, "x=f32[B,100,80]", "lengths=i64[B]=100", "y=f32[B,100,80]", loss=lambda m, x, lengths, y: F.l1_loss(m(x, lengths)[0], y), on_gpu=True)
 def conformer():
     from torchaudio.models import Conformer
 
@@ -68,28 +68,25 @@ def wavernn():
     return WaveRNN(upsample_scales=[5, 5, 8], n_classes=64, hop_length=200, n_res_block=2, n_rnn=64, n_fc=64, n_freq=80, n_hidden=32, n_output=32)
 
 
-@model("torchaudio-tacotron2", TA, "tokens=i64[B,30]", "lengths=i64[B]", "mel=f32[B,80,60]", "mel_lengths=i64[B]", loss=lambda m, tokens, lengths, mel, mel_lengths: F.mse_loss(m(tokens, lengths, mel, mel_lengths)[1], mel))
+@model("torchaudio-tacotron2", TA, "tokens=i64[B,30]", "lengths=i64[B]=30", "mel=f32[B,80,60]", "mel_lengths=i64[B]=60", loss=lambda m, tokens, lengths, mel, mel_lengths: F.mse_loss(m(tokens, lengths, mel, mel_lengths)[1], mel))
 def tacotron2():
     from torchaudio.models import Tacotron2
 
     return Tacotron2(symbol_embedding_dim=64, encoder_embedding_dim=64, decoder_rnn_dim=64, attention_rnn_dim=64, prenet_dim=32, postnet_n_convolution=3, postnet_embedding_dim=64)
 
 
-@model("torchaudio-emformer", TA, "x=f32[B,64,80]", "lengths=i64[B]", loss=lambda m, x, lengths: m(x, lengths)[0].square().mean())
+@model("torchaudio-emformer", TA, "x=f32[B,64,80]", "lengths=i64[B]=60", loss=lambda m, x, lengths: m(x, lengths)[0].square().mean())
 def emformer():
     from torchaudio.models import Emformer
 
     return Emformer(input_dim=80, num_heads=4, ffn_dim=128, num_layers=2, segment_length=16, right_context_length=4)
 
 
-@model("torchaudio-rnnt", TA, "x=f32[B,64,80]", "lengths=i64[B]", "targets=i64[B,16]", "target_lengths=i64[B]", loss=lambda m, x, lengths, targets, target_lengths: m(x, lengths, targets, target_lengths)[0].logsumexp(-1).mean())
+@model("torchaudio-rnnt", TA, "x=f32[B,68,80]", "lengths=i64[B]=64", "targets=i64[B,16]", "target_lengths=i64[B]=16", loss=lambda m, x, lengths, targets, target_lengths: m(x, lengths, targets, target_lengths)[0].logsumexp(-1).mean())
 def rnnt():
-    from torchaudio.models import RNNT
-    from torchaudio.models.rnnt import _ConformerEncoder, _Joiner, _Predictor
+    from torchaudio.models.rnnt import emformer_rnnt_model
 
-    encoder = _ConformerEncoder(input_dim=80, output_dim=64, time_reduction_stride=4, conformer_input_dim=64, conformer_ffn_dim=128, conformer_num_layers=2, conformer_num_heads=4, conformer_depthwise_conv_kernel_size=15, conformer_dropout=0.1)
-    predictor = _Predictor(40, 64, symbol_embedding_dim=32, num_lstm_layers=1, lstm_hidden_dim=64, lstm_layer_norm=True, lstm_layer_norm_epsilon=1e-5, lstm_dropout=0.1)
-    return RNNT(encoder, predictor, _Joiner(64, 40))
+    return emformer_rnnt_model(input_dim=80, encoding_dim=64, num_symbols=40, segment_length=16, right_context_length=4, time_reduction_input_dim=32, time_reduction_stride=4, transformer_num_heads=4, transformer_ffn_dim=128, transformer_num_layers=2, transformer_dropout=0.1, transformer_activation="gelu", transformer_left_context_length=8, transformer_max_memory_size=0, transformer_weight_init_scale_strategy="depthwise", transformer_tanh_on_mem=True, symbol_embedding_dim=32, num_lstm_layers=1, lstm_layer_norm=True, lstm_layer_norm_epsilon=1e-3, lstm_dropout=0.1)
 
 
 @model("torchaudio-melspectrogram-classifier", TA, "x=f32[B,16000]", "y=i64[B]", on_gpu=True)
@@ -115,7 +112,7 @@ def whisper():
     return WhisperForConditionalGeneration(WhisperConfig(vocab_size=500, d_model=96, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=192, decoder_ffn_dim=192, max_source_positions=100, max_target_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1))
 
 
-@model("transformers-wav2vec2-ctc", HF, "input_values=f32[B,16000]", "labels=i64[B,20]", loss="model", batches=(2, 8))
+@model("transformers-wav2vec2-ctc", HF, "input_values=f32[B,16000]", "labels=i64[B,20]=1", loss="model", batches=(2, 8))
 def hf_wav2vec2():
     from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
@@ -157,7 +154,7 @@ def ecapa():
     return ECAPA_TDNN(80, lin_neurons=64, channels=[64, 64, 64, 64, 192], attention_channels=32)
 
 
-@model("speechbrain-crdnn", "speechbrain", "x=f32[B,100,40]", "y=f32[B,25,64]", loss="mse")
+@model("speechbrain-crdnn", "speechbrain", "x=f32[B,100,40]", "y=f32[B,100,64]", loss="mse")
 def crdnn():
     from speechbrain.lobes.models.CRDNN import CRDNN
 

@@ -36,7 +36,7 @@ def unet_2d_condition():
 def unet_1d():
     from diffusers import UNet1DModel
 
-    return UNet1DModel(sample_size=256, in_channels=2, out_channels=2, extra_in_channels=16, block_out_channels=(16, 32, 32), down_block_types=("DownBlock1DNoSkip", "DownBlock1D", "AttnDownBlock1D"), up_block_types=("AttnUpBlock1D", "UpBlock1D", "UpBlock1DNoSkip"))
+    return UNet1DModel(sample_size=256, in_channels=2, out_channels=2, extra_in_channels=32, block_out_channels=(16, 32, 32), down_block_types=("DownBlock1DNoSkip", "DownBlock1D", "AttnDownBlock1D"), up_block_types=("AttnUpBlock1D", "UpBlock1D", "UpBlock1DNoSkip"))
 
 
 @model("diffusers-dit", LIBRARY, "x=f32[B,4,16,16]", "t=i64[B]", "label=i64[B]", "y=f32[B,8,16,16]", loss=lambda m, x, t, label, y: F.mse_loss(m(x, t, label).sample, y))
@@ -85,7 +85,7 @@ def vq():
 def controlnet():
     from diffusers import ControlNetModel
 
-    return ControlNetModel(block_out_channels=(32, 64), down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), cross_attention_dim=64, attention_head_dim=8, norm_num_groups=8, conditioning_embedding_out_channels=(16, 32))
+    return ControlNetModel(block_out_channels=(32, 64), down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), cross_attention_dim=64, attention_head_dim=8, norm_num_groups=8, conditioning_embedding_out_channels=(16, 16, 32, 32))
 
 
 @model("denoising-diffusion-pytorch-unet", "denoising-diffusion-pytorch", "x=f32[B,3,32,32]", "t=i64[B]", "y=f32[B,3,32,32]", loss=lambda m, x, t, y: F.mse_loss(m(x, t), y), on_gpu=True)

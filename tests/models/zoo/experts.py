@@ -33,7 +33,7 @@ _hf("deepseek-v2", "DeepseekV2Config", "DeepseekV2ForCausalLM", **{**SMALL, "num
 _hf("granite-moe", "GraniteMoeConfig", "GraniteMoeForCausalLM", **SMALL, num_local_experts=4, num_experts_per_tok=2)
 _hf("phimoe", "PhimoeConfig", "PhimoeForCausalLM", **SMALL, num_local_experts=4, num_experts_per_tok=2)
 _hf("gpt-oss", "GptOssConfig", "GptOssForCausalLM", **SMALL, num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=16)
-_hf("dbrx", "DbrxConfig", "DbrxForCausalLM", d_model=64, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=512, use_cache=False, attn_config={"kv_n_heads": 2, "rope_theta": 10000.0}, ffn_config={"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2})
+_hf("dbrx", "DbrxConfig", "DbrxForCausalLM", d_model=64, n_heads=4, n_layers=2, max_seq_len=64, vocab_size=512, use_cache=False, attn_config={"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}, ffn_config={"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2})
 _hf("switch", "SwitchTransformersConfig", "SwitchTransformersForConditionalGeneration", ("input_ids=i64[B,32]", "labels=i64[B,16]"), vocab_size=512, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_decoder_layers=2, num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, num_heads=4, num_experts=4, expert_capacity=16, decoder_start_token_id=0, use_cache=False)
 _hf("jetmoe", "JetMoeConfig", "JetMoeForCausalLM", vocab_size=512, hidden_size=64, num_hidden_layers=2, num_key_value_heads=2, kv_channels=16, intermediate_size=64, num_local_experts=4, num_experts_per_tok=2, use_cache=False)
 

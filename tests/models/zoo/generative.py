@@ -23,11 +23,11 @@ def _spandrel(path: str, cls: str, batch: tuple[str, ...] = UPSCALED, on_gpu: bo
 
 _spandrel("ESRGAN.__arch.RRDB", "RRDBNet", in_nc=3, out_nc=3, num_filters=16, num_blocks=2, scale=2, on_gpu=True)
 _spandrel("SwinIR.__arch.SwinIR", "SwinIR", img_size=32, window_size=8, depths=[2, 2], embed_dim=24, num_heads=[2, 2], mlp_ratio=2, upscale=2, upsampler="pixelshuffle", on_gpu=True)
-_spandrel("HAT.__arch.HAT", "HAT", img_size=32, window_size=8, depths=[2], embed_dim=24, num_heads=[2], upscale=2, upsampler="pixelshuffle")
-_spandrel("Restormer.__arch.restormer_arch", "Restormer", ("x=f32[B,3,32,32]", "y=f32[B,3,32,32]"), dim=16, num_blocks=[1, 1, 1, 1], num_refinement_blocks=1, heads=[1, 2, 2, 4])
+_spandrel("HAT.__arch.HAT", "HAT", img_size=32, window_size=8, depths=[2], embed_dim=24, num_heads=[2], compress_ratio=3, squeeze_factor=6, upscale=2)
+_spandrel("Uformer.__arch.Uformer", "Uformer", ("x=f32[B,3,128,128]", "y=f32[B,3,128,128]"), img_size=128, embed_dim=16, depths=[1] * 9, win_size=8)
 _spandrel("NAFNet.__arch.NAFNet_arch", "NAFNet", ("x=f32[B,3,32,32]", "y=f32[B,3,32,32]"), width=16, middle_blk_num=1, enc_blk_nums=[1, 1], dec_blk_nums=[1, 1])
 _spandrel("DAT.__arch.DAT", "DAT", img_size=32, split_size=[8, 8], depth=[2], embed_dim=24, num_heads=[2], upscale=2)
-_spandrel("OmniSR.__arch.OmniSR", "OmniSR", num_feat=16, res_num=1, upsampling=2, window_size=8)
+_spandrel("OmniSR.__arch.OmniSR", "OmniSR", num_feat=16, res_num=1, up_scale=2)
 
 
 def hinge(model, z, real):

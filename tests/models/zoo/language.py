@@ -67,7 +67,7 @@ def _x(name: str, **options) -> None:
         from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
         layers = Decoder(dim=96, depth=2, heads=4, **options)
-        return AutoregressiveWrapper(TransformerWrapper(num_tokens=512, max_seq_len=64, attn_layers=layers))
+        return AutoregressiveWrapper(TransformerWrapper(num_tokens=512, max_seq_len=128, attn_layers=layers))
 
     build.__module__ = __name__
     model(f"x-transformers-{name}", X, "x=i64[B,65]", loss=lambda m, x: m(x))(build)

@@ -44,7 +44,7 @@ def unetr():
     return UNETR(in_channels=1, out_channels=3, img_size=(32, 32, 32), feature_size=8, hidden_size=96, mlp_dim=192, num_heads=4, spatial_dims=3)
 
 
-@model("monai-swin-unetr", "monai", *VOLUME, batches=(1, 4), on_gpu=True)
+@model("monai-swin-unetr", "monai", "x=f32[B,1,64,64,64]", "y=i64[B,64,64,64]", batches=(1, 4), on_gpu=True)
 def swin_unetr():
     from monai.networks.nets import SwinUNETR
 

@@ -142,7 +142,7 @@ def language_model():
     return LanguageModel()
 
 
-@model("crnn-ocr", "torch", "x=f32[B,1,32,100]", "target=i64[B,10]", "lengths=i64[B]", "target_lengths=i64[B]", loss=lambda m, x, target, lengths, target_lengths: F.ctc_loss(m(x), target, lengths, target_lengths), on_gpu=True)
+@model("crnn-ocr", "torch", "x=f32[B,1,32,100]", "target=i64[B,10]=1", "lengths=i64[B]=25", "target_lengths=i64[B]=10", loss=lambda m, x, target, lengths, target_lengths: F.ctc_loss(m(x), target, lengths, target_lengths), on_gpu=True)
 def crnn():
     return Crnn()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Union
 
 import torch
 
@@ -26,11 +26,13 @@ DTYPES = {
 # even, for models that halve their batch.
 EXAMPLE_BATCH = 4
 
+Number = Union[int, float, bool]
+
 # The largest batch that a graph is asked to hold for, unless the caller names one.
 MAX_BATCH = 1 << 20
 
 _SAME = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<other>[A-Za-z_]\w*)$")
-_SPEC = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\]$")
+_SPEC = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<dtype>\w+)\[(?P<shape>[^\]]*)\](?:=(?P<value>[^=]+))?$")
 _LENGTH = re.compile(r"^(?:(?P<factor>[1-9]\d*)\*)?B$")
 
 
@@ -44,6 +46,8 @@ class Batch:
 
     tensors: Mapping[str, torch.Tensor]
     batched: Mapping[str, Mapping[int, int]]
+    # What all elements of a tensor are, where that is known: lengths, masks.
+    values: Mapping[str, Number] = field(default_factory=dict)
 
     def dynamic_shapes(self, max_batch: int = MAX_BATCH) -> dict[str, dict[int, Any]]:
         """Which dimensions are symbolic, as `torch.export` wants to know it."""
@@ -60,24 +64,31 @@ class Batch:
         grows = self.batched.get(name, {})
         return [size * grows[dim] if dim in grows else length for dim, length in enumerate(self.tensors[name].shape)]
 
+    def whole(self) -> list[str]:
+        """The names of tensors of whole numbers: lengths, masks, labels."""
+        return [name for name, tensor in self.tensors.items() if not tensor.is_floating_point()]
+
     def to_dtype(self, dtype: torch.dtype) -> Batch:
         """The same batch with its floating-point tensors in `dtype`."""
         cast = {
             id(tensor): tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in self.tensors.values()
         }
-        return Batch({name: cast[id(tensor)] for name, tensor in self.tensors.items()}, self.batched)
+        return replace(self, tensors={name: cast[id(tensor)] for name, tensor in self.tensors.items()})
 
 
 def parse_batch(specs: Sequence[str]) -> Batch:
     """Reads tensors such as `x=f32[B,3,224,224]`, where `B` is the batch, and `4*B` four times that; `labels=input_ids`
-    is one tensor twice."""
+    is one tensor twice, and `lengths=i64[B]=100` is 100 everywhere."""
     tensors: dict[str, torch.Tensor] = {}
+    values: dict[str, Number] = {}
     batched: dict[str, Mapping[int, int]] = {}
     for spec in specs:
         same = _SAME.match(spec)
         if same is not None and same["other"] in tensors:
             tensors[same["name"]] = tensors[same["other"]]
             batched[same["name"]] = batched[same["other"]]
+            if same["other"] in values:
+                values[same["name"]] = values[same["other"]]
             continue
         match = _SPEC.match(spec.replace(" ", ""))
         if match is None:
@@ -102,14 +113,24 @@ def parse_batch(specs: Sequence[str]) -> Batch:
                     "of it such as 4*B"
                 )
         batched[name] = grows
+        if match["value"] is not None:
+            values[name] = _number(match["value"], DTYPES[dtype], spec)
         tensors[name] = torch.empty(shape, dtype=DTYPES[dtype], device="meta")
     if not any(batched.values()):
         raise ExportError("no tensor has a batch; write B for one of its lengths, as in x=f32[B,3,224,224]")
-    return Batch(tensors, batched)
+    return Batch(tensors, batched, values)
 
 
-def as_batch(example: Batch | Mapping[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor) -> Batch:
-    """Takes a real batch as an example: only names, shapes and dtypes count.
+def _number(text: str, dtype: torch.dtype, spec: str) -> Number:
+    try:
+        number = float(text) if dtype.is_floating_point else int(text)
+    except ValueError:
+        raise ExportError(f"cannot read the value {text!r} in {spec!r}; give a number of that dtype, as in lengths=i64[B]=100") from None
+    return bool(number) if dtype == torch.bool else number
+
+
+def as_batch(example: Batch | Mapping[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor, values: Mapping[str, Number]) -> Batch:
+    """Takes a real batch as an example: only names, shapes and dtypes count, and the numbers in `values`.
 
     The first dimension of the first tensor is the batch, and so is that of every other tensor where it is as long.
     """
@@ -131,4 +152,7 @@ def as_batch(example: Batch | Mapping[str, torch.Tensor] | Sequence[torch.Tensor
     for name, tensor in example.items():
         shape = (EXAMPLE_BATCH, *tensor.shape[1:]) if batched[name] else tensor.shape
         made.setdefault(id(tensor), torch.empty(shape, dtype=tensor.dtype, device="meta"))
-    return Batch({name: made[id(tensor)] for name, tensor in example.items()}, batched)
+    unknown = [name for name in values if name not in example]
+    if unknown:
+        raise ExportError(f"values are given for {', '.join(unknown)}, which the example batch does not have")
+    return Batch({name: made[id(tensor)] for name, tensor in example.items()}, batched, values)
