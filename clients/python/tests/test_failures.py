@@ -35,7 +35,7 @@ class TestFailures(unittest.TestCase):
         self.assertIn("RuntimeError", lines[0])
         self.assertIn("5", lines[0])
         self.assertNotRegex(lines[0], r"\bs\d+\b")
-        self.assertIn("module `1.0` (Conv2d)", lines[1])
+        self.assertIn("module `1.0` (Conv2d)", lines[2])
 
     def test_a_largest_batch_is_named_and_can_be_given(self):
         lines = self.refused(Threshold(), torch.zeros(2, 3))
