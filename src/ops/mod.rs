@@ -9,13 +9,13 @@ mod registry;
 use serde::Serialize;
 
 families! {
-    Arithmetic: arithmetic,
     Attention: attention,
     Cast: cast,
     Convolution: convolution,
     Copy: copy,
     Create: create,
     Einsum: einsum,
+    Elementwise: elementwise,
     Embedding: embedding,
     Indexed: indexed,
     Join: join,
@@ -24,13 +24,11 @@ families! {
     Matmul: matmul,
     Norm: norm,
     Opaque: opaque,
-    Pointwise: pointwise,
     Pool: pool,
     Random: random,
     Reduce: reduce,
     Resample: resample,
     Softmax: softmax,
-    Unary: unary,
     View: view,
 }
 
@@ -39,7 +37,6 @@ pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
 pub use create::{CreatedType, Place};
 pub use loss::{LossFunction, Summary};
-pub use pointwise::Function;
 pub use random::Dropout;
 pub use reduce::Reduction;
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
