@@ -18,7 +18,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -33,6 +35,7 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lock = threading.Lock()
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         self.rows = [json.loads(line) for line in text.splitlines()]
 
@@ -40,6 +43,10 @@ class Lines:
         return [row for row in self.rows if row["model"] == name]
 
     def replace(self, name: str, rows: list[dict]) -> None:
+        with self.lock:
+            self._replace(name, rows)
+
+    def _replace(self, name: str, rows: list[dict]) -> None:
         kept = [row for row in self.rows if row["model"] != name]
         if len(kept) < len(self.rows):
             self.rows = kept
@@ -168,6 +175,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=300, help="seconds for one model")
     parser.add_argument("--gpu-list", action="store_true", help="only models for a recording of a few minutes")
     parser.add_argument("--again", action="store_true", help="those that failed, once more")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     options = parser.parse_args()
     import zoo
 
@@ -178,6 +186,7 @@ def main() -> int:
     (options.out / "graphs").mkdir(parents=True, exist_ok=True)
     file = {"export": "exports.jsonl", "record": "recordings.jsonl", "answer": "answers.jsonl"}[options.command]
     lines = Lines(options.out / file)
+    wanted = []
     for name, model in models.items():
         if options.names and name not in options.names and model.area not in options.names:
             continue
@@ -187,6 +196,10 @@ def main() -> int:
         failed = any("error" in row for row in known)
         if known and not options.names and not (failed and options.again):
             continue
+        wanted.append(name)
+
+    def run(name: str) -> None:
+        model = models[name]
         if options.command == "export":
             rows = export(name, model, options.out, options.limit)
         elif options.command == "record":
@@ -196,6 +209,9 @@ def main() -> int:
         lines.replace(name, rows)
         errors = [row["error"].strip().splitlines()[0][:160] for row in rows if row.get("error")]
         print(f"{name:45} {errors[0] if errors else 'ok' if rows else '-'}", flush=True)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(run, wanted))
     return 0
 
 

@@ -66,6 +66,14 @@ class TestFailures(unittest.TestCase):
         self.assertTrue(any("as_expr" in size[0] for size in sizes if len(size) == 2))
         self.assertNotIn("int", globals())
 
+    def test_the_length_of_a_tensor_stays_symbolic(self):
+        class Lengths(torch.nn.Module):
+            def forward(self, x):
+                return x + torch.arange(3.0, device=x.device).expand(len(x), 3)
+
+        exported = batchfit.export(Lengths(), torch.zeros(2, 3), mean)
+        self.assertIn("as_expr", exported.document["graph_module"]["graph"]["tensor_values"]["expand"]["sizes"][0])
+
     def test_what_cannot_be_built_says_where(self):
         def broken():
             return torch.nn.Linear(3, "four")

@@ -16,6 +16,7 @@ use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
 use crate::probe::{Detail, ProbeReport};
+use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::worker::{Deadlines, Gpu, Launch, Programs, Ready, Supervisor};
 
@@ -68,6 +69,7 @@ struct Setting<'a> {
     simulator: Simulator,
     gpu: Option<GpuProber<'a>>,
     limit: Bytes,
+    ceiling: u64,
     environment: Environment,
     notes: Vec<String>,
 }
@@ -149,6 +151,7 @@ impl FitEngine {
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let graph = &lowered.graph;
+        let ceiling = graph.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH);
         let mut notes = lowered.notes.clone();
         notes.extend(data_parallelism(request, graph));
         let device = match self.resolve(&request.device) {
@@ -185,6 +188,7 @@ impl FitEngine {
                     },
                     gpu: None,
                     limit,
+                    ceiling,
                     environment: Environment {
                         cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
                         ..environment(device, card.product.to_owned())
@@ -233,6 +237,7 @@ impl FitEngine {
                     // Without room for a process on the card, only simulation can say how much is missing.
                     gpu: gpu.filter(|_| ready.no_room.is_none()),
                     limit,
+                    ceiling,
                     environment: Environment {
                         driver: ready.gpu.driver,
                         cuda: ready.cuda,
@@ -274,6 +279,7 @@ impl Engine for FitEngine {
                 world_size: request.world_size,
             },
             limit: setting.limit,
+            ceiling: setting.ceiling,
             method: match request.search {
                 SearchMode::Auto => Method::SimulateFirst,
                 SearchMode::Probes => Method::ProbesAlone,
@@ -338,6 +344,13 @@ impl Engine for FitEngine {
             ..self.deadlines
         };
         let mut setting = self.prepare(request, deadlines, Fallback::Fail, &watch)?;
+        if batch > setting.ceiling {
+            let problem = format!(
+                "the graph was exported for batches up to {}, and this asks for {batch}",
+                setting.ceiling
+            );
+            return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+        }
         let simulator = &mut setting.simulator;
         let simulated = simulator.probe(variant, batch, setting.limit, Detail::Full)?;
         let mut report = match &mut setting.gpu {

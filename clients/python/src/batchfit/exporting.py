@@ -113,11 +113,11 @@ def trace(
 
 
 class _Tied(Exception):
-    """Code tied the batch to numbers, in these modules with `int(...)`."""
+    """Code tied the batch to numbers, in modules with these variables."""
 
-    def __init__(self, int_in: list[dict[str, Any]]) -> None:
+    def __init__(self, modules: list[dict[str, Any]]) -> None:
         super().__init__()
-        self.int_in = int_in
+        self.modules = modules
 
 
 def _attempt(
@@ -139,7 +139,7 @@ def _attempt(
             eager_only = stack.enter_context(eager_decisions(lifetimes, values))
             stack.enter_context(following(functions))
             if tied is not None:
-                stack.enter_context(whole_numbers(tied.int_in))
+                stack.enter_context(whole_numbers(tied.modules))
                 stack.enter_context(trying_out_comparisons())
             program = _traced(wrapped, batch, max_batch, values, first=tied is None)
         shared = _shared(wrapped)
@@ -163,7 +163,7 @@ def _traced(
             raise
         except Exception as error:  # Whatever the model's code raises on tensors without data.
             again = first and is_about_the_batch(error)
-            failure = _Tied(ties.of_int()) if again else explained(error, wrapped, values.asked(), batch.whole(), ties.place())
+            failure = _Tied(ties.modules()) if again else explained(error, wrapped, values.asked(), batch.whole(), ties.place())
     raise failure
 
 

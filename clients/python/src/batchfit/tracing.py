@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import logging
 import warnings
 from collections.abc import Iterator
@@ -27,7 +26,6 @@ class Tie:
     place: str
     # The variables of the module whose code it is.
     names: dict[str, Any]
-    takes_int: bool
 
 
 @dataclass
@@ -39,9 +37,9 @@ class Ties:
         equal = [tie.place for tie in self.found if tie.guard.startswith("Eq(")]
         return next(iter(equal or [tie.place for tie in self.found]), None)
 
-    def of_int(self) -> list[dict[str, Any]]:
-        """Modules whose code makes whole numbers of quotients of the batch with `int(...)`."""
-        return [tie.names for tie in self.found if tie.takes_int and tie.names.get("int", int) is int]
+    def modules(self) -> list[dict[str, Any]]:
+        """The variables of the modules, each once."""
+        return list({id(tie.names): tie.names for tie in self.found}.values())
 
 
 @contextlib.contextmanager
@@ -52,9 +50,7 @@ def ties_of_the_batch() -> Iterator[Ties]:
     def log_and_note(self: Any, prefix: str, guard: Any, forcing_spec: bool) -> None:
         frame = user_frame()
         if frame is not None:
-            line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-            found = Tie(str(guard), place(frame, frame.f_lineno), frame.f_globals, "int(" in line)
-            ties.found.append(found)
+            ties.found.append(Tie(str(guard), place(frame, frame.f_lineno), frame.f_globals))
         log(self, prefix, guard, forcing_spec)
 
     with replaced(ShapeEnv, "_log_guard", log_and_note):
@@ -84,6 +80,15 @@ class _Int(int, metaclass=_WholeNumbers):
     pass
 
 
+def _len(value: Any) -> Any:
+    """`len`, but for tensors, whose first length may be the batch."""
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() > 0 else len(value)
+
+
+# By name, what Python's own functions make of the batch and what is put in their place.
+_IN_PLACE_OF = {"int": (int, _Int), "len": (len, _len)}
+
+
 def _multiple_of_the_batch(number: torch.SymFloat) -> Optional[torch.SymInt]:
     """The same number as a whole multiple of the batch, if it is one."""
     env, expression = number.node.shape_env, number.node.expr
@@ -99,14 +104,24 @@ def _multiple_of_the_batch(number: torch.SymFloat) -> Optional[torch.SymInt]:
 
 @contextlib.contextmanager
 def whole_numbers(modules: list[dict[str, Any]]) -> Iterator[None]:
-    """Lets code of these modules take `int(...)` of quotients of the batch."""
-    for names in modules:
-        names["int"] = _Int
+    """Lets code of these modules take `int(...)` of quotients of the batch, and `len(...)` of tensors."""
+    put = [
+        (names, name, other)
+        for names in modules
+        for name, (own, other) in _IN_PLACE_OF.items()
+        if names.get(name, own) is own
+    ]
+    had = [name in names for names, name, _ in put]
+    for names, name, other in put:
+        names[name] = other
     try:
         yield
     finally:
-        for names in modules:
-            names.pop("int", None)
+        for (names, name, _), before in zip(put, had):
+            if before:
+                names[name] = _IN_PLACE_OF[name][0]
+            else:
+                del names[name]
 
 
 # Batches at which a comparison is tried out.
