@@ -1,9 +1,6 @@
-"""One model of the list in a process of its own: exports it, or trains it and reads the allocator's peaks.
+"""What is done with one model of the list: it is exported, or trained while the allocator's peaks are read.
 
-    one.py export NAME GRAPH             writes the graph; prints one JSON line
-    one.py record NAME PRECISION:BATCH...   trains; prints one JSON line for each
-
-`run.py` calls it. A recording wants PyTorch 2.11 on a GPU, or on a stub of the CUDA runtime that computes nothing.
+A recording wants PyTorch 2.11 on a GPU, or on a stub of the CUDA runtime that computes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ import sys
 import time
 import traceback
 import warnings
+from typing import TextIO
 
 # Nothing is downloaded: a model that wants weights from somewhere fails.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -46,8 +44,6 @@ def export(name: str, path: str) -> dict:
     told = {"model": name, "area": model.area, "library": model.library, "version": version(model.library)}
     if told["version"] is None:
         return {**told, "missing": True, "error": f"{model.library} is not installed"}
-    import torch
-
     from batchfit import ExportError
     from batchfit.batches import parse_batch
     from batchfit.exporting import export_built
@@ -55,8 +51,7 @@ def export(name: str, path: str) -> dict:
     more = {} if model.max_batch is None else {"max_batch": model.max_batch}
     begin = time.monotonic()
     try:
-        with torch.device("cpu"):
-            exported = export_built(model.build, parse_batch(model.batch), model.loss, **more)
+        exported = export_built(model.build, parse_batch(model.batch), model.loss, **more)
     except ExportError as error:
         return {**told, "missing": isinstance(error.__cause__, ModuleNotFoundError), "error": str(error)}
     except Exception as error:  # Whatever a library raises is the result.
@@ -139,17 +134,14 @@ def without_packed_sequences() -> None:
     masking_utils.find_packed_sequence_indices = found_none
 
 
-def record(name: str, rows: list[str]) -> None:
-    """Prints the peaks of each row, each in a process that has used no GPU before."""
-    import torch  # noqa: F401  Imported once, before the processes part.
-
+def record(name: str, rows: list[str], file: TextIO) -> None:
+    """Writes the peaks of each row, `PRECISION:BATCH`, each in a process that has used no GPU before."""
     import zoo
 
     model = zoo.load()[name]
     told = {"model": name, "torch": version("torch"), "version": version(model.library)}
     for row in rows:
         precision, batch = row.split(":")
-        sys.stdout.flush()
         child = os.fork()
         if child == 0:
             begin = time.monotonic()
@@ -159,19 +151,8 @@ def record(name: str, rows: list[str]) -> None:
                 result = failure(error)
                 result["error"] = result["error"][:400]
             seconds = round(time.monotonic() - begin, 1)
-            print(json.dumps({**told, "precision": precision, "batch": int(batch), **result, "seconds": seconds}), flush=True)
+            told.update(precision=precision, batch=int(batch))
+            file.write(json.dumps({**told, **result, "seconds": seconds}) + "\n")
+            file.flush()
             os._exit(0)
         os.waitpid(child, 0)
-
-
-def main() -> int:
-    command, name, *rest = sys.argv[1:]
-    if command == "export":
-        print(json.dumps(export(name, rest[0])), flush=True)
-    else:
-        record(name, rest)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,8 +4,10 @@
     run.py record  OUT [NAME...] [--gpu-list]       recordings.jsonl, on a GPU or on a stub of the CUDA runtime
     run.py answer  OUT [NAME...] --batchfit BINARY  answers.jsonl
 
-Each model runs in a process of its own with a time limit, and each result is one JSON line, so that a run can be continued:
-what has a line is left out, unless it is named. `table.py OUT` makes the tables of README.md.
+Each model runs in a process of its own with a time limit, forked from one that has imported PyTorch, and each result is one
+JSON line, so that a run can be continued: what has a line is left out, unless the model is named (an
+area is no model). `table.py OUT` makes the tables
+of README.md.
 
 PYTHONPATH needs clients/python/src. What a recording is of, a card or a stub, is in its lines.
 """
@@ -13,17 +15,23 @@ PYTHONPATH needs clients/python/src. What a recording is of, a card or a stub, i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
+import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
-HERE = Path(__file__).parent
+import one
+
 PRECISIONS = ("fp32", "amp_bf16")
 # What runs in cuDNN on a GPU, which does not start on a stub.
 CUDNN = ("conv", "lstm", "gru", "rnn_", "batch_norm", "ctc_loss")
@@ -35,7 +43,6 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = threading.Lock()
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         self.rows = [json.loads(line) for line in text.splitlines()]
 
@@ -43,10 +50,6 @@ class Lines:
         return [row for row in self.rows if row["model"] == name]
 
     def replace(self, name: str, rows: list[dict]) -> None:
-        with self.lock:
-            self._replace(name, rows)
-
-    def _replace(self, name: str, rows: list[dict]) -> None:
         kept = [row for row in self.rows if row["model"] != name]
         if len(kept) < len(self.rows):
             self.rows = kept
@@ -56,19 +59,39 @@ class Lines:
         self.rows += rows
 
 
-def child(*arguments: str, limit: int, environment: dict[str, str] | None = None) -> tuple[list[dict], str | None]:
-    """Runs `one.py`; gives its JSON lines, and what is wrong if it ended badly."""
-    command = [sys.executable, str(HERE / "one.py"), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        out, err = process.communicate(timeout=limit)
-        wrong = None if process.returncode == 0 else f"status {process.returncode}: {err.strip()[-400:]}"
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        wrong = f"took longer than {limit} s"
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith('{"model"')]
-    return lines, wrong
+class Child:
+    """A process that works on one model and writes JSON lines."""
+
+    def __init__(self, name: str, work: Callable[[TextIO], None], limit: int) -> None:
+        self.name, self.limit, self.end = name, limit, time.monotonic() + limit
+        handle, self.path = tempfile.mkstemp(prefix="batchfit-model-")
+        self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                # A group of its own, so that what it forks ends with it.
+                os.setpgid(0, 0)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                with os.fdopen(handle, "w") as file:
+                    work(file)
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(handle)
+
+    def result(self) -> tuple[list[dict], str | None] | None:
+        """Its lines and what is wrong, once it has ended."""
+        ended, status = os.waitpid(self.pid, os.WNOHANG)
+        wrong = None if status == 0 else f"the process ended with status {status}"
+        if not ended:
+            if time.monotonic() < self.end:
+                return None
+            os.killpg(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            wrong = f"took longer than {self.limit} s"
+        text = Path(self.path).read_text(encoding="utf-8")
+        os.unlink(self.path)
+        return [json.loads(line) for line in text.splitlines()], wrong
 
 
 def operators(graph: Path) -> set[str]:
@@ -94,22 +117,18 @@ def card_of(graph: Path) -> str:
     return "sim:a100-80g" if any(target.startswith(ATTENTION) for target in operators(graph)) else "sim:h200"
 
 
-def export(name: str, model, out: Path, limit: int) -> list[dict]:
-    rows, wrong = child("export", name, str(out / "graphs" / f"{name}.json.gz"), limit=limit)
-    return rows or [{"model": name, "library": model.library, "area": model.area, "error": wrong or "no result"}]
+def export(name: str, model, out: Path, file: TextIO) -> None:
+    file.write(json.dumps(one.export(name, str(out / "graphs" / f"{name}.json.gz"))) + "\n")
 
 
-def record(name: str, model, out: Path, limit: int) -> list[dict]:
+def record(name: str, model, out: Path, file: TextIO) -> None:
     graph = out / "graphs" / f"{name}.json.gz"
-    environment = dict(os.environ)
-    if "LD_PRELOAD" in environment:
+    if "LD_PRELOAD" in os.environ:
         if not graph.exists() or uses_cudnn(graph):
-            return []
+            return
         major, sms = ("8", "108") if card_of(graph) == "sim:a100-80g" else ("9", "132")
-        environment.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
-    rows = [f"{precision}:{batch}" for precision in PRECISIONS for batch in model.batches]
-    results, wrong = child("record", name, *rows, limit=limit, environment=environment)
-    return results if results or not wrong else [{"model": name, "error": wrong}]
+        os.environ.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
+    one.record(name, [f"{precision}:{batch}" for precision in PRECISIONS for batch in model.batches], file)
 
 
 def answer(name: str, model, out: Path, limit: int, binary: str) -> list[dict]:
@@ -194,25 +213,43 @@ def main() -> int:
             continue
         known = lines.of(name)
         failed = any("error" in row for row in known)
-        if known and not options.names and not (failed and options.again):
+        if known and name not in options.names and not (failed and options.again):
             continue
         wanted.append(name)
 
-    def run(name: str) -> None:
-        model = models[name]
-        if options.command == "export":
-            rows = export(name, model, options.out, options.limit)
-        elif options.command == "record":
-            rows = record(name, model, options.out, options.limit)
-        else:
-            rows = answer(name, model, options.out, options.limit, options.batchfit)
+    def note(name: str, rows: list[dict]) -> None:
         lines.replace(name, rows)
         errors = [row["error"].strip().splitlines()[0][:160] for row in rows if row.get("error")]
         print(f"{name:45} {errors[0] if errors else 'ok' if rows else '-'}", flush=True)
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(run, wanted))
+    if options.command == "answer":
+        for name in wanted:
+            note(name, answer(name, models[name], options.out, options.limit, options.batchfit))
+        return 0
+    preload()
+    work = export if options.command == "export" else record
+    running: list[Child] = []
+    while wanted or running:
+        while wanted and len(running) < options.jobs:
+            name = wanted.pop(0)
+            running.append(Child(name, partial(work, name, models[name], options.out), options.limit))
+        for child in list(running):
+            result = child.result()
+            if result is not None:
+                running.remove(child)
+                rows, wrong = result
+                model = models[child.name]
+                told = {"model": child.name, "library": model.library, "area": model.area, "error": wrong}
+                note(child.name, rows if rows or not wrong else [told])
+        time.sleep(0.02)
     return 0
+
+
+def preload() -> None:
+    """What most models import, once for all of their processes."""
+    for module in ("torch", "torch.export", "torchvision", "transformers.modeling_utils", "transformers.models.auto"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
 
 
 if __name__ == "__main__":

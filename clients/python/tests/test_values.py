@@ -146,6 +146,19 @@ class TestValues(unittest.TestCase):
         batch = parse_batch(["x=f32[20,B,3]", "y=i64[B,5]", "lengths=i64[B]", "target_lengths=i64[B]"])
         self.assertIn("ctc_loss.Tensor", targets(batchfit.export(torch.nn.Linear(3, 4), batch, loss)))
 
+    def test_packed_sequences_are_refused(self):
+        class Packs(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lstm = torch.nn.LSTM(3, 4, batch_first=True)
+
+            def forward(self, x, lengths):
+                packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+                return self.lstm(packed)[1][0]
+
+        with self.assertRaisesRegex(batchfit.ExportError, "packs sequences.*\n  at test_values.py:.*pack_padded"):
+            batchfit.export(Packs(), self.batch, mean)
+
     def test_autocast_switched_off_is_noted(self):
         class Careful(torch.nn.Module):
             def __init__(self):

@@ -19,7 +19,7 @@ import torch.export._trace
 import torch.fx.experimental.proxy_tensor as tracing
 
 from .errors import ExportError
-from .failures import is_user_code
+from .failures import is_user_code, place, user_frame
 from .lifetimes import Lifetimes
 from .replacing import replaced
 from .rules import gpu_rules
@@ -48,6 +48,8 @@ def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[Eager
         stack.enter_context(_known_values(values))
         stack.enter_context(_never_skipping())
         stack.enter_context(_conversions_of_nothing())
+        # What `pack_padded_sequence` and `pack_sequence` call, under whatever name the model's code knows them.
+        stack.enter_context(replaced(torch._VF, "_pack_padded_sequence", _packed))
         stack.enter_context(replaced(torch.Tensor, "__format__", _written(torch.Tensor.__format__)))
         stack.enter_context(_autocast_regions(lifetimes, found))
         stack.enter_context(gpu_rules())
@@ -78,6 +80,15 @@ def _never_skipping() -> Iterator[None]:
         stack.enter_context(replaced(random, "random", lambda: NEVER_SKIPS))
         stack.enter_context(replaced(random, "uniform", lambda low, high: low + (high - low) * NEVER_SKIPS))
         yield
+
+
+def _packed(*_: Any, **__: Any) -> Any:
+    frame = user_frame()
+    where = "" if frame is None else f"\n  at {place(frame, frame.f_lineno)}"
+    raise ExportError(
+        f"the model packs sequences, and how much memory a packed one takes only data can tell{where}\n"
+        "export it with padded sequences: give the recurrent net the padded tensor itself"
+    )
 
 
 def _written(original: Callable[[torch.Tensor, str], str]) -> Callable[[torch.Tensor, str], str]:
