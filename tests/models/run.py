@@ -195,7 +195,7 @@ def main() -> int:
     parser.add_argument("--gpu-list", action="store_true", help="only models for a recording of a few minutes")
     parser.add_argument("--again", action="store_true", help="those that failed, once more")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     import zoo
 
     models = zoo.load()
