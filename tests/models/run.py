@@ -131,8 +131,9 @@ def record(name: str, model, out: Path, file: TextIO) -> None:
     one.record(name, [f"{precision}:{batch}" for precision in PRECISIONS for batch in model.batches], file)
 
 
-def answer(name: str, model, out: Path, limit: int, binary: str) -> list[dict]:
-    """Both precisions at both batches, as `batchfit probe` tells them."""
+def answer(name: str, model, options: argparse.Namespace) -> list[dict]:
+    """Both precisions at both batches, as `batchfit probe` tells them, and the largest batch of each."""
+    out, limit, binary = options.out, options.limit, options.batchfit
     graph = out / "graphs" / f"{name}.json.gz"
     if not graph.exists():
         return []
@@ -146,7 +147,7 @@ def answer(name: str, model, out: Path, limit: int, binary: str) -> list[dict]:
             found.append({**row, **asked(binary, ["probe", "-", "--model", str(graph), "--batch", str(batch)], request, limit)})
             if "error" in found[-1]:
                 break
-        if "error" not in found[-1]:
+        if "error" not in found[-1] and not options.no_fit:
             row = {"model": name, "precision": precision, "device": card}
             found.append({**row, **fitted(binary, graph, request, limit)})
     return found
@@ -191,6 +192,7 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", help="models, or areas; all without")
     parser.add_argument("--batchfit", default="target/release/batchfit", help="the binary that answers")
+    parser.add_argument("--no-fit", action="store_true", help="only probes, not the largest batch")
     parser.add_argument("--limit", type=int, default=300, help="seconds for one model")
     parser.add_argument("--gpu-list", action="store_true", help="only models for a recording of a few minutes")
     parser.add_argument("--again", action="store_true", help="those that failed, once more")
@@ -224,7 +226,7 @@ def main() -> int:
 
     if options.command == "answer":
         for name in wanted:
-            note(name, answer(name, models[name], options.out, options.limit, options.batchfit))
+            note(name, answer(name, models[name], options))
         return 0
     preload()
     work = export if options.command == "export" else record

@@ -64,8 +64,7 @@ def detr():
 
 def _open_clip(name: str, loss) -> None:
     def build():
-        from open_clip.model import CLIP, CoCa  # noqa: F401
-        from open_clip.transformer import LayerNorm  # noqa: F401
+        from open_clip.model import CLIP
 
         if name == "vit":
             return CLIP(32, {"image_size": 64, "layers": 2, "width": 64, "head_width": 16, "patch_size": 16}, {"context_length": 32, "vocab_size": 512, "width": 64, "heads": 4, "layers": 2})

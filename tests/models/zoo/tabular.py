@@ -29,14 +29,23 @@ def ft_transformer():
 def tabnet():
     from pytorch_tabnet.tab_network import TabNet
 
-    return TabNet(16, 3, n_d=8, n_a=8, n_steps=3, virtual_batch_size=32, group_attention_matrix=torch.eye(16, device="cpu"))
+    return with_buffers(TabNet(16, 3, n_d=8, n_a=8, n_steps=3, virtual_batch_size=32, group_attention_matrix=torch.eye(16)))
+
+
+def with_buffers(model):
+    """TabNet keeps its matrix of groups where `.to(device)` does not find it."""
+    for module in model.modules():
+        matrix = vars(module).pop("group_attention_matrix", None)
+        if matrix is not None:
+            module.register_buffer("group_attention_matrix", matrix)
+    return model
 
 
 @model("pytorch-tabnet-entmax", "pytorch-tabnet", "x=f32[B,16]", "y=i64[B]", loss=lambda m, x, y: F.cross_entropy(m(x)[0], y), batches=ROWS)
 def tabnet_entmax():
     from pytorch_tabnet.tab_network import TabNetNoEmbeddings
 
-    return TabNetNoEmbeddings(16, 3, n_steps=2, mask_type="entmax", virtual_batch_size=1 << 30, group_attention_matrix=torch.eye(16, device="cpu"))
+    return with_buffers(TabNetNoEmbeddings(16, 3, n_steps=2, mask_type="entmax", virtual_batch_size=1 << 30, group_attention_matrix=torch.eye(16)))
 
 
 def _rtdl(cls: str, batch: tuple[str, ...], **options) -> None:
