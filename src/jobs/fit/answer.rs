@@ -26,6 +26,8 @@ pub(super) struct Question {
     pub(super) method: Method,
     /// What the reader should know whatever the answer is.
     pub(super) notes: Vec<String>,
+    /// What was assumed of the model.
+    pub(super) assumptions: Vec<String>,
 }
 
 /// Who decides where the maxima are.
@@ -86,6 +88,7 @@ pub(super) fn answer(
         variants,
         probes,
         gpu_work: None,
+        assumptions: question.assumptions.clone(),
         environment,
     })
 }

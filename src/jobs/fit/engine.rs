@@ -12,6 +12,7 @@ use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, Card, PROCESS_OVERHEAD, Workspaces};
 use crate::graph::Graph;
+use crate::jobs::engine::card_name;
 use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
@@ -72,6 +73,7 @@ struct Setting<'a> {
     ceiling: u64,
     environment: Environment,
     notes: Vec<String>,
+    assumptions: Vec<String>,
 }
 
 impl FitEngine {
@@ -153,6 +155,7 @@ impl FitEngine {
         let graph = &lowered.graph;
         let ceiling = graph.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH);
         let mut notes = lowered.notes.clone();
+        let assumptions = lowered.assumptions.clone();
         notes.extend(data_parallelism(request, graph));
         let device = match self.resolve(&request.device) {
             Ok(device) => device,
@@ -194,6 +197,7 @@ impl FitEngine {
                         ..environment(device, card.product.to_owned())
                     },
                     notes,
+                    assumptions,
                 })
             }
             Device::Cuda(name, gpu) => {
@@ -245,6 +249,7 @@ impl FitEngine {
                         ..environment(device, ready.gpu.name)
                     },
                     notes,
+                    assumptions,
                 })
             }
         }
@@ -256,8 +261,11 @@ impl Engine for FitEngine {
         sim::names().into_iter().map(ToOwned::to_owned).collect()
     }
 
-    fn check(&self, request: &Request) -> Result<(), EngineError> {
-        self.resolve(&request.device).map(|_| ())
+    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
+        Ok(match self.resolve(&request.device)? {
+            Device::Simulated(_) => None,
+            Device::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
+        })
     }
 
     fn fit(
@@ -285,6 +293,7 @@ impl Engine for FitEngine {
                 SearchMode::Probes => Method::ProbesAlone,
             },
             notes: setting.notes,
+            assumptions: setting.assumptions,
         };
         let mut fresh_starts = 0;
         loop {
@@ -364,6 +373,7 @@ impl Engine for FitEngine {
             }
         };
         report.notes.splice(0..0, setting.notes);
+        report.assumptions = setting.assumptions;
         Ok(report)
     }
 

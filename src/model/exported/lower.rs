@@ -53,7 +53,7 @@ pub(super) fn lower(
         problems: Problems::default(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
-    let Declared { tensors, mut notes } = signature::declare(
+    let Declared { tensors, notes } = signature::declare(
         &document.graph_module,
         &scope.types,
         &mut walk,
@@ -76,11 +76,11 @@ pub(super) fn lower(
         let operators = unknown;
         return Err(ExportedError::UnknownOperators { operators });
     }
-    notes.extend(unknown::assumption(&assumed));
+    let mut assumptions: Vec<String> = unknown::assumption(&assumed).into_iter().collect();
 
     let loss = walk.loss(graph, &scope)?;
     let (calls, untraced) = walk.functions.finish()?;
-    notes.extend(functions::note(&untraced));
+    assumptions.extend(functions::assumption(&untraced));
     let is_of_batch = |name: &str| walk.symbol.name() == Some(name);
     let max_batch = document
         .range_constraints
@@ -93,7 +93,11 @@ pub(super) fn lower(
     (graph.functions, graph.untraced_functions) = (calls, untraced);
     graph.max_batch = max_batch;
     side_table::read(document.batchfit, &walk.flat, &mut graph)?;
-    Ok(Exported { graph, notes })
+    Ok(Exported {
+        graph,
+        notes,
+        assumptions,
+    })
 }
 
 /// Where the outer graph is in the document.
