@@ -167,7 +167,7 @@ def asked(binary: str, arguments: list[str], request: str, limit: int) -> dict:
     told = told.get("result") or told
     return {
         "allocated": told["peak_allocated_bytes"], "reserved": told["peak_reserved_bytes"], "verdict": told["verdict"],
-        "notes": told.get("notes", []), "ms": milliseconds,
+        "notes": told.get("notes", []), "assumptions": told.get("assumptions", []), "ms": milliseconds,
     }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def fitted(binary: str, graph: Path, request: str, limit: int) -> dict:
         return {"fit": None, "error": done.stderr.strip()[:2000]}
     result = json.loads(done.stdout)["result"]
     recommendation = result.get("recommendation") or {}
-    return {"fit": recommendation.get("max_batch"), "notes": result.get("notes", []), "ms": milliseconds}
+    return {"fit": recommendation.get("max_batch"), "assumptions": recommendation.get("assumptions", []), "ms": milliseconds}
 
 
 def main() -> int:

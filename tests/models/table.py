@@ -101,7 +101,7 @@ def main() -> int:
         print("\nPeaks allocated off by more than 1 %, or reserved by more than 3 %:\n")
         for name, row, truth, allocated, reserved in sorted(off, key=lambda r: -abs(r[3])):
             print(f"- `{name}` {row['precision']} batch {row['batch']}: allocated {100 * allocated:+.2f} %, reserved {100 * reserved:+.2f} %")
-    bounds = {(name, note) for name in answered for row in answers[name] for note in row.get("assumptions", []) + row.get("bounds", [])}
+    bounds = {(name, note) for name in answered for row in answers[name] for note in row.get("assumptions", [])}
     if bounds:
         print("\nAnswers that rest on a stated bound or assumption:\n")
         print("\n".join(f"- `{name}`: {note}" for name, note in sorted(bounds)))

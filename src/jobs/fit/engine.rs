@@ -70,7 +70,6 @@ struct Setting<'a> {
     simulator: Simulator,
     gpu: Option<GpuProber<'a>>,
     limit: Bytes,
-    ceiling: u64,
     environment: Environment,
     notes: Vec<String>,
     assumptions: Vec<String>,
@@ -153,7 +152,6 @@ impl FitEngine {
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let graph = &lowered.graph;
-        let ceiling = graph.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH);
         let mut notes = lowered.notes.clone();
         let assumptions = lowered.assumptions.clone();
         notes.extend(data_parallelism(request, graph));
@@ -191,7 +189,6 @@ impl FitEngine {
                     },
                     gpu: None,
                     limit,
-                    ceiling,
                     environment: Environment {
                         cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
                         ..environment(device, card.product.to_owned())
@@ -241,7 +238,6 @@ impl FitEngine {
                     // Without room for a process on the card, only simulation can say how much is missing.
                     gpu: gpu.filter(|_| ready.no_room.is_none()),
                     limit,
-                    ceiling,
                     environment: Environment {
                         driver: ready.gpu.driver,
                         cuda: ready.cuda,
@@ -287,7 +283,7 @@ impl Engine for FitEngine {
                 world_size: request.world_size,
             },
             limit: setting.limit,
-            ceiling: setting.ceiling,
+            ceiling: setting.simulator.ceiling(),
             method: match request.search {
                 SearchMode::Auto => Method::SimulateFirst,
                 SearchMode::Probes => Method::ProbesAlone,
@@ -353,10 +349,10 @@ impl Engine for FitEngine {
             ..self.deadlines
         };
         let mut setting = self.prepare(request, deadlines, Fallback::Fail, &watch)?;
-        if batch > setting.ceiling {
+        let ceiling = setting.simulator.ceiling();
+        if batch > ceiling && ceiling < MAX_BATCH {
             let problem = format!(
-                "the graph was exported for batches up to {}, and this asks for {batch}",
-                setting.ceiling
+                "the graph was exported for batches up to {ceiling}, and this asks for {batch}"
             );
             return Err(EngineError::Invalid(Invalid::at("/model", problem)));
         }

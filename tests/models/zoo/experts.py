@@ -58,7 +58,7 @@ class Mixture(torch.nn.Module):
         for index, expert in enumerate(self.experts):
             token, place = torch.where(chosen == index)
             if self.form == "where":
-                out.index_add_(0, token, expert(flat[token]) * weights[token, place, None])
+                out.index_add_(0, token, (expert(flat[token]) * weights[token, place, None]).to(out.dtype))
             else:
                 mask = (chosen == index).any(-1)
                 out[mask] = out[mask] + expert(flat[mask])

@@ -99,7 +99,7 @@ def cyclegan():
 
 def elbo(model, x):
     out, mean, log_variance = model(x)
-    reconstruction = F.binary_cross_entropy(out, x, reduction="sum")
+    reconstruction = F.binary_cross_entropy_with_logits(out, x, reduction="sum")
     return reconstruction - 0.5 * torch.sum(1 + log_variance - mean.pow(2) - log_variance.exp())
 
 
@@ -109,7 +109,7 @@ def vae():
         def __init__(self):
             super().__init__()
             self.encoder, self.mean, self.log_variance = torch.nn.Linear(784, 400), torch.nn.Linear(400, 20), torch.nn.Linear(400, 20)
-            self.decoder = torch.nn.Sequential(torch.nn.Linear(20, 400), torch.nn.ReLU(), torch.nn.Linear(400, 784), torch.nn.Sigmoid())
+            self.decoder = torch.nn.Sequential(torch.nn.Linear(20, 400), torch.nn.ReLU(), torch.nn.Linear(400, 784))
 
         def forward(self, x):
             h = F.relu(self.encoder(x))

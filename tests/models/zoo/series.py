@@ -31,7 +31,6 @@ _tsai("OmniScaleCNN", "OmniScaleCNN", args=(6, 5, 96))
 _tsai("gMLP", "gMLP", args=(6, 5, 96), d_model=64, d_ffn=128)
 _tsai("TSiTPlus", "TSiTPlus", args=(6, 5, 96), d_model=64, depth=2, n_heads=4)
 _tsai("TCN", "TCN")
-_tsai("MINIROCKET_Pytorch", "MiniRocketHead", args=(6, 5, 96))
 
 
 @model("pytorch-tcn", "pytorch-tcn", "x=f32[B,8,100]", "y=f32[B,16,100]", loss="mse", on_gpu=True)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from . import model
 
 ROWS = (64, 512)
-MIXED = ("x_cat=i64[B,5]", "x_num=f32[B,8]", "y=f32[B,1]")
+MIXED = ("x_cat=i64[B,5]=1", "x_num=f32[B,8]", "y=f32[B,1]")
 
 
 @model("tab-transformer-pytorch", "tab-transformer-pytorch", *MIXED, loss="mse", batches=ROWS)

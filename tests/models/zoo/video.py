@@ -64,4 +64,4 @@ def videomae():
 def timesformer():
     from transformers import TimesformerConfig, TimesformerForVideoClassification
 
-    return TimesformerForVideoClassification(TimesformerConfig(image_size=32, patch_size=8, num_frames=8, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, drop_path_rate=0.1, num_labels=5))
+    return TimesformerForVideoClassification(TimesformerConfig(image_size=32, patch_size=8, num_frames=8, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, num_labels=5))

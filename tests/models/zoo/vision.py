@@ -84,9 +84,9 @@ def kornia_vit():
 @model("kornia-filters", "kornia", "x=f32[B,3,64,64]", "y=f32[B,3,64,64]", loss="mse", on_gpu=True)
 def kornia_filters():
     import torch
-    from kornia.filters import GaussianBlur2d, Sobel
+    from kornia.filters import Laplacian, Sobel
 
-    return torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3, padding=1), GaussianBlur2d((5, 5), (1.5, 1.5)), Sobel())
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 3, 3, padding=1), Laplacian(5), Sobel())
 
 
 @model("kornia-ssim-loss", "kornia", "x=f32[B,3,64,64]", "y=f32[B,3,64,64]", loss=lambda m, x, y: __import__("kornia").losses.ssim_loss(m(x), y, 11))

@@ -31,11 +31,11 @@ def listed() -> None:
         "xcit.XCiT": {**plain, "cls_depth": 1, "local_patch_kernel_size": 3},
         "learnable_memory_vit.ViT": plain,
         "simple_vit_with_fft.SimpleViT": {**plain, "freq_patch_size": 8},
-        "look_vit.LookViT": {"dim": 64, "image_size": 64, "num_classes": 10, "depth": 2, "patch_size": 8, "heads": 4, "highres_patch_size": 8},
+        "look_vit.LookViT": {"dim": 64, "image_size": 64, "num_classes": 10, "depth": 2, "patch_size": 16, "heads": 4, "highres_patch_size": 8},
         "vit_for_small_dataset.ViT": plain,
         "rvt.RvT": {**SIZES, "patch_size": 8, "dim": 64, "depth": 2, "heads": 4, "mlp_dim": 128},
         "ats_vit.ViT": {**plain, "max_tokens_per_depth": (32, 16, 8)},
-        "normalized_vit.nViT": {**SIZES, "patch_size": 8, "dim": 64, "depth": 2, "heads": 4},
+        "normalized_vit.nViT": {**SIZES, "patch_size": 8, "dim": 64, "depth": 2, "heads": 4, "mlp_dim": 128},
         "jumbo_vit.JumboViT": {**plain, "num_jumbo_cls": 1, "jumbo_cls_k": 3, "jumbo_ff_mult": 2},
     }  # fmt: skip
     for path, options in variants.items():
@@ -58,26 +58,11 @@ def _variant(path: str, options: dict) -> None:
 listed()
 
 
-@model("vit-pytorch-mae", "vit-pytorch", "x=f32[B,3,64,64]", loss=lambda m, x: m(x))
-def mae():
-    from vit_pytorch import MAE, ViT
-
-    return MAE(encoder=ViT(image_size=64, patch_size=8, num_classes=10, dim=64, depth=2, heads=4, mlp_dim=128), masking_ratio=0.75, decoder_dim=32, decoder_depth=2)
-
-
-@model("vit-pytorch-simmim", "vit-pytorch", "x=f32[B,3,64,64]", loss=lambda m, x: m(x))
-def simmim():
-    from vit_pytorch import ViT
-    from vit_pytorch.simmim import SimMIM
-
-    return SimMIM(encoder=ViT(image_size=64, patch_size=8, num_classes=10, dim=64, depth=2, heads=4, mlp_dim=128), masking_ratio=0.5)
-
-
 @model("vit-pytorch-vivit", "vit-pytorch", "x=f32[B,3,8,64,64]", "y=i64[B]")
 def vivit():
-    from vit_pytorch.vivit import ViT
+    from vit_pytorch.vivit import ViViT
 
-    return ViT(image_size=64, frames=8, image_patch_size=16, frame_patch_size=2, num_classes=10, dim=64, spatial_depth=2, temporal_depth=2, heads=4, mlp_dim=128)
+    return ViViT(image_size=64, frames=8, image_patch_size=16, frame_patch_size=2, num_classes=10, dim=64, spatial_depth=2, temporal_depth=2, heads=4, mlp_dim=128)
 
 
 @model("vit-pytorch-vit-3d", "vit-pytorch", "x=f32[B,1,16,32,32]", "y=i64[B]")

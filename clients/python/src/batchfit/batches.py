@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from .errors import ExportError
@@ -58,6 +59,14 @@ class Batch:
             }
             for name in self.tensors
         }
+
+    def make_one(self, traced: Mapping[str, torch.Tensor]) -> None:
+        """Tells PyTorch that the batch is the same in all traced tensors; else it gives each a symbol until they meet."""
+        lengths = [(traced[name].shape[dim], factor) for name, dims in self.batched.items() for dim, factor in dims.items()]
+        symbolic = [(length.node, factor) for length, factor in lengths if isinstance(length, torch.SymInt)]
+        first, of_first = symbolic[0] if symbolic else (None, 1)
+        for node, factor in symbolic[1:]:
+            node.shape_env.evaluate_expr(sympy.Eq(node.expr * of_first, first.expr * factor))
 
     def shape(self, name: str, size: int) -> list[int]:
         """The shape of a tensor where the batch has `size` samples."""

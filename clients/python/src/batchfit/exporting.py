@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,15 @@ def trace(
     try:
         return _attempt(wrapped, built, batch, largest, progress, None)
     except _Tied as tied:
+        tied.modules += [names for names in _user_modules(wrapped) if not any(names is known for known in tied.modules)]
         return _attempt(wrapped, built, batch, largest, progress, tied)
+
+
+def _user_modules(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The variables of the modules that a model's classes are from, but for PyTorch's."""
+    names = {type(module).__module__ for module in model.modules()}
+    found = [sys.modules[name] for name in names if name in sys.modules and not name.startswith(("torch.", "batchfit."))]
+    return [vars(module) for module in found]
 
 
 class _Tied(Exception):
@@ -130,7 +139,12 @@ def _attempt(
 ) -> Exported:
     """Exports once; the second time round with more care for how code uses the batch, which takes longer."""
     values = KnownValues(batch.values, {f"model.{path}": number for path, number in built.buffers.items()})
-    wrapped.on_batch = lambda tensors: values.begin(tensors, dict(wrapped.named_buffers()))
+
+    def begin(tensors: Mapping[str, torch.Tensor]) -> None:
+        batch.make_one(tensors)
+        values.begin(tensors, dict(wrapped.named_buffers()))
+
+    wrapped.on_batch = begin
     with _training(wrapped), _frozen(wrapped) as trained:
         lifetimes = Lifetimes() if progress is None else Lifetimes(progress)
         functions = Functions(lifetimes, lambda: _current(wrapped, trained))

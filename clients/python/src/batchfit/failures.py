@@ -42,6 +42,24 @@ def user_frame() -> Optional[FrameType]:
     return frame
 
 
+# Parts of PyTorch that carry out what code asks for. The rest of it (distributions, losses) is code like any other.
+_MACHINERY = tuple(
+    _TORCH + part
+    for part in (
+        "_export", "export", "fx", "utils", "_ops.py", "_subclasses", "_library", "_compile.py", "_dynamo", "_functorch",
+        "_tensor.py", "overrides.py", "_higher_order_ops", "_prims", "_refs", "_decomp", "_logging",
+    )
+)  # fmt: skip
+
+
+def asking_frame() -> Optional[FrameType]:
+    """The innermost frame of the code that asks for a value right now, PyTorch's own Python code included."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((*_MACHINERY, _OWN, "<")):
+        frame = frame.f_back
+    return frame
+
+
 def place(frame: FrameType, line: int) -> str:
     """`monai/losses/dice.py:182 in forward: target = one_hot(target)`."""
     code = frame.f_code

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .branches import raises_unless
-from .failures import origins, user_frame
+from .failures import asking_frame, origins
 
 aten = torch.ops.aten
 
@@ -128,7 +128,7 @@ class KnownValues:
                 return constant.item()
         if not self._known(args[0]):
             self._asked = _node_of(args[0], mode)
-            frame = user_frame() if args[0].dtype == torch.bool else None
+            frame = asking_frame() if args[0].dtype == torch.bool else None
             return None if frame is None else raises_unless(frame)
         value = self._value(args[0])
         return bool(value) if op.overloadpacket is aten.is_nonzero else value
@@ -163,13 +163,14 @@ class KnownValues:
                 self._constants[results[0]] = torch.ones(args[0].shape, device="cpu").nonzero()
             return
         operands = [operand for operand in pytree.tree_leaves((args, kwargs)) if _is_tensor(operand)]
-        if not operands and op.overloadpacket not in _MAKES or not all(operand in self._constants for operand in operands):
+        constants = {operand: self._constant(operand) for operand in operands}
+        if any(constant is None for constant in constants.values()) or not (operands or op.overloadpacket in _MAKES):
             return
         if any(not isinstance(n, int) for result in results for n in result.shape):
             return
         if any(result.numel() > _CONSTANT_ELEMENTS for result in results):
             return
-        args, kwargs = pytree.tree_map(lambda leaf: self._constants[leaf] if _is_tensor(leaf) else leaf, (args, kwargs))
+        args, kwargs = pytree.tree_map(lambda leaf: constants[leaf] if _is_tensor(leaf) else leaf, (args, kwargs))
         kwargs = {**kwargs, "device": torch.device("cpu")} if "device" in kwargs else kwargs
         try:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
@@ -179,6 +180,13 @@ class KnownValues:
         computed = list(computed) if isinstance(computed, (tuple, list)) else [computed]
         for result, value in zip(results, computed):
             self._constants[result] = value
+
+    def _constant(self, tensor: torch.Tensor) -> Optional[torch.Tensor]:
+        """A tensor with its values, where they are known: those that `torch.tensor([...])` makes have them."""
+        if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.numel() <= _CONSTANT_ELEMENTS:
+            return tensor
+        constant: Optional[torch.Tensor] = self._constants.get(tensor)
+        return constant
 
     def _result(self, op: object, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> Optional[Any]:
         if op in _FILLED:
@@ -193,7 +201,7 @@ class KnownValues:
             return first
         if op in (aten.to, aten._to_copy):
             return _cast(first, result.dtype)
-        if op in (aten.all, aten.any):
+        if op in (aten.all, aten.any, aten._is_all_true, aten._is_any_true):
             return bool(first)
         if op in (aten.logical_not, aten.bitwise_not) and args[0].dtype == torch.bool:
             return not first
