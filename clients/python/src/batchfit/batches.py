@@ -62,10 +62,14 @@ class Batch:
 
     def make_one(self, traced: Mapping[str, torch.Tensor]) -> None:
         """Tells PyTorch that the batch is the same in all traced tensors; else it gives each a symbol until they meet."""
-        lengths = [(traced[name].shape[dim], factor) for name, dims in self.batched.items() for dim, factor in dims.items()]
-        symbolic = [(length.node, factor) for length, factor in lengths if isinstance(length, torch.SymInt)]
-        first, of_first = symbolic[0] if symbolic else (None, 1)
+        symbolic: list[tuple[Any, int]] = []
+        for name, dims in self.batched.items():
+            for dim, factor in dims.items():
+                length: Any = traced[name].shape[dim]
+                if isinstance(length, torch.SymInt):
+                    symbolic.append((length.node, factor))
         for node, factor in symbolic[1:]:
+            first, of_first = symbolic[0]
             node.shape_env.evaluate_expr(sympy.Eq(node.expr * of_first, first.expr * factor))
 
     def shape(self, name: str, size: int) -> list[int]:
