@@ -16,9 +16,19 @@ use crate::bounded::{List, Table, Text, charge, count_node};
 pub(crate) struct Document<'a> {
     #[serde(borrow)]
     pub(crate) graph_module: GraphModule<'a>,
+    /// What is known of symbolic sizes.
+    #[serde(borrow, default)]
+    pub(crate) range_constraints: Table<'a, Range>,
     /// What batchfit's own exporter adds; see [`super::side_table`].
     #[serde(borrow, default)]
     pub(crate) batchfit: Option<&'a RawValue>,
+}
+
+/// Between which numbers a symbolic size is.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Range {
+    #[serde(default)]
+    pub(crate) max_val: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,6 +52,8 @@ pub(crate) struct GraphText<'a> {
     pub(crate) tensor_values: Table<'a, Tensor<'a>>,
     #[serde(borrow, default)]
     pub(crate) sym_int_values: Table<'a, Size<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) sym_float_values: Table<'a, Fraction<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -108,6 +120,48 @@ pub(crate) enum Size<'a> {
 pub(crate) struct Expression<'a> {
     #[serde(borrow)]
     pub(crate) expr_str: Text<'a>,
+    /// Its value for the batch that the graph was traced with, where that is known.
+    #[serde(default)]
+    pub(crate) hint: Option<Hint>,
+}
+
+/// A symbolic size's value while tracing.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Hint {
+    AsInt(i64),
+    AsFloat(f64),
+    AsBool(#[expect(dead_code, reason = "no number")] bool),
+}
+
+impl Hint {
+    /// As a number.
+    #[expect(clippy::cast_precision_loss, reason = "sizes of a traced example are small")]
+    pub(crate) fn number(self) -> Option<f64> {
+        match self {
+            Hint::AsInt(value) => Some(value as f64),
+            Hint::AsFloat(value) => Some(value),
+            Hint::AsBool(_) => None,
+        }
+    }
+}
+
+/// A number that is no whole one: itself or an expression of symbols.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fraction<'a> {
+    AsFloat(f64),
+    #[serde(borrow)]
+    AsExpr(Expression<'a>),
+}
+
+/// A number that is no whole one, or the name of a symbolic one.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SymFloat<'a> {
+    AsFloat(f64),
+    #[serde(borrow)]
+    AsName(Text<'a>),
 }
 
 /// A number, or the name of a symbolic one.
@@ -187,7 +241,8 @@ pub(crate) enum Arg<'a> {
     Ints(List<i64>),
     SymInt(SymInt<'a>),
     SymInts(List<SymInt<'a>>),
-    /// A symbolic truth value or fraction; only checks of sizes make these.
+    SymFloat(SymFloat<'a>),
+    /// A symbolic truth value; only checks of sizes make these.
     Symbolic,
     Float(f64),
     Floats(List<f64>),
@@ -251,7 +306,8 @@ impl<'de> Visitor<'de> for ArgVisitor {
                 charge(size_of::<Nested<'de>>())?;
                 Arg::Graph(Box::new(nested))
             }
-            "as_sym_bool" | "as_sym_float" => {
+            "as_sym_float" => Arg::SymFloat(map.next_value()?),
+            "as_sym_bool" => {
                 map.next_value::<IgnoredAny>()?;
                 Arg::Symbolic
             }

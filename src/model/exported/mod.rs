@@ -16,6 +16,7 @@ mod prediction;
 mod problems;
 mod side_table;
 mod signature;
+mod sizes;
 mod symbol;
 mod unknown;
 
