@@ -32,6 +32,8 @@ pub(crate) struct Arguments<'a> {
     pub(crate) scope: &'a Scope<'a>,
     /// How many rows it makes, where that depends on values and is known from elsewhere.
     pub(crate) rows: Option<Extent>,
+    /// How many percent of what values may choose they are taken to choose.
+    pub(crate) chosen_percent: Option<u64>,
 }
 
 /// A tensor or a number, as elementwise operators take them.
@@ -44,7 +46,8 @@ impl<'a> Arguments<'a> {
     /// How many rows the operator makes where that depends on values: as many as there may be at most, unless
     /// more is known.
     pub(crate) fn rows(&self, most: Extent) -> Extent {
-        self.rows.unwrap_or(most)
+        self.rows
+            .unwrap_or_else(|| chosen_of(most, self.chosen_percent))
     }
 
     /// How many rows the operator makes where nothing about its operands bounds that.
@@ -400,6 +403,15 @@ impl<'a> Arguments<'a> {
             ))
         }
     }
+}
+
+/// How many of `most` are chosen, rounded up.
+pub(crate) fn chosen_of(most: Extent, percent: Option<u64>) -> Extent {
+    let Some(percent) = percent else { return most };
+    let hundredfold = most.checked_mul(Extent::fixed(percent));
+    let up = hundredfold.and_then(|n| n.checked_add(Extent::fixed(99))?.floor_div(100));
+    // Where that cannot be written, all of them.
+    up.unwrap_or(most)
 }
 
 /// A length in a slice.

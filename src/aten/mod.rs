@@ -7,7 +7,7 @@ pub(crate) mod schema;
 
 use serde::Serialize;
 
-pub(crate) use arguments::{Arguments, Length, Operand, Scope, dtype};
+pub(crate) use arguments::{Arguments, Length, Operand, Scope, chosen_of, dtype};
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

@@ -136,7 +136,10 @@ pub(crate) enum Hint {
 
 impl Hint {
     /// As a number.
-    #[expect(clippy::cast_precision_loss, reason = "sizes of a traced example are small")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "sizes of a traced example are small"
+    )]
     pub(crate) fn number(self) -> Option<f64> {
         match self {
             Hint::AsInt(value) => Some(value as f64),

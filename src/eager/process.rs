@@ -227,7 +227,9 @@ impl Eager {
     pub(crate) fn elements_of_storage(&self, tensor: &TensorBody) -> Extent {
         match self.recorder.size(tensor.storage.id()) {
             Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => count,
-            Size::Elements(..) | Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => tensor.numel(),
+            Size::Elements(..) | Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => {
+                tensor.numel()
+            }
         }
     }
 

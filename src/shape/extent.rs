@@ -83,7 +83,9 @@ impl Extent {
         let batch = i128::from(batch);
         let [c0, c1, c2] = self.powers.map(i128::from);
         let square = c2.saturating_mul(batch).saturating_mul(batch);
-        let whole = c0.saturating_add(c1.saturating_mul(batch)).saturating_add(square);
+        let whole = c0
+            .saturating_add(c1.saturating_mul(batch))
+            .saturating_add(square);
         let value = whole.saturating_add(self.piece.map_or(0, |piece| piece.at(batch)));
         u64::try_from(value.max(0)).unwrap_or(u64::MAX)
     }
@@ -201,7 +203,10 @@ impl Extent {
         let [constant, per_sample] = piece.factor.map(i64::from);
         let square = i64::from(piece.square);
         let all = [constant, per_sample, square];
-        if all.iter().any(|c| c % by != 0) || (degree > 0 && (constant != 0 || square != 0)) || degree > 1 {
+        if all.iter().any(|c| c % by != 0)
+            || (degree > 0 && (constant != 0 || square != 0))
+            || degree > 1
+        {
             return None;
         }
         let factor = match degree {
@@ -261,7 +266,11 @@ impl Extent {
     /// smallest batches only.
     pub fn larger(self, other: Extent) -> Option<Extent> {
         if let (Some(_), None) | (None, Some(_)) = (self.piece, other.piece) {
-            let (stepped, plain) = if self.piece.is_some() { (self, other) } else { (other, self) };
+            let (stepped, plain) = if self.piece.is_some() {
+                (self, other)
+            } else {
+                (other, self)
+            };
             return plain.as_fixed().filter(|n| *n <= 1).map(|_| stepped);
         }
         let difference = self.checked_sub(other)?;
@@ -283,7 +292,10 @@ impl Extent {
     /// Whether two lengths are equal for so many batches that they are for all: the forms of this type that
     /// are equal for some dozens are.
     pub fn is_always(self, other: Extent) -> bool {
-        self == other || [1, 2, 3, 5, 7, 8, 12, 60, 61, 997].iter().all(|b| self.at(*b) == other.at(*b))
+        self == other
+            || [1, 2, 3, 5, 7, 8, 12, 60, 61, 997]
+                .iter()
+                .all(|b| self.at(*b) == other.at(*b))
     }
 }
 
@@ -306,7 +318,9 @@ fn times(piece: Piece, [c0, c1, c2]: [i64; 3]) -> Option<Extent> {
     }
     let factor = [
         constant.checked_mul(c0)?,
-        per_sample.checked_mul(c0)?.checked_add(constant.checked_mul(c1)?)?,
+        per_sample
+            .checked_mul(c0)?
+            .checked_add(constant.checked_mul(c1)?)?,
     ];
     Some(Extent {
         powers: [0; 3],
@@ -349,8 +363,16 @@ impl fmt::Display for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = self.piece.map(|piece| match piece.steps {
             Steps::Quotient { slope, offset, by } => {
-                let slope = if slope == 1 { String::new() } else { slope.to_string() };
-                let offset = if offset == 0 { String::new() } else { format!("+{offset}") };
+                let slope = if slope == 1 {
+                    String::new()
+                } else {
+                    slope.to_string()
+                };
+                let offset = if offset == 0 {
+                    String::new()
+                } else {
+                    format!("+{offset}")
+                };
                 format!("⌊({slope}b{offset})/{by}⌋")
             }
             Steps::Beyond { from } => format!("max(b-{from},0)"),
@@ -468,8 +490,13 @@ mod tests {
             (b.smaller(Extent::fixed(10)), |b| b.min(10)),
             (of(-4, 2).larger(Extent::ZERO), |b| (2 * b - 4).max(0)),
             (of(-1, 1).larger(Extent::ZERO), |b| b - 1),
-            (of(0, 24).checked_mul(half).unwrap().checked_div(b), |b| 24 * (b / 2)),
-            (of(24, 0).checked_mul(half).unwrap().checked_div(half), |_| 24),
+            (of(0, 24).checked_mul(half).unwrap().checked_div(b), |b| {
+                24 * (b / 2)
+            }),
+            (
+                of(24, 0).checked_mul(half).unwrap().checked_div(half),
+                |_| 24,
+            ),
             (half.checked_mul(half).unwrap().checked_div(half), |b| b / 2),
         ];
 
@@ -477,7 +504,11 @@ mod tests {
             let extent = extent.unwrap_or_else(|| panic!("case {index}"));
             for batch in 1..200_i64 {
                 let expected = whole(batch).unsigned_abs();
-                assert_eq!(extent.at(batch.unsigned_abs()), expected, "case {index}: {extent} at {batch}");
+                assert_eq!(
+                    extent.at(batch.unsigned_abs()),
+                    expected,
+                    "case {index}: {extent} at {batch}"
+                );
             }
         }
         assert_eq!(half.checked_add(upper), Some(b));

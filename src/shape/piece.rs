@@ -81,7 +81,8 @@ pub(super) fn quotient(constant: i64, slope: i64, by: i64) -> Option<Extent> {
     let (slope, offset, by) = (slope / common, offset / common, by / common);
     // What is left may be whole again: ⌊(2b + 1) / 2⌋.
     if by == 1 {
-        return Extent::of_parts(whole, None).checked_add(Extent::of_parts([offset, slope, 0], None));
+        return Extent::of_parts(whole, None)
+            .checked_add(Extent::of_parts([offset, slope, 0], None));
     }
     let narrow = |n: i64| i32::try_from(n).ok();
     let of = |slope: i64, offset: i64| {

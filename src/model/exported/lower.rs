@@ -11,7 +11,7 @@ use super::signature::{self, Declared};
 use super::sizes::{self, Chosen, Producers};
 use super::symbol::Symbols;
 use super::unknown::{self, Unknown, UnknownOps};
-use super::{Exported, prediction};
+use super::{Assumptions, Exported, prediction};
 use crate::aten::schema::{Arg, Document, GraphText, Node, SymInt, Tensor};
 use crate::aten::{Arguments, Scope, dtype};
 use crate::bounded::Text;
@@ -34,7 +34,7 @@ const IGNORED: &[&str] = &[
 /// Rebuilds the graph of `document`.
 pub(super) fn lower<'a>(
     document: &'a Document<'a>,
-    assume: UnknownOps,
+    assumptions: Assumptions,
 ) -> Result<Exported, ExportedError> {
     let graph = &document.graph_module.graph;
     let modules = Modules::of(graph, &document.graph_module.signature);
@@ -47,6 +47,7 @@ pub(super) fn lower<'a>(
         limits: sizes::limits(document),
         chosen: Vec::new(),
         producers: Producers::of(graph),
+        chosen_percent: assumptions.chosen_percent,
         grad_enabled: true,
         autocast_enabled: true,
         in_wrapper: Vec::new(),
@@ -66,7 +67,7 @@ pub(super) fn lower<'a>(
     scope.tensors = tensors;
     walk.nodes(graph, &mut scope, GRAPH);
     let mut unknown = walk.unknown.operators();
-    let assumed = match assume {
+    let assumed = match assumptions.unknown_ops {
         UnknownOps::Refuse => Vec::new(),
         // Those that may be assumed are, and no part of what is wrong.
         UnknownOps::AssumeElementwise => unknown
@@ -83,7 +84,7 @@ pub(super) fn lower<'a>(
     notes.extend(unknown::assumption(&assumed));
 
     let loss = walk.loss(graph, &scope)?;
-    notes.extend(sizes::note(&walk.chosen));
+    notes.extend(sizes::note(&walk.chosen, walk.chosen_percent));
     let (calls, untraced) = walk.functions.finish()?;
     notes.extend(functions::note(&untraced));
     let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
@@ -107,6 +108,8 @@ pub(super) struct Walk<'a> {
     pub(super) chosen: Vec<Chosen>,
     /// What makes masks, where sizes depend on them.
     pub(super) producers: Producers<'a>,
+    /// How many percent of what values may choose they are taken to choose.
+    pub(super) chosen_percent: Option<u64>,
     grad_enabled: bool,
     autocast_enabled: bool,
     /// For each node of the builder: whether the loss wrapper runs it, not the model.
@@ -239,6 +242,7 @@ impl<'a> Walk<'a> {
             inputs: &node.inputs,
             scope,
             rows,
+            chosen_percent: self.chosen_percent,
         };
         if target == ops::BROADCAST_TENSORS {
             let operands = arguments.tensors("tensors")?;

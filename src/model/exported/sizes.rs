@@ -10,10 +10,10 @@ use super::error::ExportedError;
 use super::lower::{Walk, escape, refused, tensor_names, types};
 use super::symbol::{Unread, symbol_of_values};
 use super::unknown::tensors_of;
-use crate::aten::Scope;
 use crate::aten::schema::{
     Arg, Document, Expression, Fraction, GraphText, Node, Size, SymInt, Tensor,
 };
+use crate::aten::{Scope, chosen_of};
 use crate::graph::ValueId;
 use crate::shape::{Extent, numel};
 
@@ -100,7 +100,7 @@ pub(super) fn limits<'a>(document: &'a Document<'a>) -> HashMap<&'a str, u64> {
 }
 
 /// A sentence for the answer about sizes that depend on values.
-pub(super) fn note(chosen: &[Chosen]) -> Option<String> {
+pub(super) fn note(chosen: &[Chosen], percent: Option<u64>) -> Option<String> {
     if chosen.is_empty() {
         return None;
     }
@@ -120,10 +120,13 @@ pub(super) fn note(chosen: &[Chosen]) -> Option<String> {
     if let Some(more) = chosen.len().checked_sub(MOST_LISTED + 1) {
         let _ = write!(text, "; and {} more", more + 1);
     }
+    let how = match percent {
+        None => "as large as they can be for a batch of b, or as even parts".to_owned(),
+        Some(percent) => format!("{percent} percent of the most that they can be for a batch of b"),
+    };
     Some(format!(
-        "this answer rests on an assumption: some sizes depend on the values of the batch and were taken to be as large \
-         as they can be for a batch of b, or as even as parts can be ({text}); where values usually choose fewer, a \
-         larger batch fits"
+        "this answer rests on an assumption: some sizes depend on the values of the batch and were taken to be {how} \
+         ({text}); `chosen_percent` in the request says how much of the most values usually choose"
     ))
 }
 
@@ -224,6 +227,7 @@ impl<'a> Walk<'a> {
                 match self.read_size(size) {
                     Err(Unread::OfValues(symbol)) if self.limits.contains_key(&*symbol) => {
                         let most = Extent::fixed(self.limits[&*symbol]);
+                        let most = chosen_of(most, self.chosen_percent);
                         self.choose(&symbol, "a number read from a tensor", node, most);
                     }
                     _ => break self.extent(size)?,
@@ -238,10 +242,12 @@ impl<'a> Walk<'a> {
     /// Lengths that values decide on and that a tensor is split into: all alike, because how they differ changes
     /// nothing about all of them together.
     fn share_out(&mut self, node: &'a Node<'a>, names: &[&'a str], scope: &Scope<'a>) {
-        let symbols = names.iter().filter_map(|name| match scope.pending.get(name)? {
-            Size::AsExpr(expression) => symbol_of_values(&expression.expr_str),
-            Size::AsInt(_) => None,
-        });
+        let symbols = names
+            .iter()
+            .filter_map(|name| match scope.pending.get(name)? {
+                Size::AsExpr(expression) => symbol_of_values(&expression.expr_str),
+                Size::AsInt(_) => None,
+            });
         let symbols: Vec<&str> = symbols.collect();
         let find = |name: &str| node.inputs.iter().find(|input| &*input.name == name);
         let (Some(tensor), Some(count)) = (find("self"), u64::try_from(symbols.len()).ok()) else {
@@ -281,20 +287,20 @@ impl<'a> Walk<'a> {
     }
 
     /// How many rows a node makes whose number depends on values, where an earlier node made as many.
-    pub(super) fn known_rows(
-        &mut self,
-        node: &'a Node<'a>,
-        scope: &Scope<'a>,
-    ) -> Option<Extent> {
+    pub(super) fn known_rows(&mut self, node: &'a Node<'a>, scope: &Scope<'a>) -> Option<Extent> {
         let name = node.outputs.iter().flat_map(tensor_names).next()?;
         let recorded = scope.types.get(name)?;
-        let size = recorded.sizes.iter().find(|size| of_values(size).is_some())?;
+        let size = recorded
+            .sizes
+            .iter()
+            .find(|size| of_values(size).is_some())?;
         let symbol = of_values(size)?;
         if let Ok(known) = self.read_size(size) {
             return Some(known);
         }
         self.producers.read();
-        if let Some(Parted { all, masks }) = self.parted(node, scope) {
+        if let (None, Some(Parted { all, masks })) = (self.chosen_percent, self.parted(node, scope))
+        {
             let each = all.checked_add(Extent::fixed(masks - 1));
             if let Some(each) = each.and_then(|all| all.floor_div(masks)) {
                 self.choose(symbol, operator_name(&node.target), node, each);
@@ -307,8 +313,10 @@ impl<'a> Walk<'a> {
         // Only operators that bound their results themselves go on without a limit, which may be lower than it.
         self.limits
             .get(symbol)
-            .filter(|_| node.target.contains("repeat_interleave") || node.target.contains("bincount"))
-            .map(|most| Extent::fixed(*most))
+            .filter(|_| {
+                node.target.contains("repeat_interleave") || node.target.contains("bincount")
+            })
+            .map(|most| chosen_of(Extent::fixed(*most), self.chosen_percent))
     }
 
     /// The masks that what a node looks for excludes the others of: `chosen == 3` beside `chosen == 2`, or a class
@@ -336,7 +344,9 @@ impl<'a> Walk<'a> {
             match operator_name(&maker.target) {
                 "eq" => {
                     let numbers = self.producers.numbers.get(from.as_ref())?;
-                    let masks = u64::try_from(numbers.len()).ok().filter(|masks| *masks > 1)?;
+                    let masks = u64::try_from(numbers.len())
+                        .ok()
+                        .filter(|masks| *masks > 1)?;
                     return Some(Parted {
                         all: elements(self)?,
                         masks,
@@ -353,8 +363,8 @@ impl<'a> Walk<'a> {
                     });
                 }
                 "select" => selected = true,
-                "any" | "view" | "reshape" | "flatten" | "squeeze" | "unsqueeze" | "permute" | "transpose" | "to"
-                | "gt" | "bool" => {}
+                "any" | "view" | "reshape" | "flatten" | "squeeze" | "unsqueeze" | "permute"
+                | "transpose" | "to" | "gt" | "bool" => {}
                 _ => return None,
             }
             name = from;

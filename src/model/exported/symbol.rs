@@ -195,10 +195,7 @@ impl<'t> Parser<'t, '_> {
     }
 
     fn until_closed(&mut self) -> Result<&'t str, Unread> {
-        let (inside, rest) = self
-            .rest
-            .split_once(')')
-            .ok_or_else(|| self.unreadable())?;
+        let (inside, rest) = self.rest.split_once(')').ok_or_else(|| self.unreadable())?;
         self.rest = rest;
         Ok(inside)
     }
@@ -230,17 +227,30 @@ mod tests {
             (format!("Add({b}, Integer(-1))"), "b-1"),
             (format!("Mul({b}, {b})"), "b²"),
             (format!("Mul(Integer(3), Pow({b}, Integer(2)))"), "3b²"),
-            (format!("FloorDiv(Add({b}, Integer(1)), Integer(2))"), "-⌊b/2⌋+b"),
+            (
+                format!("FloorDiv(Add({b}, Integer(1)), Integer(2))"),
+                "-⌊b/2⌋+b",
+            ),
             (format!("FloorDiv(Mul(Integer(6), {b}), Integer(2))"), "3b"),
-            (format!("Mul(Integer(2), FloorDiv({b}, Integer(2)))"), "2⌊b/2⌋"),
+            (
+                format!("Mul(Integer(2), FloorDiv({b}, Integer(2)))"),
+                "2⌊b/2⌋",
+            ),
             (format!("Max(Integer(7), {b})"), "max(b-7,0)+7"),
             (format!("Max(Integer(1), {b})"), "b"),
             (format!("Mod({b}, Integer(3))"), "-3⌊b/3⌋+b"),
-            (format!("CeilToInt(IntTrueDiv({b}, Integer(4)))"), "-⌊3b/4⌋+b"),
+            (
+                format!("CeilToInt(IntTrueDiv({b}, Integer(4)))"),
+                "-⌊3b/4⌋+b",
+            ),
             (format!("TruncToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b/4⌋"),
         ] {
             let extent = read(&mut symbols, &text).unwrap();
-            assert_eq!(extent.replace(['(', ')'], ""), expected.replace(['(', ')'], ""), "{text}");
+            assert_eq!(
+                extent.replace(['(', ')'], ""),
+                expected.replace(['(', ')'], ""),
+                "{text}"
+            );
         }
     }
 

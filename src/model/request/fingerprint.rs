@@ -37,6 +37,7 @@ impl Request {
             allocator,
             search,
             unknown_ops,
+            chosen_percent,
         } = self;
         let Lowered { graph, notes } = lowered;
         let mut fingerprint = Fingerprint::new();
@@ -50,6 +51,7 @@ impl Request {
         fingerprint.add(allocator);
         fingerprint.add(search);
         fingerprint.add(unknown_ops);
+        fingerprint.add(chosen_percent);
         fingerprint.add(notes);
         add_graph(&mut fingerprint, graph);
         fingerprint.finish()

@@ -26,6 +26,8 @@ impl Eager {
         request: Attention,
     ) -> Result<Tensor, Stop> {
         let mask = mask.map(|mask| self.low(mask));
+        // Autocast's casts live until the call returns, that of the mask too.
+        let _cast = mask.clone();
         let value = self.low(value);
         let key = self.low(key);
         let query = self.low(query);

@@ -86,7 +86,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.bincount.default", |args| {
         args.absent("weights")?;
         let least = Extent::fixed(args.count("minlength", Some(0))?);
-        let known = args.known_rows().or((least != Extent::ZERO).then_some(least));
+        let known = match args.known_rows() {
+            Some(rows) => rows.larger(least),
+            None => (least != Extent::ZERO).then_some(least),
+        };
         let rows = known.ok_or(
             "it counts up to the largest element, which values decide; give it a minlength that is one more",
         )?;

@@ -102,7 +102,10 @@ impl Eager {
         let card = self.capability;
         let buffer = self.scratch_by("radix sort", move |batch| {
             let bits = bits_below(all.at(batch) / slice.at(batch).max(1));
-            radix_bytes(&card, count.at(batch), bits)
+            match count.at(batch) {
+                0 => 0,
+                count => radix_bytes(&card, count, bits),
+            }
         });
         drop(buffer);
         drop(iota);
@@ -189,6 +192,7 @@ impl Eager {
             drop(copies);
         }
         let values_like = values.map(|values| (values.shape.clone(), values.dtype));
+        let of_host = values.is_some_and(|values| values.is_of_host);
         let put = match op {
             Indexed::Put { marked, rows, .. } => Some(looked_up_shape(marked, x, indices, *rows)),
             _ => None,
@@ -206,6 +210,8 @@ impl Eager {
                     Indexed::Put { .. } => indices(),
                     _ => Vec::new(),
                 };
+                // Zeros like a number of the host's are one too.
+                let values_like = values_like.filter(|_| !of_host);
                 eager.gradient_of_overwritten(&op, gradient, (&indices, values_like))
             });
             let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
@@ -228,7 +234,7 @@ impl Eager {
         let Indexed::Put { rows, .. } = op else {
             return (Vec::new(), Vec::new());
         };
-        let fills = rows.is_some() && values.is_some_and(|values| values.is_of_host);
+        let fills = rows.is_some() && values.is_none_or(|values| values.is_of_host);
         if fills {
             return (Vec::new(), Vec::new());
         }

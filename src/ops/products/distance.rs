@@ -12,7 +12,8 @@ const FEW: u64 = 25;
 impl Eager {
     /// `cdist(a, b)`. Autocast runs it in float32.
     pub(super) fn distances(&mut self, [a, b]: [&Tensor; 2], norm: f64) -> Result<Tensor, Stop> {
-        let (a, b) = (self.high(a), self.high(b));
+        let b = self.high(b);
+        let a = self.high(a);
         let rows = [&a, &b].map(|tensor| tensor.shape[tensor.shape.len() - 2]);
         let many = rows.iter().any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
         let stack = |tensor: &Tensor| tensor.shape[..tensor.shape.len() - 2].to_vec();

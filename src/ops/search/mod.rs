@@ -81,26 +81,29 @@ impl Operator for Search {
         let (first, second) = (&operands[0], &operands[1]);
         let name = self.name();
         Ok(vec![match self {
-            Search::Sorted { places } => {
-                let dense = [first, second].map(|tensor| eager.dense_copy(tensor));
-                let y = eager.empty(&second.shape, *places);
-                eager.launch(Kernel::MemoryOnly(name), &[&dense[0], &dense[1]], &[&y]);
-                drop(dense);
-                Tensor::new(y)
-            }
-            Search::Bucketize { places } => {
-                let dense = [second, first].map(|tensor| eager.dense_copy(tensor));
-                let y = eager.empty(&first.shape, *places);
-                eager.launch(Kernel::MemoryOnly(name), &[&dense[0], &dense[1]], &[&y]);
-                drop(dense);
-                Tensor::new(y)
-            }
+            Search::Sorted { places } => eager.search(name, [first, second], *places),
+            Search::Bucketize { places } => eager.search(name, [second, first], *places),
             Search::IsIn => eager.is_in(first, second),
         }])
     }
 }
 
 impl Eager {
+    /// `searchsorted`: values of another type than what they are looked up in are converted to it.
+    fn search(&mut self, name: &'static str, [sorted, values]: [&Tensor; 2], places: DType) -> Tensor {
+        let y = self.empty(&values.shape, places);
+        let dense = self.dense_copy(sorted);
+        let values = if values.dtype == sorted.dtype {
+            self.dense_copy(values)
+        } else {
+            self.copy_as(values, sorted.dtype)
+        };
+        self.launch(Kernel::MemoryOnly(name), &[&dense, &values], &[&y]);
+        drop(values);
+        drop(dense);
+        Tensor::new(y)
+    }
+
     /// `isin` of few: every element is compared with every one listed. PyTorch sorts both where more than ten times
     /// the elements' number to the power of 0.145 are listed (`isin_Tensor_Tensor_out`), in less memory than that.
     fn is_in(&mut self, elements: &Tensor, listed: &Tensor) -> Tensor {

@@ -134,7 +134,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 4, 5, 5], &[4, 3, 2, 2], &[3]],
         ),
         (Op::Matmul(Matmul::Matmul), vec![&[2, 3, 4], &[2, 4, 5]]),
-        (Op::View(View::Select { dim: 1, index: Extent::fixed(2) }), vec![&[3, 4]]),
+        (
+            Op::View(View::Select {
+                dim: 1,
+                index: Extent::fixed(2),
+            }),
+            vec![&[3, 4]],
+        ),
         (
             Op::Reduce(Reduce {
                 function: Reduction::Mean,

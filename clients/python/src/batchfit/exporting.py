@@ -18,6 +18,7 @@ from .batches import Batch, as_batch
 from .building import build, on_meta
 from .document import document
 from .eager import eager_decisions
+from .einsum_paths import constant_paths
 from .errors import ExportError
 from .functions import Functions, following
 from .lifetimes import Lifetimes, recording
@@ -76,7 +77,7 @@ def trace(model: torch.nn.Module, batch: Batch, loss_fn: Loss, dtype: Optional[t
     with _training(wrapped), _frozen(wrapped) as trained:
         lifetimes = Lifetimes()
         functions = Functions(lifetimes, lambda: _current(wrapped, trained))
-        with recording(lifetimes), eager_decisions(lifetimes) as eager_only, following(functions):
+        with recording(lifetimes), eager_decisions(lifetimes) as eager_only, following(functions), constant_paths():
             program = _traced(wrapped, batch)
         tied = _tied(wrapped)
     _check(program)
