@@ -9,7 +9,6 @@ mod registry;
 use serde::Serialize;
 
 families! {
-    Arithmetic: arithmetic,
     Attention: attention,
     Cast: cast,
     Convolution: convolution,
@@ -17,6 +16,7 @@ families! {
     Create: create,
     DataDependent: data_dependent,
     Einsum: einsum,
+    Elementwise: elementwise,
     Embedding: embedding,
     EmbeddingBag: embedding_bag,
     Indexed: indexed,
@@ -26,7 +26,6 @@ families! {
     Matmul: matmul,
     Norm: norm,
     Opaque: opaque,
-    Pointwise: pointwise,
     Pool: pool,
     Product: products,
     Random: random,
@@ -35,7 +34,6 @@ families! {
     Scattered: scattered,
     Search: search,
     Softmax: softmax,
-    Unary: unary,
     View: view,
 }
 
@@ -44,7 +42,6 @@ pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
 pub use create::{CreatedType, Place};
 pub use loss::{LossFunction, Summary};
-pub use pointwise::Function;
 pub use random::Dropout;
 pub use reduce::Reduction;
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};

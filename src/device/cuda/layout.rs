@@ -1,7 +1,7 @@
 //! Views at a batch size, as kernels take them.
 
 use crate::device::{Launch, LaunchError};
-use crate::program::{Kernel, Placement, View};
+use crate::program::{Kernel, View};
 use crate::shape::DType;
 
 use super::gpu::Gpu;
@@ -234,7 +234,7 @@ impl<'a> Operands<'a> {
 pub(super) fn name_of(launch: &Launch<'_>) -> String {
     match launch.call.kernel {
         Kernel::MemoryOnly(name) => return name.to_owned(),
-        Kernel::Unary(function) => return function.name(Placement::New).to_owned(),
+        Kernel::Unary(function) => return function.name().to_owned(),
         _ => {}
     }
     let text = format!("{:?}", launch.call.kernel);

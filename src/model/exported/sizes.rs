@@ -100,7 +100,7 @@ pub(super) fn limits<'a>(document: &'a Document<'a>) -> HashMap<&'a str, u64> {
 }
 
 /// A sentence for the answer about sizes that depend on values.
-pub(super) fn note(chosen: &[Chosen], percent: Option<u64>) -> Option<String> {
+pub(super) fn assumption(chosen: &[Chosen], percent: Option<u64>) -> Option<String> {
     if chosen.is_empty() {
         return None;
     }
@@ -125,7 +125,7 @@ pub(super) fn note(chosen: &[Chosen], percent: Option<u64>) -> Option<String> {
         Some(percent) => format!("{percent} percent of the most that they can be for a batch of b"),
     };
     Some(format!(
-        "this answer rests on an assumption: some sizes depend on the values of the batch and were taken to be {how} \
+        "some sizes depend on the values of the batch and were taken to be {how} \
          ({text}); `chosen_percent` in the request says how much of the most values usually choose"
     ))
 }

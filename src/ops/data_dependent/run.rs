@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::cub::{count_bytes, scan_bytes, select_bytes};
 use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::ops::arithmetic::expanded;
+use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, broadcast, strides_like};

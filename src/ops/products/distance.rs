@@ -125,7 +125,7 @@ impl Eager {
         draft.save(self, "x1", a)?;
         draft.save(self, "x2", b)?;
         let dense = |eager: &mut Eager, tensor: &Tensor, whole: &[Extent]| {
-            let seen = Tensor::new(crate::ops::arithmetic::expanded(tensor, whole));
+            let seen = Tensor::new(crate::ops::elementwise::expanded(tensor, whole));
             eager.dense_copy(&seen)
         };
         let left = dense(self, a, &wholes[0]);
@@ -150,7 +150,7 @@ impl Eager {
                 let dense = (!turned).then(|| eager.dense_copy(gradient));
                 let operands = [own, 1 - own].map(|at| {
                     let tensor = saved.get(if at == 0 { "x1" } else { "x2" });
-                    let seen = crate::ops::arithmetic::expanded(tensor, &wholes[at]);
+                    let seen = crate::ops::elementwise::expanded(tensor, &wholes[at]);
                     eager.dense_copy(&Tensor::new(seen))
                 });
                 let result = Rc::new(eager.empty(&wholes[own], gradient.dtype));

@@ -1,6 +1,6 @@
 //! Sums over dimensions, and the scratch memory that large ones take.
 
-use crate::ops::arithmetic::expanded;
+use crate::ops::elementwise::expanded;
 use super::vector_norm::kept_shape;
 use crate::ops::view::gradient_view;
 use crate::eager::{Draft, Eager, Tensor, TensorBody};

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
-use crate::ops::arithmetic::expanded;
+use crate::ops::elementwise::expanded;
 use crate::ops::view::gradient_view;
 use crate::ops::{Context, Operator, View};
 use crate::program::Kernel;
