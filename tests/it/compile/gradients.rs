@@ -131,7 +131,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 4, 5, 5], &[4, 3, 2, 2], &[3]],
         ),
         (Op::Matmul(Matmul::Matmul), vec![&[2, 3, 4], &[2, 4, 5]]),
-        (Op::View(View::Select { dim: 1, index: 2 }), vec![&[3, 4]]),
+        (
+            Op::View(View::Select {
+                dim: 1,
+                index: Extent::fixed(2),
+            }),
+            vec![&[3, 4]],
+        ),
         (
             Op::Reduce(Reduce {
                 function: Reduction::Mean,
@@ -235,7 +241,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (
             Op::View(View::Slice {
                 dim: 1,
-                start: 1,
+                start: Extent::ONE,
                 end: Extent::fixed(3),
                 step: 1,
             }),
@@ -244,7 +250,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (
             Op::View(View::Slice {
                 dim: 0,
-                start: 1,
+                start: Extent::ONE,
                 end: Extent::fixed(7),
                 step: 3,
             }),
@@ -252,7 +258,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         ),
         (
             Op::View(View::Split {
-                lengths: vec![3, 4, 1],
+                lengths: fixed(&[3, 4, 1]),
                 dim: 1,
             }),
             vec![&[2, 8]],
@@ -337,7 +343,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 3, 4], &[3]],
         ),
         (
-            Op::Einsum(Einsum::parse("bij,bkj->kbi").unwrap()),
+            Op::Einsum(Einsum::parse("bij,bkj->kbi", &[3, 3]).unwrap()),
             vec![&[2, 3, 4], &[2, 5, 4]],
         ),
         (

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::Read;
 
 use batchfit::compile::compile;
+use batchfit::model::exported::{Assumptions, UnknownOps};
 use batchfit::model::{Optimizer, OptimizerImpl, Precision, Variant, exported};
 use batchfit::program::Capability;
 use flate2::read::GzDecoder;
@@ -58,11 +59,29 @@ fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
     requests
 }
 
+/// Sizes that depend on values are zero on a stub, which finds nothing.
+const FOUND_NOTHING: Assumptions = Assumptions {
+    unknown_ops: UnknownOps::Refuse,
+    chosen_percent: Some(0),
+};
+
 #[test]
 fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
-    let graphs = unpacked("graphs.json");
+    compare("", 100, &[]);
+}
+
+#[test]
+fn steps_with_look_ups_products_and_attention_allocate_and_free_what_pytorch_does() {
+    // Of three and more operands with a contraction path, PyTorch multiplies some in another order than we do:
+    // the same tensors, one after the other the other way round.
+    compare("indexing/", 150, &["einsum_bilinear", "einsum_four"]);
+}
+
+/// Compares all recordings of a folder, at least so many. Those that are known to differ have to, until they are mended.
+fn compare(folder: &str, least: usize, known: &[&str]) {
+    let graphs = unpacked(&format!("{folder}graphs.json"));
     let graphs: HashMap<String, Value> = serde_json::from_str(&graphs).unwrap();
-    let recorded = unpacked("sequences.txt");
+    let recorded = unpacked(&format!("{folder}sequences.txt"));
     let mut different = Vec::new();
     let mut compared = 0;
     for case in recorded.split("# ").filter(|case| !case.is_empty()) {
@@ -72,7 +91,8 @@ fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
         let [name, precision, optimizer, accumulation, batch, compute] = words[..] else {
             panic!("{header}")
         };
-        let graph = match exported::parse_value(&graphs[name]) {
+        let text = graphs[name].to_string();
+        let graph = match exported::parse_assuming(text.as_bytes(), FOUND_NOTHING) {
             Ok(exported) => exported.graph,
             Err(error) => {
                 different.push(format!("{header}: {error}"));
@@ -90,7 +110,9 @@ fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
         }
 
         compared += 1;
-        if ours != theirs {
+        if known.contains(&name) {
+            assert_ne!(ours, theirs, "{header} does not differ any more");
+        } else if ours != theirs {
             let at = ours.iter().zip(&theirs).position(|(a, b)| a != b);
             let at = at.unwrap_or(ours.len().min(theirs.len()));
             let around = |requests: &[String]| {
@@ -105,5 +127,5 @@ fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
     }
 
     assert!(different.is_empty(), "{}", different.join("\n"));
-    assert!(compared > 100, "{compared} recordings were compared");
+    assert!(compared >= least, "{compared} recordings were compared");
 }

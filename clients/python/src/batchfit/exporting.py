@@ -18,6 +18,7 @@ from .batches import MAX_BATCH, Batch, Number, as_batch
 from .building import Built, build, on_meta
 from .document import document
 from .eager import eager_decisions
+from .einsum_paths import constant_paths
 from .errors import ExportError
 from .failures import explained, is_about_the_batch
 from .functions import Functions, following
@@ -152,6 +153,7 @@ def _attempt(
             stack.enter_context(recording(lifetimes))
             eager_only = stack.enter_context(eager_decisions(lifetimes, values))
             stack.enter_context(following(functions))
+            stack.enter_context(constant_paths())
             if tied is not None:
                 stack.enter_context(whole_numbers(tied.modules))
                 stack.enter_context(trying_out_comparisons())
