@@ -27,11 +27,14 @@ families! {
     Pointwise: pointwise,
     Pool: pool,
     Random: random,
+    Recurrent: recurrent,
     Reduce: reduce,
     Resample: resample,
+    Sampling: sampling,
     Softmax: softmax,
     Unary: unary,
     View: view,
+    WeightNorm: weight_norm,
 }
 
 /// Makes several results, each by an operation of its own; the walk over nodes does that.
