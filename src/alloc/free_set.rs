@@ -1,5 +1,7 @@
 //! The free blocks of a pool, ordered by size and then by address.
 
+use std::collections::BTreeMap;
+
 use super::block::BlockId;
 use super::segment::Address;
 use crate::units::Bytes;
@@ -24,9 +26,8 @@ const WORDS: usize = BINS / 64;
 /// of its own. See Note [Free blocks in bins] for why this is not a `BTreeSet`.
 #[derive(Debug, Clone)]
 pub(super) struct FreeSet {
-    /// Every size in a bin is below every size in the next. Each is sorted by size and address, the smallest
-    /// last: it is the one that is taken most, and nothing has to move for it.
-    bins: Box<[Vec<FreeBlock>]>,
+    /// Every size in a bin is below every size in the next.
+    bins: Box<[Bin]>,
     /// A bit for each bin, set while the bin has blocks.
     occupied: [u64; WORDS],
 }
@@ -34,7 +35,7 @@ pub(super) struct FreeSet {
 impl Default for FreeSet {
     fn default() -> Self {
         FreeSet {
-            bins: vec![Vec::new(); BINS].into_boxed_slice(),
+            bins: vec![Bin::default(); BINS].into_boxed_slice(),
             occupied: [0; WORDS],
         }
     }
@@ -45,20 +46,17 @@ impl FreeSet {
     #[inline]
     pub(super) fn best_fit(&self, size: Bytes) -> Option<FreeBlock> {
         let bin = bin_of(size);
-        let fitting = fitting(&self.bins[bin], size);
-        if let Some(block) = fitting.last() {
-            return Some(*block);
+        if let Some(block) = self.bins[bin].best_fit(size) {
+            return Some(block);
         }
         let next = self.occupied_from(bin + 1)?;
-        self.bins[next].last().copied()
+        self.bins[next].smallest()
     }
 
     #[inline]
     pub(super) fn insert(&mut self, block: FreeBlock) {
         let bin = bin_of(block.size);
-        let within = &mut self.bins[bin];
-        let at = position(within, block.size, block.address);
-        within.insert(at, block);
+        self.bins[bin].insert(block);
         self.occupied[bin / 64] |= 1 << (bin % 64);
     }
 
@@ -66,12 +64,10 @@ impl FreeSet {
     pub(super) fn remove(&mut self, size: Bytes, address: Address) {
         let bin = bin_of(size);
         let within = &mut self.bins[bin];
-        let at = position(within, size, address);
         assert!(
-            within.get(at).is_some_and(|block| block.address == address),
+            within.remove(size, address),
             "every free block is in the free set of its pool: {size} at {address} is not",
         );
-        within.remove(at);
         if within.is_empty() {
             self.occupied[bin / 64] &= !(1 << (bin % 64));
         }
@@ -85,7 +81,7 @@ impl FreeSet {
     /// The blocks of at least `size`, smallest first.
     pub(super) fn iter_from(&self, size: Bytes) -> impl Iterator<Item = FreeBlock> + '_ {
         let bin = bin_of(size);
-        let fitting = fitting(&self.bins[bin], size).iter().rev().copied();
+        let fitting = self.bins[bin].iter_from(size);
         fitting.chain(self.bins_from(bin + 1))
     }
 
@@ -97,7 +93,7 @@ impl FreeSet {
             from = bin + 1;
             Some(&self.bins[bin])
         });
-        bins.flat_map(|within| within.iter().rev().copied())
+        bins.flat_map(|within| within.iter_from(Bytes(0)))
     }
 
     /// Forgets all blocks and keeps the room for them.
@@ -120,16 +116,104 @@ impl FreeSet {
     }
 }
 
-#[inline]
-fn position(within: &[FreeBlock], size: Bytes, address: Address) -> usize {
-    within.partition_point(|block| (block.size, block.address) > (size, address))
+/// More blocks than this in one bin are kept in a tree: moving this many to make room for one takes as long as
+/// finding a place among thousands in a tree.
+const FEW: usize = 256;
+
+/// The free blocks of sizes that differ by an eighth at most. All of them are in one of its two forms.
+#[derive(Debug, Clone, Default)]
+struct Bin {
+    /// Sorted by size and address, the smallest last: it is the one that is taken most, and nothing has to move
+    /// for it.
+    few: Vec<FreeBlock>,
+    /// Where there are more than [`FEW`], until none is left.
+    many: BTreeMap<(Bytes, Address), BlockId>,
 }
 
-/// The blocks of at least `size`, largest first.
+impl Bin {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.few.is_empty() && self.many.is_empty()
+    }
+
+    #[inline]
+    fn smallest(&self) -> Option<FreeBlock> {
+        let few = self.few.last().copied();
+        few.or_else(|| self.many.first_key_value().map(in_tree))
+    }
+
+    /// The smallest block of at least `size`; of several, the one with the lowest address.
+    #[inline]
+    fn best_fit(&self, size: Bytes) -> Option<FreeBlock> {
+        if self.many.is_empty() {
+            return self.fitting(size).last().copied();
+        }
+        self.many.range((size, Address(0))..).next().map(in_tree)
+    }
+
+    #[inline]
+    fn insert(&mut self, block: FreeBlock) {
+        let FreeBlock { size, address, id } = block;
+        if !self.many.is_empty() {
+            self.many.insert((size, address), id);
+        } else if self.few.len() == FEW {
+            let few = self.few.drain(..).rev();
+            self.many = few
+                .map(|block| ((block.size, block.address), block.id))
+                .collect();
+            self.many.insert((size, address), id);
+        } else {
+            let at = self.position(size, address);
+            self.few.insert(at, block);
+        }
+    }
+
+    /// Whether it was there.
+    #[inline]
+    fn remove(&mut self, size: Bytes, address: Address) -> bool {
+        if self.many.is_empty() {
+            let at = self.position(size, address);
+            let found = self
+                .few
+                .get(at)
+                .is_some_and(|block| block.address == address);
+            if found {
+                self.few.remove(at);
+            }
+            return found;
+        }
+        self.many.remove(&(size, address)).is_some()
+    }
+
+    fn clear(&mut self) {
+        self.few.clear();
+        self.many.clear();
+    }
+
+    /// The blocks of at least `size`, smallest first.
+    fn iter_from(&self, size: Bytes) -> impl Iterator<Item = FreeBlock> + '_ {
+        let few = self.fitting(size).iter().rev().copied();
+        few.chain(self.many.range((size, Address(0))..).map(in_tree))
+    }
+
+    /// Where a block of this size and address is among the few, or belongs.
+    #[inline]
+    fn position(&self, size: Bytes, address: Address) -> usize {
+        self.few
+            .partition_point(|block| (block.size, block.address) > (size, address))
+    }
+
+    /// The few of at least `size`, largest first.
+    #[inline]
+    fn fitting(&self, size: Bytes) -> &[FreeBlock] {
+        let fitting = self.few.partition_point(|block| block.size >= size);
+        &self.few[..fitting]
+    }
+}
+
 #[inline]
-fn fitting(within: &[FreeBlock], size: Bytes) -> &[FreeBlock] {
-    let fitting = within.partition_point(|block| block.size >= size);
-    &within[..fitting]
+fn in_tree((&(size, address), &id): (&(Bytes, Address), &BlockId)) -> FreeBlock {
+    FreeBlock { size, address, id }
 }
 
 /// The bin of a size: exact below 4 KiB, then eight bins for each power of two.
@@ -179,5 +263,36 @@ mod tests {
 
         assert_eq!(found, [(1024, 3), (1024, 3), (4096, 9), (1 << 30, 1)]);
         assert_eq!(set.best_fit(Bytes((1 << 30) + 1)), None);
+    }
+
+    #[test]
+    fn many_blocks_of_a_size_are_found_as_few_are() {
+        let mut set = FreeSet::default();
+        let count = 3 * FEW as u64;
+        let block = |n: u64| FreeBlock {
+            // Every other block is of the next size, in the same bin.
+            size: Bytes((1 << 20) + 512 * (n % 2)),
+            address: Address(n * 7919 % (count * 8)),
+            id: BlockId::from_index(1),
+        };
+        let mut left: Vec<FreeBlock> = (0..count).map(block).collect();
+        for block in &left {
+            set.insert(*block);
+        }
+        left.sort_unstable();
+
+        assert!(set.iter().eq(left.iter().copied()));
+        let (smaller, larger) = left.split_at(left.len() / 2);
+        assert!(set.iter_from(larger[0].size).eq(larger.iter().copied()));
+        assert_eq!(set.best_fit(larger[0].size), Some(larger[0]));
+        for block in larger {
+            set.remove(block.size, block.address);
+        }
+        assert!(set.iter().eq(smaller.iter().copied()));
+        assert_eq!(set.best_fit(larger[0].size), None);
+        for block in smaller {
+            set.remove(block.size, block.address);
+        }
+        assert_eq!(set.best_fit(Bytes(1)), None);
     }
 }

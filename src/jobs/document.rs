@@ -96,7 +96,7 @@ pub async fn record(
         document.id.clone(),
         request,
         document.request.clone(),
-        request.fingerprint(&lowered),
+        request.fingerprint(lowered),
         document.created_at,
     );
     let result = json(result);

@@ -9,6 +9,7 @@
 mod document;
 mod engine;
 mod fit;
+mod handover;
 mod lanes;
 mod queue;
 mod readiness;

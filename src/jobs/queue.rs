@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::document::{chance, json, model_name, new_fit};
+use super::handover::Handover;
 use super::lanes::{Lanes, lane_of};
 use super::readiness::Readiness;
 use super::validate::{validate, validate_single};
@@ -115,6 +116,7 @@ pub(super) struct Shared {
     /// The names that may follow `sim:`.
     simulated: Vec<String>,
     pub(super) lanes: Lanes,
+    pub(super) handover: Handover,
     /// The fits at work in this process, by id.
     pub(super) running: Mutex<HashMap<String, Arc<Running>>>,
     /// Tells the runner that there may be something to claim.
@@ -160,6 +162,7 @@ impl Jobs {
                 ids: Ids::default(),
                 simulated,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
+                handover: Handover::default(),
                 running: Mutex::default(),
                 wake: Notify::new(),
                 ended: watch::Sender::default(),
@@ -215,6 +218,8 @@ impl Jobs {
             (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,
         };
         let capacity = i64::from(shared.limits.queued);
+        // Before the row is there: whoever claims it looks here once.
+        shared.handover.leave(&new.id, request.clone());
         let mut queued = shared.db.enqueue(&new, reuse, capacity).await?;
         if let Enqueued::Same(id) = &queued
             && !matches!(request.device, DeviceChoice::Sim(_))
@@ -230,8 +235,12 @@ impl Jobs {
                 shared.wake.notify_one();
                 new.id
             }
-            Enqueued::Same(id) => id,
+            Enqueued::Same(id) => {
+                shared.handover.take(&new.id);
+                id
+            }
             Enqueued::QueueFull => {
+                shared.handover.take(&new.id);
                 return Err(JobError::QueueFull {
                     waiting: shared.limits.queued,
                 });
@@ -286,6 +295,7 @@ impl Jobs {
     pub async fn cancel(&self, id: &str, now: Time) -> Result<Cancellation, JobError> {
         let shared = &self.shared;
         if shared.db.cancel(id, now).await? {
+            shared.handover.take(id);
             if let Some(running) = shared.running(id) {
                 running.cancel.store(true, Ordering::Relaxed);
             }
@@ -375,7 +385,7 @@ impl Jobs {
         let check = move |engine: &dyn Engine| {
             let lowered = validate(&request).map_err(EngineError::Invalid)?;
             engine.check(&request)?;
-            let fingerprint = request.fingerprint(&lowered);
+            let fingerprint = request.fingerprint(lowered);
             let (shown, aside) = request.shown();
             Ok(Checked {
                 shown: JsonText::from(Arc::clone(shown.text())),

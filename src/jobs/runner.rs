@@ -168,10 +168,13 @@ async fn answer(
 ) -> Result<(), StoreError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
     let put_back = || persist(shared, id, || shared.db.put_back(id, attempt));
-    let request = match read(shared, claimed).await? {
-        Ok(request) => Arc::new(request),
-        // It was valid when it was queued, so it was queued by another version.
-        Err(error) => return fail(shared, claimed, error).await,
+    let request = match shared.handover.take(id) {
+        Some(request) => Arc::new(request),
+        None => match read(shared, claimed).await? {
+            Ok(request) => Arc::new(request),
+            // It was valid when it was queued, so it was queued by another version.
+            Err(error) => return fail(shared, claimed, error).await,
+        },
     };
     let place = tokio::select! {
         place = shared.lanes.enter(&claimed.lane) => place,

@@ -4,7 +4,7 @@ use crate::alloc::{Settings, SettingsError};
 use crate::model::{Invalid, Lowered, Request};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
-pub fn validate(request: &Request) -> Result<Lowered, Invalid> {
+pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     settings(request)?;
     let lowered = request.lower()?;
     bounded(lowered.graph.nodes.len(), request.variants.len())?;

@@ -3,6 +3,7 @@
 //! The same code runs on simulated memory, where launches do nothing, and on a GPU. Out of memory is a
 //! verdict, never an error.
 
+mod outline;
 mod plans;
 mod proof;
 mod repeat;
@@ -10,5 +11,6 @@ mod report;
 mod run;
 mod timeline;
 
+pub use outline::Outline;
 pub use report::{CategoryBytes, Evidence, ProbeReport, StepMemory, TimelinePoint, Verdict};
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};

@@ -27,9 +27,9 @@ pub struct Programs {
 
 impl Programs {
     /// The programs of `graph`, none compiled yet.
-    pub fn new(graph: Graph, capability: Capability) -> Programs {
+    pub fn new(graph: Arc<Graph>, capability: Capability) -> Programs {
         Programs {
-            graph: Arc::new(graph),
+            graph,
             capability,
             compiled: VecDeque::new(),
             with_launches: true,
@@ -37,7 +37,7 @@ impl Programs {
     }
 
     /// The same for a simulation, which launches nothing.
-    pub fn simulated(graph: Graph, capability: Capability) -> Programs {
+    pub fn simulated(graph: Arc<Graph>, capability: Capability) -> Programs {
         Programs {
             with_launches: false,
             ..Programs::new(graph, capability)

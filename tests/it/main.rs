@@ -11,6 +11,7 @@ mod compile;
 mod http;
 mod layering;
 mod model;
+mod outline;
 mod properties;
 mod replay;
 mod truth;

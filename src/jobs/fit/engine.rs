@@ -138,10 +138,6 @@ impl FitEngine {
     }
 
     /// Reads the model, then opens the device: a wrong body is told before a missing device.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "two kinds of devices, each opened in order"
-    )]
     fn prepare<'a>(
         &self,
         request: &Request,
@@ -152,12 +148,13 @@ impl FitEngine {
         let cancel = watch.cancel();
         let lowered = request.lower().map_err(EngineError::Invalid)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
-        let mut notes = lowered.notes;
-        notes.extend(data_parallelism(request, &lowered.graph));
+        let graph = &lowered.graph;
+        let mut notes = lowered.notes.clone();
+        notes.extend(data_parallelism(request, graph));
         let device = match self.resolve(&request.device) {
             Ok(device) => device,
             Err(absent) => {
-                compile_all(request, lowered.graph, cancel)?;
+                compile_all(request, Arc::clone(graph), cancel)?;
                 return Err(absent);
             }
         };
@@ -175,7 +172,7 @@ impl FitEngine {
                 let limit = limit(asked(request, &settings, room), room, &mut notes);
                 let simulator = Simulator::new(
                     device.clone(),
-                    lowered.graph,
+                    Arc::clone(graph),
                     card.capability,
                     settings,
                     room,
@@ -196,13 +193,8 @@ impl FitEngine {
                 })
             }
             Device::Cuda(name, gpu) => {
-                let opened = GpuProber::open(
-                    &self.program,
-                    deadlines,
-                    &name,
-                    (request, &lowered.graph),
-                    watch,
-                );
+                let opened =
+                    GpuProber::open(&self.program, deadlines, &name, (request, graph), watch);
                 let (gpu, ready) = match opened {
                     Ok((gpu, ready)) => (Some(gpu), ready),
                     Err(EngineError::DeviceFailed { cause, .. })
@@ -232,7 +224,7 @@ impl FitEngine {
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
-                        lowered.graph,
+                        Arc::clone(graph),
                         capability(&ready),
                         settings,
                         room,
@@ -370,7 +362,7 @@ impl Engine for FitEngine {
 /// Finds what is wrong with a request whose device is not here: that is told first.
 fn compile_all(
     request: &Request,
-    graph: Graph,
+    graph: Arc<Graph>,
     cancel: &Arc<AtomicBool>,
 ) -> Result<(), EngineError> {
     let mut programs = Programs::simulated(graph, CARDS[0].capability);

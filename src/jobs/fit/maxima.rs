@@ -23,6 +23,9 @@ pub(super) const BESIDE_ONE: [u64; 5] = [2, 4, 8, 16, 32];
 const STARTS: [i64; 5] = [0, 1, -1, 2, -2];
 /// How many such steps the guess is long: each is 4 %.
 const STEPS_TO_START: u64 = 25;
+/// Programs of more instructions are searched from one start only, because each probe of them takes tenths of a
+/// second. In what is so long no single block decides, so there are few holes.
+const LONG_PROGRAM: usize = 500_000;
 
 /// Both maxima, and what they rest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub(super) struct Maxima {
 /// three that agree at once are enough. See Note [Holes] in `search`.
 pub(super) fn simulate(bench: &mut Bench<'_>) -> Result<Maxima, EngineError> {
     let guess = guess(bench)?;
+    let outline = bench.outline(guess)?;
+    let is_long = outline.is_some_and(|outline| outline.instructions > LONG_PROGRAM);
     let mut found: Vec<Maxima> = Vec::new();
     for away in STARTS {
         let distance = away.saturating_mul((guess / STEPS_TO_START).max(1).cast_signed());
@@ -50,7 +55,7 @@ pub(super) fn simulate(bench: &mut Bench<'_>) -> Result<Maxima, EngineError> {
         drive(&mut search, bench)?;
         found.push(maxima(&search, Evidence::Simulated));
         let agree = |pair: &[Maxima]| pair[0].prediction == pair[1].prediction;
-        if found.len() == 3 && found.windows(2).all(agree) {
+        if is_long || (found.len() == 3 && found.windows(2).all(agree)) {
             break;
         }
     }
@@ -148,9 +153,24 @@ fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
         }
         return Ok(1);
     };
-    // The further from one sample, the better what grows is told from what does not.
+    // The further from one sample, the better what grows is told from what does not. Where an outline says that a
+    // batch is far from the limit, or beyond half of it, no probe has to.
+    let far = |bench: &mut Bench<'_>, batch| {
+        let outline = bench.outline(batch)?;
+        Ok::<_, EngineError>(outline.map(|outline| outline.allocated.0 < limit / 2))
+    };
     let (mut batch, mut peak_there) = (1, of_one);
-    while batch < MAX_BATCH {
+    let mut start = 1;
+    while start < MAX_BATCH && far(bench, 2 * start)? == Some(true) {
+        start *= 2;
+    }
+    while start > 1 && batch == 1 {
+        match peak(bench, start)? {
+            Some(there) => (batch, peak_there) = (start, there),
+            None => start /= 2,
+        }
+    }
+    while batch < MAX_BATCH && (batch == 1 || far(bench, 2 * batch)? != Some(false)) {
         match peak(bench, 2 * batch)? {
             Some(next) if next < limit / 2 || batch == 1 => (batch, peak_there) = (2 * batch, next),
             _ => break,

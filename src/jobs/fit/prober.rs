@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::jobs::EngineError;
 use crate::model::Variant;
-use crate::probe::{Detail, Evidence, ProbeReport, Verdict};
+use crate::probe::{Detail, Evidence, Outline, ProbeReport, Verdict};
 use crate::units::Bytes;
 
 use super::doubts::{self, Doubt};
@@ -45,6 +45,11 @@ pub(super) trait Prober {
         limit: Bytes,
         detail: Detail,
     ) -> Result<Probed, EngineError>;
+
+    /// What a probe of `batch` needs at least; `None` where only the probe can tell.
+    fn outline(&mut self, _: &Variant, _batch: u64) -> Result<Option<Outline>, EngineError> {
+        Ok(None)
+    }
 
     /// Whether its kernels run.
     fn evidence(&self) -> Evidence;
@@ -105,6 +110,11 @@ impl<'a> Bench<'a> {
     /// Has probes run so many micro-steps in each step from now on.
     pub(super) fn accumulate(&mut self, micro_steps: u32) {
         self.variant.accumulation = micro_steps;
+    }
+
+    /// What a probe of `batch` needs at least, where that can be told without it.
+    pub(super) fn outline(&mut self, batch: u64) -> Result<Option<Outline>, EngineError> {
+        self.prober.outline(&self.variant, batch)
     }
 
     /// The probe of `batch`, run now unless it was run before.

@@ -12,7 +12,7 @@ use crate::device::sim::SimulatedLauncher;
 use crate::graph::Graph;
 use crate::jobs::EngineError;
 use crate::model::{Invalid, Variant};
-use crate::probe::{Cancelled, Detail, Evidence, Probe, Resources, STEPS};
+use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS};
 use crate::units::Bytes;
 use crate::worker::Programs;
 
@@ -46,7 +46,7 @@ pub(super) struct Room {
 impl Simulator {
     pub(super) fn new(
         device: String,
-        graph: Graph,
+        graph: Arc<Graph>,
         capability: Capability,
         settings: Settings,
         room: Room,
@@ -113,6 +113,14 @@ impl Prober for Simulator {
             wall_ms: began.elapsed().as_secs_f64() * 1000.0,
             doubts: doubts.into_iter().collect(),
         })
+    }
+
+    fn outline(&mut self, variant: &Variant, batch: u64) -> Result<Option<Outline>, EngineError> {
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        Ok(Some(Outline::of(program, batch)))
     }
 
     fn evidence(&self) -> Evidence {

@@ -26,6 +26,7 @@ impl Request {
         let Request {
             // The graph stands for these.
             model: _,
+            lowered: _,
             model_name: _,
             document: _,
             variants,

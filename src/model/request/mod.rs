@@ -15,6 +15,7 @@ pub use fingerprint::RULES;
 pub use memory_limit::MemoryLimit;
 
 use std::io::Write as _;
+use std::sync::{Arc, OnceLock};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -91,6 +92,19 @@ pub struct Request {
     pub document: RequestDocument,
     /// What a person would call the model.
     model_name: String,
+    lowered: Once,
+}
+
+/// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
+/// and whoever answers it.
+#[derive(Debug, Clone, Default)]
+struct Once(Arc<OnceLock<Lowered>>);
+
+/// Two requests say the same whether or not somebody has asked for their graphs.
+impl PartialEq for Once {
+    fn eq(&self, _: &Once) -> bool {
+        true
+    }
 }
 
 /// A model that is too large to be shown with a fit.
@@ -106,7 +120,7 @@ pub struct ModelAside {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lowered {
     /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
-    pub graph: Graph,
+    pub graph: Arc<Graph>,
     /// Sentences for the answer.
     pub notes: Vec<String>,
 }
@@ -187,6 +201,7 @@ impl Request {
                 .unwrap_or_default(),
             document: RequestDocument::from(Value::Null),
             model_name: String::new(),
+            lowered: Once::default(),
         })
     }
 
@@ -245,12 +260,20 @@ impl Request {
     }
 
     /// The model's forward pass.
-    pub fn graph(&self) -> Result<Graph, Invalid> {
-        self.lower().map(|lowered| lowered.graph)
+    pub fn graph(&self) -> Result<Arc<Graph>, Invalid> {
+        self.lower().map(|lowered| Arc::clone(&lowered.graph))
     }
 
-    /// The model's forward pass, with what had to be assumed in reading it.
-    pub fn lower(&self) -> Result<Lowered, Invalid> {
+    /// The model's forward pass, with what had to be assumed in reading it. Read at the first call.
+    pub fn lower(&self) -> Result<&Lowered, Invalid> {
+        if let Some(lowered) = self.lowered.0.get() {
+            return Ok(lowered);
+        }
+        let lowered = self.read_model()?;
+        Ok(self.lowered.0.get_or_init(|| lowered))
+    }
+
+    fn read_model(&self) -> Result<Lowered, Invalid> {
         let mut lowered = self.model.lower(self.unknown_ops)?;
         if self.model.is_exported() {
             let notes = dtype::compare(&lowered.graph, &self.variants)?;

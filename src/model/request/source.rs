@@ -210,7 +210,7 @@ impl ModelSource {
     /// The graph.
     pub(super) fn lower(&self, unknown: UnknownOps) -> Result<Lowered, Invalid> {
         let plain = |graph| Lowered {
-            graph,
+            graph: Arc::new(graph),
             notes: Vec::new(),
         };
         match self {
@@ -231,7 +231,7 @@ impl ModelSource {
 impl From<Exported> for Lowered {
     fn from(exported: Exported) -> Lowered {
         Lowered {
-            graph: exported.graph,
+            graph: Arc::new(exported.graph),
             notes: exported.notes,
         }
     }

@@ -253,7 +253,8 @@ fn all_unknown_operators_are_named_at_once_or_assumed() {
 
     let refused = request(refused).and_then(|request| request.graph());
     insta::assert_snapshot!(refused.unwrap_err());
-    let lowered = request(assumed).unwrap().lower().unwrap();
+    let request = request(assumed).unwrap();
+    let lowered = request.lower().unwrap();
     assert!(
         lowered
             .notes

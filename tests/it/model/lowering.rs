@@ -8,7 +8,8 @@ use super::{golden, request};
 
 fn lower(model: &Value) -> Graph {
     let request = request(json!({ "model": model })).unwrap();
-    request.graph().unwrap_or_else(|error| panic!("{error}"))
+    let graph = request.graph().unwrap_or_else(|error| panic!("{error}"));
+    Graph::clone(&graph)
 }
 
 /// The graph without what a description cannot know: names of values, and the root's class.
