@@ -53,7 +53,8 @@ fn record(arguments: &RecordWorkspaces, request: &Request) -> anyhow::Result<()>
 fn condensed(paths: &[PathBuf]) -> anyhow::Result<String> {
     let mut recordings = Vec::new();
     for path in paths {
-        let file = File::open(path).with_context(|| format!("could not read {}", path.display()))?;
+        let file =
+            File::open(path).with_context(|| format!("could not read {}", path.display()))?;
         recordings.push(BufReader::new(file));
     }
     let elsewhere = || "as recorded".to_owned();

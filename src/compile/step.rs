@@ -314,8 +314,11 @@ struct Buffers {
 impl Buffers {
     /// Each parameter is in one buffer, the first that wants it.
     fn of(graph: &Graph, variant: &Variant) -> Buffers {
-        let held: BTreeSet<ValueId> =
-            graph.parameters.iter().map(|parameter| parameter.value).collect();
+        let held: BTreeSet<ValueId> = graph
+            .parameters
+            .iter()
+            .map(|parameter| parameter.value)
+            .collect();
         let mut buffers = Buffers::default();
         for node in &graph.nodes {
             let typed = |id: &ValueId| (graph.value(*id).dtype, graph.value(*id).shape.clone());
@@ -328,7 +331,9 @@ impl Buffers {
             let is_free = |id: &ValueId| held.contains(id) && !buffers.group_of.contains_key(id);
             if parameters.iter().all(is_free) {
                 let group = buffers.groups.len();
-                buffers.group_of.extend(parameters.iter().map(|id| (*id, group)));
+                buffers
+                    .group_of
+                    .extend(parameters.iter().map(|id| (*id, group)));
                 buffers.groups.push(Flattened {
                     missing: parameters.len(),
                     parameters,

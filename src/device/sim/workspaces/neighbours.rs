@@ -102,7 +102,11 @@ fn features(shape: &ConvolutionLayer) -> Features {
         even(shape.out_channels),
         0.7 * even(pixels),
         if shape.padding[2] > 0 { 1.0 } else { 0.0 },
-        if shape.input[1] == 1 && shape.input[2] > 1 { 4.0 } else { 0.0 },
+        if shape.input[1] == 1 && shape.input[2] > 1 {
+            4.0
+        } else {
+            0.0
+        },
         if shape.volumes { 16.0 } else { 0.0 },
     ]
 }
