@@ -2,6 +2,7 @@
 
 use crate::program::Placement;
 use crate::shape::{DType, Extent, Number, Type};
+use serde::Serialize;
 use std::collections::HashMap;
 
 use super::ValueId;
@@ -28,10 +29,44 @@ pub(crate) struct Arguments<'a> {
     pub(crate) scope: &'a Scope<'a>,
 }
 
-/// A tensor or a number, as elementwise operators take them.
-pub(crate) enum Operand {
-    Tensor(ValueId),
-    Number(f64),
+/// A number, truth value or text among the arguments, with its kind.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Constant {
+    /// `True`.
+    Truth(bool),
+    /// `2`.
+    Whole(i64),
+    /// `2.0`.
+    Real(f64),
+    /// A whole number that depends on the batch.
+    Length(Extent),
+    /// A fraction that depends on the batch in a way that the export does not spell out.
+    Symbolic,
+    /// `"tanh"`.
+    Text(String),
+}
+
+impl Constant {
+    /// Its kind, as type promotion counts it; `None` for a text.
+    pub(crate) fn kind(&self) -> Option<Number> {
+        match self {
+            Constant::Truth(_) => Some(Number::Truth),
+            Constant::Whole(_) | Constant::Length(_) => Some(Number::Whole),
+            Constant::Real(_) | Constant::Symbolic => Some(Number::Real),
+            Constant::Text(_) => None,
+        }
+    }
+
+    /// As a fraction, where it is a number that is known.
+    #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
+    pub(crate) fn real(&self) -> Option<f64> {
+        match self {
+            Constant::Truth(value) => Some(f64::from(u8::from(*value))),
+            Constant::Whole(value) => Some(*value as f64),
+            Constant::Real(value) => Some(*value),
+            Constant::Length(_) | Constant::Symbolic | Constant::Text(_) => None,
+        }
+    }
 }
 
 impl<'a> Arguments<'a> {
@@ -141,17 +176,24 @@ impl<'a> Arguments<'a> {
         match self.find(name)? {
             Arg::Bool(_) => Some(Number::Truth),
             Arg::Int(_) | Arg::SymInt(_) => Some(Number::Whole),
-            Arg::Float(_) => Some(Number::Real),
+            Arg::Float(_) | Arg::Symbolic => Some(Number::Real),
             _ => None,
         }
     }
 
-    /// A tensor or a number.
-    pub(crate) fn operand(&self, name: &str) -> Result<Operand, String> {
-        match self.required(name)? {
-            Arg::Tensor(value) => self.value(value).map(Operand::Tensor),
-            _ => self.number(name).map(Operand::Number),
-        }
+    /// A number, truth value or text with its kind; `None` when it is missing or anything else.
+    pub(crate) fn attribute(&self, name: &str) -> Result<Option<Constant>, String> {
+        Ok(match self.find(name) {
+            Some(Arg::Bool(value)) => Some(Constant::Truth(*value)),
+            Some(Arg::Int(value) | Arg::SymInt(SymInt::AsInt(value))) => {
+                Some(Constant::Whole(*value))
+            }
+            Some(Arg::SymInt(SymInt::AsName(size))) => Some(Constant::Length(self.size(size)?)),
+            Some(Arg::Float(value)) => Some(Constant::Real(*value)),
+            Some(Arg::Symbolic) => Some(Constant::Symbolic),
+            Some(Arg::Text(text)) => Some(Constant::Text(text.to_string())),
+            _ => None,
+        })
     }
 
     /// A number.
@@ -434,7 +476,9 @@ pub(crate) fn dtype(code: u32) -> Result<DType, String> {
         13 => DType::BFloat16,
         2 => return Err("int8 is not supported".into()),
         3 => return Err("int16 is not supported".into()),
-        9..=11 => return Err("complex numbers are not supported".into()),
+        9 => return Err("complex numbers of half precision are not supported".into()),
+        10 => DType::Complex64,
+        11 => DType::Complex128,
         _ => return Err(format!("dtype {code} is not supported")),
     })
 }

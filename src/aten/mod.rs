@@ -7,7 +7,8 @@ pub(crate) mod schema;
 
 use serde::Serialize;
 
-pub(crate) use arguments::{Arguments, Length, Operand, Scope, dtype};
+pub use arguments::Constant;
+pub(crate) use arguments::{Arguments, Length, Scope, dtype};
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

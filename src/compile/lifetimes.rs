@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use crate::graph::{Graph, ModuleId, Node, ValueId};
-use crate::ops::{Arithmetic, Join, Op, Resample, View};
+use crate::ops::{Join, Op, Resample, View};
 use crate::shape::{DType, Extent};
 
 /// For each node, the values that die once it has run, in the order in which they do.
@@ -197,17 +197,19 @@ impl<'a> Calls<'a> {
         if !ours {
             return node;
         }
+        let is_sum =
+            matches!(&self.graph.nodes[node].op, Op::Elementwise(op) if op.is_sum_of_tensors());
         match (&self.graph.nodes[node].op, &self.graph.nodes[made].op) {
             // Query, key and value are three names of one function, and so are what was looked up in tables
             // and summed; `x[:, :]`, which an export shows as an alias, is written of a name.
             // What a segmentation head interpolates and then joins is collected in a list.
             (Op::Attention(_) | Op::View(View::Alias), _)
-            | (Op::Arithmetic(Arithmetic::Add(_)), Op::Embedding(_))
             | (Op::Join(Join::Cat { .. }), Op::Resample(Resample::Interpolate { .. })) => {
                 self.end(frame, node).unwrap_or(node)
             }
+            (_, Op::Embedding(_)) if is_sum => self.end(frame, node).unwrap_or(node),
             // `norm(x + residual)`: the sum has no name, so x keeps its own until the call returns.
-            (Op::Arithmetic(Arithmetic::Add(_)), _) => self.unnamed_until(node).unwrap_or(node),
+            _ if is_sum => self.unnamed_until(node).unwrap_or(node),
             _ => node,
         }
     }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::graph::{Graph, Node, ValueId};
-use crate::ops::{Arithmetic, CreatedType, Indexed, Op};
+use crate::ops::{CreatedType, Indexed, Op};
 
 /// For each node that makes a tensor for another one: that one.
 pub(super) fn noise_for(graph: &Graph) -> BTreeMap<usize, ValueId> {
@@ -65,7 +65,7 @@ fn multiplied(
     while let Some(reader) = first_reader.get(&noise) {
         let node = &graph.nodes[*reader];
         match (&node.op, node.inputs.as_slice()) {
-            (Op::Arithmetic(Arithmetic::Mul), [a, b]) => {
+            (Op::Elementwise(op), [a, b]) if op.is_product_of_tensors() => {
                 return Some(if *a == noise { *b } else { *a });
             }
             (_, [_]) => noise = *node.outputs.first()?,

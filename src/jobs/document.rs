@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::engine::card_name;
 use super::lanes::lane_of;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
-use crate::model::{Checkpointing, Mode, Request, RequestDocument};
+use crate::model::{Checkpointing, DeviceChoice, Mode, Request, RequestDocument};
 use crate::probe::{Evidence, ProbeReport};
 use crate::store::{Db, Fit, FitState, Ids, JsonText, NewFit, Recommendation, Time};
 
@@ -92,11 +93,14 @@ pub async fn record(
         ids.next(finished_at, chance())
     })?;
     let lowered = request.lower().map_err(EngineError::Invalid)?;
+    let environment = &result.environment;
+    let card = (!matches!(request.device, DeviceChoice::Sim(_)))
+        .then(|| card_name(&environment.gpu, environment.driver.as_deref()));
     let new = new_fit(
         document.id.clone(),
         request,
         document.request.clone(),
-        request.fingerprint(lowered),
+        request.fingerprint(lowered, card.as_deref()),
         document.created_at,
     );
     let result = json(result);

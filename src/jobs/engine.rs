@@ -21,11 +21,12 @@ pub trait Engine: Send + Sync + 'static {
         names.map(str::to_owned).collect()
     }
 
-    /// Says whether the request's device is here, before anything is queued.
-    fn check(&self, request: &Request) -> Result<(), EngineError> {
+    /// Says whether the request's device is here, before anything is queued, and which card that is: its name and
+    /// driver, since `cuda:0` may be another card tomorrow. A simulated one is known by its name.
+    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
         match &request.device {
             // A request with an unknown name would not have been read.
-            DeviceChoice::Sim(_) => Ok(()),
+            DeviceChoice::Sim(_) => Ok(None),
             DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
                 check_device(&request.device.to_string(), &self.devices())
             }
@@ -155,14 +156,21 @@ pub struct DeviceSummary {
     pub source: String,
 }
 
-/// Whether `device` is among `known`, `auto` standing for any real one.
-pub fn check_device(device: &str, known: &[DeviceSummary]) -> Result<(), EngineError> {
+/// A card as fingerprints name it.
+pub(crate) fn card_name(gpu: &str, driver: Option<&str>) -> String {
+    format!("{gpu}, driver {}", driver.unwrap_or("unknown"))
+}
+
+/// Which card `device` is among `known`, `auto` standing for any real one.
+pub fn check_device(device: &str, known: &[DeviceSummary]) -> Result<Option<String>, EngineError> {
     let asked = |summary: &&DeviceSummary| match device {
         "auto" => summary.kind == DeviceKind::Cuda,
         named => summary.device == named,
     };
-    if known.iter().filter(asked).any(|summary| summary.available) {
-        return Ok(());
+    let mut here = known.iter().filter(asked);
+    if let Some(summary) = here.find(|summary| summary.available) {
+        let gpu = summary.gpu.as_deref().unwrap_or_default();
+        return Ok(Some(card_name(gpu, summary.driver.as_deref())));
     }
     let missing = known
         .iter()

@@ -384,8 +384,8 @@ impl Jobs {
     async fn checked(&self, request: Request) -> Result<Checked, JobError> {
         let check = move |engine: &dyn Engine| {
             let lowered = validate(&request).map_err(EngineError::Invalid)?;
-            engine.check(&request)?;
-            let fingerprint = request.fingerprint(lowered);
+            let card = engine.check(&request)?;
+            let fingerprint = request.fingerprint(lowered, card.as_deref());
             let (shown, aside) = request.shown();
             Ok(Checked {
                 shown: JsonText::from(Arc::clone(shown.text())),

@@ -126,6 +126,8 @@ pub struct FitResult {
     pub probes: Vec<ProbeSummary>,
     /// What was done on a GPU; null when none was used.
     pub gpu_work: Option<GpuWork>,
+    /// What was assumed of the model, a sentence each; the answer is as good as these are. Empty where nothing was.
+    pub assumptions: Vec<String>,
     /// What it was found with.
     pub environment: Environment,
 }

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 
+use crate::aten::Constant;
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ParameterKind, Value, ValueId};
-use crate::ops::{Arithmetic, Convolution, Embedding, Linear, Loss, Norm, Op, View};
+use crate::ops::{Convolution, Elementwise, Embedding, Linear, Loss, Norm, Op, View};
 use crate::program::{Placement, Unary};
 use crate::shape::{DType, Extent, Window, is_oversize};
 
@@ -181,7 +182,7 @@ impl Net {
         let tracked = self.buffer(at.path, "num_batches_tracked", DType::Int64, Vec::new());
         self.apply(
             module,
-            Arithmetic::AddScalar(1.0, Placement::InPlace),
+            Elementwise::of("aten.add_.Tensor").with("other", Constant::Whole(1)),
             &[tracked],
         )?;
         let op = Norm::Batch {
@@ -356,9 +357,22 @@ fn traced_name(op: &Op) -> &'static str {
 
 /// An elementwise function.
 pub(crate) fn unary(function: Unary, placement: Placement) -> Op {
-    crate::ops::Unary {
-        function,
-        placement,
+    let target = match placement {
+        Placement::New => format!("aten.{}.default", function.name()),
+        Placement::InPlace => format!("aten.{}_.default", function.name()),
+    };
+    let op = Elementwise::of(&target);
+    match function {
+        Unary::GeluTanh => op.with("approximate", Constant::Text("tanh".into())),
+        Unary::Relu
+        | Unary::Gelu
+        | Unary::Tanh
+        | Unary::Silu
+        | Unary::Sigmoid
+        | Unary::Relu6
+        | Unary::Rsqrt
+        | Unary::Cos
+        | Unary::Sin => op,
     }
     .into()
 }

@@ -9,14 +9,16 @@ mod registry;
 use serde::Serialize;
 
 families! {
-    Arithmetic: arithmetic,
     Attention: attention,
     Cast: cast,
+    Complex: complex,
     Convolution: convolution,
     Copy: copy,
     Create: create,
     Einsum: einsum,
+    Elementwise: elementwise,
     Embedding: embedding,
+    Fourier: fourier,
     Indexed: indexed,
     Join: join,
     Linear: linear,
@@ -24,15 +26,14 @@ families! {
     Matmul: matmul,
     Norm: norm,
     Opaque: opaque,
-    Pointwise: pointwise,
     Pool: pool,
     Random: random,
     Recurrent: recurrent,
+    RecurrentCell: recurrent_cell,
     Reduce: reduce,
     Resample: resample,
     Sampling: sampling,
     Softmax: softmax,
-    Unary: unary,
     View: view,
     WeightNorm: weight_norm,
 }
@@ -42,7 +43,6 @@ pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
 pub use create::{CreatedType, Place};
 pub use loss::{LossFunction, Summary};
-pub use pointwise::Function;
 pub use random::Dropout;
 pub use reduce::Reduction;
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};

@@ -1,5 +1,4 @@
 use super::*;
-use crate::program::{Placement, Unary as Function};
 use crate::shape::{Extent, Window};
 
 fn batched(rest: &[u64]) -> Vec<Extent> {
@@ -102,7 +101,7 @@ fn sums_broadcast_and_promote() {
         (DType::Float32, fixed(&[3, 1])),
     ];
 
-    let result = infer(&Op::Arithmetic(Arithmetic::Add(Placement::New)), &operands).unwrap();
+    let result = infer(&Elementwise::of("aten.add.Tensor").into(), &operands).unwrap();
 
     assert_eq!(result, [(DType::Float32, batched(&[3, 4]))]);
 }
@@ -142,10 +141,7 @@ fn cross_entropy_takes_one_target_for_each_prediction() {
 
 #[test]
 fn elementwise_functions_keep_the_shape() {
-    let op = Op::Unary(Unary {
-        function: Function::Relu,
-        placement: Placement::New,
-    });
+    let op = Op::Elementwise(Elementwise::of("aten.relu.default"));
 
     assert_eq!(one(&op, &[batched(&[5])]), batched(&[5]));
 }

@@ -104,6 +104,9 @@ pub struct ProbeReport {
     pub timeline: Vec<TimelinePoint>,
     /// For `out_of_memory` and `failed`: what happened where.
     pub cause: Option<String>,
-    /// What the reader should know of the rules used: transferred, estimated, assumed.
+    /// What was assumed of the model, a sentence each; the answer is as good as these are. Missing where nothing was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
+    /// What the reader should know of the rules used: transferred, estimated.
     pub notes: Vec<String>,
 }

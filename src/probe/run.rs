@@ -153,6 +153,7 @@ impl Probe<'_> {
             at_peak,
             timeline,
             cause,
+            assumptions: Vec::new(),
             notes,
         })
     }

@@ -11,7 +11,7 @@ pub enum Placement {
     InPlace,
 }
 
-/// Elementwise functions of one tensor.
+/// Elementwise functions of one tensor that have a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Unary {
     /// `max(x, 0)`.
@@ -34,29 +34,11 @@ pub enum Unary {
     Cos,
     /// Sine.
     Sin,
-    /// `clamp(x, min, max)` with other bounds than `ReLU6`.
-    Hardtanh,
-    /// `clamp(x / 6 + 1 / 2, 0, 1)`.
-    Hardsigmoid,
-    /// `x * hardsigmoid(x)`.
-    Hardswish,
-    /// `max(x, 0) + slope * min(x, 0)`.
-    LeakyRelu,
-    /// Exponential below zero; SELU and CELU are scaled ones.
-    Elu,
-    /// `x * tanh(softplus(x))`.
-    Mish,
-    /// `log(1 + exp(x))`.
-    Softplus,
-    /// `log(sigmoid(x))`.
-    LogSigmoid,
-    /// A value in the place of small elements.
-    Threshold,
 }
 
 impl Unary {
     /// All of them.
-    pub const ALL: [Unary; 19] = [
+    pub const ALL: [Unary; 10] = [
         Unary::Relu,
         Unary::Gelu,
         Unary::GeluTanh,
@@ -67,41 +49,20 @@ impl Unary {
         Unary::Rsqrt,
         Unary::Cos,
         Unary::Sin,
-        Unary::Hardtanh,
-        Unary::Hardsigmoid,
-        Unary::Hardswish,
-        Unary::LeakyRelu,
-        Unary::Elu,
-        Unary::Mish,
-        Unary::Softplus,
-        Unary::LogSigmoid,
-        Unary::Threshold,
     ];
 
     /// The name a PyTorch user knows it by.
-    pub fn name(self, placement: Placement) -> &'static str {
-        let (new, in_place) = match self {
-            Unary::Relu => ("relu", "relu_"),
-            Unary::Gelu | Unary::GeluTanh => ("gelu", "gelu_"),
-            Unary::Tanh => ("tanh", "tanh_"),
-            Unary::Silu => ("silu", "silu_"),
-            Unary::Sigmoid => ("sigmoid", "sigmoid_"),
-            Unary::Relu6 | Unary::Hardtanh => ("hardtanh", "hardtanh_"),
-            Unary::Rsqrt => ("rsqrt", "rsqrt_"),
-            Unary::Cos => ("cos", "cos_"),
-            Unary::Sin => ("sin", "sin_"),
-            Unary::Hardsigmoid => ("hardsigmoid", "hardsigmoid_"),
-            Unary::Hardswish => ("hardswish", "hardswish_"),
-            Unary::LeakyRelu => ("leaky_relu", "leaky_relu_"),
-            Unary::Elu => ("elu", "elu_"),
-            Unary::Mish => ("mish", "mish_"),
-            Unary::Softplus => ("softplus", "softplus_"),
-            Unary::LogSigmoid => ("log_sigmoid", "log_sigmoid_"),
-            Unary::Threshold => ("threshold", "threshold_"),
-        };
-        match placement {
-            Placement::New => new,
-            Placement::InPlace => in_place,
+    pub fn name(self) -> &'static str {
+        match self {
+            Unary::Relu => "relu",
+            Unary::Gelu | Unary::GeluTanh => "gelu",
+            Unary::Tanh => "tanh",
+            Unary::Silu => "silu",
+            Unary::Sigmoid => "sigmoid",
+            Unary::Relu6 => "relu6",
+            Unary::Rsqrt => "rsqrt",
+            Unary::Cos => "cos",
+            Unary::Sin => "sin",
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::probe::verdict;
-use super::table::{facts, notes, text, with_header};
+use super::table::{assumptions, facts, notes, text, with_header};
 use crate::jobs::{FitResult, GpuWork, Recommendation};
 use crate::probe::Evidence;
 use crate::units::Bytes;
@@ -42,8 +42,9 @@ pub fn fit(model: &str, result: &FitResult) -> String {
         .chain(&best.notes)
         .cloned()
         .collect();
-    if !all.is_empty() {
+    if !all.is_empty() || !result.assumptions.is_empty() {
         report += "\n";
+        report += &assumptions(&result.assumptions);
         report += &notes(&all.into_iter().collect::<Vec<_>>());
     }
     report

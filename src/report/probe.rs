@@ -1,6 +1,6 @@
 //! What one probe found.
 
-use super::table::{facts, notes, text, with_header};
+use super::table::{assumptions, facts, notes, text, with_header};
 use crate::probe::{Evidence, ProbeReport, StepMemory, Verdict};
 use crate::program::Category;
 use crate::units::Bytes;
@@ -50,8 +50,9 @@ pub fn probe(report: &ProbeReport) -> String {
         out += "\nAt the peak\n";
         out += &at_peak(report);
     }
-    if !report.notes.is_empty() {
+    if !report.notes.is_empty() || !report.assumptions.is_empty() {
         out += "\n";
+        out += &assumptions(&report.assumptions);
         out += &notes(&report.notes);
     }
     out

@@ -33,6 +33,12 @@ pub(super) fn notes(notes: &[String]) -> String {
     lines_of(notes.iter().map(|note| format!("note: {note}")))
 }
 
+/// What an answer assumes.
+pub(super) fn assumptions(assumptions: &[String]) -> String {
+    let lines = assumptions.iter();
+    lines_of(lines.map(|assumption| format!("assumption: {assumption}")))
+}
+
 fn lines_of(lines: impl Iterator<Item = String>) -> String {
     lines.flat_map(|line| [line, "\n".to_owned()]).collect()
 }

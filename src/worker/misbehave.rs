@@ -246,6 +246,7 @@ impl Workbench for Stage {
             at_peak: Vec::new(),
             timeline: Vec::new(),
             cause: None,
+            assumptions: Vec::new(),
             notes: vec!["a rehearsal: nothing ran".to_owned()],
         })))
     }

@@ -64,7 +64,7 @@ fn steps(criterion: &mut Criterion) {
     let values = graph.values.iter().cycle().skip(graph.values.len());
     repeated.values.extend(values.take(100_000).cloned());
     criterion.bench_function("fingerprint of 100,000 nodes", |bencher| {
-        bencher.iter(|| request.fingerprint(&large));
+        bencher.iter(|| request.fingerprint(&large, None));
     });
     criterion.bench_function("llama1b: compile", |bencher| {
         bencher.iter_batched(

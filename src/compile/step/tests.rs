@@ -7,10 +7,8 @@ use super::*;
 use crate::compile::{CompileError, compile, compile_unless};
 use crate::graph::Builder;
 use crate::model::{Checkpointing, Optimizer, exported};
-use crate::ops::{Arithmetic, Op};
-use crate::program::{
-    Call, Capability, ConvolutionShape, Instruction, Placement, Size, TensorId, Unary,
-};
+use crate::ops::{Elementwise, Op};
+use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
 use crate::shape::Extent;
 
 const H200: Capability = Capability {
@@ -197,14 +195,11 @@ fn chain(length: usize) -> Graph {
     let product = builder.apply(
         Builder::ROOT,
         "product",
-        Op::Arithmetic(Arithmetic::Mul),
+        Op::Elementwise(Elementwise::of("aten.mul.Tensor")),
         &[input, weight],
     );
     let mut value = product.unwrap();
-    let op = Op::Unary(crate::ops::Unary {
-        function: Unary::Tanh,
-        placement: Placement::New,
-    });
+    let op: Op = Elementwise::of("aten.tanh.default").into();
     for _ in 0..length {
         let next = builder.apply(Builder::ROOT, "tanh", op.clone(), &[value]);
         value = next.unwrap();

@@ -36,8 +36,8 @@ impl Map {
             Map::Binary(Binary::Mul) => (7, 0.0),
             Map::Arange => (8, 0.0),
             Map::MaskBias => (9, 0.0),
-            Map::Unary(function) => (10 + unary_number(function).unwrap_or(0), 0.0),
-            Map::UnaryGrad(function) => (20 + unary_number(function).unwrap_or(0), 0.0),
+            Map::Unary(function) => (10 + unary_number(function), 0.0),
+            Map::UnaryGrad(function) => (20 + unary_number(function), 0.0),
         }
     }
 
@@ -55,13 +55,8 @@ impl Map {
     }
 }
 
-/// Whether a function has a kernel.
-pub(super) fn runs(function: Unary) -> bool {
-    unary_number(function).is_some()
-}
-
-fn unary_number(function: Unary) -> Option<i32> {
-    Some(match function {
+fn unary_number(function: Unary) -> i32 {
+    match function {
         Unary::Relu => 0,
         Unary::Gelu => 1,
         Unary::GeluTanh => 2,
@@ -72,16 +67,7 @@ fn unary_number(function: Unary) -> Option<i32> {
         Unary::Rsqrt => 7,
         Unary::Cos => 8,
         Unary::Sin => 9,
-        Unary::Hardtanh
-        | Unary::Hardsigmoid
-        | Unary::Hardswish
-        | Unary::LeakyRelu
-        | Unary::Elu
-        | Unary::Mish
-        | Unary::Softplus
-        | Unary::LogSigmoid
-        | Unary::Threshold => return None,
-    })
+    }
 }
 
 #[repr(C)]

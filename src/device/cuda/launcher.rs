@@ -240,11 +240,6 @@ impl CudaLauncher {
             Kernel::Power(exponent) => self.map(operands, Map::Power(*exponent)),
             Kernel::PowerGrad(exponent) => self.map(operands, Map::PowerGrad(*exponent)),
             Kernel::Binary(function) => self.map(operands, Map::Binary(*function)),
-            Kernel::Unary(function) | Kernel::UnaryGrad(function)
-                if !elementwise::runs(*function) =>
-            {
-                Err(operands.no_kernel())
-            }
             Kernel::Unary(function) => self.map(operands, Map::Unary(*function)),
             Kernel::UnaryGrad(function) => self.map(operands, Map::UnaryGrad(*function)),
             Kernel::Sum { scale } => reduce::sum(&mut self.queue, operands, *scale),

@@ -24,6 +24,8 @@ pub(super) struct Question {
     pub(super) method: Method,
     /// What the reader should know whatever the answer is.
     pub(super) notes: Vec<String>,
+    /// What was assumed of the model.
+    pub(super) assumptions: Vec<String>,
 }
 
 /// Who decides where the maxima are.
@@ -84,6 +86,7 @@ pub(super) fn answer(
         variants,
         probes,
         gpu_work: None,
+        assumptions: question.assumptions.clone(),
         environment,
     })
 }

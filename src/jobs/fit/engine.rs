@@ -12,6 +12,7 @@ use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, Card, PROCESS_OVERHEAD, Workspaces};
 use crate::graph::Graph;
+use crate::jobs::engine::card_name;
 use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
@@ -70,6 +71,7 @@ struct Setting<'a> {
     limit: Bytes,
     environment: Environment,
     notes: Vec<String>,
+    assumptions: Vec<String>,
 }
 
 impl FitEngine {
@@ -150,6 +152,7 @@ impl FitEngine {
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let graph = &lowered.graph;
         let mut notes = lowered.notes.clone();
+        let assumptions = lowered.assumptions.clone();
         notes.extend(data_parallelism(request, graph));
         let device = match self.resolve(&request.device) {
             Ok(device) => device,
@@ -190,6 +193,7 @@ impl FitEngine {
                         ..environment(device, card.product.to_owned())
                     },
                     notes,
+                    assumptions,
                 })
             }
             Device::Cuda(name, gpu) => {
@@ -240,6 +244,7 @@ impl FitEngine {
                         ..environment(device, ready.gpu.name)
                     },
                     notes,
+                    assumptions,
                 })
             }
         }
@@ -251,8 +256,11 @@ impl Engine for FitEngine {
         sim::names().into_iter().map(ToOwned::to_owned).collect()
     }
 
-    fn check(&self, request: &Request) -> Result<(), EngineError> {
-        self.resolve(&request.device).map(|_| ())
+    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
+        Ok(match self.resolve(&request.device)? {
+            Device::Simulated(_) => None,
+            Device::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
+        })
     }
 
     fn fit(
@@ -279,6 +287,7 @@ impl Engine for FitEngine {
                 SearchMode::Probes => Method::ProbesAlone,
             },
             notes: setting.notes,
+            assumptions: setting.assumptions,
         };
         let mut fresh_starts = 0;
         loop {
@@ -351,6 +360,7 @@ impl Engine for FitEngine {
             }
         };
         report.notes.splice(0..0, setting.notes);
+        report.assumptions = setting.assumptions;
         Ok(report)
     }
 

@@ -118,6 +118,7 @@ impl Prober for Script {
             }],
             timeline: Vec::new(),
             cause: (verdict == Verdict::OutOfMemory).then(|| "conv1 wants 10 MiB".to_owned()),
+            assumptions: Vec::new(),
             notes: Vec::new(),
         };
         Ok(Probed {
@@ -173,6 +174,7 @@ fn question() -> Question {
         },
         limit: Bytes::mib(1200),
         method: Method::SimulateFirst,
+        assumptions: Vec::new(),
         notes: Vec::new(),
     }
 }

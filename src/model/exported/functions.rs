@@ -181,7 +181,7 @@ impl<'a> Functions<'a> {
 }
 
 /// A sentence for the answer about functions that autograd is taken to look inside of.
-pub(super) fn note(untraced: &[UntracedFunction]) -> Option<String> {
+pub(super) fn assumption(untraced: &[UntracedFunction]) -> Option<String> {
     let with_reason =
         |function: &UntracedFunction| format!("{} ({})", function.name, function.reason);
     let mut names: Vec<String> = untraced.iter().take(NAMED).map(with_reason).collect();

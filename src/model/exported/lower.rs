@@ -53,7 +53,7 @@ pub(super) fn lower(
         problems: Problems::default(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
-    let Declared { tensors, mut notes } = signature::declare(
+    let Declared { tensors, notes } = signature::declare(
         &document.graph_module,
         &scope.types,
         &mut walk,
@@ -76,17 +76,21 @@ pub(super) fn lower(
         let operators = unknown;
         return Err(ExportedError::UnknownOperators { operators });
     }
-    notes.extend(unknown::assumption(&assumed));
+    let mut assumptions: Vec<String> = unknown::assumption(&assumed).into_iter().collect();
 
     let loss = walk.loss(graph, &scope)?;
     let (calls, untraced) = walk.functions.finish()?;
-    notes.extend(functions::note(&untraced));
+    assumptions.extend(functions::assumption(&untraced));
     let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
     let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
     prediction::fill_inputs(&mut graph);
     (graph.functions, graph.untraced_functions) = (calls, untraced);
     side_table::read(document.batchfit, &walk.flat, &mut graph)?;
-    Ok(Exported { graph, notes })
+    Ok(Exported {
+        graph,
+        notes,
+        assumptions,
+    })
 }
 
 /// Where the outer graph is in the document.

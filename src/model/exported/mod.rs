@@ -47,6 +47,8 @@ pub struct Exported {
     pub graph: Graph,
     /// Sentences for the answer, such as which parameters were taken to be tied.
     pub notes: Vec<String>,
+    /// What was assumed where the file does not say enough, a sentence each: the answer is as good as these are.
+    pub assumptions: Vec<String>,
 }
 
 /// Reads the bytes of a model file: JSON, gzipped or not, or an archive that contains it.

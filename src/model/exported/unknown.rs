@@ -159,7 +159,7 @@ pub(super) fn assumption(operators: &[UnknownOperator]) -> Option<String> {
         names.push(format!("and {} more", more + 1));
     }
     Some(format!(
-        "this answer rests on an assumption: these operators are not known and were taken to save their inputs and to make their results, \
+        "these operators are not known and were taken to save their inputs and to make their results, \
          which may be less than they take: {}",
         names.join(", ")
     ))

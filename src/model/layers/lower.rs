@@ -6,7 +6,7 @@ use super::{INPUT, Layer, LayerKind, Layers};
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
 use crate::model::invalid::{Invalid, nearest};
 use crate::model::nn::{At, Net, unary};
-use crate::ops::{Arithmetic, Dropout, Loss, Pool, Random, View};
+use crate::ops::{Dropout, Elementwise, Loss, Pool, Random, View};
 use crate::program::Placement;
 use crate::shape::{DType, Extent, is_oversize};
 
@@ -203,7 +203,7 @@ fn apply(
             };
             net.apply(module, dropout, &[input])
         }
-        LayerKind::Add => net.apply(Builder::ROOT, Arithmetic::Add(Placement::New), inputs),
+        LayerKind::Add => net.apply(Builder::ROOT, Elementwise::of("aten.add.Tensor"), inputs),
     }
 }
 

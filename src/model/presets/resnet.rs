@@ -2,7 +2,7 @@
 
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
 use crate::model::nn::{At, BatchNorm, Bias, Net, unary};
-use crate::ops::{Arithmetic, Loss, Pool};
+use crate::ops::{Elementwise, Loss, Pool};
 use crate::program::{Placement, Unary};
 use crate::shape::{DType, Extent, Window, is_oversize};
 
@@ -171,7 +171,7 @@ impl Residual {
         } else {
             input
         };
-        x = net.apply(module, Arithmetic::Add(Placement::InPlace), &[x, identity])?;
+        x = net.apply(module, Elementwise::of("aten.add_.Tensor"), &[x, identity])?;
         self.relu(net, module, last, x)
     }
 

@@ -12,17 +12,23 @@ use crate::model::fingerprint::Fingerprint;
 pub const RULES: &str = env!("BATCHFIT_RULES");
 
 impl Request {
-    /// A digest of everything that the answer depends on; `lowered` is this request's model.
+    /// A digest of everything that the answer depends on; `lowered` is this request's model, and `card` says which
+    /// GPU the request's device stands for.
     ///
     /// The graph counts, not how it was described: a preset, and the same layers, are one question. Names of
     /// values do not matter, except those of the batch, which an out-of-memory error names; paths and classes
     /// of modules do, since reports speak of paths and rules look at classes.
-    pub fn fingerprint(&self, lowered: &Lowered) -> String {
-        self.fingerprint_by(RULES, lowered)
+    pub fn fingerprint(&self, lowered: &Lowered, card: Option<&str>) -> String {
+        self.fingerprint_by(RULES, lowered, card)
     }
 
     /// The fingerprint that a program with these rules gives.
-    pub(super) fn fingerprint_by(&self, rules: &str, lowered: &Lowered) -> String {
+    pub(super) fn fingerprint_by(
+        &self,
+        rules: &str,
+        lowered: &Lowered,
+        card: Option<&str>,
+    ) -> String {
         let Request {
             // The graph stands for these.
             model: _,
@@ -38,9 +44,13 @@ impl Request {
             search,
             unknown_ops,
         } = self;
-        let Lowered { graph, notes } = lowered;
+        let Lowered {
+            graph,
+            notes,
+            assumptions,
+        } = lowered;
         let mut fingerprint = Fingerprint::new();
-        fingerprint.add("batchfit 2");
+        fingerprint.add("batchfit 3");
         fingerprint.add(rules);
         fingerprint.add(variants);
         fingerprint.add(device);
@@ -51,6 +61,8 @@ impl Request {
         fingerprint.add(search);
         fingerprint.add(unknown_ops);
         fingerprint.add(notes);
+        fingerprint.add(assumptions);
+        fingerprint.add(&card);
         add_graph(&mut fingerprint, graph);
         fingerprint.finish()
     }

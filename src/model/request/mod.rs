@@ -123,6 +123,8 @@ pub struct Lowered {
     pub graph: Arc<Graph>,
     /// Sentences for the answer.
     pub notes: Vec<String>,
+    /// What was assumed of the model, a sentence each.
+    pub assumptions: Vec<String>,
 }
 
 impl Request {

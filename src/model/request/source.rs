@@ -212,6 +212,7 @@ impl ModelSource {
         let plain = |graph| Lowered {
             graph: Arc::new(graph),
             notes: Vec::new(),
+            assumptions: Vec::new(),
         };
         match self {
             ModelSource::Preset(preset) => presets::lower(preset).map(plain),
@@ -233,6 +234,7 @@ impl From<Exported> for Lowered {
         Lowered {
             graph: Arc::new(exported.graph),
             notes: exported.notes,
+            assumptions: exported.assumptions,
         }
     }
 }

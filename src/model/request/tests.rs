@@ -214,7 +214,7 @@ fn a_target_leaves_no_rank_without_a_sample() {
 
 #[test]
 fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
-    let fingerprint = |request: &Request| request.fingerprint(request.lower().unwrap());
+    let fingerprint = |request: &Request| request.fingerprint(request.lower().unwrap(), None);
     let preset = parse(json!({ "model": { "preset": "resnet18" } }));
     let worded = parse(json!({
         "world_size": 1, "training": { "precision": ["fp32"] }, "device": "auto",
@@ -233,11 +233,11 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
 fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let request = parse(json!({ "model": { "preset": "resnet18" }, "device": "sim:h200" }));
     let lowered = request.lower().unwrap().clone();
-    let mut seen = vec![request.fingerprint(&lowered)];
+    let mut seen = vec![request.fingerprint(&lowered, None)];
     let mut graph = |change: &dyn Fn(&mut Graph)| {
         let mut other = lowered.clone();
         change(Arc::make_mut(&mut other.graph));
-        seen.push(request.fingerprint(&other));
+        seen.push(request.fingerprint(&other, None));
     };
 
     // When Python lets go of values, and which classes modules are of.
@@ -264,8 +264,8 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         });
     });
     let mut assumed = lowered.clone();
-    assumed.notes.push("assumed".to_owned());
-    seen.push(request.fingerprint(&assumed));
+    assumed.assumptions.push("assumed".to_owned());
+    seen.push(request.fingerprint(&assumed, None));
     let changes: [&dyn Fn(&mut Request); 8] = [
         &|other| other.unknown_ops = UnknownOps::AssumeElementwise,
         &|other| other.allocator = "expandable_segments:True".to_owned(),
@@ -279,9 +279,11 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     for change in changes {
         let mut other = request.clone();
         change(&mut other);
-        seen.push(other.fingerprint(&lowered));
+        seen.push(other.fingerprint(&lowered, None));
     }
-    seen.push(request.fingerprint_by("other rules", &lowered));
+    seen.push(request.fingerprint(&lowered, Some("NVIDIA H200, driver 580.95")));
+    seen.push(request.fingerprint(&lowered, Some("NVIDIA H200, driver 590.12")));
+    seen.push(request.fingerprint_by("other rules", &lowered, None));
 
     let different: BTreeSet<&String> = seen.iter().collect();
     assert_eq!(different.len(), seen.len(), "{seen:#?}");
@@ -296,7 +298,10 @@ fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
     let mut without = with.clone();
     Arc::make_mut(&mut without.graph).releases = None;
 
-    assert_ne!(request.fingerprint(with), request.fingerprint(&without));
+    assert_ne!(
+        request.fingerprint(with, None),
+        request.fingerprint(&without, None)
+    );
 }
 
 /// The OpenAPI document is written by hand beside the code that reads; this keeps the two together.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::ops::arithmetic::expanded;
+use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::view::gradient_view;
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};

@@ -1,6 +1,6 @@
 //! Writing at looked-up places: `index_put_`, `index_add` and `scatter`.
 
-use crate::ops::arithmetic::expanded;
+use crate::ops::elementwise::expanded;
 use crate::ops::embedding::radix_bytes;
 use crate::ops::view::gradient_view;
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};

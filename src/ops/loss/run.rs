@@ -1,7 +1,8 @@
 //! `cross_entropy` and the other losses.
 
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
-use crate::ops::{Function, Loss, LossFunction, Pointwise, Reduction, Summary};
+use crate::aten::Constant;
+use crate::ops::{Elementwise, Loss, LossFunction, Reduction, Summary};
 use crate::program::{Kernel, Placement};
 use crate::shape::{Extent, strides_like};
 
@@ -30,8 +31,8 @@ impl Eager {
             LossFunction::Absolute => {
                 let target = self.high(target);
                 let x = self.high(x);
-                let difference = self.elementwise(Function::Sub, &[&x, &target])?;
-                let magnitude = self.elementwise(Function::Abs, &[&difference])?;
+                let difference = self.apply("aten.sub.Tensor", &[&x, &target])?;
+                let magnitude = self.apply("aten.abs.default", &[&difference])?;
                 drop(difference);
                 Ok(self.summarized(&magnitude, loss.summary))
             }
@@ -48,23 +49,19 @@ impl Eager {
         summary: Summary,
     ) -> Result<Tensor, Stop> {
         let sums = self.reduction(Reduction::Sum, scores, &[1], false);
-        let negative = self.elementwise(Function::Neg, &[&sums])?;
+        let negative = self.apply("aten.neg.default", &[&sums])?;
         drop(sums);
-        let ignored = self.elementwise(Function::Truth, &[target])?;
-        let fill = Pointwise {
-            function: Function::MaskedFill,
-            placement: Placement::InPlace,
-            number: None,
-        };
-        let uniform = self.pointwise(fill, &[negative, Tensor::clone(&ignored)])?;
+        let ignored = self.with_number("aten.eq.Scalar", target, "other", 0.0)?;
+        let fill = Elementwise::of("aten.masked_fill_.Scalar").with("value", Constant::Real(0.0));
+        let uniform = self.elementwise(&fill, &[negative, Tensor::clone(&ignored)])?;
         let uniform = match summary {
             Summary::None => uniform,
             Summary::Sum => self.summarized(&uniform, summary),
             Summary::Mean => {
-                let counted = self.elementwise(Function::Truth, &[&ignored])?;
+                let counted = self.apply("aten.logical_not.default", &[&ignored])?;
                 let count = self.summarized(&counted, Summary::Sum);
                 let total = self.summarized(&uniform, Summary::Sum);
-                self.elementwise(Function::Div, &[&total, &count])?
+                self.apply("aten.div.Tensor", &[&total, &count])?
             }
         };
         drop(ignored);
@@ -94,7 +91,7 @@ impl Eager {
             Summary::Mean | Summary::Sum => (0..x.shape.len()).collect(),
         };
         let sum = self.reduction(Reduction::Sum, &product, &dims, false);
-        let negative = self.elementwise(Function::Neg, &[&sum])?;
+        let negative = self.apply("aten.neg.default", &[&sum])?;
         drop(sum);
         Ok(match summary {
             Summary::Mean => self.mul_scalar(&negative, 1.0),
@@ -164,17 +161,6 @@ impl Eager {
             vec![wants[0].then(|| grad(eager, "self")), of_target]
         });
         Ok(y)
-    }
-
-    /// An elementwise function without numbers.
-    fn elementwise(&mut self, function: Function, operands: &[&Tensor]) -> Result<Tensor, Stop> {
-        let op = Pointwise {
-            function,
-            placement: Placement::New,
-            number: None,
-        };
-        let operands: Vec<Tensor> = operands.iter().copied().map(Tensor::clone).collect();
-        self.pointwise(op, &operands)
     }
 
     /// The mean or the sum of all elements.

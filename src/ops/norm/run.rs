@@ -2,7 +2,7 @@
 
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
 use crate::ops::Reduction;
-use crate::program::{Kernel, Placement, Unary};
+use crate::program::{Kernel, Placement};
 use crate::shape::{DType, MemoryFormat, numel, strides_match};
 
 impl Eager {
@@ -178,7 +178,7 @@ impl Eager {
         let last: Vec<usize> = (x.shape.len() - dims..x.shape.len()).collect();
         let mean = self.reduction(Reduction::Mean, &squares, &last, true);
         let shifted = self.add_scalar(&mean, 0.0, Placement::InPlace);
-        let inverse = self.unary(Unary::Rsqrt, Placement::New, &shifted)?;
+        let inverse = self.apply("aten.rsqrt.default", &[&shifted])?;
         drop(shifted);
         drop(mean);
         drop(squares);

@@ -27,7 +27,7 @@ pub enum CellKind {
 
 impl CellKind {
     /// Rows of a weight for each element of the hidden state.
-    fn gates(self) -> u64 {
+    pub(super) fn gates(self) -> u64 {
         match self {
             CellKind::Lstm => 4,
             CellKind::Gru => 3,
@@ -36,7 +36,7 @@ impl CellKind {
     }
 
     /// Tensors of state.
-    fn states(self) -> usize {
+    pub(super) fn states(self) -> usize {
         match self {
             CellKind::Lstm => 2,
             CellKind::Gru | CellKind::Tanh | CellKind::Relu => 1,

@@ -87,7 +87,9 @@ impl Operator for Reduce {
         let (dtype, x) = &operands[0];
         // A sum counts: of integers and truth values it is int64.
         let dtype = match self.function {
-            Reduction::Sum | Reduction::Mean if !dtype.is_float() => DType::Int64,
+            Reduction::Sum | Reduction::Mean if !dtype.is_float() && !dtype.is_complex() => {
+                DType::Int64
+            },
             Reduction::Sum | Reduction::Mean | Reduction::Norm => *dtype,
         };
         Ok(vec![(dtype, reduce(x, &self.dims, self.keep)?)])

@@ -1,6 +1,6 @@
 //! Sums over dimensions, and the scratch memory that large ones take.
 
-use crate::ops::arithmetic::expanded;
+use crate::ops::elementwise::expanded;
 use super::vector_norm::kept_shape;
 use crate::ops::view::gradient_view;
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
@@ -103,7 +103,7 @@ impl Eager {
         let kept = kept_shape(&x.shape, dims);
         let dtype = match function {
             Reduction::Sum if x.dtype.is_half() && self.autocast.is_some() => DType::Float32,
-            Reduction::Sum if !x.dtype.is_float() => DType::Int64,
+            Reduction::Sum if !x.dtype.is_float() && !x.dtype.is_complex() => DType::Int64,
             Reduction::Sum | Reduction::Mean | Reduction::Norm => x.dtype,
         };
         let share = x.numel().checked_div(numel(&kept));

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::ops::arithmetic::expanded;
+use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;

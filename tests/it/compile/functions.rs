@@ -75,6 +75,7 @@ fn custom_functions_allocate_and_free_what_pytorch_does() {
         let words: Vec<&str> = title.split(' ').collect();
         let read = exported::parse_value(&graphs[words[0]]).unwrap();
         assert_eq!(read.notes, Vec::<String>::new(), "{title}");
+        assert_eq!(read.assumptions, Vec::<String>::new(), "{title}");
         let program = compile(&read.graph, &variant(&words), H200).unwrap();
         let ours = normalized(&requests(&program, 4));
         let theirs: Vec<String> = lines.lines().map(str::to_owned).collect();
@@ -117,9 +118,9 @@ fn a_function_that_was_not_traced_is_named() {
     assert!(read.graph.functions.is_empty());
     assert_eq!(read.graph.untraced_functions.len(), 1);
     assert!(
-        read.notes[0].contains("Swish (it branches on values)"),
+        read.assumptions[0].contains("Swish (it branches on values)"),
         "{}",
-        read.notes[0]
+        read.assumptions[0]
     );
 }
 

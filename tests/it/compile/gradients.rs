@@ -1,14 +1,15 @@
 //! Every operation's gradients have the shapes and types of what they are gradients of.
 
+use batchfit::aten::Constant;
 use batchfit::compile::compile;
 use batchfit::graph::{Builder, Content, Graph, ParameterKind};
 use batchfit::model::{Optimizer, Precision, Variant};
 use batchfit::ops::{
-    Arithmetic, Attention, Cast, Convolution, Copy, Dropout, Einsum, Embedding, Join, Linear, Loss,
-    Matmul, Norm, Op, Pool, Random, Reduce, Reduction, Resample, View,
+    Attention, Cast, Convolution, Copy, Dropout, Einsum, Elementwise, Embedding, Join, Linear,
+    Loss, Matmul, Norm, Op, Pool, Random, Reduce, Reduction, Resample, View,
 };
+use batchfit::program::Placement;
 use batchfit::program::{Category, Instruction, Program, Size};
-use batchfit::program::{Placement, Unary};
 use batchfit::shape::{DType, Extent, Window, numel};
 
 use super::H200;
@@ -51,7 +52,9 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
                 .apply(
                     Builder::ROOT,
                     "operand",
-                    Op::Arithmetic(Arithmetic::MulScalar(1.0)),
+                    Op::Elementwise(
+                        Elementwise::of("aten.mul.Tensor").with("other", Constant::Real(1.0)),
+                    ),
                     &[*id],
                 )
                 .unwrap()
@@ -99,12 +102,6 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
 
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
-    let unary = |function, in_place| {
-        Op::Unary(batchfit::ops::Unary {
-            function,
-            placement: in_place,
-        })
-    };
     let window = Window {
         padding: [0, 1, 1],
         stride: [1, 2, 2],
@@ -115,7 +112,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         count_include_pad: true,
         divisor: None,
     };
-    let mut cases: Vec<(Op, Vec<&[u64]>)> = vec![
+    vec![
         (Op::Linear(Linear::Linear), vec![&[4, 6], &[5, 6], &[5]]),
         (Op::Linear(Linear::Linear), vec![&[4, 6], &[5, 6]]),
         (Op::Linear(Linear::Linear), vec![&[2, 4, 6], &[5, 6], &[5]]),
@@ -180,29 +177,43 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 3, 8], &[8], &[8]],
         ),
         (
-            Op::Arithmetic(Arithmetic::Add(Placement::New)),
+            Op::Elementwise(Elementwise::of("aten.add.Tensor")),
             vec![&[3, 4], &[3, 4]],
         ),
         (
-            Op::Arithmetic(Arithmetic::Add(Placement::New)),
+            Op::Elementwise(Elementwise::of("aten.add.Tensor")),
             vec![&[3, 4], &[4]],
         ),
         (
-            Op::Arithmetic(Arithmetic::Add(Placement::InPlace)),
+            Op::Elementwise(Elementwise::of("aten.add_.Tensor")),
             vec![&[3, 4], &[1, 4]],
         ),
-        (Op::Arithmetic(Arithmetic::Mul), vec![&[3, 4], &[3, 4]]),
-        (Op::Arithmetic(Arithmetic::Mul), vec![&[3, 1], &[4]]),
         (
-            Op::Arithmetic(Arithmetic::AddScalar(2.0, Placement::New)),
+            Op::Elementwise(Elementwise::of("aten.mul.Tensor")),
+            vec![&[3, 4], &[3, 4]],
+        ),
+        (
+            Op::Elementwise(Elementwise::of("aten.mul.Tensor")),
+            vec![&[3, 1], &[4]],
+        ),
+        (
+            Op::Elementwise(Elementwise::of("aten.add.Tensor").with("other", Constant::Real(2.0))),
             vec![&[3]],
         ),
         (
-            Op::Arithmetic(Arithmetic::AddScalar(2.0, Placement::InPlace)),
+            Op::Elementwise(Elementwise::of("aten.add_.Tensor").with("other", Constant::Real(2.0))),
             vec![&[3]],
         ),
-        (Op::Arithmetic(Arithmetic::MulScalar(2.0)), vec![&[3]]),
-        (Op::Arithmetic(Arithmetic::PowScalar(3.0)), vec![&[3]]),
+        (
+            Op::Elementwise(Elementwise::of("aten.mul.Tensor").with("other", Constant::Real(2.0))),
+            vec![&[3]],
+        ),
+        (
+            Op::Elementwise(
+                Elementwise::of("aten.pow.Tensor_Scalar").with("exponent", Constant::Real(3.0)),
+            ),
+            vec![&[3]],
+        ),
         (
             Op::Random(Random {
                 p: 0.1,
@@ -332,10 +343,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[1, 4, 9], &[4]],
         ),
         (
-            Op::Arithmetic(Arithmetic::Addcmul),
+            Op::Elementwise(Elementwise::of("aten.addcmul.default")),
             vec![&[3, 1], &[1, 4], &[3, 4]],
         ),
-        (Op::Arithmetic(Arithmetic::Prelu), vec![&[2, 3, 4], &[3]]),
+        (
+            Op::Elementwise(Elementwise::of("aten.prelu.default")),
+            vec![&[2, 3, 4], &[3]],
+        ),
         (
             Op::Einsum(Einsum::parse("bij,bkj->kbi").unwrap()),
             vec![&[2, 3, 4], &[2, 5, 4]],
@@ -382,12 +396,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             }),
             vec![&[2, 3, 16, 8], &[2, 3, 16, 8], &[2, 3, 16, 8]],
         ),
-    ];
-    for function in Unary::ALL {
-        cases.push((unary(function, Placement::New), vec![&[3, 4]]));
-        cases.push((unary(function, Placement::InPlace), vec![&[3, 4]]));
-    }
-    cases
+    ]
 }
 
 /// The gradient of each parameter, by path: how many elements of which type.

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{H200, requests};
 
-fn unpacked(file: &str) -> String {
+fn unpacked(folder: &str, file: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
-    let path = format!("{root}/tests/golden/steps/{file}.gz");
+    let path = format!("{root}/tests/golden/{folder}/{file}.gz");
     let mut text = String::new();
     GzDecoder::new(std::fs::File::open(path).unwrap())
         .read_to_string(&mut text)
@@ -60,9 +60,21 @@ fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
 
 #[test]
 fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
-    let graphs = unpacked("graphs.json");
+    let compared = compare("steps");
+
+    assert!(compared > 100, "{compared} recordings were compared");
+}
+
+#[test]
+fn steps_on_volumes_signals_and_cells_allocate_and_free_what_pytorch_does() {
+    assert_eq!(compare("steps-nets"), 8);
+}
+
+/// Compares all recordings of a folder; how many there are.
+fn compare(folder: &str) -> usize {
+    let graphs = unpacked(folder, "graphs.json");
     let graphs: HashMap<String, Value> = serde_json::from_str(&graphs).unwrap();
-    let recorded = unpacked("sequences.txt");
+    let recorded = unpacked(folder, "sequences.txt");
     let mut different = Vec::new();
     let mut compared = 0;
     for case in recorded.split("# ").filter(|case| !case.is_empty()) {
@@ -105,5 +117,5 @@ fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
     }
 
     assert!(different.is_empty(), "{}", different.join("\n"));
-    assert!(compared > 100, "{compared} recordings were compared");
+    compared
 }

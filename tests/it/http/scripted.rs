@@ -186,6 +186,7 @@ impl Engine for Scripted {
             at_peak: Vec::new(),
             timeline: Vec::new(),
             cause: None,
+            assumptions: Vec::new(),
             notes: Vec::new(),
         })
     }
@@ -254,6 +255,7 @@ fn result(request: &Request) -> FitResult {
             .collect(),
         probes: Vec::new(),
         gpu_work: None,
+        assumptions: Vec::new(),
         environment: Environment {
             device: request.device.to_string(),
             gpu: "NVIDIA H200".to_owned(),

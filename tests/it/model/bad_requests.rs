@@ -257,11 +257,11 @@ fn all_unknown_operators_are_named_at_once_or_assumed() {
     let lowered = request.lower().unwrap();
     assert!(
         lowered
-            .notes
+            .assumptions
             .iter()
             .any(|note| note.ends_with("my_ops.fused.default (2), aten.foo.default (1)")),
         "{:?}",
-        lowered.notes
+        lowered.assumptions
     );
 }
 

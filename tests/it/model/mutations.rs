@@ -99,7 +99,7 @@ fn the_complete_request_is_valid() {
 
     assert_eq!(request.variants.len(), 2);
     let lowered = request.lower().unwrap();
-    assert_eq!(request.fingerprint(lowered).len(), 64);
+    assert_eq!(request.fingerprint(lowered, None).len(), 64);
     assert_eq!(serde_json::to_value(&request.document).unwrap(), complete());
 }
 
@@ -109,7 +109,7 @@ proptest! {
         let mut document = complete();
         mutate(&mut document, &changes);
         if let Ok(request) = request(document) {
-            let _ = request.lower().map(|lowered| request.fingerprint(lowered));
+            let _ = request.lower().map(|lowered| request.fingerprint(lowered, None));
         }
     }
 
