@@ -423,6 +423,22 @@ class Cells(nn.Module):
         return self.out(third)
 
 
+class Waves(nn.Module):
+    """Complex numbers: made of real ones, turned, mixed by a complex weight, and seen as real ones again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.out = nn.Linear(16, 16), nn.Linear(8, 1)
+        self.weight = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+        self.turn = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        z = torch.view_as_complex(self.linear(x).reshape(-1, 8, 2))
+        z = z * self.weight * torch.polar(torch.ones_like(self.turn), self.turn)
+        z = z + torch.complex(z.abs(), z.real * self.turn)
+        return self.out(torch.view_as_real(z).sum(-1) + z.imag)
+
+
 MODELS = {
     **{f"passing_{form}_{edges}": passing(form, edges) for form, edges in FORMS},
     "edge_attention": Model(EdgeAttention, ["x=f32[B,16]", "e=i64[B,6]", "y=f32[B,1]"], batches=(8, 3000)),
@@ -442,6 +458,7 @@ NETS = {
     "volumes_last": Model(lambda: Volumes(True), ["x=f32[B,8,8,8,8]", "y=f32[B,1]"]),
     "signals": Model(Signals, ["x=f32[B,8,16]", "y=f32[B,1]"], precisions=("fp32", "amp_fp16")),
     "transformer": Model(Transformer, ["x=f32[B,4,4,4]", "y=f32[B,1]"], precisions=("fp32",)),
+    "waves": Model(Waves, ["x=f32[B,16]", "y=f32[B,1]"]),
     "cells": Model(Cells, ["x=f32[B,3,16]", "y=f32[B,1]"], precisions=("fp32",)),
 }
 MODELS |= NETS

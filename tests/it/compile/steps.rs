@@ -67,7 +67,7 @@ fn steps_of_small_models_allocate_and_free_what_pytorch_does() {
 
 #[test]
 fn steps_on_volumes_signals_and_cells_allocate_and_free_what_pytorch_does() {
-    assert_eq!(compare("steps-nets"), 8);
+    assert_eq!(compare("steps-nets"), 9);
 }
 
 /// Compares all recordings of a folder; how many there are.
