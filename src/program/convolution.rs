@@ -105,6 +105,11 @@ pub struct ConvolutionLayer {
 }
 
 impl ConvolutionLayer {
+    /// Whether it goes along one dimension: its planes are one high.
+    pub const fn is_flat(&self) -> bool {
+        !self.volumes && self.input[1] == 1 && self.input[2] > 1
+    }
+
     /// The library call for one pass of this layer.
     pub const fn call(&self, pass: ConvolutionPass, dtype: DType, batch: u64) -> Convolution {
         Convolution {

@@ -98,7 +98,9 @@ impl DType {
             }
         }
         match (self, other) {
-            _ if self.is_complex() != other.is_complex() => self.real().promote(other.real()).complex(),
+            _ if self.is_complex() != other.is_complex() => {
+                self.real().promote(other.real()).complex()
+            }
             (DType::Float16, DType::BFloat16) | (DType::BFloat16, DType::Float16) => DType::Float32,
             _ if rank(other) > rank(self) => other,
             _ => self,

@@ -39,7 +39,6 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.imag.default", |args| of_one(args, Complex::Imag)),
     ("aten.conj.default", |args| of_one(args, Complex::Conj)),
     ("aten._conj.default", |args| of_one(args, Complex::Conj)),
-    ("aten.angle.default", |args| of_one(args, Complex::Angle)),
     ("aten.polar.default", |args| Ok((Complex::Polar.into(), args.all(&["abs", "angle"])?))),
     ("aten.complex.default", |args| Ok((Complex::OfParts.into(), args.all(&["real", "imag"])?))),
 ];
@@ -48,9 +47,15 @@ fn of_one(args: &Arguments<'_>, complex: Complex) -> Result<super::Read, String>
     Ok((complex.into(), args.all(&["self"])?))
 }
 
-/// `abs` of complex numbers; the reader of `abs` sends them here.
-pub(super) fn abs(args: &Arguments<'_>) -> Result<super::Read, String> {
-    of_one(args, Complex::Abs)
+/// `abs` and `angle` of complex numbers, which are more than elementwise functions; those of real ones are in a table.
+pub(super) fn of_complex(args: &Arguments<'_>) -> Option<Result<super::Read, String>> {
+    let complex = match args.target {
+        "aten.abs.default" | "aten.absolute.default" => Complex::Abs,
+        "aten.angle.default" => Complex::Angle,
+        _ => return None,
+    };
+    let x = args.tensor("self").ok()?;
+    args.typed(x).0.is_complex().then(|| of_one(args, complex))
 }
 
 impl Operator for Complex {
@@ -83,7 +88,10 @@ impl Operator for Complex {
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
-        let wants_complex = matches!(self, Complex::ViewAsReal | Complex::Imag | Complex::Abs);
+        let wants_complex = matches!(
+            self,
+            Complex::ViewAsReal | Complex::Imag | Complex::Abs | Complex::Angle
+        );
         if wants_complex && !dtype.is_complex() {
             return Err(format!("{dtype} is not complex"));
         }
@@ -138,7 +146,6 @@ impl Operator for Complex {
             Complex::Polar => eager.polar(x, &operands[1])?,
             Complex::OfParts => eager.complex_of_parts(x, &operands[1]),
             Complex::Abs => eager.complex_abs(x)?,
-            Complex::Angle if !x.dtype.is_complex() => eager.angle_of_real(x),
             Complex::Angle => eager.complex_angle(x)?,
         }])
     }
@@ -289,22 +296,6 @@ impl Eager {
             })]
         });
         Ok(y)
-    }
-
-    /// `angle` of real numbers, whose gradient is zero.
-    fn angle_of_real(&mut self, x: &Tensor) -> Tensor {
-        let draft = Draft::new(self, &[Some(x)]);
-        let strides = strides_like(&x.shape, &x.strides);
-        let y = self.empty_strided(&x.shape, strides, x.dtype);
-        self.launch(Kernel::MemoryOnly("angle"), &[x], &[&y]);
-        let [y] = draft.finish(self, [y], |eager, gradients, _| {
-            let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| {
-                let strides = strides_like(&gradient.shape, &gradient.strides);
-                Tensor::new(eager.empty_strided(&gradient.shape, strides, gradient.dtype))
-            })]
-        });
-        y
     }
 
     /// `angle` of complex numbers (`angle_backward`).

@@ -64,8 +64,8 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
     if find(args.target).is_none() {
         return Err("it is in no table of elementwise operators".into());
     }
-    if args.target.starts_with("aten.abs") && args.typed(args.tensor("self")?).0.is_complex() {
-        return crate::ops::complex::abs(args);
+    if let Some(complex) = crate::ops::complex::of_complex(args) {
+        return complex;
     }
     let mut op = Elementwise::of(args.target);
     let mut tensors = Vec::new();

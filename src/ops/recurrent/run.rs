@@ -70,7 +70,14 @@ impl Eager {
                 x = self.cast(&x, half);
             }
         }
-        self.cudnn_recurrent(job, &x, &hidden, &weights, flat)
+        let results = self.cudnn_recurrent(job, &x, &hidden, &weights, flat)?;
+        // Casts go in this order.
+        drop(x);
+        for state in hidden {
+            drop(state);
+        }
+        drop(weights);
+        Ok(results)
     }
 
     fn cudnn_recurrent(

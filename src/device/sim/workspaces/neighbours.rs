@@ -6,9 +6,12 @@ use crate::units::Bytes;
 use super::{Plans, Source};
 
 /// How many similar layers are looked at; the hungriest is taken. See Note [Similar layers].
-fn looked_at(pass: ConvolutionPass) -> usize {
-    match pass {
+fn looked_at(call: &Convolution) -> usize {
+    match call.pass {
         ConvolutionPass::Forward | ConvolutionPass::GradInput => 2,
+        // Fewer layers of these are recorded.
+        ConvolutionPass::GradWeight if call.volumes => 5,
+        ConvolutionPass::GradWeight if call.layer().is_flat() => 8,
         ConvolutionPass::GradWeight => 4,
     }
 }
@@ -68,9 +71,9 @@ impl Neighbours {
             let at = nearest.partition_point(|(other, of)| {
                 other.total_cmp(&far).then_with(|| of.cmp(&layer)).is_lt()
             });
-            if at < looked_at(call.pass) {
+            if at < looked_at(call) {
                 nearest.insert(at, (far, layer));
-                nearest.truncate(looked_at(call.pass));
+                nearest.truncate(looked_at(call));
             }
         }
         nearest.into_iter().map(|(_, layer)| layer).collect()
@@ -102,11 +105,7 @@ fn features(shape: &ConvolutionLayer) -> Features {
         even(shape.out_channels),
         0.7 * even(pixels),
         if shape.padding[2] > 0 { 1.0 } else { 0.0 },
-        if shape.input[1] == 1 && shape.input[2] > 1 {
-            4.0
-        } else {
-            0.0
-        },
+        if shape.is_flat() { 4.0 } else { 0.0 },
         if shape.volumes { 16.0 } else { 0.0 },
     ]
 }
