@@ -321,8 +321,8 @@ impl Buffers {
             .collect();
         let mut buffers = Buffers::default();
         for node in &graph.nodes {
-            let typed = |id: &ValueId| (graph.value(*id).dtype, graph.value(*id).shape.clone());
-            let types = || node.inputs.iter().map(typed).collect::<Vec<Type>>();
+            let of = |id: &ValueId| (graph.value(*id).dtype, graph.value(*id).shape.clone());
+            let types = || node.inputs.iter().map(of).collect::<Vec<Type>>();
             let stored = |dtype| variant.precision.stored(dtype);
             let Some((first, elements)) = node.op.flattened(&types, &stored) else {
                 continue;

@@ -144,7 +144,7 @@ impl Operator for Complex {
                 })
             }
             Complex::Polar => eager.polar(x, &operands[1])?,
-            Complex::OfParts => eager.complex_of_parts(x, &operands[1]),
+            Complex::OfParts => eager.complex_of_parts(x, &operands[1])?,
             Complex::Abs => eager.complex_abs(x)?,
             Complex::Angle => eager.complex_angle(x)?,
         }])
@@ -257,9 +257,11 @@ impl Eager {
         Ok(y)
     }
 
-    /// `complex`: the gradients are the parts of the incoming one.
-    fn complex_of_parts(&mut self, real: &Tensor, imag: &Tensor) -> Tensor {
-        let draft = Draft::new(self, &[Some(real), Some(imag)]);
+    /// `complex`: the gradients are the parts of the incoming one. Saves its operands all the same.
+    fn complex_of_parts(&mut self, real: &Tensor, imag: &Tensor) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(real), Some(imag)]);
+        draft.save(self, "imag", imag)?;
+        draft.save(self, "real", real)?;
         let y = self.broadcast_like(&[real, imag], real.dtype.complex());
         self.launch(Kernel::MemoryOnly("complex"), &[real, imag], &[&y]);
         let [y] = draft.finish(self, [y], move |_, gradients, _| {
@@ -271,7 +273,7 @@ impl Eager {
             let views = [gradient.real_part(), imag];
             views.map(|view| Some(gradient_view(gradient, view))).into()
         });
-        y
+        Ok(y)
     }
 
     /// `abs`: its result goes through complex numbers. Saves the operand; the gradient is it times the sign.

@@ -73,7 +73,7 @@ fn one(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
     let shape = args.shape(x);
     let dim = args.dim("dim", Some(-1), shape.len())?;
     let given = args.has("n").then(|| args.count("n", None)).transpose()?;
-    transform(x, &shape, direction, true, vec![dim], given.map(|n| vec![Some(n)]))
+    transform(x, &shape, direction, true, vec![dim], given.map(|n| [Some(n)]).as_ref().map(<[_; 1]>::as_slice))
 }
 
 fn many(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
@@ -100,7 +100,7 @@ fn many(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
         let count = sizes.as_ref().map_or(shape.len(), Vec::len);
         (shape.len().saturating_sub(count)..shape.len()).collect()
     };
-    transform(x, &shape, direction, false, dims, sizes)
+    transform(x, &shape, direction, false, dims, sizes.as_deref())
 }
 
 fn transform(
@@ -109,14 +109,14 @@ fn transform(
     direction: Direction,
     takes_real: bool,
     dims: Vec<usize>,
-    given: Option<Vec<Option<u64>>>,
+    given: Option<&[Option<u64>]>,
 ) -> Result<Read, String> {
-    if dims.is_empty() || given.as_ref().is_some_and(|given| given.len() != dims.len()) {
+    if dims.is_empty() || given.is_some_and(|given| given.len() != dims.len()) {
         return Err(format!("it transforms {dims:?} of {shape:?}"));
     }
     let last = dims.len() - 1;
     let length = |(i, dim): (usize, &usize)| {
-        let wanted = given.as_ref().and_then(|given| given[i]);
+        let wanted = given.and_then(|given| given[i]);
         let halved = direction == Direction::ToReal && i == last;
         let own = || shape.get(*dim).and_then(|length| length.as_fixed());
         let length = match wanted {

@@ -97,11 +97,11 @@ impl Eager {
         };
         let lengths: Vec<u64> = signal[batched..].iter().map(|length| length.at(1)).collect();
         let complex = x.dtype.complex();
-        let share = tenths(direction, complex, &lengths);
+        let taken = tenths(direction, complex, &lengths);
         let elements = numel(signal);
         let bytes = move |batch: u64| {
             let whole = elements.at(batch).saturating_mul(complex.size());
-            (whole / 10).saturating_mul(share)
+            (whole / 10).saturating_mul(taken)
         };
         let scratch = self.scratch_by("cuFFT's scratch memory", bytes);
         self.launch(Kernel::MemoryOnly("fft"), &[x], &[&y]);
@@ -186,13 +186,13 @@ impl Eager {
         let x = self.high(x);
         let signals = if x.shape.len() == 1 { self.unsqueeze(&x, 0) } else { Tensor::clone(&x) };
         let frames = self.frames(&signals, n_fft, hop);
-        let framed = match window {
+        let windowed = match window {
             Some(window) => self.mul(&frames, window)?,
             None => Tensor::clone(&frames),
         };
         drop(frames);
-        let y = self.real_to_complex(&framed, &[2], onesided)?;
-        drop(framed);
+        let y = self.real_to_complex(&windowed, &[2], onesided)?;
+        drop(windowed);
         let y = self.permute(&y, &[0, 2, 1]);
         Ok(if x.shape.len() == 1 {
             let shape = y.shape[1..].to_vec();

@@ -21,11 +21,10 @@ fn of_length(direction: Direction, dtype: DType, length: u64) -> u64 {
         Direction::FromReal if is_rough => 25,
         Direction::FromReal if length.is_power_of_two() && length <= 16_384 => 0,
         Direction::FromReal if length < 1200 => 0,
-        Direction::FromReal => 5,
         Direction::ToReal if is_rough && length > 9000 => 25,
         Direction::ToReal if length.is_power_of_two() && length <= 16_384 => 0,
         Direction::ToReal if largest <= 11 && length < 1200 => 0,
-        Direction::ToReal => 5,
+        Direction::FromReal | Direction::ToReal => 5,
     }
 }
 

@@ -132,14 +132,14 @@ impl Eager {
                 return vec![None];
             };
             // A channels-last result was seen under other strides, which takes a copy to undo.
-            let seen = (format == MemoryFormat::ChannelsLast)
-                .then(|| eager.empty(&gradient.shape, gradient.dtype));
+            if format == MemoryFormat::ChannelsLast {
+                drop(eager.empty(&gradient.shape, gradient.dtype));
+            }
             let grad_x = eager.empty(&x_shape, gradient.dtype);
             let mut strides = gradient.strides.clone();
             strides[2..].fill(Extent::ZERO);
             let everywhere = gradient.alias(x_shape, strides);
             eager.launch(Kernel::Scale(1.0 / plane), &[&everywhere], &[&grad_x]);
-            drop(seen);
             vec![Some(Tensor::new(grad_x))]
         });
         y

@@ -47,6 +47,7 @@ impl CellKind {
 /// `lstm`, `gru`, `rnn_tanh` or `rnn_relu` on padded sequences. Operands are the input, the initial hidden
 /// state, an LSTM's cell state, and the weights of each layer and direction as the module lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "they are PyTorch's arguments")]
 pub struct Recurrent {
     /// What its cells compute.
     pub cell: CellKind,

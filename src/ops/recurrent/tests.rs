@@ -16,6 +16,7 @@ const H200: Capability = Capability {
 };
 
 /// One recorded network.
+#[expect(clippy::struct_excessive_bools, reason = "the words of a recording")]
 struct Case<'a> {
     recurrent: Recurrent,
     dtype: DType,

@@ -103,9 +103,10 @@ impl Operator for RecurrentCell {
                 let input = eager.linear(x, &weights[0], bias(0))?;
                 let recurrent = eager.linear(hidden, &weights[1], bias(1))?;
                 let sum = eager.add_in_place(&recurrent, &input);
+                let y = eager.saturated(&sum)?;
                 drop(input);
                 drop(recurrent);
-                vec![eager.saturated(&sum)?]
+                vec![y]
             }
         })
     }

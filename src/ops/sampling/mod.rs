@@ -105,7 +105,7 @@ impl Operator for Sampling {
         let shape = &context.results[0];
         Ok(vec![match self {
             Sampling::GridSample { .. } => eager.grid_sample(&operands[0], &operands[1], shape)?,
-            Sampling::AffineGrid { size, .. } => eager.affine_grid(&operands[0], size, shape)?,
+            Sampling::AffineGrid { size, .. } => eager.affine_grid(&operands[0], size, shape),
         }])
     }
 }
@@ -148,7 +148,7 @@ impl Eager {
         theta: &Tensor,
         size: &[Extent],
         shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    ) -> Tensor {
         let draft = Draft::new(self, &[Some(theta)]);
         let size = size.to_vec();
         let base = self.base_grid(&size, theta.dtype);
@@ -161,13 +161,16 @@ impl Eager {
                 return vec![None];
             };
             let base = eager.base_grid(&size, gradient.dtype);
-            let grad_theta = eager.empty(&maps, gradient.dtype);
+            // The product is made transposed.
+            let (rows, columns) = (maps[1], maps[2]);
+            let strides = vec![rows * columns, Extent::ONE, rows];
+            let grad_theta = eager.empty_strided(&maps, strides, gradient.dtype);
             let name = "affine_grid_generator";
             eager.launch(Kernel::MemoryOnly(name), &[&base, gradient], &[&grad_theta]);
             drop(base);
             vec![Some(Tensor::new(grad_theta))]
         });
-        Ok(y)
+        y
     }
 
     /// `make_base_grid_4D` and `5D`: for each side, last first, a range and what scales it.
