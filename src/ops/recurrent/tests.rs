@@ -214,7 +214,7 @@ fn passes_request_what_pytorch_was_recorded_to() {
             }
         }
     }
-    assert!(inexact <= 8, "{inexact} passes are inexact");
+    assert!(inexact <= 10, "{inexact} passes are inexact");
 }
 
 #[test]
