@@ -207,9 +207,10 @@ impl Eager {
         let [y] = draft.finish(self, [view], move |eager, gradients, _| {
             let gradient = gradients[0].as_ref();
             vec![gradient.map(|gradient| {
-                let grad_x = eager.empty(&gradient.shape, complex);
+                // Made as pairs of real numbers, and seen as complex ones.
+                let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
                 eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
-                Tensor::new(grad_x)
+                gradient_view(&grad_x, grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()))
             })]
         });
         y

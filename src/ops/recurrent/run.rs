@@ -192,7 +192,7 @@ impl Eager {
         // The input's and the states'.
         let dense_x = self.dense_copy(&job.steps_first(x));
         let dense_y = self.dense_copy(&job.steps_first(&of_y));
-        let grad_x = self.empty(&dense_x.shape, x.dtype);
+        let made = self.empty(&dense_x.shape, x.dtype);
         let dense_states: Vec<Tensor> =
             of_states.iter().map(|state| self.dense_copy(state)).collect();
         let mut grad_states: Vec<Option<Tensor>> = Vec::new();
@@ -200,8 +200,9 @@ impl Eager {
             grad_states.push(Some(Tensor::new(self.empty(&state.shape, state.dtype))));
         }
         let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
-        self.launch(kernel.clone(), &[&dense_x, &dense_y], &[&grad_x]);
-        let grad_x = Tensor::new(job.swapped(&grad_x));
+        self.launch(kernel.clone(), &[&dense_x, &dense_y], &[&made]);
+        let grad_x = Tensor::new(job.swapped(&made));
+        drop(made);
         drop(workspace);
         drop(dense_states);
         drop(dense_y);

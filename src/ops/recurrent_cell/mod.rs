@@ -100,8 +100,8 @@ impl Operator for RecurrentCell {
             }
             CellKind::Tanh | CellKind::Relu => {
                 let bias = |at: usize| biases.map(|biases| biases[at]);
-                let input = eager.linear(x, &weights[0], bias(0))?;
                 let recurrent = eager.linear(hidden, &weights[1], bias(1))?;
+                let input = eager.linear(x, &weights[0], bias(0))?;
                 let sum = eager.add_in_place(&recurrent, &input);
                 let y = eager.saturated(&sum)?;
                 drop(input);

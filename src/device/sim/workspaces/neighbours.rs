@@ -10,7 +10,6 @@ fn looked_at(call: &Convolution) -> usize {
     match call.pass {
         ConvolutionPass::Forward | ConvolutionPass::GradInput => 2,
         // Fewer layers of these are recorded.
-        ConvolutionPass::GradWeight if call.volumes => 5,
         ConvolutionPass::GradWeight if call.layer().is_flat() => 8,
         ConvolutionPass::GradWeight => 4,
     }
