@@ -280,15 +280,6 @@ impl<'a> Arguments<'a> {
             .ok_or_else(|| format!("its argument {name:?} is {values:?}, of {rank} dimensions"))
     }
 
-    /// [`Arguments::dims`]; a list that is missing or empty means every dimension.
-    pub(crate) fn dims_or_all(&self, name: &str, rank: usize) -> Result<Vec<usize>, String> {
-        match self.find(name) {
-            None => Ok((0..rank).collect()),
-            Some(Arg::Ints(values)) if values.is_empty() => Ok((0..rank).collect()),
-            Some(_) => self.dims(name, rank),
-        }
-    }
-
     /// A list of whole numbers, each small.
     pub(crate) fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, String> {
         match self.required(name)? {

@@ -16,9 +16,19 @@ use crate::bounded::{List, Table, Text, charge, count_node};
 pub(crate) struct Document<'a> {
     #[serde(borrow)]
     pub(crate) graph_module: GraphModule<'a>,
+    /// By symbol, the sizes that the graph holds for.
+    #[serde(borrow, default)]
+    pub(crate) range_constraints: Table<'a, RangeConstraint>,
     /// What batchfit's own exporter adds; see [`super::side_table`].
     #[serde(borrow, default)]
     pub(crate) batchfit: Option<&'a RawValue>,
+}
+
+/// The sizes that a symbol stands for; PyTorch leaves out a bound that is infinite.
+#[derive(Debug, Deserialize)]
+pub(crate) struct RangeConstraint {
+    #[serde(default)]
+    pub(crate) max_val: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]

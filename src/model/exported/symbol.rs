@@ -12,6 +12,11 @@ pub(super) struct BatchSymbol {
 }
 
 impl BatchSymbol {
+    /// Its name, once an expression has had it.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     /// The extent that `text` stands for, such as `Mul(Integer(1024), Symbol('s17', integer=True))`.
     pub(super) fn extent(&mut self, text: &str) -> Result<Extent, String> {
         let mut parser = Parser {

@@ -140,7 +140,12 @@ fn transform(
 
 fn shift(args: &Arguments<'_>) -> Result<Read, String> {
     let x = args.tensor("self")?;
-    let dims = args.dims_or_all("dim", args.shape(x).len())?;
+    let rank = args.shape(x).len();
+    let dims = if args.has("dim") {
+        args.dims("dim", rank)?
+    } else {
+        (0..rank).collect()
+    };
     Ok((Fourier::Shift(dims).into(), vec![x]))
 }
 

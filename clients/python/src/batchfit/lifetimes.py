@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -45,6 +45,8 @@ class _Watched:
 class Lifetimes:
     """Values in the order in which they were made, numbered from 1, and what became of them."""
 
+    # Told how many values there are, after each.
+    progress: Callable[[int], None] = lambda _: None
     releases: list[Release] = field(default_factory=list)
     made: int = 0
     _watched: dict[int, _Watched] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Lifetimes:
         self.made += 1
         node.meta[NUMBER] = self.made
         self._name(tensor, self.made)
+        self.progress(self.made)
 
     def number(self, tensor: torch.Tensor) -> Optional[int]:
         """The number of the value that a tensor is; None for a parameter or a tensor of the batch."""
@@ -113,12 +116,13 @@ def recording(lifetimes: Lifetimes) -> Iterator[None]:
         return result
 
     collecting = gc.isenabled()
-    tracing.track_tensor, tracing.proxy_call = track_and_watch, call_and_separate
+    module: Any = tracing
+    module.track_tensor, module.proxy_call = track_and_watch, call_and_separate
     # When the collector runs is chance; what waits for it is taken to live on.
     gc.disable()
     try:
         yield
     finally:
-        tracing.track_tensor, tracing.proxy_call = track, call
+        module.track_tensor, module.proxy_call = track, call
         if collecting:
             gc.enable()
