@@ -149,6 +149,8 @@ impl Eager {
         draft.save(self, "workspace", &workspace)?;
         drop(workspace);
         let with_biases = biases.is_some();
+        // An initial state of zeros wants no gradient; it gets one that goes at once.
+        let wants_state = state.requires_grad();
         let outputs = std::iter::once(hidden).chain(cell).collect();
         Ok(draft.finish_many(self, outputs, move |eager, gradients, saved| {
             if gradients.iter().all(Option::is_none) {
@@ -167,8 +169,9 @@ impl Eager {
                 [first, second]
             });
             eager.launch(Kernel::MemoryOnly(name), &[saved.get("workspace")], &[&of_input]);
-            let [first, second] = of_biases.map_or([None, None], |biases| biases.map(Some));
-            vec![Some(of_input), Some(of_recurrent), Some(of_state), first, second]
+            let of_state = Some(of_state).filter(|_| wants_state);
+                let [first, second] = of_biases.map_or([None, None], |biases| biases.map(Some));
+            vec![Some(of_input), Some(of_recurrent), of_state, first, second]
         }))
     }
 
