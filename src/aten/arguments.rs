@@ -363,6 +363,43 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    /// Numbers for the last `rank` of depth, height and width; one stands for all of them. The others get
+    /// `flat`, and so do all where the argument is missing, unless it must be given.
+    pub(crate) fn sides(
+        &self,
+        name: &str,
+        rank: usize,
+        flat: u64,
+        default: Option<[u64; 3]>,
+    ) -> Result<[u64; 3], String> {
+        let values = match (self.find(name), default) {
+            (None, Some(default)) => return Ok(default),
+            (None, None) => return Err(format!("it has no argument {name:?}")),
+            (Some(Arg::Int(one)), _) => std::slice::from_ref(one),
+            (Some(Arg::Ints(values)), _) => &**values,
+            (Some(_), _) => return Err(format!("its argument {name:?} is not a list of numbers")),
+        };
+        // PyTorch writes an empty list for "as the kernel".
+        if let ([], Some(default)) = (values, default) {
+            return Ok(default);
+        }
+        let first = 3_usize
+            .checked_sub(rank)
+            .filter(|_| [1, rank].contains(&values.len()));
+        let first = first.ok_or_else(|| {
+            format!(
+                "its argument {name:?} has {} numbers for {rank} sides",
+                values.len()
+            )
+        })?;
+        let mut sides = [flat; 3];
+        for (side, value) in sides[first..].iter_mut().zip(values.iter().cycle()) {
+            *side =
+                count(*value).ok_or_else(|| format!("its argument {name:?} is out of range"))?;
+        }
+        Ok(sides)
+    }
+
     /// Lengths, each a number (-1 is left as `None`) or an expression of the batch.
     pub(crate) fn lengths(&self, name: &str) -> Result<Vec<Option<Extent>>, String> {
         let number = |value: i64| match u64::try_from(value) {
@@ -473,7 +510,9 @@ pub(crate) fn dtype(code: u32) -> Result<DType, String> {
         13 => DType::BFloat16,
         2 => return Err("int8 is not supported".into()),
         3 => return Err("int16 is not supported".into()),
-        9..=11 => return Err("complex numbers are not supported".into()),
+        9 => return Err("complex numbers of half precision are not supported".into()),
+        10 => DType::Complex64,
+        11 => DType::Complex128,
         _ => return Err(format!("dtype {code} is not supported")),
     })
 }

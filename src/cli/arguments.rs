@@ -253,6 +253,9 @@ pub(super) struct RecordWorkspaces {
     /// Tables to take over: their layers are not recorded again. May be given several times.
     #[arg(long, value_name = "FILE")]
     pub(super) merge: Vec<PathBuf>,
+    /// Recordings made elsewhere, as tests/record/cudnn.py writes them: layers to take over.
+    #[arg(long, value_name = "FILE")]
+    pub(super) recording: Vec<PathBuf>,
     /// The table to write, compressed; it must not exist.
     #[arg(long, value_name = "FILE")]
     pub(super) output: PathBuf,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{BufReader, Write as _};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -31,6 +32,9 @@ fn record(arguments: &RecordWorkspaces, request: &Request) -> anyhow::Result<()>
         let table = File::open(path).and_then(unpack);
         tables.push(table.with_context(|| format!("could not read {}", path.display()))?);
     }
+    if !arguments.recording.is_empty() {
+        tables.push(condensed(&arguments.recording)?);
+    }
     let known = WorkspaceTable::parse(&merge(&tables))?;
     let (mut layers, dtypes) = convolutions(request)?;
     anyhow::ensure!(!layers.is_empty(), "the model has no convolutions");
@@ -43,6 +47,25 @@ fn record(arguments: &RecordWorkspaces, request: &Request) -> anyhow::Result<()>
     File::create_new(output)
         .and_then(|mut file| file.write_all(&packed))
         .with_context(|| format!("could not write {}", output.display()))
+}
+
+/// The text of a table made of recordings; where they are from is what a table before it says.
+fn condensed(paths: &[PathBuf]) -> anyhow::Result<String> {
+    let mut recordings = Vec::new();
+    for path in paths {
+        let file =
+            File::open(path).with_context(|| format!("could not read {}", path.display()))?;
+        recordings.push(BufReader::new(file));
+    }
+    let elsewhere = || "as recorded".to_owned();
+    let provenance = Provenance {
+        card: elsewhere(),
+        driver: elsewhere(),
+        cudnn: elsewhere(),
+        recorded: elsewhere(),
+        command: "tests/record/cudnn.py".to_owned(),
+    };
+    Ok(condense(recordings, &provenance)?)
 }
 
 /// The text of a table of these layers alone.

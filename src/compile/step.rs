@@ -3,7 +3,7 @@
 //! The canonical loop: for each micro-step a batch, the forward pass inside autocast, `loss / accum`,
 //! backward; then the optimizer and `zero_grad(set_to_none=True)`. See Note [One micro-step].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, backward
 use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
 use crate::program::{Category, Initial, Kernel, Program, Section};
-use crate::shape::DType;
+use crate::shape::{DType, Extent, Type};
 
 /// A training process: a model on the device, and what outlives a step.
 pub(super) struct Training {
@@ -36,6 +36,7 @@ impl Training {
     pub(super) fn construct(mut eager: Eager, graph: Arc<Graph>, variant: &Variant) -> Training {
         let mut tensors = BTreeMap::new();
         let mut leaves = BTreeMap::new();
+        let mut buffers = Buffers::of(&graph, variant);
         eager.set_category(Category::Parameters);
         for index in construction_order(&graph.parameters) {
             let parameter = &graph.parameters[index];
@@ -61,6 +62,9 @@ impl Training {
                 leaves.insert(index, leaf);
             }
             tensors.insert(parameter.value, Rc::new(tensor));
+            if let Some(group) = buffers.completed_by(parameter.value) {
+                flatten(&mut eager, group, dtype, &mut tensors);
+            }
         }
         let trained = leaves
             .into_iter()
@@ -288,6 +292,87 @@ impl Training {
             return Vec::new();
         }
         (0..2).map(|_| self.eager.scratch(4)).collect()
+    }
+}
+
+/// Parameters that a module moves into one buffer.
+struct Flattened {
+    parameters: Vec<ValueId>,
+    /// How many elements the buffer has.
+    elements: u64,
+    /// How many of the parameters do not exist yet.
+    missing: usize,
+}
+
+/// All buffers that modules of a graph move their parameters into.
+#[derive(Default)]
+struct Buffers {
+    groups: Vec<Flattened>,
+    group_of: HashMap<ValueId, usize>,
+}
+
+impl Buffers {
+    /// Each parameter is in one buffer, the first that wants it.
+    fn of(graph: &Graph, variant: &Variant) -> Buffers {
+        let held: BTreeSet<ValueId> = graph
+            .parameters
+            .iter()
+            .map(|parameter| parameter.value)
+            .collect();
+        let mut buffers = Buffers::default();
+        for node in &graph.nodes {
+            let of = |id: &ValueId| (graph.value(*id).dtype, graph.value(*id).shape.clone());
+            let types = || node.inputs.iter().map(of).collect::<Vec<Type>>();
+            let stored = |dtype| variant.precision.stored(dtype);
+            let Some((first, elements)) = node.op.flattened(&types, &stored) else {
+                continue;
+            };
+            let parameters = node.inputs[first..].to_vec();
+            let is_free = |id: &ValueId| held.contains(id) && !buffers.group_of.contains_key(id);
+            if parameters.iter().all(is_free) {
+                let group = buffers.groups.len();
+                buffers
+                    .group_of
+                    .extend(parameters.iter().map(|id| (*id, group)));
+                buffers.groups.push(Flattened {
+                    missing: parameters.len(),
+                    parameters,
+                    elements,
+                });
+            }
+        }
+        buffers
+    }
+
+    /// The buffer of which this is the last parameter to be made.
+    fn completed_by(&mut self, parameter: ValueId) -> Option<&Flattened> {
+        let group = &mut self.groups[*self.group_of.get(&parameter)?];
+        group.missing = group.missing.saturating_sub(1);
+        Some(&*group).filter(|group| group.missing == 0)
+    }
+}
+
+/// Makes the buffer, copies the parameters into it and lets go of what they were.
+fn flatten(
+    eager: &mut Eager,
+    group: &Flattened,
+    dtype: DType,
+    tensors: &mut BTreeMap<ValueId, Tensor>,
+) {
+    let buffer = eager.empty(&[Extent::fixed(group.elements)], dtype);
+    let mut offset = Extent::ZERO;
+    let mut earlier = Vec::new();
+    for id in &group.parameters {
+        let parameter = &tensors[id];
+        let mut view = buffer.alias(parameter.shape.clone(), parameter.strides.clone());
+        view.offset = offset;
+        view.history.clone_from(&parameter.history);
+        offset = offset + parameter.numel();
+        eager.launch(Kernel::Copy, &[parameter], &[&view]);
+        earlier.extend(tensors.insert(*id, Rc::new(view)));
+    }
+    for parameter in earlier {
+        drop(parameter);
     }
 }
 

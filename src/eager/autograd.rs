@@ -415,6 +415,13 @@ fn run(
         };
         *gradient = Some(if current.dtype == edge.dtype {
             current
+        } else if current.dtype.is_complex() && edge.dtype == current.dtype.real() {
+            // `handle_r_to_c`: only the real part goes on, as a view.
+            let view = current.real_part();
+            Rc::new(TensorBody {
+                base: Some(current),
+                ..view
+            })
         } else {
             eager.copy_as(&current, edge.dtype)
         });

@@ -67,6 +67,8 @@ pub(crate) struct Eager {
     main: Handles,
     backward: Handles,
     packing: Packing,
+    /// What libraries made once and keep, by name.
+    kept: Vec<(&'static str, Rc<Storage>)>,
     /// Attributes of custom functions' contexts, whose backward passes have run.
     contexts: Vec<Tensor>,
     sequence: u64,
@@ -90,6 +92,7 @@ impl Eager {
             main: Handles::default(),
             backward: Handles::default(),
             packing: Packing::Keep,
+            kept: Vec::new(),
             contexts: Vec::new(),
             sequence: 0,
             label: Arc::from(""),
@@ -263,6 +266,19 @@ impl Eager {
             self.label = label;
             self.handles().blas_lt = Some(workspace);
         }
+    }
+
+    /// A buffer that a library makes for the first who needs it, and keeps.
+    pub(crate) fn keep_scratch(&mut self, name: &'static str, bytes: u64) {
+        let label = std::mem::replace(&mut self.label, Arc::from(name));
+        let buffer = self.scratch(bytes);
+        self.label = label;
+        self.kept.push((name, buffer));
+    }
+
+    /// Whether [`Eager::keep_scratch`] made a buffer of this name.
+    pub(crate) fn keeps(&self, name: &str) -> bool {
+        self.kept.iter().any(|(kept, _)| *kept == name)
     }
 
     fn handles(&mut self) -> &mut Handles {

@@ -113,6 +113,16 @@ impl TensorBody {
         }
     }
 
+    /// The real parts of complex numbers, where they are.
+    pub(crate) fn real_part(&self) -> TensorBody {
+        let two = Extent::fixed(2);
+        let strides = self.strides.iter().map(|stride| *stride * two).collect();
+        let mut view = self.alias(self.shape.clone(), strides);
+        view.dtype = self.dtype.real();
+        view.offset = self.offset * two;
+        view
+    }
+
     /// The same tensor without history: what the graph saves.
     pub(crate) fn detached(&self) -> Tensor {
         Rc::new(self.alias(self.shape.clone(), self.strides.clone()))

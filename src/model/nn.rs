@@ -146,8 +146,8 @@ impl Net {
         let weight = [
             out_channels,
             channels / window.groups,
-            window.kernel[0],
             window.kernel[1],
+            window.kernel[2],
         ];
         let mut operands = vec![input, self.parameter(at.path, "weight", "conv2d", &weight)?];
         if bias == Bias::With {

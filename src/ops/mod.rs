@@ -11,6 +11,7 @@ use serde::Serialize;
 families! {
     Attention: attention,
     Cast: cast,
+    Complex: complex,
     Convolution: convolution,
     Copy: copy,
     Create: create,
@@ -21,6 +22,7 @@ families! {
     Elementwise: elementwise,
     Embedding: embedding,
     EmbeddingBag: embedding_bag,
+    Fourier: fourier,
     Indexed: indexed,
     Join: join,
     Linear: linear,
@@ -32,13 +34,17 @@ families! {
     Pool: pool,
     Product: products,
     Random: random,
+    Recurrent: recurrent,
+    RecurrentCell: recurrent_cell,
     Reduce: reduce,
     Resample: resample,
+    Sampling: sampling,
     Scan: scan,
     Scattered: scattered,
     Search: search,
     Softmax: softmax,
     View: view,
+    WeightNorm: weight_norm,
 }
 
 /// Makes several results, each by an operation of its own; the walk over nodes does that.

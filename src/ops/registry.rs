@@ -20,6 +20,16 @@ pub(crate) trait Operator {
     /// The types of the results; as many operands as [`Operator::arity`] allows.
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch>;
 
+    /// The first of the operands that its module moves into one buffer when it is moved to the card (the others
+    /// follow), and how many elements that buffer has; `stored` is what a type is stored as.
+    fn flattened(
+        &self,
+        _operands: &dyn Fn() -> Vec<Type>,
+        _stored: &dyn Fn(DType) -> DType,
+    ) -> Option<(usize, u64)> {
+        None
+    }
+
     /// What eager PyTorch allocates, saves and launches, forward and (by what it records) backward.
     fn run(
         &self,
@@ -121,6 +131,15 @@ impl Op {
     /// The name a PyTorch user knows it by.
     pub fn name(&self) -> &'static str {
         self.operator().name()
+    }
+
+    /// See [`Operator::flattened`].
+    pub(crate) fn flattened(
+        &self,
+        operands: &dyn Fn() -> Vec<Type>,
+        stored: &dyn Fn(DType) -> DType,
+    ) -> Option<(usize, u64)> {
+        self.operator().flattened(operands, stored)
     }
 
     /// Runs it, as eager PyTorch would.

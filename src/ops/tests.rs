@@ -34,8 +34,8 @@ fn a_linear_replaces_the_last_dimension() {
 #[test]
 fn a_convolution_slides_over_the_padded_input() {
     let window = Window {
-        stride: [2, 2],
-        padding: [3, 3],
+        stride: [1, 2, 2],
+        padding: [0, 3, 3],
         ..Window::of([7, 7])
     };
 
@@ -76,7 +76,7 @@ fn channels_must_agree() {
 #[test]
 fn pooling_rounds_down_unless_told() {
     let down = Window {
-        stride: [2, 2],
+        stride: [1, 2, 2],
         ..Window::of([2, 2])
     };
     let up = Window {

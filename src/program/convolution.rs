@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::shape::{DType, Window};
+use crate::shape::{DType, Extent, Window};
 
 /// Which of the three passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -32,16 +32,22 @@ pub struct ConvolutionShape {
     pub pass: ConvolutionPass,
     /// Type of input, weight and output alike.
     pub dtype: DType,
+    /// How many samples the tensors hold: the batch, or what part or multiple of it.
+    pub samples: Extent,
     /// Channels of the input.
     pub in_channels: u64,
     /// Channels of the output.
     pub out_channels: u64,
-    /// Height and width of the input.
-    pub input: [u64; 2],
+    /// Depth, height and width of the input.
+    pub input: [u64; 3],
     /// Kernel, stride, padding, dilation and groups.
     pub window: Window,
     /// Whether this is a transposed convolution.
     pub transposed: bool,
+    /// Elements that a transposed convolution adds to its output.
+    pub output_padding: [u64; 3],
+    /// Whether tensors are volumes, of five dimensions; else they are one deep and have four.
+    pub volumes: bool,
     /// Whether the channels of all tensors lie side by side (NHWC).
     pub channels_last: bool,
 }
@@ -52,7 +58,7 @@ impl ConvolutionShape {
         Convolution {
             pass: self.pass,
             dtype: self.dtype,
-            batch,
+            batch: self.samples.at(batch),
             in_channels: self.in_channels,
             out_channels: self.out_channels,
             groups: self.window.groups,
@@ -62,6 +68,8 @@ impl ConvolutionShape {
             padding: self.window.padding,
             dilation: self.window.dilation,
             transposed: self.transposed,
+            output_padding: self.output_padding,
+            volumes: self.volumes,
             channels_last: self.channels_last,
         }
     }
@@ -76,23 +84,32 @@ pub struct ConvolutionLayer {
     pub out_channels: u64,
     /// Groups that both channel counts are split into.
     pub groups: u64,
-    /// Height and width of the layer's input.
-    pub input: [u64; 2],
-    /// Height and width of the kernel.
-    pub kernel: [u64; 2],
-    /// Vertical and horizontal stride.
-    pub stride: [u64; 2],
-    /// Rows and columns of zeros on each side.
-    pub padding: [u64; 2],
-    /// Vertical and horizontal distance between kernel elements.
-    pub dilation: [u64; 2],
+    /// Depth, height and width of the layer's input.
+    pub input: [u64; 3],
+    /// Depth, height and width of the kernel.
+    pub kernel: [u64; 3],
+    /// Stride along each.
+    pub stride: [u64; 3],
+    /// Zeros on each side.
+    pub padding: [u64; 3],
+    /// Distance between kernel elements.
+    pub dilation: [u64; 3],
     /// Whether this is a transposed convolution.
     pub transposed: bool,
+    /// Elements that a transposed convolution adds to its output.
+    pub output_padding: [u64; 3],
+    /// Whether tensors are volumes, of five dimensions; else they are one deep and have four.
+    pub volumes: bool,
     /// Whether the channels of all tensors lie side by side (NHWC).
     pub channels_last: bool,
 }
 
 impl ConvolutionLayer {
+    /// Whether it goes along one dimension: its planes are one high.
+    pub const fn is_flat(&self) -> bool {
+        !self.volumes && self.input[1] == 1 && self.input[2] > 1
+    }
+
     /// The library call for one pass of this layer.
     pub const fn call(&self, pass: ConvolutionPass, dtype: DType, batch: u64) -> Convolution {
         Convolution {
@@ -108,6 +125,8 @@ impl ConvolutionLayer {
             padding: self.padding,
             dilation: self.dilation,
             transposed: self.transposed,
+            output_padding: self.output_padding,
+            volumes: self.volumes,
             channels_last: self.channels_last,
         }
     }
@@ -128,18 +147,22 @@ pub struct Convolution {
     pub out_channels: u64,
     /// Groups of channels that do not mix.
     pub groups: u64,
-    /// Height and width of the input.
-    pub input: [u64; 2],
+    /// Depth, height and width of the input.
+    pub input: [u64; 3],
     /// Kernel size.
-    pub kernel: [u64; 2],
+    pub kernel: [u64; 3],
     /// Step between windows.
-    pub stride: [u64; 2],
+    pub stride: [u64; 3],
     /// Zeros added on each side.
-    pub padding: [u64; 2],
+    pub padding: [u64; 3],
     /// Distance between taps.
-    pub dilation: [u64; 2],
-    /// Whether this is a transposed convolution. Its output is taken to have no extra padding.
+    pub dilation: [u64; 3],
+    /// Whether this is a transposed convolution.
     pub transposed: bool,
+    /// Elements that a transposed convolution adds to its output.
+    pub output_padding: [u64; 3],
+    /// Whether tensors are volumes, of five dimensions; else they are one deep and have four.
+    pub volumes: bool,
     /// Whether the channels of all tensors lie side by side (NHWC).
     pub channels_last: bool,
 }
@@ -161,12 +184,12 @@ pub enum Operation {
 pub struct Operands {
     /// Which tensor is the result.
     pub operation: Operation,
-    /// Batch, channels, height, width.
-    pub x: [u64; 4],
-    /// Channels of `y`, channels of `x` per group, kernel height, kernel width.
-    pub w: [u64; 4],
-    /// Batch, channels, height, width.
-    pub y: [u64; 4],
+    /// Batch, channels, depth, height, width.
+    pub x: [u64; 5],
+    /// Channels of `y`, channels of `x` per group, kernel depth, height and width.
+    pub w: [u64; 5],
+    /// Batch, channels, depth, height, width.
+    pub y: [u64; 5],
 }
 
 impl Operands {
@@ -189,17 +212,19 @@ impl Convolution {
             padding: self.padding,
             dilation: self.dilation,
             transposed: self.transposed,
+            output_padding: self.output_padding,
+            volumes: self.volumes,
             channels_last: self.channels_last,
         }
     }
 
-    /// Height and width of the layer's output; zero where the kernel does not fit into the input.
-    pub fn output(&self) -> [u64; 2] {
-        [0, 1].map(|axis| {
+    /// Depth, height and width of the layer's output; zero where the kernel does not fit into the input.
+    pub fn output(&self) -> [u64; 3] {
+        [0, 1, 2].map(|axis| {
             let reach = self.dilation[axis] * (self.kernel[axis].max(1) - 1) + 1;
             if self.transposed {
                 let spread = self.input[axis].saturating_sub(1) * self.stride[axis] + reach;
-                spread.saturating_sub(2 * self.padding[axis])
+                (spread + self.output_padding[axis]).saturating_sub(2 * self.padding[axis])
             } else {
                 match (self.input[axis] + 2 * self.padding[axis]).checked_sub(reach) {
                     Some(room) => room / self.stride[axis].max(1) + 1,
@@ -215,7 +240,7 @@ impl Convolution {
     /// precision only, and there only in the shapes that PyTorch found cuDNN faster for. Read in
     /// PyTorch's `Convolution.cpp` and seen on an H200 (2.11, cuDNN 9.19): of 1,602 calls of 89
     /// layers, just these had no workspace where cuDNN's first plan has one. Channels-last, all go to cuDNN
-    /// (`use_cudnn_depthwise`; seen with `ConvNeXt`'s weight gradients).
+    /// (`use_cudnn_depthwise`; seen with `ConvNeXt`'s weight gradients). On row-major volumes none does.
     pub fn uses_cudnn(&self) -> bool {
         let is_depthwise = self.groups > 1
             && self.groups == self.in_channels
@@ -226,12 +251,13 @@ impl Convolution {
 
     /// PyTorch's choice for a depthwise layer.
     fn is_depthwise_for_cudnn(&self) -> bool {
-        let [kernel, kernel_width] = self.kernel;
-        let [height, width] = self.input;
-        let stride = self.stride[1];
-        if self.dtype != DType::Float16
-            || self.dilation != [1, 1]
-            || (self.stride[0] != stride && height != 1)
+        let [_, kernel, kernel_width] = self.kernel;
+        let [_, height, width] = self.input;
+        let stride = self.stride[2];
+        if self.volumes
+            || self.dtype != DType::Float16
+            || self.dilation != [1, 1, 1]
+            || (self.stride[1] != stride && height != 1)
             || self.in_channels < 32
         {
             return false;
@@ -259,10 +285,17 @@ impl Convolution {
     /// its gradient with respect to the input is the library's forward operation. PyTorch maps
     /// them the same way.
     pub fn operands(&self) -> Operands {
-        let [height, width] = self.output();
-        let layer_input = [self.batch, self.in_channels, self.input[0], self.input[1]];
-        let layer_output = [self.batch, self.out_channels, height, width];
-        let [kernel_height, kernel_width] = self.kernel;
+        let [depth, height, width] = self.output();
+        let [input_depth, input_height, input_width] = self.input;
+        let layer_input = [
+            self.batch,
+            self.in_channels,
+            input_depth,
+            input_height,
+            input_width,
+        ];
+        let layer_output = [self.batch, self.out_channels, depth, height, width];
+        let [kernel_depth, kernel_height, kernel_width] = self.kernel;
         let groups = self.groups.max(1);
         let (x, y) = if self.transposed {
             (layer_output, layer_input)
@@ -281,7 +314,13 @@ impl Convolution {
         Operands {
             operation,
             x,
-            w: [y[1], x[1] / groups, kernel_height, kernel_width],
+            w: [
+                y[1],
+                x[1] / groups,
+                kernel_depth,
+                kernel_height,
+                kernel_width,
+            ],
             y,
         }
     }
@@ -295,12 +334,14 @@ mod tests {
         in_channels: 3,
         out_channels: 64,
         groups: 1,
-        input: [224, 224],
-        kernel: [7, 7],
-        stride: [2, 2],
-        padding: [3, 3],
-        dilation: [1, 1],
+        input: [1, 224, 224],
+        kernel: [1, 7, 7],
+        stride: [1, 2, 2],
+        padding: [0, 3, 3],
+        dilation: [1, 1, 1],
         transposed: false,
+        output_padding: [0, 0, 0],
+        volumes: false,
         channels_last: false,
     };
 
@@ -316,9 +357,9 @@ mod tests {
                 operands,
                 Operands {
                     operation,
-                    x: [8, 3, 224, 224],
-                    w: [64, 3, 7, 7],
-                    y: [8, 64, 112, 112]
+                    x: [8, 3, 1, 224, 224],
+                    w: [64, 3, 1, 7, 7],
+                    y: [8, 64, 1, 112, 112]
                 }
             );
         }
@@ -329,21 +370,21 @@ mod tests {
         let up = ConvolutionLayer {
             in_channels: 1024,
             out_channels: 512,
-            input: [16, 16],
-            kernel: [2, 2],
-            stride: [2, 2],
-            padding: [0, 0],
+            input: [1, 16, 16],
+            kernel: [1, 2, 2],
+            stride: [1, 2, 2],
+            padding: [0, 0, 0],
             transposed: true,
             channels_last: false,
             ..STEM
         };
         let call = up.call(ConvolutionPass::Forward, DType::BFloat16, 4);
-        assert_eq!(call.output(), [32, 32]);
+        assert_eq!(call.output(), [1, 32, 32]);
         let operands = call.operands();
         assert_eq!(operands.operation, Operation::BackwardData);
-        assert_eq!(operands.x, [4, 512, 32, 32]);
-        assert_eq!(operands.w, [1024, 512, 2, 2]);
-        assert_eq!(operands.y, [4, 1024, 16, 16]);
+        assert_eq!(operands.x, [4, 512, 1, 32, 32]);
+        assert_eq!(operands.w, [1024, 512, 1, 2, 2]);
+        assert_eq!(operands.y, [4, 1024, 1, 16, 16]);
     }
 
     #[test]
@@ -357,7 +398,7 @@ mod tests {
         let operands = grouped
             .call(ConvolutionPass::Forward, DType::Float16, 2)
             .operands();
-        assert_eq!(operands.w, [256, 4, 7, 7]);
+        assert_eq!(operands.w, [256, 4, 1, 7, 7]);
     }
 
     #[test]
@@ -366,10 +407,10 @@ mod tests {
             in_channels: 576,
             out_channels: 576,
             groups: 576,
-            input: [14, 14],
-            kernel: [3, 3],
-            stride: [2, 2],
-            padding: [1, 1],
+            input: [1, 14, 14],
+            kernel: [1, 3, 3],
+            stride: [1, 2, 2],
+            padding: [0, 1, 1],
             ..STEM
         };
         let goes = |layer: ConvolutionLayer, dtype| {
@@ -389,11 +430,55 @@ mod tests {
         assert!(!goes(narrow, DType::Float16));
         assert!(goes(
             ConvolutionLayer {
-                stride: [1, 1],
+                stride: [1, 1, 1],
                 ..narrow
             },
             DType::Float16
         ));
         assert!(goes(STEM, DType::Float32));
+    }
+
+    #[test]
+    fn extra_output_is_part_of_the_operands() {
+        let up = ConvolutionLayer {
+            in_channels: 32,
+            out_channels: 16,
+            input: [4, 8, 8],
+            kernel: [3, 3, 3],
+            stride: [2, 2, 2],
+            padding: [1, 1, 1],
+            transposed: true,
+            output_padding: [1, 1, 1],
+            volumes: true,
+            ..STEM
+        };
+        let call = up.call(ConvolutionPass::Forward, DType::Float32, 2);
+
+        assert_eq!(call.operands().x, [2, 16, 8, 16, 16]);
+    }
+
+    #[test]
+    fn depthwise_volumes_run_pytorchs_own_kernel_unless_channels_last() {
+        let depthwise = ConvolutionLayer {
+            in_channels: 64,
+            out_channels: 64,
+            groups: 64,
+            input: [8, 16, 16],
+            kernel: [3, 3, 3],
+            stride: [1, 1, 1],
+            padding: [1, 1, 1],
+            volumes: true,
+            ..STEM
+        };
+        let call = depthwise.call(ConvolutionPass::Forward, DType::Float16, 2);
+
+        assert!(!call.uses_cudnn());
+        assert!(
+            Convolution {
+                channels_last: true,
+                ..call
+            }
+            .uses_cudnn()
+        );
     }
 }

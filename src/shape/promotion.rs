@@ -29,7 +29,8 @@ pub(crate) fn result_type(operands: &[(DType, bool)], number: Option<Number>) ->
         Number::Whole => DType::Int64,
         Number::Real => DType::Float32,
     });
-    let class = |dtype: DType| (dtype != DType::Bool, dtype.is_float());
+    let real = |dtype: DType| dtype.is_float() || dtype.is_complex();
+    let class = |dtype: DType| (dtype != DType::Bool, real(dtype), dtype.is_complex());
     [of(false), of(true), number]
         .into_iter()
         .flatten()

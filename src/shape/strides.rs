@@ -7,7 +7,7 @@ use super::extent::{Extent, contiguous_strides, numel};
 pub(crate) enum MemoryFormat {
     /// Row-major.
     Contiguous,
-    /// All channels of a place side by side; of four dimensions.
+    /// All channels of a place side by side; of four dimensions or, for volumes, five.
     ChannelsLast,
 }
 
@@ -18,18 +18,26 @@ impl MemoryFormat {
             (MemoryFormat::ChannelsLast, [_, c, h, w]) => {
                 vec![*h * *w * *c, Extent::ONE, *w * *c, *c]
             }
+            (MemoryFormat::ChannelsLast, [_, c, d, h, w]) => {
+                vec![*d * *h * *w * *c, Extent::ONE, *h * *w * *c, *w * *c, *c]
+            }
             _ => contiguous_strides(shape),
         }
     }
 }
 
-/// `is_channels_last_strides_2d`: whether strides grow from channels over width and height to samples.
+/// `is_channels_last_strides_2d` and `_3d`: whether strides grow from channels over width and height to samples.
 pub(crate) fn is_channels_last(shape: &[Extent], strides: &[Extent]) -> bool {
-    if shape.len() != 4 || strides[1] == Extent::ZERO {
+    let order: &[usize] = match shape.len() {
+        4 => &[1, 3, 2, 0],
+        5 => &[1, 4, 3, 2, 0],
+        _ => return false,
+    };
+    if strides[1] == Extent::ZERO {
         return false;
     }
     let mut least = 0;
-    for dim in [1, 3, 2, 0] {
+    for &dim in order {
         let stride = magnitude(strides[dim]);
         // With samples next to channels in memory (one pixel each) the order is ambiguous.
         if stride < least || (dim == 0 && least == magnitude(strides[1])) {

@@ -34,21 +34,21 @@ fn expected(
                         (((n * shape.out_channels + o) * out[0] + row) * out[1] + column) as usize;
                     for i in 0..ins {
                         let channel = o / outs * ins + i;
-                        for kh in 0..window.kernel[0] {
-                            for kw in 0..window.kernel[1] {
-                                let h = (row * window.stride[0] + kh * window.dilation[0])
-                                    .wrapping_sub(window.padding[0]);
-                                let v = (column * window.stride[1] + kw * window.dilation[1])
+                        for kh in 0..window.kernel[1] {
+                            for kw in 0..window.kernel[2] {
+                                let h = (row * window.stride[1] + kh * window.dilation[1])
                                     .wrapping_sub(window.padding[1]);
-                                if h >= shape.input[0] || v >= shape.input[1] {
+                                let v = (column * window.stride[2] + kw * window.dilation[2])
+                                    .wrapping_sub(window.padding[2]);
+                                if h >= shape.input[1] || v >= shape.input[2] {
                                     continue;
                                 }
-                                let at_x = (((n * shape.in_channels + channel) * shape.input[0]
+                                let at_x = (((n * shape.in_channels + channel) * shape.input[1]
                                     + h)
-                                    * shape.input[1]
+                                    * shape.input[2]
                                     + v) as usize;
-                                let at_w = (((o * ins + i) * window.kernel[0] + kh)
-                                    * window.kernel[1]
+                                let at_w = (((o * ins + i) * window.kernel[1] + kh)
+                                    * window.kernel[2]
                                     + kw) as usize;
                                 forward[at_y] += x[at_x] * w[at_w];
                                 grad_x[at_x] += y[at_y] * w[at_w];
@@ -72,7 +72,7 @@ fn all_plans_agree_with_the_definition() {
             3,
             16,
             Window {
-                padding: [1, 1],
+                padding: [0, 1, 1],
                 ..Window::of([3, 3])
             },
         ),
@@ -80,8 +80,8 @@ fn all_plans_agree_with_the_definition() {
             16,
             24,
             Window {
-                stride: [2, 2],
-                padding: [3, 3],
+                stride: [1, 2, 2],
+                padding: [0, 3, 3],
                 ..Window::of([7, 7])
             },
         ),
@@ -89,7 +89,7 @@ fn all_plans_agree_with_the_definition() {
             16,
             32,
             Window {
-                stride: [2, 2],
+                stride: [1, 2, 2],
                 ..Window::of([1, 1])
             },
         ),
@@ -97,7 +97,7 @@ fn all_plans_agree_with_the_definition() {
             16,
             32,
             Window {
-                padding: [1, 1],
+                padding: [0, 1, 1],
                 groups: 4,
                 ..Window::of([3, 3])
             },
@@ -110,18 +110,21 @@ fn all_plans_agree_with_the_definition() {
                 dtype,
                 in_channels,
                 out_channels,
-                input: [12, 14],
+                samples: batchfit::shape::Extent::BATCH,
+                input: [1, 12, 14],
                 window,
                 transposed: false,
+                output_padding: [0; 3],
+                volumes: false,
                 channels_last: false,
             };
-            let out = [window.output(0, 12).unwrap(), window.output(1, 14).unwrap()];
+            let out = [window.output(1, 12).unwrap(), window.output(2, 14).unwrap()];
             let x_shape = [BATCH, in_channels, 12, 14];
             let w_shape = [
                 out_channels,
                 in_channels / window.groups,
-                window.kernel[0],
                 window.kernel[1],
+                window.kernel[2],
             ];
             let y_shape = [BATCH, out_channels, out[0], out[1]];
             let values = |shape: &[u64], seed| {
@@ -171,7 +174,7 @@ fn all_plans_agree_with_the_definition() {
                         // Plans for half types may accumulate in half, as PyTorch lets them.
                         let what = format!(
                             "{pass:?} {}x{} by plan {plan} {dtype}",
-                            window.kernel[0], window.kernel[1]
+                            window.kernel[1], window.kernel[2]
                         );
                         compare(&what, &worst, expected, tolerance(dtype) * 2.0);
                     }

@@ -8,9 +8,9 @@ use super::numbers::{rounded, scattered, tolerance};
 
 fn window(kernel: u64, stride: u64, padding: u64, dilation: u64, ceil_mode: bool) -> Window {
     Window {
-        stride: [stride; 2],
-        padding: [padding; 2],
-        dilation: [dilation; 2],
+        stride: [1, stride, stride],
+        padding: [0, padding, padding],
+        dilation: [1, dilation, dilation],
         ceil_mode,
         ..Window::of([kernel; 2])
     }
@@ -31,8 +31,8 @@ fn max_pool_and_its_gradient() {
         for (window, height) in windows {
             let (planes, height, width) = (6_u64, height, 14_u64);
             let (rows, columns) = (
-                window.output(0, height).unwrap(),
-                window.output(1, width).unwrap(),
+                window.output(1, height).unwrap(),
+                window.output(2, width).unwrap(),
             );
             let x = rounded(dtype, &scattered((planes * height * width) as usize, 19));
             let grad = rounded(dtype, &scattered((planes * rows * columns) as usize, 20));
@@ -43,13 +43,13 @@ fn max_pool_and_its_gradient() {
                 for row in 0..rows {
                     for column in 0..columns {
                         let mut best = (f64::NEG_INFINITY, 0);
-                        for i in 0..window.kernel[0] {
-                            for j in 0..window.kernel[1] {
-                                let h = row * window.stride[0] + i * window.dilation[0];
-                                let w = column * window.stride[1] + j * window.dilation[1];
+                        for i in 0..window.kernel[1] {
+                            for j in 0..window.kernel[2] {
+                                let h = row * window.stride[1] + i * window.dilation[1];
+                                let w = column * window.stride[2] + j * window.dilation[2];
                                 let (Some(h), Some(w)) = (
-                                    h.checked_sub(window.padding[0]),
-                                    w.checked_sub(window.padding[1]),
+                                    h.checked_sub(window.padding[1]),
+                                    w.checked_sub(window.padding[2]),
                                 ) else {
                                     continue;
                                 };

@@ -51,7 +51,7 @@ fn bandwidth_of_large_operations() {
             eps: 1e-5,
         };
         let pool = Window {
-            stride: [2, 2],
+            stride: [1, 2, 2],
             ..Window::of([2, 2])
         };
         let [mean, inverse, running_mean, running_var] = &scratch[..] else {

@@ -353,6 +353,92 @@ TURNED = [
     "batch_norm", "mean", "max", "normalize", "matmul", "glu", "flip", "roll", "pad",
 ]
 
+# Volumes, signals and what is looked up in planes.
+
+
+class Volumes(nn.Module):
+    """Pools, interpolation, pads and norms of volumes, row-major or channels-last."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.last, self.linear = last, nn.Linear(8, 8)
+        self.norm, self.batch, self.out = nn.GroupNorm(2, 8), nn.BatchNorm3d(8), nn.Linear(8, 1)
+
+    def forward(self, x):
+        x = self.linear(x)
+        x = x.permute(0, 4, 1, 2, 3) if self.last else x.permute(0, 4, 1, 2, 3) * 1.0
+        if not self.last:
+            x = x.reshape(-1, 8, 8, 8, 8)
+        pooled = F.max_pool3d(x, 2) + F.avg_pool3d(x, 2) + F.adaptive_avg_pool3d(x, 4) + F.adaptive_max_pool3d(x, 4)
+        y = pooled + F.interpolate(x, scale_factor=0.5, mode="trilinear") + F.interpolate(x, scale_factor=0.5)
+        y = self.norm(y)
+        y = F.interpolate(y, size=(6, 6, 6), mode="trilinear", align_corners=True)
+        y = F.pad(y, (1, 1, 1, 1, 1, 1), mode="replicate") + F.pad(y, (1, 1, 1, 1, 1, 1))
+        return self.out(F.adaptive_avg_pool3d(self.batch(y), 1).flatten(1))
+
+
+class Signals(nn.Module):
+    """What runs along one dimension: pools, unpooling, interpolation, pads, weight norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(16, 16))
+        self.out = nn.Linear(16, 1)
+
+    def forward(self, x):
+        x = self.normed(x)
+        y, places = F.max_pool1d(x, 2, return_indices=True)
+        x = F.max_unpool1d(y, places, 2) + F.interpolate(F.avg_pool1d(x, 2), scale_factor=2, mode="linear")
+        x = F.pad(x, (2, 2), mode="reflect")[..., 2:-2] + F.interpolate(y, scale_factor=2, mode="nearest-exact")
+        return self.out(F.adaptive_max_pool1d(F.channel_shuffle(x, 2), 4).mean((1,)).repeat(1, 4))
+
+
+class Transformer(nn.Module):
+    """A spatial transformer: an affine map of each plane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where, self.out = nn.Linear(64, 6), nn.Linear(16, 1)
+
+    def forward(self, x):
+        grid = F.affine_grid(self.where(x.flatten(1)).reshape(-1, 2, 3), [x.shape[0], 4, 4, 4], align_corners=False)
+        return self.out(F.grid_sample(x, grid, align_corners=False).mean(1).flatten(1))
+
+
+class Cells(nn.Module):
+    """Recurrent cells, step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.gru = nn.LSTMCell(16, 32), nn.GRUCell(32, 32)
+        self.plain, self.out = nn.RNNCell(32, 32, nonlinearity="relu"), nn.Linear(32, 1)
+
+    def forward(self, x):
+        hidden = x.new_zeros(x.shape[0], 32)
+        cell, second, third = hidden, hidden, hidden
+        for step in range(3):
+            hidden, cell = self.lstm(x[:, step], (hidden, cell))
+            second = self.gru(hidden, second)
+            third = self.plain(second, third)
+        return self.out(third)
+
+
+class Waves(nn.Module):
+    """Complex numbers: made of real ones, turned, mixed by a complex weight, and seen as real ones again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.out = nn.Linear(16, 16), nn.Linear(8, 1)
+        self.weight = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+        self.turn = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        z = torch.view_as_complex(self.linear(x).reshape(-1, 8, 2))
+        z = z * self.weight * torch.polar(torch.ones_like(self.turn), self.turn)
+        z = z + torch.complex(z.abs(), z.real * self.turn)
+        return self.out(torch.view_as_real(z).sum(-1) + z.imag)
+
+
 class TargetNetwork(nn.Module):
     """The target of a Q network, computed first and without gradients, by the same weights."""
 
@@ -380,3 +466,14 @@ MODELS = {
     "pictures": over_half(Pictures, ["x=f32[B,4,8,8]", "y=i64[B]"], OVER_HALF[:1]),
     **{name: transformer(name) for name in ("llama", "gpt2", "bert")},
 }
+
+# Recorded into a folder of their own: `steps.py tests/golden/steps-nets NAME...` with these names.
+NETS = {
+    "volumes": Model(lambda: Volumes(False), ["x=f32[B,8,8,8,8]", "y=f32[B,1]"], precisions=("fp32", "amp_bf16", "bf16")),
+    "volumes_last": Model(lambda: Volumes(True), ["x=f32[B,8,8,8,8]", "y=f32[B,1]"]),
+    "signals": Model(Signals, ["x=f32[B,8,16]", "y=f32[B,1]"], precisions=("fp32", "amp_fp16")),
+    "transformer": Model(Transformer, ["x=f32[B,4,4,4]", "y=f32[B,1]"], precisions=("fp32",)),
+    "waves": Model(Waves, ["x=f32[B,16]", "y=f32[B,1]"]),
+    "cells": Model(Cells, ["x=f32[B,3,16]", "y=f32[B,1]"], precisions=("fp32",)),
+}
+MODELS |= NETS

@@ -28,6 +28,8 @@ const fn type_number(dtype: DType) -> i32 {
         DType::Int32 => 4,
         DType::UInt8 | DType::Bool => 5,
         DType::Float64 => 6,
+        // No kernel gets any: see `Operands::of`.
+        DType::Complex64 | DType::Complex128 => -1,
     }
 }
 
@@ -132,11 +134,16 @@ impl<'a> Operands<'a> {
                 .map(|view| Operand::of(view, launch))
                 .collect::<Result<Vec<_>, _>>()
         };
-        Ok(Operands {
+        let operands = Operands {
             launch,
             inputs: all(&launch.call.inputs)?,
             outputs: all(&launch.call.outputs)?,
-        })
+        };
+        let mut both = operands.inputs.iter().chain(&operands.outputs);
+        if both.any(|operand| operand.dtype.is_complex()) {
+            return Err(operands.unsupported("complex numbers"));
+        }
+        Ok(operands)
     }
 
     /// Fails unless all that kernels may touch of them is memory of the card that is held: see Note [Addresses] in

@@ -87,8 +87,9 @@ impl Drop for Losses {
 fn number(dtype: DType, bytes: [u8; SLOT]) -> f64 {
     let [b0, b1, b2, b3, ..] = bytes;
     match dtype {
-        DType::Float64 => f64::from_le_bytes(bytes),
-        DType::Float32 => f64::from(f32::from_le_bytes([b0, b1, b2, b3])),
+        DType::Float64 | DType::Complex128 => f64::from_le_bytes(bytes),
+        // Of complex numbers the real part.
+        DType::Float32 | DType::Complex64 => f64::from(f32::from_le_bytes([b0, b1, b2, b3])),
         DType::BFloat16 => f64::from(f32::from_le_bytes([0, 0, b0, b1])),
         DType::Float16 => half_to_double(u16::from_le_bytes([b0, b1])),
         DType::Int64 => i64::from_le_bytes(bytes) as f64,

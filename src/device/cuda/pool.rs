@@ -47,13 +47,13 @@ pub(super) fn max_pool_grad(
     arguments.indices = operands.dense_input(1)?.address;
     let (x, y) = (operands.output(0)?, operands.input(0)?);
     let tiles = window.stride == window.kernel
-        && window.padding == [0, 0]
-        && window.dilation == [1, 1]
+        && window.padding == [0; 3]
+        && window.dilation == [1; 3]
         && (2..4).all(|d| {
             x.shape
                 .get(d)
                 .zip(y.shape.get(d))
-                .is_some_and(|(x, y)| *x == y * window.kernel[d - 2])
+                .is_some_and(|(x, y)| *x == y * window.kernel[d - 1])
         });
     if tiles && y.count() > 0 {
         let grid = queue.spread(y.count());
@@ -98,7 +98,10 @@ fn arguments(
         return Err(operands.unsupported("planes this large"));
     }
     let small = |length: u64| i32::try_from(length).unwrap_or(i32::MAX);
-    let pair = |pair: [u64; 2]| pair.map(small);
+    if window.kernel[0] != 1 || x.shape.len() > 4 {
+        return Err(operands.unsupported("pools of volumes"));
+    }
+    let pair = |[_, height, width]: [u64; 3]| [height, width].map(small);
     Ok(PoolArguments {
         input: operands.dense_input(0)?,
         out: operands.dense_output(0)?,

@@ -187,7 +187,8 @@ fn apply(
         }
         LayerKind::AdaptiveAvgPool2d(output) => {
             let module = stateless(net, "torch.nn.modules.pooling.AdaptiveAvgPool2d");
-            net.apply(module, Pool::AdaptiveAverage(*output), &[input])
+            let [height, width] = *output;
+            net.apply(module, Pool::AdaptiveAverage([1, height, width]), &[input])
         }
         LayerKind::Flatten { start_dim } => {
             let module = stateless(net, "torch.nn.modules.flatten.Flatten");

@@ -257,7 +257,9 @@ fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, Invalid> {
         "max_pool2d" => {
             let window = window(fields)?;
             LayerKind::MaxPool2d(Window {
-                stride: fields.pair("stride", 1)?.unwrap_or(window.kernel),
+                stride: fields
+                    .pair("stride", 1)?
+                    .map_or(window.kernel, |stride| planes(1, stride)),
                 ceil_mode: fields.flag("ceil_mode")?.unwrap_or(false),
                 ..window
             })
@@ -308,9 +310,14 @@ fn window(fields: &Fields<'_>) -> Result<Window, Invalid> {
         .pair("kernel_size", 1)?
         .ok_or_else(|| fields.missing("kernel_size"))?;
     Ok(Window {
-        stride: fields.pair("stride", 1)?.unwrap_or([1, 1]),
-        padding: fields.pair("padding", 0)?.unwrap_or([0, 0]),
-        dilation: fields.pair("dilation", 1)?.unwrap_or([1, 1]),
+        stride: planes(1, fields.pair("stride", 1)?.unwrap_or([1, 1])),
+        padding: planes(0, fields.pair("padding", 0)?.unwrap_or([0, 0])),
+        dilation: planes(1, fields.pair("dilation", 1)?.unwrap_or([1, 1])),
         ..Window::of(kernel)
     })
+}
+
+/// Numbers for height and width, and the one that planes have along their depth.
+fn planes(depth: u64, [height, width]: [u64; 2]) -> [u64; 3] {
+    [depth, height, width]
 }

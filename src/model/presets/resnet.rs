@@ -80,16 +80,16 @@ pub(super) fn lower(resnet: &Resnet) -> Result<Graph, GraphError> {
     let root = Builder::ROOT;
     let images = net.input("x", DType::Float32, image, Content::Normal);
     let stem = Window {
-        stride: [2, 2],
-        padding: [3, 3],
+        stride: [1, 2, 2],
+        padding: [0, 3, 3],
         ..Window::of([7, 7])
     };
     let mut x = net.conv2d(At::new("conv1", root), images, 64, stem, Bias::Without)?;
     x = net.batch_norm2d(At::new("bn1", root), x, BatchNorm::default())?;
     x = relu(&mut net, At::new("relu", root), x)?;
     let pool = Window {
-        stride: [2, 2],
-        padding: [1, 1],
+        stride: [1, 2, 2],
+        padding: [0, 1, 1],
         ..Window::of([3, 3])
     };
     let module = net.module(
@@ -119,7 +119,7 @@ pub(super) fn lower(resnet: &Resnet) -> Result<Graph, GraphError> {
         At::new("avgpool", root),
         "torch.nn.modules.pooling.AdaptiveAvgPool2d",
     );
-    x = net.apply(module, Pool::AdaptiveAverage([1, 1]), &[x])?;
+    x = net.apply(module, Pool::AdaptiveAverage([1; 3]), &[x])?;
     x = net.flatten(root, x, 1)?;
     x = net.linear(At::new("fc", root), x, resnet.num_classes, Bias::With)?;
 
@@ -220,8 +220,8 @@ impl Residual {
 /// A convolution that keeps the size but for its stride.
 fn square(kernel: u64, stride: u64) -> Window {
     Window {
-        stride: [stride, stride],
-        padding: [kernel / 2, kernel / 2],
+        stride: [1, stride, stride],
+        padding: [0, kernel / 2, kernel / 2],
         ..Window::of([kernel, kernel])
     }
 }

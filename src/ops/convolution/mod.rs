@@ -5,98 +5,130 @@ mod run;
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type, Window};
-use self::run::Direction;
-use crate::aten::Arguments;
 
-/// A convolution. Operands are input, weight and, where there is one, bias.
+/// A convolution along one to three dimensions, as many as the weight has beside its channels. Operands are
+/// input, weight and, where there is one, bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Convolution {
-    /// `conv2d`; `conv1d` is one of planes one high.
+    /// `conv1d`, `conv2d`, `conv3d`.
     Plain(Window),
-    /// `conv_transpose2d`; the weight is `[in, out / groups, height, width]`.
-    Transposed(Window),
+    /// One with `padding="same"` whose kernel spans an odd number of elements more than one: so many zeros
+    /// are put after each side, beside those of the window.
+    PaddedAfter(Window, [u64; 3]),
+    /// `conv_transpose1d`, `conv_transpose2d`, `conv_transpose3d`, which add so many elements to each side of
+    /// their output; the weight is `[in, out / groups, ...]`.
+    Transposed(Window, [u64; 3]),
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.conv1d.default", |args| {
-        let operands = args.all_and(&["input", "weight"], &["bias"])?;
-        let window = flat_convolution(args, &args.shape(operands[1]))?;
-        Ok((Convolution::Plain(window).into(), operands))
-    }),
-    ("aten.conv2d.default", conv2d),
-    ("aten.conv2d.padding", conv2d),
-    ("aten.conv_transpose2d.input", |args| {
-        if args.pair("output_padding", Some([0, 0]))? != [0, 0] {
-            return Err("it pads its output, which is not supported".into());
+    ("aten.conv1d.default", plain),
+    ("aten.conv1d.padding", plain),
+    ("aten.conv2d.default", plain),
+    ("aten.conv2d.padding", plain),
+    ("aten.conv3d.default", plain),
+    ("aten.conv3d.padding", plain),
+    ("aten.conv_transpose1d.default", transposed),
+    ("aten.conv_transpose2d.input", transposed),
+    ("aten.conv_transpose3d.input", transposed),
+    ("aten.convolution.default", |args| {
+        if args.flag("transposed", false)? {
+            transposed(args)
+        } else {
+            plain(args)
         }
-        let operands = args.all_and(&["input", "weight"], &["bias"])?;
-        let window = convolution(args, &args.shape(operands[1]))?;
-        Ok((Convolution::Transposed(window).into(), operands))
     }),
 ];
 
-fn conv2d(args: &Arguments<'_>) -> Result<Read, String> {
+fn plain(args: &Arguments<'_>) -> Result<Read, String> {
     let operands = args.all_and(&["input", "weight"], &["bias"])?;
-    let window = convolution(args, &args.shape(operands[1]))?;
+    let weight = args.shape(operands[1]);
+    let (window, rank) = window(args, &weight)?;
+    let padding = match args.text("padding", "") {
+        Ok("valid") => [0; 3],
+        Ok("same") => {
+            let span = |axis: usize| {
+                let taps = window.kernel[axis].checked_sub(1)?;
+                taps.checked_mul(window.dilation[axis])
+            };
+            let spans = [span(0), span(1), span(2)];
+            let [Some(depth), Some(height), Some(width)] = spans else {
+                return Err(format!("its weight is {weight:?}"));
+            };
+            let spans = [depth, height, width];
+            let window = Window {
+                padding: spans.map(|span| span / 2),
+                ..window
+            };
+            let after = spans.map(|span| span % 2);
+            if after != [0; 3] {
+                return Ok((Convolution::PaddedAfter(window, after).into(), operands));
+            }
+            window.padding
+        }
+        _ => args.sides("padding", rank, 0, Some([0; 3]))?,
+    };
+    let window = Window { padding, ..window };
     Ok((Convolution::Plain(window).into(), operands))
 }
 
-/// A convolution of one dimension, as one of planes of height one.
-fn flat_convolution(args: &Arguments<'_>, weight: &[Extent]) -> Result<Window, String> {
-    let width = match weight {
-        [_, _, width] => width.as_fixed(),
-        _ => None,
+fn transposed(args: &Arguments<'_>) -> Result<Read, String> {
+    let operands = args.all_and(&["input", "weight"], &["bias"])?;
+    let (window, rank) = window(args, &args.shape(operands[1]))?;
+    let window = Window {
+        padding: args.sides("padding", rank, 0, Some([0; 3]))?,
+        ..window
     };
-    let one = |name: &str, default: u64| -> Result<u64, String> {
-        Ok(args.pair(name, Some([default; 2]))?[1])
-    };
-    Ok(Window {
-        kernel: [1, width.ok_or_else(|| format!("its weight is {weight:?}"))?],
-        stride: [1, one("stride", 1)?],
-        padding: [0, one("padding", 0)?],
-        dilation: [1, one("dilation", 1)?],
-        groups: args.count("groups", Some(1))?,
-        ceil_mode: false,
-    })
+    let extra = args.sides("output_padding", rank, 0, Some([0; 3]))?;
+    // PyTorch runs its own, slower kernels for more (`is_output_padding_big`).
+    if (0..3).any(|axis| extra[axis] != 0 && extra[axis] >= window.stride[axis]) {
+        return Err("its argument \"output_padding\" is not smaller than its stride".into());
+    }
+    Ok((Convolution::Transposed(window, extra).into(), operands))
 }
 
-fn convolution(args: &Arguments<'_>, weight: &[Extent]) -> Result<Window, String> {
-    let kernel = match weight {
-        [_, _, height, width] => height.as_fixed().zip(width.as_fixed()),
-        _ => None,
+/// The window without its padding, and along how many dimensions it goes.
+fn window(args: &Arguments<'_>, weight: &[Extent]) -> Result<(Window, usize), String> {
+    let taps = match weight {
+        [_, _, taps @ ..] if (1..=3).contains(&taps.len()) => taps,
+        _ => return Err(format!("its weight is {weight:?}")),
     };
-    let (height, width) = kernel.ok_or_else(|| format!("its weight is {weight:?}"))?;
-    let dilation = args.pair("dilation", Some([1, 1]))?;
-    let padding = match args.text("padding", "") {
-        Ok("valid") => [0, 0],
-        // Half of what the kernel spans; an even span would be padded on one side more.
-        Ok("same") => {
-            let spans = [height, width].map(|n| n.saturating_sub(1));
-            let spans = [spans[0] * dilation[0], spans[1] * dilation[1]];
-            if spans.iter().any(|span| span % 2 == 1) {
-                return Err("it pads an even kernel to the same size".into());
-            }
-            spans.map(|span| span / 2)
-        }
-        _ => args.pair("padding", Some([0, 0]))?,
-    };
-    Ok(Window {
-        kernel: [height, width],
-        stride: args.pair("stride", Some([1, 1]))?,
-        padding,
-        dilation,
+    let rank = taps.len();
+    let mut kernel = [1; 3];
+    for (side, length) in kernel[3 - rank..].iter_mut().zip(taps) {
+        *side = length
+            .as_fixed()
+            .ok_or_else(|| format!("its weight is {weight:?}"))?;
+    }
+    let window = Window {
+        stride: args.sides("stride", rank, 1, Some([1; 3]))?,
+        dilation: args.sides("dilation", rank, 1, Some([1; 3]))?,
         groups: args.count("groups", Some(1))?,
-        ceil_mode: false,
-    })
+        ..Window::of_volumes(kernel)
+    };
+    Ok((window, rank))
+}
+
+impl Convolution {
+    fn window(&self) -> &Window {
+        match self {
+            Convolution::Plain(window)
+            | Convolution::PaddedAfter(window, _)
+            | Convolution::Transposed(window, _) => window,
+        }
+    }
 }
 
 impl Operator for Convolution {
     fn name(&self) -> &'static str {
-        match self {
-            Convolution::Plain(_) => "conv2d",
-            Convolution::Transposed(_) => "conv_transpose2d",
+        let [depth, height, _] = self.window().kernel;
+        match (self, depth, height) {
+            (Convolution::Plain(_) | Convolution::PaddedAfter(..), 1, _) => "conv2d",
+            (Convolution::Plain(_) | Convolution::PaddedAfter(..), ..) => "conv3d",
+            (Convolution::Transposed(..), 1, _) => "conv_transpose2d",
+            (Convolution::Transposed(..), ..) => "conv_transpose3d",
         }
     }
 
@@ -106,95 +138,81 @@ impl Operator for Convolution {
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (x, weight) = (&operands[0].1, &operands[1].1);
-        let shape = match self {
-            Convolution::Plain(window) => convolve(window, x, weight)?,
-            Convolution::Transposed(window) => convolve_transposed(window, x, weight)?,
-        };
-        Ok(vec![(operands[0].0, shape)])
+        Ok(vec![(operands[0].0, self.shape(x, weight)?)])
     }
 
     fn run(
         &self,
         eager: &mut Eager,
         operands: &[Tensor],
-        _: &Context<'_>,
+        context: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
-        let (window, direction) = match self {
-            Convolution::Plain(window) => (window, Direction::Plain),
-            Convolution::Transposed(window) => (window, Direction::Transposed),
-        };
         let input = [&operands[0], &operands[1]];
-        Ok(vec![eager.convolution(window, direction, input, operands.get(2))?])
+        let result = &context.results[0];
+        Ok(vec![eager.convolution(self, input, operands.get(2), result)?])
     }
 }
 
-/// A convolution of one dimension is one of planes of height one.
-fn convolve(window: &Window, x: &[Extent], w: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
-    let ([n, channels, length], [out, per_group, taps]) = (x, w) else {
-        return convolve_planes(window, x, w);
-    };
-    let one = Extent::ONE;
-    let plane = [*n, *channels, one, *length];
-    let mut shape = convolve_planes(window, &plane, &[*out, *per_group, one, *taps])?;
-    shape.remove(2);
-    Ok(shape)
-}
-
-fn convolve_planes(window: &Window, x: &[Extent], w: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
-    let ([n, channels, height, width], [out, per_group, kh, kw]) = (x, w) else {
-        return Err(format!(
-            "input {x:?} and weight {w:?} must have four dimensions"
-        ));
-    };
-    if per_group.checked_mul(window.groups.into()) != Some(*channels) {
-        return Err(format!(
-            "the input has {channels} channels, the weight takes {per_group} in each of {} groups",
-            window.groups
-        ));
+impl Convolution {
+    /// The shape of the result, or what does not fit.
+    fn shape(&self, x: &[Extent], weight: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
+        let window = self.window();
+        let (
+            [n, channels, sides @ ..],
+            [first, second, taps @ ..],
+        ) = (x, weight)
+        else {
+            return Err(format!("input {x:?} and weight {weight:?} must have channels"));
+        };
+        if sides.len() != taps.len() || !(1..=3).contains(&sides.len()) {
+            return Err(format!(
+                "input {x:?} and weight {weight:?} must have as many dimensions, three to five"
+            ));
+        }
+        let all = |per_group: &Extent| per_group.checked_mul(window.groups.into());
+        let makes = match self {
+            Convolution::Plain(_) | Convolution::PaddedAfter(..) => {
+                if all(second) != Some(*channels) {
+                    return Err(format!(
+                        "the input has {channels} channels, the weight takes {second} in each of {} groups",
+                        window.groups
+                    ));
+                }
+                Some(*first)
+            }
+            Convolution::Transposed(..) => {
+                if first != channels {
+                    return Err(format!("the input has {channels} channels, the weight takes {first}"));
+                }
+                all(second)
+            }
+        };
+        let first = 3 - sides.len();
+        if !taps.iter().map(|n| n.as_fixed()).eq(window.kernel[first..].iter().copied().map(Some)) {
+            return Err(format!("the weight is {weight:?}, the kernel {:?}", window.kernel));
+        }
+        let makes = makes.ok_or_else(|| format!("the weight {weight:?} is too large"))?;
+        let sides = match self {
+            Convolution::Plain(_) => window.sides(sides)?,
+            Convolution::PaddedAfter(_, after) => {
+                let padded = sides.iter().zip(&after[first..]);
+                let padded: Vec<Extent> =
+                    padded.map(|(side, after)| *side + Extent::fixed(*after)).collect();
+                window.sides(&padded)?
+            }
+            Convolution::Transposed(_, extra) => {
+                let side = |(i, length): (usize, &Extent)| {
+                    let axis = first + i;
+                    let output = length
+                        .as_fixed()
+                        .and_then(|n| window.transposed_output(axis, n, extra[axis]));
+                    output
+                        .map(Extent::fixed)
+                        .ok_or_else(|| format!("nothing is left of a side of {length}"))
+                };
+                sides.iter().enumerate().map(side).collect::<Result<_, _>>()?
+            }
+        };
+        Ok([&[*n, makes], sides.as_slice()].concat())
     }
-    if [kh.as_fixed(), kw.as_fixed()] != window.kernel.map(Some) {
-        return Err(format!(
-            "the weight is {kh} x {kw}, the kernel {:?}",
-            window.kernel
-        ));
-    }
-    Ok(vec![
-        *n,
-        *out,
-        window.side(0, *height)?.into(),
-        window.side(1, *width)?.into(),
-    ])
-}
-
-fn convolve_transposed(
-    window: &Window,
-    x: &[Extent],
-    w: &[Extent],
-) -> Result<Vec<Extent>, Mismatch> {
-    let ([n, channels, height, width], [into, per_group, kh, kw]) = (x, w) else {
-        return Err(format!(
-            "input {x:?} and weight {w:?} must have four dimensions"
-        ));
-    };
-    if channels != into {
-        return Err(format!(
-            "the input has {channels} channels, the weight takes {into}"
-        ));
-    }
-    if [kh.as_fixed(), kw.as_fixed()] != window.kernel.map(Some) {
-        return Err(format!(
-            "the weight is {kh} x {kw}, the kernel {:?}",
-            window.kernel
-        ));
-    }
-    let side = |axis: usize, length: Extent| {
-        let output = length
-            .as_fixed()
-            .and_then(|n| window.transposed_output(axis, n));
-        output
-            .map(Extent::fixed)
-            .ok_or_else(|| format!("nothing is left of a side of {length}"))
-    };
-    let out = *per_group * Extent::fixed(window.groups);
-    Ok(vec![*n, out, side(0, *height)?, side(1, *width)?])
 }

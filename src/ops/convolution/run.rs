@@ -1,84 +1,85 @@
-//! Convolutions through cuDNN.
+//! Convolutions through cuDNN, and PyTorch's own depthwise ones.
 
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
+use crate::ops::{Convolution, Resample};
 use crate::program::{Binary, ConvolutionPass, ConvolutionShape, Kernel};
-use crate::shape::{Extent, MemoryFormat, Window};
-
-/// Which way a convolution goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// `conv2d`.
-    Plain,
-    /// `conv_transpose2d`.
-    Transposed,
-}
+use crate::shape::{Extent, MemoryFormat};
 
 impl Eager {
-    /// `conv2d(x, weight[, bias])` or `conv_transpose2d`. Autocast casts bias, weight, input: last
-    /// argument first.
+    /// A convolution or a transposed one. Autocast casts bias, weight, input: last argument first.
     ///
     /// All run in one memory format: channels-last if the input or the weight suggests it. What lies
     /// otherwise is copied: the input for as long as the pass takes, the weight for each kernel of cuDNN.
     /// The backward pass first copies input and gradient; these copies live until the weight's gradient is
-    /// done. Then input, weight, bias, each with its own workspace; PyTorch's own depthwise kernels make
-    /// that of the weight first, on row-major data.
+    /// done. Then input, weight, bias, each with its own workspace; PyTorch's own depthwise kernels for planes
+    /// make that of the weight first, on row-major data; those for volumes do not.
     pub(crate) fn convolution(
         &mut self,
-        window: &Window,
-        direction: Direction,
+        convolution: &Convolution,
         [x, weight]: [&Tensor; 2],
         bias: Option<&Tensor>,
+        y_shape: &[Extent],
     ) -> Result<Tensor, Stop> {
         if x.shape.len() == 3 {
+            let [n, channels, length] = [y_shape[0], y_shape[1], y_shape[2]];
+            let planes = [n, channels, Extent::ONE, length];
+            if let Convolution::PaddedAfter(..) = convolution {
+                let bias = bias.map(|bias| self.low(bias));
+                let weight = self.low(weight);
+                let x = self.low(x);
+                let (padded, plain) = self.padded_after(convolution, &x)?;
+                return self.convolution(&plain, [&padded, &weight], bias.as_ref(), y_shape);
+            }
             let plane = self.unsqueeze(x, 2);
             let taps = self.unsqueeze(weight, 2);
-            let y = self.convolution(window, direction, [&plane, &taps], bias)?;
-            let mut shape = y.shape.clone();
-            shape.remove(2);
-            return Ok(self.reshape(&y, &shape));
+            let y = self.convolution(convolution, [&plane, &taps], bias, &planes)?;
+            return Ok(self.reshape(&y, y_shape));
         }
         let bias = bias.map(|bias| self.low(bias));
         let weight = self.low(weight);
         let x = self.low(x);
+        let (x, convolution) = self.padded_after(convolution, &x)?;
         let mut draft = Draft::new(self, &[Some(&x), Some(&weight), bias.as_ref()]);
         draft.save(self, "input", &x)?;
         draft.save(self, "weight", &weight)?;
-        let fixed = |length: Extent| {
+        let fixed = |length: &Extent| {
             length
                 .as_fixed()
-                .expect("graphs with batched planes are refused")
+                .expect("checked when the graph was built: sides are fixed")
         };
-        let transposed = direction == Direction::Transposed;
-        let out_channels = match direction {
-            Direction::Plain => weight.shape[0],
-            Direction::Transposed => weight.shape[1] * Extent::fixed(window.groups),
+        let (window, output_padding, transposed) = match convolution {
+            Convolution::Plain(window) | Convolution::PaddedAfter(window, _) => {
+                (window, [0; 3], false)
+            }
+            Convolution::Transposed(window, extra) => (window, extra, true),
         };
+        let volumes = x.shape.len() == 5;
+        let mut input = [1; 3];
+        for (side, length) in input[usize::from(!volumes)..].iter_mut().zip(&x.shape[2..]) {
+            *side = fixed(length);
+        }
+        let format = conv_format(&x, &weight);
         let shape = ConvolutionShape {
             pass: ConvolutionPass::Forward,
             dtype: x.dtype,
-            in_channels: fixed(x.shape[1]),
-            out_channels: fixed(out_channels),
-            input: [fixed(x.shape[2]), fixed(x.shape[3])],
-            window: *window,
+            samples: x.shape[0],
+            in_channels: fixed(&x.shape[1]),
+            out_channels: fixed(&y_shape[1]),
+            input,
+            window,
             transposed,
-            channels_last: conv_format(&x, &weight) == MemoryFormat::ChannelsLast,
+            output_padding,
+            volumes,
+            channels_last: format == MemoryFormat::ChannelsLast,
         };
-        let side = |axis: usize| {
-            let output = match direction {
-                Direction::Plain => window.output(axis, shape.input[axis]),
-                Direction::Transposed => window.transposed_output(axis, shape.input[axis]),
-            };
-            Extent::fixed(output.expect("checked when the graph was built"))
-        };
-        let format = conv_format(&x, &weight);
         let dense = self.copy_in(&x, format);
-        let y_shape = [x.shape[0], out_channels, side(0), side(1)];
-        let y = self.empty_strided(&y_shape, format.strides(&y_shape), x.dtype);
+        let y = self.empty_strided(y_shape, format.strides(y_shape), x.dtype);
         let kernel_weight = self.kernel_weight(shape, format, &weight);
         self.convolve(shape, [&dense, &kernel_weight], &y);
         drop(kernel_weight);
         if let Some(bias) = &bias {
-            let strides = vec![Extent::ZERO, Extent::ONE, Extent::ZERO, Extent::ZERO];
+            let mut strides = vec![Extent::ZERO; y.shape.len()];
+            strides[1] = Extent::ONE;
             let everywhere = bias.alias(y.shape.clone(), strides);
             self.launch(Kernel::Binary(Binary::Add), &[&y, &everywhere], &[&y]);
         }
@@ -137,7 +138,7 @@ impl Eager {
             eager.convolve(shape, [&dense, &dense_x], &result);
             Tensor::new(result)
         };
-        let weight_first = own_kernel && format == MemoryFormat::Contiguous;
+        let weight_first = own_kernel && format == MemoryFormat::Contiguous && !shape.volumes;
         let early = (wants[1] && weight_first).then(|| of_weight(self));
         let grad_x = wants[0].then(|| of_x(self));
         let late = (wants[1] && !weight_first).then(|| of_weight(self));
@@ -145,6 +146,28 @@ impl Eager {
         drop(dense_x);
         let grad_bias = wants[2].then(|| self.channel_sum(gradient));
         vec![grad_x, early.or(late), grad_bias]
+    }
+
+    /// The operand with the zeros that `padding="same"` puts after it, and the convolution that is left.
+    fn padded_after(
+        &mut self,
+        convolution: &Convolution,
+        x: &Tensor,
+    ) -> Result<(Tensor, Convolution), Stop> {
+        let Convolution::PaddedAfter(window, after) = convolution else {
+            return Ok((Tensor::clone(x), *convolution));
+        };
+        let rank = x.shape.len() - 2;
+        let amounts = after.iter().rev().take(rank);
+        let amounts = amounts.map(|after| [0, after.cast_signed()]).collect();
+        let sides = x.shape.iter().enumerate().map(|(dim, length)| match dim {
+            0 | 1 => *length,
+            dim => *length + Extent::fixed(after[3 - rank + dim - 2]),
+        });
+        let shape: Vec<Extent> = sides.collect();
+        let padded = self.resample(&Resample::PadConstant(amounts), x, &shape)?;
+        let padded = padded.into_iter().next().expect("a pad has a result");
+        Ok((padded, Convolution::Plain(*window)))
     }
 
     /// The weight as the kernel reads it.

@@ -130,7 +130,9 @@ impl Derivative {
                     order,
                 } => {
                     let steps = made(position, before, after);
+                    let conjugates = self.conjugates(eager, saved, reads);
                     self.steps(eager, (incoming, saved), (&steps, reads, order), &mut results);
+                    drop(conjugates);
                 }
                 Gradient::Steps { reads, steps } => {
                     let formula = (steps, reads, Order::Gradient);
@@ -139,6 +141,18 @@ impl Derivative {
             }
         }
         results
+    }
+
+    /// Copies of the complex numbers that are read: a formula takes their conjugates, which kernels cannot read
+    /// in place (`ConjugateFallback.cpp`).
+    fn conjugates(&self, eager: &mut Eager, saved: &Saved, reads: &[Read]) -> Vec<TensorBody> {
+        let names = self.op.row.operands;
+        let read = reads.iter().filter_map(|read| match read {
+            Read::Operand(position) => saved.find(names[*position]),
+            Read::Result => saved.find("result"),
+        });
+        let complex = read.filter(|tensor| tensor.dtype.is_complex());
+        complex.map(|tensor| eager.empty_like(tensor, tensor.dtype)).collect()
     }
 
     fn steps(

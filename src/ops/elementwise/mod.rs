@@ -194,7 +194,7 @@ impl Elementwise {
         let promoted = || result_type(tensors, number);
         match self.row.result {
             ResultType::Promoted => promoted(),
-            ResultType::Real if promoted().is_float() => promoted(),
+            ResultType::Real if promoted().is_float() || promoted().is_complex() => promoted(),
             ResultType::Real => DType::Float32,
             ResultType::Truth => DType::Bool,
             ResultType::First => tensors[0].0,

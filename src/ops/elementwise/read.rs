@@ -64,6 +64,9 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
     if find(args.target).is_none() {
         return Err("it is in no table of elementwise operators".into());
     }
+    if let Some(complex) = crate::ops::complex::of_complex(args) {
+        return complex;
+    }
     let mut op = Elementwise::of(args.target);
     let mut tensors = Vec::new();
     for (operand, name) in op.operands.iter_mut().zip(op.row.operands) {

@@ -1,31 +1,76 @@
 //! Pooling.
+//!
+//! Read off the allocator's history of PyTorch 2.11, forward and backward, for operands in row-major order, in
+//! channels-last order and in neither.
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::ops::{Pool, Resample};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::ops::Pool;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, MemoryFormat, Window, numel};
 
 impl Eager {
-    /// `max_pool2d`: saves its input and one int64 index for each result.
-    pub(crate) fn max_pool2d(&mut self, window: Window, x: &Tensor) -> Result<Tensor, Stop> {
+    /// A pool, with as many results as it has. One along a single dimension is one of planes one high.
+    pub(crate) fn pool(
+        &mut self,
+        pool: Pool,
+        x: &Tensor,
+        second: Option<&Tensor>,
+        shape: &[Extent],
+    ) -> Result<Vec<Tensor>, Stop> {
+        if let [n, channels, length] = shape {
+            let plane = self.unsqueeze(x, 2);
+            let high = [*n, *channels, Extent::ONE, *length];
+            let results = self.pool(pool, &plane, second, &high)?;
+            drop(plane);
+            let flat = results.iter().map(|result| self.reshape(result, shape));
+            return Ok(flat.collect());
+        }
+        match pool {
+            Pool::Max(window) => {
+                let mut results = self.max_pool(window, x, shape)?;
+                // Nobody asked where the maxima were.
+                results.truncate(1);
+                Ok(results)
+            }
+            Pool::MaxWithIndices(window) => self.max_pool(window, x, shape),
+            Pool::Average { .. } => Ok(vec![self.avg_pool(x, shape)?]),
+            Pool::AdaptiveAverage([1, 1, 1]) => Ok(vec![self.mean_pool(x)]),
+            Pool::AdaptiveAverage(_) => Ok(vec![self.adaptive_avg_pool(x, shape)?]),
+            Pool::AdaptiveMax(_) => self.adaptive_max_pool(x, shape),
+            Pool::FractionalMax { .. } => self.fractional_max_pool(x, shape),
+            Pool::MaxUnpool(_) => {
+                let indices = second.expect("an unpool has two operands");
+                Ok(vec![self.max_unpool(x, indices, shape)?])
+            }
+        }
+    }
+
+    /// `max_pool2d` and `max_pool3d`: save the input and one int64 index for each result.
+    ///
+    /// An operand in no simple order is copied for the kernel; by the kernel for planes also in the backward
+    /// pass. That for volumes copies the gradient once its result exists.
+    fn max_pool(
+        &mut self,
+        window: Window,
+        x: &Tensor,
+        shape: &[Extent],
+    ) -> Result<Vec<Tensor>, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let side = |axis: usize| {
-            let output = x.shape[2 + axis]
-                .as_fixed()
-                .and_then(|n| window.output(axis, n));
-            Extent::fixed(output.expect("checked when the graph was built"))
-        };
-        let shape = [x.shape[0], x.shape[1], side(0), side(1)];
         let format = x.suggested_format();
-        let y = self.empty_strided(&shape, format.strides(&shape), x.dtype);
-        let indices = Tensor::new(self.empty_strided(&shape, format.strides(&shape), DType::Int64));
-        // An operand in no simple order is copied for the kernel, here and in the backward pass.
+        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
+        let indices = Tensor::new(self.empty_strided(shape, format.strides(shape), DType::Int64));
         let dense = self.copy_in(x, format);
-        self.launch(Kernel::MaxPool(window), &[&dense], &[&y, &indices]);
+        let planes = shape.len() == 4;
+        let kernels = if planes {
+            [Kernel::MaxPool(window), Kernel::MaxPoolGrad(window)]
+        } else {
+            [Kernel::MemoryOnly("max_pool3d"), Kernel::MemoryOnly("max_pool3d")]
+        };
+        let [forward, backward] = kernels;
+        self.launch(forward, &[&dense], &[&y, &indices]);
         drop(dense);
         draft.save(self, "indices", &indices)?;
-        drop(indices);
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
@@ -33,87 +78,201 @@ impl Eager {
             let x = saved.get("self");
             let strides = format.strides(&x.shape);
             let grad_x = eager.empty_strided(&x.shape, strides, gradient.dtype);
-            let dense = eager.copy_in(x, format);
+            let dense = planes.then(|| eager.copy_in(x, format));
             let gradient = eager.copy_in(gradient, format);
             let inputs = [&*gradient, saved.get("indices")];
-            eager.launch(Kernel::MaxPoolGrad(window), &inputs, &[&grad_x]);
+            eager.launch(backward, &inputs, &[&grad_x]);
             drop(gradient);
             drop(dense);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(vec![y, indices])
+    }
+
+    /// `avg_pool2d` and `avg_pool3d`, which save their input. Results of volumes are row-major.
+    fn avg_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let planes = shape.len() == 4;
+        let format = if planes {
+            x.suggested_format()
+        } else {
+            MemoryFormat::Contiguous
+        };
+        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
+        let dense = self.copy_in(x, format);
+        self.launch(Kernel::MemoryOnly("avg_pool2d"), &[&dense], &[&y]);
+        drop(dense);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let x = saved.get("self");
+            let strides = format.strides(&x.shape);
+            let grad_x = eager.empty_strided(&x.shape, strides, gradient.dtype);
+            let dense_x = planes.then(|| eager.copy_in(x, format));
+            let dense = eager.copy_in(gradient, format);
+            eager.launch(Kernel::MemoryOnly("avg_pool2d"), &[&dense], &[&grad_x]);
+            drop(dense);
+            drop(dense_x);
             vec![Some(Tensor::new(grad_x))]
         });
         Ok(y)
     }
 
-    /// `adaptive_avg_pool2d`: to one by one it is a mean, which saves nothing.
-    pub(crate) fn adaptive_avg_pool2d(
-        &mut self,
-        output: [u64; 2],
-        x: &Tensor,
-    ) -> Result<Tensor, Stop> {
-        let mut draft = Draft::new(self, &[Some(x)]);
+    /// An adaptive average to one element: a mean, which saves nothing.
+    fn mean_pool(&mut self, x: &Tensor) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
         let x_shape = x.shape.clone();
         let format = x.suggested_format();
-        if output == [1, 1] {
-            let y = self.plane_mean(x);
-            let plane = numel(&x_shape[2..]).at(1) as f64;
-            let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-                let Some(gradient) = &gradients[0] else {
-                    return vec![None];
-                };
-                // A channels-last result was seen under other strides, which takes a copy to undo.
-                if format == MemoryFormat::ChannelsLast {
-                    drop(eager.empty(&gradient.shape, gradient.dtype));
-                }
-                let grad_x = eager.empty(&x_shape, gradient.dtype);
-                let mut strides = gradient.strides.clone();
-                strides[2..].fill(Extent::ZERO);
-                let everywhere = gradient.alias(x_shape, strides);
-                eager.launch(Kernel::Scale(1.0 / plane), &[&everywhere], &[&grad_x]);
-                vec![Some(Tensor::new(grad_x))]
-            });
-            return Ok(y);
-        }
+        let y = self.plane_mean(x);
+        let plane = numel(&x_shape[2..]).at(1) as f64;
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            // A channels-last result was seen under other strides, which takes a copy to undo.
+            if format == MemoryFormat::ChannelsLast {
+                drop(eager.empty(&gradient.shape, gradient.dtype));
+            }
+            let grad_x = eager.empty(&x_shape, gradient.dtype);
+            let mut strides = gradient.strides.clone();
+            strides[2..].fill(Extent::ZERO);
+            let everywhere = gradient.alias(x_shape, strides);
+            eager.launch(Kernel::Scale(1.0 / plane), &[&everywhere], &[&grad_x]);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        y
+    }
+
+    /// `adaptive_avg_pool2d` and `3d` to more than one element. The kernels for volumes are row-major.
+    fn adaptive_avg_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let shape = [x.shape[0], x.shape[1], output[0].into(), output[1].into()];
+        let x_shape = x.shape.clone();
+        let planes = shape.len() == 4;
+        let format = if planes {
+            x.suggested_format()
+        } else {
+            MemoryFormat::Contiguous
+        };
+        let kernels = if planes {
+            [Kernel::AdaptiveAvgPool, Kernel::AdaptiveAvgPoolGrad]
+        } else {
+            [Kernel::MemoryOnly("adaptive_avg_pool3d"), Kernel::MemoryOnly("adaptive_avg_pool3d")]
+        };
+        let [forward, backward] = kernels;
         let dense = self.copy_in(x, format);
-        let y = self.empty_strided(&shape, format.strides(&shape), x.dtype);
-        self.launch(Kernel::AdaptiveAvgPool, &[&dense], &[&y]);
+        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
+        self.launch(forward, &[&dense], &[&y]);
         drop(dense);
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
             // The channels-last kernel takes a gradient in any order.
-            let gradient = match format {
-                MemoryFormat::Contiguous => eager.dense_copy(gradient),
-                MemoryFormat::ChannelsLast => Tensor::clone(gradient),
+            let early = match format {
+                MemoryFormat::Contiguous if planes => eager.dense_copy(gradient),
+                MemoryFormat::Contiguous | MemoryFormat::ChannelsLast => Tensor::clone(gradient),
             };
-            let grad_x = eager.empty_strided(&x_shape, format.strides(&x_shape), gradient.dtype);
-            eager.launch(Kernel::AdaptiveAvgPoolGrad, &[&gradient], &[&grad_x]);
+            let grad_x = eager.empty_strided(&x_shape, format.strides(&x_shape), early.dtype);
+            let gradient = if planes { early } else { eager.dense_copy(&early) };
+            eager.launch(backward, &[&gradient], &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]
         });
         Ok(y)
     }
 
-    /// A pool of planes one high.
-    pub(crate) fn pool1d(
+    /// `adaptive_max_pool2d` and `3d`. Results of volumes are row-major; channels-last planes are pooled in
+    /// row-major copies of operand and results.
+    fn adaptive_max_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let planes = shape.len() == 4;
+        let format = if planes {
+            x.suggested_format()
+        } else {
+            MemoryFormat::Contiguous
+        };
+        let indirect = format == MemoryFormat::ChannelsLast;
+        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
+        let indices = Tensor::new(self.empty_strided(shape, format.strides(shape), DType::Int64));
+        let row_major: Option<[TensorBody; 2]> =
+            indirect.then(|| [x.dtype, DType::Int64].map(|dtype| self.empty(shape, dtype)));
+        let dense = self.dense_copy(x);
+        let name = "adaptive_max_pool2d";
+        self.launch(Kernel::MemoryOnly(name), &[&dense], &[&y, &indices]);
+        drop(dense);
+        drop_in_reverse(row_major);
+        draft.save(self, "indices", &indices)?;
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let x = saved.get("self");
+            let grad_x = eager.empty_strided(&x.shape, format.strides(&x.shape), gradient.dtype);
+            let gradient = eager.dense_copy(gradient);
+            let indices = eager.dense_copy(saved.get("indices"));
+            let row_major = indirect.then(|| eager.empty(&x.shape, gradient.dtype));
+            eager.launch(Kernel::MemoryOnly(name), &[&gradient, &indices], &[&grad_x]);
+            drop(row_major);
+            drop(indices);
+            drop(gradient);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(vec![y, indices])
+    }
+
+    /// `fractional_max_pool2d` and `3d`: row-major, with places.
+    fn fractional_max_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let y = self.empty(shape, x.dtype);
+        let indices = Tensor::new(self.empty(shape, DType::Int64));
+        let name = "fractional_max_pool2d";
+        self.launch(Kernel::MemoryOnly(name), &[x], &[&y, &indices]);
+        draft.save(self, "indices", &indices)?;
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
+            let inputs = [&**gradient, saved.get("indices")];
+            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(vec![y, indices])
+    }
+
+    /// `max_unpool2d` and `3d`: zeros with the operand's elements at their places; the gradient is a look-up.
+    fn max_unpool(
         &mut self,
-        pool: Pool,
         x: &Tensor,
+        indices: &Tensor,
         shape: &[Extent],
     ) -> Result<Tensor, Stop> {
-        let plane = self.unsqueeze(x, 2);
-        let y = match pool {
-            Pool::AdaptiveAverage1d(output) => self.adaptive_avg_pool2d([1, output], &plane)?,
-            Pool::AdaptiveAverage(output) => self.adaptive_avg_pool2d(output, &plane)?,
-            Pool::Max1d(window) | Pool::Max(window) => self.max_pool2d(window, &plane)?,
-            Pool::Average1d(window) => {
-                let high = [shape[0], shape[1], Extent::ONE, shape[2]];
-                let all = self.resample(&Resample::AvgPool(window), &plane, &high)?;
-                all.into_iter().next().expect("a pool has a result")
-            }
-        };
-        drop(plane);
-        Ok(self.reshape(&y, shape))
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "indices", indices)?;
+        let y = self.empty(shape, x.dtype);
+        let name = "max_unpool2d";
+        self.launch(Kernel::MemoryOnly(name), &[x, indices], &[&y]);
+        let from = x.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&from, gradient.dtype);
+            let inputs = [&**gradient, saved.get("indices")];
+            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(y)
+    }
+}
+
+/// Variables go in the reverse of the order in which they were made.
+fn drop_in_reverse(tensors: Option<[TensorBody; 2]>) {
+    for tensor in tensors.into_iter().flatten().rev() {
+        drop(tensor);
     }
 }

@@ -120,7 +120,7 @@ impl Operator for Reduce {
         let dtype = match self.function {
             // A sum counts: of integers and truth values it is int64.
             Reduction::Sum | Reduction::Mean | Reduction::NanSum | Reduction::Product
-                if !dtype.is_float() =>
+                if !dtype.is_float() && !dtype.is_complex() =>
             {
                 DType::Int64
             }

@@ -146,7 +146,7 @@ impl Eager {
         let kept = kept_shape(&x.shape, dims);
         let dtype = dtype.unwrap_or(match self.autocast {
             Some(_) if is_sum && x.dtype.is_half() => DType::Float32,
-            _ if is_sum && !x.dtype.is_float() => DType::Int64,
+            _ if is_sum && !x.dtype.is_float() && !x.dtype.is_complex() => DType::Int64,
             _ => x.dtype,
         });
         let share = x.numel().checked_div(numel(&kept));

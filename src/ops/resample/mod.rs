@@ -1,10 +1,10 @@
-//! Operations on planes: pools, interpolation, padding. They have one operand and no parameters.
+//! Operations on planes and volumes: interpolation, padding, shuffling. They have one operand and no parameters.
 
 mod run;
 
 use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type, Window};
+use crate::shape::{Extent, Mismatch, Type, Window};
 use super::pool::window;
 use crate::aten::Arguments;
 use serde::Serialize;
@@ -13,10 +13,6 @@ use serde::Serialize;
 /// What is done to each plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum Resample {
-    /// `avg_pool2d`.
-    AvgPool(Window),
-    /// `adaptive_max_pool2d` to this height and width.
-    AdaptiveMaxPool([u64; 2]),
     /// `upsample_nearest2d`, `upsample_bilinear2d` and the like.
     Interpolate {
         /// Lengths of the last dimensions of the result.
@@ -39,40 +35,37 @@ pub enum Resample {
     PixelShuffle(u64),
     /// `pixel_unshuffle` by this factor.
     PixelUnshuffle(u64),
+    /// `channel_shuffle` of so many groups.
+    ChannelShuffle(u64),
     /// `pad` with a constant: elements added before and after each of the last dimensions, the last one
     /// first. Negative ones are taken away.
     PadConstant(Vec<[i64; 2]>),
-    /// `pad` with what is there already, reflected or repeated.
-    PadCopied(Vec<[i64; 2]>),
+    /// `pad` with what is there already.
+    PadCopied {
+        /// As for a constant.
+        amounts: Vec<[i64; 2]>,
+        /// Whether elements are reflected, not the last one repeated.
+        reflect: bool,
+    },
 }
 
 impl Resample {
     fn aten_name(&self) -> &'static str {
         match self {
-            Resample::AvgPool(_) => "avg_pool2d",
-            Resample::AdaptiveMaxPool(_) => "adaptive_max_pool2d",
             Resample::Interpolate { .. } => "interpolate",
             Resample::Unfold(_) => "im2col",
             Resample::Fold { .. } => "col2im",
             Resample::Glu(_) => "glu",
             Resample::PixelShuffle(_) => "pixel_shuffle",
             Resample::PixelUnshuffle(_) => "pixel_unshuffle",
-            Resample::PadConstant(_) | Resample::PadCopied(_) => "pad",
+            Resample::ChannelShuffle(_) => "channel_shuffle",
+            Resample::PadConstant(_) | Resample::PadCopied { .. } => "pad",
         }
     }
 
     /// The shape of the result, or what does not fit.
     pub fn shape(&self, x: &[Extent]) -> Result<Vec<Extent>, String> {
         match self {
-            Resample::AvgPool(window) => {
-                let (lead, sides) = planes(x)?;
-                let side = |axis: usize| window.side(axis, sides[axis]).map(Extent::fixed);
-                Ok([lead, &[side(0)?, side(1)?]].concat())
-            }
-            Resample::AdaptiveMaxPool(to) => {
-                let (lead, _) = planes(x)?;
-                Ok([lead, &to.map(Extent::fixed)].concat())
-            }
             Resample::Interpolate { to, .. } => {
                 let kept = x.len().checked_sub(to.len()).filter(|kept| *kept >= 2);
                 let kept = kept.ok_or_else(|| format!("{x:?} has no planes for {to:?}"))?;
@@ -83,11 +76,11 @@ impl Resample {
                 let [lead @ .., channels, height, width] = x else {
                     return Err(format!("the input {x:?} has no planes"));
                 };
-                let area = window.kernel[0].checked_mul(window.kernel[1]);
+                let area = window.kernel[1].checked_mul(window.kernel[2]);
                 let column = area.and_then(|area| channels.checked_mul(Extent::fixed(area)));
                 let columns = window
-                    .side(0, *height)?
-                    .checked_mul(window.side(1, *width)?);
+                    .side(1, *height)?
+                    .checked_mul(window.side(2, *width)?);
                 let size = column.zip(columns.map(Extent::fixed));
                 let (column, columns) = size.ok_or("it is too large")?;
                 Ok([lead, &[column, columns]].concat())
@@ -112,7 +105,10 @@ impl Resample {
             Resample::PixelShuffle(factor) | Resample::PixelUnshuffle(factor) => {
                 shuffled(x, *factor, matches!(self, Resample::PixelShuffle(_)))
             }
-            Resample::PadConstant(amounts) | Resample::PadCopied(amounts) => padded(x, amounts),
+            Resample::ChannelShuffle(_) => Ok(x.to_vec()),
+            Resample::PadConstant(amounts) | Resample::PadCopied { amounts, .. } => {
+                padded(x, amounts)
+            }
         }
     }
 }
@@ -120,17 +116,16 @@ impl Resample {
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten._upsample_bicubic2d_aa.vec", interpolate),
     ("aten._upsample_bilinear2d_aa.vec", interpolate),
+    ("aten._upsample_nearest_exact1d.vec", interpolate),
     ("aten._upsample_nearest_exact2d.vec", interpolate),
+    ("aten._upsample_nearest_exact3d.vec", interpolate),
     ("aten.upsample_bicubic2d.vec", interpolate),
     ("aten.upsample_bilinear2d.vec", interpolate),
     ("aten.upsample_linear1d.vec", interpolate),
     ("aten.upsample_nearest1d.vec", interpolate),
     ("aten.upsample_nearest2d.vec", interpolate),
-    ("aten.avg_pool2d.default", |args| of_one(args, Resample::AvgPool(window(args)?))),
-    ("aten.adaptive_max_pool2d.default", |args| {
-        let output = args.pair("output_size", None)?;
-        of_one(args, Resample::AdaptiveMaxPool(output))
-    }),
+    ("aten.upsample_nearest3d.vec", interpolate),
+    ("aten.upsample_trilinear3d.vec", interpolate),
     ("aten.pixel_shuffle.default", |args| {
         let factor = args.count("upscale_factor", None)?;
         of_one(args, Resample::PixelShuffle(factor))
@@ -139,7 +134,11 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let factor = args.count("downscale_factor", None)?;
         of_one(args, Resample::PixelUnshuffle(factor))
     }),
-    ("aten.im2col.default", |args| of_one(args, Resample::Unfold(window(args)?))),
+    ("aten.channel_shuffle.default", |args| {
+        let groups = args.count("groups", None)?;
+        of_one(args, Resample::ChannelShuffle(groups))
+    }),
+    ("aten.im2col.default", |args| of_one(args, Resample::Unfold(window(args, 2)?))),
     ("aten.col2im.default", |args| {
         let [height, width] = args.pair("kernel_size", None)?;
         let to = args.pair("output_size", None)?;
@@ -202,7 +201,10 @@ fn padding(args: &Arguments<'_>) -> Result<Resample, String> {
     let pairs = pairs.to_vec();
     match args.text("mode", "constant")? {
         "constant" => Ok(Resample::PadConstant(pairs)),
-        "reflect" | "replicate" => Ok(Resample::PadCopied(pairs)),
+        mode @ ("reflect" | "replicate") => Ok(Resample::PadCopied {
+            amounts: pairs,
+            reflect: mode == "reflect",
+        }),
         other => Err(format!("its argument \"mode\" is {other:?}")),
     }
 }
@@ -218,20 +220,7 @@ impl Operator for Resample {
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let shape = self.shape(&operands[0].1)?;
-        Ok(match self {
-            Resample::AdaptiveMaxPool(_) => {
-                vec![(operands[0].0, shape.clone()), (DType::Int64, shape)]
-            }
-            Resample::AvgPool(_)
-            | Resample::Interpolate { .. }
-            | Resample::Unfold(_)
-            | Resample::Fold { .. }
-            | Resample::Glu(_)
-            | Resample::PixelShuffle(_)
-            | Resample::PixelUnshuffle(_)
-            | Resample::PadConstant(_)
-            | Resample::PadCopied(_) => vec![(operands[0].0, shape)],
-        })
+        Ok(vec![(operands[0].0, shape)])
     }
 
     fn run(
@@ -241,14 +230,6 @@ impl Operator for Resample {
         context: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
         eager.resample(self, &operands[0], &context.results[0])
-    }
-}
-
-/// The leading dimensions, and height and width.
-fn planes(x: &[Extent]) -> Result<(&[Extent], [Extent; 2]), String> {
-    match x {
-        [lead @ .., height, width] if !lead.is_empty() => Ok((lead, [*height, *width])),
-        _ => Err(format!("the input {x:?} has no planes")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Pools, interpolation and padding: one rule for all, and what is particular to each in a table.
+//! Interpolation, padding and shuffling: one rule for all, and what is particular to each in a table.
 //!
 //! Every row was read off the allocator's history of PyTorch 2.11, forward and backward, for operands in
 //! row-major order, in channels-last order and in neither.
@@ -9,7 +9,7 @@ use crate::ops::join::part;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, MemoryFormat, contiguous_strides, numel};
+use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel};
 
 /// What is particular to an operation.
 #[derive(Debug, Clone, Copy)]
@@ -17,41 +17,31 @@ struct Rule {
     /// Whether the backward pass needs the operand and lays its gradient out like it, or needs only its
     /// shape and does as the incoming gradient does.
     saves_operand: bool,
-    /// Whether places of the chosen elements are made, and saved.
-    indices: bool,
     /// Whether operands in no simple order are copied for the kernel, after the result exists.
     copies: bool,
 }
 
 fn rule(resample: &Resample) -> Rule {
     match resample {
-        Resample::AvgPool(_) | Resample::PadCopied(_) => Rule {
+        Resample::PadCopied { reflect, .. } => Rule {
             saves_operand: true,
-            indices: false,
-            copies: true,
+            copies: *reflect,
         },
         Resample::Glu(_) => Rule {
             saves_operand: true,
-            indices: false,
             copies: false,
-        },
-        Resample::AdaptiveMaxPool(_) => Rule {
-            saves_operand: true,
-            indices: true,
-            copies: true,
         },
         Resample::Interpolate { nearest, .. } => Rule {
             saves_operand: false,
-            indices: false,
             copies: *nearest,
         },
         Resample::Unfold(_)
         | Resample::Fold { .. }
         | Resample::PixelShuffle(_)
         | Resample::PixelUnshuffle(_)
+        | Resample::ChannelShuffle(_)
         | Resample::PadConstant(_) => Rule {
             saves_operand: false,
-            indices: false,
             copies: false,
         },
     }
@@ -77,28 +67,30 @@ impl Eager {
         if rule.saves_operand {
             draft.save(self, "self", &x)?;
         }
-        let format = x.suggested_format();
-        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
-        let indices = rule
-            .indices
-            .then(|| Tensor::new(self.empty_strided(shape, format.strides(shape), DType::Int64)));
-        let dense = if rule.copies {
-            self.copy_in(&x, format)
-        } else {
-            Tensor::clone(&x)
+        let format = match resample {
+            // Pads with what is there are row-major.
+            Resample::PadCopied { .. } => MemoryFormat::Contiguous,
+            _ => x.suggested_format(),
         };
-        let mut outputs = vec![&y];
-        outputs.extend(indices.as_deref());
+        let y = self.empty_strided(shape, format.strides(shape), x.dtype);
+        // Volumes are interpolated row-major: channels-last ones in copies of operand and result, where the
+        // kernel minds.
+        let volumes = shape.len() == 5 && matches!(resample, Resample::Interpolate { .. });
+        let indirect = volumes && format == MemoryFormat::ChannelsLast;
+        let row_major = (indirect && rule.copies).then(|| self.empty(shape, x.dtype));
+        let dense = match (rule.copies, indirect) {
+            (true, true) => self.dense_copy(&x),
+            (true, false) => self.copy_in(&x, format),
+            (false, _) => Tensor::clone(&x),
+        };
         match resample {
             Resample::PadConstant(amounts) if !x.dtype.is_float() => self.pad(&x, &y, amounts),
-            _ => self.launch(Kernel::MemoryOnly(resample.aten_name()), &[&dense], &outputs),
+            _ => self.launch(Kernel::MemoryOnly(resample.aten_name()), &[&dense], &[&y]),
         }
         drop(dense);
-        if let Some(indices) = &indices {
-            draft.save(self, "indices", indices)?;
-        }
+        drop(row_major);
         let (whole, name) = (x.shape.clone(), resample.aten_name());
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
@@ -109,21 +101,19 @@ impl Eager {
             };
             let strides = format.strides(&whole);
             let grad_x = eager.empty_strided(&whole, strides, gradient.dtype);
-            let mut dense = Vec::new();
-            if rule.copies && rule.saves_operand && !rule.indices {
-                dense.push(eager.copy_in(saved.get("self"), format));
-            }
-            if rule.copies {
-                dense.push(eager.copy_in(gradient, format));
-            }
-            let inputs = [&**gradient];
-            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
-            while let Some(copy) = dense.pop() {
-                drop(copy);
-            }
+            let dense = match (volumes, rule.copies) {
+                (true, _) => eager.dense_copy(gradient),
+                (false, true) => eager.copy_in(gradient, format),
+                (false, false) => Tensor::clone(gradient),
+            };
+            let row_major = (volumes && format == MemoryFormat::ChannelsLast)
+                .then(|| eager.empty(&whole, gradient.dtype));
+            eager.launch(Kernel::MemoryOnly(name), &[&dense], &[&grad_x]);
+            drop(row_major);
+            drop(dense);
             vec![Some(Rc::new(grad_x))]
         });
-        Ok(std::iter::once(y).chain(indices).collect())
+        Ok(vec![y])
     }
 
     /// `im2col` or `col2im`. Both make their result as large as their operand and resize it, which takes

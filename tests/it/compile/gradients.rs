@@ -103,9 +103,14 @@ fn model_of(op: &Op, operands: &[&[u64]]) -> Graph {
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
     let window = Window {
-        padding: [1, 1],
-        stride: [2, 2],
+        padding: [0, 1, 1],
+        stride: [1, 2, 2],
         ..Window::of([3, 3])
+    };
+    let average = |window| Pool::Average {
+        window,
+        count_include_pad: true,
+        divisor: None,
     };
     vec![
         (Op::Linear(Linear::Linear), vec![&[4, 6], &[5, 6], &[5]]),
@@ -124,10 +129,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 6, 8, 8], &[9, 2, 3, 3]],
         ),
         (
-            Op::Convolution(Convolution::Transposed(Window {
-                stride: [2, 2],
-                ..Window::of([2, 2])
-            })),
+            Op::Convolution(Convolution::Transposed(
+                Window {
+                    stride: [1, 2, 2],
+                    ..Window::of([2, 2])
+                },
+                [0; 3],
+            )),
             vec![&[2, 4, 5, 5], &[4, 3, 2, 2], &[3]],
         ),
         (Op::Matmul(Matmul::Matmul), vec![&[2, 3, 4], &[2, 4, 5]]),
@@ -231,8 +239,14 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[3, 5]],
         ),
         (Op::Pool(Pool::Max(window)), vec![&[2, 3, 8, 8]]),
-        (Op::Pool(Pool::AdaptiveAverage([1, 1])), vec![&[2, 3, 8, 8]]),
-        (Op::Pool(Pool::AdaptiveAverage([3, 2])), vec![&[2, 3, 8, 8]]),
+        (
+            Op::Pool(Pool::AdaptiveAverage([1, 1, 1])),
+            vec![&[2, 3, 8, 8]],
+        ),
+        (
+            Op::Pool(Pool::AdaptiveAverage([1, 3, 2])),
+            vec![&[2, 3, 8, 8]],
+        ),
         (Op::Embedding(Embedding { padding: None }), vec![&[7, 4]]),
         (Op::View(View::Reshape(fixed(&[6, 2]))), vec![&[3, 4]]),
         (Op::View(View::Permute(vec![1, 2, 0])), vec![&[3, 4, 5]]),
@@ -288,10 +302,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[3, 4]],
         ),
         (
-            Op::Resample(Resample::PadCopied(vec![[1, 2]])),
+            Op::Resample(Resample::PadCopied {
+                amounts: vec![[1, 2]],
+                reflect: true,
+            }),
             vec![&[2, 3, 4]],
         ),
-        (Op::Resample(Resample::AvgPool(window)), vec![&[2, 3, 8, 8]]),
+        (Op::Pool(average(window)), vec![&[2, 3, 8, 8]]),
         (
             Op::Resample(Resample::Interpolate {
                 to: vec![9, 9],
@@ -380,12 +397,9 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             }),
             vec![&[2, 3, 4]],
         ),
-        (Op::Pool(Pool::AdaptiveAverage1d(3)), vec![&[2, 3, 8]]),
-        (Op::Pool(Pool::Max1d(Window::of([1, 2]))), vec![&[2, 3, 8]]),
-        (
-            Op::Pool(Pool::Average1d(Window::of([1, 2]))),
-            vec![&[2, 3, 8]],
-        ),
+        (Op::Pool(Pool::AdaptiveAverage([1, 1, 3])), vec![&[2, 3, 8]]),
+        (Op::Pool(Pool::Max(Window::of([1, 2]))), vec![&[2, 3, 8]]),
+        (Op::Pool(average(Window::of([1, 2]))), vec![&[2, 3, 8]]),
         (
             Op::Attention(Attention {
                 causal: true,

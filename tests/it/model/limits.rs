@@ -161,7 +161,7 @@ fn troubled() -> Value {
     let convolution = nodes.iter_mut().find(|node| is(node, "conv2d")).unwrap();
     convolution["inputs"][0]["arg"] = json!({ "as_int": 3 });
     let activation = nodes.iter_mut().find(|node| is(node, "relu")).unwrap();
-    activation["target"] = json!("torch.ops.aten.lstm.input");
+    activation["target"] = json!("torch.ops.aten.quantized_lstm.input");
     let linear = nodes.iter_mut().rfind(|node| is(node, "linear")).unwrap();
     linear["inputs"][1]["arg"] = json!({ "as_tensor": { "name": "nothing" } });
     document

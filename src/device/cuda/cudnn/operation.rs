@@ -56,7 +56,7 @@ impl OperationGraph {
             dtype => return Err(CudnnError::DType { dtype }),
         };
         let operands = convolution.operands();
-        let tensor = |uid, dims| tensor(uid, dims, convolution.channels_last, dtype);
+        let tensor = |uid, dims| tensor(uid, dims, convolution, dtype);
         let x = tensor(UIDS[0], operands.x)?;
         let y = tensor(UIDS[1], operands.y)?;
         let w = tensor(UIDS[2], operands.w)?;
@@ -95,17 +95,25 @@ impl OperationGraph {
 /// its cuDNN wrapper).
 fn tensor(
     uid: i64,
-    dims: [u64; 4],
-    channels_last: bool,
+    dims: [u64; 5],
+    convolution: &Convolution,
     dtype: cudnnDataType_t,
 ) -> Result<Descriptor, CudnnError> {
     let dims = dims.map(signed);
-    let [_, channels, height, width] = dims;
-    let strides = if channels_last {
-        [channels * height * width, 1, width * channels, channels]
+    let [_, channels, depth, height, width] = dims;
+    let (plane, volume) = (height * width, depth * height * width);
+    let strides = if convolution.channels_last {
+        [
+            channels * volume,
+            1,
+            plane * channels,
+            width * channels,
+            channels,
+        ]
     } else {
-        [channels * height * width, height * width, width, 1]
+        [channels * volume, volume, plane, width, 1]
     };
+    let (dims, strides) = (of_rank(dims, convolution), of_rank(strides, convolution));
     let mut tensor = Descriptor::create(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?;
     tensor.set(Name::CUDNN_ATTR_TENSOR_DATA_TYPE, &[dtype])?;
     tensor.set(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &dims)?;
@@ -115,9 +123,19 @@ fn tensor(
     tensor.finalize()
 }
 
+/// Batch, channels and the sides that tensors have: planes have no depth.
+fn of_rank([batch, channels, depth, height, width]: [i64; 5], of: &Convolution) -> Vec<i64> {
+    let mut kept = vec![batch, channels];
+    kept.extend(of.volumes.then_some(depth));
+    kept.extend([height, width]);
+    kept
+}
+
 /// Kernel stride, padding and dilation; arithmetic in fp32 whatever the tensors hold.
 fn geometry(convolution: &Convolution) -> Result<Descriptor, CudnnError> {
-    let padding = convolution.padding.map(signed);
+    let first = usize::from(!convolution.volumes);
+    let sides = |of: [u64; 3]| -> Vec<i64> { of.into_iter().skip(first).map(signed).collect() };
+    let padding = sides(convolution.padding);
     let mut geometry = Descriptor::create(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
     geometry.set(
         Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
@@ -127,16 +145,19 @@ fn geometry(convolution: &Convolution) -> Result<Descriptor, CudnnError> {
         Name::CUDNN_ATTR_CONVOLUTION_CONV_MODE,
         &[cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION],
     )?;
-    geometry.set(Name::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, &[2_i64])?;
+    geometry.set(
+        Name::CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS,
+        &[signed(3 - first as u64)],
+    )?;
     geometry.set(Name::CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, &padding)?;
     geometry.set(Name::CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, &padding)?;
     geometry.set(
         Name::CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES,
-        &convolution.stride.map(signed),
+        &sides(convolution.stride),
     )?;
     geometry.set(
         Name::CUDNN_ATTR_CONVOLUTION_DILATIONS,
-        &convolution.dilation.map(signed),
+        &sides(convolution.dilation),
     )?;
     geometry.finalize()
 }

@@ -178,10 +178,21 @@ fn layer_text(layer: &ConvolutionLayer) -> String {
         layer.padding,
         layer.dilation,
     ];
-    numbers.extend(pairs.into_iter().flatten());
+    let first = usize::from(!layer.volumes);
+    numbers.extend(
+        pairs
+            .into_iter()
+            .flat_map(|sides| sides.into_iter().skip(first)),
+    );
     numbers.push(u64::from(layer.transposed));
-    // Last and only where it says something: most tables were recorded without it.
-    numbers.extend(layer.channels_last.then_some(1));
+    // Last and only where they say something: most tables were recorded without them.
+    let extra = layer.volumes || layer.output_padding != [0; 3];
+    if layer.channels_last || extra {
+        numbers.push(u64::from(layer.channels_last));
+    }
+    if extra {
+        numbers.extend(layer.output_padding.into_iter().skip(first));
+    }
     numbers
         .iter()
         .map(u64::to_string)

@@ -44,24 +44,26 @@ fn every_plan_computes_the_convolution() {
         in_channels: 8,
         out_channels: 16,
         groups: 1,
-        input: [12, 10],
-        kernel: [3, 3],
-        stride: [1, 1],
-        padding: [1, 1],
-        dilation: [1, 1],
+        input: [1, 12, 10],
+        kernel: [1, 3, 3],
+        stride: [1, 1, 1],
+        padding: [0, 1, 1],
+        dilation: [1, 1, 1],
         transposed: false,
+        output_padding: [0, 0, 0],
+        volumes: false,
         channels_last: false,
     };
     let strided = ConvolutionLayer {
-        stride: [2, 2],
-        kernel: [5, 3],
+        stride: [1, 2, 2],
+        kernel: [1, 5, 3],
         ..plain
     };
     let grouped = ConvolutionLayer { groups: 4, ..plain };
     let up = ConvolutionLayer {
-        kernel: [2, 2],
-        stride: [2, 2],
-        padding: [0, 0],
+        kernel: [1, 2, 2],
+        stride: [1, 2, 2],
+        padding: [0, 0, 0],
         transposed: true,
         channels_last: false,
         ..plain
@@ -70,7 +72,7 @@ fn every_plan_computes_the_convolution() {
     for shape in [plain, strided, grouped, up] {
         for pass in ConvolutionPass::ALL {
             // See Note [A wrong engine].
-            if shape.kernel == [5, 3] && pass == ConvolutionPass::GradWeight {
+            if shape.kernel == [1, 5, 3] && pass == ConvolutionPass::GradWeight {
                 continue;
             }
             for dtype in [DType::Float32, DType::Float16, DType::BFloat16] {
@@ -90,12 +92,14 @@ fn the_list_ends_with_a_plan_that_needs_nothing() {
         in_channels: 64,
         out_channels: 64,
         groups: 1,
-        input: [56, 56],
-        kernel: [3, 3],
-        stride: [1, 1],
-        padding: [1, 1],
-        dilation: [1, 1],
+        input: [1, 56, 56],
+        kernel: [1, 3, 3],
+        stride: [1, 1, 1],
+        padding: [0, 1, 1],
+        dilation: [1, 1, 1],
         transposed: false,
+        output_padding: [0, 0, 0],
+        volumes: false,
         channels_last: false,
     };
     for pass in ConvolutionPass::ALL {
@@ -153,11 +157,12 @@ fn check_plans(handle: &Handle, call: &Convolution) -> usize {
 /// The definition of a convolution, its result written in place.
 fn by_definition(call: &Convolution, x: &mut [f64], w: &mut [f64], y: &mut [f64]) {
     let operands = call.operands();
-    let at = |dims: [u64; 4], [a, b, c, d]: [u64; 4]| {
-        usize::try_from(((a * dims[1] + b) * dims[2] + c) * dims[3] + d).unwrap()
+    // Planes, which are one deep.
+    let at = |dims: [u64; 5], [a, b, c, d]: [u64; 4]| {
+        usize::try_from(((a * dims[1] + b) * dims[3] + c) * dims[4] + d).unwrap()
     };
-    let [batch, outs, height, width] = operands.y;
-    let [_, ins_per_group, kernel_height, kernel_width] = operands.w;
+    let [batch, outs, _, height, width] = operands.y;
+    let [_, ins_per_group, _, kernel_height, kernel_width] = operands.w;
     let outs_per_group = outs / call.groups;
     for n in 0..batch {
         for o in 0..outs {
@@ -165,15 +170,15 @@ fn by_definition(call: &Convolution, x: &mut [f64], w: &mut [f64], y: &mut [f64]
                 for (column, r) in (0..width).flat_map(|c| (0..kernel_height).map(move |r| (c, r)))
                 {
                     for s in 0..kernel_width {
-                        let from_row = row * call.stride[0] + r * call.dilation[0];
-                        let from_column = column * call.stride[1] + s * call.dilation[1];
+                        let from_row = row * call.stride[1] + r * call.dilation[1];
+                        let from_column = column * call.stride[2] + s * call.dilation[2];
                         let (Some(from_row), Some(from_column)) = (
-                            from_row.checked_sub(call.padding[0]),
-                            from_column.checked_sub(call.padding[1]),
+                            from_row.checked_sub(call.padding[1]),
+                            from_column.checked_sub(call.padding[2]),
                         ) else {
                             continue;
                         };
-                        if from_row >= operands.x[2] || from_column >= operands.x[3] {
+                        if from_row >= operands.x[3] || from_column >= operands.x[4] {
                             continue;
                         }
                         let channel = o / outs_per_group * ins_per_group + i;

@@ -6,9 +6,11 @@ use crate::units::Bytes;
 use super::{Plans, Source};
 
 /// How many similar layers are looked at; the hungriest is taken. See Note [Similar layers].
-fn looked_at(pass: ConvolutionPass) -> usize {
-    match pass {
+fn looked_at(call: &Convolution) -> usize {
+    match call.pass {
         ConvolutionPass::Forward | ConvolutionPass::GradInput => 2,
+        // Fewer layers of these are recorded.
+        ConvolutionPass::GradWeight if call.layer().is_flat() => 8,
         ConvolutionPass::GradWeight => 4,
     }
 }
@@ -24,7 +26,7 @@ pub(super) const LAST_RESORT: &str = "as large as all three tensors";
 pub(super) struct Neighbours(Vec<(Features, ConvolutionLayer)>);
 
 /// What makes two layers alike. The unit is a doubling of channels.
-type Features = [f32; 12];
+type Features = [f32; 14];
 
 impl Neighbours {
     pub(super) fn of(layers: impl IntoIterator<Item = ConvolutionLayer>) -> Neighbours {
@@ -68,9 +70,9 @@ impl Neighbours {
             let at = nearest.partition_point(|(other, of)| {
                 other.total_cmp(&far).then_with(|| of.cmp(&layer)).is_lt()
             });
-            if at < looked_at(call.pass) {
+            if at < looked_at(call) {
                 nearest.insert(at, (far, layer));
-                nearest.truncate(looked_at(call.pass));
+                nearest.truncate(looked_at(call));
             }
         }
         nearest.into_iter().map(|(_, layer)| layer).collect()
@@ -87,21 +89,23 @@ fn tensor_bytes(call: &Convolution) -> u64 {
 /// decide which engines can run; so does whether channels and pixels fill vector loads.
 fn features(shape: &ConvolutionLayer) -> Features {
     let log = |n: u64| (n.max(1) as f32).log2();
-    let pixels = shape.input[0] * shape.input[1];
+    let pixels: u64 = shape.input.iter().product();
     let even = |n: u64| n.trailing_zeros().min(3) as f32;
     [
         log(shape.in_channels),
         log(shape.out_channels),
         0.5 * log(pixels),
-        2.0 * log(shape.kernel[0] * shape.kernel[1]),
-        2.0 * shape.stride[0] as f32,
+        2.0 * log(shape.kernel.iter().product()),
+        2.0 * shape.stride[2] as f32,
         2.0 * log(shape.groups),
         if shape.transposed { 4.0 } else { 0.0 },
         if shape.channels_last { 16.0 } else { 0.0 },
         even(shape.in_channels),
         even(shape.out_channels),
         0.7 * even(pixels),
-        if shape.padding[0] > 0 { 1.0 } else { 0.0 },
+        if shape.padding[2] > 0 { 1.0 } else { 0.0 },
+        if shape.is_flat() { 4.0 } else { 0.0 },
+        if shape.volumes { 16.0 } else { 0.0 },
     ]
 }
 

@@ -329,44 +329,43 @@ fn parse_grid(text: &str) -> Option<Vec<u64>> {
     batches.is_sorted().then_some(batches)
 }
 
-/// Fourteen or fifteen numbers: channels in and out, groups, then height and width of input, kernel, stride,
-/// padding and dilation, then 1 for a transposed convolution, then 1 for channels-last tensors.
+/// Channels in and out, groups, then the sides of input, kernel, stride, padding and dilation, then 1 for a
+/// transposed convolution, 1 for channels-last tensors, and what is added to the sides of the output. Planes
+/// have two sides and may lack the last one or two of these: 14, 15 or 17 numbers. Volumes have three: 23.
 fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
-    let mut numbers: Vec<u64> = text
-        .split(',')
-        .map(|n| n.parse().ok())
-        .collect::<Option<_>>()?;
-    if numbers.len() == 14 {
-        numbers.push(0);
+    let numbers = text.split(',').map(|n| n.parse().ok());
+    let mut numbers: Vec<u64> = numbers.collect::<Option<_>>()?;
+    let volumes = match numbers.len() {
+        14 | 15 | 17 => false,
+        23 => true,
+        _ => return None,
+    };
+    if !volumes {
+        numbers.resize(17, 0);
     }
-    let [
-        in_channels,
-        out_channels,
-        groups,
-        ih,
-        iw,
-        kh,
-        kw,
-        sh,
-        sw,
-        ph,
-        pw,
-        dh,
-        dw,
-        transposed,
-        channels_last,
-    ] = numbers.try_into().ok()?;
+    let mut numbers = numbers.into_iter();
+    let mut next = || numbers.next();
+    let [in_channels, out_channels, groups] = [next()?, next()?, next()?];
+    let mut sides = |flat: u64| {
+        let depth = if volumes { next()? } else { flat };
+        Some([depth, next()?, next()?])
+    };
     Some(ConvolutionLayer {
         in_channels,
         out_channels,
         groups,
-        input: [ih, iw],
-        kernel: [kh, kw],
-        stride: [sh, sw],
-        padding: [ph, pw],
-        dilation: [dh, dw],
-        transposed: transposed == 1,
-        channels_last: channels_last == 1,
+        input: sides(1)?,
+        kernel: sides(1)?,
+        stride: sides(1)?,
+        padding: sides(0)?,
+        dilation: sides(1)?,
+        transposed: next()? == 1,
+        channels_last: next()? == 1,
+        output_padding: {
+            let depth = if volumes { next()? } else { 0 };
+            [depth, next()?, next()?]
+        },
+        volumes,
     })
 }
 

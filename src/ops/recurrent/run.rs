@@ -1,0 +1,291 @@
+//! Recurrent networks through cuDNN (`_cudnn_rnn` in PyTorch's cudnn/RNN.cpp).
+
+use super::sizes::{Network, Pass};
+use super::Recurrent;
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::program::Kernel;
+use crate::shape::{DType, Extent, Type, contiguous_strides};
+
+/// What the backward pass has to know.
+#[derive(Clone, Copy)]
+struct Job {
+    recurrent: Recurrent,
+    network: Network,
+    time: Extent,
+    batch: Extent,
+}
+
+impl Job {
+    /// The tensor with steps before samples, as cuDNN wants it.
+    fn steps_first(&self, x: &Tensor) -> Tensor {
+        Tensor::new(self.swapped(x))
+    }
+
+    /// The tensor with its first two dimensions swapped where the module's samples come first.
+    fn swapped(&self, x: &TensorBody) -> TensorBody {
+        let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+        if self.recurrent.batch_first {
+            shape.swap(0, 1);
+            strides.swap(0, 1);
+        }
+        x.alias(shape, strides)
+    }
+}
+
+impl Eager {
+    /// Results are the output of the last layer and the last states of all.
+    ///
+    /// Autocast copies the weights into one buffer of float16 and casts states and input to float16, in a
+    /// bfloat16 region as well (`_cudnn_rnn_cast_reflatten`). Weights that lie in no such buffer, those in
+    /// bfloat16, are copied into one for each call.
+    pub(super) fn recurrent(
+        &mut self,
+        recurrent: Recurrent,
+        operands: &[Tensor],
+    ) -> Result<Vec<Tensor>, Stop> {
+        let types: Vec<Type> =
+            operands.iter().map(|operand| (operand.dtype, operand.shape.clone())).collect();
+        let network = recurrent.network(&types);
+        let (network, [time, batch]) = network.expect("checked when the graph was built");
+        let job = Job { recurrent, network, time, batch };
+        let states = recurrent.cell.states();
+        if recurrent.train && network.dropout {
+            self.use_dropout_state();
+        }
+        let mut hidden: Vec<Tensor> = operands[1..=states].to_vec();
+        let mut weights: Vec<Tensor> = operands[1 + states..].to_vec();
+        let mut x = Tensor::clone(&operands[0]);
+        let mut flat = None;
+        if self.autocast.is_some() {
+            let half = DType::Float16;
+            if weights.iter().all(|weight| is_cast(weight.dtype)) {
+                let (buffer, views) = self.flat_half_weights(network, &weights);
+                flat = Some(buffer);
+                weights = views;
+            }
+            for state in hidden.iter_mut().rev().filter(|state| is_cast(state.dtype)) {
+                *state = self.cast(state, half);
+            }
+            if is_cast(x.dtype) {
+                x = self.cast(&x, half);
+            }
+        }
+        let results = self.cudnn_recurrent(job, &x, &hidden, &weights, flat)?;
+        // Casts go in this order.
+        drop(x);
+        for state in hidden {
+            drop(state);
+        }
+        drop(weights);
+        Ok(results)
+    }
+
+    fn cudnn_recurrent(
+        &mut self,
+        job: Job,
+        x: &Tensor,
+        hidden: &[Tensor],
+        weights: &[Tensor],
+        flat: Option<Tensor>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let Job { recurrent, network, time, batch } = job;
+        let mut inputs = vec![Some(x)];
+        inputs.extend(weights.iter().map(Some));
+        inputs.extend(hidden.iter().map(Some));
+        let mut draft = Draft::new(self, &inputs);
+        if let Some(cell) = hidden.get(1) {
+            draft.save(self, "cx", cell)?;
+        }
+        draft.save(self, "hx", &hidden[0])?;
+        draft.save(self, "input", x)?;
+        let dense = self.dense_copy(&job.steps_first(x));
+        let features = Extent::fixed(network.outputs() * network.directions);
+        let y = self.empty(&[time, batch, features], x.dtype);
+        let last: Vec<TensorBody> =
+            hidden.iter().map(|state| self.empty(&state.shape, state.dtype)).collect();
+        // Weights of bfloat16 parameters lie apart.
+        let flat = match flat {
+            Some(flat) => Some(flat),
+            None if weights.iter().any(|weight| weight.dtype == DType::BFloat16) => {
+                let elements = [Extent::fixed(network.weights())];
+                Some(Tensor::new(self.empty(&elements, x.dtype)))
+            }
+            None => None,
+        };
+        let pass = if recurrent.train { Pass::Forward } else { Pass::Inference };
+        let workspace = self.recurrent_scratch(job, x.dtype, pass);
+        let dtype = x.dtype;
+        let at = move |size: u64| [time.at(size), batch.at(size)];
+        let reserve = recurrent.train.then(|| {
+            let bytes = move |size: u64| {
+                let [time, batch] = at(size);
+                network.reserve(dtype, time, batch)
+            };
+            let storage = self.scratch_by("cuDNN's reserve space", bytes);
+            Tensor::new(TensorBody {
+                storage,
+                dtype: DType::UInt8,
+                offset: Extent::ZERO,
+                shape: Vec::new(),
+                strides: Vec::new(),
+                history: None,
+                base: None,
+                is_of_host: false,
+            })
+        });
+        let kernel = Kernel::MemoryOnly("a recurrent network");
+        let mut results = vec![&y];
+        results.extend(&last);
+        self.launch(kernel, &[&dense], &results);
+        drop(workspace);
+        drop(dense);
+        let kept = Tensor::new(job.swapped(&y));
+        draft.save(self, "result0", &kept)?;
+        drop(kept);
+        if let Some(reserve) = &reserve {
+            draft.save(self, "reserve", reserve)?;
+        }
+        if let Some(flat) = &flat {
+            draft.save(self, "weight_buf", flat)?;
+        }
+        for weight in weights {
+            draft.save(self, "weight", weight)?;
+        }
+        drop(reserve);
+        drop(flat);
+        let wanted: Vec<bool> =
+            inputs.iter().flatten().map(|input| input.requires_grad()).collect();
+        let y = job.swapped(&y);
+        let made = std::iter::once(y).chain(last).collect();
+        Ok(draft.finish_many(self, made, move |eager, gradients, saved| {
+            eager.recurrent_grads(job, &wanted, gradients, saved)
+        }))
+    }
+
+    /// `_cudnn_rnn_backward`: gradients that did not arrive are zeros; the input's gradient comes first, in any
+    /// case, then those of all weights in one buffer.
+    fn recurrent_grads(
+        &mut self,
+        job: Job,
+        wanted: &[bool],
+        gradients: &[Option<Tensor>],
+        saved: &Saved,
+    ) -> Vec<Option<Tensor>> {
+        let none = || wanted.iter().map(|_| None).collect();
+        if gradients.iter().all(Option::is_none) {
+            return none();
+        }
+        let Job { recurrent, network, .. } = job;
+        let (x, y, hidden) = (saved.get("input"), saved.get("result0"), saved.get("hx"));
+        let states = [Some(hidden), saved.find("cx")];
+        let given = |eager: &mut Eager, at: usize, like: &Tensor| match gradients.get(at) {
+            Some(Some(gradient)) => Tensor::clone(gradient),
+            Some(None) | None => Tensor::new(eager.empty(&like.shape, like.dtype)),
+        };
+        let of_y = given(self, 0, y);
+        let of_states: Vec<Tensor> = states
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .map(|(i, state)| given(self, 1 + i, state))
+            .collect();
+        let kernel = Kernel::MemoryOnly("a recurrent network's gradient");
+        // The input's and the states'.
+        let dense_x = self.dense_copy(&job.steps_first(x));
+        let dense_y = self.dense_copy(&job.steps_first(&of_y));
+        let made = self.empty(&dense_x.shape, x.dtype);
+        let dense_states: Vec<Tensor> =
+            of_states.iter().map(|state| self.dense_copy(state)).collect();
+        let mut grad_states: Vec<Option<Tensor>> = Vec::new();
+        for state in states.into_iter().flatten() {
+            grad_states.push(Some(Tensor::new(self.empty(&state.shape, state.dtype))));
+        }
+        let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
+        self.launch(kernel.clone(), &[&dense_x, &dense_y], &[&made]);
+        let grad_x = Tensor::new(job.swapped(&made));
+        drop(made);
+        drop(workspace);
+        drop(dense_states);
+        drop(dense_y);
+        drop(dense_x);
+        // The weights'.
+        let (first, last) = (1, wanted.len() - recurrent.cell.states());
+        let mut grad_weights: Vec<Option<Tensor>> = vec![None; last - first];
+        if wanted[first..last].contains(&true) {
+            let dense_x = self.dense_copy(&job.steps_first(x));
+            let all = self.empty(&[Extent::fixed(network.weights())], x.dtype);
+            let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
+            self.launch(kernel, &[&dense_x, y], &[&all]);
+            drop(workspace);
+            drop(dense_x);
+            let shapes = network.parameters(recurrent.biases);
+            grad_weights = views(&all, &shapes).into_iter().map(|view| Some(Tensor::new(view))).collect();
+        }
+        for state in of_states.into_iter().rev() {
+            drop(state);
+        }
+        drop(of_y);
+        let all = std::iter::once(Some(grad_x)).chain(grad_weights).chain(grad_states);
+        let of = |(gradient, wanted): (Option<Tensor>, &bool)| gradient.filter(|_| *wanted);
+        all.zip(wanted).map(of).collect()
+    }
+
+    /// `get_dropout_state`: a seed, and the state, which is made once.
+    fn use_dropout_state(&mut self) {
+        const NAME: &str = "cuDNN's dropout state";
+        if !self.keeps(NAME) {
+            drop(self.scratch(8));
+            self.keep_scratch(NAME, 49_152 * self.capability.multiprocessors);
+        }
+    }
+
+    fn recurrent_scratch(
+        &mut self,
+        job: Job,
+        dtype: DType,
+        pass: Pass,
+    ) -> std::rc::Rc<crate::eager::Storage> {
+        let Job { network, time, batch, .. } = job;
+        let capability = self.capability;
+        let bytes = move |size: u64| {
+            network.workspace(dtype, [time.at(size), batch.at(size)], pass, capability)
+        };
+        self.scratch_by("cuDNN's workspace of a recurrent network", bytes)
+    }
+
+    /// The weights in one buffer of float16, as casts of their own that share its memory.
+    fn flat_half_weights(&mut self, network: Network, weights: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+        let half = DType::Float16;
+        let flat = self.empty(&[Extent::fixed(network.weights())], half);
+        let shapes: Vec<Vec<Extent>> = weights.iter().map(|weight| weight.shape.clone()).collect();
+        let cast = |(weight, view): (&Tensor, TensorBody)| {
+            let draft = Draft::new(self, &[Some(weight)]);
+            self.launch(Kernel::Copy, &[weight], &[&view]);
+            let from = weight.dtype;
+            let [view] = draft.finish(self, [view], move |eager, gradients, _| {
+                let gradient = gradients[0].as_ref();
+                vec![gradient.map(|gradient| eager.copy_as(gradient, from))]
+            });
+            view
+        };
+        let casts = weights.iter().zip(views(&flat, &shapes)).map(cast).collect();
+        (Tensor::new(flat), casts)
+    }
+}
+
+/// Whether `_cudnn_rnn_cast_reflatten` casts a type.
+fn is_cast(dtype: DType) -> bool {
+    dtype.is_float() && dtype != DType::Float64 && dtype != DType::Float16
+}
+
+/// Consecutive parts of a buffer. cuDNN orders them in its own way, which nothing depends on.
+fn views(buffer: &TensorBody, shapes: &[Vec<Extent>]) -> Vec<TensorBody> {
+    let mut offset = buffer.offset;
+    let part = |shape: &Vec<Extent>| {
+        let mut view = buffer.alias(shape.clone(), contiguous_strides(shape));
+        view.offset = offset;
+        offset = offset + crate::shape::numel(shape);
+        view
+    };
+    shapes.iter().map(part).collect()
+}
