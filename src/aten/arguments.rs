@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 
 use super::ValueId;
-use super::schema::{Arg, NamedArg, SymInt, Tensor};
+use super::schema::{Arg, NamedArg, Size, SymFloat, SymInt, Tensor};
 
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
 const LARGEST: i64 = 1 << 31;
@@ -15,6 +15,10 @@ const LARGEST: i64 = 1 << 31;
 pub(crate) struct Scope<'a> {
     pub(crate) tensors: HashMap<&'a str, ValueId>,
     pub(crate) sizes: HashMap<&'a str, Extent>,
+    /// Sizes that were not known when the graph was entered, because values that nodes make decide on them.
+    pub(crate) pending: HashMap<&'a str, &'a Size<'a>>,
+    /// Symbolic numbers as they were for the batch that the graph was traced with.
+    pub(crate) numbers: HashMap<&'a str, f64>,
     /// What the graph records of its tensors.
     pub(crate) types: HashMap<&'a str, &'a Tensor<'a>>,
 }
@@ -27,6 +31,10 @@ pub(crate) struct Arguments<'a> {
     pub(crate) types: &'a dyn Fn(ValueId) -> Type,
     pub(crate) inputs: &'a [NamedArg<'a>],
     pub(crate) scope: &'a Scope<'a>,
+    /// How many rows it makes, where that depends on values and is known from elsewhere.
+    pub(crate) rows: Option<Extent>,
+    /// How many percent of what values may choose they are taken to choose.
+    pub(crate) chosen_percent: Option<u64>,
 }
 
 /// A number, truth value or text among the arguments, with its kind.
@@ -70,6 +78,18 @@ impl Constant {
 }
 
 impl<'a> Arguments<'a> {
+    /// How many rows the operator makes where that depends on values: as many as there may be at most, unless
+    /// more is known.
+    pub(crate) fn rows(&self, most: Extent) -> Extent {
+        self.rows
+            .unwrap_or_else(|| chosen_of(most, self.chosen_percent))
+    }
+
+    /// How many rows the operator makes where nothing about its operands bounds that.
+    pub(crate) fn known_rows(&self) -> Option<Extent> {
+        self.rows
+    }
+
     /// The type of a tensor.
     pub(crate) fn typed(&self, id: ValueId) -> Type {
         (self.types)(id)
@@ -166,6 +186,14 @@ impl<'a> Arguments<'a> {
         }
     }
 
+    /// Whether an argument is a number that depends on the batch or on values.
+    pub(crate) fn is_symbolic(&self, name: &str) -> bool {
+        matches!(
+            self.find(name),
+            Some(Arg::SymInt(SymInt::AsName(_)) | Arg::SymFloat(SymFloat::AsName(_)))
+        )
+    }
+
     /// Whether an argument is given.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
@@ -176,7 +204,7 @@ impl<'a> Arguments<'a> {
         match self.find(name)? {
             Arg::Bool(_) => Some(Number::Truth),
             Arg::Int(_) | Arg::SymInt(_) => Some(Number::Whole),
-            Arg::Float(_) | Arg::Symbolic => Some(Number::Real),
+            Arg::Float(_) | Arg::SymFloat(_) | Arg::Symbolic => Some(Number::Real),
             _ => None,
         }
     }
@@ -189,19 +217,25 @@ impl<'a> Arguments<'a> {
                 Some(Constant::Whole(*value))
             }
             Some(Arg::SymInt(SymInt::AsName(size))) => Some(Constant::Length(self.size(size)?)),
-            Some(Arg::Float(value)) => Some(Constant::Real(*value)),
-            Some(Arg::Symbolic) => Some(Constant::Symbolic),
+            Some(Arg::Float(value) | Arg::SymFloat(SymFloat::AsFloat(value))) => {
+                Some(Constant::Real(*value))
+            }
+            Some(Arg::SymFloat(SymFloat::AsName(_)) | Arg::Symbolic) => Some(Constant::Symbolic),
             Some(Arg::Text(text)) => Some(Constant::Text(text.to_string())),
             _ => None,
         })
     }
 
-    /// A number.
+    /// A number. One that depends on the batch is as it was when the graph was traced: no memory depends on it.
     pub(crate) fn number(&self, name: &str) -> Result<f64, String> {
         match self.required(name)? {
-            Arg::Float(value) => Ok(*value),
+            Arg::Float(value) | Arg::SymFloat(SymFloat::AsFloat(value)) => Ok(*value),
             #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
-            Arg::Int(value) => Ok(*value as f64),
+            Arg::Int(value) | Arg::SymInt(SymInt::AsInt(value)) => Ok(*value as f64),
+            Arg::SymInt(SymInt::AsName(symbol)) | Arg::SymFloat(SymFloat::AsName(symbol)) => {
+                // What follows from values has no number while tracing.
+                Ok(self.scope.numbers.get(&**symbol).copied().unwrap_or(1.0))
+            }
             _ => Err(format!("its argument {name:?} is not a number")),
         }
     }
@@ -233,7 +267,7 @@ impl<'a> Arguments<'a> {
     pub(crate) fn int(&self, name: &str, default: Option<i64>) -> Result<i64, String> {
         match (self.find(name), default) {
             (None, Some(default)) => Ok(default),
-            (Some(Arg::Int(value)), _) => Ok(*value),
+            (Some(Arg::Int(value) | Arg::SymInt(SymInt::AsInt(value))), _) => Ok(*value),
             (None, None) => Err(format!("it has no argument {name:?}")),
             (Some(_), _) => Err(format!("its argument {name:?} is not a whole number")),
         }
@@ -440,6 +474,15 @@ impl<'a> Arguments<'a> {
             ))
         }
     }
+}
+
+/// How many of `most` are chosen, rounded up.
+pub(crate) fn chosen_of(most: Extent, percent: Option<u64>) -> Extent {
+    let Some(percent) = percent else { return most };
+    let hundredfold = most.checked_mul(Extent::fixed(percent));
+    let up = hundredfold.and_then(|n| n.checked_add(Extent::fixed(99))?.floor_div(100));
+    // Where that cannot be written, all of them.
+    up.unwrap_or(most)
 }
 
 /// A length in a slice.

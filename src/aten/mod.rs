@@ -8,7 +8,7 @@ pub(crate) mod schema;
 use serde::Serialize;
 
 pub use arguments::Constant;
-pub(crate) use arguments::{Arguments, Length, Scope, dtype};
+pub(crate) use arguments::{Arguments, Length, Scope, chosen_of, dtype};
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

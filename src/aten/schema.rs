@@ -52,6 +52,8 @@ pub(crate) struct GraphText<'a> {
     pub(crate) tensor_values: Table<'a, Tensor<'a>>,
     #[serde(borrow, default)]
     pub(crate) sym_int_values: Table<'a, Size<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) sym_float_values: Table<'a, Fraction<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -118,6 +120,53 @@ pub(crate) enum Size<'a> {
 pub(crate) struct Expression<'a> {
     #[serde(borrow)]
     pub(crate) expr_str: Text<'a>,
+    /// Its value for the batch that the graph was traced with, where that is known.
+    #[serde(default)]
+    pub(crate) hint: Option<Hint>,
+}
+
+/// A symbolic size's value while tracing.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) enum Hint {
+    #[serde(rename = "as_int")]
+    Int(i64),
+    #[serde(rename = "as_float")]
+    Float(f64),
+    #[serde(rename = "as_bool")]
+    Bool(#[expect(dead_code, reason = "no number")] bool),
+}
+
+impl Hint {
+    /// As a number.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "sizes of a traced example are small"
+    )]
+    pub(crate) fn number(self) -> Option<f64> {
+        match self {
+            Hint::Int(value) => Some(value as f64),
+            Hint::Float(value) => Some(value),
+            Hint::Bool(_) => None,
+        }
+    }
+}
+
+/// A number that is no whole one: itself or an expression of symbols.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fraction<'a> {
+    AsFloat(f64),
+    #[serde(borrow)]
+    AsExpr(Expression<'a>),
+}
+
+/// A number that is no whole one, or the name of a symbolic one.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SymFloat<'a> {
+    AsFloat(f64),
+    #[serde(borrow)]
+    AsName(Text<'a>),
 }
 
 /// A number, or the name of a symbolic one.
@@ -197,7 +246,8 @@ pub(crate) enum Arg<'a> {
     Ints(List<i64>),
     SymInt(SymInt<'a>),
     SymInts(List<SymInt<'a>>),
-    /// A symbolic truth value or fraction; only checks of sizes make these.
+    SymFloat(SymFloat<'a>),
+    /// A symbolic truth value; only checks of sizes make these.
     Symbolic,
     Float(f64),
     Floats(List<f64>),
@@ -261,7 +311,8 @@ impl<'de> Visitor<'de> for ArgVisitor {
                 charge(size_of::<Nested<'de>>())?;
                 Arg::Graph(Box::new(nested))
             }
-            "as_sym_bool" | "as_sym_float" => {
+            "as_sym_float" => Arg::SymFloat(map.next_value()?),
+            "as_sym_bool" => {
                 map.next_value::<IgnoredAny>()?;
                 Arg::Symbolic
             }

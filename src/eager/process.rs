@@ -157,6 +157,7 @@ impl Eager {
             shape: shape.to_vec(),
             strides,
             history: None,
+            is_of_host: false,
             base: None,
         }
     }
@@ -223,6 +224,16 @@ impl Eager {
         let workspace = self.workspace(Size::Workspace(Box::new(shape)));
         let kernel = Kernel::Convolution(shape);
         self.launch_with(kernel, &inputs, &[output], Some(&workspace));
+    }
+
+    /// How many elements like a tensor's the memory holds that it is part of.
+    pub(crate) fn elements_of_storage(&self, tensor: &TensorBody) -> Extent {
+        match self.recorder.size(tensor.storage.id()) {
+            Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => count,
+            Size::Elements(..) | Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => {
+                tensor.numel()
+            }
+        }
     }
 
     /// Says what an allocation turned out to be for.

@@ -45,6 +45,11 @@ impl Recorder {
             .push(Instruction::Launch(Box::new(call)));
     }
 
+    /// How large an allocation is.
+    pub(crate) fn size(&self, id: TensorId) -> Size {
+        self.0.borrow().tensors[id.0 as usize].size.clone()
+    }
+
     /// Says what an allocation turned out to be for.
     pub(crate) fn relabel(&self, id: TensorId, category: Category, label: &Arc<str>) {
         let tensor = &mut self.0.borrow_mut().tensors[id.0 as usize];

@@ -24,6 +24,8 @@ pub(crate) struct TensorBody {
     pub(crate) strides: Vec<Extent>,
     /// Where its gradient goes, when it needs one.
     pub(crate) history: Option<History>,
+    /// Whether it is a number in the host's memory.
+    pub(crate) is_of_host: bool,
     /// The gradient that a gradient is a view of. A view is never accumulated into in place.
     pub(crate) base: Option<Tensor>,
 }
@@ -106,6 +108,7 @@ impl TensorBody {
             shape,
             strides,
             history: None,
+            is_of_host: self.is_of_host,
             base: None,
         }
     }

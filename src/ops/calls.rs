@@ -62,6 +62,10 @@ impl Call {
         format!("[{}]", arguments.join(","))
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "reading, forward and backward in order"
+    )]
     pub(in crate::ops) fn run(&self) -> Done {
         let json = self.json();
         let inputs: List<NamedArg<'_>> = serde_json::from_str(&json).unwrap();
@@ -81,6 +85,8 @@ impl Call {
                 .map(|((name, ..), id)| (*name, id))
                 .collect(),
             sizes: HashMap::new(),
+            pending: HashMap::new(),
+            numbers: HashMap::new(),
             types: HashMap::new(),
         };
         let types = |id: ValueId| tensors[id.0 as usize].1.clone();
@@ -89,6 +95,8 @@ impl Call {
             types: &types,
             inputs: &inputs,
             scope: &scope,
+            rows: None,
+            chosen_percent: None,
         };
         let (op, operands) = ops::read(&arguments).unwrap().unwrap();
         let operand_types: Vec<Type> = operands.iter().map(|id| types(*id)).collect();

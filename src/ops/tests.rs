@@ -110,7 +110,7 @@ fn sums_broadcast_and_promote() {
 fn a_split_may_leave_a_shorter_last_part() {
     let parts = infer(
         &Op::View(View::Split {
-            lengths: vec![4, 4, 2],
+            lengths: [4, 4, 2].map(Extent::fixed).into(),
             dim: 1,
         }),
         &[(DType::Float32, batched(&[10]))],

@@ -3,17 +3,20 @@
 use std::fmt;
 use std::ops::{Add, Mul};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-/// The length of a dimension, a stride or a number of elements, as a polynomial of the batch size.
+use super::piece::{Piece, Steps, positive, quotient};
+
+/// The length of a dimension, a stride or a number of elements, as a function of the batch size.
 ///
 /// Almost all are `c` or `c * b`; the product of two batched dimensions is the highest power that the
-/// models batchfit reads produce.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize)]
-#[serde(transparent)]
+/// models batchfit reads produce. To a polynomial comes at most one function in whole steps, such as the half
+/// of a batch, rounded down. Lengths that are equal for every batch are equal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Extent {
     /// Coefficients of 1, b and b².
-    powers: [u64; 3],
+    powers: [i64; 3],
+    piece: Option<Piece>,
 }
 
 impl Extent {
@@ -22,40 +25,97 @@ impl Extent {
     /// One.
     pub const ONE: Extent = Extent::fixed(1);
     /// The batch size itself.
-    pub const BATCH: Extent = Extent { powers: [0, 1, 0] };
+    pub const BATCH: Extent = Extent::per_sample(1);
+    /// More than any device holds, for what is too large or too intricate to be written.
+    const TOO_LARGE: Extent = Extent::fixed(i64::MAX as u64);
 
     /// A length that does not depend on the batch.
     pub const fn fixed(length: u64) -> Extent {
         Extent {
-            powers: [length, 0, 0],
+            powers: [narrow(length), 0, 0],
+            piece: None,
         }
     }
 
     /// `per_sample * b`.
     pub const fn per_sample(per_sample: u64) -> Extent {
         Extent {
-            powers: [0, per_sample, 0],
+            powers: [0, narrow(per_sample), 0],
+            piece: None,
         }
+    }
+
+    /// A number that may be negative, as it stands in differences.
+    pub const fn signed(number: i64) -> Extent {
+        Extent {
+            powers: [number, 0, 0],
+            piece: None,
+        }
+    }
+
+    pub(super) const fn of_parts(powers: [i64; 3], piece: Option<Piece>) -> Extent {
+        Extent { powers, piece }
     }
 
     /// The length, when it does not depend on the batch.
     pub const fn as_fixed(self) -> Option<u64> {
-        match self.powers {
-            [length, 0, 0] => Some(length),
+        match (self.powers, self.piece) {
+            ([length, 0, 0], None) if length >= 0 => Some(length.unsigned_abs()),
             _ => None,
         }
     }
 
-    /// The value at a batch size. Saturates: a size past `u64` fits nowhere anyway.
+    /// Whether it is a number below zero.
+    pub fn is_negative(self) -> bool {
+        matches!((self.powers, self.piece), ([number, 0, 0], None) if number < 0)
+    }
+
+    /// The value at a batch size; zero where it would be negative. Saturates: a size past `u64` fits nowhere
+    /// anyway.
     pub fn at(self, batch: u64) -> u64 {
         let [c0, c1, c2] = self.powers;
-        c0.saturating_add(c1.saturating_mul(batch))
-            .saturating_add(c2.saturating_mul(batch).saturating_mul(batch))
+        if self.piece.is_none() && c0 >= 0 && c1 >= 0 && c2 >= 0 {
+            let [c0, c1, c2] = self.powers.map(i64::unsigned_abs);
+            return c0
+                .saturating_add(c1.saturating_mul(batch))
+                .saturating_add(c2.saturating_mul(batch).saturating_mul(batch));
+        }
+        let batch = i128::from(batch);
+        let [c0, c1, c2] = self.powers.map(i128::from);
+        let square = c2.saturating_mul(batch).saturating_mul(batch);
+        let whole = c0
+            .saturating_add(c1.saturating_mul(batch))
+            .saturating_add(square);
+        let value = whole.saturating_add(self.piece.map_or(0, |piece| piece.at(batch)));
+        u64::try_from(value.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// The sum, or `None` when it is not of this form.
+    pub fn checked_add(self, other: Extent) -> Option<Extent> {
+        let mut powers = [0; 3];
+        for (i, power) in powers.iter_mut().enumerate() {
+            *power = self.powers[i].checked_add(other.powers[i])?;
+        }
+        let piece = match (self.piece, other.piece) {
+            (None, piece) | (piece, None) => piece,
+            (Some(a), Some(b)) if a.steps == b.steps => {
+                let sum = |a: i32, b: i32| i64::from(a) + i64::from(b);
+                let factor = [0, 1].map(|i| sum(a.factor[i], b.factor[i]));
+                a.with(factor, sum(a.square, b.square))?
+            }
+            (Some(_), Some(_)) => return None,
+        };
+        Some(Extent { powers, piece })
+    }
+
+    /// The difference, or `None` when it is not of this form. It may be negative.
+    pub fn checked_sub(self, other: Extent) -> Option<Extent> {
+        self.checked_add(other.checked_mul(Extent::signed(-1))?)
     }
 
     /// The product, or `None` when it has a higher power of the batch than this type holds or overflows.
     pub fn checked_mul(self, other: Extent) -> Option<Extent> {
-        let mut powers = [0_u64; 3];
+        let mut powers = [0_i64; 3];
         for (i, a) in self.powers.iter().enumerate() {
             for (j, b) in other.powers.iter().enumerate() {
                 let product = a.checked_mul(*b)?;
@@ -65,18 +125,66 @@ impl Extent {
                 }
             }
         }
-        Some(Extent { powers })
+        let mut result = Extent {
+            powers,
+            piece: None,
+        };
+        for (piece, by) in [(self.piece, other.powers), (other.piece, self.powers)] {
+            let Some(piece) = piece else { continue };
+            result = result.checked_add(times(piece, by)?)?;
+        }
+        if let (Some(a), Some(b)) = (self.piece, other.piece) {
+            // Only numbers times the same function multiply to what is of this form.
+            let is_number = |piece: Piece| piece.factor[1] == 0 && piece.square == 0;
+            if a.steps != b.steps || !is_number(a) || !is_number(b) {
+                return None;
+            }
+            let square = i64::from(a.factor[0]).checked_mul(i64::from(b.factor[0]))?;
+            let squared = Extent {
+                powers: [0; 3],
+                piece: a.with([0; 2], square)?,
+            };
+            result = result.checked_add(squared)?;
+        }
+        Some(result)
     }
 
     /// The quotient, when `other` divides this for every batch size.
     pub fn checked_div(self, other: Extent) -> Option<Extent> {
-        let degree = other.powers.iter().rposition(|c| *c != 0)?;
-        // Only monomials divide without a remainder polynomial here.
-        if other.powers.iter().filter(|c| **c != 0).count() != 1 {
-            return (self == other).then_some(Extent::ONE);
+        if self == other {
+            return (self != Extent::ZERO).then_some(Extent::ONE);
         }
-        let by = other.powers[degree];
-        let mut powers = [0_u64; 3];
+        let degree = other.powers.iter().rposition(|c| *c != 0);
+        let terms = other.powers.iter().filter(|c| **c != 0).count();
+        if let (Some(degree), 1, None) = (degree, terms, other.piece) {
+            return self.divided(other.powers[degree], degree);
+        }
+        // By a sum: a number or a multiple of the batch, if it is one.
+        let (mine, theirs) = (self.leading()?, other.leading()?);
+        let by = (theirs != 0 && mine % theirs == 0).then(|| mine / theirs)?;
+        let candidates = [[by, 0, 0], [0, by, 0]].map(|powers| Extent {
+            powers,
+            piece: None,
+        });
+        let fits = |quotient: &Extent| other.checked_mul(*quotient) == Some(self);
+        // Or of the same kind, where this is a square.
+        let square = other.checked_mul(Extent::of_parts([by, 0, 0], None));
+        candidates.into_iter().chain(square).find(fits)
+    }
+
+    /// The coefficient of the highest term.
+    fn leading(self) -> Option<i64> {
+        let piece = self.piece.map(|piece| {
+            let [constant, per_sample] = piece.factor;
+            [piece.square, per_sample, constant]
+        });
+        let of_piece = piece.into_iter().flatten().find(|c| *c != 0).map(i64::from);
+        of_piece.or_else(|| self.powers.iter().rev().copied().find(|c| *c != 0))
+    }
+
+    /// Divided by `by * b^degree`.
+    fn divided(self, by: i64, degree: usize) -> Option<Extent> {
+        let mut powers = [0_i64; 3];
         for (i, c) in self.powers.iter().enumerate() {
             if *c == 0 {
                 continue;
@@ -86,8 +194,138 @@ impl Extent {
             }
             powers[i - degree] = c / by;
         }
-        Some(Extent { powers })
+        let Some(piece) = self.piece else {
+            return Some(Extent {
+                powers,
+                piece: None,
+            });
+        };
+        let [constant, per_sample] = piece.factor.map(i64::from);
+        let square = i64::from(piece.square);
+        let all = [constant, per_sample, square];
+        if all.iter().any(|c| c % by != 0)
+            || (degree > 0 && (constant != 0 || square != 0))
+            || degree > 1
+        {
+            return None;
+        }
+        let factor = match degree {
+            0 => [constant / by, per_sample / by],
+            _ => [per_sample / by, 0],
+        };
+        Some(Extent {
+            powers,
+            piece: piece.with(factor, square / by)?,
+        })
     }
+
+    /// The quotient rounded down, or `None` when it is not of this form.
+    pub fn floor_div(self, by: u64) -> Option<Extent> {
+        let by = i64::try_from(by).ok().filter(|by| *by > 0)?;
+        if let Some(exact) = self.divided(by, 0) {
+            return Some(exact);
+        }
+        let [constant, slope, 0] = self.powers else {
+            return None;
+        };
+        let Some(piece) = self.piece else {
+            return quotient(constant, slope, by);
+        };
+        // ⌊(c + s·b + ⌊(n·b + o) / d⌋) / by⌋ = ⌊((s·d + n)·b + c·d + o) / (d·by)⌋, and with a minus before the
+        // inner quotient the same of d - 1 - o - n·b. Of several times an inner quotient, the factor is taken out.
+        let Steps::Quotient {
+            slope: n,
+            offset: o,
+            by: d,
+        } = piece.steps
+        else {
+            return None;
+        };
+        let ([times, 0], 0) = (piece.factor, piece.square) else {
+            return None;
+        };
+        let (n, o, d, times) = (i64::from(n), i64::from(o), i64::from(d), i64::from(times));
+        let common = times.abs();
+        if [constant, slope, by].iter().any(|c| c % common != 0) {
+            return None;
+        }
+        let (constant, slope, by) = (constant / common, slope / common, by / common);
+        let (n, o) = if times > 0 { (n, o) } else { (-n, d - 1 - o) };
+        let whole = |c: i64, more: i64| c.checked_mul(d)?.checked_add(more);
+        quotient(whole(constant, o)?, whole(slope, n)?, d.checked_mul(by)?)
+    }
+
+    /// The remainder of a division, or `None` when it is not of this form.
+    pub fn remainder(self, by: u64) -> Option<Extent> {
+        self.checked_sub(self.floor_div(by)?.checked_mul(Extent::fixed(by))?)
+    }
+
+    /// The larger of two lengths for every batch of one and more, or `None` when it is not of this form.
+    ///
+    /// A length in whole steps counts as no less than one: `max(1, b // 2)` is `b // 2`, which differs for the
+    /// smallest batches only.
+    pub fn larger(self, other: Extent) -> Option<Extent> {
+        if let (Some(_), None) | (None, Some(_)) = (self.piece, other.piece) {
+            let (stepped, plain) = if self.piece.is_some() {
+                (self, other)
+            } else {
+                (other, self)
+            };
+            return plain.as_fixed().filter(|n| *n <= 1).map(|_| stepped);
+        }
+        let difference = self.checked_sub(other)?;
+        let ([constant, slope, 0], None) = (difference.powers, difference.piece) else {
+            return None;
+        };
+        other.checked_add(positive(constant, slope)?)
+    }
+
+    /// The smaller of two lengths for every batch of one and more, or `None` when it is not of this form.
+    pub fn smaller(self, other: Extent) -> Option<Extent> {
+        let difference = self.checked_sub(other)?;
+        let ([constant, slope, 0], None) = (difference.powers, difference.piece) else {
+            return None;
+        };
+        self.checked_sub(positive(constant, slope)?)
+    }
+
+    /// Whether two lengths are equal for so many batches that they are for all: the forms of this type that
+    /// are equal for some dozens are.
+    pub fn is_always(self, other: Extent) -> bool {
+        self == other
+            || [1, 2, 3, 5, 7, 8, 12, 60, 61, 997]
+                .iter()
+                .all(|b| self.at(*b) == other.at(*b))
+    }
+}
+
+/// A number as a coefficient; more than fits nowhere is as large as can be written.
+const fn narrow(length: u64) -> i64 {
+    if length > i64::MAX as u64 {
+        i64::MAX
+    } else {
+        length.cast_signed()
+    }
+}
+
+/// The product of a piece and a polynomial.
+fn times(piece: Piece, [c0, c1, c2]: [i64; 3]) -> Option<Extent> {
+    let [constant, per_sample] = piece.factor.map(i64::from);
+    let square = i64::from(piece.square);
+    let is_too_high = (c2 != 0) || (c1 != 0 && (per_sample != 0 || square != 0));
+    if is_too_high {
+        return None;
+    }
+    let factor = [
+        constant.checked_mul(c0)?,
+        per_sample
+            .checked_mul(c0)?
+            .checked_add(constant.checked_mul(c1)?)?,
+    ];
+    Some(Extent {
+        powers: [0; 3],
+        piece: piece.with(factor, square.checked_mul(c0)?)?,
+    })
 }
 
 impl From<u64> for Extent {
@@ -96,47 +334,73 @@ impl From<u64> for Extent {
     }
 }
 
+/// Is larger than any device where the sum cannot be written; graph validation refuses such shapes.
 impl Add for Extent {
     type Output = Extent;
     fn add(self, other: Extent) -> Extent {
-        let mut powers = self.powers;
-        for (power, more) in powers.iter_mut().zip(other.powers) {
-            *power = power.saturating_add(more);
-        }
-        Extent { powers }
+        self.checked_add(other).unwrap_or(Extent::TOO_LARGE)
     }
 }
 
-/// Saturates at the largest length, which fits nowhere; graph validation refuses such shapes first.
+/// Is larger than any device where the product cannot be written; graph validation refuses such shapes.
 impl Mul for Extent {
     type Output = Extent;
     fn mul(self, other: Extent) -> Extent {
-        self.checked_mul(other).unwrap_or(Extent {
-            powers: [u64::MAX, 0, 0],
-        })
+        self.checked_mul(other).unwrap_or(Extent::TOO_LARGE)
+    }
+}
+
+impl Serialize for Extent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.piece {
+            None => self.powers.serialize(serializer),
+            Some(_) => self.to_string().serialize(serializer),
+        }
     }
 }
 
 impl fmt::Display for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps = self.piece.map(|piece| match piece.steps {
+            Steps::Quotient { slope, offset, by } => {
+                let slope = if slope == 1 {
+                    String::new()
+                } else {
+                    slope.to_string()
+                };
+                let offset = if offset == 0 {
+                    String::new()
+                } else {
+                    format!("+{offset}")
+                };
+                format!("⌊({slope}b{offset})/{by}⌋")
+            }
+            Steps::Beyond { from } => format!("max(b-{from},0)"),
+        });
+        let steps = steps.as_deref().unwrap_or_default();
+        let piece = self.piece.map_or([0; 3], |piece| {
+            let [constant, per_sample] = piece.factor.map(i64::from);
+            [i64::from(piece.square), per_sample, constant]
+        });
+        let terms = [
+            (piece[0], format!("{steps}²")),
+            (self.powers[2], "b²".to_owned()),
+            (piece[1], format!("b{steps}")),
+            (piece[2], steps.to_owned()),
+            (self.powers[1], "b".to_owned()),
+            (self.powers[0], String::new()),
+        ];
         let mut first = true;
-        for (power, c) in self
-            .powers
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, c)| **c != 0)
-        {
-            if !first {
+        for (times, of) in terms.iter().filter(|(times, _)| *times != 0) {
+            if !first && *times > 0 {
                 f.write_str("+")?;
             }
             first = false;
-            match (power, c) {
-                (0, c) => write!(f, "{c}")?,
-                (1, 1) => f.write_str("b")?,
-                (1, c) => write!(f, "{c}b")?,
-                (_, 1) => f.write_str("b²")?,
-                (_, c) => write!(f, "{c}b²")?,
+            match (*times, of.as_str()) {
+                (times, "") => write!(f, "{times}")?,
+                (1, of) => f.write_str(of)?,
+                (-1, of) => write!(f, "-{of}")?,
+                (times, of) => write!(f, "{times}{of}")?,
             }
         }
         if first { f.write_str("0") } else { Ok(()) }
@@ -200,6 +464,64 @@ mod tests {
         );
         assert_eq!(elements.checked_div(Extent::fixed(5)), None);
         assert_eq!(Extent::fixed(4).checked_div(Extent::BATCH), None);
+    }
+
+    /// Lengths in whole steps, each with the same by whole numbers.
+    #[test]
+    fn steps_are_those_of_whole_numbers() {
+        type Whole = fn(i64) -> i64;
+        let b = Extent::BATCH;
+        let of = |c0: i64, c1: i64| Extent::of_parts([c0, c1, 0], None);
+        let (half, upper) = (b.floor_div(2).unwrap(), of(1, 1).floor_div(2).unwrap());
+        let cases: Vec<(Option<Extent>, Whole)> = vec![
+            (Some(half), |b| b / 2),
+            (b.checked_sub(upper), |b| b - (b + 1) / 2),
+            (half.checked_add(upper), |b| b),
+            (b.checked_mul(half), |b| b * (b / 2)),
+            (half.checked_mul(half), |b| (b / 2) * (b / 2)),
+            (half.checked_mul(upper), |b| (b / 2) * ((b + 1) / 2)),
+            (half.floor_div(2), |b| b / 4),
+            (upper.floor_div(3), |b| ((b + 1) / 2) / 3),
+            (of(-1, 1).floor_div(2), |b| (b - 1) / 2),
+            (of(5, 7).floor_div(3), |b| (7 * b + 5) / 3),
+            (of(1, 4).floor_div(6), |b| (4 * b + 1) / 6),
+            (b.remainder(3), |b| b % 3),
+            (b.larger(Extent::fixed(3)), |b| b.max(3)),
+            (b.smaller(Extent::fixed(10)), |b| b.min(10)),
+            (of(-4, 2).larger(Extent::ZERO), |b| (2 * b - 4).max(0)),
+            (of(-1, 1).larger(Extent::ZERO), |b| b - 1),
+            (of(0, 24).checked_mul(half).unwrap().checked_div(b), |b| {
+                24 * (b / 2)
+            }),
+            (
+                of(24, 0).checked_mul(half).unwrap().checked_div(half),
+                |_| 24,
+            ),
+            (half.checked_mul(half).unwrap().checked_div(half), |b| b / 2),
+        ];
+
+        for (index, (extent, whole)) in cases.into_iter().enumerate() {
+            let extent = extent.unwrap_or_else(|| panic!("case {index}"));
+            for batch in 1..200_i64 {
+                let expected = whole(batch).unsigned_abs();
+                assert_eq!(
+                    extent.at(batch.unsigned_abs()),
+                    expected,
+                    "case {index}: {extent} at {batch}"
+                );
+            }
+        }
+        assert_eq!(half.checked_add(upper), Some(b));
+        assert_eq!(b.checked_sub(upper), Some(half));
+    }
+
+    #[test]
+    fn what_has_two_kinds_of_steps_is_too_large() {
+        let (half, third) = (Extent::BATCH.floor_div(2), Extent::BATCH.floor_div(3));
+
+        assert_eq!(half.unwrap().checked_add(third.unwrap()), None);
+        assert!(is_oversize(&[half.unwrap() + third.unwrap()]));
+        assert_eq!(Extent::fixed(u64::MAX).at(1), i64::MAX.unsigned_abs());
     }
 
     #[test]

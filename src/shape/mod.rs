@@ -3,6 +3,7 @@
 mod broadcast;
 mod dtype;
 mod extent;
+mod piece;
 mod promotion;
 mod strides;
 mod window;

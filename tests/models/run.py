@@ -137,7 +137,8 @@ def answer(name: str, model, options: argparse.Namespace) -> list[dict]:
     graph = out / "graphs" / f"{name}.json.gz"
     if not graph.exists():
         return []
-    on_gpu = [row for row in Lines(out / "recordings.jsonl").of(name) if row.get("stub") is False]
+    recordings = (Path(__file__).parent / "recordings.jsonl", out / "recordings.jsonl")
+    on_gpu = [row for path in recordings for row in Lines(path).of(name) if row.get("stub") is False]
     card = "sim:h200" if on_gpu else card_of(graph)
     found = []
     for precision in PRECISIONS:

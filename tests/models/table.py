@@ -43,9 +43,11 @@ def main() -> int:
     answers: dict[str, list[dict]] = defaultdict(list)
     for row in lines(out / "answers.jsonl"):
         answers[row["model"]].append(row)
+    # What is kept beside this script, and what was recorded anew.
+    kept, new = Path(__file__).parent / "recordings.jsonl", out / "recordings.jsonl"
     recorded = {
         (row["model"], row["precision"], row["batch"]): row
-        for row in lines(out / "recordings.jsonl")
+        for row in [*lines(kept), *lines(new)]
         if "allocated" in row
     }
 

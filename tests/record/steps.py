@@ -1,15 +1,19 @@
 """Small models whose training steps PyTorch ran: their graphs and what the allocator was asked for.
 
     PYTHONPATH=clients/python/src python tests/record/steps.py tests/golden/steps
+    PYTHONPATH=clients/python/src python tests/record/steps.py tests/golden/steps/indexing --of steps_indexing
 
-NAMEs after the folder record only those models. Each model is exported by batchfit's own exporter (clients/python, on the Python path) and then trained for three steps of the
+`--of` names the file of models. NAMEs after the folder, which may be patterns, record only those models. Each model is exported by batchfit's own exporter (clients/python, on the Python path) and then trained for three steps of the
 canonical loop, each in a process of its own, with the allocator's history on. Wants PyTorch 2.11 on a GPU, or on a stub of
 the CUDA runtime that computes nothing: what is allocated does not depend on values here. cuDNN is off.
 """
 
 from __future__ import annotations
 
+import argparse
+import fnmatch
 import gzip
+import importlib
 import json
 import os
 import sys
@@ -19,7 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
-import steps_models
+from steps_models import Model
 
 AUTOCAST = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,6 +33,10 @@ def dtype_of(row: "Row") -> torch.dtype:
     """What parameters and floating-point inputs are stored in."""
     stored = row.stored or ("fp32" if row.precision not in HALF else row.precision)
     return HALF.get(stored, torch.float32)
+
+
+# The models to record, by their names.
+MODELS: dict[str, Model] = {}
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Row:
         return self.model + half.get(dtype_of(self), "")
 
     def header(self) -> str:
-        major, minor = steps_models.MODELS[self.model].compute
+        major, minor = MODELS[self.model].compute
         return f"# {self.graph} {self.precision} {self.optimizer} {self.accumulation} {self.batch} {major}.{minor}"
 
 
@@ -56,7 +64,7 @@ def exported(row: Row) -> dict:
     from batchfit.batches import parse_batch
     from batchfit.exporting import export_built
 
-    model = steps_models.MODELS[row.model]
+    model = MODELS[row.model]
     dtype = dtype_of(row)
     given = None if dtype == torch.float32 else dtype
     document = export_built(model.build, parse_batch(model.batch), model.loss, given).document
@@ -107,7 +115,7 @@ def recorded(row: Row) -> list[str]:
     from batchfit.batches import parse_batch
     from batchfit.losses import with_loss
 
-    model = steps_models.MODELS[row.model]
+    model = MODELS[row.model]
     torch.backends.cudnn.enabled = False
     spec = parse_batch(model.batch)
     dtype, autocast = dtype_of(row), AUTOCAST.get(row.precision)
@@ -187,7 +195,7 @@ def in_a_process(job: Callable[[], object]) -> object:
 
 def rows() -> list[Row]:
     found = []
-    for name, model in steps_models.MODELS.items():
+    for name, model in MODELS.items():
         for precision, batch, stored, optimizer, accumulation in model.rows():
             found.append(Row(name, precision, batch, stored, optimizer, accumulation))
     return found
@@ -197,10 +205,16 @@ def main() -> int:
     # Releases differ in what they allocate: 2.15 gives cuBLAS workspaces back after each product, 2.11 keeps them.
     if not torch.__version__.startswith("2.11."):
         sys.exit(f"the recordings are of PyTorch 2.11, and this is {torch.__version__}")
-    out, *names = sys.argv[1:]
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("out")
+    arguments.add_argument("names", nargs="*")
+    arguments.add_argument("--of", default="steps_models")
+    given = arguments.parse_args()
+    out, names = given.out, given.names
+    MODELS.update(importlib.import_module(given.of).MODELS)
     graphs, sequences, failed = {}, [], []
     for row in rows():
-        if names and row.model not in names:
+        if names and not any(fnmatch.fnmatchcase(row.model, name) for name in names):
             continue
         if row.graph not in graphs:
             graphs[row.graph] = in_a_process(lambda row=row: exported(row))

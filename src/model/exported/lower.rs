@@ -8,10 +8,11 @@ use super::modules::{Call, Modules};
 use super::problems::Problems;
 use super::side_table::{self, Flat};
 use super::signature::{self, Declared};
-use super::symbol::BatchSymbol;
+use super::sizes::{self, Chosen, Producers};
+use super::symbol::Symbols;
 use super::unknown::{self, Unknown, UnknownOps};
-use super::{Exported, prediction};
-use crate::aten::schema::{Arg, Document, GraphText, Node, Size, SymInt, Tensor};
+use super::{Assumptions, Exported, prediction};
+use crate::aten::schema::{Arg, Document, GraphText, Node, SymInt, Tensor};
 use crate::aten::{Arguments, Scope, dtype};
 use crate::bounded::Text;
 use crate::graph::{Builder, ValueId};
@@ -31,9 +32,9 @@ const IGNORED: &[&str] = &[
 ];
 
 /// Rebuilds the graph of `document`.
-pub(super) fn lower(
-    document: &Document<'_>,
-    assume: UnknownOps,
+pub(super) fn lower<'a>(
+    document: &'a Document<'a>,
+    assumptions: Assumptions,
 ) -> Result<Exported, ExportedError> {
     let graph = &document.graph_module.graph;
     let modules = Modules::of(graph, &document.graph_module.signature);
@@ -42,7 +43,11 @@ pub(super) fn lower(
     let mut walk = Walk {
         builder: Builder::new(modules.root_class()),
         modules,
-        symbol: BatchSymbol::default(),
+        symbols: Symbols::default(),
+        limits: sizes::limits(document),
+        chosen: Vec::new(),
+        producers: Producers::of(graph),
+        chosen_percent: assumptions.chosen_percent,
         grad_enabled: true,
         autocast_enabled: true,
         in_wrapper: Vec::new(),
@@ -62,7 +67,7 @@ pub(super) fn lower(
     scope.tensors = tensors;
     walk.nodes(graph, &mut scope, GRAPH);
     let mut unknown = walk.unknown.operators();
-    let assumed = match assume {
+    let assumed = match assumptions.unknown_ops {
         UnknownOps::Refuse => Vec::new(),
         // Those that may be assumed are, and no part of what is wrong.
         UnknownOps::AssumeElementwise => unknown
@@ -80,8 +85,9 @@ pub(super) fn lower(
 
     let loss = walk.loss(graph, &scope)?;
     let (calls, untraced) = walk.functions.finish()?;
+    assumptions.extend(sizes::assumption(&walk.chosen, walk.chosen_percent));
     assumptions.extend(functions::assumption(&untraced));
-    let is_of_batch = |name: &str| walk.symbol.name() == Some(name);
+    let is_of_batch = |name: &str| walk.symbols.batch() == Some(name);
     let max_batch = document
         .range_constraints
         .iter()
@@ -110,7 +116,15 @@ const GRAPH: &str = "/graph_module/graph";
 pub(super) struct Walk<'a> {
     pub(super) builder: Builder,
     pub(super) modules: Modules<'a>,
-    symbol: BatchSymbol,
+    pub(super) symbols: Symbols,
+    /// The most that sizes which depend on values may be, by their symbols.
+    pub(super) limits: HashMap<&'a str, u64>,
+    /// What stands for sizes that depend on values.
+    pub(super) chosen: Vec<Chosen>,
+    /// What makes masks, where sizes depend on them.
+    pub(super) producers: Producers<'a>,
+    /// How many percent of what values may choose they are taken to choose.
+    pub(super) chosen_percent: Option<u64>,
     grad_enabled: bool,
     autocast_enabled: bool,
     /// For each node of the builder: whether the loss wrapper runs it, not the model.
@@ -134,22 +148,6 @@ pub(super) fn refused(pointer: &str) -> impl Fn(String) -> ExportedError + '_ {
 }
 
 impl<'a> Walk<'a> {
-    /// The symbolic sizes that a graph defines; its tensors are added as its nodes make them.
-    fn scope(&mut self, graph: &'a GraphText<'a>, at: &str) -> Result<Scope<'a>, ExportedError> {
-        let mut sizes = HashMap::new();
-        for (name, size) in graph.sym_int_values.iter() {
-            let extent = self.extent(size).map_err(|problem| {
-                refused(&format!("{at}/sym_int_values/{}", escape(name)))(problem)
-            })?;
-            sizes.insert(name.as_ref(), extent);
-        }
-        Ok(Scope {
-            tensors: HashMap::new(),
-            sizes,
-            types: types(graph),
-        })
-    }
-
     /// Adds the nodes of a graph. A node that is not understood is noted, and what it makes is taken as it is
     /// recorded, so that all that is wrong is found at once.
     pub(super) fn nodes(&mut self, graph: &'a GraphText<'a>, scope: &mut Scope<'a>, at: &str) {
@@ -208,7 +206,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The path of the module that runs a node; empty where it cannot be told.
-    fn path_of(&mut self, node: &'a Node<'a>) -> String {
+    pub(super) fn path_of(&mut self, node: &'a Node<'a>) -> String {
         let stack = &node.metadata.nn_module_stack;
         let call = self.modules.call(stack, &mut self.builder);
         call.map_or_else(|_| String::new(), |call| call.path)
@@ -246,6 +244,8 @@ impl<'a> Walk<'a> {
                 .modules
                 .call(&node.metadata.nn_module_stack, &mut self.builder)?,
         };
+        self.size_arguments(target, node, scope)?;
+        let rows = self.known_rows(node, scope);
         let builder = &self.builder;
         let types = |id: ValueId| {
             let value = builder.value(id);
@@ -256,6 +256,8 @@ impl<'a> Walk<'a> {
             types: &types,
             inputs: &node.inputs,
             scope,
+            rows,
+            chosen_percent: self.chosen_percent,
         };
         if target == ops::BROADCAST_TENSORS {
             let operands = arguments.tensors("tensors")?;
@@ -329,6 +331,7 @@ impl<'a> Walk<'a> {
                 .types
                 .get(name)
                 .ok_or_else(|| format!("its result {name:?} is not in tensor_values"))?;
+            self.bind_rows(target, node, id, recorded);
             self.check(name, id, recorded).map_err(Failure::Record)?;
             scope.tensors.insert(name, id);
         }
@@ -357,7 +360,9 @@ impl<'a> Walk<'a> {
     fn check(&mut self, name: &str, id: ValueId, recorded: &Tensor<'_>) -> Result<(), String> {
         let (dtype, shape) = self.typed(recorded)?;
         let value = self.builder.value(id);
-        if value.shape != shape || value.dtype != dtype {
+        let alike = value.shape.len() == shape.len()
+            && value.shape.iter().zip(&shape).all(|(a, b)| a.is_always(*b));
+        if !alike || value.dtype != dtype {
             return Err(format!(
                 "the value {name:?} is {} {:?} by its operands, but recorded as {dtype} {shape:?}",
                 value.dtype, value.shape
@@ -376,19 +381,13 @@ impl<'a> Walk<'a> {
         }
         let sizes = tensor.sizes.iter().map(|size| self.extent(size));
         let shape = sizes.collect::<Result<Vec<_>, _>>()?;
+        if let Some(length) = shape.iter().find(|length| length.is_negative()) {
+            return Err(format!("a length is {length}"));
+        }
         if is_oversize(&shape) {
             return Err(format!("the shape {shape:?} is too large for any device"));
         }
         Ok((dtype(tensor.dtype)?, shape))
-    }
-
-    fn extent(&mut self, size: &Size<'_>) -> Result<Extent, String> {
-        match size {
-            Size::AsInt(length) => u64::try_from(*length)
-                .map(Extent::fixed)
-                .map_err(|_| format!("a length is {length}")),
-            Size::AsExpr(expression) => self.symbol.extent(&expression.expr_str),
-        }
     }
 
     /// Runs the nested graph of a region in place, as eager mode would.
@@ -515,6 +514,7 @@ fn bind<'a>(
             (Arg::SymInt(SymInt::AsName(name)), Arg::SymInt(SymInt::AsName(value))) => {
                 if let Some(size) = from.sizes.get(value.as_ref()) {
                     to.sizes.insert(name.as_ref(), *size);
+                    to.pending.remove(name.as_ref());
                 }
             }
             _ => return Err("a nested graph takes or gives something other than tensors".into()),
@@ -529,7 +529,7 @@ fn makes_only_sizes(node: &Node<'_>) -> bool {
         && node
             .outputs
             .iter()
-            .all(|output| matches!(output, Arg::SymInt(_) | Arg::Symbolic))
+            .all(|output| matches!(output, Arg::SymInt(_) | Arg::SymFloat(_) | Arg::Symbolic))
 }
 
 fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, String> {
@@ -547,7 +547,7 @@ fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, String> {
 }
 
 /// The tensors that an output names.
-fn tensor_names<'a>(output: &'a Arg<'_>) -> Vec<&'a str> {
+pub(super) fn tensor_names<'a>(output: &'a Arg<'_>) -> Vec<&'a str> {
     match output {
         Arg::Tensor(name) => vec![name.as_ref()],
         Arg::Tensors(list) => list.iter().map(Text::as_ref).collect(),

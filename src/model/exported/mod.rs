@@ -16,6 +16,7 @@ mod prediction;
 mod problems;
 mod side_table;
 mod signature;
+mod sizes;
 mod symbol;
 mod unknown;
 
@@ -56,17 +57,35 @@ pub fn parse(file: &[u8]) -> Result<Exported, ExportedError> {
     parse_with(file, UnknownOps::Refuse)
 }
 
+/// What is assumed of a graph where it does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Assumptions {
+    /// What becomes of operators that are not known.
+    pub unknown_ops: UnknownOps,
+    /// How many percent of what values may choose they are taken to choose; all, or even parts, if none.
+    pub chosen_percent: Option<u64>,
+}
+
 /// [`parse`], with a say in what becomes of operators that are not known.
-pub fn parse_with(file: &[u8], unknown: UnknownOps) -> Result<Exported, ExportedError> {
-    parse_text(&unpack(file)?, unknown)
+pub fn parse_with(file: &[u8], unknown_ops: UnknownOps) -> Result<Exported, ExportedError> {
+    let assumptions = Assumptions {
+        unknown_ops,
+        ..Assumptions::default()
+    };
+    parse_assuming(file, assumptions)
+}
+
+/// [`parse`], with a say in all that may be assumed.
+pub fn parse_assuming(file: &[u8], assumptions: Assumptions) -> Result<Exported, ExportedError> {
+    parse_text(&unpack(file)?, assumptions)
 }
 
 /// Reads the JSON text of a graph.
-pub(crate) fn parse_text(text: &[u8], unknown: UnknownOps) -> Result<Exported, ExportedError> {
+pub(crate) fn parse_text(text: &[u8], assumptions: Assumptions) -> Result<Exported, ExportedError> {
     let limit_bytes = LEAST_ACCOUNT.max(text.len());
     let (exported, excess) = within(limit_bytes, || {
         let document: Document<'_> = serde_json::from_slice(text)?;
-        Ok(lower::lower(&document, unknown))
+        Ok(lower::lower(&document, assumptions))
     });
     match (exported, excess) {
         (Ok(exported), None) => exported,
@@ -82,7 +101,7 @@ pub(crate) fn parse_text(text: &[u8], unknown: UnknownOps) -> Result<Exported, E
 
 /// Reads a graph that is part of a larger document.
 pub fn parse_value(graph: &Value) -> Result<Exported, ExportedError> {
-    parse_text(graph.to_string().as_bytes(), UnknownOps::Refuse)
+    parse_text(graph.to_string().as_bytes(), Assumptions::default())
 }
 
 /// The JSON text of a model file.

@@ -87,6 +87,7 @@ fn only_arranges(op: &Op) -> bool {
                 | View::Expand(_)
                 | View::Slice { .. }
                 | View::Split { .. }
+                | View::Slices { .. }
                 | View::Alias
         ) | Op::Resample(Resample::PadConstant(_))
             | Op::Copy(Copy::Contiguous)

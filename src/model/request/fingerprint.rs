@@ -43,6 +43,7 @@ impl Request {
             allocator,
             search,
             unknown_ops,
+            chosen_percent,
         } = self;
         let Lowered {
             graph,
@@ -60,6 +61,7 @@ impl Request {
         fingerprint.add(allocator);
         fingerprint.add(search);
         fingerprint.add(unknown_ops);
+        fingerprint.add(chosen_percent);
         fingerprint.add(notes);
         fingerprint.add(assumptions);
         fingerprint.add(&card);

@@ -22,7 +22,7 @@ use flate2::write::GzEncoder;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::exported::UnknownOps;
+use super::exported::{Assumptions, UnknownOps};
 use super::fields::{Fields, wrong};
 use super::fingerprint::digest;
 use super::invalid::Invalid;
@@ -41,6 +41,7 @@ const FIELDS: &[&str] = &[
     "allocator",
     "search",
     "unknown_ops",
+    "chosen_percent",
 ];
 
 /// Largest batch and number of ranks read.
@@ -88,6 +89,8 @@ pub struct Request {
     pub search: SearchMode,
     /// What becomes of operators of an exported graph that are not known.
     pub unknown_ops: UnknownOps,
+    /// How many percent of what values of the batch may choose they are taken to choose.
+    pub chosen_percent: Option<u64>,
     /// The request as it was written.
     pub document: RequestDocument,
     /// What a person would call the model.
@@ -198,6 +201,7 @@ impl Request {
             search: fields
                 .choice("search", "search", &searches)?
                 .unwrap_or_default(),
+            chosen_percent: fields.whole("chosen_percent", 0, 100)?,
             unknown_ops: fields
                 .choice("unknown_ops", "answer to unknown operators", &unknown)?
                 .unwrap_or_default(),
@@ -297,7 +301,10 @@ impl Request {
     }
 
     fn read_model(&self) -> Result<Lowered, Invalid> {
-        let mut lowered = self.model.lower(self.unknown_ops)?;
+        let mut lowered = self.model.lower(Assumptions {
+            unknown_ops: self.unknown_ops,
+            chosen_percent: self.chosen_percent,
+        })?;
         if self.model.is_exported() {
             let notes = dtype::compare(&lowered.graph, &self.variants)?;
             lowered.notes.extend(notes);

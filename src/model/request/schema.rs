@@ -39,6 +39,11 @@ pub(super) struct RequestSchema {
     /// says so.
     #[schema(example = "refuse")]
     unknown_ops: Option<String>,
+    /// Where sizes in an exported graph depend on the values of the batch (boolean masks, tokens of experts): how many
+    /// percent of the most that values may choose they are taken to choose. Without it all, or even parts; the answer
+    /// says so.
+    #[schema(minimum = 0, maximum = 100, example = 25)]
+    chosen_percent: Option<u64>,
 }
 
 /// A model, described in exactly one way.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{Lowered, RequestDocument};
 use crate::bounded::{AnyValue, Text, within};
 use crate::model::exported::{
-    self, Exported, ExportedError, UnknownOps, not_supported, not_understood,
+    self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
 use crate::model::fields::Fields;
 use crate::model::fingerprint::digest;
@@ -208,7 +208,7 @@ impl ModelSource {
     }
 
     /// The graph.
-    pub(super) fn lower(&self, unknown: UnknownOps) -> Result<Lowered, Invalid> {
+    pub(super) fn lower(&self, assumptions: Assumptions) -> Result<Lowered, Invalid> {
         let plain = |graph| Lowered {
             graph: Arc::new(graph),
             notes: Vec::new(),
@@ -218,11 +218,11 @@ impl ModelSource {
             ModelSource::Preset(preset) => presets::lower(preset).map(plain),
             ModelSource::Layers(model) => layers::lower(model).map(plain),
             ModelSource::Inline(text, range) => {
-                exported::parse_text(&text.as_bytes()[range.clone()], unknown)
+                exported::parse_text(&text.as_bytes()[range.clone()], assumptions)
                     .map(Lowered::from)
                     .map_err(|error| invalid(&error, "/model/exported"))
             }
-            ModelSource::File(text) => exported::parse_text(text, unknown)
+            ModelSource::File(text) => exported::parse_text(text, assumptions)
                 .map(Lowered::from)
                 .map_err(|error| invalid(&error, MODEL)),
         }

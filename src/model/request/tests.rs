@@ -266,8 +266,9 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let mut assumed = lowered.clone();
     assumed.assumptions.push("assumed".to_owned());
     seen.push(request.fingerprint(&assumed, None));
-    let changes: [&dyn Fn(&mut Request); 8] = [
+    let changes: [&dyn Fn(&mut Request); 9] = [
         &|other| other.unknown_ops = UnknownOps::AssumeElementwise,
+        &|other| other.chosen_percent = Some(25),
         &|other| other.allocator = "expandable_segments:True".to_owned(),
         &|other| other.search = SearchMode::Probes,
         &|other| other.world_size = 2,

@@ -26,6 +26,8 @@ impl Eager {
         request: Attention,
     ) -> Result<Tensor, Stop> {
         let mask = mask.map(|mask| self.low(mask));
+        // Autocast's casts live until the call returns, that of the mask too.
+        let _cast = mask.clone();
         let value = self.low(value);
         let key = self.low(key);
         let query = self.low(query);
@@ -91,7 +93,7 @@ impl Eager {
                     None,
                     (backend, lengths_padded, request),
                 )?;
-                Ok(self.slice(&whole, 3, (0, Extent::fixed(lengths.width), 1)))
+                Ok(self.slice(&whole, 3, (Extent::ZERO, Extent::fixed(lengths.width), 1)))
             }
             Backend::Efficient if bias.is_some() => {
                 let bias = bias.map(|bias| self.aligned_bias(bias, &query, lengths.keys));
@@ -143,7 +145,7 @@ impl Eager {
         } else {
             let padded = self.widened(&bias, length.next_multiple_of(MASK_ALIGNMENT));
             drop(bias);
-            self.slice(&padded, last, (0, Extent::fixed(length), 1))
+            self.slice(&padded, last, (Extent::ZERO, Extent::fixed(length), 1))
         };
         let [batch, heads, positions, _] = [0, 1, 2, 3].map(|i| query.shape[i]);
         self.expand(&bias, &[batch, heads, positions, Extent::fixed(keys)])
@@ -297,25 +299,32 @@ impl Eager {
         let inputs = ["query", "key", "value"].map(|name| saved.get(name));
         let output = saved.get("output");
         let element = gradient.dtype.size();
-        let copies: Vec<Tensor> = if backend == Backend::Flash {
-            // The kernel wants (batch, position, head, width); gradient and output are copied if not.
-            let stored = |tensor: &Tensor| {
-                let (s, d) = (&tensor.strides, Extent::fixed(lengths.width));
-                s[3] == Extent::ONE && s[1] == d
+        // These kernels want (batch, position, head, width); FlashAttention copies gradient and output if not, the
+        // memory-efficient kernel the gradient.
+        let stored = |tensor: &Tensor| {
+            let (shape, s) = (&tensor.shape, &tensor.strides);
+            let is_run = |dim: usize, stride: Extent| shape[dim] == Extent::ONE || s[dim] == stride;
+            let heads = match backend {
+                Backend::Efficient => is_run(2, shape[1] * shape[3]) && is_run(0, shape[1] * shape[2] * shape[3]),
+                Backend::Flash | Backend::Cudnn | Backend::Math => true,
             };
-            [gradient, output]
-                .into_iter()
-                .filter(|tensor| !stored(tensor))
-                .map(|tensor| {
-                    let shape = [0, 1, 2, 3].map(|i| tensor.shape[i]);
-                    let copy = self.stored_by_position(&shape, tensor.dtype);
-                    self.launch(Kernel::Copy, &[tensor], &[&copy]);
-                    Tensor::new(copy)
-                })
-                .collect()
-        } else {
-            Vec::new()
+            s[3] == Extent::ONE && is_run(1, shape[3]) && heads
         };
+        let read: &[&Tensor] = match backend {
+            Backend::Flash => &[gradient, output],
+            Backend::Efficient => &[gradient],
+            Backend::Cudnn | Backend::Math => &[],
+        };
+        let copies: Vec<Tensor> = read
+            .iter()
+            .filter(|tensor| !stored(tensor))
+            .map(|tensor| {
+                let shape = [0, 1, 2, 3].map(|i| tensor.shape[i]);
+                let copy = self.stored_by_position(&shape, tensor.dtype);
+                self.launch(Kernel::Copy, &[tensor], &[&copy]);
+                Tensor::new(copy)
+            })
+            .collect();
         let results = inputs.map(|input| {
             Tensor::new(if backend == Backend::Efficient {
                 let shape = [0, 1, 2, 3].map(|i| input.shape[i]);
@@ -406,7 +415,12 @@ impl Eager {
                     // float32 multiplies gradient and output elementwise and sums that into delta first.
                     let product = self.scratch_of(lengths.each(4 * positions * value_width));
                     let sum = self.scratch_of(rows);
-                    let delta = self.scratch_of(rows);
+                    // The sum is turned to one row for each head: it is that already for one position or one head.
+                    let turned = (positions > 1 && query_heads > 1).then(|| self.scratch_of(rows));
+                    let (delta, sum) = match turned {
+                        Some(turned) => (turned, Some(sum)),
+                        None => (sum, None),
+                    };
                     drop(sum);
                     drop(product);
                     held.push(delta);

@@ -123,7 +123,7 @@ pub(crate) fn efficient_workspace(
     };
     let tiles = positions.div_ceil(rows) * width.div_ceil(columns);
     let whole = if dtype.is_half() && widest > 128 {
-        2 * keys.next_multiple_of(128) * widest.next_multiple_of(128) * 4
+        2 * keys.next_multiple_of(columns) * widest.next_multiple_of(128) * 4
     } else {
         0
     };

@@ -25,6 +25,13 @@ pub enum Copy {
     Flip,
     /// `repeat(times)`: copies side by side along each dimension of the result.
     Repeat(Vec<Extent>),
+    /// `diag_embed(offset, dim1, dim2)`: matrices with the elements on a diagonal, and zeros.
+    DiagEmbed {
+        /// How far above the main diagonal.
+        offset: i64,
+        /// The matrices' dimensions.
+        dims: [usize; 2],
+    },
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
@@ -45,6 +52,21 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let input = args.tensor("self")?;
         args.dims("dims", args.shape(input).len())?;
         Ok((Copy::Flip.into(), vec![input]))
+    }),
+    ("aten.diag_embed.default", |args| {
+        let input = args.tensor("self")?;
+        let rank = args.shape(input).len() + 1;
+        let dims = [args.dim("dim1", Some(-2), rank)?, args.dim("dim2", Some(-1), rank)?];
+        let offset = args.int("offset", Some(0))?;
+        Ok((Copy::DiagEmbed { offset, dims }.into(), vec![input]))
+    }),
+    ("aten.diag.default", |args| {
+        let input = args.tensor("self")?;
+        if args.shape(input).len() != 1 {
+            return Err("it copies the diagonal of a matrix; write torch.diagonal".into());
+        }
+        let offset = args.int("diagonal", Some(0))?;
+        Ok((Copy::DiagEmbed { offset, dims: [0, 1] }.into(), vec![input]))
     }),
     ("aten.repeat.default", |args| {
         let times = counts(args, "repeats")?;
@@ -73,6 +95,7 @@ impl Operator for Copy {
             Copy::Roll { .. } => "roll",
             Copy::Flip => "flip",
             Copy::Repeat(_) => "repeat",
+            Copy::DiagEmbed { .. } => "diag_embed",
         }
     }
 
@@ -85,6 +108,7 @@ impl Operator for Copy {
         let shape = match self {
             Copy::Contiguous | Copy::Clone | Copy::Roll { .. } | Copy::Flip => x.clone(),
             Copy::Repeat(times) => repeat(x, times)?,
+            Copy::DiagEmbed { offset, dims } => embedded(x, *offset, *dims)?,
         };
         Ok(vec![(*dtype, shape)])
     }
@@ -93,7 +117,7 @@ impl Operator for Copy {
         &self,
         eager: &mut Eager,
         operands: &[Tensor],
-        _: &Context<'_>,
+        context: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
         let x = &operands[0];
         Ok(vec![match self {
@@ -102,8 +126,25 @@ impl Operator for Copy {
             Copy::Roll { dims } => eager.roll(x, *dims),
             Copy::Flip => eager.flip(x),
             Copy::Repeat(times) => eager.repeat(x, times),
+            Copy::DiagEmbed { offset, dims } => {
+                eager.diag_embed(x, &context.results[0], (*offset, *dims))
+            }
         }])
     }
+}
+
+/// Matrices whose diagonals are as long as the last dimension.
+fn embedded(x: &[Extent], offset: i64, dims: [usize; 2]) -> Result<Vec<Extent>, Mismatch> {
+    let (length, rest) = x.split_last().ok_or("it has no dimension to put on a diagonal")?;
+    let side = *length + Extent::fixed(offset.unsigned_abs());
+    let mut shape = rest.to_vec();
+    let (low, high) = (dims[0].min(dims[1]), dims[0].max(dims[1]));
+    if low == high || high > shape.len() + 1 {
+        return Err(format!("{dims:?} are not two dimensions of matrices of {x:?}"));
+    }
+    shape.insert(low, side);
+    shape.insert(high, side);
+    Ok(shape)
 }
 
 fn repeat(x: &[Extent], times: &[Extent]) -> Result<Vec<Extent>, Mismatch> {

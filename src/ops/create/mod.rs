@@ -267,16 +267,26 @@ fn default_type(name: &str, args: &Arguments<'_>) -> DType {
 
 /// How many elements a range has.
 fn range(args: &Arguments<'_>) -> Result<Extent, String> {
-    let start = args.length("start");
-    let end = args.length("end");
-    let step = args.number_or("step", 1.0)?;
-    if let (Ok(Some(Length::Number(0)) | None), Ok(Some(Length::Batched(end)))) = (&start, &end)
-        && (step - 1.0).abs() < f64::EPSILON
+    let extent = |length: Length| match length {
+        Length::Number(number) => Extent::signed(number),
+        Length::Batched(extent) => extent,
+    };
+    // Of whole numbers, which may depend on the batch; else of fractions, which do not.
+    let whole = |name: &str| args.length(name).ok().map(|length| length.map(extent));
+    if let (Some(start), Some(Some(end)), Some(step)) = (whole("start"), whole("end"), whole("step"))
+        && let Some(step) = step.unwrap_or(Extent::ONE).as_fixed().filter(|step| *step > 0)
     {
-        return Ok(*end);
+        let span = end.checked_sub(start.unwrap_or(Extent::ZERO));
+        let count = span.and_then(|span| span.checked_add(Extent::fixed(step - 1))?.floor_div(step));
+        let count = count.filter(|count| !count.is_negative());
+        return count.ok_or_else(|| "its range is empty or too intricate".to_owned());
+    }
+    let fixed = |name: &str| matches!(args.length(name), Err(_) | Ok(None | Some(Length::Number(_))));
+    if !["start", "end", "step"].into_iter().all(fixed) || args.is_symbolic("end") {
+        return Err("the step of its range depends on the batch, or its end is a fraction that does".into());
     }
     let span = args.number("end")? - args.number_or("start", 0.0)?;
-    let count = (span / step).ceil();
+    let count = (span / args.number_or("step", 1.0)?).ceil();
     if !(0.0..1e15).contains(&count) {
         return Err("its range is empty or too long".into());
     }

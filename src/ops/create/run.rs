@@ -52,6 +52,7 @@ impl Eager {
                 shape: create.shape.clone(),
                 strides: contiguous_strides(&create.shape),
                 history: None,
+                is_of_host: true,
                 base: None,
             },
         };

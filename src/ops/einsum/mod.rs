@@ -1,101 +1,147 @@
 //! Sums of products over named dimensions.
 
+mod run;
+
 use super::{Context, Operator, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Extent, Mismatch, Type, numel};
+use crate::shape::{Extent, Mismatch, Type};
 use serde::Serialize;
 
-
-/// An `einsum` of two tensors: one letter for each dimension.
+/// An `einsum`: one letter for each dimension. Digits stand for the dimensions of an ellipsis, the last is 9.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Einsum {
-    /// The first operand's dimensions.
-    pub left: Vec<char>,
-    /// The second operand's.
-    pub right: Vec<char>,
+    /// The operands' dimensions.
+    pub operands: Vec<Vec<char>>,
     /// The result's.
     pub result: Vec<char>,
+    /// Pairs of operands to multiply next, as `opt_einsum` gives them: a product is put last. Without, the first
+    /// two are multiplied again and again.
+    pub path: Option<Vec<usize>>,
 }
 
+/// So many dimensions may an ellipsis stand for.
+const MOST_OF_ELLIPSIS: usize = 10;
+
 impl Einsum {
-    /// Reads an equation such as `bhid,bhjd->bhij`.
-    pub fn parse(equation: &str) -> Result<Einsum, String> {
-        let problem = || format!("the equation {equation:?} is not of two tensors and a result");
-        let (operands, result) = equation.split_once("->").ok_or_else(problem)?;
-        let (left, right) = operands.split_once(',').ok_or_else(problem)?;
-        let labels = |text: &str| -> Result<Vec<char>, String> {
-            let letters: Vec<char> = text.chars().filter(|c| !c.is_whitespace()).collect();
-            let alone = |(i, c): (usize, &char)| c.is_alphabetic() && !letters[..i].contains(c);
-            if letters.iter().enumerate().all(alone) {
-                Ok(letters)
-            } else {
-                Err(format!(
-                    "the equation {equation:?} names other than different dimensions"
-                ))
-            }
+    /// Reads an equation such as `bhid,bhjd->bhij`, of operands of these numbers of dimensions.
+    pub fn parse(equation: &str, ranks: &[usize]) -> Result<Einsum, String> {
+        let text: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+        let (terms, result) = match text.split_once("->") {
+            Some((terms, result)) => (terms, Some(result)),
+            None => (text.as_str(), None),
         };
-        let (left, right, result) = (labels(left)?, labels(right)?, labels(result)?);
-        let known = |c: &char| left.contains(c) || right.contains(c);
-        let shared = |c: &char| left.contains(c) && right.contains(c) || result.contains(c);
-        if !result.iter().all(known) || !left.iter().chain(&right).all(shared) {
+        let terms: Vec<&str> = terms.split(',').collect();
+        if terms.len() != ranks.len() {
+            return Err(format!("the equation {equation:?} is not of {} tensors", ranks.len()));
+        }
+        let mut widest = 0;
+        let mut operands = Vec::new();
+        for (term, rank) in terms.iter().zip(ranks) {
+            let letters = term.replacen("...", "", 1);
+            let covered = rank.checked_sub(letters.len());
+            let covered = covered.filter(|n| *n <= MOST_OF_ELLIPSIS && (*n == 0 || letters.len() < term.len()));
+            let covered = covered.ok_or_else(|| {
+                format!("in the equation {equation:?}, {term:?} does not name {rank} dimensions")
+            })?;
+            widest = covered.max(widest);
+            operands.push(labels(term, covered, equation)?);
+        }
+        let result = match result {
+            Some(result) => labels(result, widest, equation)?,
+            None => implied(&operands, widest),
+        };
+        let known = |c: &char| operands.iter().any(|operand| operand.contains(c));
+        let alone = |(at, c): (usize, &char)| !result[..at].contains(c);
+        if !result.iter().all(known) || !result.iter().enumerate().all(alone) {
             return Err(format!(
-                "the equation {equation:?} sums over a dimension of one tensor alone"
+                "the result of the equation {equation:?} is not of different dimensions of operands"
             ));
         }
         Ok(Einsum {
-            left,
-            right,
+            operands,
             result,
+            path: None,
         })
     }
 
-    /// The dimensions that both operands have and the result keeps, that only the first has, that only the
-    /// second has, and that are summed.
-    pub fn roles(&self) -> [Vec<char>; 4] {
-        let kept = |both: bool, of: &[char], other: &[char]| -> Vec<char> {
-            let these = self.result.iter().copied();
-            these
-                .filter(|c| of.contains(c) && other.contains(c) == both)
-                .collect()
-        };
-        let mut summed: Vec<char> = self.left.clone();
+    /// The dimensions that are aligned: those of the result, then those that are summed, which come in the order
+    /// of the alphabet.
+    fn aligned(&self) -> Vec<char> {
+        let mut summed: Vec<char> = self.operands.concat();
         summed.retain(|c| !self.result.contains(c));
         summed.sort_unstable();
-        [
-            kept(true, &self.left, &self.right),
-            kept(false, &self.left, &self.right),
-            kept(false, &self.right, &self.left),
-            summed,
-        ]
+        summed.dedup();
+        [&self.result[..], &summed].concat()
     }
 
-    /// The shape of the result, or what does not fit.
-    pub fn shape(&self, left: &[Extent], right: &[Extent]) -> Result<Vec<Extent>, String> {
-        if left.len() != self.left.len() || right.len() != self.right.len() {
-            return Err(format!("{left:?} and {right:?} have other dimensions"));
-        }
-        let of = |labels: &[char], shape: &[Extent], c: char| {
-            labels
-                .iter()
-                .position(|label| *label == c)
-                .map(|i| shape[i])
-        };
-        for c in &self.left {
-            let here = of(&self.left, left, *c);
-            if of(&self.right, right, *c).is_some_and(|there| Some(there) != here) {
-                return Err(format!("the operands differ in dimension {c}"));
+    /// The length of each dimension of the result, or what does not fit.
+    fn shape(&self, shapes: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+        let mut lengths: Vec<(char, Extent)> = Vec::new();
+        for (labels, shape) in self.operands.iter().zip(shapes) {
+            if labels.len() != shape.len() {
+                return Err(format!("{shape:?} has other dimensions than {labels:?}"));
+            }
+            for (label, length) in labels.iter().zip(*shape) {
+                match lengths.iter_mut().find(|(known, _)| known == label) {
+                    None => lengths.push((*label, *length)),
+                    Some((_, known)) if *known == Extent::ONE => *known = *length,
+                    Some((_, known)) if *length == Extent::ONE || known == length => {}
+                    Some(_) => return Err(format!("the operands differ in dimension {label}")),
+                }
             }
         }
-        let length = |c: &char| of(&self.left, left, *c).or(of(&self.right, right, *c));
-        let lengths: Option<Vec<Extent>> = self.result.iter().map(length).collect();
-        lengths.ok_or_else(|| "it has a dimension of neither operand".to_owned())
+        let length = |c: &char| lengths.iter().find(|(label, _)| label == c).map(|(_, n)| *n);
+        let shape: Option<Vec<Extent>> = self.result.iter().map(length).collect();
+        shape.ok_or_else(|| "it has a dimension of no operand".to_owned())
     }
 }
 
+/// The letters of a term, with digits for the ellipsis.
+fn labels(term: &str, covered: usize, equation: &str) -> Result<Vec<char>, String> {
+    let (before, after) = term.split_once("...").unwrap_or((term, ""));
+    let digits = ('0'..='9').skip(MOST_OF_ELLIPSIS - covered);
+    let digits: Vec<char> = if term.contains("...") { digits.collect() } else { Vec::new() };
+    if !before.chars().chain(after.chars()).all(|c| c.is_ascii_alphabetic()) {
+        return Err(format!("the equation {equation:?} names dimensions by other than letters"));
+    }
+    Ok(before.chars().chain(digits).chain(after.chars()).collect())
+}
+
+/// The result of an equation without one: the ellipsis, then what is named once, in the order of the alphabet.
+fn implied(operands: &[Vec<char>], covered: usize) -> Vec<char> {
+    let all = operands.concat();
+    let mut once: Vec<char> = all.iter().copied().filter(char::is_ascii_alphabetic).collect();
+    once.retain(|c| all.iter().filter(|other| *other == c).count() == 1);
+    once.sort_unstable();
+    ('0'..='9').skip(MOST_OF_ELLIPSIS - covered).chain(once).collect()
+}
+
 pub(super) const ATEN: &[(&str, Reader)] = &[("aten.einsum.default", |args| {
-    let einsum = Einsum::parse(args.text("equation", "")?)?;
-    Ok((einsum.into(), args.tensors("tensors")?))
+    let operands = args.tensors("tensors")?;
+    let ranks: Vec<usize> = operands.iter().map(|id| args.shape(*id).len()).collect();
+    let mut einsum = Einsum::parse(args.text("equation", "")?, &ranks)?;
+    einsum.path = path(args, operands.len())?;
+    Ok((einsum.into(), operands))
 })];
+
+/// The order of products, if one is given: two places for each, among what is left then.
+fn path(args: &Arguments<'_>, count: usize) -> Result<Option<Vec<usize>>, String> {
+    if !args.has("path") {
+        return Ok(None);
+    }
+    let path = args.whole_numbers("path")?.into_iter().map(usize::try_from);
+    let path = path.collect::<Result<Vec<_>, _>>();
+    let fits = |path: &Vec<usize>| {
+        let pairs = path.chunks(2).zip((0..=count).rev());
+        path.len() == 2 * count.saturating_sub(1)
+            && pairs.into_iter().all(|(pair, left)| pair[0] != pair[1] && pair.iter().all(|at| *at < left))
+    };
+    match path {
+        Ok(path) if fits(&path) => Ok(Some(path)),
+        _ => Err(format!("its \"path\" does not multiply {count} tensors")),
+    }
+}
 
 impl Operator for Einsum {
     fn name(&self) -> &'static str {
@@ -103,12 +149,12 @@ impl Operator for Einsum {
     }
 
     fn arity(&self) -> (usize, usize) {
-        (2, 2)
+        (self.operands.len(), self.operands.len())
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let shape = self.shape(&operands[0].1, &operands[1].1)?;
-        Ok(vec![(operands[0].0, shape)])
+        let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
+        Ok(vec![(operands[0].0, self.shape(&shapes)?)])
     }
 
     fn run(
@@ -117,42 +163,7 @@ impl Operator for Einsum {
         operands: &[Tensor],
         _: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
-        Ok(vec![eager.einsum(self, [&operands[0], &operands[1]])?])
-    }
-}
-
-impl Eager {
-    /// `einsum` of two tensors: both are arranged for `bmm`, whose result is arranged back.
-    pub(crate) fn einsum(
-        &mut self,
-        einsum: &Einsum,
-        [left, right]: [&Tensor; 2],
-    ) -> Result<Tensor, Stop> {
-        let [both, first, second, summed] = einsum.roles();
-        let length = |c: &char| {
-            let in_left = einsum.left.iter().position(|label| label == c);
-            let in_right = einsum.right.iter().position(|label| label == c);
-            match (in_left, in_right) {
-                (Some(i), _) => left.shape[i],
-                (None, Some(i)) => right.shape[i],
-                (None, None) => Extent::ONE,
-            }
-        };
-        let lengths = |labels: &[char]| labels.iter().map(length).collect::<Vec<_>>();
-        let size = |labels: &[char]| numel(&lengths(labels));
-        let order = |labels: &[char], wanted: &[&[char]]| -> Vec<usize> {
-            let place = |c: &char| labels.iter().position(|label| label == c);
-            wanted.concat().iter().filter_map(place).collect()
-        };
-        let a = self.permute(left, &order(&einsum.left, &[&both, &first, &summed]));
-        let a = self.reshape(&a, &[size(&both), size(&first), size(&summed)]);
-        let b = self.permute(right, &order(&einsum.right, &[&both, &summed, &second]));
-        let b = self.reshape(&b, &[size(&both), size(&summed), size(&second)]);
-        let product = self.bmm(&a, &b)?;
-        drop((a, b));
-        let made = [&both[..], &first, &second].concat();
-        let product = self.reshape(&product, &lengths(&made));
-        Ok(self.permute(&product, &order(&made, &[&einsum.result])))
+        Ok(vec![eager.einsum(self, operands)?])
     }
 }
 
@@ -161,19 +172,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attention_scores_share_samples_and_heads() {
-        let einsum = Einsum::parse("b h i d, b h j d -> b h i j").unwrap();
+    fn dimensions_are_aligned_as_the_result_names_them() {
+        let einsum = Einsum::parse("b h i d, b h j d -> b h i j", &[4, 4]).unwrap();
 
-        let [both, first, second, summed] = einsum.roles();
-
-        assert_eq!(both, ['b', 'h']);
-        assert_eq!((first, second, summed), (vec!['i'], vec!['j'], vec!['d']));
+        assert_eq!(einsum.aligned(), ['b', 'h', 'i', 'j', 'd']);
     }
 
     #[test]
-    fn equations_that_need_more_than_one_product_are_refused() {
-        for equation in ["ij->ji", "ii,ij->j", "ij,k->ik", "...i,ij->...j"] {
-            assert!(Einsum::parse(equation).is_err(), "{equation}");
+    fn an_ellipsis_stands_for_the_last_dimensions_of_all() {
+        let einsum = Einsum::parse("...ij,jk", &[4, 2]).unwrap();
+
+        assert_eq!(einsum.operands[0], ['8', '9', 'i', 'j']);
+        assert_eq!(einsum.result, ['8', '9', 'i', 'k']);
+    }
+
+    #[test]
+    fn what_does_not_fit_its_operands_is_refused() {
+        for (equation, ranks) in [
+            ("ij->ijk", &[2_usize][..]),
+            ("ij,jk->ik", &[2]),
+            ("ij->ii", &[2]),
+            ("i1->i", &[2]),
+            ("ij->i", &[3]),
+            ("...i->...i", &[20]),
+        ] {
+            assert!(Einsum::parse(equation, ranks).is_err(), "{equation}");
         }
     }
 }

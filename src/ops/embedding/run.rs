@@ -31,13 +31,24 @@ impl Eager {
             };
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
+            let kernel = Kernel::EmbeddingGrad { padding };
             vec![Some(eager.embedding_grad(
                 [&gradient, &indices],
                 &table,
-                padding,
+                (kernel, Path::ByCount),
             ))]
         });
         Ok(y)
+    }
+
+    /// The gradient of `embedding_bag`'s weight: `embedding_bag_backward_cuda_sum_avg` sorts any number of indices.
+    pub(crate) fn embedding_bag_grad(
+        &mut self,
+        operands: [&Tensor; 2],
+        table: &[Extent],
+    ) -> Tensor {
+        let kernel = Kernel::MemoryOnly("embedding_bag");
+        self.embedding_grad(operands, table, (kernel, Path::Sorted))
     }
 
     /// See Note [Embedding gradient] for the sequence and the measured sizes.
@@ -45,7 +56,7 @@ impl Eager {
         &mut self,
         [gradient, indices]: [&Tensor; 2],
         table: &[Extent],
-        padding: Option<u64>,
+        (kernel, path): (Kernel, Path),
     ) -> Tensor {
         let (count, card) = (indices.numel(), self.capability);
         let fixed = |length: Extent| length.as_fixed().expect("a table has a fixed size");
@@ -59,15 +70,14 @@ impl Eager {
                     width,
                     card,
                 };
-                if sort.indices <= DIRECT {
+                if sort.indices <= DIRECT && path == Path::ByCount {
                     0
                 } else {
                     bytes(sort)
                 }
             })
         };
-        let emit = |eager: &mut Eager, result: &TensorBody| {
-            let kernel = Kernel::EmbeddingGrad { padding };
+        let emit = move |eager: &mut Eager, result: &TensorBody| {
             eager.launch(kernel, &[gradient, indices], &[result]);
         };
         let sorted = buffer(self, |sort| 8 * sort.indices);
@@ -98,7 +108,7 @@ impl Eager {
         let partials = buffer(self, |sort| {
             // Few rows are summed another way: so it was with 200 rows on all cards but one of 40
             // multiprocessors, and with 514 on none.
-            if sort.rows <= 2 * sort.card.multiprocessors {
+            if sort.rows <= 2 * sort.card.multiprocessors && sort.indices > DIRECT {
                 8 * sort.partials()
             } else {
                 4 * sort.width * sort.partials()
@@ -116,6 +126,15 @@ impl Eager {
         drop(sorted);
         Tensor::new(result)
     }
+}
+
+/// When indices are sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// Where there are many.
+    ByCount,
+    /// Always.
+    Sorted,
 }
 
 /// Sizes of the sorted path.

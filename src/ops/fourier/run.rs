@@ -49,7 +49,7 @@ impl Eager {
             let wanted = if halved { half(*length) } else { *length };
             let own = x.shape[*dim].at(1);
             if wanted < own {
-                y = self.slice(&y, *dim, (0, wanted.into(), 1));
+                y = self.slice(&y, *dim, (Extent::ZERO, wanted.into(), 1));
             }
             pads[x.shape.len() - 1 - dim][1] = wanted.saturating_sub(own).cast_signed();
             shape[*dim] = wanted.into();

@@ -22,6 +22,13 @@ pub enum Indexed {
     },
     /// `index(self, indices)`: a tensor of positions for each dimension marked here, broadcast together.
     Index(Vec<bool>),
+    /// `index(self, indices)`, some of which are truth values: those stand for the places where they are true.
+    IndexMasked {
+        /// The dimensions that are looked up in; a tensor of truth values marks as many as it has.
+        marked: Vec<bool>,
+        /// How many places are taken to be chosen.
+        rows: Extent,
+    },
     /// `index_select(self, index)`.
     Select {
         /// Which dimension.
@@ -33,13 +40,17 @@ pub enum Indexed {
         accumulate: bool,
         /// Whether the result is a tensor of its own.
         fresh: bool,
-        /// The dimensions that have a tensor of positions.
+        /// The dimensions that are looked up in; a tensor of truth values marks as many as it has.
         marked: Vec<bool>,
+        /// How many places are taken to be chosen, where truth values choose them.
+        rows: Option<Extent>,
     },
     /// `index_add_(self, index, source)`.
     Add {
         /// Whether the result is a tensor of its own.
         fresh: bool,
+        /// Whether what is added is multiplied by a number.
+        scaled: bool,
     },
     /// `scatter(self, index, source)`, `scatter_add`.
     Scatter {
@@ -121,7 +132,7 @@ impl Indexed {
     fn aten_name(&self) -> &'static str {
         match self {
             Indexed::Gather { .. } => "gather",
-            Indexed::Index(_) => "index",
+            Indexed::Index(_) | Indexed::IndexMasked { .. } => "index",
             Indexed::Select { .. } => "index_select",
             Indexed::Put { .. } => "index_put_",
             Indexed::Add { .. } => "index_add",
@@ -147,11 +158,9 @@ impl Indexed {
                 let count = 1 + marked.iter().filter(|marked| **marked).count();
                 (count, count)
             }
+            Indexed::IndexMasked { marked, .. } => (2, 1 + marked.len()),
             Indexed::Gather { .. } | Indexed::Select { .. } => (2, 2),
-            Indexed::Put { marked, .. } => {
-                let count = 2 + marked.iter().filter(|marked| **marked).count();
-                (count, count)
-            }
+            Indexed::Put { marked, .. } => (2, 2 + marked.len()),
             Indexed::Add { .. } => (3, 3),
             Indexed::Scatter { .. } => (2, 3),
             _ => (1, 1),
@@ -159,7 +168,6 @@ impl Indexed {
     }
 
     /// The results on operands of these types.
-    #[expect(clippy::too_many_lines, reason = "one arm for each operation")]
     fn results(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = (operands[0].0, &operands[0].1);
         let with = |dim: usize, length: Extent| {
@@ -178,37 +186,25 @@ impl Indexed {
         Ok(match self {
             Indexed::Gather { dim } => vec![(dtype, gather(x, &operands[1].1, *dim)?)],
             Indexed::Index(marked) => {
-                let indices: Vec<&[Extent]> = operands[1..]
-                    .iter()
-                    .map(|(_, shape)| shape.as_slice())
-                    .collect();
                 if operands[1..].iter().any(|(dtype, _)| *dtype == DType::Bool) {
                     return Err(
                         "indices that are truth values give a result whose length depends on them"
                             .into(),
                     );
                 }
-                vec![(dtype, looked_up(x, marked, &indices)?)]
+                vec![(dtype, looked_up(x, marked, &shapes_of(&operands[1..], None))?)]
+            }
+            Indexed::IndexMasked { marked, rows } => {
+                vec![(dtype, looked_up(x, marked, &shapes_of(&operands[1..], Some(*rows)))?)]
             }
             Indexed::Select { dim } => {
                 let length = operands[1].1.first().copied().unwrap_or(Extent::ONE);
                 vec![(dtype, with(*dim, length)?)]
             }
-            Indexed::Put { marked, .. } => {
-                let indices: Vec<&[Extent]> = operands[1..operands.len() - 1]
-                    .iter()
-                    .map(|(_, shape)| shape.as_slice())
-                    .collect();
-                let written = &operands[operands.len() - 1].1;
-                let are_truths = |(dtype, _): &(DType, Vec<Extent>)| *dtype == DType::Bool;
-                if operands[1..operands.len() - 1].iter().any(are_truths) {
-                    // How many places they choose depends on them.
-                    if indices.len() > 1 {
-                        return Err("it writes where truth values and other positions say".into());
-                    }
-                    return Ok(vec![(dtype, x.clone())]);
-                }
-                let place = looked_up(x, marked, &indices)?;
+            Indexed::Put { marked, rows, .. } => {
+                let (written, indices) = operands[1..].split_last().ok_or("it writes nothing")?;
+                let (written, shapes) = (&written.1, shapes_of(indices, *rows));
+                let place = looked_up(x, marked, &shapes)?;
                 if broadcast(written, &place)? != place {
                     return Err(format!(
                         "values {written:?} do not fit the places {place:?}"
@@ -281,12 +277,21 @@ fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
         .collect()
 }
 
+/// The shapes of positions; truth values stand for `rows` of them along each of their dimensions.
+fn shapes_of(indices: &[Type], rows: Option<Extent>) -> Vec<Vec<Extent>> {
+    let shapes = indices.iter().map(|(dtype, shape)| match (dtype, rows) {
+        (DType::Bool, Some(rows)) => vec![vec![rows]; shape.len()],
+        _ => vec![shape.clone()],
+    });
+    shapes.flatten().collect()
+}
+
 /// The shape of `x[indices]`: the indices' common shape stands where the indexed dimensions are, or first
 /// if they are not neighbours.
 pub(crate) fn looked_up(
     x: &[Extent],
     marked: &[bool],
-    indices: &[&[Extent]],
+    indices: &[Vec<Extent>],
 ) -> Result<Vec<Extent>, String> {
     let places: Vec<usize> = (0..marked.len()).filter(|i| marked[*i]).collect();
     let (Some(first), Some(last)) = (places.first(), places.last()) else {
@@ -353,7 +358,7 @@ mod tests {
     fn looked_up_elements_stand_where_their_dimensions_were() {
         let x = fixed(&[4, 5, 6, 7]);
         let (rows, columns) = (fixed(&[3, 1]), fixed(&[2]));
-        let at = |marked: &[bool]| looked_up(&x, marked, &[&rows, &columns]).unwrap();
+        let at = |marked: &[bool]| looked_up(&x, marked, &[rows.clone(), columns.clone()]).unwrap();
 
         assert_eq!(at(&[false, true, true]), fixed(&[4, 3, 2, 7]));
         assert_eq!(at(&[true, false, true]), fixed(&[3, 2, 5, 7]));

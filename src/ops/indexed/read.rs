@@ -3,6 +3,7 @@
 use super::Indexed;
 use crate::aten::{Arguments, ValueId};
 use crate::ops::{Read, Reader};
+use crate::shape::{DType, Extent, numel};
 
 
 /// Operators by their names.
@@ -62,7 +63,11 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
         "aten.index.Tensor" => {
             let indices = args.optional_tensors("indices")?;
             operands.extend(indices.iter().flatten());
-            Indexed::Index(indices.iter().map(Option::is_some).collect())
+            let (marked, rows) = marks(args, &indices);
+            match rows {
+                None => Indexed::Index(marked),
+                Some(rows) => Indexed::IndexMasked { marked, rows },
+            }
         }
         "aten.index_select.default" => {
             operands.push(args.tensor("index")?);
@@ -127,6 +132,23 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
     Ok((indexed.into(), operands))
 }
 
+/// The dimensions that are looked up in, and how many places truth values may choose.
+fn marks(args: &Arguments<'_>, indices: &[Option<ValueId>]) -> (Vec<bool>, Option<Extent>) {
+    let mut marked = Vec::new();
+    let mut most: Option<Extent> = None;
+    for index in indices {
+        match index.map(|index| args.typed(index)) {
+            None => marked.push(false),
+            Some((DType::Bool, shape)) => {
+                marked.extend(shape.iter().map(|_| true));
+                most = most.or(Some(numel(&shape)));
+            }
+            Some(_) => marked.push(true),
+        }
+    }
+    (marked, most.map(|most| args.rows(most)))
+}
+
 /// What writes at looked-up places of `input`.
 fn writing(
     target: &str,
@@ -139,10 +161,22 @@ fn writing(
             let indices = args.optional_tensors("indices")?;
             operands.extend(indices.iter().flatten());
             operands.push(args.tensor("values")?);
+            let (marked, rows) = marks(args, &indices);
+            // A node that makes no rows does not say how many places it writes to: as many as it has values.
+            let written = args.shape(operands[operands.len() - 1]);
+            let rows = match written.first() {
+                Some(count) if *count != Extent::ONE && rows.is_some() => {
+                    let dims = marked.iter().rev().skip_while(|marked| !**marked).count();
+                    let rest = args.shape(input).len().saturating_sub(dims);
+                    if written.len() > rest { Some(*count) } else { rows }
+                }
+                _ => rows,
+            };
             Indexed::Put {
                 accumulate: args.flag("accumulate", false)?,
                 fresh: !target.contains("_."),
-                marked: indices.iter().map(Option::is_some).collect(),
+                marked,
+                rows,
             }
         }
         "aten.index_add.default" | "aten.index_add_.default" => {
@@ -150,6 +184,7 @@ fn writing(
             operands.push(args.tensor("source")?);
             Indexed::Add {
                 fresh: !target.contains("_."),
+                scaled: args.always("alpha", 1.0).is_err(),
             }
         }
         "aten.scatter.src"

@@ -7,9 +7,9 @@ use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::view::gradient_view;
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
-use super::looked_up;
+use super::{looked_up, shapes_of};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, broadcast, strides_like, strides_match};
+use crate::shape::{DType, Extent, Type, broadcast, strides_like, strides_match};
 
 /// Names under which indices are saved.
 pub(super) const INDICES: [&str; 5] = ["0", "1", "2", "3", "4"];
@@ -27,13 +27,15 @@ pub(super) fn common_shape(indices: &[Tensor]) -> Vec<Extent> {
     common.unwrap_or_default()
 }
 
-/// The shape of `x[indices]`; none for truth values, on which it depends.
-pub(super) fn looked_up_shape(marked: &[bool], x: &Tensor, indices: &[Tensor]) -> Option<Vec<Extent>> {
-    if indices.iter().any(|index| index.dtype == DType::Bool) {
-        return None;
-    }
-    let shapes: Vec<&[Extent]> = indices.iter().map(|index| index.shape.as_slice()).collect();
-    Some(looked_up(&x.shape, marked, &shapes).expect("checked when built"))
+/// The shape of `x[indices]`.
+pub(super) fn looked_up_shape(
+    marked: &[bool],
+    x: &Tensor,
+    indices: &[Tensor],
+    rows: Option<Extent>,
+) -> Vec<Extent> {
+    let types: Vec<Type> = indices.iter().map(|index| (index.dtype, index.shape.clone())).collect();
+    looked_up(&x.shape, marked, &shapes_of(&types, rows)).expect("checked when built")
 }
 
 impl Eager {
@@ -47,16 +49,11 @@ impl Eager {
         let x = &operands[0];
         let one = match op {
             Indexed::Gather { dim } => self.gather(x, &operands[1], *dim)?,
-            Indexed::Index(marked) => self.index(op, marked, operands, &results[0])?,
-            Indexed::Select { .. } => {
-                let index = &operands[1];
-                let like = (x.shape.clone(), x.dtype);
-                let mut draft = Draft::new(self, &[Some(x)]);
-                draft.save(self, "index", index)?;
-                let y = self.empty(&results[0], x.dtype);
-                self.launch(Kernel::MemoryOnly(op.aten_name()), &[x, index], &[&y]);
-                self.finish_zeros(draft, y, like)
+            Indexed::Index(marked) => self.index((op, None), marked, operands, &results[0])?,
+            Indexed::IndexMasked { marked, rows } => {
+                self.index((op, Some(*rows)), marked, operands, &results[0])?
             }
+            Indexed::Select { dim } => self.index_select(x, &operands[1], *dim)?,
             Indexed::Put { .. } | Indexed::Add { .. } | Indexed::Scatter { .. } => {
                 self.write_at(op, operands)?
             }
@@ -107,6 +104,39 @@ impl Eager {
         Ok(vec![one])
     }
 
+    /// `index_select(x, index)`.
+    pub(crate) fn index_select(
+        &mut self,
+        x: &Tensor,
+        index: &Tensor,
+        dim: usize,
+    ) -> Result<Tensor, Stop> {
+        let like = (x.shape.clone(), x.dtype);
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "index", index)?;
+        let mut shape = x.shape.clone();
+        if let Some(length) = shape.get_mut(dim) {
+            *length = index.shape.first().copied().unwrap_or(Extent::ONE);
+        }
+        let y = self.empty(&shape, x.dtype);
+        self.launch(Kernel::MemoryOnly("index_select"), &[x, index], &[&y]);
+        Ok(self.finish_zeros(draft, y, like))
+    }
+
+    /// Indices as int64 positions: `expandTensors` finds where truth values are true, and narrower types are
+    /// converted.
+    pub(super) fn positions(&mut self, indices: &[Tensor], rows: Option<Extent>) -> Vec<Tensor> {
+        let mut positions = Vec::new();
+        for index in indices {
+            match (index.dtype, rows) {
+                (DType::Bool, Some(rows)) => positions.extend(self.places(index, rows)),
+                (DType::Int32, _) => positions.push(self.copy_as(index, DType::Int64)),
+                _ => positions.push(Tensor::clone(index)),
+            }
+        }
+        positions
+    }
+
     /// A result without a gradient.
     pub(super) fn plain(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent], dtype: DType) -> Tensor {
         let y = self.empty(shape, dtype);
@@ -143,7 +173,7 @@ impl Eager {
     /// `x[indices]`; its gradient adds up over sorted positions.
     fn index(
         &mut self,
-        op: &Indexed,
+        (op, rows): (&Indexed, Option<Extent>),
         marked: &[bool],
         operands: &[Tensor],
         shape: &[Extent],
@@ -154,14 +184,14 @@ impl Eager {
         for (name, index) in INDICES.into_iter().zip(indices) {
             draft.save(self, name, index)?;
         }
-        let common = common_shape(indices);
         let marked = marked.to_vec();
-        let dtype = x.dtype;
-        let copies = self.alike_indices(indices, &common);
-        let y = self.empty(shape, dtype);
+        let positions = self.positions(indices, rows);
+        let copies = self.alike_indices(&positions, &common_shape(&positions));
+        let y = self.empty(shape, x.dtype);
         let inputs: Vec<&TensorBody> = operands.iter().map(|operand| &**operand).collect();
         self.launch(Kernel::MemoryOnly(op.aten_name()), &inputs, &[&y]);
         drop(copies);
+        drop(positions);
         let whole = x.shape.clone();
         let count = indices.len();
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
@@ -173,7 +203,7 @@ impl Eager {
             let indices = saved_indices(saved, count);
             let places = super::writing::Places {
                 indices: &indices,
-                common: &common,
+                rows,
                 marked: &marked,
                 checked: false,
             };
@@ -185,7 +215,7 @@ impl Eager {
 
     /// Several indices must have the same strides once they are broadcast; else those that are not contiguous
     /// are copied.
-    pub(super) fn alike_indices(&mut self, indices: &[Tensor], common: &[Extent]) -> Vec<TensorBody> {
+    pub(crate) fn alike_indices(&mut self, indices: &[Tensor], common: &[Extent]) -> Vec<TensorBody> {
         let seen: Vec<TensorBody> = indices
             .iter()
             .map(|index| expanded(index, common))

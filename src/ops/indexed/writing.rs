@@ -11,10 +11,10 @@ use crate::shape::{DType, Extent, numel, strides_like};
 
 /// Where `index_put_(accumulate=True)` adds.
 pub(crate) struct Places<'a> {
-    /// A tensor of positions for each marked dimension.
+    /// Tensors of positions, or of truth values.
     pub(crate) indices: &'a [Tensor],
-    /// The shape that they broadcast to.
-    pub(crate) common: &'a [Extent],
+    /// How many places truth values choose.
+    pub(crate) rows: Option<Extent>,
     /// The dimensions that are looked up in.
     pub(crate) marked: &'a [bool],
     /// Whether positions are checked against the dimensions' lengths: where a model's code wrote them, not
@@ -34,7 +34,9 @@ impl Places<'_> {
             }
         };
         match (found(false), found(true)) {
-            (Some(first), Some(last)) => last - first + 1 == self.indices.len(),
+            (Some(first), Some(last)) => {
+                last - first + 1 == self.marked.iter().filter(|marked| **marked).count()
+            }
             _ => true,
         }
     }
@@ -70,16 +72,19 @@ impl Eager {
         values: &Tensor,
         into: &TensorBody,
     ) {
-        let count = numel(places.common);
+        let found = self.positions(places.indices, places.rows);
+        let common = common_shape(&found);
+        let count = numel(&common);
         let positions = |eager: &mut Eager| {
             eager.scratch_by("index positions", move |batch| 8 * count.at(batch))
         };
         let mut linear = None;
-        for _ in places.indices {
+        for index in &found {
             if places.checked {
                 // The largest and the smallest.
-                self.bounds_check(count);
-                self.bounds_check(count);
+                let index = Tensor::new(expanded(index, &common));
+                self.bounds_check(&index);
+                self.bounds_check(&index);
             }
             let wrapped = positions(self);
             let scaled = positions(self);
@@ -87,6 +92,7 @@ impl Eager {
             // Those of further indices are added to the first's.
             linear.get_or_insert(scaled);
         }
+        drop(found);
         let values = self.dense_copy(values);
         let moved = (!places.are_neighbours()).then(|| self.empty(&into.shape, into.dtype));
         let sorted = positions(self);
@@ -96,7 +102,10 @@ impl Eager {
         let card = self.capability;
         let buffer = self.scratch_by("radix sort", move |batch| {
             let bits = bits_below(all.at(batch) / slice.at(batch).max(1));
-            radix_bytes(&card, count.at(batch), bits)
+            match count.at(batch) {
+                0 => 0,
+                count => radix_bytes(&card, count, bits),
+            }
         });
         drop(buffer);
         drop(iota);
@@ -151,7 +160,7 @@ impl Eager {
                 self.launch(Kernel::Copy, &[x], &[&copy]);
                 copy
             }
-            Indexed::Add { fresh: true }
+            Indexed::Add { fresh: true, .. }
             | Indexed::Scatter {
                 in_place: false, ..
             } => self.empty(&x.shape, x.dtype),
@@ -161,6 +170,7 @@ impl Eager {
             Indexed::Put {
                 accumulate: true,
                 marked,
+                rows,
                 ..
             },
             Some(values),
@@ -168,22 +178,23 @@ impl Eager {
         {
             let places = Places {
                 indices,
-                common: &common_shape(indices),
+                rows: *rows,
                 marked,
                 checked: true,
             };
-            let values = match looked_up_shape(marked, x, indices) {
-                Some(shape) => Tensor::new(expanded(values, &shape)),
-                None => Tensor::clone(values),
-            };
+            let shape = looked_up_shape(marked, x, indices, *rows);
+            let values = Tensor::new(expanded(values, &shape));
             self.accumulate_at(&places, &values, &y);
         } else {
+            let copies = self.places_to_write(op, indices, values.map(|values| &**values));
             let inputs: Vec<&TensorBody> = operands[1..].iter().map(|operand| &**operand).collect();
             self.launch(Kernel::MemoryOnly(op.aten_name()), &inputs, &[&y]);
+            drop(copies);
         }
         let values_like = values.map(|values| (values.shape.clone(), values.dtype));
+        let of_host = values.is_some_and(|values| values.is_of_host);
         let put = match op {
-            Indexed::Put { marked, .. } => looked_up_shape(marked, x, indices),
+            Indexed::Put { marked, rows, .. } => Some(looked_up_shape(marked, x, indices, *rows)),
             _ => None,
         };
         let count = indices.len();
@@ -193,14 +204,43 @@ impl Eager {
                 return vec![None, None];
             };
             let values_like = values_like.as_ref();
-            let kept = wants[0].then(|| eager.gradient_of_overwritten(&op, gradient, values_like));
+            let indices = || saved_indices(saved, count);
+            let kept = wants[0].then(|| {
+                let indices = match op {
+                    Indexed::Put { .. } => indices(),
+                    _ => Vec::new(),
+                };
+                // Zeros like a number of the host's are one too.
+                let values_like = values_like.filter(|_| !of_host);
+                eager.gradient_of_overwritten(&op, gradient, (&indices, values_like))
+            });
             let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
-                let indices = saved_indices(saved, count);
+                let indices = indices();
                 eager.gradient_of_written(&op, gradient, &indices, put.as_ref().unwrap_or(shape))
             });
             vec![kept, written]
         });
         Ok(y)
+    }
+
+    /// What `index_put_` makes of indices before it overwrites what is there. One number of the host's under a
+    /// mask is filled in (`canDispatchToMaskedFill`).
+    fn places_to_write(
+        &mut self,
+        op: &Indexed,
+        indices: &[Tensor],
+        values: Option<&TensorBody>,
+    ) -> (Vec<TensorBody>, Vec<Tensor>) {
+        let Indexed::Put { rows, .. } = op else {
+            return (Vec::new(), Vec::new());
+        };
+        let fills = rows.is_some() && values.is_none_or(|values| values.is_of_host);
+        if fills {
+            return (Vec::new(), Vec::new());
+        }
+        let found = self.positions(indices, *rows);
+        let copies = self.alike_indices(&found, &common_shape(&found));
+        (copies, found)
     }
 
     /// The gradient of the values written: what is at their places.
@@ -211,14 +251,17 @@ impl Eager {
         indices: &[Tensor],
         shape: &[Extent],
     ) -> Tensor {
-        let copies = match op {
-            Indexed::Put { .. } => self.alike_indices(indices, &common_shape(indices)),
+        let found = match op {
+            Indexed::Put { rows, .. } => self.positions(indices, *rows),
             _ => Vec::new(),
         };
+        let copies = self.alike_indices(&found, &common_shape(&found));
         let result = Tensor::new(self.empty(shape, gradient.dtype));
         self.launch(Kernel::MemoryOnly("index"), &[gradient], &[&result]);
         drop(copies);
+        drop(found);
         match op {
+            Indexed::Add { scaled: true, .. } => self.mul_scalar(&result, 1.0),
             // It is seen in the shape of what was added, which makes it a view.
             Indexed::Add { .. } => {
                 let view = result.alias(result.shape.clone(), result.strides.clone());
@@ -259,7 +302,7 @@ impl Eager {
         &mut self,
         op: &Indexed,
         gradient: &Tensor,
-        values: Option<&(Vec<Extent>, DType)>,
+        (indices, values): (&[Tensor], Option<&(Vec<Extent>, DType)>),
     ) -> Tensor {
         let adds = match op {
             Indexed::Add { .. } => true,
@@ -276,6 +319,7 @@ impl Eager {
         };
         let copy = self.empty(&gradient.shape, gradient.dtype);
         self.launch(Kernel::Copy, &[gradient], &[&copy]);
+        drop(self.places_to_write(op, indices, zeros.as_ref()));
         drop(zeros);
         Tensor::new(copy)
     }

@@ -4,7 +4,8 @@ mod run;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
+use super::{Context, Operator, Read, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
 
@@ -42,7 +43,49 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let dim = args.dim("dim", Some(0), args.shape(*first).len() + 1)?;
         Ok((Join::Stack { dim }.into(), tensors))
     }),
+    ("aten.hstack.default", |args| stacked(args, [Along::Old(0), Along::Old(1), Along::Old(1)])),
+    ("aten.vstack.default", |args| stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])),
+    ("aten.row_stack.default", |args| stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])),
+    ("aten.column_stack.default", |args| stacked(args, [Along::New(1), Along::Old(1), Along::Old(1)])),
+    ("aten.dstack.default", |args| {
+        let rank = args.tensors("tensors")?.first().map(|id| args.shape(*id).len());
+        if rank == Some(1) {
+            return Err("it stacks tensors of one dimension along a third".into());
+        }
+        stacked(args, [Along::Old(0), Along::New(2), Along::Old(2)])
+    }),
+    ("aten.concat.default", |args| {
+        let tensors = args.tensors("tensors")?;
+        let first = tensors.first().ok_or("it joins no tensors")?;
+        let dim = args.dim("dim", Some(0), args.shape(*first).len())?;
+        Ok((Join::Cat { dim }.into(), tensors))
+    }),
 ];
+
+/// A dimension that tensors are joined along.
+#[derive(Clone, Copy)]
+enum Along {
+    /// One that they have.
+    Old(usize),
+    /// One that they get.
+    New(usize),
+}
+
+/// `hstack` and its like, which first give tensors of few dimensions more: by that number, from one.
+fn stacked(args: &Arguments<'_>, along: [Along; 3]) -> Result<Read, String> {
+    let tensors = args.tensors("tensors")?;
+    let first = tensors.first().ok_or("it joins no tensors")?;
+    let rank = args.shape(*first).len();
+    if tensors.iter().any(|id| args.shape(*id).len() != rank) {
+        return Err("it stacks tensors of different numbers of dimensions".into());
+    }
+    let join = match rank.checked_sub(1).map(|rank| along[rank.min(2)]) {
+        Some(Along::Old(dim)) => Join::Cat { dim },
+        Some(Along::New(dim)) => Join::Stack { dim },
+        None => Join::Stack { dim: 0 },
+    };
+    Ok((join.into(), tensors))
+}
 
 impl Operator for Join {
     fn name(&self) -> &'static str {

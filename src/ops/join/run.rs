@@ -9,12 +9,12 @@ use crate::shape::{DType, Extent, MemoryFormat};
 
 impl Eager {
     /// `split(lengths, dim)`: the gradient joins those of the parts, with zeros for unused ones.
-    pub(crate) fn split(&mut self, x: &Tensor, lengths: &[u64], dim: usize) -> Vec<Tensor> {
+    pub(crate) fn split(&mut self, x: &Tensor, lengths: &[Extent], dim: usize) -> Vec<Tensor> {
         let draft = Draft::new(self, &[Some(x)]);
-        let places = lengths.iter().scan(0, |next, length| {
+        let places = lengths.iter().scan(Extent::ZERO, |next, length| {
             let start = *next;
-            *next += length;
-            Some((Extent::fixed(start), Extent::fixed(*length)))
+            *next = *next + *length;
+            Some((start, *length))
         });
         let places: Vec<(Extent, Extent)> = places.collect();
         let cut = |(start, length): &(Extent, Extent)| part(x, dim, *start, *length);
@@ -91,14 +91,16 @@ impl Eager {
         let count = x.shape[dim]
             .as_fixed()
             .expect("checked when the graph was built");
-        let parts = (0..count).map(|index| element(x, dim, index)).collect();
+        let parts = (0..count)
+            .map(|index| element(x, dim, index.into()))
+            .collect();
         let (whole, dtype) = (x.shape.clone(), x.dtype);
         draft.finish_many(self, parts, move |eager, gradients, _| {
             let missing = gradients.iter().filter(|gradient| gradient.is_none());
             let zeros: Vec<TensorBody> = missing.map(|_| eager.empty(&[], dtype)).collect();
             let grad_x = eager.empty(&whole, dtype);
             for (index, gradient) in (0..).zip(gradients) {
-                let into = element(&grad_x, dim, index);
+                let into = element(&grad_x, dim, Extent::fixed(index));
                 match gradient {
                     Some(gradient) => eager.launch(Kernel::Copy, &[gradient], &[&into]),
                     None => eager.launch(Kernel::Fill(0.0), &[], &[&into]),
@@ -117,14 +119,14 @@ impl Eager {
         shape.insert(dim, Extent::fixed(parts.len() as u64));
         let y = self.empty(&shape, common_dtype(parts));
         for (index, tensor) in (0..).zip(parts) {
-            let into = element(&y, dim, index);
+            let into = element(&y, dim, Extent::fixed(index));
             self.launch(Kernel::Copy, &[tensor], &[&into]);
         }
         let count = parts.len() as u64;
         let [y] = draft.finish(self, [y], move |_, gradients, _| {
             let view = |index: u64| {
                 let gradient = gradients[0].as_ref()?;
-                Some(gradient_view(gradient, element(gradient, dim, index)))
+                Some(gradient_view(gradient, element(gradient, dim, index.into())))
             };
             (0..count).map(view).collect()
         });
@@ -147,11 +149,11 @@ pub(crate) fn part(tensor: &TensorBody, dim: usize, start: Extent, length: Exten
 }
 
 /// One element along a dimension, without the dimension.
-pub(crate) fn element(tensor: &TensorBody, dim: usize, index: u64) -> TensorBody {
+pub(crate) fn element(tensor: &TensorBody, dim: usize, index: Extent) -> TensorBody {
     let (mut shape, mut strides) = (tensor.shape.clone(), tensor.strides.clone());
     shape.remove(dim);
     let stride = strides.remove(dim);
     let mut view = tensor.alias(shape, strides);
-    view.offset = tensor.offset + Extent::fixed(index) * stride;
+    view.offset = tensor.offset + index * stride;
     view
 }

@@ -130,15 +130,19 @@ impl Eager {
             };
             let grad_x = |eager: &mut Eager| {
                 let result = eager.empty(&x_shape, gradient.dtype);
+                let copy = eager.blas_copy(gradient);
                 eager.use_blas();
                 let by = flipped(&in_out(saved.get("weight"), layout));
                 eager.launch(Kernel::MatMul, &[gradient, &by], &[&result]);
+                drop(copy);
                 Tensor::new(result)
             };
             let grad_weight = |eager: &mut Eager| {
                 let result = eager.empty(&weight_shape, gradient.dtype);
+                let copy = eager.blas_copy(gradient);
                 eager.use_blas();
                 let x = saved.get("x");
+                drop(copy);
                 match layout {
                     // The weight was transposed for the product, and its gradient is transposed back: a view,
                     // to which the other gradient of a tied weight is not added in place (GPT-2 in float32,

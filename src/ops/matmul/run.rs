@@ -11,6 +11,21 @@ impl Eager {
         let a = self.low(a);
         match (a.shape.len(), b.shape.len()) {
             (2, 2) => self.mm(&a, &b),
+            (2, 1) => self.matrix_vector(None, [&a, &b], false),
+            // A vector is a matrix of one column, if that takes no copy or its gradient would.
+            (3.., 1) if folds(&a, &b) => {
+                let (last, lead) = a.shape.split_last().expect("three dimensions or more");
+                let flat = self.reshape(&a, &[numel(lead), *last]);
+                let product = self.matrix_vector(None, [&flat, &b], false)?;
+                Ok(self.reshape(&product, lead))
+            }
+            (1, 3..) if a.requires_grad() => {
+                let turned = self.turn(&b);
+                let (last, lead) = turned.shape.split_last().expect("three dimensions or more");
+                let flat = self.reshape(&turned, &[numel(lead), *last]);
+                let product = self.matrix_vector(None, [&flat, &a], false)?;
+                Ok(self.reshape(&product, lead))
+            }
             (_, 1) => {
                 let column = self.unsqueeze(&b, 1);
                 let product = self.matmul(&a, &column)?;
@@ -228,7 +243,7 @@ impl Eager {
 
     /// A copy of a factor that cuBLAS cannot read where it is, such as an expanded gradient: neither its
     /// rows nor its columns lie in one piece.
-    fn blas_copy(&mut self, factor: &TensorBody) -> Option<TensorBody> {
+    pub(crate) fn blas_copy(&mut self, factor: &TensorBody) -> Option<TensorBody> {
         let last = factor.shape.len() - 1;
         let runs = |inner: usize, outer: usize| {
             let rows_apart =

@@ -130,6 +130,7 @@ impl Eager {
                 strides: Vec::new(),
                 history: None,
                 base: None,
+                is_of_host: false,
             })
         });
         let kernel = Kernel::MemoryOnly("a recurrent network");

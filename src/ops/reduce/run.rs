@@ -237,11 +237,26 @@ impl Eager {
         drop(converted);
     }
 
-    /// `_assert_async(index.max() < length)` of so many int64 positions.
-    pub(crate) fn bounds_check(&mut self, count: Extent) {
+    /// `_assert_async(index.max() < length)` of int64 positions.
+    pub(crate) fn bounds_check(&mut self, index: &Tensor) {
+        let largest = self.scratch(8);
+        let dense = self.dense_copy(index);
+        self.extreme_scratch(index.numel());
+        drop(dense);
+        drop(self.scratch(1));
+        drop(largest);
+    }
+
+    /// The largest or the smallest of so many int64 positions.
+    pub(crate) fn extreme_position(&mut self, count: Extent) {
+        let largest = self.scratch(8);
+        self.extreme_scratch(count);
+        drop(largest);
+    }
+
+    fn extreme_scratch(&mut self, count: Extent) {
         let capability = self.capability;
         let scratch = move |batch: u64| scratch(&capability, Along::Row, 1, count.at(batch));
-        let largest = self.scratch(8);
         // Partial results are as wide as the positions.
         let buffer = self.scratch_by("index bounds", move |batch| {
             scratch(batch).buffer / ACCUMULATOR * 8
@@ -251,8 +266,6 @@ impl Eager {
         });
         drop(semaphores);
         drop(buffer);
-        drop(self.scratch(1));
-        drop(largest);
     }
 
     /// Launches a reduction between the allocations and frees of its scratch memory.

@@ -267,13 +267,10 @@ fn padded(x: &[Extent], amounts: &[[i64; 2]]) -> Result<Vec<Extent>, String> {
         if [*before, *after] == [0, 0] {
             continue;
         }
-        let fixed = length
-            .as_fixed()
-            .and_then(|length| i64::try_from(length).ok());
-        let padded = fixed.and_then(|length| length.checked_add(*before)?.checked_add(*after));
-        let padded = padded.and_then(|length| u64::try_from(length).ok());
+        let more = before.checked_add(*after).map(Extent::signed);
+        let padded = more.and_then(|more| length.checked_add(more));
         *length = padded
-            .map(Extent::fixed)
+            .filter(|length| !length.is_negative())
             .ok_or_else(|| format!("{x:?} cannot be padded by {amounts:?}"))?;
     }
     Ok(result)

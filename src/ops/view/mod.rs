@@ -3,7 +3,7 @@
 mod read;
 mod run;
 
-pub(super) use read::ATEN;
+pub(super) use read::{ATEN, diagonal as read_diagonal, select as read_select, slice as read_slice};
 
 use serde::Serialize;
 
@@ -30,10 +30,10 @@ pub enum View {
         /// Which dimension.
         dim: usize,
         /// First index.
-        start: u64,
+        start: Extent,
         /// Past the last index; already clamped to the length.
         end: Extent,
-        /// Distance between the elements taken. Not one only where the length is fixed.
+        /// Distance between the elements taken.
         step: u64,
     },
     /// `select(dim, index)`: one slice, without its dimension.
@@ -41,7 +41,14 @@ pub enum View {
         /// Which dimension.
         dim: usize,
         /// Which element of it.
-        index: u64,
+        index: Extent,
+    },
+    /// `diagonal(offset, dim1, dim2)`: as a new last dimension.
+    Diagonal {
+        /// How far above the main one.
+        offset: i64,
+        /// The matrices' dimensions.
+        dims: [usize; 2],
     },
     /// `unfold(dim, size, step)`: windows along a dimension, as a new last one.
     Windows {
@@ -55,7 +62,14 @@ pub enum View {
     /// `split(lengths, dim)`: several results.
     Split {
         /// Length of each part.
-        lengths: Vec<u64>,
+        lengths: Vec<Extent>,
+        /// Which dimension.
+        dim: usize,
+    },
+    /// `tensor_split(dim)`: several slices, each with a gradient of its own.
+    Slices {
+        /// Where each starts and ends.
+        bounds: Vec<[Extent; 2]>,
         /// Which dimension.
         dim: usize,
     },
@@ -79,8 +93,10 @@ impl Operator for View {
             View::Expand(_) => "expand",
             View::Slice { .. } => "slice",
             View::Select { .. } => "select",
+            View::Diagonal { .. } => "diagonal",
             View::Windows { .. } => "unfold",
             View::Split { .. } => "split",
+            View::Slices { .. } => "tensor_split",
             View::Unbind { .. } => "unbind",
             View::Alias => "alias",
             View::Detach => "detach",
@@ -95,6 +111,10 @@ impl Operator for View {
         let (dtype, x) = &operands[0];
         let shapes = match self {
             View::Split { lengths, dim } => split(x, lengths, *dim)?,
+            View::Slices { bounds, dim } => {
+                let one = |[start, end]: &[Extent; 2]| slice(x, *dim, *start, *end, 1);
+                bounds.iter().map(one).collect::<Result<_, _>>()?
+            }
             View::Unbind { dim } => unbind(x, *dim)?,
             one => vec![one.shape(x)?],
         };
@@ -120,8 +140,13 @@ impl Operator for View {
                 step,
             } => eager.slice(x, *dim, (*start, *end, *step)),
             View::Select { dim, index } => eager.select(x, *dim, *index),
+            View::Diagonal { offset, dims } => eager.diagonal(x, *offset, *dims),
             View::Windows { dim, size, step } => eager.windows(x, *dim, [*size, *step]),
             View::Split { lengths, dim } => return Ok(eager.split(x, lengths, *dim)),
+            View::Slices { bounds, dim } => {
+                let one = |[start, end]: &[Extent; 2]| eager.slice(x, *dim, (*start, *end, 1));
+                return Ok(bounds.iter().map(one).collect());
+            }
             View::Unbind { dim } => return Ok(eager.unbind(x, *dim)),
             View::Alias => Tensor::clone(x),
             View::Detach => x.detached(),
@@ -131,10 +156,21 @@ impl Operator for View {
 }
 
 impl View {
+    /// Slices between neighbouring places; `None` where one would have a negative length.
+    fn slices(ends: &[Extent], dim: usize) -> Option<View> {
+        let bounds = ends.windows(2).map(|pair| {
+            let longest = pair[0].as_fixed().zip(pair[1].as_fixed());
+            let end = longest.map_or(pair[1], |(start, end)| Extent::fixed(end.max(start)));
+            sliced(pair[0], end, 1).map(|_| [pair[0], end])
+        });
+        let bounds = bounds.collect::<Option<Vec<_>>>()?;
+        Some(View::Slices { bounds, dim })
+    }
+
     /// The shape of the only result.
     fn shape(&self, x: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
         match self {
-            View::Reshape(to) if numel(to) == numel(x) => Ok(to.clone()),
+            View::Reshape(to) if numel(to).is_always(numel(x)) => Ok(to.clone()),
             View::Reshape(to) => Err(format!("{x:?} has other elements than {to:?}")),
             View::Permute(order) => {
                 let mut sorted = order.clone();
@@ -161,29 +197,54 @@ impl View {
                 step,
             } => slice(x, *dim, *start, *end, *step),
             View::Select { dim, index } => select(x, *dim, *index),
+            View::Diagonal { offset, dims } => diagonal(x, *offset, *dims),
             View::Windows { dim, size, step } => {
-                let length = x.get(*dim).and_then(|length| length.as_fixed());
-                let room = length.and_then(|length| length.checked_sub(*size));
-                let room = room.filter(|_| *step > 0);
-                let room = room.ok_or_else(|| {
+                let length = x.get(*dim).copied();
+                let length = length.filter(|n| n.as_fixed().is_none_or(|n| n >= *size));
+                let room = length.and_then(|length| length.checked_sub(Extent::fixed(*size)));
+                let count = room.and_then(|room| room.floor_div(*step)?.checked_add(Extent::ONE));
+                let count = count.ok_or_else(|| {
                     format!("no windows of {size} fit dimension {dim} of {x:?}, {step} apart")
                 })?;
                 let mut result = x.to_vec();
-                result[*dim] = Extent::fixed(room / step + 1);
+                result[*dim] = count;
                 result.push(Extent::fixed(*size));
                 Ok(result)
             }
     
             View::Alias | View::Detach => Ok(x.to_vec()),
-            View::Split { .. } | View::Unbind { .. } => Err("it has several results".into()),
+            View::Split { .. } | View::Slices { .. } | View::Unbind { .. } => Err("it has several results".into()),
         }
     }
+}
+
+/// The shape of a diagonal: both dimensions go, and its length comes last.
+pub(super) fn diagonal(x: &[Extent], offset: i64, dims: [usize; 2]) -> Result<Vec<Extent>, Mismatch> {
+    let problem = || format!("no diagonal {offset} of dimensions {dims:?} of {x:?}");
+    let lengths = [x.get(dims[0]), x.get(dims[1])];
+    let ([Some(rows), Some(columns)], false) = (lengths, dims[0] == dims[1]) else {
+        return Err(problem());
+    };
+    let by = Extent::fixed(offset.unsigned_abs());
+    let (rows, columns) = if offset >= 0 {
+        (Some(*rows), columns.checked_sub(by))
+    } else {
+        (rows.checked_sub(by), Some(*columns))
+    };
+    let length = rows.zip(columns).and_then(|(rows, columns)| {
+        rows.smaller(columns).and_then(|length| length.larger(Extent::ZERO))
+    });
+    let mut shape = x.to_vec();
+    shape.remove(dims[0].max(dims[1]));
+    shape.remove(dims[0].min(dims[1]));
+    shape.push(length.ok_or_else(problem)?);
+    Ok(shape)
 }
 
 fn slice(
     x: &[Extent],
     dim: usize,
-    start: u64,
+    start: Extent,
     end: Extent,
     step: u64,
 ) -> Result<Vec<Extent>, Mismatch> {
@@ -191,42 +252,47 @@ fn slice(
     let length = result
         .get_mut(dim)
         .ok_or_else(|| format!("no dimension {dim}"))?;
-    *length = match (end.as_fixed(), start) {
-        (_, 0) if step == 1 => end,
-        (Some(end), start) if start <= end => Extent::fixed((end - start).div_ceil(step)),
-        _ => return Err(format!("cannot slice from {start} to {end}")),
-    };
+    let taken = sliced(start, end, step);
+    *length = taken.ok_or_else(|| format!("cannot slice from {start} to {end} by {step}"))?;
     Ok(result)
 }
 
-fn select(x: &[Extent], dim: usize, index: u64) -> Result<Vec<Extent>, Mismatch> {
-    let mut result = x.to_vec();
-    match x.get(dim).map(|length| length.as_fixed()) {
-        Some(Some(length)) if index >= length => {
-            Err(format!("no element {index} in dimension {dim} of {x:?}"))
-        }
-        Some(_) => {
-            result.remove(dim);
-            Ok(result)
-        }
-        None => Err(format!("no dimension {dim} in {x:?}")),
+/// How many elements a slice takes.
+pub(super) fn sliced(start: Extent, end: Extent, step: u64) -> Option<Extent> {
+    let span = end.checked_sub(start)?;
+    // A slice that ends before it starts is empty, and no length.
+    if span.as_fixed().is_none() && span.at(1) == 0 && span.at(1 << 20) == 0 {
+        return None;
     }
+    let last = Extent::fixed(step.checked_sub(1)?);
+    span.checked_add(last)?.floor_div(step)
 }
 
-fn split(
-    x: &[Extent],
-    lengths: &[u64],
-    dim: usize,
-) -> Result<Vec<Vec<Extent>>, Mismatch> {
-    let total = lengths.iter().try_fold(0_u64, |sum, n| sum.checked_add(*n));
-    if x.get(dim).and_then(|length| length.as_fixed()) != total || total.is_none() {
+fn select(x: &[Extent], dim: usize, index: Extent) -> Result<Vec<Extent>, Mismatch> {
+    let mut result = x.to_vec();
+    let length = *x
+        .get(dim)
+        .ok_or_else(|| format!("no dimension {dim} in {x:?}"))?;
+    if let (Some(length), Some(index)) = (length.as_fixed(), index.as_fixed())
+        && index >= length
+    {
+        return Err(format!("no element {index} in dimension {dim} of {x:?}"));
+    }
+    result.remove(dim);
+    Ok(result)
+}
+
+fn split(x: &[Extent], lengths: &[Extent], dim: usize) -> Result<Vec<Vec<Extent>>, Mismatch> {
+    let mut all = lengths.iter();
+    let total = all.try_fold(Extent::ZERO, |sum, n| sum.checked_add(*n));
+    if !matches!((x.get(dim), total), (Some(length), Some(total)) if length.is_always(total)) {
         return Err(format!(
             "cannot split dimension {dim} of {x:?} into {lengths:?}"
         ));
     }
-    let part = |length: &u64| {
+    let part = |length: &Extent| {
         let mut result = x.to_vec();
-        result[dim] = Extent::fixed(*length);
+        result[dim] = *length;
         result
     };
     Ok(lengths.iter().map(part).collect())

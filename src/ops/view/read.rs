@@ -23,6 +23,17 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.numpy_T.default", read_view),
     ("aten.permute.default", read_view),
     ("aten.movedim.int", read_view),
+    ("aten.movedim.intlist", read_view),
+    ("aten.moveaxis.int", read_view),
+    ("aten.moveaxis.intlist", read_view),
+    ("aten.adjoint.default", read_view),
+    ("aten.matrix_H.default", read_view),
+    ("aten.mT.default", read_view),
+    ("aten.mH.default", read_view),
+    ("aten.ravel.default", read_view),
+    ("aten.atleast_1d.default", read_view),
+    ("aten.atleast_2d.default", read_view),
+    ("aten.atleast_3d.default", read_view),
     ("aten.expand.default", read_view),
     ("aten.broadcast_to.default", read_view),
     ("aten.alias.default", read_view),
@@ -37,6 +48,21 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.split_with_sizes.default", read_part),
     ("aten.unfold.default", read_part),
     ("aten.unbind.int", read_part),
+    ("aten.diagonal.default", |args| {
+        let input = args.tensor("self")?;
+        Ok((diagonal(args, &args.shape(input))?.into(), vec![input]))
+    }),
+    ("aten.tensor_split.sections", read_part),
+    ("aten.tensor_split.indices", read_part),
+    ("aten.hsplit.int", read_part),
+    ("aten.hsplit.array", read_part),
+    ("aten.vsplit.int", read_part),
+    ("aten.vsplit.array", read_part),
+    ("aten.dsplit.int", read_part),
+    ("aten.dsplit.array", read_part),
+    ("aten.unsafe_split.Tensor", read_part),
+    ("aten.unsafe_split_with_sizes.default", read_part),
+    ("aten.unsafe_chunk.default", read_part),
     ("aten.view_as.default", reshape_as),
     ("aten.reshape_as.default", reshape_as),
     ("aten.expand_as.default", |args| {
@@ -108,12 +134,34 @@ fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         ),
         "aten.t.default" | "aten.numpy_T.default" => View::Permute((0..rank).rev().collect()),
         "aten.permute.default" => View::Permute(args.dims("dims", rank)?),
-        "aten.movedim.int" => {
-            let source = args.dim("source", None, rank)?;
-            let mut order: Vec<usize> = (0..rank).filter(|i| *i != source).collect();
-            order.insert(args.dim("destination", None, rank)?, source);
-            View::Permute(order)
+        "aten.movedim.int" | "aten.moveaxis.int" => moved(
+            rank,
+            &[args.dim("source", None, rank)?],
+            &[args.dim("destination", None, rank)?],
+        )?,
+        "aten.movedim.intlist" | "aten.moveaxis.intlist" => moved(
+            rank,
+            &args.dims("source", rank)?,
+            &args.dims("destination", rank)?,
+        )?,
+        "aten.adjoint.default" | "aten.matrix_H.default" | "aten.mT.default" | "aten.mH.default" => {
+            let last = rank.checked_sub(2).ok_or("it turns no matrix")?;
+            swapped(last, last + 1)
         }
+        "aten.ravel.default" => View::Reshape(vec![numel(from)]),
+        "aten.atleast_1d.default" if rank >= 1 => View::Alias,
+        "aten.atleast_1d.default" => View::Reshape(vec![Extent::ONE]),
+        "aten.atleast_2d.default" => match from {
+            [] => View::Reshape(vec![Extent::ONE; 2]),
+            [_] => View::Unsqueeze(0),
+            _ => View::Alias,
+        },
+        "aten.atleast_3d.default" => match from {
+            [] => View::Reshape(vec![Extent::ONE; 3]),
+            [length] => View::Reshape(vec![Extent::ONE, *length, Extent::ONE]),
+            [_, _] => View::Unsqueeze(2),
+            _ => View::Alias,
+        },
         "aten.expand.default" | "aten.broadcast_to.default" => {
             View::Expand(expand(from, &args.lengths("size")?)?)
         }
@@ -127,23 +175,31 @@ fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
 fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
     let target = args.target;
     let dim = || args.dim("dim", Some(0), from.len());
-    let into_parts_of = |size: u64, dim: usize| {
-        let length = from[dim]
-            .as_fixed()
-            .filter(|n| size > 0 && n.div_ceil(size) <= MOST_PARTS);
-        let length =
-            length.ok_or_else(|| format!("cannot split dimension {dim} of {from:?} by {size}"))?;
-        let starts = (0..length.div_ceil(size)).map(|i| i * size);
-        let lengths = starts.map(|start| size.min(length - start)).collect();
-        Ok::<View, String>(View::Split { lengths, dim })
+    let into_parts_of = |size: Extent, dim: usize| {
+        let problem = || format!("cannot split dimension {dim} of {from:?} by {size}");
+        // Whole parts, as many as fit, and the rest.
+        let whole = match (from[dim].as_fixed(), size.as_fixed()) {
+            (Some(length), Some(size)) => length.checked_div(size),
+            _ => from[dim].checked_div(size).and_then(Extent::as_fixed),
+        };
+        let whole = whole.filter(|n| *n <= MOST_PARTS).ok_or_else(problem)?;
+        let rest = from[dim].checked_sub(size * Extent::fixed(whole));
+        let rest = rest.ok_or_else(problem)?;
+        let lengths = (0..whole).map(|_| size);
+        let lengths = lengths.chain((rest != Extent::ZERO || whole == 0).then_some(rest));
+        Ok::<View, String>(View::Split {
+            lengths: lengths.collect(),
+            dim,
+        })
     };
     Ok(match target {
         "aten.slice.Tensor" => slice(args, from)?,
         "aten.select.int" => select(args, from)?,
         "aten.narrow.default" => {
             let dim = dim()?;
-            let start = args.count("start", None)?;
-            let end = Extent::fixed(start + args.count("length", None)?);
+            let start = at(args.length("start")?.ok_or("it starts nowhere")?, from[dim])?;
+            let length = args.length("length")?.ok_or("it has no length")?;
+            let end = start + at(length, from[dim])?;
             let step = 1;
             View::Slice {
                 dim,
@@ -152,23 +208,35 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
                 step,
             }
         }
-        "aten.split.Tensor" => into_parts_of(args.count("split_size", None)?, dim()?)?,
-        "aten.chunk.default" => {
-            let (dim, chunks) = (dim()?, args.count("chunks", None)?.max(1));
-            let length = from[dim].as_fixed();
-            let length = length.ok_or_else(|| format!("it cuts {from:?} along the batch"))?;
-            into_parts_of(length.div_ceil(chunks), dim)?
+        "aten.tensor_split.sections" => sections(args.count("sections", None)?, from, dim()?)?,
+        "aten.tensor_split.indices" => cut_at(args, from, dim()?)?,
+        "aten.hsplit.int" | "aten.vsplit.int" | "aten.dsplit.int" => {
+            sections(args.count("sections", None)?, from, stacked_dim(target, from.len())?)?
         }
-        "aten.split.sizes" | "aten.split_with_sizes.default" => {
+        "aten.hsplit.array" | "aten.vsplit.array" | "aten.dsplit.array" => {
+            cut_at(args, from, stacked_dim(target, from.len())?)?
+        }
+        "aten.split.Tensor" | "aten.unsafe_split.Tensor" => {
+            let dim = dim()?;
+            let size = args.length("split_size")?.ok_or("it has no size")?;
+            into_parts_of(at(size, from[dim])?, dim)?
+        },
+        "aten.chunk.default" | "aten.unsafe_chunk.default" => {
+            let (dim, chunks) = (dim()?, args.count("chunks", None)?.max(1));
+            let size = (from[dim] + Extent::fixed(chunks - 1)).floor_div(chunks);
+            let size = size.ok_or_else(|| format!("it cuts {from:?} into {chunks} parts"))?;
+            into_parts_of(size, dim)?
+        }
+        "aten.split.sizes"
+        | "aten.split_with_sizes.default"
+        | "aten.unsafe_split_with_sizes.default" => {
             let name = if target == "aten.split.sizes" {
                 "split_size"
             } else {
                 "split_sizes"
             };
-            let lengths = args.lengths(name)?.into_iter();
-            let fixed = lengths.map(|length| length.and_then(Extent::as_fixed));
-            let lengths = fixed.collect::<Option<Vec<_>>>();
-            let lengths = lengths.ok_or_else(|| format!("its {name:?} depend on the batch"))?;
+            let lengths = args.lengths(name)?.into_iter().collect::<Option<Vec<_>>>();
+            let lengths = lengths.ok_or_else(|| format!("its {name:?} contain -1"))?;
             View::Split {
                 lengths,
                 dim: dim()?,
@@ -191,6 +259,59 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         }
         other => return Err(format!("{other} takes no part")),
     })
+}
+
+/// Dimensions moved to other places; the rest keep their order.
+fn moved(rank: usize, from: &[usize], to: &[usize]) -> Result<View, String> {
+    let mut order: Vec<Option<usize>> = vec![None; rank];
+    if from.len() != to.len() {
+        return Err(format!("it moves dimensions {from:?} to {to:?}"));
+    }
+    for (from, to) in from.iter().zip(to) {
+        order[*to] = Some(*from);
+    }
+    let mut rest = (0..rank).filter(|dim| !from.contains(dim));
+    let order = order.into_iter().map(|dim| dim.or_else(|| rest.next()));
+    let order = order.collect::<Option<Vec<_>>>();
+    order.map(View::Permute).ok_or_else(|| format!("it moves dimensions {from:?} to {to:?}"))
+}
+
+/// The dimension that `hsplit`, `vsplit` and `dsplit` cut, as `hstack` and its like join.
+fn stacked_dim(target: &str, rank: usize) -> Result<usize, String> {
+    let dim = match target {
+        "aten.vsplit.int" | "aten.vsplit.array" => 0,
+        "aten.dsplit.int" | "aten.dsplit.array" => 2,
+        _ => usize::from(rank > 1),
+    };
+    (dim < rank).then_some(dim).ok_or_else(|| format!("it cuts {rank} dimensions"))
+}
+
+/// `tensor_split(sections)`: the first ones are longer by one where the length does not divide. Its parts are
+/// slices, and so have gradients of their own.
+fn sections(count: u64, from: &[Extent], dim: usize) -> Result<View, String> {
+    let problem = || format!("it cuts {from:?} into {count} parts");
+    if count == 0 || count > MOST_PARTS {
+        return Err(problem());
+    }
+    let end = |index: u64| {
+        // Of n elements, the parts up to number i have i * (n / count) + min(i, n % count).
+        let whole = from[dim].floor_div(count)?.checked_mul(Extent::fixed(index))?;
+        let rest = from[dim].remainder(count)?;
+        whole.checked_add(rest.smaller(Extent::fixed(index))?)
+    };
+    let ends = (0..=count).map(end).collect::<Option<Vec<_>>>();
+    View::slices(&ends.ok_or_else(problem)?, dim).ok_or_else(problem)
+}
+
+/// `tensor_split(indices)`.
+fn cut_at(args: &Arguments<'_>, from: &[Extent], dim: usize) -> Result<View, String> {
+    let indices = args.whole_numbers("indices")?;
+    let length = from[dim];
+    let inner = indices.into_iter().map(|place| at(Length::Number(place), length));
+    let mut ends = vec![Extent::ZERO];
+    ends.extend(inner.collect::<Result<Vec<_>, _>>()?);
+    ends.push(length);
+    View::slices(&ends, dim).ok_or_else(|| format!("it cuts {from:?} at {ends:?}"))
 }
 
 /// The shape a `view` asks for, with its -1 worked out.
@@ -222,39 +343,36 @@ fn expand(from: &[Extent], to: &[Option<Extent>]) -> Result<Vec<Extent>, String>
         .collect()
 }
 
-fn slice(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
+/// A place along a dimension, as in Python: negative counts from the end, and both are clamped to the length
+/// where that is a number. Where it depends on the batch, tracing has checked that it reaches as far.
+fn at(place: Length, length: Extent) -> Result<Extent, String> {
+    let place = match place {
+        Length::Number(i64::MAX) => return Ok(length),
+        Length::Number(place) => place,
+        Length::Batched(place) => return Ok(place),
+    };
+    match (u64::try_from(place), length.as_fixed()) {
+        (Ok(place), Some(length)) => Ok(Extent::fixed(place.min(length))),
+        (Ok(place), None) => Ok(Extent::fixed(place)),
+        (Err(_), Some(length)) => Ok(Extent::fixed(length.saturating_sub(place.unsigned_abs()))),
+        (Err(_), None) => length
+            .checked_sub(Extent::fixed(place.unsigned_abs()))
+            .ok_or_else(|| format!("it takes {place} of a dimension of {length}")),
+    }
+}
+
+pub(in crate::ops) fn slice(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
     let dim = args.dim("dim", Some(0), from.len())?;
     let length = from[dim];
-    // As in Python: negative counts from the end, and both ends are clamped to the length.
-    let clamp = |at: i64| -> Result<Extent, String> {
-        let Some(length) = length.as_fixed() else {
-            return match at {
-                0 => Ok(Extent::ZERO),
-                i64::MAX => Ok(length),
-                _ => Err(format!("it slices a dimension of {length} at {at}")),
-            };
-        };
-        let from_end = at.unsigned_abs();
-        Ok(Extent::fixed(match u64::try_from(at) {
-            Ok(at) => at.min(length),
-            Err(_) => length.saturating_sub(from_end),
-        }))
-    };
-    let start = match args.length("start")? {
-        None => 0,
-        Some(Length::Number(at)) => clamp(at)?
-            .as_fixed()
-            .ok_or("it starts at the end of the batch")?,
-        Some(Length::Batched(at)) => return Err(format!("it starts at {at}")),
-    };
-    let end = match args.length("end")? {
-        None => length,
-        Some(Length::Number(at)) => clamp(at)?,
-        Some(Length::Batched(at)) if at == length => length,
-        Some(Length::Batched(at)) => return Err(format!("it ends at {at}, of {length}")),
-    };
+    let start = args.length("start")?.unwrap_or(Length::Number(0));
+    let end = args.length("end")?.unwrap_or(Length::Number(i64::MAX));
+    let (start, mut end) = (at(start, length)?, at(end, length)?);
+    // A slice that ends before it starts is empty.
+    if let (Some(first), Some(last)) = (start.as_fixed(), end.as_fixed()) {
+        end = Extent::fixed(last.max(first));
+    }
     let step = args.count("step", Some(1))?;
-    if step != 1 && (step == 0 || end.as_fixed().is_none()) {
+    if step == 0 {
         return Err(format!("it takes every {step}th element of {length}"));
     }
     Ok(View::Slice {
@@ -265,20 +383,30 @@ fn slice(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
     })
 }
 
-fn select(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
+pub(in crate::ops) fn select(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
     let dim = args.dim("dim", None, from.len())?;
+    let length = from[dim];
     let index = match args.length("index")? {
-        Some(Length::Number(index)) => index,
-        Some(Length::Batched(index)) => return Err(format!("it selects {index}")),
-        None => return Err("it has no argument \"index\"".into()),
-    };
-    let length = from[dim].as_fixed();
-    let index = match (u64::try_from(index), length) {
-        (Ok(index), _) => Some(index),
+        Some(Length::Batched(index)) => Some(index),
         // As in Python: negative counts from the end.
-        (Err(_), Some(length)) => length.checked_sub(index.unsigned_abs()),
-        (Err(_), None) => None,
+        Some(Length::Number(index)) => match u64::try_from(index) {
+            Ok(index) => Some(Extent::fixed(index)),
+            Err(_) => length
+                .checked_sub(Extent::fixed(index.unsigned_abs()))
+                .filter(|at| at.as_fixed().is_some() || length.as_fixed().is_none()),
+        },
+        None => return Err("it has no argument \"index\"".into()),
     };
     let index = index.ok_or_else(|| format!("it selects outside of {from:?}"))?;
     Ok(View::Select { dim, index })
+}
+
+pub(in crate::ops) fn diagonal(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
+    Ok(View::Diagonal {
+        offset: args.int("offset", Some(0))?,
+        dims: [
+            args.dim("dim1", Some(0), from.len())?,
+            args.dim("dim2", Some(1), from.len())?,
+        ],
+    })
 }

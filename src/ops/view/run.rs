@@ -6,6 +6,7 @@ use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
+use super::{diagonal, sliced};
 use crate::shape::{Extent, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
@@ -94,15 +95,12 @@ impl Eager {
         &mut self,
         x: &Tensor,
         dim: usize,
-        (start, end, step): (u64, Extent, u64),
+        (start, end, step): (Extent, Extent, u64),
     ) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
-        let length = match end.as_fixed() {
-            Some(end) => Extent::fixed((end - start).div_ceil(step)),
-            None => end,
-        };
+        let length = sliced(start, end, step).expect("checked when the graph was built");
         let taken = move |tensor: &TensorBody| {
-            let mut view = part(tensor, dim, Extent::fixed(start), length);
+            let mut view = part(tensor, dim, start, length);
             view.strides[dim] = view.strides[dim] * Extent::fixed(step);
             view
         };
@@ -126,8 +124,9 @@ impl Eager {
     pub(crate) fn windows(&mut self, x: &Tensor, dim: usize, [size, step]: [u64; 2]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
-        let room = shape[dim].as_fixed().map_or(0, |length| length - size);
-        shape[dim] = Extent::fixed(room / step + 1);
+        let room = shape[dim].checked_sub(Extent::fixed(size));
+        let last = room.and_then(|room| room.floor_div(step));
+        shape[dim] = last.expect("checked when the graph was built") + Extent::ONE;
         shape.push(Extent::fixed(size));
         strides.push(strides[dim]);
         strides[dim] = strides[dim] * Extent::fixed(step);
@@ -139,8 +138,10 @@ impl Eager {
             };
             let grad_x = eager.empty(&whole, gradient.dtype);
             // Windows that overlap are added up along a range of int64 places.
-            let length = whole[dim].as_fixed().filter(|_| step < size);
-            drop(length.map(|length| eager.scratch(8 * length)));
+            let length = whole[dim];
+            drop((step < size).then(|| {
+                eager.scratch_by("unfold_backward", move |batch| 8 * length.at(batch))
+            }));
             eager.launch(
                 Kernel::MemoryOnly("unfold_backward"),
                 &[gradient],
@@ -151,8 +152,47 @@ impl Eager {
         y
     }
 
+    /// `diagonal`: the gradient is full size, zero outside of it.
+    pub(crate) fn diagonal(&mut self, x: &Tensor, offset: i64, dims: [usize; 2]) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let whole = x.shape.clone();
+        let y = on_diagonal(x, offset, dims);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let inside = on_diagonal(&grad_x, offset, dims);
+            eager.launch(Kernel::Copy, &[gradient], &[&inside]);
+            drop(inside);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
+    /// `diag_embed`: zeros with the operand on the diagonals; the gradient is a view of those.
+    pub(crate) fn diag_embed(
+        &mut self,
+        x: &Tensor,
+        shape: &[Extent],
+        (offset, dims): (i64, [usize; 2]),
+    ) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = self.empty(shape, x.dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        let inside = on_diagonal(&y, offset, dims);
+        self.launch(Kernel::Copy, &[x], &[&inside]);
+        drop(inside);
+        let [y] = draft.finish(self, [y], move |_, gradients, _| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| gradient_view(gradient, on_diagonal(gradient, offset, dims)))]
+        });
+        y
+    }
+
     /// `select(dim, index)`: the gradient is full size, zero outside the slice.
-    pub(crate) fn select(&mut self, x: &Tensor, dim: usize, index: u64) -> Tensor {
+    pub(crate) fn select(&mut self, x: &Tensor, dim: usize, index: Extent) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let whole = x.shape.clone();
         let y = element(x, dim, index);
@@ -169,6 +209,20 @@ impl Eager {
         });
         y
     }
+}
+
+/// The elements on a diagonal, along a new last dimension.
+fn on_diagonal(tensor: &TensorBody, offset: i64, dims: [usize; 2]) -> TensorBody {
+    let shape = diagonal(&tensor.shape, offset, dims).expect("checked when the graph was built");
+    let mut strides = tensor.strides.clone();
+    let step = strides[dims[0]] + strides[dims[1]];
+    let skipped = strides[if offset >= 0 { dims[1] } else { dims[0] }];
+    strides.remove(dims[0].max(dims[1]));
+    strides.remove(dims[0].min(dims[1]));
+    strides.push(step);
+    let mut view = tensor.alias(shape, strides);
+    view.offset = tensor.offset + skipped * Extent::fixed(offset.unsigned_abs());
+    view
 }
 
 fn permuted(tensor: &TensorBody, order: &[usize]) -> TensorBody {

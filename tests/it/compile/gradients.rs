@@ -139,7 +139,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 4, 5, 5], &[4, 3, 2, 2], &[3]],
         ),
         (Op::Matmul(Matmul::Matmul), vec![&[2, 3, 4], &[2, 4, 5]]),
-        (Op::View(View::Select { dim: 1, index: 2 }), vec![&[3, 4]]),
+        (
+            Op::View(View::Select {
+                dim: 1,
+                index: Extent::fixed(2),
+            }),
+            vec![&[3, 4]],
+        ),
         (
             Op::Reduce(Reduce {
                 function: Reduction::Mean,
@@ -249,7 +255,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (
             Op::View(View::Slice {
                 dim: 1,
-                start: 1,
+                start: Extent::ONE,
                 end: Extent::fixed(3),
                 step: 1,
             }),
@@ -258,7 +264,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (
             Op::View(View::Slice {
                 dim: 0,
-                start: 1,
+                start: Extent::ONE,
                 end: Extent::fixed(7),
                 step: 3,
             }),
@@ -266,7 +272,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         ),
         (
             Op::View(View::Split {
-                lengths: vec![3, 4, 1],
+                lengths: fixed(&[3, 4, 1]),
                 dim: 1,
             }),
             vec![&[2, 8]],
@@ -354,7 +360,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 3, 4], &[3]],
         ),
         (
-            Op::Einsum(Einsum::parse("bij,bkj->kbi").unwrap()),
+            Op::Einsum(Einsum::parse("bij,bkj->kbi", &[3, 3]).unwrap()),
             vec![&[2, 3, 4], &[2, 5, 4]],
         ),
         (

@@ -7,6 +7,7 @@ eager training never has. Here the answer is no, and what can be known of the va
 from __future__ import annotations
 
 import contextlib
+import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[Eager
         stack.enter_context(replaced(torch.Tensor, "__format__", _written(torch.Tensor.__format__)))
         stack.enter_context(_autocast_regions(lifetimes, found))
         stack.enter_context(gpu_rules())
-        _patch_transformers(stack, lifetimes, found)
+        _patch_transformers(stack, lifetimes, values, found)
         yield found
 
 
@@ -166,7 +167,9 @@ def _caller(frame: FrameType) -> FrameType:
     return frame
 
 
-def _patch_transformers(stack: contextlib.ExitStack, lifetimes: Lifetimes, found: EagerOnly) -> None:
+def _patch_transformers(
+    stack: contextlib.ExitStack, lifetimes: Lifetimes, values: KnownValues, found: EagerOnly
+) -> None:
     helpers = _imported("transformers.utils.import_utils")
     if helpers is not None and hasattr(helpers, "is_fake_tensor"):
         stack.enter_context(replaced(helpers, "is_fake_tensor", lambda _: False))
@@ -181,6 +184,9 @@ def _patch_transformers(stack: contextlib.ExitStack, lifetimes: Lifetimes, found
                 found.packed_checks.append((lifetimes.made, number))
 
         stack.enter_context(replaced(masks, "find_packed_sequence_indices", no_packed_sequences))
+        for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
+            if hasattr(masks, name):
+                stack.enter_context(replaced(masks, name, _masking(getattr(masks, name), values)))
 
 
     tools = _imported("transformers.pytorch_utils")
@@ -198,6 +204,19 @@ def _patch_transformers(stack: contextlib.ExitStack, lifetimes: Lifetimes, found
         # It looks for padding among the first and last ids, in a few bytes, and at most writes a warning.
         warning = "warn_if_padding_and_no_attention_mask"
         stack.enter_context(replaced(models.PreTrainedModel, warning, lambda *_, **__: None))
+
+
+def _masking(ignores: Callable[..., Any], values: KnownValues) -> Callable[..., Any]:
+    """A padding mask in the batch is taken to mask something: then the whole mask is built, which takes the most memory."""
+    signature = inspect.signature(ignores)
+
+    def ignores_mask(*args: Any, **kwargs: Any) -> Any:
+        mask = signature.bind(*args, **kwargs).arguments.get("padding_mask")
+        if isinstance(mask, torch.Tensor) and not values.knows(mask):
+            return False
+        return ignores(*args, **kwargs)
+
+    return ignores_mask
 
 
 def _noting_autocast(lifetimes: Lifetimes, found: EagerOnly) -> Callable[..., contextlib.AbstractContextManager[None]]:

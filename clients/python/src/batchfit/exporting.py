@@ -18,6 +18,7 @@ from .batches import MAX_BATCH, Batch, Number, as_batch
 from .building import Built, build, on_meta
 from .document import document
 from .eager import eager_decisions
+from .einsum_paths import constant_paths
 from .errors import ExportError
 from .failures import explained, is_about_the_batch
 from .functions import Functions, following
@@ -124,9 +125,9 @@ def _user_modules(model: torch.nn.Module) -> list[dict[str, Any]]:
 class _Tied(Exception):
     """Code tied the batch to numbers, in modules with these variables."""
 
-    def __init__(self, modules: list[dict[str, Any]]) -> None:
+    def __init__(self, modules: list[dict[str, Any]], place: Optional[str]) -> None:
         super().__init__()
-        self.modules = modules
+        self.modules, self.place = modules, place
 
 
 def _attempt(
@@ -152,17 +153,18 @@ def _attempt(
             stack.enter_context(recording(lifetimes))
             eager_only = stack.enter_context(eager_decisions(lifetimes, values))
             stack.enter_context(following(functions))
+            stack.enter_context(constant_paths())
             if tied is not None:
                 stack.enter_context(whole_numbers(tied.modules))
                 stack.enter_context(trying_out_comparisons())
-            program = _traced(wrapped, batch, max_batch, values, first=tied is None)
+            program = _traced(wrapped, batch, max_batch, values, tied)
         shared = _shared(wrapped)
     _check(program)
     return Exported(document(program, lifetimes, eager_only, functions, trained, shared))
 
 
 def _traced(
-    wrapped: WithLoss, batch: Batch, max_batch: int, values: KnownValues, first: bool
+    wrapped: WithLoss, batch: Batch, max_batch: int, values: KnownValues, tied: Optional[_Tied]
 ) -> torch.export.ExportedProgram:
     with quiet(), sizes_of_data(), ties_of_the_batch() as ties:
         try:
@@ -176,8 +178,11 @@ def _traced(
         except ExportError:
             raise
         except Exception as error:  # Whatever the model's code raises on tensors without data.
-            again = first and is_about_the_batch(error)
-            failure = _Tied(ties.modules()) if again else explained(error, wrapped, values.asked(), batch.whole(), ties.place())
+            if tied is None and is_about_the_batch(error):
+                failure: Exception = _Tied(ties.modules(), ties.place())
+            else:
+                fixed_at = ties.place() or (None if tied is None else tied.place)
+                failure = explained(error, wrapped, values.asked(), batch.whole(), fixed_at)
     raise failure
 
 

@@ -35,10 +35,11 @@ def is_user_code(code: CodeType) -> bool:
 
 
 def user_frame() -> Optional[FrameType]:
-    """The innermost frame of the code that is traced right now."""
+    """The innermost frame of the model's code that is traced right now."""
     frame: Optional[FrameType] = sys._getframe(1)
     while frame is not None and not is_user_code(frame.f_code):
-        frame = frame.f_back
+        # What called the export is no part of the model.
+        frame = None if frame.f_code.co_filename == losses.__file__ else frame.f_back
     return frame
 
 

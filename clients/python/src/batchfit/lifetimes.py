@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import operator
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ import torch.fx.experimental.proxy_tensor as tracing
 
 # Where a traced node keeps the number of its value. Node metadata survives all that `torch.export` does to a graph.
 NUMBER = "batchfit_value"
+# Where a node with several results keeps the numbers of those: passes of `torch.export` make the nodes that take them
+# out anew.
+RESULTS = "batchfit_results"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Lifetimes:
         """Numbers a value that was just made. A tensor changed in place gets one more name."""
         self.made += 1
         node.meta[NUMBER] = self.made
+        if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):
+            node.args[0].meta.setdefault(RESULTS, {})[node.args[1]] = self.made
         self._name(tensor, self.made)
         self.progress(self.made)
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch.fx
 
-from .lifetimes import NUMBER, Release
+from .lifetimes import NUMBER, RESULTS, Release
 
 
 def value_numbers(module: torch.fx.GraphModule) -> dict[str, int]:
     """The numbers of the values of a graph's nodes, by name."""
-    return {node.name: node.meta[NUMBER] for node in module.graph.nodes if NUMBER in node.meta}
+    numbers = {node.name: node.meta[NUMBER] for node in module.graph.nodes if NUMBER in node.meta}
+    for node in module.graph.nodes:
+        if node.target is operator.getitem and node.name not in numbers:
+            number = node.args[0].meta.get(RESULTS, {}).get(node.args[1])
+            if number is not None:
+                numbers[node.name] = number
+    return numbers
 
 
 def results(node: dict[str, Any]) -> Iterator[str]:

@@ -114,6 +114,10 @@ class KnownValues:
                 if node is not None:
                     self._inputs[node] = name
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether the elements of a tensor are known to be one number."""
+        return tensor in self._values
+
     def asked(self) -> Optional[list[str]]:
         """The inputs behind the value that was asked for last and is not known."""
         return None if self._asked is None else origins(self._asked, self._inputs)

@@ -1,0 +1,167 @@
+//! What finding elements by their values takes.
+
+use std::rc::Rc;
+
+use super::cub::{count_bytes, scan_bytes, select_bytes};
+use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::elementwise::expanded;
+use crate::ops::embedding::{ALL_BITS, radix_bytes};
+use crate::program::Kernel;
+use crate::shape::{DType, Extent, broadcast, strides_like};
+
+impl Eager {
+    /// `nonzero`: how many there are, then where. `nonzero_cuda_out_impl` in `Nonzero.cu`.
+    pub(crate) fn nonzero(&mut self, x: &Tensor, rows: Extent) -> Tensor {
+        let (card, all) = (self.capability, x.numel());
+        let dense = self.dense_copy(x);
+        let count = self.scratch(4);
+        drop(self.scratch_by("count of nonzero", move |batch| count_bytes(&card, all.at(batch))));
+        // It is made turned round: all places along the first dimension are neighbours.
+        let rank = Extent::fixed(x.shape.len() as u64);
+        let places = self.empty_strided(&[rows, rank], vec![Extent::ONE, rows], DType::Int64);
+        drop(self.scratch_by("places of nonzero", move |batch| select_bytes(&card, all.at(batch))));
+        self.launch(Kernel::MemoryOnly("nonzero"), &[&dense], &[&places]);
+        drop(count);
+        drop(dense);
+        Tensor::new(places)
+    }
+
+    /// `nonzero`, seen as one tensor for each dimension.
+    pub(crate) fn places(&mut self, x: &Tensor, rows: Extent) -> Vec<Tensor> {
+        let all = self.nonzero(x, rows);
+        let along = |dim: usize| {
+            let mut places = all.alias(vec![rows], vec![Extent::ONE]);
+            places.offset = Extent::fixed(dim as u64) * rows;
+            Tensor::new(places)
+        };
+        (0..x.shape.len()).map(along).collect()
+    }
+
+    /// `masked_select(x, mask)`: a look-up with both expanded. Its gradient is put into zeros.
+    pub(crate) fn masked_select(
+        &mut self,
+        x: &Tensor,
+        mask: &Tensor,
+        rows: Extent,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "mask", mask)?;
+        draft.save(self, "self", x)?;
+        let y = self.selected(x, mask, rows);
+        let y = Rc::try_unwrap(y).expect("made just now");
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let (x, mask) = (saved.get("self"), saved.get("mask"));
+            let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
+            let seen = expanded(x, &shape);
+            let strides = strides_like(&shape, &seen.strides);
+            drop(seen);
+            let zeros = eager.empty_strided(&shape, strides, gradient.dtype);
+            eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+            let zeros = Tensor::new(zeros);
+            eager.scatter_masked(&zeros, mask, gradient);
+            vec![Some(zeros)]
+        });
+        Ok(y)
+    }
+
+    /// The elements of `x` where `mask` is true, both expanded to a common shape.
+    pub(crate) fn selected(&mut self, x: &Tensor, mask: &Tensor, rows: Extent) -> Tensor {
+        let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
+        let mask = Tensor::new(expanded(mask, &shape));
+        let places = self.nonzero(&mask, rows);
+        let y = self.empty(&[rows], x.dtype);
+        self.launch(Kernel::MemoryOnly("masked_select"), &[x, &mask], &[&y]);
+        drop(places);
+        Tensor::new(y)
+    }
+
+    /// `masked_scatter_`: which element goes where follows from sums of the mask. `IndexKernel.cpp` and
+    /// `masked_scatter.cu` of PyTorch's CUDA backend.
+    pub(crate) fn scatter_masked(&mut self, into: &Tensor, mask: &Tensor, source: &Tensor) {
+        let all = into.numel();
+        let mask = Tensor::new(expanded(mask, &into.shape));
+        let sums = self.empty(&into.shape, DType::Int64);
+        let dense = self.dense_copy(&mask);
+        drop(self.scratch_by("sums of a mask", move |batch| scan_bytes(all.at(batch))));
+        let source = self.dense_copy(source);
+        self.launch(Kernel::MemoryOnly("masked_scatter_"), &[&dense, &source], &[into]);
+        drop(source);
+        drop(dense);
+        drop(sums);
+    }
+
+    /// `repeat_interleave(repeats)`: sums of the repetitions, the last of which is how many there are.
+    pub(crate) fn repeated_places(&mut self, repeats: &Tensor, rows: Extent, given: bool) -> Tensor {
+        let all = repeats.numel();
+        let sums = self.empty(&repeats.shape, DType::Int64);
+        drop(self.scratch_by("sums of repetitions", move |batch| scan_bytes(all.at(batch))));
+        if !given {
+            // Read by the host.
+            self.launch(Kernel::MemoryOnly("item"), &[&sums], &[]);
+        }
+        let places = self.empty(&[rows], repeats.dtype);
+        self.launch(Kernel::MemoryOnly("repeat_interleave"), &[repeats], &[&places]);
+        drop(sums);
+        Tensor::new(places)
+    }
+
+    /// `bincount`: the smallest and the largest element are read by the host first.
+    pub(crate) fn bincount(&mut self, x: &Tensor, rows: Extent) -> Tensor {
+        let dense = self.dense_copy(x);
+        self.extreme_position(x.numel());
+        self.extreme_position(x.numel());
+        let counts = self.empty(&[rows], DType::Int64);
+        self.launch(Kernel::MemoryOnly("bincount"), &[&dense], &[&counts]);
+        Tensor::new(counts)
+    }
+
+    /// `_unique2`: elements are sorted, with where they were if that is asked for; those that differ from the one
+    /// before are kept. `UniqueCub.cu`.
+    pub(crate) fn unique(
+        &mut self,
+        x: &Tensor,
+        rows: Extent,
+        [inverse, counts]: [bool; 2],
+        sorts: bool,
+    ) -> Vec<Tensor> {
+        let (card, all, dtype) = (self.capability, x.numel(), x.dtype);
+        let dense = self.dense_copy(x);
+        let flat = [all];
+        let mut sorted = Vec::new();
+        if sorts {
+            sorted.push(self.empty(&flat, dtype));
+            if inverse {
+                sorted.extend([(); 2].map(|()| self.empty(&flat, DType::Int64)));
+            }
+            drop(self.scratch_by("radix sort", move |batch| {
+                radix_bytes(&card, all.at(batch), ALL_BITS)
+            }));
+        }
+        let places = inverse.then(|| self.empty(&x.shape, DType::Int64));
+        if inverse {
+            drop(self.scratch_by("sums of distinct", move |batch| scan_bytes(all.at(batch))));
+        }
+        // As many as there are elements, cut to those that are distinct afterwards.
+        let whole = Tensor::new(self.empty(&flat, dtype));
+        let found = self.scratch(8);
+        let many = counts.then(|| Tensor::new(self.empty(&flat, DType::Int64)));
+        drop(self.scratch_by("distinct elements", move |batch| select_bytes(&card, all.at(batch))));
+        self.launch(Kernel::MemoryOnly("unique"), &[&dense], &[&whole]);
+        drop(found);
+        drop(sorted);
+        let first = |tensor: &Tensor| Tensor::new(tensor.alias(vec![rows], vec![Extent::ONE]));
+        let nothing = |eager: &mut Eager| Tensor::new(eager.empty(&[Extent::ZERO], DType::Int64));
+        let places = match places {
+            Some(places) => Tensor::new(places),
+            None => nothing(self),
+        };
+        let many = match &many {
+            Some(many) => first(many),
+            None => nothing(self),
+        };
+        vec![first(&whole), places, many]
+    }
+}

@@ -1,0 +1,169 @@
+//! `cdist`: `cdist_impl` in `Distance.cpp`.
+
+use std::rc::Rc;
+
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
+use crate::program::Kernel;
+use crate::shape::{Extent, broadcast, numel};
+
+/// Euclidean distances between more rows than these are made of a product of matrices.
+const FEW: u64 = 25;
+
+impl Eager {
+    /// `cdist(a, b)`. Autocast runs it in float32.
+    pub(super) fn distances(&mut self, [a, b]: [&Tensor; 2], norm: f64) -> Result<Tensor, Stop> {
+        let b = self.high(b);
+        let a = self.high(a);
+        let rows = [&a, &b].map(|tensor| tensor.shape[tensor.shape.len() - 2]);
+        let many = rows.iter().any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
+        let stack = |tensor: &Tensor| tensor.shape[..tensor.shape.len() - 2].to_vec();
+        let common = broadcast(&stack(&a), &stack(&b)).expect("checked when built");
+        let shape = [&common[..], &rows].concat();
+        if many && (norm - 2.0).abs() < f64::EPSILON {
+            let whole = |tensor: &Tensor| {
+                let matrix = &tensor.shape[tensor.shape.len() - 2..];
+                [&common[..], matrix].concat()
+            };
+            let (of_a, of_b) = (whole(&a), whole(&b));
+            let (a, b) = (self.expand_to(&a, &of_a), self.expand_to(&b, &of_b));
+            return self.euclidean([&a, &b], &shape);
+        }
+        self.pairwise([&a, &b], &common, &shape)
+    }
+
+    /// `_euclidean_dist`: squares, products and a root.
+    fn euclidean(&mut self, [a, b]: [&Tensor; 2], shape: &[Extent]) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(a), Some(b)]);
+        draft.save(self, "x1", a)?;
+        draft.save(self, "x2", b)?;
+        let dtype = a.dtype;
+        let column = |tensor: &Tensor| {
+            let mut shape = tensor.shape.clone();
+            let last = shape.len() - 1;
+            shape[last] = Extent::ONE;
+            shape
+        };
+        let norms = |eager: &mut Eager, tensor: &Tensor| {
+            let squares = eager.empty(&tensor.shape, dtype);
+            let norms = eager.empty(&column(tensor), dtype);
+            drop(squares);
+            let ones = eager.empty(&column(tensor), dtype);
+            (norms, ones)
+        };
+        let (a_norms, a_ones) = norms(self, a);
+        let (b_norms, b_ones) = norms(self, b);
+        let wider = |tensor: &Tensor| {
+            let mut shape = tensor.shape.clone();
+            let last = shape.len() - 1;
+            shape[last] = shape[last] + Extent::fixed(2);
+            shape
+        };
+        let doubled = self.empty(&a.shape, dtype);
+        let left = self.empty(&wider(a), dtype);
+        drop(a_ones);
+        drop(a_norms);
+        drop(doubled);
+        let right = self.empty(&wider(b), dtype);
+        drop(b_norms);
+        drop(b_ones);
+        let y = self.empty(shape, dtype);
+        self.use_blas();
+        self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
+        drop(right);
+        drop(left);
+        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
+        draft.save(self, "result", &kept)?;
+        drop(kept);
+        let [y] = draft.finish(self, [y], |eager, gradients, saved| match &gradients[0] {
+            Some(gradient) => eager.euclidean_grad(gradient, saved),
+            None => vec![None, None],
+        });
+        Ok(y)
+    }
+
+    /// `_euclidean_dist_backward`.
+    fn euclidean_grad(&mut self, gradient: &Tensor, saved: &Saved) -> Vec<Option<Tensor>> {
+        let dtype = gradient.dtype;
+        let ratio = self.empty(&gradient.shape, dtype);
+        drop(self.empty(&gradient.shape, crate::shape::DType::Bool));
+        let last = gradient.shape.len() - 1;
+        let mut of = |name: &str, row: Extent| {
+            let shape = saved.get(name).shape.clone();
+            let product = self.empty(&shape, dtype);
+            self.use_blas();
+            self.launch(Kernel::MatMul, &[&ratio, saved.get(name)], &[&product]);
+            let sums = self.scratch_by("cdist", {
+                let count = numel(&gradient.shape[..last - 1]) * row;
+                move |batch| 4 * count.at(batch)
+            });
+            let scaled = self.empty(&shape, dtype);
+            let result = Rc::new(self.empty(&shape, dtype));
+            (result, (scaled, sums, product))
+        };
+        let (of_a, temporaries_of_a) = of("x1", gradient.shape[last - 1]);
+        let (of_b, temporaries_of_b) = of("x2", gradient.shape[last]);
+        drop(temporaries_of_b);
+        drop(temporaries_of_a);
+        drop(ratio);
+        vec![Some(of_a), Some(of_b)]
+    }
+
+    /// `_cdist_forward`, and its derivative once for each operand, with a buffer of every difference.
+    fn pairwise(
+        &mut self,
+        [a, b]: [&Tensor; 2],
+        common: &[Extent],
+        shape: &[Extent],
+    ) -> Result<Tensor, Stop> {
+        let whole = |tensor: &Tensor| {
+            let matrix = &tensor.shape[tensor.shape.len() - 2..];
+            [common, matrix].concat()
+        };
+        let wholes = [whole(a), whole(b)];
+        let mut draft = Draft::new(self, &[Some(a), Some(b)]);
+        let wants = [a.requires_grad(), b.requires_grad()];
+        draft.save(self, "x1", a)?;
+        draft.save(self, "x2", b)?;
+        let dense = |eager: &mut Eager, tensor: &Tensor, whole: &[Extent]| {
+            let seen = Tensor::new(crate::ops::elementwise::expanded(tensor, whole));
+            eager.dense_copy(&seen)
+        };
+        let left = dense(self, a, &wholes[0]);
+        let right = dense(self, b, &wholes[1]);
+        let y = self.empty(shape, a.dtype);
+        self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
+        drop((right, left));
+        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
+        draft.save(self, "result", &kept)?;
+        drop(kept);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None];
+            };
+            let last = gradient.shape.len() - 1;
+            let width = wholes[0][wholes[0].len() - 1];
+            let pairs = numel(&gradient.shape) * width;
+            let mut of = |own: usize, turned: bool| {
+                let mut shape = gradient.shape.clone();
+                shape.swap(last - 1, last);
+                let copies = turned.then(|| [(); 2].map(|()| eager.empty(&shape, gradient.dtype)));
+                let dense = (!turned).then(|| eager.dense_copy(gradient));
+                let operands = [own, 1 - own].map(|at| {
+                    let tensor = saved.get(if at == 0 { "x1" } else { "x2" });
+                    let seen = crate::ops::elementwise::expanded(tensor, &wholes[at]);
+                    eager.dense_copy(&Tensor::new(seen))
+                });
+                let result = Rc::new(eager.empty(&wholes[own], gradient.dtype));
+                let element = gradient.dtype.size();
+                drop(eager.scratch_by("cdist", move |batch| element * pairs.at(batch)));
+                drop(operands);
+                drop(dense);
+                drop(copies);
+                result
+            };
+            let of_a = wants[0].then(|| of(0, false));
+            vec![of_a, wants[1].then(|| of(1, true))]
+        });
+        Ok(y)
+    }
+}
