@@ -467,7 +467,7 @@ MODELS = {
     **{name: transformer(name) for name in ("llama", "gpt2", "bert")},
 }
 
-# Recorded into a folder of their own: `steps.py tests/golden/steps-nets NAME...` with these names.
+# Recorded into a folder of their own: `steps.py tests/golden/steps/nets NAME...` with these names.
 NETS = {
     "volumes": Model(lambda: Volumes(False), ["x=f32[B,8,8,8,8]", "y=f32[B,1]"], precisions=("fp32", "amp_bf16", "bf16")),
     "volumes_last": Model(lambda: Volumes(True), ["x=f32[B,8,8,8,8]", "y=f32[B,1]"]),

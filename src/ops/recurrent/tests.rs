@@ -216,27 +216,3 @@ fn passes_request_what_pytorch_was_recorded_to() {
     }
     assert!(inexact <= 10, "{inexact} passes are inexact");
 }
-
-#[test]
-fn a_network_that_packs_its_sequences_is_told_what_to_do() {
-    let (_, reader) = ATEN.iter().find(|(name, _)| *name == "aten.lstm.data").unwrap();
-    let scope = crate::aten::Scope {
-        tensors: std::collections::HashMap::new(),
-        sizes: std::collections::HashMap::new(),
-        pending: std::collections::HashMap::new(),
-        numbers: std::collections::HashMap::new(),
-        types: std::collections::HashMap::new(),
-    };
-    let arguments = Arguments {
-        target: "aten.lstm.data",
-        types: &|_| unreachable!("no value is read"),
-        inputs: &[],
-        scope: &scope,
-        rows: None,
-        chosen_percent: None,
-    };
-
-    let refused = reader(&arguments).unwrap_err();
-
-    assert!(refused.contains("pass padded tensors"), "{refused}");
-}

@@ -295,6 +295,19 @@ fn what_is_known_not_to_be_elementwise_is_never_assumed() {
 }
 
 #[test]
+fn a_network_that_packs_its_sequences_is_told_what_to_do() {
+    let mut graph = golden_json("cifarnet");
+    let target = graph.pointer_mut("/graph_module/graph/nodes/1/target");
+    *target.unwrap() = json!("torch.ops.aten.lstm.data");
+
+    let refused =
+        request(with("model", json!({ "exported": graph }))).and_then(|request| request.graph());
+
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("pass padded tensors"), "{text}");
+}
+
+#[test]
 fn a_graph_that_is_not_as_pytorch_writes_it_is_refused_at_the_place() {
     let changed = |pointer: &str, value: Value| {
         let mut graph = golden_json("cifarnet");
