@@ -241,7 +241,7 @@ mod tests {
             (format!("Mod({b}, Integer(3))"), "-3⌊b/3⌋+b"),
             (
                 format!("CeilToInt(IntTrueDiv({b}, Integer(4)))"),
-                "-⌊3b/4⌋+b",
+                "⌊(b+3)/4⌋",
             ),
             (format!("TruncToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b/4⌋"),
         ] {
