@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+#[global_allocator]
+static HEAP: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
     batchfit::cli::run()
 }

@@ -217,8 +217,9 @@ impl<'a> Arguments<'a> {
                 Some(Constant::Whole(*value))
             }
             Some(Arg::SymInt(SymInt::AsName(size))) => Some(Constant::Length(self.size(size)?)),
-            Some(Arg::Float(value)) => Some(Constant::Real(*value)),
-            Some(Arg::SymFloat(SymFloat::AsFloat(value))) => Some(Constant::Real(*value)),
+            Some(Arg::Float(value) | Arg::SymFloat(SymFloat::AsFloat(value))) => {
+                Some(Constant::Real(*value))
+            }
             Some(Arg::SymFloat(SymFloat::AsName(_)) | Arg::Symbolic) => Some(Constant::Symbolic),
             Some(Arg::Text(text)) => Some(Constant::Text(text.to_string())),
             _ => None,
@@ -228,10 +229,9 @@ impl<'a> Arguments<'a> {
     /// A number. One that depends on the batch is as it was when the graph was traced: no memory depends on it.
     pub(crate) fn number(&self, name: &str) -> Result<f64, String> {
         match self.required(name)? {
-            Arg::Float(value) => Ok(*value),
+            Arg::Float(value) | Arg::SymFloat(SymFloat::AsFloat(value)) => Ok(*value),
             #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
             Arg::Int(value) | Arg::SymInt(SymInt::AsInt(value)) => Ok(*value as f64),
-            Arg::SymFloat(SymFloat::AsFloat(value)) => Ok(*value),
             Arg::SymInt(SymInt::AsName(symbol)) | Arg::SymFloat(SymFloat::AsName(symbol)) => {
                 // What follows from values has no number while tracing.
                 Ok(self.scope.numbers.get(&**symbol).copied().unwrap_or(1.0))
@@ -312,15 +312,6 @@ impl<'a> Arguments<'a> {
             .map(from_front)
             .collect::<Option<_>>()
             .ok_or_else(|| format!("its argument {name:?} is {values:?}, of {rank} dimensions"))
-    }
-
-    /// [`Arguments::dims`]; a list that is missing or empty means every dimension.
-    pub(crate) fn dims_or_all(&self, name: &str, rank: usize) -> Result<Vec<usize>, String> {
-        match self.find(name) {
-            None => Ok((0..rank).collect()),
-            Some(Arg::Ints(values)) if values.is_empty() => Ok((0..rank).collect()),
-            Some(_) => self.dims(name, rank),
-        }
     }
 
     /// A list of whole numbers, each small.

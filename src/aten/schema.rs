@@ -16,17 +16,17 @@ use crate::bounded::{List, Table, Text, charge, count_node};
 pub(crate) struct Document<'a> {
     #[serde(borrow)]
     pub(crate) graph_module: GraphModule<'a>,
-    /// What is known of symbolic sizes.
+    /// By symbol, the sizes that the graph holds for.
     #[serde(borrow, default)]
-    pub(crate) range_constraints: Table<'a, Range>,
+    pub(crate) range_constraints: Table<'a, RangeConstraint>,
     /// What batchfit's own exporter adds; see [`super::side_table`].
     #[serde(borrow, default)]
     pub(crate) batchfit: Option<&'a RawValue>,
 }
 
-/// Between which numbers a symbolic size is.
+/// The sizes that a symbol stands for; PyTorch leaves out a bound that is infinite.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Range {
+pub(crate) struct RangeConstraint {
     #[serde(default)]
     pub(crate) max_val: Option<i64>,
 }
@@ -127,11 +127,13 @@ pub(crate) struct Expression<'a> {
 
 /// A symbolic size's value while tracing.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub(crate) enum Hint {
-    AsInt(i64),
-    AsFloat(f64),
-    AsBool(#[expect(dead_code, reason = "no number")] bool),
+    #[serde(rename = "as_int")]
+    Int(i64),
+    #[serde(rename = "as_float")]
+    Float(f64),
+    #[serde(rename = "as_bool")]
+    Bool(#[expect(dead_code, reason = "no number")] bool),
 }
 
 impl Hint {
@@ -142,9 +144,9 @@ impl Hint {
     )]
     pub(crate) fn number(self) -> Option<f64> {
         match self {
-            Hint::AsInt(value) => Some(value as f64),
-            Hint::AsFloat(value) => Some(value),
-            Hint::AsBool(_) => None,
+            Hint::Int(value) => Some(value as f64),
+            Hint::Float(value) => Some(value),
+            Hint::Bool(_) => None,
         }
     }
 }

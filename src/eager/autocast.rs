@@ -78,7 +78,11 @@ impl Eager {
         if let Some(cast) = self.casts.get(leaf) {
             return cast;
         }
+        // A cast that is kept leads back to its parameter even where it was made under `no_grad`, so that what uses it
+        // afterwards is trained: the recorded steps of a target network (`target_network` in tests/record).
+        let before = std::mem::replace(&mut self.grad_enabled, true);
         let cast = self.cast(tensor, dtype);
+        self.grad_enabled = before;
         self.casts.keep(leaf, &cast);
         cast
     }

@@ -219,6 +219,7 @@ impl Builder {
             releases: None,
             functions: Vec::new(),
             untraced_functions: Vec::new(),
+            max_batch: None,
         }
     }
 

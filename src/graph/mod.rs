@@ -124,6 +124,9 @@ pub struct Graph {
     pub functions: Vec<FunctionCall>,
     /// Custom functions that autograd is taken to look inside of, each once.
     pub untraced_functions: Vec<UntracedFunction>,
+    /// The largest batch that the graph holds for, where it was exported with one: for a larger one the model's code
+    /// takes another path.
+    pub max_batch: Option<u64>,
 }
 
 impl Graph {

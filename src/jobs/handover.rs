@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
 
+use crate::bounded::MOST_NODES;
 use crate::model::Request;
 
-/// Most bytes of models in requests that wait: one of the largest, or many small ones. The graph of a model takes
-/// about as much again.
-const MOST_BYTES: usize = 64 << 20;
+/// Most operations of the models in requests that wait: one of the largest, or many small ones. One takes about a
+/// kilobyte.
+const MOST_OPERATIONS: usize = MOST_NODES;
 /// Most requests that wait.
 const MOST_REQUESTS: usize = 64;
 
@@ -21,7 +22,7 @@ impl Handover {
     pub(super) fn leave(&self, id: &str, request: Request) {
         let mut waiting = self.0.lock().expect("nothing panics while it is held");
         waiting.push_back((id.to_owned(), request));
-        while waiting.len() > MOST_REQUESTS || bytes(&waiting) > MOST_BYTES {
+        while waiting.len() > MOST_REQUESTS || operations(&waiting) > MOST_OPERATIONS {
             waiting.pop_front();
         }
     }
@@ -34,11 +35,9 @@ impl Handover {
     }
 }
 
-fn bytes(waiting: &VecDeque<(String, Request)>) -> usize {
-    let each = waiting
-        .iter()
-        .map(|(_, request)| request.document.text().len());
-    each.sum()
+fn operations(waiting: &VecDeque<(String, Request)>) -> usize {
+    let graphs = waiting.iter().map(|(_, request)| request.graph());
+    graphs.flatten().map(|graph| graph.nodes.len()).sum()
 }
 
 #[cfg(test)]
@@ -46,9 +45,11 @@ mod tests {
     use super::*;
     use crate::model::RequestDocument;
 
-    fn request(padding: usize) -> Request {
-        let space = " ".repeat(padding);
-        let text = format!(r#"{{"model": {{"preset": "resnet18"}}{space}}}"#);
+    /// A request for a model of so many layers.
+    fn request(layers: usize) -> Request {
+        let layers = vec![r#"{"type": "relu"}"#; layers].join(",");
+        let input = r#""input": {"shape": [4]}"#;
+        let text = format!(r#"{{"model": {{{input}, "layers": [{layers}]}}}}"#);
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
         Request::parse(document, &[]).unwrap()
     }
@@ -56,7 +57,7 @@ mod tests {
     #[test]
     fn a_request_is_taken_once() {
         let handover = Handover::default();
-        handover.leave("1", request(0));
+        handover.leave("1", request(1));
 
         assert!(handover.take("2").is_none());
         assert!(handover.take("1").is_some());
@@ -67,13 +68,13 @@ mod tests {
     fn the_oldest_make_room() {
         let handover = Handover::default();
         for id in ["1", "2", "3"] {
-            handover.leave(id, request(MOST_BYTES / 2 - 1024));
+            handover.leave(id, request(MOST_OPERATIONS / 2 - 10));
         }
         let taken = ["1", "2", "3"].map(|id| handover.take(id).is_some());
         assert_eq!(taken, [false, true, true]);
 
         for id in 0..=MOST_REQUESTS {
-            handover.leave(&id.to_string(), request(0));
+            handover.leave(&id.to_string(), request(1));
         }
         assert!(handover.take("0").is_none());
         assert!(handover.take("1").is_some());

@@ -218,8 +218,14 @@ impl Jobs {
             (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,
         };
         let capacity = i64::from(shared.limits.queued);
-        // Before the row is there: whoever claims it looks here once.
-        shared.handover.leave(&new.id, request.clone());
+        // Before the row is there: whoever claims it looks here once. A worker reads the text for itself.
+        shared.handover.leave(
+            &new.id,
+            match request.device {
+                DeviceChoice::Sim(_) => request.clone().without_text(),
+                DeviceChoice::Auto | DeviceChoice::Cuda(_) => request.clone(),
+            },
+        );
         let mut queued = shared.db.enqueue(&new, reuse, capacity).await?;
         if let Enqueued::Same(id) = &queued
             && !matches!(request.device, DeviceChoice::Sim(_))

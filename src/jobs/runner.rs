@@ -168,7 +168,9 @@ async fn answer(
 ) -> Result<(), StoreError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
     let put_back = || persist(shared, id, || shared.db.put_back(id, attempt));
-    let request = match shared.handover.take(id) {
+    // Another process reads the text for itself.
+    let handed = shared.handover.take(id).filter(|_| !claimed.apart);
+    let request = match handed {
         Some(request) => Arc::new(request),
         None => match read(shared, claimed).await? {
             Ok(request) => Arc::new(request),

@@ -14,6 +14,8 @@ families! {
     Convolution: convolution,
     Copy: copy,
     Create: create,
+    ComposedLoss: composed_loss,
+    Distance: distance,
     DataDependent: data_dependent,
     Einsum: einsum,
     Elementwise: elementwise,
@@ -24,6 +26,7 @@ families! {
     Linear: linear,
     Loss: loss,
     Matmul: matmul,
+    Meshgrid: meshgrid,
     Norm: norm,
     Opaque: opaque,
     Pool: pool,
@@ -31,6 +34,7 @@ families! {
     Random: random,
     Reduce: reduce,
     Resample: resample,
+    Scan: scan,
     Scattered: scattered,
     Search: search,
     Softmax: softmax,
@@ -40,11 +44,13 @@ families! {
 /// Makes several results, each by an operation of its own; the walk over nodes does that.
 pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
+pub use composed_loss::Composed;
 pub use create::{CreatedType, Place};
 pub use loss::{LossFunction, Summary};
 pub use random::Dropout;
-pub use reduce::Reduction;
+pub use reduce::{Dims, Reduction};
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
+pub use scan::Running;
 
 use crate::shape::{DType, Type};
 
@@ -54,5 +60,7 @@ fn scalars(operands: &[Type]) -> Vec<(DType, bool)> {
     operands.iter().map(scalar).collect()
 }
 
+#[cfg(test)]
+mod calls;
 #[cfg(test)]
 mod tests;

@@ -469,10 +469,10 @@ mod tests {
     /// Lengths in whole steps, each with the same by whole numbers.
     #[test]
     fn steps_are_those_of_whole_numbers() {
+        type Whole = fn(i64) -> i64;
         let b = Extent::BATCH;
         let of = |c0: i64, c1: i64| Extent::of_parts([c0, c1, 0], None);
         let (half, upper) = (b.floor_div(2).unwrap(), of(1, 1).floor_div(2).unwrap());
-        type Whole = fn(i64) -> i64;
         let cases: Vec<(Option<Extent>, Whole)> = vec![
             (Some(half), |b| b / 2),
             (b.checked_sub(upper), |b| b - (b + 1) / 2),

@@ -53,7 +53,9 @@ impl Piece {
         factor.saturating_add(square).saturating_mul(value)
     }
 
-    /// The same function of the batch with other factors; `None` where they do not fit.
+    /// The same function of the batch with other factors; `None` where they do not fit, and no piece where they are
+    /// zero.
+    #[expect(clippy::option_option, reason = "no piece is an answer too")]
     pub(super) fn with(self, factor: [i64; 2], square: i64) -> Option<Option<Piece>> {
         let narrow = |n: i64| i32::try_from(n).ok();
         let piece = Piece {

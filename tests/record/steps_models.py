@@ -353,7 +353,22 @@ TURNED = [
     "batch_norm", "mean", "max", "normalize", "matmul", "glu", "flip", "roll", "pad",
 ]
 
+class TargetNetwork(nn.Module):
+    """The target of a Q network, computed first and without gradients, by the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(24, 96), nn.ReLU(), nn.Linear(96, 8))
+
+    def forward(self, x, following):
+        with torch.no_grad():
+            target = self.body(following).mean(1, keepdim=True)
+        return self.body(x) - target
+
+
 MODELS = {
+    "target_network": Model(TargetNetwork, ["x=f32[B,24]", "following=f32[B,24]", "y=f32[B,8]"],
+                            precisions=("fp32", "amp_fp16", "amp_bf16")),
     **{f"passing_{form}_{edges}": passing(form, edges) for form, edges in FORMS},
     "edge_attention": Model(EdgeAttention, ["x=f32[B,16]", "e=i64[B,6]", "y=f32[B,1]"], batches=(8, 3000)),
     **{f"pooled_{form}": pooled(form) for form in ("sets", "scatter", "gather", "pairs", "apart")},

@@ -140,7 +140,7 @@ class TestExport(unittest.TestCase):
             def forward(self, x):
                 return torch.sin(x) if x.sum() > 0 else x
 
-        with self.assertRaisesRegex(batchfit.ExportError, "branches on the values of a tensor"):
+        with self.assertRaisesRegex(batchfit.ExportError, "asks for the value of a tensor, which only data can tell\n  at test_export.py:"):
             batchfit.export(Branches(), (torch.zeros(2, 3), torch.zeros(2, 3)), "mse")
 
     def test_a_loss_that_is_no_scalar_is_refused(self):
@@ -165,7 +165,7 @@ class TestBatches(unittest.TestCase):
         for spec, problem in [
             ("x", "cannot read the batch tensor 'x'"),
             ("x=f33[B]", "unknown dtype 'f33'"),
-            ("x=f32[3,B]", "cannot read the length 'B'"),
+            ("x=f32[3,B*2]", r"cannot read the length 'B.2'"),
             ("x=f32[3]", "no tensor has a batch"),
             ("y=x", "cannot read the batch tensor 'y=x'"),
         ]:

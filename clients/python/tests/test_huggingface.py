@@ -6,6 +6,7 @@ import unittest
 from pathlib import Path
 
 import batchfit
+from batchfit.batches import parse_batch
 from batchfit.exporting import export_built
 from batchfit.huggingface import Sizes, from_config
 
@@ -103,6 +104,20 @@ class TestHuggingFace(unittest.TestCase):
 
         sizes = document["graph_module"]["graph"]["tensor_values"]["pixel_values"]["sizes"]
         self.assertEqual(sizes[1:], [{"as_int": 3}, {"as_int": 32}, {"as_int": 32}])
+
+    def test_a_padding_mask_in_the_batch_is_taken_to_mask_something(self):
+        import transformers
+
+        def build():
+            return transformers.GPT2LMHeadModel(transformers.GPT2Config.from_dict(GPT2))
+
+        def masks(*batch):
+            found = export_built(build, parse_batch(["input_ids=i64[B,8]", *batch, "labels=input_ids"]), "model").document
+            calls = [n for n in found["graph_module"]["graph"]["nodes"] if "scaled_dot_product_attention" in n["target"]]
+            return {a["name"] == "attn_mask" and "as_tensor" in a["arg"] for node in calls for a in node["inputs"][3:4]}
+
+        self.assertEqual(masks("attention_mask=i64[B,8]"), {True})
+        self.assertEqual(masks("attention_mask=i64[B,8]=1"), {False})
 
     def test_what_a_config_lacks_is_said(self):
         for config, problem in [

@@ -3,6 +3,7 @@
 use crate::jobs::{EngineError, Recommendation};
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::program::Category;
+use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 
 use super::doubts::Doubt;
@@ -158,6 +159,12 @@ fn missing(bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
 
 /// What keeps the batch from being larger, by name.
 fn limited_by(calm: u64, at_ceiling: bool, bench: &mut Bench<'_>) -> Result<String, EngineError> {
+    if at_ceiling && bench.ceiling() < MAX_BATCH {
+        return Ok(format!(
+            "the graph, which was exported for batches up to {}",
+            bench.ceiling()
+        ));
+    }
     if at_ceiling {
         return Ok(format!("nothing: batches above {calm} are not tried"));
     }

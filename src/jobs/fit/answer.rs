@@ -21,6 +21,8 @@ pub(super) struct Question {
     pub(super) wish: Wish,
     /// What the allocator may reserve.
     pub(super) limit: Bytes,
+    /// The largest batch that may be tried: the graph holds for no larger one.
+    pub(super) ceiling: u64,
     pub(super) method: Method,
     /// What the reader should know whatever the answer is.
     pub(super) notes: Vec<String>,
@@ -112,6 +114,7 @@ fn answer_variant(
         watch,
         variant.clone(),
         question.limit,
+        question.ceiling,
     );
     let alone = |simulated: &mut Bench<'_>| {
         let recommendation = recommended(question, variant, simulated, None)?;
@@ -125,7 +128,13 @@ fn answer_variant(
     let Some(prober) = &mut devices.real else {
         return alone(&mut simulated);
     };
-    let mut real = Bench::new(&mut **prober, watch, variant.clone(), question.limit);
+    let mut real = Bench::new(
+        &mut **prober,
+        watch,
+        variant.clone(),
+        question.limit,
+        question.ceiling,
+    );
     let cause = match recommended(question, variant, &mut simulated, Some(&mut real)) {
         Err(EngineError::DeviceFailed { cause, .. })
             if question.method == Method::SimulateFirst =>

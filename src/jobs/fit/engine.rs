@@ -17,6 +17,7 @@ use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
 use crate::probe::{Detail, ProbeReport};
+use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::worker::{Deadlines, Gpu, Launch, Programs, Ready, Supervisor};
 
@@ -282,6 +283,7 @@ impl Engine for FitEngine {
                 world_size: request.world_size,
             },
             limit: setting.limit,
+            ceiling: setting.simulator.ceiling(),
             method: match request.search {
                 SearchMode::Auto => Method::SimulateFirst,
                 SearchMode::Probes => Method::ProbesAlone,
@@ -347,6 +349,13 @@ impl Engine for FitEngine {
             ..self.deadlines
         };
         let mut setting = self.prepare(request, deadlines, Fallback::Fail, &watch)?;
+        let ceiling = setting.simulator.ceiling();
+        if batch > ceiling && ceiling < MAX_BATCH {
+            let problem = format!(
+                "the graph was exported for batches up to {ceiling}, and this asks for {batch}"
+            );
+            return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+        }
         let simulator = &mut setting.simulator;
         let simulated = simulator.probe(variant, batch, setting.limit, Detail::Full)?;
         let mut report = match &mut setting.gpu {

@@ -131,6 +131,9 @@ impl<'a, 'b> Inquiry<'a, 'b> {
     /// Whether a plan runs without a retry and leaves headroom, as far as it was asked for: simulated first,
     /// because that is cheap.
     pub(super) fn leaves_headroom(&mut self, steps: u64, batch: u64) -> Result<bool, EngineError> {
+        if batch > self.simulated.ceiling() {
+            return Ok(false);
+        }
         let micro_steps = micro_steps(steps);
         if self.simulation_counts(micro_steps)
             && !self.simulation_leaves_headroom(micro_steps, batch)?

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::jobs::EngineError;
 use crate::probe::{Evidence, Verdict};
-use crate::search::{Above, Agreement, Goal, MAX_BATCH, Prediction, Search};
+use crate::search::{Above, Agreement, Goal, Prediction, Search};
 
 use super::prober::Bench;
 
@@ -50,8 +50,10 @@ pub(super) fn simulate(bench: &mut Bench<'_>) -> Result<Maxima, EngineError> {
     let mut found: Vec<Maxima> = Vec::new();
     for away in STARTS {
         let distance = away.saturating_mul((guess / STEPS_TO_START).max(1).cast_signed());
-        let start = guess.saturating_add_signed(distance).max(1);
-        let mut search = Search::simulated(start, MAX_BATCH);
+        let start = guess
+            .saturating_add_signed(distance)
+            .clamp(1, bench.ceiling());
+        let mut search = Search::simulated(start, bench.ceiling());
         drive(&mut search, bench)?;
         found.push(maxima(&search, Evidence::Simulated));
         let agree = |pair: &[Maxima]| pair[0].prediction == pair[1].prediction;
@@ -86,8 +88,9 @@ fn most_common(found: &[Maxima], maximum: impl Fn(&Maxima) -> u64) -> u64 {
 /// Has real probes confirm what was simulated, or find out what is true instead.
 pub(super) fn confirm(simulated: Maxima, real: &mut Bench<'_>) -> Result<Maxima, EngineError> {
     let prediction = simulated.prediction;
+    let ceiling = real.ceiling();
     let mut calm =
-        Search::confirming(prediction, MAX_BATCH, CONFIRMATIONS).only(Goal::FinishWithoutRetries);
+        Search::confirming(prediction, ceiling, CONFIRMATIONS).only(Goal::FinishWithoutRetries);
     drive(&mut calm, real)?;
     if calm.agreement(Goal::FinishWithoutRetries) == Agreement::Agrees {
         return Ok(Maxima {
@@ -103,14 +106,14 @@ pub(super) fn confirm(simulated: Maxima, real: &mut Bench<'_>) -> Result<Maxima,
             .saturating_sub(prediction.max_batch_without_retries)
             .max(found),
     };
-    let mut both = Search::confirming(shifted, MAX_BATCH, CONFIRMATIONS);
+    let mut both = Search::confirming(shifted, ceiling, CONFIRMATIONS);
     drive(&mut both, real)?;
     Ok(maxima(&both, Evidence::Probed))
 }
 
 /// Finds the maxima by real probes alone, from a guess.
 pub(super) fn probe(real: &mut Bench<'_>, guess: u64) -> Result<Maxima, EngineError> {
-    let mut search = Search::probing(guess, MAX_BATCH, REAL_PROBES);
+    let mut search = Search::probing(guess, real.ceiling(), REAL_PROBES);
     drive(&mut search, real)?;
     Ok(maxima(&search, real.evidence()))
 }
@@ -146,7 +149,8 @@ fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
     };
     let limit = bench.limit().0;
     let Some(of_one) = peak(bench, 1)? else {
-        for batch in BESIDE_ONE {
+        let ceiling = bench.ceiling();
+        for batch in BESIDE_ONE.into_iter().filter(|batch| *batch <= ceiling) {
             if peak(bench, batch)?.is_some() {
                 return Ok(batch);
             }
@@ -161,7 +165,8 @@ fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
     };
     let (mut batch, mut peak_there) = (1, of_one);
     let mut start = 1;
-    while start < MAX_BATCH && far(bench, 2 * start)? == Some(true) {
+    let ceiling = bench.ceiling();
+    while 2 * start <= ceiling && far(bench, 2 * start)? == Some(true) {
         start *= 2;
     }
     while start > 1 && batch == 1 {
@@ -170,7 +175,7 @@ fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
             None => start /= 2,
         }
     }
-    while batch < MAX_BATCH && (batch == 1 || far(bench, 2 * batch)? != Some(false)) {
+    while 2 * batch <= ceiling && (batch == 1 || far(bench, 2 * batch)? != Some(false)) {
         match peak(bench, 2 * batch)? {
             Some(next) if next < limit / 2 || batch == 1 => (batch, peak_there) = (2 * batch, next),
             _ => break,
@@ -182,5 +187,7 @@ fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
     }
     let left = u128::from(limit.saturating_sub(peak_there));
     let samples = left * u128::from(batch - 1) / u128::from(grown) * 97 / 100;
-    Ok(batch.saturating_add(u64::try_from(samples).unwrap_or(MAX_BATCH)))
+    Ok(batch
+        .saturating_add(u64::try_from(samples).unwrap_or(ceiling))
+        .min(ceiling))
 }

@@ -69,6 +69,7 @@ pub(super) struct Bench<'a> {
     watch: &'a Watch<'a>,
     variant: Variant,
     limit: Bytes,
+    ceiling: u64,
     /// By accumulation and batch.
     seen: BTreeMap<(u32, u64), Probed>,
 }
@@ -79,12 +80,14 @@ impl<'a> Bench<'a> {
         watch: &'a Watch<'a>,
         variant: Variant,
         limit: Bytes,
+        ceiling: u64,
     ) -> Bench<'a> {
         Bench {
             prober,
             watch,
             variant,
             limit,
+            ceiling,
             seen: BTreeMap::new(),
         }
     }
@@ -100,6 +103,11 @@ impl<'a> Bench<'a> {
 
     pub(super) fn limit(&self) -> Bytes {
         self.limit
+    }
+
+    /// The largest batch that may be an answer.
+    pub(super) fn ceiling(&self) -> u64 {
+        self.ceiling
     }
 
     /// Micro-steps in each step of its probes.

@@ -13,6 +13,7 @@ use crate::graph::Graph;
 use crate::jobs::EngineError;
 use crate::model::{Invalid, Variant};
 use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS};
+use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::worker::Programs;
 
@@ -31,6 +32,7 @@ pub(super) struct Simulator {
     /// Becomes true when nobody wants another probe.
     cancel: Arc<AtomicBool>,
     assumed: Assumed,
+    ceiling: u64,
 }
 
 /// The memory of a device.
@@ -57,12 +59,18 @@ impl Simulator {
             device,
             doubts,
             assumed: Assumed::of(&graph),
+            ceiling: graph.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH),
             programs: Programs::simulated(graph, capability),
             settings,
             launcher: SimulatedLauncher::default(),
             room,
             cancel: Arc::clone(cancel),
         }
+    }
+
+    /// The largest batch that may be an answer: the graph holds for no larger one.
+    pub(super) fn ceiling(&self) -> u64 {
+        self.ceiling
     }
 
     /// The same for a card on which nothing was measured.

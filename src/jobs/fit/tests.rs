@@ -12,6 +12,7 @@ use crate::jobs::{EngineError, Environment, FitResult};
 use crate::model::{Optimizer, Variant};
 use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, StepMemory, Verdict};
 use crate::program::Category;
+use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 
 const MIB: u64 = 1 << 20;
@@ -173,6 +174,7 @@ fn question() -> Question {
             world_size: 1,
         },
         limit: Bytes::mib(1200),
+        ceiling: MAX_BATCH,
         method: Method::SimulateFirst,
         assumptions: Vec::new(),
         notes: Vec::new(),
@@ -335,6 +337,29 @@ fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
             .unwrap()
             .contains("probes on the GPU failed: batch 100")
     );
+}
+
+#[test]
+fn no_batch_above_the_graphs_largest_is_an_answer() {
+    for (target_batch, micro_batch) in [(None, 63), (Some(128), 32)] {
+        let question = Question {
+            ceiling: 63,
+            wish: Wish {
+                target_batch,
+                world_size: 1,
+            },
+            ..question()
+        };
+
+        let found = fit(&question, &mut Script::new(Evidence::Simulated), None).recommendation;
+
+        assert_eq!(found.micro_batch, micro_batch);
+        assert_eq!((found.max_batch, found.max_batch_without_retries), (63, 63));
+        assert_eq!(
+            found.limited_by,
+            "the graph, which was exported for batches up to 63"
+        );
+    }
 }
 
 #[test]

@@ -87,10 +87,18 @@ pub(super) fn lower<'a>(
     let (calls, untraced) = walk.functions.finish()?;
     assumptions.extend(sizes::assumption(&walk.chosen, walk.chosen_percent));
     assumptions.extend(functions::assumption(&untraced));
+    let is_of_batch = |name: &str| walk.symbols.batch() == Some(name);
+    let max_batch = document
+        .range_constraints
+        .iter()
+        .find(|(name, _)| is_of_batch(name))
+        .and_then(|(_, range)| u64::try_from(range.max_val?).ok())
+        .filter(|largest| *largest < UNASKED);
     let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
     let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
     prediction::fill_inputs(&mut graph);
     (graph.functions, graph.untraced_functions) = (calls, untraced);
+    graph.max_batch = max_batch;
     side_table::read(document.batchfit, &walk.flat, &mut graph)?;
     Ok(Exported {
         graph,
@@ -98,6 +106,9 @@ pub(super) fn lower<'a>(
         assumptions,
     })
 }
+
+/// The largest batch that batchfit's exporter names where nobody asked for one (`MAX_BATCH` in its `batches.py`): no bound.
+const UNASKED: u64 = 1 << 20;
 
 /// Where the outer graph is in the document.
 const GRAPH: &str = "/graph_module/graph";

@@ -11,7 +11,7 @@ use super::lower::{Walk, escape, refused, tensor_names, types};
 use super::symbol::{Unread, symbol_of_values};
 use super::unknown::tensors_of;
 use crate::aten::schema::{
-    Arg, Document, Expression, Fraction, GraphText, Node, Size, SymInt, Tensor,
+    Arg, Document, Expression, Fraction, GraphText, Hint, Node, Size, SymInt, Tensor,
 };
 use crate::aten::{Scope, chosen_of};
 use crate::graph::ValueId;
@@ -140,7 +140,7 @@ impl<'a> Walk<'a> {
         let mut sizes = HashMap::new();
         let mut pending = HashMap::new();
         let mut numbers = HashMap::new();
-        let hint = |expression: &Expression<'_>| expression.hint.and_then(|hint| hint.number());
+        let hint = |expression: &Expression<'_>| expression.hint.and_then(Hint::number);
         for (name, size) in graph.sym_int_values.iter() {
             let read = self.read_size(size);
             match read {

@@ -26,6 +26,11 @@ pub(super) struct Symbols {
 }
 
 impl Symbols {
+    /// The name of the batch, once an expression has had it.
+    pub(super) fn batch(&self) -> Option<&str> {
+        self.batch.as_deref()
+    }
+
     /// The extent that `text` stands for, such as `Mul(Integer(1024), Symbol('s17', integer=True))`.
     pub(super) fn extent(&mut self, text: &str) -> Result<Extent, Unread> {
         let mut parser = Parser {
@@ -239,10 +244,7 @@ mod tests {
             (format!("Max(Integer(7), {b})"), "max(b-7,0)+7"),
             (format!("Max(Integer(1), {b})"), "b"),
             (format!("Mod({b}, Integer(3))"), "-3⌊b/3⌋+b"),
-            (
-                format!("CeilToInt(IntTrueDiv({b}, Integer(4)))"),
-                "⌊(b+3)/4⌋",
-            ),
+            (format!("CeilToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b+3/4⌋"),
             (format!("TruncToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b/4⌋"),
         ] {
             let extent = read(&mut symbols, &text).unwrap();

@@ -82,6 +82,7 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
         releases,
         functions,
         untraced_functions,
+        max_batch,
     } = graph;
     fingerprint.add_all(values.iter().map(|value| {
         let Value {
@@ -110,6 +111,7 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
     fingerprint.add(loss);
     fingerprint.add(releases);
     fingerprint.add(untraced_functions);
+    fingerprint.add(max_batch);
     fingerprint.add(&functions.len());
     for call in functions {
         let FunctionCall {

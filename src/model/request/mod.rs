@@ -222,6 +222,27 @@ impl Request {
         document
     }
 
+    /// The request without the text of its model, once the graph was read: tens of megabytes that a simulation does
+    /// not look at. Another process could not read the model from it.
+    #[must_use]
+    pub fn without_text(self) -> Request {
+        if self.lowered.0.get().is_none() {
+            return self;
+        }
+        let model = match self.model {
+            ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0),
+            ModelSource::File(_) => ModelSource::File(Arc::from([])),
+            short @ (ModelSource::Preset(_) | ModelSource::Layers(_)) => short,
+        };
+        let mut document = self.document;
+        document.set_model("{}");
+        Request {
+            model,
+            document,
+            ..self
+        }
+    }
+
     /// The request as it is stored and shown, and its model where that is too large to be shown: then the request
     /// names it by its digest.
     pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {

@@ -5,12 +5,12 @@ mod run;
 use super::{Context, Operator, Read, Reader};
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Number, Type};
-use crate::aten::{Arguments, Length};
+use crate::aten::{Arguments, Constant, Length};
 use serde::Serialize;
 
 
 /// A new tensor whose elements follow from no other.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Create {
     /// The name a PyTorch user knows it by.
     pub name: &'static str,
@@ -20,6 +20,8 @@ pub struct Create {
     pub dtype: CreatedType,
     /// Where it is.
     pub place: Place,
+    /// Numbers among its arguments, by their names.
+    pub numbers: Vec<(&'static str, Constant)>,
 }
 
 /// The type of a created tensor.
@@ -57,15 +59,24 @@ impl Create {
 const NAMES: &[&str] = &[
     "arange",
     "empty",
+    "eye",
     "full",
+    "linspace",
+    "logspace",
     "new_empty",
     "new_full",
     "new_ones",
     "new_zeros",
     "ones",
+    "normal",
     "rand",
+    "randint",
+    "randint_like",
     "randn",
+    "randperm",
     "scalar_tensor",
+    "tril_indices",
+    "triu_indices",
     "zeros",
     "empty_like",
     "full_like",
@@ -81,19 +92,31 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.arange.start_step", create),
     ("aten.empty.memory_format", create),
     ("aten.empty_like.default", create),
+    ("aten.eye.default", create),
+    ("aten.eye.m", create),
     ("aten.full.default", create),
     ("aten.full_like.default", create),
+    ("aten.linspace.default", create),
+    ("aten.logspace.default", create),
     ("aten.new_empty.default", create),
     ("aten.new_full.default", create),
     ("aten.new_ones.default", create),
     ("aten.new_zeros.default", create),
+    ("aten.normal.float_float", create),
     ("aten.ones.default", create),
     ("aten.ones_like.default", create),
     ("aten.rand.default", create),
     ("aten.rand_like.default", create),
+    ("aten.randint.default", create),
+    ("aten.randint.low", create),
+    ("aten.randint_like.default", create),
+    ("aten.randint_like.low_dtype", create),
     ("aten.randn.default", create),
     ("aten.randn_like.default", create),
+    ("aten.randperm.default", create),
     ("aten.scalar_tensor.default", create),
+    ("aten.tril_indices.default", create),
+    ("aten.triu_indices.default", create),
     ("aten.zeros.default", create),
     ("aten.zeros_like.default", create),
 ];
@@ -126,6 +149,8 @@ fn create(args: &Arguments<'_>) -> Result<Read, String> {
         vec![range(args)?]
     } else if name == "scalar_tensor" {
         Vec::new()
+    } else if let Some(shape) = shape_by_numbers(name, args)? {
+        shape
     } else {
         let lengths = args.lengths("size")?;
         let lengths = lengths.into_iter().collect::<Option<Vec<_>>>();
@@ -141,6 +166,7 @@ fn create(args: &Arguments<'_>) -> Result<Read, String> {
         shape,
         dtype,
         place,
+        numbers: numbers(args)?,
     };
     Ok((create.into(), operands))
 }
@@ -159,17 +185,82 @@ fn arange(args: &Arguments<'_>) -> Result<Read, String> {
         shape: vec![end],
         dtype: CreatedType::Fixed(DType::Int64),
         place: Place::Card,
+        numbers: numbers(args)?,
     };
     Ok((create.into(), Vec::new()))
+}
+
+/// Arguments that are numbers and no lengths of the result.
+const NUMBERS: [&str; 10] = [
+    "start",
+    "end",
+    "step",
+    "fill_value",
+    "low",
+    "high",
+    "base",
+    "mean",
+    "std",
+    "offset",
+];
+
+fn numbers(args: &Arguments<'_>) -> Result<Vec<(&'static str, Constant)>, String> {
+    let mut found = Vec::new();
+    for name in NUMBERS {
+        found.extend(args.attribute(name)?.map(|number| (name, number)));
+    }
+    Ok(found)
+}
+
+/// The shape of what has its lengths in arguments of their own.
+fn shape_by_numbers(name: &str, args: &Arguments<'_>) -> Result<Option<Vec<Extent>>, String> {
+    let length = |name: &str| match args.length(name)? {
+        Some(Length::Number(length)) => u64::try_from(length)
+            .map(Extent::fixed)
+            .map_err(|_| format!("its argument {name:?} is {length}")),
+        Some(Length::Batched(length)) => Ok(length),
+        None => Err(format!("it has no argument {name:?}")),
+    };
+    Ok(Some(match name {
+        "eye" if args.has("m") => vec![length("n")?, length("m")?],
+        "eye" => vec![length("n")?; 2],
+        "randperm" => vec![length("n")?],
+        "linspace" | "logspace" => vec![length("steps")?],
+        "tril_indices" | "triu_indices" => {
+            let [rows, columns] = ["row", "col"].map(|name| args.int(name, None));
+            let below = name == "tril_indices";
+            let count = triangle(rows?, columns?, args.int("offset", Some(0))?, below);
+            vec![
+                Extent::fixed(2),
+                Extent::fixed(count.ok_or("its matrix is too large")?),
+            ]
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// How many elements of a matrix lie on and below a diagonal, or on and above it.
+fn triangle(rows: i64, columns: i64, offset: i64, below: bool) -> Option<u64> {
+    let limit = 1 << 20;
+    if !(0..=limit).contains(&rows) || !(0..=limit).contains(&columns) || offset.abs() > limit {
+        return None;
+    }
+    let of_row = |row: i64| {
+        let until = (row + offset + 1).clamp(0, columns);
+        let from = (row + offset).clamp(0, columns);
+        if below { until } else { columns - from }
+    };
+    u64::try_from((0..rows).map(of_row).sum::<i64>()).ok()
 }
 
 /// The type where none is written: that of the numbers given for ranges and fills, else float32.
 fn default_type(name: &str, args: &Arguments<'_>) -> DType {
     let real = |name: &str| args.number_kind(name) == Some(Number::Real);
     match (name, args.number_kind("fill_value")) {
+        ("randint" | "randperm" | "tril_indices" | "triu_indices", _)
+        | ("full", Some(Number::Whole)) => DType::Int64,
         ("arange", _) if !["start", "end", "step"].into_iter().any(real) => DType::Int64,
         ("full", Some(Number::Truth)) => DType::Bool,
-        ("full", Some(Number::Whole)) => DType::Int64,
         _ => DType::Float32,
     }
 }

@@ -3,9 +3,28 @@
 use crate::eager::{Eager, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
 use crate::program::Kernel;
-use crate::shape::{DType, contiguous_strides};
+use crate::shape::{DType, Extent, contiguous_strides};
 
 impl Eager {
+    /// What `randperm` takes besides its result (`randperm_out_cuda` in `Randperm.cu`): a seed's offset, positions and
+    /// random keys to sort them by, of 32 bits where collisions are rare enough.
+    fn shuffle(&mut self, count: Extent) {
+        drop(self.scratch(8));
+        let key = |n: u64| if n <= 30_000 { 4 * n } else { 8 * n };
+        let positions = self.empty(&[count], DType::Int64);
+        let keys = self.scratch_by("random keys", move |batch| key(count.at(batch)));
+        let sorted = self.scratch_by("random keys", move |batch| key(count.at(batch)));
+        // One block sorts a few; radix sort keeps a second copy of keys and positions otherwise.
+        let sort = self.scratch_by("sort", move |batch| match count.at(batch) {
+            few @ 0..=2_048 => few.min(1),
+            many => key(many) + 8 * many + 33_279,
+        });
+        drop(sort);
+        drop(sorted);
+        drop(keys);
+        drop(positions);
+    }
+
     /// `zeros`, `full`, `arange` and the like. `model` is the type of the model's parameters; `operand`
     /// that of the tensor that the result is to be like.
     pub(crate) fn create(
@@ -29,7 +48,7 @@ impl Eager {
             Place::Host => TensorBody {
                 storage: self.scratch_by("host", |_| 0),
                 dtype,
-                offset: crate::shape::Extent::ZERO,
+                offset: Extent::ZERO,
                 shape: create.shape.clone(),
                 strides: contiguous_strides(&create.shape),
                 history: None,
@@ -43,6 +62,9 @@ impl Eager {
             (name, _) => Kernel::MemoryOnly(name),
         };
         self.launch(kernel, &[], &[&y]);
+        if create.name == "randperm" {
+            self.shuffle(create.shape[0]);
+        }
         Tensor::new(y)
     }
 }

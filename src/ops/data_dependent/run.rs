@@ -111,8 +111,8 @@ impl Eager {
     /// `bincount`: the smallest and the largest element are read by the host first.
     pub(crate) fn bincount(&mut self, x: &Tensor, rows: Extent) -> Tensor {
         let dense = self.dense_copy(x);
-        self.extreme(x.numel());
-        self.extreme(x.numel());
+        self.extreme_position(x.numel());
+        self.extreme_position(x.numel());
         let counts = self.empty(&[rows], DType::Int64);
         self.launch(Kernel::MemoryOnly("bincount"), &[&dense], &[&counts]);
         Tensor::new(counts)

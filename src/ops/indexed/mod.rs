@@ -168,7 +168,6 @@ impl Indexed {
     }
 
     /// The results on operands of these types.
-    #[expect(clippy::too_many_lines, reason = "one arm for each operation")]
     fn results(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = (operands[0].0, &operands[0].1);
         let with = |dim: usize, length: Extent| {

@@ -10,8 +10,6 @@ use crate::shape::{DType, Extent, numel};
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.all.default", read),
     ("aten.all.dim", read),
-    ("aten.amax.default", read),
-    ("aten.amin.default", read),
     ("aten.any.default", read),
     ("aten.any.dim", read),
     ("aten.argmax.default", read),
@@ -26,10 +24,11 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.index_put.default", read),
     ("aten.index_put_.default", read),
     ("aten.index_select.default", read),
-    ("aten.max.default", read),
+    ("aten.kthvalue.default", read),
     ("aten.max.dim", read),
-    ("aten.min.default", read),
+    ("aten.median.dim", read),
     ("aten.min.dim", read),
+    ("aten.mode.default", read),
     ("aten.one_hot.default", read),
     ("aten.repeat_interleave.self_int", read),
     ("aten.scatter.src", read),
@@ -75,8 +74,12 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             let dim = dim("dim", None)?;
             Indexed::Select { dim }
         }
-        "aten.max.dim" | "aten.min.dim" => Indexed::Extreme {
-            dim: dim("dim", None)?,
+        "aten.max.dim"
+        | "aten.min.dim"
+        | "aten.median.dim"
+        | "aten.mode.default"
+        | "aten.kthvalue.default" => Indexed::Extreme {
+            dim: dim("dim", Some(-1))?,
             keep: keep()?,
         },
         "aten.argmax.default" | "aten.argmin.default" => Indexed::ArgExtreme {
@@ -95,9 +98,6 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             dims: vec![dim("dim", None)?],
             keep: keep()?,
         },
-        "aten.amax.default" | "aten.amin.default" | "aten.max.default" | "aten.min.default" => {
-            return Err("its gradient is not supported".into());
-        }
         "aten.topk.default" => Indexed::TopK {
             count: args.count("k", None)?,
             dim: dim("dim", Some(-1))?,

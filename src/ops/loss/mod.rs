@@ -1,18 +1,20 @@
-//! Losses.
+//! Losses of predictions and targets.
 
+mod ctc;
+mod paired;
 mod read;
 mod run;
 
-pub(super) use read::ATEN;
+pub(super) use read::{ATEN, summary};
+
+use serde::Serialize;
 
 use super::{Context, Operator};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type};
-use serde::Serialize;
+use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 
-
-/// A loss of predictions and targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// A loss of predictions and targets. Weights follow as operands, where there are any.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Loss {
     /// Which one.
     pub function: LossFunction,
@@ -21,32 +23,66 @@ pub struct Loss {
 }
 
 /// What a loss computes of each element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum LossFunction {
-    /// `cross_entropy` of class indices, smoothed or summed.
+    /// `cross_entropy` of class indices.
     CrossEntropy {
-        /// Whether labels are smoothed.
-        smoothed: bool,
+        /// How much of each label is spread over all classes.
+        smoothing: f64,
+        /// The target that does not count.
+        ignored: i64,
     },
     /// `cross_entropy` of probabilities.
     SoftCrossEntropy {
-        /// Whether labels are smoothed.
-        smoothed: bool,
+        /// How much of each label is spread over all classes.
+        smoothing: f64,
     },
     /// `nll_loss` of log-probabilities.
-    NegativeLogLikelihood,
+    NegativeLogLikelihood {
+        /// The target that does not count.
+        ignored: i64,
+    },
     /// `mse_loss`.
     Squared,
     /// `l1_loss`.
     Absolute,
     /// `smooth_l1_loss`.
-    SmoothAbsolute,
+    SmoothAbsolute {
+        /// Where it turns from squares to magnitudes.
+        beta: f64,
+    },
     /// `huber_loss`.
-    Huber,
-    /// `binary_cross_entropy`.
+    Huber {
+        /// Where it turns from squares to magnitudes.
+        delta: f64,
+    },
+    /// `binary_cross_entropy`, with a weight for each element if there is a third operand.
     BinaryCrossEntropy,
     /// `binary_cross_entropy_with_logits`.
-    BinaryCrossEntropyOfLogits,
+    BinaryCrossEntropyOfLogits {
+        /// Whether the third operand is a weight for each element.
+        weight: bool,
+        /// Whether the last operand is the weight of positive examples.
+        positive: bool,
+    },
+    /// `soft_margin_loss`.
+    SoftMargin,
+    /// `multi_margin_loss`, with a weight for each class if there is a third operand.
+    MultiMargin {
+        /// The power of distances.
+        power: f64,
+        /// How far apart scores should be.
+        margin: f64,
+    },
+    /// `multilabel_margin_loss`.
+    MultilabelMargin,
+    /// `ctc_loss`. Lengths of sequences may follow as operands, which count for nothing.
+    Ctc {
+        /// The class of no label.
+        blank: u64,
+        /// Whether infinite losses become zero.
+        zero_infinity: bool,
+    },
 }
 
 /// How losses become one number.
@@ -62,18 +98,22 @@ pub enum Summary {
 
 impl LossFunction {
     /// The name a PyTorch user knows it by.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             LossFunction::CrossEntropy { .. } | LossFunction::SoftCrossEntropy { .. } => {
                 "cross_entropy"
             }
-            LossFunction::NegativeLogLikelihood => "nll_loss",
+            LossFunction::NegativeLogLikelihood { .. } => "nll_loss",
             LossFunction::Squared => "mse_loss",
             LossFunction::Absolute => "l1_loss",
-            LossFunction::SmoothAbsolute => "smooth_l1_loss",
-            LossFunction::Huber => "huber_loss",
+            LossFunction::SmoothAbsolute { .. } => "smooth_l1_loss",
+            LossFunction::Huber { .. } => "huber_loss",
             LossFunction::BinaryCrossEntropy => "binary_cross_entropy",
-            LossFunction::BinaryCrossEntropyOfLogits => "binary_cross_entropy_with_logits",
+            LossFunction::BinaryCrossEntropyOfLogits { .. } => "binary_cross_entropy_with_logits",
+            LossFunction::SoftMargin => "soft_margin_loss",
+            LossFunction::MultiMargin { .. } => "multi_margin_loss",
+            LossFunction::MultilabelMargin => "multilabel_margin_loss",
+            LossFunction::Ctc { .. } => "ctc_loss",
         }
     }
 }
@@ -81,42 +121,65 @@ impl LossFunction {
 impl Loss {
     /// The mean cross-entropy of class indices.
     pub const CROSS_ENTROPY: Loss = Loss {
-        function: LossFunction::CrossEntropy { smoothed: false },
+        function: LossFunction::CrossEntropy {
+            smoothing: 0.0,
+            ignored: -100,
+        },
         summary: Summary::Mean,
     };
 
     /// The loss of predictions and targets of these types.
-    fn result(
-        self,
-        x: &(DType, Vec<Extent>),
-        target: &(DType, Vec<Extent>),
-    ) -> Result<(DType, Vec<Extent>), String> {
-        let of_classes = matches!(
-            self.function,
-            LossFunction::CrossEntropy { .. } | LossFunction::NegativeLogLikelihood
-        );
-        let mut each = x.1.clone();
-        if of_classes || matches!(self.function, LossFunction::SoftCrossEntropy { .. }) {
+    fn result(self, x: &Type, target: &Type) -> Result<Type, Mismatch> {
+        let unfit = || format!("targets {:?} do not fit predictions {:?}", target.1, x.1);
+        let without_classes = || {
+            let mut each = x.1.clone();
             if each.len() < 2 {
                 return Err(format!("predictions {each:?} have no classes"));
             }
             each.remove(1);
-        }
-        let expected = if of_classes { &each } else { &x.1 };
-        if *expected != target.1 {
-            return Err(format!(
-                "targets {:?} do not fit predictions {:?}",
-                target.1, x.1
-            ));
-        }
+            Ok(each)
+        };
+        // Losses that are not reduced.
+        let (each, dtype): (Vec<Extent>, DType) = match self.function {
+            LossFunction::CrossEntropy { .. } | LossFunction::NegativeLogLikelihood { .. } => {
+                let each = without_classes()?;
+                if each != target.1 {
+                    return Err(unfit());
+                }
+                (each, x.0)
+            }
+            LossFunction::SoftCrossEntropy { .. } => {
+                if x.1 != target.1 {
+                    return Err(unfit());
+                }
+                (without_classes()?, x.0.promote(target.0))
+            }
+            LossFunction::Absolute => (broadcast(&x.1, &target.1)?, x.0.promote(target.0)),
+            LossFunction::Squared
+            | LossFunction::SmoothAbsolute { .. }
+            | LossFunction::Huber { .. }
+            | LossFunction::BinaryCrossEntropy
+            | LossFunction::BinaryCrossEntropyOfLogits { .. }
+            | LossFunction::SoftMargin => {
+                if x.1 != target.1 {
+                    return Err(unfit());
+                }
+                (x.1.clone(), x.0.promote(target.0))
+            }
+            LossFunction::MultiMargin { .. } | LossFunction::MultilabelMargin => {
+                let classes = x.1.len().checked_sub(1);
+                let classes = classes.ok_or("predictions have no classes")?;
+                (x.1[..classes].to_vec(), x.0)
+            }
+            LossFunction::Ctc { .. } => match x.1[..] {
+                [_, _] => (Vec::new(), x.0),
+                [_, batch, _] => (vec![batch], x.0),
+                _ => return Err(format!("predictions {:?} are no sequences of classes", x.1)),
+            },
+        };
         let shape = match self.summary {
             Summary::None => each,
             Summary::Mean | Summary::Sum => Vec::new(),
-        };
-        let dtype = if of_classes {
-            x.0
-        } else {
-            x.0.promote(target.0)
         };
         Ok((dtype, shape))
     }
@@ -128,7 +191,7 @@ impl Operator for Loss {
     }
 
     fn arity(&self) -> (usize, usize) {
-        (2, 2)
+        (2, 4)
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
@@ -141,6 +204,6 @@ impl Operator for Loss {
         operands: &[Tensor],
         _: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
-        Ok(vec![eager.loss(*self, &operands[0], &operands[1])?])
+        Ok(vec![eager.loss(*self, operands)?])
     }
 }

@@ -1,60 +1,60 @@
 //! Reading losses.
 
 use super::{Loss, LossFunction, Summary};
-use crate::aten::Arguments;
+use crate::aten::{Arguments, ValueId};
 use crate::ops::{Read, Reader};
-
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten.binary_cross_entropy.default", read),
-    ("aten.binary_cross_entropy_with_logits.default", read),
-    ("aten.cross_entropy_loss.default", read),
-    ("aten.huber_loss.default", read),
-    ("aten.l1_loss.default", read),
-    ("aten.mse_loss.default", read),
-    ("aten.nll_loss.default", read),
-    ("aten.nll_loss_nd.default", read),
-    ("aten.smooth_l1_loss.default", read),
+    ("aten.binary_cross_entropy.default", |args| {
+        read(args, LossFunction::BinaryCrossEntropy, &["weight"])
+    }),
+    ("aten.binary_cross_entropy_with_logits.default", |args| {
+        let function = LossFunction::BinaryCrossEntropyOfLogits {
+            weight: args.has("weight"),
+            positive: args.has("pos_weight"),
+        };
+        read(args, function, &["weight", "pos_weight"])
+    }),
+    ("aten.cross_entropy_loss.default", cross_entropy),
+    ("aten.huber_loss.default", |args| {
+        let delta = args.number_or("delta", 1.0)?;
+        read(args, LossFunction::Huber { delta }, &[])
+    }),
+    ("aten.l1_loss.default", |args| read(args, LossFunction::Absolute, &[])),
+    ("aten.mse_loss.default", |args| read(args, LossFunction::Squared, &[])),
+    ("aten.smooth_l1_loss.default", |args| {
+        let beta = args.number_or("beta", 1.0)?;
+        read(args, LossFunction::SmoothAbsolute { beta }, &[])
+    }),
+    ("aten.soft_margin_loss.default", |args| read(args, LossFunction::SoftMargin, &[])),
+    ("aten.nll_loss.default", likelihood),
+    ("aten.nll_loss_nd.default", likelihood),
+    ("aten.nll_loss2d.default", likelihood),
+    ("aten.multi_margin_loss.default", |args| {
+        let function = LossFunction::MultiMargin {
+            power: args.number_or("p", 1.0)?,
+            margin: args.number_or("margin", 1.0)?,
+        };
+        read(args, function, &["weight"])
+    }),
+    ("aten.multilabel_margin_loss.default", |args| {
+        read(args, LossFunction::MultilabelMargin, &[])
+    }),
+    ("aten.ctc_loss.IntList", ctc),
+    ("aten.ctc_loss.Tensor", ctc),
 ];
 
-fn read(args: &Arguments<'_>) -> Result<Read, String> {
-    let target = args.target;
-    if target == "aten.cross_entropy_loss.default" {
-        return Ok((cross_entropy(args)?.into(), args.all(&["self", "target"])?));
-    }
-    match target {
-        "aten.mse_loss.default"
-        | "aten.l1_loss.default"
-        | "aten.smooth_l1_loss.default"
-        | "aten.huber_loss.default"
-        | "aten.nll_loss_nd.default"
-        | "aten.nll_loss.default"
-        | "aten.binary_cross_entropy.default"
-        | "aten.binary_cross_entropy_with_logits.default" => {
-            args.absent("weight")?;
-            args.absent("pos_weight")?;
-            let function = match target {
-                "aten.mse_loss.default" => LossFunction::Squared,
-                "aten.l1_loss.default" => LossFunction::Absolute,
-                "aten.smooth_l1_loss.default" => LossFunction::SmoothAbsolute,
-                "aten.huber_loss.default" => LossFunction::Huber,
-                "aten.binary_cross_entropy.default" => LossFunction::BinaryCrossEntropy,
-                "aten.binary_cross_entropy_with_logits.default" => {
-                    LossFunction::BinaryCrossEntropyOfLogits
-                }
-                _ => LossFunction::NegativeLogLikelihood,
-            };
-            let summary = summary(args)?;
-            let loss = Loss { function, summary };
-            Ok((loss.into(), args.all(&["self", "target"])?))
-        }
-        other => Err(format!("{other} is no loss")),
-    }
+fn read(args: &Arguments<'_>, function: LossFunction, weights: &[&str]) -> Result<Read, String> {
+    let loss = Loss {
+        function,
+        summary: summary(args)?,
+    };
+    Ok((loss.into(), args.all_and(&["self", "target"], weights)?))
 }
 
 /// How losses become one number; `torch.nn._reduction` numbers the ways.
-fn summary(args: &Arguments<'_>) -> Result<Summary, String> {
+pub(in crate::ops) fn summary(args: &Arguments<'_>) -> Result<Summary, String> {
     match args.int("reduction", Some(1))? {
         0 => Ok(Summary::None),
         1 => Ok(Summary::Mean),
@@ -63,17 +63,34 @@ fn summary(args: &Arguments<'_>) -> Result<Summary, String> {
     }
 }
 
-fn cross_entropy(args: &Arguments<'_>) -> Result<Loss, String> {
-    let smoothed = args.number_or("label_smoothing", 0.0)? > 0.0;
-    if smoothed {
-        args.absent("weight")?;
-    }
-    let summary = summary(args)?;
-    let soft = args.shape(args.tensor("self")?) == args.shape(args.tensor("target")?);
-    let function = if soft {
-        LossFunction::SoftCrossEntropy { smoothed }
+fn ignored(args: &Arguments<'_>) -> Result<i64, String> {
+    args.int("ignore_index", Some(-100))
+}
+
+fn likelihood(args: &Arguments<'_>) -> Result<Read, String> {
+    let ignored = ignored(args)?;
+    read(args, LossFunction::NegativeLogLikelihood { ignored }, &["weight"])
+}
+
+fn cross_entropy(args: &Arguments<'_>) -> Result<Read, String> {
+    let smoothing = args.number_or("label_smoothing", 0.0)?;
+    let shape = |name: &str| args.tensor(name).map(|id: ValueId| args.shape(id));
+    let function = if shape("self")? == shape("target")? {
+        LossFunction::SoftCrossEntropy { smoothing }
     } else {
-        LossFunction::CrossEntropy { smoothed }
+        let ignored = ignored(args)?;
+        LossFunction::CrossEntropy { smoothing, ignored }
     };
-    Ok(Loss { function, summary })
+    read(args, function, &["weight"])
+}
+
+fn ctc(args: &Arguments<'_>) -> Result<Read, String> {
+    let loss = Loss {
+        function: LossFunction::Ctc {
+            blank: args.count("blank", Some(0))?,
+            zero_infinity: args.flag("zero_infinity", false)?,
+        },
+        summary: summary(args)?,
+    };
+    Ok((loss.into(), args.all(&["log_probs", "targets"])?))
 }

@@ -1,32 +1,37 @@
 //! `cross_entropy` and the other losses.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::aten::Constant;
 use crate::ops::{Elementwise, Loss, LossFunction, Reduction, Summary};
 use crate::program::{Kernel, Placement};
-use crate::shape::{Extent, strides_like};
+use crate::shape::Extent;
 
 impl Eager {
 
-    /// Any other loss of predictions and targets.
-    pub(crate) fn loss(&mut self, loss: Loss, x: &Tensor, target: &Tensor) -> Result<Tensor, Stop> {
+    /// A loss of predictions, targets and weights.
+    pub(crate) fn loss(&mut self, loss: Loss, operands: &[Tensor]) -> Result<Tensor, Stop> {
+        let (x, target) = (&operands[0], &operands[1]);
+        let weight = operands.get(2);
         match loss.function {
-            LossFunction::CrossEntropy { smoothed } => {
+            LossFunction::CrossEntropy { smoothing, .. } => {
                 let scores = self.log_softmax(x)?;
+                let high_weight = weight.map(|weight| self.high(weight));
                 let high = self.high(&scores);
-                let plain = self.nll_loss(&high, target, loss.summary)?;
-                if smoothed {
-                    self.smoothed(&scores, target, &plain, loss.summary)
+                let plain = self.nll_loss(&high, target, high_weight.as_ref(), loss.summary)?;
+                drop(high_weight);
+                if smoothing > 0.0 {
+                    self.smoothed((&scores, target, weight), &plain, smoothing, loss.summary)
                 } else {
                     Ok(plain)
                 }
             }
-            LossFunction::SoftCrossEntropy { smoothed } => {
-                self.soft_cross_entropy(x, target, smoothed, loss.summary)
+            LossFunction::SoftCrossEntropy { smoothing } => {
+                self.soft_cross_entropy((x, target, weight), smoothing, loss.summary)
             }
-            LossFunction::NegativeLogLikelihood => {
+            LossFunction::NegativeLogLikelihood { .. } => {
+                let weight = weight.map(|weight| self.high(weight));
                 let x = self.high(x);
-                self.nll_loss(&x, target, loss.summary)
+                self.nll_loss(&x, target, weight.as_ref(), loss.summary)
             }
             LossFunction::Absolute => {
                 let target = self.high(target);
@@ -34,29 +39,54 @@ impl Eager {
                 let difference = self.apply("aten.sub.Tensor", &[&x, &target])?;
                 let magnitude = self.apply("aten.abs.default", &[&difference])?;
                 drop(difference);
-                Ok(self.summarized(&magnitude, loss.summary))
+                let loss = self.summarized(&magnitude, loss.summary);
+                drop((magnitude, x, target));
+                Ok(loss)
             }
-            function => self.paired_loss(function, x, target, loss.summary),
+            LossFunction::Ctc { zero_infinity, .. } => {
+                self.ctc_loss(x, target, zero_infinity, loss.summary)
+            }
+            LossFunction::MultiMargin { .. } | LossFunction::MultilabelMargin => {
+                self.margin_loss(loss, operands)
+            }
+            LossFunction::Squared
+            | LossFunction::SmoothAbsolute { .. }
+            | LossFunction::Huber { .. }
+            | LossFunction::BinaryCrossEntropy
+            | LossFunction::BinaryCrossEntropyOfLogits { .. }
+            | LossFunction::SoftMargin => self.paired_loss(loss, operands),
         }
     }
 
     /// The uniform part of smoothed labels, added to the loss of the labels.
     fn smoothed(
         &mut self,
-        scores: &Tensor,
-        target: &Tensor,
+        (scores, target, weight): (&Tensor, &Tensor, Option<&Tensor>),
         plain: &Tensor,
+        smoothing: f64,
         summary: Summary,
     ) -> Result<Tensor, Stop> {
-        let sums = self.reduction(Reduction::Sum, scores, &[1], false);
+        let weighted = weight.map(|weight| self.by_class(scores, weight)).transpose()?;
+        let sums = weighted.as_ref().unwrap_or(scores);
+        let sums = self.reduction(Reduction::Sum, sums, &[1], false);
         let negative = self.apply("aten.neg.default", &[&sums])?;
         drop(sums);
+        drop(weighted);
         let ignored = self.with_number("aten.eq.Scalar", target, "other", 0.0)?;
         let fill = Elementwise::of("aten.masked_fill_.Scalar").with("value", Constant::Real(0.0));
         let uniform = self.elementwise(&fill, &[negative, Tensor::clone(&ignored)])?;
         let uniform = match summary {
             Summary::None => uniform,
             Summary::Sum => self.summarized(&uniform, summary),
+            Summary::Mean if weight.is_some() => {
+                let total = self.summarized(&uniform, Summary::Sum);
+                // The weights of the labels that count, and their sum.
+                let labels = self.empty(&target.shape, target.dtype);
+                let weights = Tensor::new(self.empty(&target.shape, scores.dtype));
+                let count = self.summarized(&weights, Summary::Sum);
+                drop((weights, labels));
+                self.apply("aten.div.Tensor", &[&total, &count])?
+            }
             Summary::Mean => {
                 let counted = self.apply("aten.logical_not.default", &[&ignored])?;
                 let count = self.summarized(&counted, Summary::Sum);
@@ -65,106 +95,57 @@ impl Eager {
             }
         };
         drop(ignored);
-        let kept = self.mul_scalar(plain, 1.0);
-        let share = self.mul_scalar(&uniform, 1.0);
+        let kept = self.mul_scalar(plain, 1.0 - smoothing);
+        let share = self.mul_scalar(&uniform, smoothing);
         Ok(self.add(&kept, &share))
     }
 
     fn soft_cross_entropy(
         &mut self,
-        x: &Tensor,
-        target: &Tensor,
-        smoothed: bool,
+        (x, target, weight): (&Tensor, &Tensor, Option<&Tensor>),
+        smoothing: f64,
         summary: Summary,
     ) -> Result<Tensor, Stop> {
         let scores = self.log_softmax(x)?;
-        let target = if smoothed {
-            let scaled = self.mul_scalar(target, 1.0);
-            self.add_scalar(&scaled, 0.0, Placement::New)
+        let target = if smoothing > 0.0 {
+            let scaled = self.mul_scalar(target, 1.0 - smoothing);
+            self.add_scalar(&scaled, smoothing, Placement::New)
         } else {
             Tensor::clone(target)
         };
-        let product = self.mul(&scores, &target)?;
+        let plain = self.mul(&scores, &target)?;
         drop(target);
+        let product = match weight {
+            Some(weight) => self.by_class(&plain, weight)?,
+            None => Tensor::clone(&plain),
+        };
         let dims: Vec<usize> = match summary {
             Summary::None => vec![1],
             Summary::Mean | Summary::Sum => (0..x.shape.len()).collect(),
         };
         let sum = self.reduction(Reduction::Sum, &product, &dims, false);
         let negative = self.apply("aten.neg.default", &[&sum])?;
-        drop(sum);
-        Ok(match summary {
+        let loss = match summary {
             Summary::Mean => self.mul_scalar(&negative, 1.0),
-            Summary::None | Summary::Sum => negative,
-        })
+            Summary::None | Summary::Sum => Tensor::clone(&negative),
+        };
+        drop(negative);
+        drop(sum);
+        drop(product);
+        drop(plain);
+        Ok(loss)
     }
 
-    /// A loss of pairs of elements. The result of some starts as large as the operands and only shows one
-    /// number in the end; its memory stays as it was.
-    fn paired_loss(
-        &mut self,
-        function: LossFunction,
-        x: &Tensor,
-        target: &Tensor,
-        summary: Summary,
-    ) -> Result<Tensor, Stop> {
-        let target = self.high(target);
-        let x = self.high(x);
-        let mut draft = Draft::new(self, &[Some(&x), Some(&target)]);
-        draft.save(self, "self", &x)?;
-        draft.save(self, "target", &target)?;
-        let dtype = x.dtype.promote(target.dtype);
-        let strides = strides_like(&x.shape, &x.strides);
-        let whole = |eager: &mut Eager| eager.empty_strided(&x.shape, strides.clone(), dtype);
-        let number = |whole: &TensorBody| whole.alias(Vec::new(), Vec::new());
-        let y = match (function, summary) {
-            (_, Summary::None) => whole(self),
-            (LossFunction::Squared | LossFunction::SmoothAbsolute, _) => {
-                let result = whole(self);
-                drop(whole(self));
-                number(&result)
-            }
-            (LossFunction::BinaryCrossEntropy, _) => {
-                let result = whole(self);
-                drop(self.empty(&[], dtype));
-                number(&result)
-            }
-            (LossFunction::BinaryCrossEntropyOfLogits, _) => {
-                let first = whole(self);
-                let second = whole(self);
-                let result = self.empty(&[], dtype);
-                drop((second, first));
-                result
-            }
-            _ => {
-                let each = whole(self);
-                let result = self.empty(&[], dtype);
-                drop(each);
-                result
-            }
-        };
-        self.launch(Kernel::MemoryOnly(function.name()), &[&x, &target], &[&y]);
-        let wants = [x.requires_grad(), target.requires_grad()];
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
-            let name = function.name();
-            let grad = |eager: &mut Eager, of: &str| {
-                let like = saved.get(of);
-                let strides = strides_like(&like.shape, &like.strides);
-                let result = eager.empty_strided(&like.shape, strides, gradient.dtype);
-                eager.launch(Kernel::MemoryOnly(name), &[gradient], &[&result]);
-                Tensor::new(result)
-            };
-            let of_target = wants[1].then(|| grad(eager, "target"));
-            vec![wants[0].then(|| grad(eager, "self")), of_target]
-        });
-        Ok(y)
+    /// Scores times the weights of their classes, seen under their shape.
+    fn by_class(&mut self, scores: &Tensor, weight: &Tensor) -> Result<Tensor, Stop> {
+        let mut seen = vec![Extent::ONE; scores.shape.len()];
+        seen[1] = weight.numel();
+        let weight = self.reshape(weight, &seen);
+        self.mul(scores, &weight)
     }
 
     /// The mean or the sum of all elements.
-    fn summarized(&mut self, x: &Tensor, summary: Summary) -> Tensor {
+    pub(in crate::ops) fn summarized(&mut self, x: &Tensor, summary: Summary) -> Tensor {
         let dims: Vec<usize> = (0..x.shape.len()).collect();
         match summary {
             Summary::None => Tensor::clone(x),
@@ -182,11 +163,15 @@ impl Eager {
         &mut self,
         log_probabilities: &Tensor,
         target: &Tensor,
+        weight: Option<&Tensor>,
         summary: Summary,
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(log_probabilities)]);
         draft.save(self, "self", log_probabilities)?;
         draft.save(self, "target", target)?;
+        if let Some(weight) = weight {
+            draft.save(self, "weight", weight)?;
+        }
         let dtype = log_probabilities.dtype;
         // The 2-D variant, for images and sequences, makes its weight before its loss.
         let each: &[Extent] = match summary {
@@ -201,9 +186,9 @@ impl Eager {
             (loss, self.empty(&[], dtype))
         };
         let kernels = match summary {
-            Summary::Mean => [Kernel::NllLoss, Kernel::NllLossGrad],
-            Summary::None | Summary::Sum => {
-                let name = "nll_loss that is no mean";
+            Summary::Mean if weight.is_none() => [Kernel::NllLoss, Kernel::NllLossGrad],
+            Summary::None | Summary::Mean | Summary::Sum => {
+                let name = "nll_loss that is no plain mean";
                 [Kernel::MemoryOnly(name), Kernel::MemoryOnly(name)]
             }
         };

@@ -1,73 +1,89 @@
-//! Sums, means and norms over dimensions.
+//! What is left of dimensions: sums, products, norms, extremes and statistics.
 
+mod extreme;
+mod read;
 mod run;
+mod statistic;
 mod vector_norm;
+
+pub(super) use read::ATEN;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Read, Reader};
+use super::{Context, Operator};
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type};
-use crate::aten::Arguments;
 
 /// What is left of some dimensions.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Reduce {
     /// What is computed.
     pub function: Reduction,
-    /// Over which dimensions, ascending.
-    pub dims: Vec<usize>,
+    /// Over which dimensions, ascending; none are named where all are meant.
+    pub dims: Dims,
     /// Whether they stay, with a length of one.
     pub keep: bool,
+    /// The type to compute in, where the model's code says.
+    pub dtype: Option<DType>,
+}
+
+/// Dimensions that are reduced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Dims {
+    /// All of them, unnamed.
+    All,
+    /// These, ascending.
+    Named(Vec<usize>),
+}
+
+impl Dims {
+    /// Of a tensor of this rank.
+    fn of(&self, rank: usize) -> Vec<usize> {
+        match self {
+            Dims::All => (0..rank).collect(),
+            Dims::Named(dims) => dims.clone(),
+        }
+    }
 }
 
 /// What a reduction computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum Reduction {
     /// The sum.
     Sum,
     /// The mean.
     Mean,
-    /// `linalg_vector_norm`, Euclidean.
-    Norm,
-}
-
-pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.mean.default", read),
-    ("aten.mean.dim", read),
-    ("aten.sum.default", read),
-    ("aten.sum.dim_IntList", read),
-    ("aten.linalg_vector_norm.default", |args| {
-        args.always("ord", 2.0)?;
-        let input = args.tensor("self")?;
-        let reduce = Reduce {
-            function: Reduction::Norm,
-            dims: args.dims_or_all("dim", args.shape(input).len())?,
-            keep: args.flag("keepdim", false)?,
-        };
-        Ok((reduce.into(), vec![input]))
-    }),
-];
-
-fn read(args: &Arguments<'_>) -> Result<Read, String> {
-    let input = args.tensor("self")?;
-    let rank = args.shape(input).len();
-    let mut dims: Vec<usize> = if args.target.ends_with(".default") {
-        (0..rank).collect()
-    } else {
-        args.dims_or_all("dim", rank)?
-    };
-    dims.sort_unstable();
-    let reduce = Reduce {
-        function: if args.target.starts_with("aten.mean") {
-            Reduction::Mean
-        } else {
-            Reduction::Sum
-        },
-        dims,
-        keep: args.flag("keepdim", false)?,
-    };
-    Ok((reduce.into(), vec![input]))
+    /// The sum of what is a number (`nansum`).
+    NanSum,
+    /// The product.
+    Product,
+    /// The norm of vectors.
+    Norm {
+        /// Its order; 2 is Euclidean.
+        order: f64,
+        /// Whether it is `norm`, which casts where `linalg_vector_norm` computes in mixed types.
+        is_older: bool,
+    },
+    /// Variance or standard deviation.
+    Spread {
+        /// Whether its root is taken.
+        root: bool,
+        /// Whether the mean is a result of its own, after it.
+        with_mean: bool,
+        /// What the number of elements is lowered by; 1 is unbiased.
+        correction: f64,
+    },
+    /// The logarithm of the sum of exponentials.
+    LogSumExp,
+    /// The largest or smallest element (`amax`, `max()`).
+    Extreme {
+        /// Which of them.
+        largest: bool,
+    },
+    /// The smallest and the largest element (`aminmax`).
+    Both,
+    /// How many elements are not zero.
+    CountNonzero,
 }
 
 impl Operator for Reduce {
@@ -75,7 +91,23 @@ impl Operator for Reduce {
         match self.function {
             Reduction::Sum => "sum",
             Reduction::Mean => "mean",
-            Reduction::Norm => "linalg_vector_norm",
+            Reduction::NanSum => "nansum",
+            Reduction::Product => "prod",
+            Reduction::Norm { is_older: true, .. } => "norm",
+            Reduction::Norm { is_older: false, .. } => "linalg_vector_norm",
+            Reduction::Spread {
+                root, with_mean, ..
+            } => match (root, with_mean) {
+                (false, false) => "var",
+                (true, false) => "std",
+                (false, true) => "var_mean",
+                (true, true) => "std_mean",
+            },
+            Reduction::LogSumExp => "logsumexp",
+            Reduction::Extreme { largest: true } => "amax",
+            Reduction::Extreme { largest: false } => "amin",
+            Reduction::Both => "aminmax",
+            Reduction::CountNonzero => "count_nonzero",
         }
     }
 
@@ -85,12 +117,43 @@ impl Operator for Reduce {
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
-        // A sum counts: of integers and truth values it is int64.
         let dtype = match self.function {
-            Reduction::Sum | Reduction::Mean if !dtype.is_float() => DType::Int64,
-            Reduction::Sum | Reduction::Mean | Reduction::Norm => *dtype,
+            // A sum counts: of integers and truth values it is int64.
+            Reduction::Sum | Reduction::Mean | Reduction::NanSum | Reduction::Product
+                if !dtype.is_float() =>
+            {
+                DType::Int64
+            }
+            Reduction::CountNonzero => DType::Int64,
+            Reduction::LogSumExp if !dtype.is_float() => DType::Float32,
+            Reduction::Sum
+            | Reduction::Mean
+            | Reduction::NanSum
+            | Reduction::Product
+            | Reduction::Norm { .. }
+            | Reduction::Spread { .. }
+            | Reduction::LogSumExp
+            | Reduction::Extreme { .. }
+            | Reduction::Both => *dtype,
         };
-        Ok(vec![(dtype, reduce(x, &self.dims, self.keep)?)])
+        let left = reduce(x, &self.dims.of(x.len()), self.keep)?;
+        let result = (self.dtype.unwrap_or(dtype), left);
+        let count = match self.function {
+            Reduction::Spread {
+                with_mean: true, ..
+            }
+            | Reduction::Both => 2,
+            Reduction::Sum
+            | Reduction::Mean
+            | Reduction::NanSum
+            | Reduction::Product
+            | Reduction::Norm { .. }
+            | Reduction::Spread { .. }
+            | Reduction::LogSumExp
+            | Reduction::Extreme { .. }
+            | Reduction::CountNonzero => 1,
+        };
+        Ok(vec![result; count])
     }
 
     fn run(
@@ -100,13 +163,44 @@ impl Operator for Reduce {
         _: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
         let x = &operands[0];
-        Ok(vec![match self.function {
+        let dims = self.dims.of(x.shape.len());
+        let over = Over {
+            dims: &dims,
+            keep: self.keep,
+            named: self.dims != Dims::All,
+        };
+        let dtype = self.dtype;
+        let y = match self.function {
             Reduction::Sum | Reduction::Mean => {
-                eager.reduction(self.function, x, &self.dims, self.keep)
+                eager.reduction_as(self.function, x, (&dims, self.keep), dtype)
             }
-            Reduction::Norm => eager.vector_norm(x, &self.dims, self.keep)?,
-        }])
+            Reduction::NanSum => eager.nansum(x, over, dtype)?,
+            Reduction::Product => eager.prod(x, over, dtype)?,
+            Reduction::Norm { order, is_older } => eager.vector_norm(x, over, (order, is_older), dtype)?,
+            Reduction::Spread {
+                root, with_mean, ..
+            } => return eager.spread(x, over, root, with_mean),
+            Reduction::LogSumExp => eager.logsumexp(x, over)?,
+            Reduction::Extreme { .. } => eager.extreme(x, over)?,
+            Reduction::Both => {
+                let both = [x.dtype; 2].map(|dtype| eager.unsaved_reduction(x, over, dtype));
+                return Ok(both.into());
+            }
+            Reduction::CountNonzero => eager.count_nonzero(x, over),
+        };
+        Ok(vec![y])
     }
+}
+
+/// What a reduction runs over.
+#[derive(Debug, Clone, Copy)]
+struct Over<'a> {
+    /// Which dimensions, ascending.
+    dims: &'a [usize],
+    /// Whether they stay, with a length of one.
+    keep: bool,
+    /// Whether the model's code names them.
+    named: bool,
 }
 
 fn reduce(x: &[Extent], dims: &[usize], keep: bool) -> Result<Vec<Extent>, Mismatch> {

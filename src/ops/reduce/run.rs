@@ -11,6 +11,38 @@ use crate::shape::{DType, Extent, numel};
 /// Bytes of an accumulator: float32 for every type that is trained in.
 const ACCUMULATOR: u64 = 4;
 
+/// Kinds of reductions, by what they accumulate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Sums and the like.
+    Sum,
+    /// The largest or smallest: an element.
+    Extreme,
+    /// Mean, squared distances and counts (`WelfordData` in `SharedReduceOps.h`).
+    Welford,
+}
+
+impl Kind {
+    /// Bytes of an accumulator, for results of this type.
+    fn width(self, dtype: DType) -> u64 {
+        match self {
+            Kind::Sum if dtype.is_half() => ACCUMULATOR,
+            Kind::Sum | Kind::Extreme => dtype.size(),
+            Kind::Welford => 4 * ACCUMULATOR,
+        }
+    }
+}
+
+/// A result without its reduced dimensions, unless they stay.
+pub(super) fn squeezed(whole: &TensorBody, dims: &[usize], keep: bool) -> TensorBody {
+    let lengths = whole.shape.iter().zip(&whole.strides).enumerate();
+    let (shape, strides) = lengths
+        .filter(|(i, _)| keep || !dims.contains(i))
+        .map(|(_, (length, stride))| (*length, *stride))
+        .unzip();
+    whole.alias(shape, strides)
+}
+
 /// Which dimension a reduction runs along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Along {
@@ -98,27 +130,33 @@ impl Eager {
         dims: &[usize],
         keep: bool,
     ) -> Tensor {
+        self.reduction_as(function, x, (dims, keep), None)
+    }
+
+    /// The same, in a type that the model's code names.
+    pub(super) fn reduction_as(
+        &mut self,
+        function: Reduction,
+        x: &Tensor,
+        (dims, keep): (&[usize], bool),
+        dtype: Option<DType>,
+    ) -> Tensor {
+        let is_sum = function == Reduction::Sum;
         let draft = Draft::new(self, &[Some(x)]);
-        let reduced = |i: usize| dims.contains(&i);
         let kept = kept_shape(&x.shape, dims);
-        let dtype = match function {
-            Reduction::Sum if x.dtype.is_half() && self.autocast.is_some() => DType::Float32,
-            Reduction::Sum if !x.dtype.is_float() => DType::Int64,
-            Reduction::Sum | Reduction::Mean | Reduction::Norm => x.dtype,
-        };
+        let dtype = dtype.unwrap_or(match self.autocast {
+            Some(_) if is_sum && x.dtype.is_half() => DType::Float32,
+            _ if is_sum && !x.dtype.is_float() => DType::Int64,
+            _ => x.dtype,
+        });
         let share = x.numel().checked_div(numel(&kept));
-        let scale = match function {
-            Reduction::Sum | Reduction::Norm => 1.0,
-            Reduction::Mean => 1.0 / share.map_or(1, |inputs| inputs.at(1)) as f64,
+        let scale = if is_sum {
+            1.0
+        } else {
+            1.0 / share.map_or(1, |inputs| inputs.at(1)) as f64
         };
         let y = self.reduced(x, dims, dtype, Kernel::Sum { scale });
-        let squeezed = |list: &[Extent]| -> Vec<Extent> {
-            let all = list.iter().enumerate();
-            all.filter(|(i, _)| keep || !reduced(*i))
-                .map(|(_, length)| *length)
-                .collect()
-        };
-        let y = y.alias(squeezed(&kept), squeezed(&y.strides));
+        let y = squeezed(&y, dims, keep);
         let whole = x.shape.clone();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
@@ -126,19 +164,37 @@ impl Eager {
             };
             let inner = eager.reshape(gradient, &kept);
             let everywhere = expanded(&inner, &whole);
-            vec![Some(match function {
-                Reduction::Sum | Reduction::Norm => gradient_view(gradient, everywhere),
-                Reduction::Mean => {
-                    let grad_x = eager.empty(&whole, gradient.dtype);
-                    eager.launch(Kernel::Scale(scale), &[&everywhere], &[&grad_x]);
-                    Tensor::new(grad_x)
-                }
-            })]
+            if is_sum {
+                return vec![Some(gradient_view(gradient, everywhere))];
+            }
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            eager.launch(Kernel::Scale(scale), &[&everywhere], &[&grad_x]);
+            vec![Some(Tensor::new(grad_x))]
         });
         y
     }
 
-    /// What a reduction leaves, with a length of one in the place of each reduced dimension.
+    /// `any()` of truth values, of which only the scratch memory is left.
+    pub(in crate::ops) fn any_of(&mut self, x: &Tensor) {
+        let y = self.empty(&[], DType::Bool);
+        let all: Vec<usize> = (0..x.shape.len()).collect();
+        self.reduce_into(x, &y, &all, (Kernel::MemoryOnly("any"), Kind::Extreme));
+    }
+
+    /// The sum of all elements.
+    pub(in crate::ops) fn total(&mut self, x: &Tensor) -> TensorBody {
+        let y = self.empty(&[], x.dtype);
+        self.total_into(x, &y);
+        y
+    }
+
+    /// The same, into a number that is there.
+    pub(in crate::ops) fn total_into(&mut self, x: &Tensor, y: &TensorBody) {
+        let all: Vec<usize> = (0..x.shape.len()).collect();
+        self.reduce_into(x, y, &all, (Kernel::MemoryOnly("sum"), Kind::Sum));
+    }
+
+    /// What a sum leaves, with a length of one in the place of each reduced dimension.
     pub(crate) fn reduced(
         &mut self,
         x: &Tensor,
@@ -146,15 +202,39 @@ impl Eager {
         dtype: DType,
         kernel: Kernel,
     ) -> TensorBody {
+        self.reduced_by(x, dims, dtype, (kernel, Kind::Sum))
+    }
+
+    /// What a reduction of some kind leaves.
+    pub(super) fn reduced_by(
+        &mut self,
+        x: &Tensor,
+        dims: &[usize],
+        dtype: DType,
+        by: (Kernel, Kind),
+    ) -> TensorBody {
         let kept = kept_shape(&x.shape, dims);
         let y = self.empty(&kept, dtype);
-        // Truth values and narrow whole numbers are converted before they are summed.
-        let converted =
-            (!x.dtype.is_float() && x.dtype != dtype).then(|| self.empty(&x.shape, dtype));
-        let along = along(x, |dim| dims.contains(&dim));
-        self.reduce(x, &y, along, kernel, [numel(&kept), x.numel()]);
-        drop(converted);
+        self.reduce_into(x, &y, dims, by);
         y
+    }
+
+    /// The same, into a tensor that is there.
+    pub(super) fn reduce_into(
+        &mut self,
+        x: &Tensor,
+        y: &TensorBody,
+        dims: &[usize],
+        (kernel, kind): (Kernel, Kind),
+    ) {
+        // Another type is converted first, but for halves summed in float32 (`make_reduction` in `ReduceOpsUtils.h`).
+        let is_widened = x.dtype.is_half() && y.dtype == DType::Float32;
+        let converted =
+            (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
+        let along = along(x, |dim| dims.contains(&dim));
+        let width = kind.width(y.dtype);
+        self.reduce_with(x, y, (along, width), kernel, [y.numel(), x.numel()]);
+        drop(converted);
     }
 
     /// `_assert_async(index.max() < length)` of int64 positions.
@@ -167,8 +247,8 @@ impl Eager {
         drop(largest);
     }
 
-    /// The largest or the smallest of so many int64 numbers.
-    pub(crate) fn extreme(&mut self, count: Extent) {
+    /// The largest or the smallest of so many int64 positions.
+    pub(crate) fn extreme_position(&mut self, count: Extent) {
         let largest = self.scratch(8);
         self.extreme_scratch(count);
         drop(largest);
@@ -197,12 +277,26 @@ impl Eager {
         kernel: Kernel,
         [outputs, all]: [Extent; 2],
     ) {
+        let width = Kind::Sum.width(output.dtype);
+        self.reduce_with(input, output, (along, width), kernel, [outputs, all]);
+    }
+
+    fn reduce_with(
+        &mut self,
+        input: &Tensor,
+        output: &TensorBody,
+        (along, width): (Along, u64),
+        kernel: Kernel,
+        [outputs, all]: [Extent; 2],
+    ) {
         let capability = self.capability;
         let scratch = move |batch: u64| {
             let outputs = outputs.at(batch).max(1);
             scratch(&capability, along, outputs, all.at(batch) / outputs)
         };
-        let buffer = self.scratch_by("reduction", move |batch| scratch(batch).buffer);
+        let buffer = self.scratch_by("reduction", move |batch| {
+            scratch(batch).buffer / ACCUMULATOR * width
+        });
         let semaphores = self.scratch_by("reduction semaphores", move |batch| {
             scratch(batch).semaphores
         });

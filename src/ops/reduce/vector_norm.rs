@@ -1,59 +1,177 @@
-//! The norm of vectors.
+//! Norms of vectors, of any order.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use super::Over;
+use super::run::{Kind, squeezed};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent};
 
-impl Eager {
+const NAME: Kernel = Kernel::MemoryOnly("linalg_vector_norm");
 
-    /// The Euclidean norm over some dimensions; autocast makes it in float32, without a copy of its
-    /// operand.
-    pub(crate) fn vector_norm(
+impl Eager {
+    /// The norm over some dimensions; autocast makes it in float32, without a copy of its operand.
+    pub(super) fn vector_norm(
         &mut self,
         x: &Tensor,
-        dims: &[usize],
-        keep: bool,
+        over: Over<'_>,
+        (order, is_older): (f64, bool),
+        dtype: Option<DType>,
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let dtype = match self.autocast {
+        let dtype = dtype.unwrap_or(match self.autocast {
             Some(_) if x.dtype.is_half() => DType::Float32,
             _ => x.dtype,
-        };
-        let kept = kept_shape(&x.shape, dims);
-        let whole = self.reduced(x, dims, dtype, Kernel::MemoryOnly("linalg_vector_norm"));
-        let lengths = whole.shape.iter().zip(&whole.strides).enumerate();
-        let (shape, strides) = lengths
-            .filter(|(i, _)| keep || !dims.contains(i))
-            .map(|(_, (length, stride))| (*length, *stride))
-            .unzip();
-        let y = whole.alias(shape, strides);
-        let result = Tensor::new(whole);
+        });
+        let kept = kept_shape(&x.shape, over.dims);
+        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
+        let y = squeezed(&whole, over.dims, over.keep);
+        drop(whole);
+        let result = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
         draft.save(self, "result", &result)?;
         drop(result);
+        let dims = over.dims.to_vec();
+        // A norm of everything has no dimensions, so that its type does not count.
+        let is_scalar = !over.named && !over.keep;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let x = saved.get("self");
+            // `norm` computes in the type of its result.
+            let cast = (is_older && saved.get("self").dtype != gradient.dtype)
+                .then(|| eager.copy_as(saved.get("self"), gradient.dtype));
+            let x = cast.as_ref().unwrap_or_else(|| saved.get("self"));
+            let mixed = if is_scalar {
+                x.dtype
+            } else {
+                x.dtype.promote(gradient.dtype)
+            };
             let gradient = eager.reshape(gradient, &kept);
-            // `gradient * (x / norm).masked_fill_(norm == 0, 0)`.
-            let norm = saved.get("result");
-            let quotient = eager.broadcast_like(&[&**x], x.dtype.promote(norm.dtype));
-            let zero = eager.broadcast_like(&[&**norm], DType::Bool);
-            let grad_x = eager.broadcast_like(&[&quotient], quotient.dtype);
-            let inputs: [&TensorBody; 3] = [&gradient, x, norm];
-            eager.launch(
-                Kernel::MemoryOnly("linalg_vector_norm"),
-                &inputs,
-                &[&grad_x],
-            );
-            drop(zero);
-            drop(quotient);
-            vec![Some(Tensor::new(grad_x))]
+            let form = Form {
+                x,
+                norm: &eager.reshape(saved.get("result"), &kept),
+                dims: &dims,
+                mixed,
+            };
+            let grad_x = eager.norm_gradient(order, form, &gradient, saved);
+            drop(cast);
+            vec![grad_x]
         });
         Ok(y)
     }
+
+    /// `norm` along some dimensions.
+    pub(in crate::ops) fn norm_along(
+        &mut self,
+        x: &Tensor,
+        dims: &[usize],
+        keep: bool,
+        order: f64,
+    ) -> Result<Tensor, Stop> {
+        let named = true;
+        self.vector_norm(x, Over { dims, keep, named }, (order, true), None)
+    }
+
+    /// `linalg_vector_norm` along some dimensions.
+    pub(in crate::ops) fn vector_norm_along(
+        &mut self,
+        x: &Tensor,
+        dims: &[usize],
+        keep: bool,
+        order: f64,
+    ) -> Result<Tensor, Stop> {
+        let named = true;
+        self.vector_norm(x, Over { dims, keep, named }, (order, false), None)
+    }
+
+    /// `linalg_vector_norm_backward` in `FunctionsManual.cpp`.
+    #[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
+    fn norm_gradient(
+        &mut self,
+        order: f64,
+        form: Form<'_>,
+        gradient: &Tensor,
+        saved: &Saved,
+    ) -> Option<Tensor> {
+        let Form {
+            x,
+            norm,
+            dims,
+            mixed,
+        } = form;
+        let own = x.dtype;
+        let mask = |eager: &mut Eager, like: &TensorBody| eager.empty_like(like, DType::Bool);
+        let mut temporaries: Vec<TensorBody> = Vec::new();
+        let grad_x = if order == 0.0 {
+            return None;
+        } else if order == 1.0 {
+            temporaries.push(self.empty_like(x, own));
+            self.empty_like(x, mixed)
+        } else if order == 2.0 {
+            // `grad * (self / norm).masked_fill_(norm == 0, 0)`.
+            temporaries.push(self.empty_like(x, mixed));
+            temporaries.push(mask(self, norm));
+            self.empty_like(x, mixed)
+        } else if order.is_infinite() {
+            // `self.sgn() * ((grad / mask.sum(dim)) * mask)`, where the mask is of those that are largest.
+            temporaries.push(self.empty_like(x, own));
+            let [equal, missing] = [0, 1].map(|_| mask(self, x));
+            let largest = Tensor::new(mask(self, x));
+            drop((missing, equal));
+            let count = self.reduced_by(&largest, dims, DType::Int64, (NAME, Kind::Sum));
+            let share = self.empty(&count.shape, gradient.dtype);
+            let spread = self.empty_like(x, mixed);
+            let sign = self.empty_like(x, own);
+            let grad_x = self.empty_like(x, mixed);
+            drop(sign);
+            drop(spread);
+            drop(share);
+            drop(count);
+            drop(largest);
+            grad_x
+        } else if order < 1.0 {
+            // `self.sgn() * self.abs().pow_(p - 1).masked_fill_(self == 0, 0) * grad * norm.pow(1 - p)`.
+            let magnitude = self.empty_like(x, own);
+            let zero = mask(self, x);
+            let sign = self.empty_like(x, own);
+            let scaled = self.empty_like(x, own);
+            drop((sign, zero));
+            drop(magnitude);
+            temporaries.push(scaled);
+            temporaries.push(self.empty_like(norm, norm.dtype));
+            temporaries.push(self.empty_like(x, mixed));
+            self.empty_like(x, mixed)
+        } else {
+            // `self * self.abs().pow(p - 2) * (grad / norm.pow(p - 1)).masked_fill_(norm == 0, 0)`; below 2 by the
+            // sign.
+            let magnitude = self.empty_like(x, own);
+            let sign = (order < 2.0).then(|| self.empty_like(x, own));
+            let scaled = self.empty_like(x, own);
+            drop(sign);
+            drop(magnitude);
+            temporaries.push(scaled);
+            let power = self.empty_like(norm, norm.dtype);
+            temporaries.push(self.empty_like(norm, norm.dtype));
+            drop(power);
+            drop(mask(self, norm));
+            self.empty_like(x, mixed)
+        };
+        self.launch(NAME, &[gradient, x, saved.get("result")], &[&grad_x]);
+        while let Some(last) = temporaries.pop() {
+            drop(last);
+        }
+        Some(Tensor::new(grad_x))
+    }
+}
+
+/// What the gradient of a norm is a formula of.
+#[derive(Clone, Copy)]
+struct Form<'a> {
+    x: &'a Tensor,
+    norm: &'a Tensor,
+    dims: &'a [usize],
+    /// The type of what is made of both.
+    mixed: DType,
 }
 
 /// The shape with a length of one in the place of these dimensions.

@@ -231,7 +231,7 @@ impl Operator for Scattered {
                 [x, index, &operands[2]],
                 (*reduce, *include_self, *in_place),
             )?,
-            Scattered::View(view) => eager.scatter_into([x, index], view, context)?,
+            Scattered::View(view) => eager.scatter_into([x, index], view, context),
             Scattered::Masked { in_place } => {
                 eager.masked_scatter([x, index, &operands[2]], *in_place)?
             }

@@ -196,7 +196,7 @@ impl Eager {
         [x, source]: [&Tensor; 2],
         view: &View,
         context: &Context<'_>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Tensor {
         let wants = [x.requires_grad(), source.requires_grad()];
         let draft = Draft::new(self, &[Some(x), Some(source)]);
         let y = self.clone_with_strides(x);
@@ -230,7 +230,7 @@ impl Eager {
             });
             vec![kept, written]
         });
-        Ok(y)
+        y
     }
 
     /// `clone_preserve_strides`: a copy of the whole memory that a tensor is part of.

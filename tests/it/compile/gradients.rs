@@ -5,8 +5,8 @@ use batchfit::compile::compile;
 use batchfit::graph::{Builder, Content, Graph, ParameterKind};
 use batchfit::model::{Optimizer, Precision, Variant};
 use batchfit::ops::{
-    Attention, Cast, Convolution, Copy, Dropout, Einsum, Elementwise, Embedding, Join, Linear,
-    Loss, Matmul, Norm, Op, Pool, Random, Reduce, Reduction, Resample, View,
+    Attention, Cast, Convolution, Copy, Dims, Dropout, Einsum, Elementwise, Embedding, Join,
+    Linear, Loss, Matmul, Norm, Op, Pool, Random, Reduce, Reduction, Resample, View,
 };
 use batchfit::program::Placement;
 use batchfit::program::{Category, Instruction, Program, Size};
@@ -141,16 +141,18 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (
             Op::Reduce(Reduce {
                 function: Reduction::Mean,
-                dims: vec![1],
+                dims: Dims::Named(vec![1]),
                 keep: true,
+                dtype: None,
             }),
             vec![&[3, 4]],
         ),
         (
             Op::Reduce(Reduce {
                 function: Reduction::Mean,
-                dims: vec![0, 2],
+                dims: Dims::Named(vec![0, 2]),
                 keep: false,
+                dtype: None,
             }),
             vec![&[3, 4, 5]],
         ),
@@ -271,8 +273,9 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (
             Op::Reduce(Reduce {
                 function: Reduction::Sum,
-                dims: vec![0, 2],
+                dims: Dims::Named(vec![0, 2]),
                 keep: false,
+                dtype: None,
             }),
             vec![&[3, 4, 5]],
         ),
@@ -345,9 +348,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         ),
         (
             Op::Reduce(Reduce {
-                function: Reduction::Norm,
-                dims: vec![1],
+                function: Reduction::Norm {
+                    order: 2.0,
+                    is_older: false,
+                },
+                dims: Dims::Named(vec![1]),
                 keep: false,
+                dtype: None,
             }),
             vec![&[2, 3, 4]],
         ),

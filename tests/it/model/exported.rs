@@ -86,6 +86,32 @@ struct Sketch {
 const WRAPPER: &str = "L__self__,,__main__.Loss";
 const MODEL: &str = "L__self__,,__main__.Loss;L__self__model,model,demo.Model";
 
+#[test]
+fn a_graph_says_up_to_which_batch_it_holds() {
+    let largest = |constraints: Value| {
+        let mut graph = super::golden_json("resnet18");
+        graph["range_constraints"] = constraints;
+        exported::parse_value(&graph).unwrap().graph.max_batch
+    };
+
+    assert_eq!(
+        largest(json!({ "s17": { "min_val": 1, "max_val": 63 } })),
+        Some(63)
+    );
+    assert_eq!(
+        largest(json!({ "s17": { "min_val": 1, "max_val": 1 << 20 } })),
+        None
+    );
+    assert_eq!(
+        largest(json!({ "s17": { "min_val": 2, "max_val": null } })),
+        None
+    );
+    assert_eq!(
+        largest(json!({ "u0": { "min_val": 0, "max_val": 63 } })),
+        None
+    );
+}
+
 fn tensor(name: &str) -> Value {
     json!({ "as_tensor": { "name": name } })
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Optional
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Optional
 
 from .errors import ExportError
 
@@ -64,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         "--batch",
         nargs="+",
         metavar="NAME=TENSOR",
-        help="tensors of a batch in the order of the model's arguments, the target last; B is the batch, and "
-        "labels=input_ids is one tensor under two names",
+        help="tensors of a batch in the order of the model's arguments, the target last; B is the batch, "
+        "4*B four times that, labels=input_ids is one tensor under two names, and lengths=i64[B]=100 is 100 everywhere",
     )
     export.add_argument(
         "--loss",
@@ -77,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--target-len", type=_length, metavar="N", help="with --hf: tokens of the answer of an encoder-decoder")
     export.add_argument("--image-size", type=_length, metavar="N", help="with --hf: pixels, where the config does not say")
     export.add_argument("--dtype", metavar="DTYPE", help=f"parameters and floating-point inputs: {', '.join(_DTYPES)}; default f32")
+    export.add_argument(
+        "--max-batch",
+        type=_length,
+        metavar="N",
+        help="the largest batch that the graph is to hold for, where the model's code takes another path beyond it",
+    )
     export.add_argument("-o", "--output", required=True, metavar="FILE", help="the graph; compressed if it ends in .gz")
     return parser
 
@@ -108,8 +116,9 @@ def _export(options: argparse.Namespace) -> None:
         if options.batch or options.loss:
             raise ExportError("--hf knows batch and loss by the model's class; leave out --batch and --loss")
         sizes = Sizes(options.seq_len, options.target_len, options.image_size)
+        builder: Any
         builder, batch = from_config(options.hf, sizes)
-        loss: object = "model"
+        loss: Any = "model"
     else:
         if not options.batch or not options.loss:
             raise ExportError("give the batch and the loss, as in --batch x=f32[B,3,224,224] y=i64[B] --loss cross_entropy")
@@ -117,8 +126,30 @@ def _export(options: argparse.Namespace) -> None:
             raise ExportError(f"unknown loss {options.loss!r}; known are {', '.join(NAMES)} and MODULE:FUNCTION")
         builder, batch = load(options.model), parse_batch(options.batch)
         loss = load(options.loss) if ":" in options.loss else options.loss
-    exported = export_built(builder, batch, loss, dtype)
+    with _progress() as progress:
+        exported = export_built(builder, batch, loss, dtype, options.max_batch, progress)
     exported.save(options.output)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """Says on stderr how far an export is that takes its time: on one line of a terminal, else now and then."""
+    begin = shown = time.monotonic()
+    rewrites = sys.stderr.isatty()
+
+    def progress(operators: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown >= (1 if rewrites else 10):
+            shown = now
+            text = f"batchfit: traced {operators} operators in {now - begin:.0f} s"
+            print(f"\r{text}" if rewrites else text, end="" if rewrites else "\n", file=sys.stderr, flush=True)
+
+    try:
+        yield progress
+    finally:
+        if rewrites and shown > begin:
+            print(file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,29 @@ import copy
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import Union
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Optional, Union
 
 import torch
 
 from .errors import ExportError
+from .failures import not_built
 
 Builder = Callable[[], torch.nn.Module]
+
+# A model is made a second time, with values, to read its small buffers, unless its weights take more than this.
+_LARGEST_WITH_VALUES = 2 << 30
+# Buffers of this many elements, all alike, are numbers that code may read: strides, paddings.
+_SMALL = 64
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model on the meta device, and the numbers that its small buffers hold, by path."""
+
+    model: torch.nn.Module
+    buffers: dict[str, Union[int, float, bool]]
 
 
 def load(target: str) -> object:
@@ -34,7 +49,7 @@ def load(target: str) -> object:
     return found
 
 
-def build(builder: Union[Builder, torch.nn.Module]) -> torch.nn.Module:
+def build(builder: Union[Builder, torch.nn.Module]) -> Built:
     """The model that `builder` makes, on the meta device.
 
     A constructor that reads values cannot run there; then the model is made on the CPU and its weights are dropped.
@@ -45,22 +60,49 @@ def build(builder: Union[Builder, torch.nn.Module]) -> torch.nn.Module:
         raise ExportError(f"a {type(builder).__name__} makes no model; name a function, a class or a module")
     try:
         with torch.device("meta"):
-            model = builder()
-    except (NotImplementedError, RuntimeError):
-        model = builder()
-    if not isinstance(model, torch.nn.Module):
-        raise ExportError(f"the builder gave a {type(model).__name__}, not a torch.nn.Module")
+            model = _made(builder)
+    except ExportError:
+        return on_meta(_made(builder))
+    if any(_may_be_read(path, buffer) for path, buffer in model.named_buffers() if buffer.is_meta):
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        if weights <= _LARGEST_WITH_VALUES:
+            return on_meta(_made(builder))
     return on_meta(model)
 
 
-def on_meta(model: torch.nn.Module) -> torch.nn.Module:
+def _made(builder: Builder) -> torch.nn.Module:
+    try:
+        model: object = builder()
+    except Exception as error:  # Whatever the user's code raises.
+        raise not_built(error) from error
+    if not isinstance(model, torch.nn.Module):
+        raise ExportError(f"the builder gave a {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def on_meta(model: torch.nn.Module) -> Built:
     """A model with the same parameters on the meta device; tied ones stay tied. Leaves the user's own model alone."""
+    numbers = {path: _number(buffer) for path, buffer in model.named_buffers() if _may_be_read(path, buffer)}
+    known = {path: number for path, number in numbers.items() if number is not None}
     tensors = [*model.parameters(), *model.buffers()]
     if all(tensor.is_meta for tensor in tensors):
-        return model
+        return Built(model, known)
     # The copy shares nothing with the original but what is replaced: no weight is copied.
     placeholders = {id(tensor): _placeholder(tensor) for tensor in tensors}
-    return _copy(model, placeholders)
+    return Built(_copy(model, placeholders), known)
+
+
+def _may_be_read(path: str, buffer: torch.Tensor) -> bool:
+    """Whether code may ask for a buffer's value. Batch norm's counters nobody reads."""
+    return buffer.numel() <= _SMALL and not buffer.dtype.is_floating_point and not path.endswith("num_batches_tracked")
+
+
+def _number(buffer: torch.Tensor) -> Optional[Union[int, float, bool]]:
+    """The number that all elements of a buffer are."""
+    if buffer.is_meta or buffer.numel() == 0:
+        return None
+    values = set(buffer.flatten().tolist())
+    return values.pop() if len(values) == 1 else None
 
 
 def _placeholder(tensor: torch.Tensor) -> torch.Tensor:

@@ -82,7 +82,10 @@ def _drop_host_operators(module: torch.fx.GraphModule) -> None:
             if node.op != "call_function" or node.users:
                 continue
             value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+            # As torchvision asks for its CUDA version before it calls an operator of its own.
+            is_number = isinstance(value, int) and isinstance(node.target, torch._ops.OpOverload)
+            if on_host or is_number:
                 graph_module.graph.erase_node(node)
 
 

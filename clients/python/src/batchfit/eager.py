@@ -7,18 +7,24 @@ eager training never has. Here the answer is no, and what can be known of the va
 from __future__ import annotations
 
 import contextlib
+import inspect
+import random
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Optional
 
 import torch
 import torch.export._trace
 import torch.fx.experimental.proxy_tensor as tracing
 
+from .errors import ExportError
+from .failures import is_user_code, place, user_frame
 from .lifetimes import Lifetimes
-from .uniform import UniformValues
+from .replacing import replaced
+from .rules import gpu_rules
+from .values import NEVER_SKIPS, KnownValues
 
 
 @dataclass
@@ -34,35 +40,30 @@ class EagerOnly:
 
 
 @contextlib.contextmanager
-def eager_decisions(lifetimes: Lifetimes) -> Iterator[EagerOnly]:
+def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[EagerOnly]:
     """Inside, code that is traced decides as it does in eager training."""
     found = EagerOnly()
     with contextlib.ExitStack() as stack:
         # `torch.compiler.is_compiling()` and `is_exporting()` follow this context.
         stack.enter_context(replaced(torch.export._trace, "_compiling_state_context", contextlib.nullcontext))
-        stack.enter_context(_known_values())
-        stack.enter_context(_grouped_products())
-        _patch_transformers(stack, lifetimes, found)
+        stack.enter_context(_known_values(values))
+        stack.enter_context(_never_skipping())
+        stack.enter_context(_conversions_of_nothing())
+        # What `pack_padded_sequence` and `pack_sequence` call, under whatever name the model's code knows them.
+        stack.enter_context(replaced(torch._VF, "_pack_padded_sequence", _packed))
+        stack.enter_context(replaced(torch.Tensor, "__format__", _written(torch.Tensor.__format__)))
+        stack.enter_context(_autocast_regions(lifetimes, found))
+        stack.enter_context(gpu_rules())
+        _patch_transformers(stack, lifetimes, values, found)
         yield found
 
 
 @contextlib.contextmanager
-def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Gives an attribute another value inside."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-@contextlib.contextmanager
-def _known_values() -> Iterator[None]:
-    values, call = UniformValues(), tracing.proxy_call
+def _known_values(values: KnownValues) -> Iterator[None]:
+    call = tracing.proxy_call
 
     def call_and_follow(mode: Any, func: Any, pre_dispatch: bool, args: Any, kwargs: Any) -> object:
-        known = values.read(func, args)
+        known = values.read(func, args, mode)
         if known is not None:
             return known
         result = call(mode, func, pre_dispatch, args, kwargs)
@@ -74,26 +75,101 @@ def _known_values() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _grouped_products() -> Iterator[None]:
-    """Lets products of groups of matrices (mixtures of experts) have any dtype, as they may on a GPU: PyTorch's rule for
-    tensors without data knows bfloat16 only."""
-    rules = torch._meta_registrations
-    known = getattr(rules, "_meta_grouped_mm_common", None)
-    if known is None:
-        yield
-        return
-
-    def any_dtype(mat_a: torch.Tensor, mat_b: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if mat_a.dtype != mat_b.dtype or not mat_a.is_floating_point():
-            return known(mat_a, mat_b, *args, **kwargs)
-        half = torch.bfloat16
-        return known(mat_a.to(half), mat_b.to(half), *args, **kwargs).to(mat_a.dtype)
-
-    with replaced(rules, "_meta_grouped_mm_common", any_dtype):
+def _never_skipping() -> Iterator[None]:
+    """Python's random numbers skip no layer, as those of PyTorch do: a step that runs all of them takes the most memory."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(replaced(random, "random", lambda: NEVER_SKIPS))
+        stack.enter_context(replaced(random, "uniform", lambda low, high: low + (high - low) * NEVER_SKIPS))
         yield
 
 
-def _patch_transformers(stack: contextlib.ExitStack, lifetimes: Lifetimes, found: EagerOnly) -> None:
+def _packed(*_: Any, **__: Any) -> Any:
+    frame = user_frame()
+    where = "" if frame is None else f"\n  at {place(frame, frame.f_lineno)}"
+    raise ExportError(
+        f"the model packs sequences, and how much memory a packed one takes only data can tell{where}\n"
+        "export it with padded sequences: give the recurrent net the padded tensor itself"
+    )
+
+
+def _written(original: Callable[[torch.Tensor, str], str]) -> Callable[[torch.Tensor, str], str]:
+    """A tensor with one number is written as the number where that is known, as in `f"expert_{index}"`."""
+
+    def written(self: torch.Tensor, spec: str) -> str:
+        counts = self.dim() == 0 and not self.is_floating_point() and tracing.get_proxy_mode() is not None
+        number = self.item() if counts else None
+        return format(number, spec) if isinstance(number, (int, float)) else original(self, spec)
+
+    return written
+
+
+@contextlib.contextmanager
+def _conversions_of_nothing() -> Iterator[None]:
+    """`module.to(dtype)` in the middle of a forward pass, where the module has that dtype: nothing to do, and PyTorch could not
+    do it to what stands for parameters while they are traced."""
+    to = torch.nn.Module.to
+
+    def convert(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        tensors = [*self.parameters(), *self.buffers()]
+        same_dtype = dtype is None or all(t.dtype == dtype for t in tensors if t.is_floating_point())
+        if same_dtype and (device is None or all(t.device == device for t in tensors)):
+            return self
+        return to(self, *args, **kwargs)
+
+    with replaced(torch.nn.Module, "to", convert):
+        yield
+
+
+@contextlib.contextmanager
+def _autocast_regions(lifetimes: Lifetimes, found: EagerOnly) -> Iterator[None]:
+    """Notes regions of the model that switch autocast off, also those for the device that its tensors are on while it is
+    traced, for which PyTorch knows no autocast."""
+    autocast: Any = torch.amp.autocast_mode.autocast
+    init, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
+    regions: dict[int, list[int]] = {}
+
+    def make(self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: Any = None) -> None:
+        if not is_user_code(_caller(sys._getframe(1)).f_code) or device_type not in ("cuda", "meta"):
+            init(self, device_type, dtype, enabled, cache_enabled)
+            return
+        if enabled:
+            raise ExportError(
+                "the model switches autocast on itself; leave that to the training loop, and ask for the precision in the request"
+            )
+        init(self, "cuda", dtype, False, cache_enabled)
+        regions[id(self)] = []
+
+    def begin(self: Any) -> Any:
+        if id(self) not in regions:
+            return enter(self)
+        regions[id(self)].append(lifetimes.made)
+        return self
+
+    def end(self: Any, *error: Any) -> Any:
+        if id(self) not in regions:
+            return leave(self, *error)
+        before = regions[id(self)].pop()
+        if lifetimes.made > before:
+            found.without_autocast.append((before, lifetimes.made))
+        return False
+
+    with contextlib.ExitStack() as stack:
+        for name, method in (("__init__", make), ("__enter__", begin), ("__exit__", end)):
+            stack.enter_context(replaced(autocast, name, method))
+        yield
+
+
+def _caller(frame: FrameType) -> FrameType:
+    """The frame that made an autocast region, past the constructors of its subclasses."""
+    while frame.f_code.co_name == "__init__" and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _patch_transformers(
+    stack: contextlib.ExitStack, lifetimes: Lifetimes, values: KnownValues, found: EagerOnly
+) -> None:
     helpers = _imported("transformers.utils.import_utils")
     if helpers is not None and hasattr(helpers, "is_fake_tensor"):
         stack.enter_context(replaced(helpers, "is_fake_tensor", lambda _: False))
@@ -108,7 +184,15 @@ def _patch_transformers(stack: contextlib.ExitStack, lifetimes: Lifetimes, found
                 found.packed_checks.append((lifetimes.made, number))
 
         stack.enter_context(replaced(masks, "find_packed_sequence_indices", no_packed_sequences))
+        for name in ("_ignore_causal_mask_sdpa", "_ignore_bidirectional_mask_sdpa"):
+            if hasattr(masks, name):
+                stack.enter_context(replaced(masks, name, _masking(getattr(masks, name), values)))
 
+
+    tools = _imported("transformers.pytorch_utils")
+    if tools is not None and hasattr(tools, "is_torchdynamo_compiling"):
+        # Caches take no symbolic sizes as keys. Without them each call computes; a step that fills a cache does as well.
+        stack.enter_context(replaced(tools, "is_torchdynamo_compiling", lambda: True))
 
     generic = _imported("transformers.utils.generic")
     if generic is not None and hasattr(generic, "maybe_autocast"):
@@ -120,6 +204,19 @@ def _patch_transformers(stack: contextlib.ExitStack, lifetimes: Lifetimes, found
         # It looks for padding among the first and last ids, in a few bytes, and at most writes a warning.
         warning = "warn_if_padding_and_no_attention_mask"
         stack.enter_context(replaced(models.PreTrainedModel, warning, lambda *_, **__: None))
+
+
+def _masking(ignores: Callable[..., Any], values: KnownValues) -> Callable[..., Any]:
+    """A padding mask in the batch is taken to mask something: then the whole mask is built, which takes the most memory."""
+    signature = inspect.signature(ignores)
+
+    def ignores_mask(*args: Any, **kwargs: Any) -> Any:
+        mask = signature.bind(*args, **kwargs).arguments.get("padding_mask")
+        if isinstance(mask, torch.Tensor) and not values.knows(mask):
+            return False
+        return ignores(*args, **kwargs)
+
+    return ignores_mask
 
 
 def _noting_autocast(lifetimes: Lifetimes, found: EagerOnly) -> Callable[..., contextlib.AbstractContextManager[None]]:

@@ -6,30 +6,42 @@ import contextlib
 import gzip
 import json
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional, Union
 
 import torch
 
-from .batches import Batch, as_batch
-from .building import build, on_meta
+from .batches import MAX_BATCH, Batch, Number, as_batch
+from .building import Built, build, on_meta
 from .document import document
 from .eager import eager_decisions
 from .einsum_paths import constant_paths
 from .errors import ExportError
+from .failures import explained, is_about_the_batch
 from .functions import Functions, following
 from .lifetimes import Lifetimes, recording
 from .losses import Loss, WithLoss, with_loss
+from .tracing import quiet, sizes_of_data, ties_of_the_batch, trying_out_comparisons, whole_numbers
+from .values import KnownValues
+
+Progress = Callable[[int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Exported:
     """A graph as batchfit reads it: JSON, a few dozen KiB when compressed."""
 
     document: dict[str, Any]
+
+    def __repr__(self) -> str:
+        graph = self.document["graph_module"]["graph"]
+        specs = self.document["graph_module"]["signature"]["input_specs"]
+        kinds = [next(iter(spec)) for spec in specs]
+        counts = f"{len(graph['nodes'])} operators, {kinds.count('parameter')} parameters, {kinds.count('user_input')} inputs"
+        return f"<batchfit.Exported: {counts}>"
 
     def to_bytes(self) -> bytes:
         """The JSON text."""
@@ -50,56 +62,128 @@ def export(
     loss_fn: Loss,
     *,
     dtype: Optional[torch.dtype] = None,
+    max_batch: Optional[int] = None,
+    values: Optional[Mapping[str, Number]] = None,
+    progress: Optional[Progress] = None,
 ) -> Exported:
     """Exports the forward pass of `model` with its loss, in training mode.
 
     `example_batch` gives names, shapes and dtypes; a dict's names are the model's keywords where `loss_fn` is "model".
     `loss_fn` is a criterion (its name, a module, or a function of `torch.nn.functional`), "model" for a model that
     returns its own loss, or a function of the model and the tensors of the batch. `dtype` is that of the parameters and
-    of the batch's floating-point tensors, for training without autocast in bfloat16 or float16.
+    of the batch's floating-point tensors, for training without autocast in bfloat16 or float16. `max_batch` is the largest
+    batch that the graph holds for: models that take another path from some batch on have a graph for each side. `values`
+    are tensors of the batch that hold one number everywhere and that the model's code reads: `{"lengths": 100}` where all
+    samples are 100 long. `progress` is called after each operator with how many there are.
 
     Weights are neither read nor written, and the model stays as it is.
     """
-    return trace(on_meta(model), as_batch(example_batch), loss_fn, dtype)
+    return trace(on_meta(model), as_batch(example_batch, values or {}), loss_fn, dtype, max_batch, progress)
 
 
-def export_built(builder: Any, batch: Batch, loss_fn: Loss, dtype: Optional[torch.dtype] = None) -> Exported:
+def export_built(
+    builder: Any,
+    batch: Batch,
+    loss_fn: Loss,
+    dtype: Optional[torch.dtype] = None,
+    max_batch: Optional[int] = None,
+    progress: Optional[Progress] = None,
+) -> Exported:
     """The same for a model that `builder` makes."""
-    return trace(build(builder), batch, loss_fn, dtype)
+    return trace(build(builder), batch, loss_fn, dtype, max_batch, progress)
 
 
-def trace(model: torch.nn.Module, batch: Batch, loss_fn: Loss, dtype: Optional[torch.dtype]) -> Exported:
+def trace(
+    built: Built,
+    batch: Batch,
+    loss_fn: Loss,
+    dtype: Optional[torch.dtype],
+    max_batch: Optional[int],
+    progress: Optional[Progress],
+) -> Exported:
     """Exports a model whose parameters are on the meta device."""
+    model = built.model
     if dtype is not None:
         model.to(dtype)
         batch = batch.to_dtype(dtype)
     wrapped = with_loss(model, loss_fn, batch.tensors)
-    with _training(wrapped), _frozen(wrapped) as trained:
-        lifetimes = Lifetimes()
-        functions = Functions(lifetimes, lambda: _current(wrapped, trained))
-        with recording(lifetimes), eager_decisions(lifetimes) as eager_only, following(functions), constant_paths():
-            program = _traced(wrapped, batch)
-        tied = _tied(wrapped)
-    _check(program)
-    return Exported(document(program, lifetimes, eager_only, functions, trained, tied))
-
-
-def _traced(wrapped: WithLoss, batch: Batch) -> torch.export.ExportedProgram:
+    largest = MAX_BATCH if max_batch is None else max_batch
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        return _attempt(wrapped, built, batch, largest, progress, None)
+    except _Tied as tied:
+        tied.modules += [names for names in _user_modules(wrapped) if not any(names is known for known in tied.modules)]
+        return _attempt(wrapped, built, batch, largest, progress, tied)
+
+
+def _user_modules(model: torch.nn.Module) -> list[dict[str, Any]]:
+    """The variables of the modules that a model's classes are from, but for PyTorch's."""
+    names = {type(module).__module__ for module in model.modules()}
+    found = [sys.modules[name] for name in names if name in sys.modules and not name.startswith(("torch.", "batchfit."))]
+    return [vars(module) for module in found]
+
+
+class _Tied(Exception):
+    """Code tied the batch to numbers, in modules with these variables."""
+
+    def __init__(self, modules: list[dict[str, Any]], place: Optional[str]) -> None:
+        super().__init__()
+        self.modules, self.place = modules, place
+
+
+def _attempt(
+    wrapped: WithLoss,
+    built: Built,
+    batch: Batch,
+    max_batch: int,
+    progress: Optional[Progress],
+    tied: Optional[_Tied],
+) -> Exported:
+    """Exports once; the second time round with more care for how code uses the batch, which takes longer."""
+    values = KnownValues(batch.values, {f"model.{path}": number for path, number in built.buffers.items()})
+
+    def begin(tensors: Mapping[str, torch.Tensor]) -> None:
+        batch.make_one(tensors)
+        values.begin(tensors, dict(wrapped.named_buffers()))
+
+    wrapped.on_batch = begin
+    with _training(wrapped), _frozen(wrapped) as trained:
+        lifetimes = Lifetimes() if progress is None else Lifetimes(progress)
+        functions = Functions(lifetimes, lambda: _current(wrapped, trained))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(recording(lifetimes))
+            eager_only = stack.enter_context(eager_decisions(lifetimes, values))
+            stack.enter_context(following(functions))
+            stack.enter_context(constant_paths())
+            if tied is not None:
+                stack.enter_context(whole_numbers(tied.modules))
+                stack.enter_context(trying_out_comparisons())
+            program = _traced(wrapped, batch, max_batch, values, tied)
+        shared = _shared(wrapped)
+    _check(program)
+    return Exported(document(program, lifetimes, eager_only, functions, trained, shared))
+
+
+def _traced(
+    wrapped: WithLoss, batch: Batch, max_batch: int, values: KnownValues, tied: Optional[_Tied]
+) -> torch.export.ExportedProgram:
+    with quiet(), sizes_of_data(), ties_of_the_batch() as ties:
+        try:
             return torch.export.export(
                 wrapped,
                 tuple(batch.tensors.values()),
-                dynamic_shapes=batch.dynamic_shapes(),
+                dynamic_shapes=batch.dynamic_shapes(max_batch),
                 strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )
-    except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
-        raise ExportError(
-            "the model's Python code branches on the values of a tensor, which are not known without data: "
-            f"{_first_line(error)}"
-        ) from error
+        except ExportError:
+            raise
+        except Exception as error:  # Whatever the model's code raises on tensors without data.
+            if tied is None and is_about_the_batch(error):
+                failure: Exception = _Tied(ties.modules(), ties.place())
+            else:
+                fixed_at = ties.place() or (None if tied is None else tied.place)
+                failure = explained(error, wrapped, values.asked(), batch.whole(), fixed_at)
+    raise failure
 
 
 def _check(program: torch.export.ExportedProgram) -> None:
@@ -142,7 +226,7 @@ def _current(model: torch.nn.Module, paths: frozenset[str]) -> list[torch.Tensor
     return [tensor for path, tensor in model.named_parameters(remove_duplicate=False) if path in paths]
 
 
-def _tied(model: torch.nn.Module) -> dict[str, str]:
+def _shared(model: torch.nn.Module) -> dict[str, str]:
     """For each further path of a parameter or buffer that has several: the first one."""
     first: dict[int, str] = {}
     tied: dict[str, str] = {}
@@ -152,6 +236,3 @@ def _tied(model: torch.nn.Module) -> dict[str, str]:
             tied[path] = first[id(tensor)]
     return tied
 
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -28,7 +28,7 @@ from .lifetimes import Lifetimes
 CALL = "batchfit_call"
 GRADIENT, FUNCTION = "torch.ops.batchfit.gradient.default", "torch.ops.batchfit.function.default"
 
-_library = torch.library.Library("batchfit", "FRAGMENT")
+_library: Any = torch.library.Library("batchfit", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("gradient(Tensor output) -> Tensor")
 _library.define(
     "function(Tensor[] inputs, Tensor[] outputs, Tensor[] saved, Tensor[] held, Tensor[] gradients, Tensor?[] results,"
@@ -146,7 +146,7 @@ class Functions:
         forward, setup_context = self.originals[function]
         takes_context = setup_context is _DEFAULT_SETUP
         given = args[1:] if takes_context else args
-        if not self.is_call(given) or not _gradients_on(tracing.get_proxy_mode().tracer.graph):
+        if not self.is_call(given) or not _gradients_on(_mode().tracer.graph):
             return forward(*args)
         result, dirty = self._call(function, given)
         if takes_context and dirty:
@@ -158,7 +158,7 @@ class Functions:
 
     def _call(self, function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """Calls a function and notes the call. Gives the result and the arguments that were changed."""
-        mode = tracing.get_proxy_mode()
+        mode = _mode()
         needs = tuple(self.requires_grad(arg) for arg in args)
         graph = mode.tracer.graph
         forward, setup_context = self.originals.get(function, (function.forward, function.setup_context))
@@ -258,7 +258,8 @@ def following(functions: Functions) -> Iterator[None]:
     # As the class has it, not bound to it.
     original = inspect.getattr_static(owner, "apply")
     inherited = "apply" not in vars(owner)
-    call = tracing.proxy_call
+    replaceable: Any = tracing
+    call = replaceable.proxy_call
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return functions.apply(cls, original.__get__(None, cls), args, kwargs)
@@ -280,12 +281,12 @@ def following(functions: Functions) -> Iterator[None]:
             replaced.append((cls, "setup_context", vars(cls).get("setup_context")))
     for cls, name, _ in replaced:
         setattr(cls, name, forward(cls) if name == "forward" else _setup(functions, cls))
-    tracing.proxy_call = call_and_follow
+    replaceable.proxy_call = call_and_follow
     owner.apply = classmethod(apply)
     try:
         yield
     finally:
-        tracing.proxy_call = call
+        replaceable.proxy_call = call
         for cls, name, before in replaced:
             if before is None:
                 delattr(cls, name)
@@ -308,7 +309,7 @@ def _setup(functions: Functions, cls: Any) -> Any:
 
 def _subclasses(cls: Any) -> list[Any]:
     """All classes below one, each once."""
-    found = {}
+    found: dict[Any, None] = {}
     for child in cls.__subclasses__():
         found[child] = None
         found.update(dict.fromkeys(_subclasses(child)))
@@ -322,6 +323,10 @@ def _gradients_on(graph: torch.fx.Graph) -> bool:
         if _switches_gradients(node):
             return bool(node.args[0])
     return True
+
+
+def _mode() -> Any:
+    return tracing.get_proxy_mode()
 
 
 def _set_grad_enabled(enabled: bool) -> None:

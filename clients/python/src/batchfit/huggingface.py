@@ -43,7 +43,7 @@ def from_config(path: str, sizes: Sizes) -> tuple[Callable[[], torch.nn.Module],
     if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0
     tensors = _inputs(name, model_class, config, sizes)
-    return lambda: model_class(config), Batch(tensors, frozenset(tensors))
+    return lambda: model_class(config), Batch(tensors, {name: {0: 1} for name in tensors})
 
 
 def _without_cache(config: Any) -> None:

@@ -16,7 +16,7 @@ import contextlib
 import gc
 import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -49,6 +49,8 @@ class _Watched:
 class Lifetimes:
     """Values in the order in which they were made, numbered from 1, and what became of them."""
 
+    # Told how many values there are, after each.
+    progress: Callable[[int], None] = lambda _: None
     releases: list[Release] = field(default_factory=list)
     made: int = 0
     _watched: dict[int, _Watched] = field(default_factory=dict)
@@ -60,6 +62,7 @@ class Lifetimes:
         if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):
             node.args[0].meta.setdefault(RESULTS, {})[node.args[1]] = self.made
         self._name(tensor, self.made)
+        self.progress(self.made)
 
     def number(self, tensor: torch.Tensor) -> Optional[int]:
         """The number of the value that a tensor is; None for a parameter or a tensor of the batch."""
@@ -119,12 +122,13 @@ def recording(lifetimes: Lifetimes) -> Iterator[None]:
         return result
 
     collecting = gc.isenabled()
-    tracing.track_tensor, tracing.proxy_call = track_and_watch, call_and_separate
+    module: Any = tracing
+    module.track_tensor, module.proxy_call = track_and_watch, call_and_separate
     # When the collector runs is chance; what waits for it is taken to live on.
     gc.disable()
     try:
         yield
     finally:
-        tracing.track_tensor, tracing.proxy_call = track, call
+        module.track_tensor, module.proxy_call = track, call
         if collecting:
             gc.enable()

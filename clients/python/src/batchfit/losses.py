@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Union
+from typing import Any, Union
 
 import torch
 import torch.nn.functional as F
@@ -36,10 +36,14 @@ class WithLoss(torch.nn.Module):
         self.model = model
         self._loss = loss
         self._names = tuple(names)
+        # Called with the batch by name, before the model is.
+        self.on_batch: Callable[[Mapping[str, torch.Tensor]], None] = lambda _: None
 
         # Tracing names the graph's inputs after the arguments that it finds in the signature.
         def forward(*tensors: torch.Tensor) -> torch.Tensor:
-            return self._loss(self.model, dict(zip(self._names, tensors)))
+            batch = dict(zip(self._names, tensors))
+            self.on_batch(batch)
+            return self._loss(self.model, batch)
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         forward.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in self._names])  # type: ignore[attr-defined]
@@ -96,7 +100,7 @@ def _scored_by(criterion: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
     return loss
 
 
-def _prediction(output: object) -> torch.Tensor:
+def _prediction(output: Any) -> Any:
     """The tensor to be scored: segmentation models call it `out`, Hugging Face's `logits`, others list it first."""
     if isinstance(output, Mapping):
         for name in ("out", "logits"):

@@ -1,0 +1,88 @@
+"""Rules for operators on tensors without data that PyTorch has not, or has for fewer cases than a GPU takes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch._meta_registrations
+from torch._subclasses import fake_impls
+
+from .replacing import replaced
+
+
+@contextlib.contextmanager
+def gpu_rules() -> Iterator[None]:
+    """Inside, operators have the shapes that they have on a GPU."""
+    with _grouped_products(), _classification_of_sequences(), _all_are_hit():
+        yield
+
+
+@contextlib.contextmanager
+def _classification_of_sequences() -> Iterator[None]:
+    """CTC loss with lengths in tensors: the table of all paths is as wide as the longest target, which is taken to fill its
+    row. PyTorch asks the data."""
+    def shapes(mode: Any, func: Any, log_probs: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> Any:
+        with mode:
+            times, samples = log_probs.shape[0], log_probs.shape[1]
+            longest = targets.shape[-1]
+            return log_probs.new_empty([samples]), log_probs.new_empty([samples, times, 2 * longest + 1])
+
+    with _rule(torch.ops.aten._ctc_loss.Tensor, shapes):
+        yield
+
+
+# Of at most so many elements it is taken that all are hit.
+_COUNTED = 1024
+
+
+@contextlib.contextmanager
+def _all_are_hit() -> Iterator[None]:
+    """Which of a few things are hit, whose number does not depend on the batch: experts, classes. Code that goes over those
+    that are takes the most memory where all are. What depends on the batch stays a size that only data decide."""
+    of_data = fake_impls.op_implementations_dict[torch.ops.aten.nonzero.default]
+
+    def places(mode: Any, func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not all(isinstance(length, int) for length in tensor.shape) or tensor.numel() > _COUNTED:
+            return of_data(mode, func, tensor, *args, **kwargs)
+        with mode:
+            return tensor.new_empty([tensor.numel(), tensor.dim()], dtype=torch.int64)
+
+    with _rule(torch.ops.aten.nonzero.default, places):
+        yield
+
+
+@contextlib.contextmanager
+def _rule(operator: Any, rule: Any) -> Iterator[None]:
+    """Gives an operator another rule inside."""
+    known: Any = fake_impls.op_implementations_dict
+    before = known.get(operator)
+    known[operator] = rule
+    try:
+        yield
+    finally:
+        del known[operator]
+        if before is not None:
+            known[operator] = before
+
+
+@contextlib.contextmanager
+def _grouped_products() -> Iterator[None]:
+    """Lets products of groups of matrices (mixtures of experts) have any dtype, as they may on a GPU: PyTorch's rule for
+    tensors without data knows bfloat16 only."""
+    rules = torch._meta_registrations
+    known = getattr(rules, "_meta_grouped_mm_common", None)
+    if known is None:
+        yield
+        return
+
+    def any_dtype(mat_a: torch.Tensor, mat_b: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if mat_a.dtype != mat_b.dtype or not mat_a.is_floating_point():
+            return known(mat_a, mat_b, *args, **kwargs)
+        half = torch.bfloat16
+        return known(mat_a.to(half), mat_b.to(half), *args, **kwargs).to(mat_a.dtype)
+
+    with replaced(rules, "_meta_grouped_mm_common", any_dtype):
+        yield

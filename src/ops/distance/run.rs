@@ -1,0 +1,71 @@
+//! Distances in the order of their C++ statements (`Distance.cpp`).
+
+use crate::eager::{Eager, Stop, Tensor};
+use crate::ops::Reduction;
+use crate::program::Placement;
+use crate::shape::{DType, broadcast};
+
+impl Eager {
+    /// `at::norm(x1 - x2 + eps, p, innermost_dim, keepdim)`.
+    pub(in crate::ops) fn pairwise_distance(
+        &mut self,
+        a: &Tensor,
+        b: &Tensor,
+        (order, eps): (f64, f64),
+        keep: bool,
+    ) -> Result<Tensor, Stop> {
+        let difference = self.apply("aten.sub.Tensor", &[a, b])?;
+        let shifted = self.add_scalar(&difference, eps, Placement::New);
+        let last = [shifted.shape.len().saturating_sub(1)];
+        let norm = self.norm_along(&shifted, &last, keep, order);
+        drop(shifted);
+        drop(difference);
+        norm
+    }
+
+    /// `cosine_similarity`: both are divided by their norms, which autocast makes of float32 copies.
+    pub(super) fn cosine_similarity(
+        &mut self,
+        a: &Tensor,
+        b: &Tensor,
+        dim: usize,
+    ) -> Result<Tensor, Stop> {
+        let b = self.high(b);
+        let a = self.high(a);
+        let autocast = self.autocast.take();
+        let similarity = self.cosine_of(&a, &b, dim);
+        self.autocast = autocast;
+        similarity
+    }
+
+    fn cosine_of(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+        let dtype = DType::promote(a.dtype, b.dtype);
+        let shape = broadcast(&a.shape, &b.shape).expect("checked when the graph was built");
+        let mut seen = |x: &Tensor| {
+            let x = self.cast(x, dtype);
+            self.expand(&x, &shape)
+        };
+        // The arguments of a C++ call, from the last to the first.
+        let b = seen(b);
+        let a = seen(a);
+        let length = |eager: &mut Eager, x: &Tensor| {
+            let norm = eager.vector_norm_along(x, &[dim], true, 2.0)?;
+            let copy = eager.clone_of(&norm);
+            drop(norm);
+            Ok(copy)
+        };
+        let of_a = length(self, &a)?;
+        let of_b = length(self, &b)?;
+        let least = self.empty(&[], dtype);
+        let right = self.apply("aten.div.Tensor", &[&b, &of_b])?;
+        let left = self.apply("aten.div.Tensor", &[&a, &of_a])?;
+        let product = self.mul(&left, &right)?;
+        let sum = self.reduction(Reduction::Sum, &product, &[dim], false);
+        drop(product);
+        drop(left);
+        drop(right);
+        drop(least);
+        drop((of_b, of_a));
+        Ok(sum)
+    }
+}

@@ -1,0 +1,117 @@
+//! Reading reductions.
+
+use super::{Dims, Reduce, Reduction};
+use crate::aten::{Arguments, Constant};
+use crate::ops::{Read, Reader};
+
+/// Operators by their names.
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
+    ("aten.mean.default", |args| read(args, Reduction::Mean)),
+    ("aten.mean.dim", |args| read(args, Reduction::Mean)),
+    ("aten.sum.default", |args| read(args, Reduction::Sum)),
+    ("aten.sum.dim_IntList", |args| read(args, Reduction::Sum)),
+    ("aten.nansum.default", |args| read(args, Reduction::NanSum)),
+    ("aten.prod.default", |args| read(args, Reduction::Product)),
+    ("aten.prod.dim_int", |args| read(args, Reduction::Product)),
+    ("aten.var.default", spread),
+    ("aten.var.dim", spread),
+    ("aten.var.correction", spread),
+    ("aten.std.default", spread),
+    ("aten.std.dim", spread),
+    ("aten.std.correction", spread),
+    ("aten.var_mean.default", spread),
+    ("aten.var_mean.dim", spread),
+    ("aten.var_mean.correction", spread),
+    ("aten.std_mean.default", spread),
+    ("aten.std_mean.dim", spread),
+    ("aten.std_mean.correction", spread),
+    ("aten.logsumexp.default", |args| read(args, Reduction::LogSumExp)),
+    ("aten.special_logsumexp.default", |args| read(args, Reduction::LogSumExp)),
+    ("aten.amax.default", |args| read(args, Reduction::Extreme { largest: true })),
+    ("aten.amin.default", |args| read(args, Reduction::Extreme { largest: false })),
+    ("aten.max.default", |args| read(args, Reduction::Extreme { largest: true })),
+    ("aten.min.default", |args| read(args, Reduction::Extreme { largest: false })),
+    ("aten.aminmax.default", |args| read(args, Reduction::Both)),
+    ("aten.count_nonzero.default", |args| read(args, Reduction::CountNonzero)),
+    ("aten.count_nonzero.dim_IntList", |args| read(args, Reduction::CountNonzero)),
+    ("aten.linalg_vector_norm.default", |args| norm(args, "ord", false)),
+    ("aten.linalg_norm.default", |args| {
+        // Without dimensions it is of the flattened tensor, with two a matrix norm.
+        if args.has("ord") && args.whole_numbers("dim").is_ok_and(|dims| dims.len() > 1) {
+            return Err("it is a matrix norm of an order other than Frobenius".into());
+        }
+        norm(args, "ord", false)
+    }),
+    ("aten.linalg_norm.ord_str", frobenius),
+    ("aten.linalg_matrix_norm.str_ord", frobenius),
+    ("aten.frobenius_norm.dim", |args| norm(args, "p", false)),
+    ("aten.norm.Scalar", |args| norm(args, "p", true)),
+    ("aten.norm.ScalarOpt_dim", |args| norm(args, "p", true)),
+    ("aten.norm.ScalarOpt_dim_dtype", |args| norm(args, "p", true)),
+    ("aten.norm.ScalarOpt_dtype", |args| norm(args, "p", true)),
+];
+
+fn read(args: &Arguments<'_>, function: Reduction) -> Result<Read, String> {
+    let input = args.tensor("self")?;
+    let rank = args.shape(input).len();
+    let reduce = Reduce {
+        function,
+        dims: dims(args, rank)?,
+        keep: args.flag("keepdim", false)?,
+        dtype: args.dtype("dtype")?,
+    };
+    Ok((reduce.into(), vec![input]))
+}
+
+/// The dimensions that are named, one or several; an empty list names none.
+fn dims(args: &Arguments<'_>, rank: usize) -> Result<Dims, String> {
+    if rank == 0 || !args.has("dim") {
+        return Ok(Dims::All);
+    }
+    let mut dims = match args.attribute("dim")? {
+        Some(Constant::Whole(_)) => vec![args.dim("dim", None, rank)?],
+        _ if args.whole_numbers("dim").is_ok_and(|dims| dims.is_empty()) => return Ok(Dims::All),
+        _ => args.dims("dim", rank)?,
+    };
+    dims.sort_unstable();
+    Ok(Dims::Named(dims))
+}
+
+/// `var`, `std`, and those with a mean: unbiased unless told (`correction` 1, `unbiased` true).
+fn spread(args: &Arguments<'_>) -> Result<Read, String> {
+    let biased = !args.flag("unbiased", true)?;
+    let correction = args.number_or("correction", if biased { 0.0 } else { 1.0 })?;
+    let function = Reduction::Spread {
+        root: args.target.starts_with("aten.std"),
+        with_mean: args.target.contains("_mean."),
+        correction,
+    };
+    read(args, function)
+}
+
+fn norm(args: &Arguments<'_>, order: &str, is_older: bool) -> Result<Read, String> {
+    let order = args.number_or(order, 2.0)?;
+    read(args, Reduction::Norm { order, is_older })
+}
+
+/// Matrix norms by name: of those, Frobenius's is a norm of vectors.
+fn frobenius(args: &Arguments<'_>) -> Result<Read, String> {
+    match args.text("ord", "fro")? {
+        "fro" => {}
+        other => return Err(format!("its argument \"ord\" is {other:?}")),
+    }
+    let (order, is_older) = (2.0, false);
+    if args.has("dim") || args.target.contains("ord_str") {
+        return read(args, Reduction::Norm { order, is_older });
+    }
+    let input = args.tensor("self")?;
+    let rank = args.shape(input).len();
+    let first = rank.checked_sub(2).ok_or("it is a matrix norm of no matrix")?;
+    let reduce = Reduce {
+        function: Reduction::Norm { order, is_older },
+        dims: Dims::Named(vec![first, first + 1]),
+        keep: args.flag("keepdim", false)?,
+        dtype: args.dtype("dtype")?,
+    };
+    Ok((reduce.into(), vec![input]))
+}

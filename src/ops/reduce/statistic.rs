@@ -1,0 +1,225 @@
+//! Products, sums of numbers, variances and `logsumexp`.
+
+use super::Over;
+use super::run::{Kind, squeezed};
+use super::vector_norm::kept_shape;
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::ops::elementwise::expanded;
+use crate::program::Kernel;
+use crate::shape::{DType, Extent};
+
+const NAME: Kernel = Kernel::MemoryOnly("reduction");
+
+impl Eager {
+    /// A reduction without a derivative.
+    pub(super) fn unsaved_reduction(&mut self, x: &Tensor, over: Over<'_>, dtype: DType) -> Tensor {
+        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Extreme));
+        Tensor::new(squeezed(&whole, over.dims, over.keep))
+    }
+
+    /// `count_nonzero`: a sum of `self != 0`.
+    pub(super) fn count_nonzero(&mut self, x: &Tensor, over: Over<'_>) -> Tensor {
+        let mask = Tensor::new(self.empty_like(x, DType::Bool));
+        self.launch(NAME, &[x], &[&mask]);
+        let whole = self.reduced_by(&mask, over.dims, DType::Int64, (NAME, Kind::Sum));
+        Tensor::new(squeezed(&whole, over.dims, over.keep))
+    }
+
+    /// `nansum`, whose gradient is `grad * self.isnan().logical_not()`.
+    pub(super) fn nansum(
+        &mut self,
+        x: &Tensor,
+        over: Over<'_>,
+        dtype: Option<DType>,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let dtype = dtype.unwrap_or(if x.dtype.is_float() { x.dtype } else { DType::Int64 });
+        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
+        let y = squeezed(&whole, over.dims, over.keep);
+        drop(whole);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let x = saved.get("self");
+            let missing = eager.empty_like(x, DType::Bool);
+            let there = eager.empty_like(x, DType::Bool);
+            let grad_x = eager.empty_like(x, gradient.dtype);
+            eager.launch(NAME, &[gradient, x], &[&grad_x]);
+            drop(there);
+            drop(missing);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(y)
+    }
+
+    /// `prod`; autocast makes it in float32. Its gradient counts zeros first (`prod_backward`).
+    pub(super) fn prod(
+        &mut self,
+        x: &Tensor,
+        over: Over<'_>,
+        dtype: Option<DType>,
+    ) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let dtype = dtype.unwrap_or(match self.autocast {
+            Some(_) if x.dtype.is_half() => DType::Float32,
+            _ if !x.dtype.is_float() => DType::Int64,
+            _ => x.dtype,
+        });
+        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
+        let y = squeezed(&whole, over.dims, over.keep);
+        drop(whole);
+        let result = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
+        draft.save(self, "result", &result)?;
+        drop(result);
+        let (dims, named) = (over.dims.to_vec(), over.named);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let x = saved.get("self");
+            // In the type of the gradient.
+            let cast = (x.dtype != gradient.dtype).then(|| eager.copy_as(x, gradient.dtype));
+            let x = cast.as_ref().unwrap_or(x);
+            let zeros = Tensor::new(eager.empty_like(x, DType::Bool));
+            let counts = named.then(|| {
+                let counts = eager.reduced_by(&zeros, &dims, DType::Int64, (NAME, Kind::Sum));
+                let counts = Tensor::new(counts);
+                let all: Vec<usize> = (0..counts.shape.len()).collect();
+                drop(eager.reduced_by(&counts, &all, DType::Int64, (NAME, Kind::Extreme)));
+                counts
+            });
+            let ratio = eager.empty_like(x, gradient.dtype);
+            let grad_x = eager.empty_like(x, gradient.dtype);
+            let inputs: [&TensorBody; 3] = [gradient, x, saved.get("result")];
+            eager.launch(NAME, &inputs, &[&grad_x]);
+            drop(ratio);
+            drop(counts);
+            drop(zeros);
+            drop(cast);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(y)
+    }
+
+    /// `var`, `std`, and those with a mean as a second result.
+    pub(super) fn spread(
+        &mut self,
+        x: &Tensor,
+        over: Over<'_>,
+        root: bool,
+        with_mean: bool,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let kept = kept_shape(&x.shape, over.dims);
+        let whole = self.empty(&kept, x.dtype);
+        let mean = with_mean.then(|| self.empty(&kept, x.dtype));
+        self.reduce_into(x, &whole, over.dims, (NAME, Kind::Welford));
+        let mut results = vec![squeezed(&whole, over.dims, over.keep)];
+        results.extend(mean.iter().map(|mean| squeezed(mean, over.dims, over.keep)));
+        drop((whole, mean));
+        if root {
+            let result = &results[0];
+            let result = Tensor::new(result.alias(result.shape.clone(), result.strides.clone()));
+            draft.save(self, "result", &result)?;
+        }
+        let dims = over.dims.to_vec();
+        Ok(draft.finish_many(self, results, move |eager, gradients, saved| {
+            let x = saved.get("self");
+            let of_spread = gradients[0].as_ref().map(|gradient| {
+                let gradient = eager.reshape(gradient, &kept);
+                let of_variance = root.then(|| {
+                    let result = eager.reshape(saved.get("result"), &kept);
+                    eager.of_variance(&gradient, &result)
+                });
+                eager.variance_gradient(x, &dims, of_variance.as_ref().unwrap_or(&gradient))
+            });
+            let of_mean = gradients.get(1).and_then(Option::as_ref).map(|gradient| {
+                let gradient = eager.reshape(gradient, &kept);
+                let everywhere = expanded(&gradient, &x.shape);
+                let grad_x = eager.empty(&x.shape, gradient.dtype);
+                eager.launch(NAME, &[&everywhere], &[&grad_x]);
+                Tensor::new(grad_x)
+            });
+            vec![match (of_spread, of_mean) {
+                (Some(of_spread), Some(of_mean)) => {
+                    let sum = eager.empty_like(&of_spread, of_spread.dtype);
+                    eager.launch(NAME, &[&of_spread, &of_mean], &[&sum]);
+                    drop(of_spread);
+                    drop(of_mean);
+                    Some(Tensor::new(sum))
+                }
+                (of_spread, of_mean) => of_spread.or(of_mean),
+            }]
+        }))
+    }
+
+    /// `std_backward`: `(grad / (result * 2)).masked_fill_(result == 0, 0)`.
+    fn of_variance(&mut self, gradient: &Tensor, result: &Tensor) -> Tensor {
+        let double = self.empty_like(result, result.dtype);
+        let quotient = self.empty_like(result, gradient.dtype);
+        let mask = self.empty_like(result, DType::Bool);
+        self.launch(NAME, &[gradient, result], &[&quotient]);
+        drop(mask);
+        drop(double);
+        Tensor::new(quotient)
+    }
+
+    /// `var_backward`: `(2 / (n - correction)) * grad * (self - self.mean(dim))`.
+    fn variance_gradient(&mut self, x: &Tensor, dims: &[usize], gradient: &Tensor) -> Tensor {
+        let mean = self.reduced_by(x, dims, x.dtype, (NAME, Kind::Sum));
+        let centred = self.empty_like(x, x.dtype);
+        let scaled = self.empty_like(gradient, gradient.dtype);
+        let grad_x = self.empty_like(x, gradient.dtype);
+        self.launch(NAME, &[gradient, x, &mean], &[&grad_x]);
+        drop(scaled);
+        drop(centred);
+        drop(mean);
+        Tensor::new(grad_x)
+    }
+
+    /// `logsumexp`, which autocast makes in float32 of a copy (`logsumexp_out_impl` in `ReduceOps.cpp`).
+    pub(super) fn logsumexp(&mut self, x: &Tensor, over: Over<'_>) -> Result<Tensor, Stop> {
+        let x = if x.dtype.is_float() {
+            self.high(x)
+        } else {
+            self.cast(x, DType::Float32)
+        };
+        let mut draft = Draft::new(self, &[Some(&x)]);
+        draft.save(self, "self", &x)?;
+        let largest = self.reduced_by(&x, over.dims, x.dtype, (NAME, Kind::Extreme));
+        let magnitudes = self.empty_like(&largest, x.dtype);
+        let infinite = self.empty_like(&largest, DType::Bool);
+        drop(infinite);
+        drop(magnitudes);
+        let powers = Tensor::new(self.empty_like(&x, x.dtype));
+        let whole = self.reduced_by(&powers, over.dims, x.dtype, (NAME, Kind::Sum));
+        let y = squeezed(&whole, over.dims, over.keep);
+        drop(whole);
+        drop(powers);
+        drop(largest);
+        let result = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
+        draft.save(self, "result", &result)?;
+        drop(result);
+        let kept: Vec<Extent> = kept_shape(&x.shape, over.dims);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            // `grad * (self - result).exp()`.
+            let x = saved.get("self");
+            let gradient = eager.reshape(gradient, &kept);
+            let difference = eager.empty_like(x, x.dtype);
+            let power = eager.empty_like(x, x.dtype);
+            let grad_x = eager.empty_like(x, gradient.dtype);
+            eager.launch(NAME, &[&gradient, x, saved.get("result")], &[&grad_x]);
+            drop(power);
+            drop(difference);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(y)
+    }
+}

@@ -1,0 +1,154 @@
+//! Running products and extremes.
+
+use serde::Serialize;
+
+use super::{Context, Operator, Read, Reader};
+use crate::aten::Arguments;
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::program::Kernel;
+use crate::shape::{DType, Mismatch, Type};
+
+/// A running product or extreme along a dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Scan {
+    /// What runs.
+    pub function: Running,
+    /// Along which dimension.
+    pub dim: usize,
+    /// The type to compute in, where the model's code says.
+    pub dtype: Option<DType>,
+}
+
+/// What runs along a dimension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Running {
+    /// `cumprod`.
+    Product,
+    /// `cummax`: values and positions.
+    Largest,
+    /// `cummin`: values and positions.
+    Smallest,
+}
+
+pub(super) const ATEN: &[(&str, Reader)] = &[
+    ("aten.cumprod.default", |args| read(args, Running::Product)),
+    ("aten.cummax.default", |args| read(args, Running::Largest)),
+    ("aten.cummin.default", |args| read(args, Running::Smallest)),
+];
+
+fn read(args: &Arguments<'_>, function: Running) -> Result<Read, String> {
+    let input = args.tensor("self")?;
+    let scan = Scan {
+        function,
+        dim: args.dim("dim", None, args.shape(input).len())?,
+        dtype: args.dtype("dtype")?,
+    };
+    Ok((scan.into(), vec![input]))
+}
+
+impl Operator for Scan {
+    fn name(&self) -> &'static str {
+        match self.function {
+            Running::Product => "cumprod",
+            Running::Largest => "cummax",
+            Running::Smallest => "cummin",
+        }
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (1, 1)
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        let (dtype, x) = &operands[0];
+        Ok(match self.function {
+            Running::Product => {
+                let own = if dtype.is_float() { *dtype } else { DType::Int64 };
+                vec![(self.dtype.unwrap_or(own), x.clone())]
+            }
+            Running::Largest | Running::Smallest => {
+                vec![(*dtype, x.clone()), (DType::Int64, x.clone())]
+            }
+        })
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        _: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let x = &operands[0];
+        match self.function {
+            Running::Product => Ok(vec![eager.cumprod(x, self.dtype)?]),
+            Running::Largest | Running::Smallest => eager.running_extreme(x, self.name()),
+        }
+    }
+}
+
+impl Eager {
+    /// `cumprod`, which autocast makes in float32, of a copy of its operand.
+    fn cumprod(&mut self, x: &Tensor, dtype: Option<DType>) -> Result<Tensor, Stop> {
+        const NAME: Kernel = Kernel::MemoryOnly("cumprod");
+        let own = match self.autocast {
+            Some(_) if x.dtype.is_half() => DType::Float32,
+            _ if x.dtype.is_float() => x.dtype,
+            _ => DType::Int64,
+        };
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let y = self.empty(&x.shape, dtype.unwrap_or(own));
+        let converted = (x.dtype != y.dtype).then(|| self.empty_like(x, y.dtype));
+        self.launch(NAME, &[x], &[&y]);
+        drop(converted);
+        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
+        draft.save(self, "result", &kept)?;
+        drop(kept);
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            // `cumprod_backward` without zeros: `reversed_cumsum(output * grad) / input`.
+            let (x, result) = (saved.get("self"), saved.get("result"));
+            let cast = (gradient.dtype != x.dtype).then(|| eager.copy_as(gradient, x.dtype));
+            let like = |eager: &mut Eager| eager.empty_like(result, result.dtype);
+            let product = like(eager);
+            let zeros = Tensor::new(eager.empty_like(x, DType::Bool));
+            eager.any_of(&zeros);
+            let flipped = like(eager);
+            let summed = like(eager);
+            let reversed = like(eager);
+            drop(summed);
+            drop(flipped);
+            let grad_x = like(eager);
+            let inputs: [&TensorBody; 3] = [gradient, x, result];
+            eager.launch(NAME, &inputs, &[&grad_x]);
+            drop(reversed);
+            drop(zeros);
+            drop(product);
+            drop(cast);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(y)
+    }
+
+    /// `cummax` or `cummin`: the gradient is added up at the positions.
+    fn running_extreme(&mut self, x: &Tensor, name: &'static str) -> Result<Vec<Tensor>, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        draft.save(self, "self", x)?;
+        let y = self.empty(&x.shape, x.dtype);
+        let positions = Tensor::new(self.empty(&x.shape, DType::Int64));
+        self.launch(Kernel::MemoryOnly(name), &[x], &[&y, &positions]);
+        draft.save(self, "indices", &positions)?;
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty_like(saved.get("self"), gradient.dtype);
+            let inputs: [&TensorBody; 2] = [gradient, saved.get("indices")];
+            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
+            vec![Some(Tensor::new(grad_x))]
+        });
+        Ok(vec![y, positions])
+    }
+}
