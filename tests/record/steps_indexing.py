@@ -129,7 +129,7 @@ EQUATIONS = {
     "row": ("bnd,d->bnd", "hv"), "outer": ("i,j->ij", "vv"), "implicit": ("bnd,de", "hw"), "squares": ("ij,jk,kl->il", "www"),
     "diagonal": ("bii->bi", "s"), "trace": ("ii", "w"), "bilinear": ("bni,ijk,bnj->bnk", "hch"), "summed": ("bnd,bmd->bn", "hh"),
     "positions": ("bnd,nd->bn", "ht"), "apart": ("bnd,ne->bed", "ht"), "heads": ("bnhd,bmhd->bhnm", "qq"), "values": ("bhnm,bmhd->bnhd", "aq"),
-    "broadcast": ("bnd,bnd->bnd", "hh"), "ellipsis": ("...d,de->...e", "hw"), "dot": ("i,i->", "vv"), "four": ("bn,bd,nd,d->b", "1gtv"),
+    "broadcast": ("bnd,bnd->bnd", "hh"), "ellipsis": ("...d,de->...e", "hw"), "dot": ("i,i->", "vv"),
 }
 
 

@@ -51,10 +51,46 @@ class Residual(torch.nn.Module):
         return self.outer(activated) + 1
 
 
+class Chosen(torch.nn.Module):
+    """Rows found by value: `torch.export` takes the result of `where` out anew to look at its size."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        hidden = self.inner(x)
+        rows = torch.where(x[:, 0] > 0)[0]
+        return hidden.index_add(0, rows, hidden[rows].exp())
+
+
+class Contracted(torch.nn.Module):
+    """An einsum of three tensors, whose path depends on their lengths."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        hidden = self.inner(x)
+        return torch.einsum("bi,bj,jk->bk", hidden, x, self.inner.weight)
+
+
 class TestLifetimes(unittest.TestCase):
     def export(self, model, loss="mse", batch=None):
         batch = batch if batch is not None else {"x": torch.zeros(2, 8), "y": torch.zeros(2, 8)}
         return batchfit.export(model, batch, loss)
+
+    def test_a_mask_outlives_the_search_for_its_places(self):
+        dead = deaths(self.export(Chosen()))
+        [after] = [operator for operator, gone in dead.items() if any(name.startswith("gt") for name in gone)]
+        self.assertTrue(after.startswith("getitem"), dead)
+
+    def test_the_path_of_an_einsum_does_not_fix_the_batch(self):
+        exported = self.export(Contracted())
+        [einsum] = [n for n in operators(exported.document["graph_module"]["graph"]) if "einsum" in n["target"]]
+        [path] = [a["arg"]["as_ints"] for a in einsum["inputs"] if a["name"] == "path"]
+        self.assertEqual(len(path), 4)
 
     def test_locals_live_until_their_function_returns(self):
         dead = deaths(self.export(Residual()))

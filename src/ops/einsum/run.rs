@@ -119,6 +119,12 @@ impl Eager {
                 (false, true | false) => of_b.push(dim),
             }
         }
+        // Where all dimensions of the second come before those of the first, the product is made the other way round.
+        let swaps = matches!((of_a.first(), of_b.last()), (Some(first), Some(last)) if last < first);
+        let (a, b) = if swaps { (b, a) } else { (a, b) };
+        if swaps {
+            std::mem::swap(&mut of_a, &mut of_b);
+        }
         let lengths = |tensor: &Tensor, dims: &[usize]| -> Vec<Extent> {
             dims.iter().map(|dim| tensor.shape[*dim]).collect()
         };

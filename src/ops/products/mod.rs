@@ -170,7 +170,17 @@ impl Operator for Product {
                 [&stack[..], &[*rows, *others]].concat()
             }
         };
-        Ok(vec![(*dtype, shape)])
+        // An outer product is an elementwise one, which promotes types; the others take two of one type.
+        let dtype = match self {
+            Product::Outer => dtype.promote(operands[1].0),
+            Product::Dot
+            | Product::MatrixVector
+            | Product::AddMatrixVector { .. }
+            | Product::Tensordot { .. }
+            | Product::Cross { .. }
+            | Product::Distances { .. } => *dtype,
+        };
+        Ok(vec![(dtype, shape)])
     }
 
     fn run(
@@ -202,5 +212,22 @@ fn product(matrix: &[Extent], vector: &[Extent]) -> Option<Vec<Extent>> {
     match (matrix, vector) {
         ([rows, inner], [length]) if inner == length => Some(vec![*rows]),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::DType;
+
+    #[test]
+    fn an_outer_product_promotes_types() {
+        let vector = |dtype, length| (dtype, vec![Extent::fixed(length)]);
+        let operands = [vector(DType::Float32, 80), vector(DType::Float64, 2)];
+
+        let results = Product::Outer.infer(&operands).unwrap();
+
+        let shape = vec![Extent::fixed(80), Extent::fixed(2)];
+        assert_eq!(results, [(DType::Float64, shape)]);
     }
 }
