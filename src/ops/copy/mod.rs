@@ -43,6 +43,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         args.no_channels_last()?;
         Ok((Copy::Clone.into(), vec![args.tensor("self")?]))
     }),
+    // A constant in the model's code, such as `torch.tensor(0.5, device=x.device)`: made anew in each pass.
+    ("aten.lift_fresh_copy.default", |args| {
+        Ok((Copy::Clone.into(), vec![args.tensor("self")?]))
+    }),
     ("aten.roll.default", |args| {
         // Without dimensions it rolls the flattened tensor, by one shift.
         let dims = args.whole_numbers("shifts")?.len();

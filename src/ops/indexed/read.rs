@@ -8,6 +8,7 @@ use crate::shape::{DType, Extent, numel};
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
+    ("aten._is_all_true.default", read),
     ("aten.all.default", read),
     ("aten.all.dim", read),
     ("aten.any.default", read),
@@ -90,7 +91,7 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             },
             keep: keep()?,
         },
-        "aten.any.default" | "aten.all.default" => Indexed::Truth {
+        "aten.any.default" | "aten.all.default" | "aten._is_all_true.default" => Indexed::Truth {
             dims: (0..rank).collect(),
             keep: false,
         },

@@ -29,10 +29,9 @@ impl Eager {
         let features = shape
             .pop()
             .expect("a linear's input has a feature dimension");
+        // Not the result's elements by its width: lengths such as half a batch do not come back from a quotient.
+        let rows = numel(&shape);
         shape.push(width);
-        let rows = numel(&shape)
-            .checked_div(width)
-            .expect("the width divides the result");
         let flat = if x.shape.len() == 2 {
             Tensor::clone(&x)
         } else {
@@ -188,4 +187,30 @@ fn in_out(weight: &TensorBody, layout: WeightLayout) -> TensorBody {
 fn flipped(matrix: &TensorBody) -> TensorBody {
     let reversed = |list: &[Extent]| list.iter().rev().copied().collect::<Vec<_>>();
     matrix.alias(reversed(&matrix.shape), reversed(&matrix.strides))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::program::Capability;
+    use crate::shape::DType;
+
+    #[test]
+    fn half_a_batch_goes_through_a_linear_layer() {
+        let card = Capability {
+            compute: (9, 0),
+            multiprocessors: 132,
+            threads_per_multiprocessor: 2048,
+        };
+        let mut eager = Eager::new(card, &Arc::default());
+        let half = Extent::BATCH.floor_div(2).unwrap();
+        let x = Tensor::new(eager.empty(&[half, Extent::fixed(3), Extent::fixed(8)], DType::Float32));
+        let weight = Tensor::new(eager.empty(&[16, 8].map(Extent::fixed), DType::Float32));
+
+        let y = eager.linear(&x, &weight, None).unwrap();
+
+        assert_eq!(y.shape, [half, Extent::fixed(3), Extent::fixed(16)]);
+    }
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch._meta_registrations
+from torch._decomp import decompositions
 from torch._subclasses import fake_impls
 
 from .replacing import replaced
@@ -16,7 +17,21 @@ from .replacing import replaced
 @contextlib.contextmanager
 def gpu_rules() -> Iterator[None]:
     """Inside, operators have the shapes that they have on a GPU."""
-    with _grouped_products(), _classification_of_sequences(), _all_are_hit():
+    with _grouped_products(), _classification_of_sequences(), _all_are_hit(), _states_of_lstm():
+        yield
+
+
+@contextlib.contextmanager
+def _states_of_lstm() -> Iterator[None]:
+    """The last states of an LSTM. PyTorch's rule squeezes the batch instead of the layer, which it sees only where the batch
+    is a symbol: the states then have a dimension too many."""
+    original: Any = decompositions.one_layer_lstm
+
+    def one_layer(*args: Any, **kwargs: Any) -> Any:
+        out, states = original(*args, **kwargs)
+        return out, tuple(state.squeeze(0) if state.dim() == 3 else state for state in states)
+
+    with replaced(decompositions, "one_layer_lstm", one_layer):
         yield
 
 
