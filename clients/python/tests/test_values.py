@@ -31,6 +31,28 @@ class Padded(torch.nn.Module):
         return self.linear(x[:, :longest]) * mask[..., None]
 
 
+class Classifier(torch.nn.Module):
+    """Reads the last states of an LSTM."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(3, 4, num_layers=2, batch_first=True)
+
+    def forward(self, x):
+        _, (states, _) = self.lstm(x)
+        return states
+
+
+class TestStates(unittest.TestCase):
+    def test_the_last_states_of_an_lstm_have_three_dimensions(self):
+        exported = batchfit.export(Classifier(), {"x": torch.zeros(2, 7, 3)}, mean)
+        graph = exported.document["graph_module"]["graph"]
+        [lstm] = [node for node in graph["nodes"] if node["target"] == "torch.ops.aten.lstm.input"]
+        states = lstm["outputs"][1]["as_tensor"]["name"]
+        sizes = graph["tensor_values"][states]["sizes"]
+        self.assertEqual([sizes[0]["as_int"], sizes[2]["as_int"], len(sizes)], [2, 4, 3])
+
+
 class TestValues(unittest.TestCase):
     batch = {"x": torch.zeros(2, 7, 3), "lengths": torch.zeros(2, dtype=torch.int64)}
 
