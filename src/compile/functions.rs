@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::casts::is_without_autocast;
 use super::forward::{Environment, Forward};
-use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor};
 use crate::graph::{FunctionCall, Graph, Node, ValueId};
 use crate::model::Variant;
 use crate::program::Kernel;
@@ -279,10 +279,12 @@ impl Forward {
             let Some(of) = operands.iter().find(shares) else {
                 return result;
             };
-            Rc::new(TensorBody {
-                base: Some(of.base.clone().unwrap_or_else(|| Tensor::clone(of))),
-                ..result.alias(result.shape.clone(), result.strides.clone())
-            })
+            let base = of.base.clone().unwrap_or_else(|| Tensor::clone(of));
+            Rc::new(
+                result
+                    .alias(result.shape.clone(), result.strides.clone())
+                    .based_on(base),
+            )
         };
         results.into_iter().map(based).collect()
     }

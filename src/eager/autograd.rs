@@ -418,10 +418,7 @@ fn run(
         } else if current.dtype.is_complex() && edge.dtype == current.dtype.real() {
             // `handle_r_to_c`: only the real part goes on, as a view.
             let view = current.real_part();
-            Rc::new(TensorBody {
-                base: Some(current),
-                ..view
-            })
+            Rc::new(view.based_on(current))
         } else {
             eager.copy_as(&current, edge.dtype)
         });

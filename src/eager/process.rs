@@ -8,7 +8,7 @@ use super::autocast::CastCache;
 use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::recorder::{Recorder, Storage};
-use super::tensor::{Tensor, TensorBody};
+use super::tensor::{Elements, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size, SizeFunction};
 use crate::shape::{DType, Extent, contiguous_strides};
 use crate::units::Bytes;
@@ -150,16 +150,14 @@ impl Eager {
         dtype: DType,
     ) -> TensorBody {
         let size = Size::Elements(crate::shape::numel(shape), dtype);
-        TensorBody {
+        TensorBody::from(Elements {
             storage: self.recorder.allocate(size, self.category, &self.label),
             dtype,
             offset: Extent::ZERO,
             shape: shape.to_vec(),
             strides,
-            history: None,
             is_of_host: false,
-            base: None,
-        }
+        })
     }
 
     /// A scratch buffer of fixed size.

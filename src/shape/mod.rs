@@ -1,6 +1,7 @@
 //! Element types, symbolic lengths, strides, broadcasting and promotion, as PyTorch has them.
 
 mod broadcast;
+mod display;
 mod dtype;
 mod extent;
 mod piece;

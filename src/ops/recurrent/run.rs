@@ -2,7 +2,7 @@
 
 use super::sizes::{Network, Pass};
 use super::Recurrent;
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Elements, Saved, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Type, contiguous_strides};
 
@@ -122,16 +122,14 @@ impl Eager {
                 network.reserve(dtype, time, batch)
             };
             let storage = self.scratch_by("cuDNN's reserve space", bytes);
-            Tensor::new(TensorBody {
+            Tensor::new(TensorBody::from(Elements {
                 storage,
                 dtype: DType::UInt8,
                 offset: Extent::ZERO,
                 shape: Vec::new(),
                 strides: Vec::new(),
-                history: None,
-                base: None,
                 is_of_host: false,
-            })
+            }))
         });
         let kernel = Kernel::MemoryOnly("a recurrent network");
         let mut results = vec![&y];
