@@ -1,7 +1,7 @@
 //! Tensors as the compiler sees them: storage, shape, strides and history, but no values.
 
 use crate::shape::{
-    DType, Extent, MemoryFormat, contiguous_strides, is_channels_last, numel, strides_match,
+    DType, Extent, MemoryFormat, Sizes, contiguous_strides, is_channels_last, numel, strides_match,
 };
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -32,8 +32,8 @@ pub(crate) struct Elements {
     pub(crate) storage: Rc<Storage>,
     pub(crate) dtype: DType,
     pub(crate) offset: Extent,
-    pub(crate) shape: Vec<Extent>,
-    pub(crate) strides: Vec<Extent>,
+    pub(crate) shape: Sizes,
+    pub(crate) strides: Sizes,
     /// Whether it is a number in the host's memory.
     pub(crate) is_of_host: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Leaf {
     /// Its path.
     pub(crate) path: Arc<str>,
     /// Its strides: a gradient with others is copied, not kept.
-    pub(crate) strides: Vec<Extent>,
+    pub(crate) strides: Sizes,
     /// `.grad`.
     pub(crate) grad: RefCell<Option<Tensor>>,
 }
@@ -133,13 +133,13 @@ impl TensorBody {
     }
 
     /// Another view of the same memory, without history.
-    pub(crate) fn alias(&self, shape: Vec<Extent>, strides: Vec<Extent>) -> TensorBody {
+    pub(crate) fn alias(&self, shape: impl Into<Sizes>, strides: impl Into<Sizes>) -> TensorBody {
         TensorBody::from(Elements {
             storage: Rc::clone(&self.storage),
             dtype: self.dtype,
             offset: self.offset,
-            shape,
-            strides,
+            shape: shape.into(),
+            strides: strides.into(),
             is_of_host: self.is_of_host,
         })
     }
@@ -155,7 +155,7 @@ impl TensorBody {
     /// The real parts of complex numbers, where they are.
     pub(crate) fn real_part(&self) -> TensorBody {
         let two = Extent::fixed(2);
-        let strides = self.strides.iter().map(|stride| *stride * two).collect();
+        let strides: Sizes = self.strides.iter().map(|stride| *stride * two).collect();
         let mut view = self.alias(self.shape.clone(), strides);
         view.dtype = self.dtype.real();
         view.offset = self.offset * two;

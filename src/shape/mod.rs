@@ -6,6 +6,7 @@ mod dtype;
 mod extent;
 mod piece;
 mod promotion;
+mod sizes;
 mod strides;
 mod window;
 
@@ -15,6 +16,7 @@ pub use dtype::DType;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
 pub use promotion::Number;
 pub(crate) use promotion::result_type;
+pub use sizes::Sizes;
 pub(crate) use strides::{
     MemoryFormat, is_channels_last, is_dense, strides_like, strides_match, view_strides,
 };

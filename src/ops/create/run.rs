@@ -49,8 +49,8 @@ impl Eager {
                 storage: self.scratch_by("host", |_| 0),
                 dtype,
                 offset: Extent::ZERO,
-                shape: create.shape.clone(),
-                strides: contiguous_strides(&create.shape),
+                shape: create.shape.as_slice().into(),
+                strides: contiguous_strides(&create.shape).into(),
                 is_of_host: true,
             }),
         };
