@@ -16,6 +16,7 @@ use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::problem::{Code, Problem};
+use crate::bounded::{CancelOnDrop, is_cancelled, unless};
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
 pub(super) const LIMIT_MIB: usize = 64;
@@ -214,15 +215,20 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, Problem> {
 fn decompress(packed: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Problem> {
     // Pages that are never written to take no memory; growing would copy tens of megabytes.
     let mut plain = Vec::with_capacity(limit + 1);
-    let most = u64::try_from(limit).unwrap_or(u64::MAX);
-    // One byte more, so that what is too large shows.
-    let read = MultiGzDecoder::new(packed)
-        .take(most + 1)
-        .read_to_end(&mut plain);
-    read.map_err(|error| {
-        let detail = format!("the body could not be read: {error}");
-        Problem::new(Code::BodyMalformed, detail)
-    })?;
+    let mut decoder = MultiGzDecoder::new(packed);
+    // Up to one byte more, so that what is too large shows.
+    while plain.len() <= limit && !is_cancelled() {
+        let part = (limit + 1 - plain.len()).min(PART);
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        let read = (&mut decoder).take(part).read_to_end(&mut plain);
+        let read = read.map_err(|error| {
+            let detail = format!("the body could not be read: {error}");
+            Problem::new(Code::BodyMalformed, detail)
+        })?;
+        if read == 0 {
+            break;
+        }
+    }
     Ok((plain.len() <= limit).then_some(plain))
 }
 
@@ -238,17 +244,22 @@ fn busy() -> Problem {
     )
 }
 
-/// Runs `work` on a thread of its own. Not on the runtime's blocking pool, for which a runtime that ends waits.
+/// How much is decompressed before the next look at whether somebody still waits, in bytes: about 2 ms of work.
+const PART: usize = 1 << 20;
+
+/// Runs `work` on a thread of its own, which stops soon after this future is dropped. Not on the runtime's blocking pool, for which a runtime that ends waits.
 pub(super) async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     let (done, receiver) = oneshot::channel();
+    let abandoned = CancelOnDrop::default();
+    let cancel = Arc::clone(&abandoned.0);
     let thread = std::thread::Builder::new()
         .name("upload".to_owned())
         .stack_size(STACK)
         .spawn(move || {
             // Nobody listens when the client is gone.
-            let _ = done.send(work());
+            let _ = unless(&cancel, work).map(|outcome| done.send(outcome));
         });
     if let Err(error) = thread {
         tracing::error!("no thread could be started: {error}");

@@ -150,7 +150,9 @@ mod tests {
     fn the_oldest_make_room() {
         let handover = Handover::default();
         for id in ["1", "2", "3"] {
-            handover.leave(id, request(MOST_OPERATIONS / 2 - 10), None).stay();
+            handover
+                .leave(id, request(MOST_OPERATIONS / 2 - 10), None)
+                .stay();
         }
         let taken = ["1", "2", "3"].map(|id| handover.take(id).is_some());
         assert_eq!(taken, [false, true, true]);

@@ -17,6 +17,7 @@ use super::lanes::{LARGE_LANE, Lanes, lane_of};
 use super::readiness::Readiness;
 use super::validate::{validate, validate_single};
 use super::{DeviceSummary, Engine, EngineError, FitDocument, ProbeDocument, Progress, runner};
+use crate::bounded::{CancelOnDrop, unless};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, ModelAside, Request, RequestDocument};
 use crate::probe::Verdict;
 use crate::store::{
@@ -397,8 +398,12 @@ impl Jobs {
     /// Builds the request's graph and looks for its device, in this order: a request that is wrong
     /// everywhere is answered with what is wrong in it.
     async fn checked(&self, request: Request) -> Result<Checked, JobError> {
+        // Dropped with this future, as when the client goes away.
+        let abandoned = CancelOnDrop::default();
+        let cancel = Arc::clone(&abandoned.0);
         let check = move |engine: &dyn Engine| {
-            let lowered = validate(&request).map_err(EngineError::Invalid)?;
+            let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
+            let lowered = lowered.map_err(EngineError::Invalid)?;
             let card = engine.check(&request)?;
             let fingerprint = request.fingerprint(lowered, card.as_deref());
             let (shown, aside) = request.shown();
@@ -472,16 +477,6 @@ impl Shared {
     /// How many simulated fits may be claimed.
     pub(super) fn parallel(&self) -> ParallelSimulated {
         ParallelSimulated(i64::from(self.limits.simulated_in_parallel.max(1)))
-    }
-}
-
-/// Asks whoever has the flag to stop, once nobody waits any more.
-#[derive(Default)]
-struct CancelOnDrop(Arc<AtomicBool>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
