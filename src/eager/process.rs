@@ -221,7 +221,8 @@ impl Eager {
         inputs: [&TensorBody; 2],
         output: &TensorBody,
     ) {
-        let workspace = self.workspace(Size::Workspace(Box::new(shape)));
+        let convolution = self.recorder.convolution(&shape);
+        let workspace = self.workspace(Size::Workspace(convolution));
         let kernel = Kernel::Convolution(shape);
         self.launch_with(kernel, &inputs, &[output], Some(&workspace));
     }

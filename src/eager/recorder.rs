@@ -4,16 +4,21 @@
 //! dropping the last handle emits the free: ownership in the compiler *is* ownership in PyTorch.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::program::{Call, Category, Instruction, Size, Tensor, TensorId};
+use crate::program::{
+    Call, Category, ConvolutionId, ConvolutionShape, Instruction, Size, Tensor, TensorId,
+};
 
 /// What has been emitted so far.
 #[derive(Debug, Default)]
 struct Recording {
     tensors: Vec<Tensor>,
     instructions: Vec<Instruction>,
+    convolutions: Vec<ConvolutionShape>,
+    convolution_ids: HashMap<ConvolutionShape, ConvolutionId>,
 }
 
 /// Where allocations, launches and frees are written down.
@@ -45,6 +50,16 @@ impl Recorder {
             .push(Instruction::Launch(Box::new(call)));
     }
 
+    /// The name of a convolution.
+    pub(crate) fn convolution(&self, shape: &ConvolutionShape) -> ConvolutionId {
+        let recording = &mut *self.0.borrow_mut();
+        *recording.convolution_ids.entry(*shape).or_insert_with(|| {
+            let id = u32::try_from(recording.convolutions.len());
+            recording.convolutions.push(*shape);
+            ConvolutionId(id.expect("fewer than 2^32 convolutions"))
+        })
+    }
+
     /// How large an allocation is.
     pub(crate) fn size(&self, id: TensorId) -> Size {
         self.0.borrow().tensors[id.0 as usize].size.clone()
@@ -65,6 +80,13 @@ impl Recorder {
     /// Takes out the allocations' descriptions; the end of a compilation.
     pub(crate) fn take_tensors(&self) -> Vec<Tensor> {
         std::mem::take(&mut self.0.borrow_mut().tensors)
+    }
+
+    /// Takes out the convolutions; the end of a compilation.
+    pub(crate) fn take_convolutions(&self) -> Vec<ConvolutionShape> {
+        let mut recording = self.0.borrow_mut();
+        recording.convolution_ids.clear();
+        std::mem::take(&mut recording.convolutions)
     }
 }
 

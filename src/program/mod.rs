@@ -28,6 +28,10 @@ pub use unary::{Placement, Unary};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId(pub u32);
 
+/// Names a convolution of one program. Those that a library cannot tell apart are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConvolutionId(pub u32);
+
 /// What an allocation is for: the categories of a report.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
@@ -77,7 +81,7 @@ pub enum Size {
     /// Zero means that no allocation takes place.
     Function(SizeFunction),
     /// Whatever the plan for this convolution wants at this batch.
-    Workspace(Box<ConvolutionShape>),
+    Workspace(ConvolutionId),
 }
 
 impl Size {
@@ -165,6 +169,8 @@ impl Section {
 pub struct Program {
     /// All allocations; [`TensorId`] is an index.
     pub tensors: Vec<Tensor>,
+    /// All convolutions that want workspaces, each once; [`ConvolutionId`] is an index.
+    pub convolutions: Vec<ConvolutionShape>,
     /// `model.to("cuda")`.
     pub construction: Vec<Instruction>,
     /// The first step: also makes library workspaces and optimizer state.
@@ -181,6 +187,11 @@ impl Program {
         &self.tensors[id.0 as usize]
     }
 
+    /// The convolution of this name.
+    pub fn convolution(&self, id: ConvolutionId) -> &ConvolutionShape {
+        &self.convolutions[id.0 as usize]
+    }
+
     /// Each of `count` steps.
     pub fn steps(&self, count: usize) -> impl Iterator<Item = &[Section]> {
         let later = std::iter::repeat_n(&self.later_step, count.saturating_sub(1));
@@ -188,6 +199,29 @@ impl Program {
             .take(count)
             .chain(later)
             .map(Vec::as_slice)
+    }
+
+    /// Whether a later step frees all that it allocates and nothing else, as what runs again should: then it ends
+    /// with the tensors that it began with.
+    pub fn later_step_is_closed(&self) -> bool {
+        let mut is_alive = vec![false; self.tensors.len()];
+        let mut alive = 0_usize;
+        for section in &self.later_step {
+            for instruction in &section.instructions {
+                let (id, allocates) = match instruction {
+                    Instruction::Allocate(id) => (id, true),
+                    Instruction::Free(id) => (id, false),
+                    Instruction::Launch(_) => continue,
+                };
+                let is_alive = &mut is_alive[id.0 as usize];
+                if *is_alive == allocates {
+                    return false;
+                }
+                *is_alive = allocates;
+                alive = if allocates { alive + 1 } else { alive - 1 };
+            }
+        }
+        alive == 0
     }
 
     /// Every instruction of construction and of `count` steps, those that run again too.

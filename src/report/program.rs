@@ -85,6 +85,7 @@ mod tests {
                 ),
                 tensor(Size::Elements(Extent::ZERO, DType::Float16), "nothing"),
             ],
+            convolutions: Vec::new(),
             construction: Vec::new(),
             first_step: vec![
                 Section::once(vec![

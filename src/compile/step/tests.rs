@@ -46,6 +46,7 @@ fn unrolled(graph: &Graph, variant: &Variant) -> Program {
     let (first_step, later_step) = (step(), step());
     Program {
         tensors: recorder.take_tensors(),
+        convolutions: recorder.take_convolutions(),
         construction,
         first_step,
         later_step,
@@ -77,7 +78,7 @@ fn happenings(program: &Program) -> impl Iterator<Item = Happening> + '_ {
                 allocated += 1;
                 let tensor = program.tensor(*id);
                 let shape = match &tensor.size {
-                    Size::Workspace(shape) => Some(**shape),
+                    Size::Workspace(id) => Some(*program.convolution(*id)),
                     Size::Elements(..) | Size::Fixed(_) | Size::Function(_) => None,
                 };
                 // Rules for sizes are equal when they give the same.
