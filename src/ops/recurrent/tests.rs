@@ -90,7 +90,7 @@ fn trained(eager: &mut Eager, mut body: TensorBody, index: usize) -> Tensor {
     body.history = Some(History::Leaf(Rc::new(Leaf {
         index,
         path: Arc::from("weight"),
-        strides: contiguous_strides(&body.shape),
+        strides: contiguous_strides(&body.shape).into(),
         grad: None.into(),
     })));
     let _ = eager;
