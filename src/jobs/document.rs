@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::engine::card_name;
-use super::lanes::lane_of;
+use super::lanes::lane_of_fit;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{Checkpointing, DeviceChoice, Mode, Request, RequestDocument};
 use crate::probe::{Evidence, ProbeReport};
@@ -200,7 +200,7 @@ pub(super) fn new_fit(
         fingerprint,
         batchfit_version: VERSION.to_owned(),
         model: model_name(request),
-        lane: lane_of(&device).to_owned(),
+        lane: lane_of_fit(request),
         device,
         request: shown,
         created_at: now,
