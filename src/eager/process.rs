@@ -230,8 +230,8 @@ impl Eager {
 
     /// How many elements like a tensor's the memory holds that it is part of.
     pub(crate) fn elements_of_storage(&self, tensor: &TensorBody) -> Extent {
-        match &*self.recorder.size(tensor.storage.id()) {
-            Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => *count,
+        match self.recorder.size(tensor.storage.id()) {
+            Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => count,
             Size::Elements(..) | Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => {
                 tensor.numel()
             }

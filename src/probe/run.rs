@@ -9,7 +9,7 @@ use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
 use super::timeline::Recording;
 use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
 use crate::device::{Launch, LaunchError, Launcher};
-use crate::program::{Instruction, Program, Section, Size, Tensor, TensorId};
+use crate::program::{Instruction, Program, Section, Size, TensorId};
 use crate::units::Bytes;
 
 /// Steps of a probe: the second one finds optimizer state in place, the third repeats it.
@@ -160,8 +160,7 @@ impl Probe<'_> {
 
     /// The size of every tensor at this batch; convolution workspaces are found as they come up.
     fn sizes(&self) -> Vec<Bytes> {
-        let size = |tensor: &Tensor| tensor.size.at(self.batch).unwrap_or(Bytes::ZERO);
-        self.program.tensors.iter().map(size).collect()
+        self.program.bytes_at(self.batch)
     }
 
     fn cause(&self, stopped: &Stopped, step: u32) -> String {
@@ -332,10 +331,11 @@ impl<S: SegmentSource> Run<'_, '_, S> {
 
     fn allocate(&mut self, id: TensorId) -> Result<(), Stopped> {
         let index = id.0 as usize;
-        let tensor = &self.probe.program.tensors[index];
+        let program = self.probe.program;
+        let tensor = program.tensor(id);
         let allocator = &mut *self.resources.allocator;
-        let block = if let Size::Workspace(convolution) = *tensor.size {
-            let convolution = (self.probe.program, convolution);
+        let block = if let Size::Workspace(convolution) = *program.size(id) {
+            let convolution = (program, convolution);
             let launcher = &mut *self.resources.launcher;
             let granted = self
                 .cache

@@ -28,6 +28,10 @@ pub use unary::{Placement, Unary};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId(pub u32);
 
+/// Names a size of one program. Most tensors are as large as others, so there are few.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SizeId(pub u32);
+
 /// Names a convolution of one program. Those that a library cannot tell apart are one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConvolutionId(pub u32);
@@ -123,8 +127,8 @@ impl PartialEq for SizeFunction {
 /// An allocation of the program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// How large. Shared by those that are as large for every batch.
-    pub size: Arc<Size>,
+    /// How large.
+    pub size: SizeId,
     /// What for.
     pub category: Category,
     /// Which parameter, input or operation: `layer3.0.conv2.weight`, `layer3.0.bn2 batch_norm`.
@@ -169,6 +173,8 @@ impl Section {
 pub struct Program {
     /// All allocations; [`TensorId`] is an index.
     pub tensors: Vec<Tensor>,
+    /// How large tensors are; [`SizeId`] is an index.
+    pub sizes: Vec<Size>,
     /// All convolutions that want workspaces, each once; [`ConvolutionId`] is an index.
     pub convolutions: Vec<ConvolutionShape>,
     /// `model.to("cuda")`.
@@ -185,6 +191,21 @@ impl Program {
     /// The allocation of this name.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.0 as usize]
+    }
+
+    /// How large an allocation is.
+    pub fn size(&self, id: TensorId) -> &Size {
+        &self.sizes[self.tensor(id).size.0 as usize]
+    }
+
+    /// Bytes of every tensor at a batch size; zero for convolutions' workspaces, which depend on the plan.
+    pub fn bytes_at(&self, batch: u64) -> Vec<Bytes> {
+        let bytes = |size: &Size| size.at(batch).unwrap_or(Bytes::ZERO);
+        let by_size: Vec<Bytes> = self.sizes.iter().map(bytes).collect();
+        let tensors = self.tensors.iter();
+        tensors
+            .map(|tensor| by_size[tensor.size.0 as usize])
+            .collect()
     }
 
     /// The convolution of this name.

@@ -138,7 +138,7 @@ impl WorkspaceTable {
         &self,
     ) -> impl Iterator<Item = (&ConvolutionLayer, DType, ConvolutionPass, &[u64])> {
         let contents = self.contents();
-        let sections = contents.blocks.iter().flat_map(|block| block.sections());
+        let sections = contents.blocks.iter().flat_map(Block::sections);
         sections.flat_map(move |(layer, section)| {
             let jobs = section.jobs(&contents.grids).iter();
             jobs.map(move |(dtype, pass, job)| {
@@ -210,15 +210,13 @@ impl Contents {
         let mut contents = Contents::default();
         let mut sections = HashMap::<ConvolutionLayer, Section, FixedState>::default();
         let mut section: Option<&mut Section> = None;
-        for (index, line) in text.lines().enumerate() {
+        if text.lines().next().is_some_and(|first| first != MAGIC) {
+            return Err(TableError::Malformed { line: 1 });
+        }
+        for (index, line) in text.lines().enumerate().skip(1) {
             let malformed = || TableError::Malformed { line: index + 1 };
             let (word, rest) = line.split_once(' ').ok_or_else(malformed)?;
             match word {
-                _ if index == 0 => {
-                    if line != MAGIC {
-                        return Err(malformed());
-                    }
-                }
                 "grid" => contents.grids.push(parse_grid(rest).ok_or_else(malformed)?),
                 "layer" => {
                     let layer = parse_layer(rest).ok_or_else(malformed)?;
