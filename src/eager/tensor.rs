@@ -3,7 +3,7 @@
 use crate::shape::{
     DType, Extent, MemoryFormat, contiguous_strides, is_channels_last, numel, strides_match,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,11 +22,14 @@ pub(crate) struct TensorBody {
     pub(crate) offset: Extent,
     pub(crate) shape: Vec<Extent>,
     pub(crate) strides: Vec<Extent>,
-    /// Where its gradient goes, when it needs one.
-    pub(crate) history: Option<History>,
+    /// Where its gradient goes, when it needs one; writing into it or a view of it in place changes that.
+    pub(crate) history: RefCell<Option<History>>,
+    /// How often it was written into in place; of a view, how often its base was when the history was made.
+    pub(crate) version: Cell<u32>,
     /// Whether it is a number in the host's memory.
     pub(crate) is_of_host: bool,
-    /// The gradient that a gradient is a view of. A view is never accumulated into in place.
+    /// The tensor that this one is a view of, which is no view itself. A gradient that is a view is never accumulated
+    /// into in place.
     pub(crate) base: Option<Tensor>,
 }
 
@@ -53,18 +56,33 @@ pub(crate) struct Leaf {
 }
 
 impl TensorBody {
+    /// All of a storage in row-major order.
+    pub(crate) fn of(storage: Rc<Storage>, dtype: DType, shape: Vec<Extent>) -> TensorBody {
+        TensorBody {
+            storage,
+            dtype,
+            offset: Extent::ZERO,
+            strides: contiguous_strides(&shape),
+            shape,
+            history: RefCell::default(),
+            version: Cell::default(),
+            is_of_host: false,
+            base: None,
+        }
+    }
+
     pub(crate) fn numel(&self) -> Extent {
         numel(&self.shape)
     }
 
     pub(crate) fn requires_grad(&self) -> bool {
-        self.history.is_some()
+        self.history.borrow().is_some() || self.is_outdated()
     }
 
     /// The parameter this is, if it is one that is trained.
-    pub(crate) fn leaf(&self) -> Option<&Rc<Leaf>> {
-        match &self.history {
-            Some(History::Leaf(leaf)) => Some(leaf),
+    pub(crate) fn leaf(&self) -> Option<Rc<Leaf>> {
+        match &*self.history.borrow() {
+            Some(History::Leaf(leaf)) => Some(Rc::clone(leaf)),
             Some(History::Made(..)) | None => None,
         }
     }
@@ -102,14 +120,10 @@ impl TensorBody {
     /// Another view of the same memory, without history.
     pub(crate) fn alias(&self, shape: Vec<Extent>, strides: Vec<Extent>) -> TensorBody {
         TensorBody {
-            storage: Rc::clone(&self.storage),
-            dtype: self.dtype,
             offset: self.offset,
-            shape,
             strides,
-            history: None,
             is_of_host: self.is_of_host,
-            base: None,
+            ..TensorBody::of(Rc::clone(&self.storage), self.dtype, shape)
         }
     }
 

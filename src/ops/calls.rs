@@ -115,7 +115,7 @@ impl Call {
                     strides: contiguous_strides(shape),
                     grad: None.into(),
                 });
-                tensor.history = Some(History::Leaf(Rc::clone(&leaf)));
+                tensor.history = Some(History::Leaf(Rc::clone(&leaf))).into();
                 leaves.push(leaf);
             }
             given.push(Tensor::new(tensor));

@@ -3,7 +3,7 @@
 use crate::eager::{Eager, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, contiguous_strides};
+use crate::shape::{DType, Extent};
 
 impl Eager {
     /// What `randperm` takes besides its result (`randperm_out_cuda` in `Randperm.cu`): a seed's offset, positions and
@@ -46,14 +46,8 @@ impl Eager {
         let y = match create.place {
             Place::Card => self.empty(&create.shape, dtype),
             Place::Host => TensorBody {
-                storage: self.scratch_by("host", |_| 0),
-                dtype,
-                offset: Extent::ZERO,
-                shape: create.shape.clone(),
-                strides: contiguous_strides(&create.shape),
-                history: None,
                 is_of_host: true,
-                base: None,
+                ..TensorBody::of(self.scratch_by("host", |_| 0), dtype, create.shape.clone())
             },
         };
         // A range of int64 from zero has a kernel of its own.

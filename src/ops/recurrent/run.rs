@@ -122,16 +122,7 @@ impl Eager {
                 network.reserve(dtype, time, batch)
             };
             let storage = self.scratch_by("cuDNN's reserve space", bytes);
-            Tensor::new(TensorBody {
-                storage,
-                dtype: DType::UInt8,
-                offset: Extent::ZERO,
-                shape: Vec::new(),
-                strides: Vec::new(),
-                history: None,
-                base: None,
-                is_of_host: false,
-            })
+            Tensor::new(TensorBody::of(storage, DType::UInt8, Vec::new()))
         });
         let kernel = Kernel::MemoryOnly("a recurrent network");
         let mut results = vec![&y];
