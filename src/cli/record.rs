@@ -99,7 +99,7 @@ fn convolutions(request: &Request) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec
     let (mut layers, mut dtypes) = (BTreeSet::new(), Vec::new());
     for variant in &request.variants {
         for tensor in &programs.of(variant)?.tensors {
-            let Size::Workspace(shape) = &tensor.size else {
+            let Size::Workspace(shape) = &*tensor.size else {
                 continue;
             };
             layers.insert(shape.at(1).layer());

@@ -13,7 +13,7 @@ use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor};
 use crate::graph::{FunctionCall, Graph, ValueId};
 use crate::model::Variant;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent};
+use crate::shape::{DType, Sizes};
 
 /// The calls of a graph, ready to run.
 pub(super) struct Functions {
@@ -79,7 +79,7 @@ struct BackwardCall {
     /// Attributes of `ctx`.
     held: Vec<(ValueId, Tensor)>,
     /// For each output its gradient, and what zeros in its place look like.
-    gradients: Vec<(Option<ValueId>, Vec<Extent>, DType)>,
+    gradients: Vec<(Option<ValueId>, Sizes, DType)>,
     results: Vec<Option<ValueId>>,
     autocast: Option<DType>,
 }

@@ -9,9 +9,9 @@ use super::autocast::CastCache;
 use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::recorder::{Recorder, Storage};
-use super::tensor::{Tensor, TensorBody};
+use super::tensor::{Elements, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size, SizeFunction};
-use crate::shape::{DType, Extent, contiguous_strides};
+use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
 
 /// Why operations stop before the last one.
@@ -139,23 +139,29 @@ impl Eager {
     }
 
     /// A tensor with row-major strides.
-    pub(crate) fn empty(&mut self, shape: &[Extent], dtype: DType) -> TensorBody {
-        self.empty_strided(shape, contiguous_strides(shape), dtype)
+    pub(crate) fn empty(&mut self, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
+        let shape = shape.into();
+        let strides = contiguous_strides(&shape);
+        self.empty_strided(shape, strides, dtype)
     }
 
     /// A tensor with these strides, which are dense.
     pub(crate) fn empty_strided(
         &mut self,
-        shape: &[Extent],
-        strides: Vec<Extent>,
+        shape: impl Into<Sizes>,
+        strides: impl Into<Sizes>,
         dtype: DType,
     ) -> TensorBody {
-        let size = Size::Elements(crate::shape::numel(shape), dtype);
-        let storage = self.recorder.allocate(size, self.category, &self.label);
-        TensorBody {
-            strides,
-            ..TensorBody::of(storage, dtype, shape.to_vec())
-        }
+        let shape = shape.into();
+        let size = Size::Elements(crate::shape::numel(&shape), dtype);
+        TensorBody::from(Elements {
+            storage: self.recorder.allocate(size, self.category, &self.label),
+            dtype,
+            offset: Extent::ZERO,
+            shape,
+            strides: strides.into(),
+            is_of_host: false,
+        })
     }
 
     /// A scratch buffer of fixed size.
@@ -224,8 +230,8 @@ impl Eager {
 
     /// How many elements like a tensor's the memory holds that it is part of.
     pub(crate) fn elements_of_storage(&self, tensor: &TensorBody) -> Extent {
-        match self.recorder.size(tensor.storage.id()) {
-            Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => count,
+        match &*self.recorder.size(tensor.storage.id()) {
+            Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => *count,
             Size::Elements(..) | Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => {
                 tensor.numel()
             }

@@ -4,15 +4,19 @@
 //! dropping the last handle emits the free: ownership in the compiler *is* ownership in PyTorch.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::program::{Call, Category, Instruction, Size, Tensor, TensorId};
+use crate::shape::{DType, Extent};
 
 /// What has been emitted so far.
 #[derive(Debug, Default)]
 struct Recording {
     tensors: Vec<Tensor>,
+    /// Sizes seen so far, by elements and their type.
+    sizes: HashMap<(Extent, DType), Arc<Size>>,
     instructions: Vec<Instruction>,
 }
 
@@ -25,6 +29,13 @@ impl Recorder {
     pub(crate) fn allocate(&self, size: Size, category: Category, label: &Arc<str>) -> Rc<Storage> {
         let mut recording = self.0.borrow_mut();
         let id = TensorId(u32::try_from(recording.tensors.len()).expect("fewer than 2^32 tensors"));
+        let size = match size {
+            Size::Elements(count, dtype) => {
+                let known = recording.sizes.entry((count, dtype));
+                Arc::clone(known.or_insert_with(|| Arc::new(size)))
+            }
+            Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => Arc::new(size),
+        };
         recording.tensors.push(Tensor {
             size,
             category,
@@ -46,8 +57,8 @@ impl Recorder {
     }
 
     /// How large an allocation is.
-    pub(crate) fn size(&self, id: TensorId) -> Size {
-        self.0.borrow().tensors[id.0 as usize].size.clone()
+    pub(crate) fn size(&self, id: TensorId) -> Arc<Size> {
+        Arc::clone(&self.0.borrow().tensors[id.0 as usize].size)
     }
 
     /// Says what an allocation turned out to be for.

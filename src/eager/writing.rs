@@ -8,15 +8,15 @@ use super::autograd::{Backward, Edge, Node, Slot};
 use super::process::Eager;
 use super::tensor::{History, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, numel};
+use crate::shape::{DType, Extent, Sizes, numel};
 
 /// Which elements of its base a view covers.
 #[derive(Debug, Clone)]
 struct Place {
     dtype: DType,
     offset: Extent,
-    shape: Vec<Extent>,
-    strides: Vec<Extent>,
+    shape: Sizes,
+    strides: Sizes,
 }
 
 impl Place {
@@ -42,9 +42,7 @@ impl TensorBody {
     /// Whether this is a view of something that has been written into since its history was made, and has one now.
     pub(super) fn is_outdated(&self) -> bool {
         let base = self.base.as_ref();
-        base.is_some_and(|base| {
-            base.version != self.version && base.history.borrow().is_some()
-        })
+        base.is_some_and(|base| base.version != self.version && base.history.borrow().is_some())
     }
 
     /// Notes that it was written into: views of the same base go out of date.
@@ -75,7 +73,13 @@ impl Eager {
             && tensor.is_outdated()
         {
             let edges = vec![Edge::of(self, base)];
-            let node = Node::record(self, 1, edges, as_strided_backward(tensor, base), Vec::new());
+            let node = Node::record(
+                self,
+                1,
+                edges,
+                as_strided_backward(tensor, base),
+                Vec::new(),
+            );
             tensor.history.replace(Some(History::Made(node, 0)));
             tensor.version.set(base.version.get());
         }
@@ -108,7 +112,12 @@ impl Eager {
 
 /// `CopySlices::apply` (`functions/tensor.cpp`): the base's gradient is copied, the formula gets a copy of the part that
 /// was written into, and what it makes of that goes back there.
-fn copy_slices(view: &TensorBody, base: &TensorBody, edges: &[Edge], formula: Backward) -> Backward {
+fn copy_slices(
+    view: &TensorBody,
+    base: &TensorBody,
+    edges: &[Edge],
+    formula: Backward,
+) -> Backward {
     let place = Place::of(view, base);
     let (shape, strides) = (base.shape.clone(), base.strides.clone());
     let (count, wanted) = (edges.len(), edges[0].is_wanted());
@@ -148,14 +157,16 @@ fn as_strided_backward(view: &TensorBody, base: &TensorBody) -> Backward {
         if is_whole {
             let mut seen = gradient.alias(shape, strides);
             seen.dtype = dtype;
-            seen.base = Some(Tensor::clone(gradient));
-            return vec![Some(Tensor::new(seen))];
+            return vec![Some(Tensor::new(seen.based_on(Tensor::clone(gradient))))];
         }
         // What was expanded is summed up first.
-        let squeezed: Vec<Extent> = place.shape.iter().zip(&place.strides).map(|(length, stride)| match *stride {
-            Extent::ZERO => Extent::ONE,
-            _ => *length,
-        }).collect();
+        let lengths = place.shape.iter().zip(place.strides.iter());
+        let squeezed: Sizes = lengths
+            .map(|(length, stride)| match *stride {
+                Extent::ZERO => Extent::ONE,
+                _ => *length,
+            })
+            .collect();
         let gradient = if squeezed == place.shape {
             Tensor::clone(gradient)
         } else {
@@ -167,8 +178,9 @@ fn as_strided_backward(view: &TensorBody, base: &TensorBody) -> Backward {
         inside.shape = squeezed;
         eager.launch(Kernel::Copy, &[&gradient], &[&inside]);
         drop(inside);
-        let mut seen = memory.alias(shape, strides);
-        seen.base = Some(memory);
+        let seen = memory
+            .alias(shape, strides)
+            .based_on(Tensor::clone(&memory));
         vec![Some(Tensor::new(seen))]
     })
 }

@@ -112,7 +112,7 @@ impl Call {
                 let leaf = Rc::new(Leaf {
                     index: leaves.len(),
                     path: Arc::from(*name),
-                    strides: contiguous_strides(shape),
+                    strides: contiguous_strides(shape).into(),
                     grad: None.into(),
                 });
                 tensor.history = Some(History::Leaf(Rc::clone(&leaf))).into();
@@ -152,7 +152,7 @@ impl Call {
         }
         let gradient = |leaf: &Rc<Leaf>| {
             let kept = leaf.grad.borrow();
-            let kept = kept.as_ref().map(|kept| (kept.dtype, kept.shape.clone()));
+            let kept = kept.as_ref().map(|kept| (kept.dtype, kept.shape.to_vec()));
             (leaf.path.to_string(), kept)
         };
         let sizes: Vec<u64> = recorder
@@ -163,7 +163,7 @@ impl Call {
         Done {
             op,
             inferred: inferred[0].clone(),
-            result: (y.dtype, y.shape.clone()),
+            result: (y.dtype, y.shape.to_vec()),
             is_recorded,
             gradients: leaves.iter().map(gradient).collect(),
             events: events(&instructions, &sizes),

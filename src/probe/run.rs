@@ -310,7 +310,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         let index = id.0 as usize;
         let tensor = &self.probe.program.tensors[index];
         let allocator = &mut *self.resources.allocator;
-        let block = if let Size::Workspace(shape) = &tensor.size {
+        let block = if let Size::Workspace(shape) = &*tensor.size {
             let launcher = &mut *self.resources.launcher;
             let granted = self
                 .cache

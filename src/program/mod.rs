@@ -119,8 +119,8 @@ impl PartialEq for SizeFunction {
 /// An allocation of the program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// How large.
-    pub size: Size,
+    /// How large. Shared by those that are as large for every batch.
+    pub size: Arc<Size>,
     /// What for.
     pub category: Category,
     /// Which parameter, input or operation: `layer3.0.conv2.weight`, `layer3.0.bn2 batch_norm`.

@@ -66,6 +66,8 @@ fn word(category: Category) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::program::{Section, Size, Tensor};
     use crate::shape::{DType, Extent};
@@ -73,7 +75,7 @@ mod tests {
     #[test]
     fn a_dump_has_a_line_an_event() {
         let tensor = |size, label: &str| Tensor {
-            size,
+            size: Arc::new(size),
             category: Category::Activations,
             label: label.into(),
         };

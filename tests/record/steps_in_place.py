@@ -273,7 +273,7 @@ FORMS = (
 
 # What autocast refuses, or where it changes nothing.
 IN_FLOAT32 = (
-    "looked_up", "looked_up_view", "summed_up", "scattered", "spectrum", "real_into_complex", "real_part", "wide", "constant", "number", "zeroed", "masked", "unused",
+    "divided", "looked_up", "looked_up_view", "summed_up", "scattered", "spectrum", "real_into_complex", "real_part", "wide", "constant", "number", "zeroed", "masked", "unused",
 )  # fmt: skip
 
 MODELS = {

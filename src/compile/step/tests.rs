@@ -76,7 +76,7 @@ fn happenings(program: &Program) -> impl Iterator<Item = Happening> + '_ {
                 names.insert(*id, TensorId(allocated));
                 allocated += 1;
                 let tensor = program.tensor(*id);
-                let shape = match &tensor.size {
+                let shape = match &*tensor.size {
                     Size::Workspace(shape) => Some(**shape),
                     Size::Elements(..) | Size::Fixed(_) | Size::Function(_) => None,
                 };

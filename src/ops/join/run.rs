@@ -47,7 +47,7 @@ impl Eager {
     pub(crate) fn cat(&mut self, parts: &[Tensor], dim: usize) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
         let draft = Draft::new(self, &inputs);
-        let mut shape = parts[0].shape.clone();
+        let mut shape = parts[0].shape.to_vec();
         shape[dim] = parts
             .iter()
             .fold(Extent::ZERO, |sum, part| sum + part.shape[dim]);
@@ -115,7 +115,7 @@ impl Eager {
     pub(crate) fn stack(&mut self, parts: &[Tensor], dim: usize) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
         let draft = Draft::new(self, &inputs);
-        let mut shape = parts[0].shape.clone();
+        let mut shape = parts[0].shape.to_vec();
         shape.insert(dim, Extent::fixed(parts.len() as u64));
         let y = self.empty(&shape, common_dtype(parts));
         for (index, tensor) in (0..).zip(parts) {
@@ -150,7 +150,7 @@ pub(crate) fn part(tensor: &TensorBody, dim: usize, start: Extent, length: Exten
 
 /// One element along a dimension, without the dimension.
 pub(crate) fn element(tensor: &TensorBody, dim: usize, index: Extent) -> TensorBody {
-    let (mut shape, mut strides) = (tensor.shape.clone(), tensor.strides.clone());
+    let (mut shape, mut strides) = (tensor.shape.to_vec(), tensor.strides.to_vec());
     shape.remove(dim);
     let stride = strides.remove(dim);
     let mut view = tensor.alias(shape, strides);

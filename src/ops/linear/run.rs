@@ -1,6 +1,6 @@
 //! Matrix products: `linear` and `addmm`.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody, viewed};
 use crate::program::Kernel;
 use crate::shape::{Extent, numel};
 
@@ -25,7 +25,7 @@ impl Eager {
         let weight = self.low(weight);
         let x = self.low(x);
         let width = weight.shape[0];
-        let mut shape = x.shape.clone();
+        let mut shape = x.shape.to_vec();
         let features = shape
             .pop()
             .expect("a linear's input has a feature dimension");
@@ -49,10 +49,15 @@ impl Eager {
             return Ok(self.add_in_place(&y, bias));
         }
         let y = self.product(&flat, &weight, bias.as_ref(), WeightLayout::OutIn)?;
-        Ok(if shape.len() == 2 {
-            y
+        if shape.len() == 2 {
+            return Ok(y);
+        }
+        let folded = self.reshape(&y, &shape);
+        // What `addmm` made is seen in the operand's shape (`_flatten_nd_linear`); `matmul` hides that (`_unsafe_view`).
+        Ok(if bias.is_some() {
+            viewed(&y, folded)
         } else {
-            self.reshape(&y, &shape)
+            folded
         })
     }
 
@@ -211,6 +216,6 @@ mod tests {
 
         let y = eager.linear(&x, &weight, None).unwrap();
 
-        assert_eq!(y.shape, [half, Extent::fixed(3), Extent::fixed(16)]);
+        assert_eq!(*y.shape, [half, Extent::fixed(3), Extent::fixed(16)]);
     }
 }

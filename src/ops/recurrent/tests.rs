@@ -90,7 +90,7 @@ fn trained(eager: &mut Eager, mut body: TensorBody, index: usize) -> Tensor {
     let leaf = Rc::new(Leaf {
         index,
         path: Arc::from("weight"),
-        strides: contiguous_strides(&body.shape),
+        strides: contiguous_strides(&body.shape).into(),
         grad: None.into(),
     });
     body.history = Some(History::Leaf(leaf)).into();

@@ -47,7 +47,7 @@ impl Run<'_> {
 
     fn allocate(&mut self, id: TensorId) {
         let mut size = self.sizes[id.0 as usize];
-        if let Size::Workspace(shape) = &self.program.tensor(id).size {
+        if let Size::Workspace(shape) = &*self.program.tensor(id).size {
             let plans = self.launcher.convolution_plans(&shape.at(self.batch));
             size = plans.unwrap().first().copied().unwrap_or(Bytes::ZERO);
         }
