@@ -2,6 +2,7 @@
 
 import random
 import unittest
+from random import random as random_by_name
 
 import torch
 import torch.nn.functional as F
@@ -119,6 +120,18 @@ class TestValues(unittest.TestCase):
         found = targets(batchfit.export(Deep(), torch.zeros(2, 3), mean))
         self.assertEqual([name for name in found if name in ("sin.default", "cos.default", "tan.default")], ["sin.default", "cos.default"])
         self.assertLess(random.random(), 1.0)
+
+    def test_random_depth_by_a_name_of_the_models_own_skips_nothing(self):
+        class Deep(torch.nn.Module):
+            def forward(self, x):
+                for _ in range(40):
+                    if random_by_name() > 0.5:
+                        x = torch.cos(x)
+                return x
+
+        found = targets(batchfit.export(Deep(), torch.zeros(2, 3), mean))
+        self.assertEqual(found.count("cos.default"), 40)
+        self.assertLess(random_by_name(), 1.0)
 
     def test_small_constants_and_buffers_are_known(self):
         class Counts(torch.nn.Module):

@@ -77,10 +77,28 @@ def _known_values(values: KnownValues) -> Iterator[None]:
 @contextlib.contextmanager
 def _never_skipping() -> Iterator[None]:
     """Python's random numbers skip no layer, as those of PyTorch do: a step that runs all of them takes the most memory."""
+    of_random = (
+        (random.random, lambda: NEVER_SKIPS),
+        (random.uniform, lambda low, high: low + (high - low) * NEVER_SKIPS),
+    )
     with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(random, "random", lambda: NEVER_SKIPS))
-        stack.enter_context(replaced(random, "uniform", lambda low, high: low + (high - low) * NEVER_SKIPS))
+        for function, instead in of_random:
+            for owner, name in _names_of(function):
+                stack.enter_context(replaced(owner, name, instead))
         yield
+
+
+def _names_of(function: Callable[..., object]) -> list[tuple[ModuleType, str]]:
+    """The modules that have a function under a name of theirs: `from random import random` binds it for good."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    # Bound methods are made anew each time: they are equal, not the same; what is asked must not be asked back (`__eq__` of arrays).
+    alike = type(function)
+    return [
+        (module, name)
+        for module in modules
+        for name, value in list(vars(module).items())
+        if type(value) is alike and value == function
+    ]
 
 
 def _packed(*_: Any, **__: Any) -> Any:
