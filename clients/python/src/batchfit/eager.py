@@ -77,15 +77,34 @@ def _known_values(values: KnownValues) -> Iterator[None]:
 @contextlib.contextmanager
 def _never_skipping() -> Iterator[None]:
     """Python's random numbers skip no layer, as those of PyTorch do: a step that runs all of them takes the most memory."""
-    of_random = (
+
+    def between(low: float = 0.0, high: float = 1.0, *size: Any) -> Any:
+        return low + (high - low) * NEVER_SKIPS
+
+    instead_of: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
         (random.random, lambda: NEVER_SKIPS),
-        (random.uniform, lambda low, high: low + (high - low) * NEVER_SKIPS),
-    )
+        (random.uniform, between),
+    ]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        # Numbers one by one decide about layers; whole arrays are noise.
+        for drawn, number in ((numpy.random.random, between), (numpy.random.rand, between), (numpy.random.uniform, between)):
+            instead_of.append((drawn, _single(drawn, number)))
     with contextlib.ExitStack() as stack:
-        for function, instead in of_random:
+        for function, instead in instead_of:
             for owner, name in _names_of(function):
                 stack.enter_context(replaced(owner, name, instead))
         yield
+
+
+def _single(drawn: Callable[..., Any], number: Callable[..., Any]) -> Callable[..., Any]:
+    """What draws numbers, but for a single one, which is known."""
+
+    def draw(*arguments: Any, **named: Any) -> Any:
+        result = drawn(*arguments, **named)
+        return number(*arguments, **named) if isinstance(result, float) else result
+
+    return draw
 
 
 def _names_of(function: Callable[..., object]) -> list[tuple[ModuleType, str]]:
