@@ -8,6 +8,7 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use crate::alloc::{Settings, limit_of_fraction};
+use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, Card, PROCESS_OVERHEAD, Workspaces};
@@ -15,7 +16,7 @@ use crate::graph::Graph;
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
-use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
+use crate::model::{DeviceChoice, Invalid, Lowered, MemoryLimit, Request, SearchMode};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -149,7 +150,7 @@ impl FitEngine {
         watch: &'a Watch<'a>,
     ) -> Result<Setting<'a>, EngineError> {
         let cancel = watch.cancel();
-        let lowered = request.lower().map_err(EngineError::Invalid)?;
+        let lowered = lowered(request, cancel)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let graph = &lowered.graph;
         let mut notes = lowered.notes.clone();
@@ -426,6 +427,12 @@ fn unopened(gpu: Gpu) -> Ready {
         no_room: None,
         gpu,
     }
+}
+
+/// The request's graph, unless `cancel` becomes true while it is read.
+fn lowered<'a>(request: &'a Request, cancel: &Arc<AtomicBool>) -> Result<&'a Lowered, EngineError> {
+    let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
+    read.map_err(EngineError::Invalid)
 }
 
 fn capability(ready: &Ready) -> Capability {
