@@ -241,12 +241,6 @@ impl Draft {
         outputs.into_iter().map(Rc::new).collect()
     }
 
-    /// Ends an operation that wrote into a tensor and has no derivative: what was overwritten keeps its history.
-    pub(crate) fn finish_without(self, written: &Tensor) -> Tensor {
-        written.count_write();
-        Tensor::clone(written)
-    }
-
     /// Ends the recording of an operation that wrote into its first operand, or made `output` instead.
     pub(crate) fn finish_into(
         self,

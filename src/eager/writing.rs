@@ -46,7 +46,7 @@ impl TensorBody {
     }
 
     /// Notes that it was written into: views of the same base go out of date.
-    pub(super) fn count_write(&self) {
+    pub(crate) fn count_write(&self) {
         let base = self.base.as_deref().unwrap_or(self);
         base.version.set(base.version.get() + 1);
     }

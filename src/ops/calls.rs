@@ -17,7 +17,7 @@ use crate::ops;
 use crate::program::{Capability, Instruction, Kernel, Placement, Size};
 use crate::shape::{DType, Extent, Type, contiguous_strides};
 
-const H200: Capability = Capability {
+pub(in crate::ops) const H200: Capability = Capability {
     compute: (9, 0),
     multiprocessors: 132,
     threads_per_multiprocessor: 2048,

@@ -55,7 +55,8 @@ impl Eager {
         let y = self.elementwise_result(op, &tensors, dtype);
         if op.placement() == Placement::InPlace && !derivative.exists() {
             // What was overwritten keeps its history.
-            return Ok(draft.finish_without(&tensors[0]));
+            tensors[0].count_write();
+            return Ok(Tensor::clone(&tensors[0]));
         }
         if derivative.saves(Read::Result) {
             let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));

@@ -98,7 +98,11 @@ fn channel_pairs(call: &Convolution) -> u128 {
     let each: u64 = if call.groups > 1 {
         call.kernel.iter().product()
     } else {
-        let read = call.input.iter().zip(call.padding).map(|(side, zeros)| side + 2 * zeros);
+        let read = call
+            .input
+            .iter()
+            .zip(call.padding)
+            .map(|(side, zeros)| side + 2 * zeros);
         let side = read.max().unwrap_or(1).next_power_of_two();
         side.saturating_mul(side)
     };
