@@ -264,11 +264,19 @@ def of_itself(m, h, g):
     return h.exp()
 
 
+def normed(m, h, g):
+    return F.leaky_relu_(F.instance_norm(h.transpose(1, 2)), 0.1) * g.transpose(1, 2)
+
+
+def normed_of_linear(m, h, g):
+    return F.relu_(h) * F.relu(F.instance_norm(g.transpose(1, 2)), inplace=True).transpose(1, 2)
+
+
 FORMS = (
     into_zeros, into_zeros_twice, step_by_step, into_made, into_result, added, multiplied, view_read_after, written_view_read, base_written,
     base_relu, view_relu, view_of_view, transposed, transposed_base, broadcast, broadcast_added, number, zeroed, masked, constant, without_gradients,
     dropped, wide, narrow, spectrum, real_into_complex, real_part, looked_up, looked_up_view, summed_up, scattered, unused, overwritten,
-    in_two_dimensions, of_a_diagonal, divided, of_itself,
+    in_two_dimensions, of_a_diagonal, divided, of_itself, normed, normed_of_linear,
 )  # fmt: skip
 
 # What autocast refuses, or where it changes nothing.
