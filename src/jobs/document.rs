@@ -1,7 +1,5 @@
 //! The documents that outsiders read: a fit, a probe, and why a fit failed.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -214,7 +212,7 @@ pub fn model_name(request: &Request) -> String {
 
 /// The request document as stored and shown. Not on the threads that serve connections: it may be megabytes.
 pub(super) fn request_json(request: &Request) -> JsonText {
-    JsonText::from(Arc::clone(request.shown().0.text()))
+    JsonText::from(request.shown().0.text())
 }
 
 /// A document of ours as a JSON value.

@@ -408,7 +408,7 @@ impl Jobs {
             let fingerprint = request.fingerprint(lowered, card.as_deref());
             let (shown, aside) = request.shown();
             Ok(Checked {
-                shown: JsonText::from(Arc::clone(shown.text())),
+                shown: JsonText::from(shown.text()),
                 aside,
                 fingerprint,
                 request,
