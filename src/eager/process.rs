@@ -223,15 +223,16 @@ impl Eager {
         inputs: [&TensorBody; 2],
         output: &TensorBody,
     ) {
-        let workspace = self.workspace(Size::Workspace(Box::new(shape)));
+        let convolution = self.recorder.convolution(&shape);
+        let workspace = self.workspace(Size::Workspace(convolution));
         let kernel = Kernel::Convolution(shape);
         self.launch_with(kernel, &inputs, &[output], Some(&workspace));
     }
 
     /// How many elements like a tensor's the memory holds that it is part of.
     pub(crate) fn elements_of_storage(&self, tensor: &TensorBody) -> Extent {
-        match &*self.recorder.size(tensor.storage.id()) {
-            Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => *count,
+        match self.recorder.size(tensor.storage.id()) {
+            Size::Elements(count, dtype) if dtype.size() == tensor.dtype.size() => count,
             Size::Elements(..) | Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => {
                 tensor.numel()
             }

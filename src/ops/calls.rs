@@ -155,10 +155,11 @@ impl Call {
             let kept = kept.as_ref().map(|kept| (kept.dtype, kept.shape.to_vec()));
             (leaf.path.to_string(), kept)
         };
+        let known = recorder.take_sizes();
         let sizes: Vec<u64> = recorder
             .take_tensors()
             .iter()
-            .map(|made| bytes(&made.size))
+            .map(|made| bytes(&known[made.size.0 as usize]))
             .collect();
         Done {
             op,
