@@ -84,6 +84,14 @@ def is_about_the_batch(error: Exception) -> bool:
     return "Constraints violated" in str(error) and _LARGEST.search(str(error)) is None
 
 
+_DEVICES = re.compile(r"FakeTensor Device Propagation|expected device|same device|[Mm]ismatch\S* .*device|devices? .*cpu.*meta|devices? .*meta.*cpu")
+
+
+def is_about_devices(error: Exception) -> bool:
+    """Whether tensors of the model met some that its code made elsewhere."""
+    return _DEVICES.search(str(error)) is not None
+
+
 def explained(
     error: Exception,
     model: torch.nn.Module,
