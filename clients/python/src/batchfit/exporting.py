@@ -14,14 +14,14 @@ from typing import Any, Optional, Union
 
 import torch
 
-from .batches import MAX_BATCH, Batch, Number, as_batch
+from .batches import EXAMPLE_BATCH, MAX_BATCH, Batch, Number, as_batch
 from .building import Built, build, on_meta
 from .composites import splitting_up
 from .document import document
 from .eager import eager_decisions
 from .einsum_paths import constant_paths
 from .errors import ExportError
-from .failures import explained, is_about_devices, is_about_the_batch
+from .failures import explained, is_about_devices, is_about_the_batch, path_of_small_batches
 from .functions import Functions, following
 from .lifetimes import Lifetimes, recording
 from .losses import Loss, WithLoss, with_loss
@@ -125,13 +125,19 @@ def _care(wrapped: WithLoss, built: Built, batch: Batch, largest: int, progress:
         return _attempt(wrapped, built, batch, largest, progress, None)
     except _Tied as error:
         tied = error
+    except ExportError as error:
+        most = path_of_small_batches(error)
+        if most is None or most >= _SMALLEST[-1] or largest != MAX_BATCH:
+            raise
+        # Most batches are larger, and take the other path.
+        return _attempt(wrapped, built, batch, largest, progress, _Tied([], None), _SMALLEST[-1])
     tied.modules += [names for names in _user_modules(wrapped) if not any(names is known for known in tied.modules)]
     try:
         return _attempt(wrapped, built, batch, largest, progress, tied)
     except ExportError as error:
         failure = error
     # Code that differs for a batch of one, or of a few: the graph is that of larger ones.
-    for smallest in _SMALLEST:
+    for smallest in _SMALLEST if largest == MAX_BATCH else ():
         try:
             return _attempt(wrapped, built, batch, largest, progress, tied, smallest)
         except ExportError:
@@ -139,8 +145,8 @@ def _care(wrapped: WithLoss, built: Built, batch: Batch, largest: int, progress:
     raise failure
 
 
-# The smallest batches that a graph is asked to hold for, where it does not hold for one.
-_SMALLEST = (2, 3)
+# The smallest batches that a graph is asked to hold for, where it does not hold for one. `cdist` takes another path above 25.
+_SMALLEST = (2, 3, 32)
 
 
 def _user_modules(model: torch.nn.Module) -> list[dict[str, Any]]:
@@ -186,8 +192,8 @@ def _attempt(
             stack.enter_context(splitting_up())
             if tied is not None:
                 stack.enter_context(whole_numbers(tied.modules))
-                stack.enter_context(trying_out_comparisons())
-            program = _traced(wrapped, batch, (min_batch, max_batch), values, tied)
+                stack.enter_context(trying_out_comparisons(min_batch))
+            program = _traced(wrapped, batch, (min(min_batch, EXAMPLE_BATCH - 1), max_batch), values, tied)
         shared = _shared(wrapped)
     _check(program)
     return Exported(document(program, lifetimes, eager_only, functions, trained, shared))

@@ -40,6 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::binary(&["aten.logaddexp.default"]).real().gradients([made(BOTH, &[Like, Like, Like]), made(BOTH, &[Like, Like, Like])]),
     Row::binary(&["aten.logaddexp2.default"]).real().gradients([steps(BOTH, LOGADDEXP2_FIRST), steps(BOTH, LOGADDEXP2_SECOND)]),
     Row::with_operands(&["aten.heaviside.default", "aten.heaviside_.default"], &["self", "values"]),
+    Row::binary(&["aten.special_zeta.default", "aten.special_zeta.other_scalar", "aten.special_zeta.self_scalar"]).real(),
     Row::binary(&["aten.nextafter.default", "aten.nextafter_.default"]),
     Row::binary(&["aten.gcd.default", "aten.gcd_.default"]),
     Row::binary(&["aten.lcm.default", "aten.lcm_.default"]),
