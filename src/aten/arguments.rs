@@ -75,7 +75,10 @@ impl Constant {
             Constant::Truth(value) => Some(f64::from(u8::from(*value))),
             Constant::Whole(value) => Some(*value as f64),
             Constant::Real(value) => Some(*value),
-            Constant::Length(_) | Constant::Symbolic | Constant::Complex(..) | Constant::Text(_) => None,
+            Constant::Length(_)
+            | Constant::Symbolic
+            | Constant::Complex(..)
+            | Constant::Text(_) => None,
         }
     }
 }

@@ -166,7 +166,9 @@ pub(super) fn assumption(operators: &[UnknownOperator]) -> Option<String> {
 }
 
 /// A warning for the answer: which operators' memory is an estimate in part.
-pub(super) fn estimates(estimated: &BTreeMap<&'static str, BTreeSet<&'static str>>) -> Option<String> {
+pub(super) fn estimates(
+    estimated: &BTreeMap<&'static str, BTreeSet<&'static str>>,
+) -> Option<String> {
     let parts: Vec<String> = estimated
         .iter()
         .map(|(what, operators)| {
@@ -174,12 +176,16 @@ pub(super) fn estimates(estimated: &BTreeMap<&'static str, BTreeSet<&'static str
             format!("{what} in {}", operators.join(", "))
         })
         .collect();
-    (!parts.is_empty()).then(|| format!("estimated from recordings of an H200: {}", parts.join("; ")))
+    (!parts.is_empty())
+        .then(|| format!("estimated from recordings of an H200: {}", parts.join("; ")))
 }
 
 /// The names of the tensors that an operator writes its results into: arguments called `out`, or `out0` and so on.
 pub(super) fn written<'a>(inputs: &'a [NamedArg<'a>]) -> Option<Vec<&'a str>> {
-    let is_out = |name: &str| name.strip_prefix("out").is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()));
+    let is_out = |name: &str| {
+        name.strip_prefix("out")
+            .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
+    };
     let outs = inputs.iter().filter(|input| is_out(&input.name));
     let names: Vec<&str> = outs
         .map(|input| match &input.arg {

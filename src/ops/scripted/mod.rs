@@ -10,6 +10,9 @@ mod run;
 mod table;
 mod text;
 
+#[cfg(test)]
+mod tests;
+
 use serde::Serialize;
 
 use super::{Context, Operator};

@@ -33,9 +33,9 @@ const ROWS: &[Row] = &[
         "0?( beta!( g0=dy ) beta?( g0=mn ) ) 1?( blas alpha?( +m ) g1=m alpha?( -m ) ) 2?( blas alpha?( +n ) g2=n alpha?( -n ) )",
     ),
     // With factors; without, these are of the families of products.
-    Row::new(&["scaled.addmm"], &[("self", "P"), ("mat1", "mk"), ("mat2", "kn")], "blas y0=mn").attributes(&["beta", "alpha"]).casts(Casts::Low).more(factors).backward(
+    Row::new(&["scaled.addmm"], &[("self", "P"), ("mat1", "mc"), ("mat2", "cn")], "blas y0=mn").attributes(&["beta", "alpha"]).casts(Casts::Low).more(factors).backward(
         &["mat1=1?2", "mat2=2?1"],
-        "1?( blas alpha?( +mk ) g1=mk alpha?( -mk ) ) 2?( blas alpha?( +kn ) g2=kn alpha?( -kn ) ) 0?( beta!( g0=dy ) beta?( g0=mn ) )",
+        "1?( blas alpha?( +mc ) g1=mc alpha?( -mc ) ) 2?( blas alpha?( +cn ) g2=cn alpha?( -cn ) ) 0?( beta!( g0=dy ) beta?( g0=mn ) )",
     ),
     Row::new(&["scaled.addmv"], &[("self", "P"), ("mat", "mn"), ("vec", "n")], "blas y0=m").attributes(&["beta", "alpha"]).casts(Casts::Low).more(factors).backward(
         &["mat=1?2", "vec=2?1"],
@@ -60,9 +60,6 @@ const ROWS: &[Row] = &[
     Row::new(&["aten.binomial.default"], &[("count", "L"), ("prob", "M")], "y0=X").backward(&[], "g0=L g1=M"),
     Row::new(&["aten.rot90.default"], &[("self", "L")], "y0=R").attributes(&["k", "dims"]).more(turned).backward(&[], "g0=L"),
     Row::new(&["aten.unfold_backward.default"], &[("grad_in", "L")], "y0=Y +d:i8 -d:i8").attributes(&["dim", "size", "step"]).more(unfolded).backward(&[], "g0=L"),
-    Row::new(&["aten.put.default"], &[("self", "L"), ("index", "I"), ("source", "M")], "y0=L").attributes(&["accumulate"]).backward(&["index=1"], "0?( +M g0=L -M ) 2?( g2=M )"),
-    Row::new(&["aten.take.default"], &[("self", "L"), ("index", "I")], "y0=I").backward(&["index=1"], "g0=L"),
-    Row::new(&["aten.diagonal_scatter.default"], &[("self", "L"), ("src", "M")], "y0=L").attributes(&["offset", "dim1", "dim2"]).backward(&[], "0?( +M g0=L -M ) 1?( g1=M )"),
     Row::new(&["aten._cdist_forward.default"], &[("x1", "Lmd"), ("x2", "Mnd")], "y0=Xmn").attributes(&["p", "compute_mode"]).casts(Casts::High).backward(
         &["x1=0", "x2=1", "result=y0"],
         "0?( g0=Lmd +Xmnd -Xmnd ) 1?( +Xmn +Xmn g1=Mnd +Xmnd -Xmnd -Xmn -Xmn )",

@@ -16,7 +16,7 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.squeeze_.dim", read_view),
     ("aten.squeeze_.dims", read_view),
     ("aten.unsqueeze_.default", read_view),
-    ("aten.transpose_.int", read_view),
+    ("aten.transpose_.default", read_view),
     ("aten.swapdims_.default", read_view),
     ("aten.swapaxes_.default", read_view),
     ("aten.t_.default", read_view),
@@ -135,7 +135,7 @@ fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         View::Permute(order)
     };
     // In place, the tensor itself becomes the view.
-    let target = args.target.replace("_.", ".");
+    let target = args.target.replace("_.", ".").replace("transpose.default", "transpose.int");
     Ok(match target.as_str() {
         "aten.view.default" | "aten._unsafe_view.default" => {
             View::Reshape(resolve(from, &args.lengths("size")?)?)

@@ -147,6 +147,31 @@ def _istft(
     return aten.constant_pad_nd(y, [0, end - longest], 0) if end > longest else y
 
 
+def _window(steps: int) -> Callable[..., Tensor]:
+    """`hann_window` and its like in `TensorFactories.cpp`: a range with one place more where the window is periodic, computed in
+    place, or in as many steps beside it."""
+
+    def window(length: int, periodic: Any = True, *_: Any, dtype: Any = None, device: Any = None, **__: Any) -> Tensor:
+        count = length + 1 if periodic is not False else length
+        places = torch.arange(count, dtype=dtype or torch.get_default_dtype(), device=device)
+        held = [places * 1.0 for _ in range(steps)]
+        del held
+        return places.narrow(0, 0, length) if periodic is not False else places
+
+    return window
+
+
+def _windows() -> dict[Any, Callable[..., Any]]:
+    steps = {"hann_window": 0, "hamming_window": 0, "bartlett_window": 0, "blackman_window": 4, "kaiser_window": 1}
+    packets = {getattr(aten, name): count for name, count in steps.items()}
+    return {
+        getattr(packet, overload): _window(count)
+        for packet, count in packets.items()
+        for overload in packet.overloads()
+        if "out" not in overload
+    }
+
+
 WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     aten.quantile.default: _of_tensor(False),
     aten.quantile.scalar: _of_number(False),
@@ -156,4 +181,5 @@ WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
     aten.cov.default: _cov,
     aten.corrcoef.default: _corrcoef,
     aten.istft.default: _istft,
+    **_windows(),
 }
