@@ -4,10 +4,12 @@
 //! is read from a document is charged to an account while it is being read, and reading ends when the account is
 //! empty. The account belongs to the thread, because derived deserialization has no place to carry it along.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -26,6 +28,8 @@ const LONGEST_ESCAPED: usize = 1 << 16;
 
 thread_local! {
     static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
+    /// Becomes true when nobody wants what this thread reads.
+    static CANCEL: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +46,8 @@ pub(crate) enum Excess {
     Memory,
     /// It has more nodes.
     Nodes,
+    /// Not a bound of the document: nobody wants it any more.
+    Cancelled,
 }
 
 /// Most nodes of a graph. The largest models in use have a few tens of thousands.
@@ -60,11 +66,44 @@ pub(crate) fn within<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<Ex
     (read, excess)
 }
 
+/// Runs `read`, whose reading ends soon after `cancel` becomes true; `None` when it was true at the end, and so perhaps
+/// ended it.
+pub(crate) fn unless<T>(cancel: &Arc<AtomicBool>, read: impl FnOnce() -> T) -> Option<T> {
+    let outer = CANCEL.replace(Some(Arc::clone(cancel)));
+    let read = read();
+    CANCEL.replace(outer);
+    (!cancel.load(Ordering::Relaxed)).then_some(read)
+}
+
+/// Asks whoever has the flag to stop, once nobody waits any more.
+#[derive(Debug, Default)]
+pub(crate) struct CancelOnDrop(pub(crate) Arc<AtomicBool>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether nobody wants what this thread reads any more: see [`unless`].
+pub(crate) fn is_cancelled() -> bool {
+    CANCEL.with_borrow(|cancel| {
+        cancel
+            .as_ref()
+            .is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    })
+}
+
 /// Takes bytes out of the account, where there is one.
 pub(crate) fn charge<E: de::Error>(bytes: usize) -> Result<(), E> {
     let Some(mut account) = ACCOUNT.get() else {
         return Ok(());
     };
+    if is_cancelled() {
+        account.excess = Some(Excess::Cancelled);
+        ACCOUNT.set(Some(account));
+        return Err(E::custom("nobody wants it any more"));
+    }
     let left = account.left.checked_sub(bytes);
     if left.is_none() {
         account.excess = Some(Excess::Memory);

@@ -73,6 +73,16 @@ impl FreeSet {
         }
     }
 
+    /// Puts a block in the place of another: where that leaves all in order, nothing has to move.
+    #[inline]
+    pub(super) fn replace(&mut self, (size, address): (Bytes, Address), block: FreeBlock) {
+        let bin = bin_of(size);
+        if bin != bin_of(block.size) || !self.bins[bin].replace((size, address), block) {
+            self.remove(size, address);
+            self.insert(block);
+        }
+    }
+
     /// All blocks, smallest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = FreeBlock> + '_ {
         self.bins_from(0)
@@ -183,6 +193,24 @@ impl Bin {
             return found;
         }
         self.many.remove(&(size, address)).is_some()
+    }
+
+    /// Whether it was done. It is not where another block lies between the two.
+    #[inline]
+    fn replace(&mut self, (size, address): (Bytes, Address), block: FreeBlock) -> bool {
+        let at = self.position(size, address);
+        let (larger, rest) = self.few.split_at_mut(at);
+        let [old, smaller @ ..] = rest else {
+            return false;
+        };
+        let key = |block: &FreeBlock| (block.size, block.address);
+        let is_in_order = larger.last().is_none_or(|other| key(other) > key(&block))
+            && smaller.first().is_none_or(|other| key(other) < key(&block));
+        if old.address == address && is_in_order {
+            *old = block;
+            return true;
+        }
+        false
     }
 
     fn clear(&mut self) {

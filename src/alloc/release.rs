@@ -129,7 +129,12 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     /// Gives all segments back, live blocks or not, and forgets everything, ids included. Keeps its
     /// room, so that the next of many simulations starts without allocating. Not an event.
     pub fn reset(&mut self) {
-        for head in self.blocks.heads() {
+        let heads = if self.source.give_back_all(self.reserved) {
+            Vec::new()
+        } else {
+            self.blocks.heads().collect()
+        };
+        for head in heads {
             let Some(reservation) = self.blocks[head].reservation else {
                 let size = self.blocks.chain(head).map(|block| block.size).sum();
                 self.source.give_back(self.blocks[head].address, size);

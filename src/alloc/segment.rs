@@ -45,6 +45,12 @@ pub trait SegmentSource {
     /// Takes back a segment that `take` gave, with the size it was asked for.
     fn give_back(&mut self, segment: Address, size: Bytes);
 
+    /// Takes back everything at once from whoever holds `held` bytes, and nothing reserved: the same as taking
+    /// back one after the other. Whether it did; a source may know no such way.
+    fn give_back_all(&mut self, _held: Bytes) -> bool {
+        false
+    }
+
     /// Reserves address space for one expandable segment: [`expandable_size`] of the device's memory.
     fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full>;
 
@@ -87,6 +93,10 @@ impl<S: SegmentSource + ?Sized> SegmentSource for &mut S {
 
     fn give_back(&mut self, segment: Address, size: Bytes) {
         (**self).give_back(segment, size);
+    }
+
+    fn give_back_all(&mut self, held: Bytes) -> bool {
+        (**self).give_back_all(held)
     }
 
     fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {

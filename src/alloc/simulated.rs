@@ -162,6 +162,18 @@ impl SegmentSource for SimulatedMemory {
         }
     }
 
+    fn give_back_all(&mut self, held: Bytes) -> bool {
+        // Others may hold the rest.
+        if held != self.taken || !self.reserved.is_empty() {
+            return false;
+        }
+        *self = SimulatedMemory {
+            total: self.total,
+            ..SimulatedMemory::new(self.capacity)
+        };
+        true
+    }
+
     /// Reserves the lowest range that is free, at a multiple of [`WINDOW`].
     fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
         let size = expandable_size(self.total, unit).ok_or(Full { asked: self.total })?;
@@ -321,6 +333,24 @@ mod tests {
 
         assert_eq!(place(&mut memory, 128), 128);
         assert_eq!(memory.free(), Bytes::mib(1024 - 60 - 128));
+    }
+
+    #[test]
+    fn giving_all_back_at_once_leaves_what_one_after_the_other_does() {
+        let mut memory = SimulatedMemory::new(Bytes::gib(1));
+        let fresh = memory.digest();
+        let sizes = [60, 3, 20, 60, 2].map(Bytes::mib);
+        let taken = sizes.map(|size| (memory.take(size).unwrap(), size));
+        let mut at_once = memory.clone();
+        for (segment, size) in taken {
+            memory.give_back(segment, size);
+        }
+
+        assert!(!at_once.give_back_all(Bytes::mib(100)), "others hold some");
+        assert!(at_once.give_back_all(Bytes(145 << 20) + Bytes::MIB));
+
+        assert_eq!(memory.digest(), fresh);
+        assert_eq!(at_once.digest(), fresh);
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Stats {
     }
 
     /// Counts of what goes beyond handing out free blocks: segments taken and given back, and refusals.
-    pub(super) fn upheavals(&self) -> [u64; 4] {
+    pub(crate) fn upheavals(&self) -> [u64; 4] {
         [
             self.num_device_alloc,
             self.num_device_free,

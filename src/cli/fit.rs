@@ -60,7 +60,7 @@ fn store(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let db = Db::open(database).await?;
+        let db = Db::open_for_one(database).await?;
         let recorded = jobs::record(&db, request, result, document).await;
         db.close().await;
         Ok(recorded?)

@@ -16,7 +16,7 @@ use crate::device::cuda::{self, Facts, Gpu};
 use crate::device::sim::CARDS;
 use crate::device::sim::workspaces::{Provenance, WorkspaceTable, condense, merge, pack, unpack};
 use crate::model::Request;
-use crate::program::{ConvolutionLayer, Size};
+use crate::program::ConvolutionLayer;
 use crate::shape::DType;
 use crate::worker::Programs;
 
@@ -98,10 +98,7 @@ fn convolutions(request: &Request) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec
     let mut programs = Programs::new(request.graph()?, CARDS[0].capability);
     let (mut layers, mut dtypes) = (BTreeSet::new(), Vec::new());
     for variant in &request.variants {
-        for tensor in &programs.of(variant)?.tensors {
-            let Size::Workspace(shape) = &tensor.size else {
-                continue;
-            };
+        for shape in &programs.of(variant)?.convolutions {
             layers.insert(shape.at(1).layer());
             if !dtypes.contains(&shape.dtype) {
                 dtypes.push(shape.dtype);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Outcome;
 use super::arguments::Worker;
 use super::trouble::Trouble;
-use crate::worker::{self, Bench, FaultPlan, Rehearsal};
+use crate::worker::{self, FakeGpu, FaultPlan, GpuHandler};
 
 /// How long a worker whose parent is gone may take to end by itself, and then to exit.
 const GRACE: Duration = Duration::from_secs(1);
@@ -20,17 +20,17 @@ pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
     // Not locked: a planned or real panic must still be able to write.
     let output = io::stdout();
     let ended = if let Some(plan) = arguments.misbehave {
-        let rehearsal = Rehearsal {
+        let fake = FakeGpu {
             plan,
             once: arguments.once.clone(),
             locks: arguments.locks.clone(),
         };
-        worker::run_misbehaving(&rehearsal, &mut input, output)
+        worker::run_misbehaving(&fake, &mut input, output)
     } else {
         let once = arguments.fault_once.clone();
         let fault = arguments.fault.map(|fault| FaultPlan { fault, once });
-        let mut bench = Bench::new(arguments.locks.clone(), kernel_cache(arguments), fault);
-        worker::run(&mut bench, &mut input, output)
+        let mut handler = GpuHandler::new(arguments.locks.clone(), kernel_cache(arguments), fault);
+        worker::run(&mut handler, &mut input, output)
     };
     ended.map(|()| Outcome::Answered).map_err(Trouble::writing)
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::casts::is_without_autocast;
 use super::forward::{Environment, Forward};
-use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor};
 use crate::graph::{FunctionCall, Graph, Node, ValueId};
 use crate::model::Variant;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent};
+use crate::shape::{DType, Sizes};
 
 /// The calls of a graph, ready to run.
 pub(super) struct Functions {
@@ -79,7 +79,7 @@ struct BackwardCall {
     /// Attributes of `ctx`.
     held: Vec<(ValueId, Tensor)>,
     /// For each output its gradient, and what zeros in its place look like.
-    gradients: Vec<(Option<ValueId>, Vec<Extent>, DType)>,
+    gradients: Vec<(Option<ValueId>, Sizes, DType)>,
     results: Vec<Option<ValueId>>,
     autocast: Option<DType>,
 }
@@ -279,10 +279,12 @@ impl Forward {
             let Some(of) = operands.iter().find(shares) else {
                 return result;
             };
-            Rc::new(TensorBody {
-                base: Some(of.base.clone().unwrap_or_else(|| Tensor::clone(of))),
-                ..result.alias(result.shape.clone(), result.strides.clone())
-            })
+            let base = of.base.clone().unwrap_or_else(|| Tensor::clone(of));
+            Rc::new(
+                result
+                    .alias(result.shape.clone(), result.strides.clone())
+                    .based_on(base),
+            )
         };
         results.into_iter().map(based).collect()
     }

@@ -91,6 +91,8 @@ impl Training {
         let later_step = self.step()?;
         Ok(Program {
             tensors: recorder.take_tensors(),
+            sizes: recorder.take_sizes(),
+            convolutions: recorder.take_convolutions(),
             construction,
             first_step,
             later_step,

@@ -12,7 +12,7 @@ use super::checkpoint::Frame;
 use super::process::{Eager, Stop};
 use super::tensor::{History, Leaf, Tensor, TensorBody};
 use crate::program::{Binary, Category, Kernel};
-use crate::shape::{DType, Extent, contiguous_strides, is_dense, strides_like, strides_match};
+use crate::shape::{DType, Sizes, contiguous_strides, is_dense, strides_like, strides_match};
 
 /// Gradients of an operation's inputs from those of its outputs.
 pub(crate) type Backward =
@@ -81,7 +81,7 @@ impl Drop for Node {
 /// An input of a recorded operation.
 pub(crate) struct Edge {
     to: Option<History>,
-    shape: Vec<Extent>,
+    shape: Sizes,
     dtype: DType,
 }
 
@@ -142,7 +142,7 @@ impl Draft {
             },
             None => Edge {
                 to: None,
-                shape: Vec::new(),
+                shape: Sizes::default(),
                 dtype: DType::Float32,
             },
         };
@@ -418,10 +418,7 @@ fn run(
         } else if current.dtype.is_complex() && edge.dtype == current.dtype.real() {
             // `handle_r_to_c`: only the real part goes on, as a view.
             let view = current.real_part();
-            Rc::new(TensorBody {
-                base: Some(current),
-                ..view
-            })
+            Rc::new(view.based_on(current))
         } else {
             eager.copy_as(&current, edge.dtype)
         });

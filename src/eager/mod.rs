@@ -14,4 +14,4 @@ pub(crate) use autograd::{Draft, Saved, Slot, backward};
 pub(crate) use checkpoint::{Frame, Region};
 pub(crate) use process::{Eager, Stop, Thread};
 pub(crate) use recorder::Storage;
-pub(crate) use tensor::{History, Leaf, Tensor, TensorBody};
+pub(crate) use tensor::{Elements, History, Leaf, Tensor, TensorBody};

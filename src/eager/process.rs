@@ -8,9 +8,9 @@ use super::autocast::CastCache;
 use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::recorder::{Recorder, Storage};
-use super::tensor::{Tensor, TensorBody};
+use super::tensor::{Elements, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size, SizeFunction};
-use crate::shape::{DType, Extent, contiguous_strides};
+use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
 
 /// Why operations stop before the last one.
@@ -138,28 +138,29 @@ impl Eager {
     }
 
     /// A tensor with row-major strides.
-    pub(crate) fn empty(&mut self, shape: &[Extent], dtype: DType) -> TensorBody {
-        self.empty_strided(shape, contiguous_strides(shape), dtype)
+    pub(crate) fn empty(&mut self, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
+        let shape = shape.into();
+        let strides = contiguous_strides(&shape);
+        self.empty_strided(shape, strides, dtype)
     }
 
     /// A tensor with these strides, which are dense.
     pub(crate) fn empty_strided(
         &mut self,
-        shape: &[Extent],
-        strides: Vec<Extent>,
+        shape: impl Into<Sizes>,
+        strides: impl Into<Sizes>,
         dtype: DType,
     ) -> TensorBody {
-        let size = Size::Elements(crate::shape::numel(shape), dtype);
-        TensorBody {
+        let shape = shape.into();
+        let size = Size::Elements(crate::shape::numel(&shape), dtype);
+        TensorBody::from(Elements {
             storage: self.recorder.allocate(size, self.category, &self.label),
             dtype,
             offset: Extent::ZERO,
-            shape: shape.to_vec(),
-            strides,
-            history: None,
+            shape,
+            strides: strides.into(),
             is_of_host: false,
-            base: None,
-        }
+        })
     }
 
     /// A scratch buffer of fixed size.
@@ -221,7 +222,8 @@ impl Eager {
         inputs: [&TensorBody; 2],
         output: &TensorBody,
     ) {
-        let workspace = self.workspace(Size::Workspace(Box::new(shape)));
+        let convolution = self.recorder.convolution(&shape);
+        let workspace = self.workspace(Size::Workspace(convolution));
         let kernel = Kernel::Convolution(shape);
         self.launch_with(kernel, &inputs, &[output], Some(&workspace));
     }

@@ -1,9 +1,10 @@
 //! Tensors as the compiler sees them: storage, shape, strides and history, but no values.
 
 use crate::shape::{
-    DType, Extent, MemoryFormat, contiguous_strides, is_channels_last, numel, strides_match,
+    DType, Extent, MemoryFormat, Sizes, contiguous_strides, is_channels_last, numel, strides_match,
 };
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,17 +18,24 @@ pub(crate) type Tensor = Rc<TensorBody>;
 /// A tensor: some elements of a storage, and where they came from.
 #[derive(Debug)]
 pub(crate) struct TensorBody {
+    /// Read and written as if its fields were this struct's own. What the graph saves of a tensor shares them.
+    elements: Rc<Elements>,
+    /// Where its gradient goes, when it needs one.
+    pub(crate) history: Option<History>,
+    /// The gradient that a gradient is a view of. A view is never accumulated into in place.
+    pub(crate) base: Option<Tensor>,
+}
+
+/// Some elements of a storage.
+#[derive(Debug, Clone)]
+pub(crate) struct Elements {
     pub(crate) storage: Rc<Storage>,
     pub(crate) dtype: DType,
     pub(crate) offset: Extent,
-    pub(crate) shape: Vec<Extent>,
-    pub(crate) strides: Vec<Extent>,
-    /// Where its gradient goes, when it needs one.
-    pub(crate) history: Option<History>,
+    pub(crate) shape: Sizes,
+    pub(crate) strides: Sizes,
     /// Whether it is a number in the host's memory.
     pub(crate) is_of_host: bool,
-    /// The gradient that a gradient is a view of. A view is never accumulated into in place.
-    pub(crate) base: Option<Tensor>,
 }
 
 /// Where the gradient of a tensor goes.
@@ -47,9 +55,34 @@ pub(crate) struct Leaf {
     /// Its path.
     pub(crate) path: Arc<str>,
     /// Its strides: a gradient with others is copied, not kept.
-    pub(crate) strides: Vec<Extent>,
+    pub(crate) strides: Sizes,
     /// `.grad`.
     pub(crate) grad: RefCell<Option<Tensor>>,
+}
+
+impl Deref for TensorBody {
+    type Target = Elements;
+
+    fn deref(&self) -> &Elements {
+        &self.elements
+    }
+}
+
+impl DerefMut for TensorBody {
+    fn deref_mut(&mut self) -> &mut Elements {
+        Rc::make_mut(&mut self.elements)
+    }
+}
+
+impl From<Elements> for TensorBody {
+    /// A tensor without history.
+    fn from(elements: Elements) -> TensorBody {
+        TensorBody {
+            elements: Rc::new(elements),
+            history: None,
+            base: None,
+        }
+    }
 }
 
 impl TensorBody {
@@ -100,23 +133,29 @@ impl TensorBody {
     }
 
     /// Another view of the same memory, without history.
-    pub(crate) fn alias(&self, shape: Vec<Extent>, strides: Vec<Extent>) -> TensorBody {
-        TensorBody {
+    pub(crate) fn alias(&self, shape: impl Into<Sizes>, strides: impl Into<Sizes>) -> TensorBody {
+        TensorBody::from(Elements {
             storage: Rc::clone(&self.storage),
             dtype: self.dtype,
             offset: self.offset,
-            shape,
-            strides,
-            history: None,
+            shape: shape.into(),
+            strides: strides.into(),
             is_of_host: self.is_of_host,
-            base: None,
+        })
+    }
+
+    /// The same, as a view of the gradient `base`.
+    pub(crate) fn based_on(self, base: Tensor) -> TensorBody {
+        TensorBody {
+            base: Some(base),
+            ..self
         }
     }
 
     /// The real parts of complex numbers, where they are.
     pub(crate) fn real_part(&self) -> TensorBody {
         let two = Extent::fixed(2);
-        let strides = self.strides.iter().map(|stride| *stride * two).collect();
+        let strides: Sizes = self.strides.iter().map(|stride| *stride * two).collect();
         let mut view = self.alias(self.shape.clone(), strides);
         view.dtype = self.dtype.real();
         view.offset = self.offset * two;
@@ -125,6 +164,10 @@ impl TensorBody {
 
     /// The same tensor without history: what the graph saves.
     pub(crate) fn detached(&self) -> Tensor {
-        Rc::new(self.alias(self.shape.clone(), self.strides.clone()))
+        Rc::new(TensorBody {
+            elements: Rc::clone(&self.elements),
+            history: None,
+            base: None,
+        })
     }
 }

@@ -43,8 +43,13 @@ pub(super) async fn create_fit(
     headers: HeaderMap,
     RequestBody(Held { read, permit }): RequestBody,
 ) -> Result<Response, Problem> {
-    let fit = app.jobs.enqueue(read, Time::from(Timestamp::now())).await?;
-    drop(permit);
+    let now = Time::from(Timestamp::now());
+    let (large, small) = match permit.large() {
+        Ok(large) => (Some(large), None),
+        Err(small) => (None, Some(small)),
+    };
+    let fit = app.jobs.enqueue(read, large, now).await?;
+    drop(small);
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
     let place = prefer::wait(&headers).zip(app.waiters.try_acquire().ok());

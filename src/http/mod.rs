@@ -95,10 +95,10 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
         .layer(middleware::from_fn_with_state(gate, gate::pass))
         .layer(around)
         .with_state(App {
+            uploads: Uploads::new(jobs.large_models()),
             jobs,
             waiters: Arc::new(Semaphore::new(waiters)),
             looks: Arc::new(Semaphore::new(1)),
-            uploads: Uploads::default(),
         })
 }
 

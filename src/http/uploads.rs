@@ -7,7 +7,7 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
@@ -16,6 +16,7 @@ use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::problem::{Code, Problem};
+use crate::bounded::{CancelOnDrop, is_cancelled, unless};
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
 pub(super) const LIMIT_MIB: usize = 64;
@@ -26,12 +27,16 @@ const ARRIVAL: Duration = Duration::from_mins(1);
 /// How long a body waits for others to be read before it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What all bodies that are arriving may take, in KiB: two of the largest, or thousands of ordinary ones.
-const ARRIVING_KIB: usize = (2 * LIMIT_MIB) << 10;
+/// What all bodies that are arriving may take, in KiB: the first MiB of each, so of thousands of ordinary ones; and what
+/// is beyond it, one of the largest. Large ones that arrive slowly do not keep small ones out.
+const ARRIVING_KIB: [usize; 2] = [32 << 10, LIMIT_MIB << 10];
+
+/// How much of a body counts among the small ones, in KiB.
+const SMALL_KIB: usize = 1 << 10;
 
 /// Bodies by their size in MiB, decompressed, and how many of each are read at a time. Reading one takes its size
 /// and, at most, twelve times that or 64 MiB more; so all of them together take up to 250 MiB. Each size has permits
-/// of its own, so that large ones do not keep small ones waiting.
+/// of its own, so that large ones do not keep small ones waiting. The largest share theirs with fits of large models.
 const SIZES: [(usize, usize); 3] = [(1, 4), (8, 1), (LIMIT_MIB, 1)];
 
 /// The stack of a thread that reads a body: as large as that of the main thread, on which the command line reads.
@@ -40,40 +45,58 @@ const STACK: usize = 8 << 20;
 /// What all uploads share.
 #[derive(Debug, Clone)]
 pub(super) struct Uploads {
-    arriving: Arc<Semaphore>,
+    arriving: [Arc<Semaphore>; 2],
     reading: [Arc<Semaphore>; SIZES.len()],
-}
-
-impl Default for Uploads {
-    fn default() -> Uploads {
-        Uploads {
-            arriving: Arc::new(Semaphore::new(ARRIVING_KIB)),
-            reading: SIZES.map(|(_, at_a_time)| Arc::new(Semaphore::new(at_a_time))),
-        }
-    }
 }
 
 /// A body that has arrived.
 pub(super) struct Arrived {
     bytes: Vec<u8>,
     is_gzip: bool,
-    /// Ends when the bytes do.
-    permit: OwnedSemaphorePermit,
+    /// End when the bytes do.
+    room: [OwnedSemaphorePermit; 2],
 }
 
 /// What was read of a body, for as long as it is being worked on.
 pub(super) struct Held<T> {
     pub(super) read: T,
-    /// Lets the next body of its size in, once this is dropped.
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) permit: Permit,
+}
+
+/// Lets the next body of its size in, once this is dropped.
+pub(super) struct Permit {
+    permit: OwnedSemaphorePermit,
+    /// Whether it is that of the largest, which fits of large models need too.
+    is_large: bool,
+}
+
+impl Permit {
+    /// The permit for a large model; or this one again, where it is that of a smaller body.
+    pub(super) fn large(self) -> Result<OwnedSemaphorePermit, Permit> {
+        if self.is_large {
+            Ok(self.permit)
+        } else {
+            Err(self)
+        }
+    }
 }
 
 impl Uploads {
+    /// No uploads yet; `large` is the permit for what may be a large model.
+    pub(super) fn new(large: Arc<Semaphore>) -> Uploads {
+        let mut reading = SIZES.map(|(_, at_a_time)| Arc::new(Semaphore::new(at_a_time)));
+        reading[SIZES.len() - 1] = large;
+        Uploads {
+            arriving: ARRIVING_KIB.map(|kib| Arc::new(Semaphore::new(kib))),
+            reading,
+        }
+    }
+
     /// Takes a whole body, as it is sent.
     pub(super) async fn arrive(&self, request: Request) -> Result<Arrived, Problem> {
         let is_gzip = is_gzip(request.headers())?;
         let arriving = tokio::time::timeout(ARRIVAL, self.collect(request.into_body()));
-        let (bytes, permit) = arriving.await.map_err(|_| {
+        let (bytes, room) = arriving.await.map_err(|_| {
             Problem::new(
                 Code::BodyTimeout,
                 format!("the body took longer than {} s", ARRIVAL.as_secs()),
@@ -82,13 +105,19 @@ impl Uploads {
         Ok(Arrived {
             bytes,
             is_gzip,
-            permit,
+            room,
         })
     }
 
-    async fn collect(&self, mut body: Body) -> Result<(Vec<u8>, OwnedSemaphorePermit), Problem> {
-        let mut bytes = Vec::new();
-        let mut permit = self.room(0)?;
+    async fn collect(
+        &self,
+        mut body: Body,
+    ) -> Result<(Vec<u8>, [OwnedSemaphorePermit; 2]), Problem> {
+        // Pages that are never written to take no memory; growing would copy tens of megabytes.
+        let announced = body.size_hint().exact().unwrap_or(0);
+        let announced = usize::try_from(announced).unwrap_or(usize::MAX);
+        let mut bytes = Vec::with_capacity(announced.min(LIMIT_MIB << 20));
+        let mut room = [self.room(0, 0)?, self.room(1, 0)?];
         while let Some(frame) = body.frame().await {
             // A body that ends early.
             let frame = frame.map_err(|error| {
@@ -99,16 +128,23 @@ impl Uploads {
             if bytes.len() + data.len() > LIMIT_MIB << 20 {
                 return Err(too_large());
             }
-            let held = bytes.len().div_ceil(1 << 10);
+            let kib = |bytes: usize| {
+                let all = bytes.div_ceil(1 << 10);
+                [all.min(SMALL_KIB), all.saturating_sub(SMALL_KIB)]
+            };
+            let before = kib(bytes.len());
+            let after = kib(bytes.len() + data.len());
+            for (part, room) in room.iter_mut().enumerate() {
+                room.merge(self.room(part, after[part] - before[part])?);
+            }
             bytes.extend_from_slice(&data);
-            permit.merge(self.room(bytes.len().div_ceil(1 << 10) - held)?);
         }
-        Ok((bytes, permit))
+        Ok((bytes, room))
     }
 
-    fn room(&self, kib: usize) -> Result<OwnedSemaphorePermit, Problem> {
+    fn room(&self, part: usize, kib: usize) -> Result<OwnedSemaphorePermit, Problem> {
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.arriving).try_acquire_many_owned(kib);
+        let permit = Arc::clone(&self.arriving[part]).try_acquire_many_owned(kib);
         permit.map_err(|_| busy())
     }
 
@@ -121,7 +157,7 @@ impl Uploads {
         let Arrived {
             bytes,
             is_gzip,
-            permit: arriving,
+            room: arriving,
         } = arrived;
         let bytes = Arc::new(bytes);
         for (index, (mib, _)) in SIZES.into_iter().enumerate() {
@@ -130,7 +166,10 @@ impl Uploads {
             }
             let waiting = Arc::clone(&self.reading[index]).acquire_owned();
             let permit = tokio::time::timeout(PATIENCE, waiting).await;
-            let permit = permit.map_err(|_| busy())?.expect("it is never closed");
+            let permit = Permit {
+                permit: permit.map_err(|_| busy())?.expect("it is never closed"),
+                is_large: index == SIZES.len() - 1,
+            };
             if !is_gzip {
                 let bytes = Arc::unwrap_or_clone(bytes);
                 let read = on_thread(move || read(bytes)).await?;
@@ -174,16 +213,22 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, Problem> {
 
 /// The contents, unless they are larger than the limit.
 fn decompress(packed: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Problem> {
-    let mut plain = Vec::new();
-    let most = u64::try_from(limit).unwrap_or(u64::MAX);
-    // One byte more, so that what is too large shows.
-    let read = MultiGzDecoder::new(packed)
-        .take(most + 1)
-        .read_to_end(&mut plain);
-    read.map_err(|error| {
-        let detail = format!("the body could not be read: {error}");
-        Problem::new(Code::BodyMalformed, detail)
-    })?;
+    // Pages that are never written to take no memory; growing would copy tens of megabytes.
+    let mut plain = Vec::with_capacity(limit + 1);
+    let mut decoder = MultiGzDecoder::new(packed);
+    // Up to one byte more, so that what is too large shows.
+    while plain.len() <= limit && !is_cancelled() {
+        let part = (limit + 1 - plain.len()).min(PART);
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        let read = (&mut decoder).take(part).read_to_end(&mut plain);
+        let read = read.map_err(|error| {
+            let detail = format!("the body could not be read: {error}");
+            Problem::new(Code::BodyMalformed, detail)
+        })?;
+        if read == 0 {
+            break;
+        }
+    }
     Ok((plain.len() <= limit).then_some(plain))
 }
 
@@ -199,17 +244,22 @@ fn busy() -> Problem {
     )
 }
 
-/// Runs `work` on a thread of its own. Not on the runtime's blocking pool, for which a runtime that ends waits.
+/// How much is decompressed before the next look at whether somebody still waits, in bytes: about 2 ms of work.
+const PART: usize = 1 << 20;
+
+/// Runs `work` on a thread of its own, which stops soon after this future is dropped. Not on the runtime's blocking pool, for which a runtime that ends waits.
 pub(super) async fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     let (done, receiver) = oneshot::channel();
+    let abandoned = CancelOnDrop::default();
+    let cancel = Arc::clone(&abandoned.0);
     let thread = std::thread::Builder::new()
         .name("upload".to_owned())
         .stack_size(STACK)
         .spawn(move || {
             // Nobody listens when the client is gone.
-            let _ = done.send(work());
+            let _ = unless(&cancel, work).map(|outcome| done.send(outcome));
         });
     if let Err(error) = thread {
         tracing::error!("no thread could be started: {error}");

@@ -1,13 +1,11 @@
 //! The documents that outsiders read: a fit, a probe, and why a fit failed.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::engine::card_name;
-use super::lanes::lane_of;
+use super::lanes::lane_of_fit;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{Checkpointing, DeviceChoice, Mode, Request, RequestDocument};
 use crate::probe::{Evidence, ProbeReport};
@@ -200,7 +198,7 @@ pub(super) fn new_fit(
         fingerprint,
         batchfit_version: VERSION.to_owned(),
         model: model_name(request),
-        lane: lane_of(&device).to_owned(),
+        lane: lane_of_fit(request),
         device,
         request: shown,
         created_at: now,
@@ -214,7 +212,7 @@ pub fn model_name(request: &Request) -> String {
 
 /// The request document as stored and shown. Not on the threads that serve connections: it may be megabytes.
 pub(super) fn request_json(request: &Request) -> JsonText {
-    JsonText::from(Arc::clone(request.shown().0.text()))
+    JsonText::from(request.shown().0.text())
 }
 
 /// A document of ours as a JSON value.

@@ -1,7 +1,9 @@
 //! Requests that were just read, on their way to whoever answers them.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::bounded::MOST_NODES;
 use crate::model::Request;
@@ -12,36 +14,98 @@ const MOST_OPERATIONS: usize = MOST_NODES;
 /// Most requests that wait.
 const MOST_REQUESTS: usize = 64;
 
-/// Requests of queued fits by the fits' names, so that a graph that was read to be checked is not read again to be
-/// answered. Those that have to wait long are dropped: the database has them too.
+/// Requests of queued fits, so that a graph that was read to be checked is not read again to be answered. Those that
+/// have to wait long are dropped: the database has them too.
 #[derive(Debug, Default)]
-pub(super) struct Handover(Mutex<VecDeque<(String, Request)>>);
+pub(super) struct Handover(Mutex<VecDeque<Waiting>>);
+
+/// A request on its way.
+#[derive(Debug)]
+struct Waiting {
+    /// The fit's name.
+    id: String,
+    request: Request,
+    /// The permit under which a large model was read, and under which it is answered: so that no other is read in
+    /// between.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A request that was left and is taken back when this is dropped, unless it is to stay.
+#[derive(Debug)]
+pub(super) struct Left<'a> {
+    handover: &'a Handover,
+    id: Option<String>,
+}
 
 impl Handover {
     /// Leaves a request for whoever takes up the fit.
-    pub(super) fn leave(&self, id: &str, request: Request) {
-        let mut waiting = self.0.lock().expect("nothing panics while it is held");
-        waiting.push_back((id.to_owned(), request));
-        while waiting.len() > MOST_REQUESTS || operations(&waiting) > MOST_OPERATIONS {
-            waiting.pop_front();
+    pub(super) fn leave(
+        &self,
+        id: &str,
+        request: Request,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Left<'_> {
+        let mut all = self.lock();
+        all.push_back(Waiting {
+            id: id.to_owned(),
+            request,
+            permit,
+        });
+        while all.len() > MOST_REQUESTS || operations(&all) > MOST_OPERATIONS {
+            all.pop_front();
+        }
+        Left {
+            handover: self,
+            id: Some(id.to_owned()),
         }
     }
 
-    /// The request of this fit, if it still waits.
-    pub(super) fn take(&self, id: &str) -> Option<Request> {
-        let mut waiting = self.0.lock().expect("nothing panics while it is held");
-        let index = waiting.iter().position(|(other, _)| other == id)?;
-        waiting.remove(index).map(|(_, request)| request)
+    /// The request of this fit, if it still waits, and its permit.
+    pub(super) fn take(&self, id: &str) -> Option<(Request, Option<OwnedSemaphorePermit>)> {
+        let mut all = self.lock();
+        let index = all.iter().position(|waiting| waiting.id == id)?;
+        let waiting = all.remove(index)?;
+        Some((waiting.request, waiting.permit))
+    }
+
+    /// Lets go of all permits: a fit that was taken up waits for one.
+    pub(super) fn release_permits(&self) {
+        for waiting in self.lock().iter_mut() {
+            waiting.permit = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.0.lock().expect("nothing panics while it is held")
     }
 }
 
-fn operations(waiting: &VecDeque<(String, Request)>) -> usize {
-    let graphs = waiting.iter().map(|(_, request)| request.graph());
+impl Left<'_> {
+    /// It is to stay: the fit is queued.
+    pub(super) fn stay(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.handover.take(id);
+        }
+    }
+}
+
+fn operations(all: &VecDeque<Waiting>) -> usize {
+    let graphs = all.iter().map(|waiting| waiting.request.graph());
     graphs.flatten().map(|graph| graph.nodes.len()).sum()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
+
     use super::*;
     use crate::model::RequestDocument;
 
@@ -57,7 +121,7 @@ mod tests {
     #[test]
     fn a_request_is_taken_once() {
         let handover = Handover::default();
-        handover.leave("1", request(1));
+        handover.leave("1", request(1), None).stay();
 
         assert!(handover.take("2").is_none());
         assert!(handover.take("1").is_some());
@@ -65,16 +129,36 @@ mod tests {
     }
 
     #[test]
+    fn a_request_that_was_never_queued_leaves_its_permit() {
+        let large = Arc::new(Semaphore::new(1));
+        let permit = || Arc::clone(&large).try_acquire_owned().ok();
+        let handover = Handover::default();
+
+        let left = handover.leave("1", request(1), permit());
+        assert!(permit().is_none());
+        drop(left);
+        assert!(handover.take("1").is_none());
+
+        handover.leave("2", request(1), permit()).stay();
+        assert!(permit().is_none());
+        handover.release_permits();
+        assert!(permit().is_some());
+        assert!(handover.take("2").is_some());
+    }
+
+    #[test]
     fn the_oldest_make_room() {
         let handover = Handover::default();
         for id in ["1", "2", "3"] {
-            handover.leave(id, request(MOST_OPERATIONS / 2 - 10));
+            handover
+                .leave(id, request(MOST_OPERATIONS / 2 - 10), None)
+                .stay();
         }
         let taken = ["1", "2", "3"].map(|id| handover.take(id).is_some());
         assert_eq!(taken, [false, true, true]);
 
         for id in 0..=MOST_REQUESTS {
-            handover.leave(&id.to_string(), request(1));
+            handover.leave(&id.to_string(), request(1), None).stay();
         }
         assert!(handover.take("0").is_none());
         assert!(handover.take("1").is_some());

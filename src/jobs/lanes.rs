@@ -1,11 +1,20 @@
-//! What may run beside what: one piece of work on each GPU, a few on simulated devices.
+//! What may run beside what: one piece of work on each GPU, a few on simulated devices, and one at a time that is
+//! about a large model.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::model::{DeviceChoice, Request};
 use crate::store::SIMULATED_LANE;
+
+/// The lane of fits of large models on simulated devices. Each takes up to some 400 MiB, so there is one at a time, and
+/// those of ordinary models do not wait for it.
+pub(super) const LARGE_LANE: &str = "simulated, large";
+
+/// Operations from which on a model is large. A fit takes about 3 KiB for each.
+const LARGE: usize = 20_000;
 
 /// The lanes in use. A permit is held by the thread that works, so a lane stays taken until the thread
 /// has really ended, cancelled or not.
@@ -25,22 +34,25 @@ impl Lanes {
 
     /// Waits for a place in `lane`.
     pub(super) async fn enter(&self, lane: &str) -> OwnedSemaphorePermit {
-        let semaphore = {
-            let mut known = self.known.lock().expect("nothing panics while it is held");
-            let places = match lane {
-                SIMULATED_LANE => self.simulated_in_parallel,
-                _gpu => 1,
-            };
-            Arc::clone(
-                known
-                    .entry(lane.to_owned())
-                    .or_insert_with(|| Arc::new(Semaphore::new(places))),
-            )
-        };
-        semaphore
+        self.places(lane)
             .acquire_owned()
             .await
             .expect("lanes are never closed")
+    }
+
+    /// The one place for work about a large model.
+    pub(super) fn large(&self) -> Arc<Semaphore> {
+        self.places(LARGE_LANE)
+    }
+
+    fn places(&self, lane: &str) -> Arc<Semaphore> {
+        let mut known = self.known.lock().expect("nothing panics while it is held");
+        let places = match lane {
+            SIMULATED_LANE => self.simulated_in_parallel,
+            _gpu_or_large => 1,
+        };
+        let lane = known.entry(lane.to_owned());
+        Arc::clone(lane.or_insert_with(|| Arc::new(Semaphore::new(places))))
     }
 }
 
@@ -50,5 +62,17 @@ pub(super) fn lane_of(device: &str) -> &str {
     match device {
         simulated if simulated.starts_with("sim:") => SIMULATED_LANE,
         gpu => gpu,
+    }
+}
+
+/// The lane of a fit.
+pub(super) fn lane_of_fit(request: &Request) -> String {
+    let device = request.device.to_string();
+    let operations = request.graph().map_or(0, |graph| graph.nodes.len());
+    match request.device {
+        DeviceChoice::Sim(_) if operations >= LARGE => LARGE_LANE.to_owned(),
+        DeviceChoice::Sim(_) | DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
+            lane_of(&device).to_owned()
+        }
     }
 }

@@ -6,17 +6,18 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::document::{chance, json, model_name, new_fit};
 use super::handover::Handover;
-use super::lanes::{Lanes, lane_of};
+use super::lanes::{LARGE_LANE, Lanes, lane_of};
 use super::readiness::Readiness;
 use super::validate::{validate, validate_single};
 use super::{DeviceSummary, Engine, EngineError, FitDocument, ProbeDocument, Progress, runner};
+use crate::bounded::{CancelOnDrop, unless};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, ModelAside, Request, RequestDocument};
 use crate::probe::Verdict;
 use crate::store::{
@@ -191,6 +192,11 @@ impl Jobs {
             && shared.readiness.ask(&shared.db, &shared.tasks).await
     }
 
+    /// One permit for whoever works on a large model, or on what may be one. A fit of one holds it meanwhile.
+    pub fn large_models(&self) -> Arc<Semaphore> {
+        self.shared.lanes.large()
+    }
+
     /// Reads a request.
     pub fn parse(&self, document: RequestDocument) -> Result<Request, Invalid> {
         self.shared.parse(document)
@@ -200,7 +206,15 @@ impl Jobs {
     ///
     /// An answer that depends on what is free on a GPU at the moment is not used twice: one without a limit, or
     /// one whose limit other processes lowered.
-    pub async fn enqueue(&self, request: Request, now: Time) -> Result<FitDocument, JobError> {
+    ///
+    /// `large` is the permit of [`Jobs::large_models`], where the request was read under it. A large model keeps it
+    /// until it is answered.
+    pub async fn enqueue(
+        &self,
+        request: Request,
+        large: Option<OwnedSemaphorePermit>,
+        now: Time,
+    ) -> Result<FitDocument, JobError> {
         let shared = &self.shared;
         let Checked {
             request,
@@ -219,13 +233,12 @@ impl Jobs {
         };
         let capacity = i64::from(shared.limits.queued);
         // Before the row is there: whoever claims it looks here once. A worker reads the text for itself.
-        shared.handover.leave(
-            &new.id,
-            match request.device {
-                DeviceChoice::Sim(_) => request.clone().without_text(),
-                DeviceChoice::Auto | DeviceChoice::Cuda(_) => request.clone(),
-            },
-        );
+        let handed = match request.device {
+            DeviceChoice::Sim(_) => request.clone().without_text(),
+            DeviceChoice::Auto | DeviceChoice::Cuda(_) => request.clone(),
+        };
+        let permit = large.filter(|_| new.lane == LARGE_LANE);
+        let left = shared.handover.leave(&new.id, handed, permit);
         let mut queued = shared.db.enqueue(&new, reuse, capacity).await?;
         if let Enqueued::Same(id) = &queued
             && !matches!(request.device, DeviceChoice::Sim(_))
@@ -238,15 +251,12 @@ impl Jobs {
         let id = match queued {
             Enqueued::Added => {
                 tracing::info!(fit.id = %new.id, device = %new.device, "queued fit {}", new.id);
+                left.stay();
                 shared.wake.notify_one();
                 new.id
             }
-            Enqueued::Same(id) => {
-                shared.handover.take(&new.id);
-                id
-            }
+            Enqueued::Same(id) => id,
             Enqueued::QueueFull => {
-                shared.handover.take(&new.id);
                 return Err(JobError::QueueFull {
                     waiting: shared.limits.queued,
                 });
@@ -388,13 +398,17 @@ impl Jobs {
     /// Builds the request's graph and looks for its device, in this order: a request that is wrong
     /// everywhere is answered with what is wrong in it.
     async fn checked(&self, request: Request) -> Result<Checked, JobError> {
+        // Dropped with this future, as when the client goes away.
+        let abandoned = CancelOnDrop::default();
+        let cancel = Arc::clone(&abandoned.0);
         let check = move |engine: &dyn Engine| {
-            let lowered = validate(&request).map_err(EngineError::Invalid)?;
+            let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
+            let lowered = lowered.map_err(EngineError::Invalid)?;
             let card = engine.check(&request)?;
             let fingerprint = request.fingerprint(lowered, card.as_deref());
             let (shown, aside) = request.shown();
             Ok(Checked {
-                shown: JsonText::from(Arc::clone(shown.text())),
+                shown: JsonText::from(shown.text()),
                 aside,
                 fingerprint,
                 request,
@@ -434,6 +448,15 @@ impl Shared {
         Request::parse(document, &simulated)
     }
 
+    /// Waits for a place in a lane.
+    pub(super) async fn enter(&self, lane: &str) -> OwnedSemaphorePermit {
+        if lane == LARGE_LANE {
+            // The fits that wait with a permit are claimed after this one.
+            self.handover.release_permits();
+        }
+        self.lanes.enter(lane).await
+    }
+
     pub(super) fn running(&self, id: &str) -> Option<Arc<Running>> {
         let running = self
             .running
@@ -454,16 +477,6 @@ impl Shared {
     /// How many simulated fits may be claimed.
     pub(super) fn parallel(&self) -> ParallelSimulated {
         ParallelSimulated(i64::from(self.limits.simulated_in_parallel.max(1)))
-    }
-}
-
-/// Asks whoever has the flag to stop, once nobody waits any more.
-#[derive(Default)]
-struct CancelOnDrop(Arc<AtomicBool>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -170,6 +170,21 @@ async fn answer(
     let put_back = || persist(shared, id, || shared.db.put_back(id, attempt));
     // Another process reads the text for itself.
     let handed = shared.handover.take(id).filter(|_| !claimed.apart);
+    let (handed, permit) = handed.unzip();
+    // First of all: to read a large model takes as much memory as to answer it.
+    let entering = async {
+        match permit.flatten() {
+            Some(permit) => permit,
+            None => shared.enter(&claimed.lane).await,
+        }
+    };
+    let place = tokio::select! {
+        place = entering => place,
+        () = shared.shutdown.cancelled() => {
+            put_back().await?;
+            return Ok(());
+        }
+    };
     let request = match handed {
         Some(request) => Arc::new(request),
         None => match read(shared, claimed).await? {
@@ -177,13 +192,6 @@ async fn answer(
             // It was valid when it was queued, so it was queued by another version.
             Err(error) => return fail(shared, claimed, error).await,
         },
-    };
-    let place = tokio::select! {
-        place = shared.lanes.enter(&claimed.lane) => place,
-        () = shared.shutdown.cancelled() => {
-            put_back().await?;
-            return Ok(());
-        }
     };
     // Whoever cancelled it before it was registered could not tell us.
     let state = persist(shared, id, || shared.db.fit_state(id)).await?;

@@ -112,7 +112,7 @@ impl Call {
                 let leaf = Rc::new(Leaf {
                     index: leaves.len(),
                     path: Arc::from(*name),
-                    strides: contiguous_strides(shape),
+                    strides: contiguous_strides(shape).into(),
                     grad: None.into(),
                 });
                 tensor.history = Some(History::Leaf(Rc::clone(&leaf)));
@@ -153,18 +153,19 @@ impl Call {
         }
         let gradient = |leaf: &Rc<Leaf>| {
             let kept = leaf.grad.borrow();
-            let kept = kept.as_ref().map(|kept| (kept.dtype, kept.shape.clone()));
+            let kept = kept.as_ref().map(|kept| (kept.dtype, kept.shape.to_vec()));
             (leaf.path.to_string(), kept)
         };
+        let known = recorder.take_sizes();
         let sizes: Vec<u64> = recorder
             .take_tensors()
             .iter()
-            .map(|made| bytes(&made.size))
+            .map(|made| bytes(&known[made.size.0 as usize]))
             .collect();
         Done {
             op,
             inferred: inferred[0].clone(),
-            result: (y.dtype, y.shape.clone()),
+            result: (y.dtype, y.shape.to_vec()),
             is_recorded,
             gradients: leaves.iter().map(gradient).collect(),
             events: events(&instructions, &sizes),

@@ -1,7 +1,7 @@
 //! What a program needs at least, found without an allocator.
 
 use crate::alloc::round_size;
-use crate::program::{Instruction, Program, Tensor};
+use crate::program::{Instruction, Program};
 use crate::units::Bytes;
 
 /// A lower bound of a probe, in a hundredth of its time.
@@ -18,11 +18,10 @@ pub struct Outline {
 impl Outline {
     /// The outline of a program at this batch.
     pub fn of(program: &Program, batch: u64) -> Outline {
-        let size = |tensor: &Tensor| {
-            let size = tensor.size.at(batch).filter(|size| *size > Bytes::ZERO);
-            size.map_or(Bytes::ZERO, round_size)
-        };
-        let sizes: Vec<Bytes> = program.tensors.iter().map(size).collect();
+        let mut sizes = program.bytes_at(batch);
+        for size in sizes.iter_mut().filter(|size| **size > Bytes::ZERO) {
+            *size = round_size(*size);
+        }
         let mut is_alive = vec![false; sizes.len()];
         let (mut alive, mut most, mut instructions) = (Bytes::ZERO, Bytes::ZERO, 0);
         let sections = program.steps(2).flatten();

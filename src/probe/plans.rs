@@ -1,11 +1,10 @@
 //! Which plan each convolution runs with, and what happens when its workspace does not fit.
 
-use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use crate::alloc::{BlockId, CachingAllocator, OutOfMemory, SegmentSource};
 use crate::device::{LaunchError, Launcher};
-use crate::program::ConvolutionShape;
+use crate::program::{ConvolutionId, Program};
 use crate::units::Bytes;
 
 /// The plans of one convolution at one batch.
@@ -27,19 +26,23 @@ pub(super) struct Granted {
 }
 
 /// Plans by convolution: PyTorch's cache, which outlives a step but not a process.
-#[derive(Debug, Default)]
-pub(super) struct PlanCache(HashMap<ConvolutionShape, Plans>);
+#[derive(Debug)]
+pub(super) struct PlanCache(Vec<Option<Plans>>);
 
 impl PlanCache {
+    /// One that knows no plans yet.
+    pub(super) fn of(program: &Program) -> PlanCache {
+        PlanCache(program.convolutions.iter().map(|_| None).collect())
+    }
+
     /// A digest of the plans that ran last, on which the next calls depend.
     pub(super) fn digest(&self) -> u64 {
-        let one = |(shape, plans): (&ConvolutionShape, &Plans)| {
-            let mut digest = DefaultHasher::new();
-            (shape, plans.chosen).hash(&mut digest);
-            digest.finish()
-        };
-        // In any order: a map has none.
-        self.0.iter().map(one).fold(0, u64::wrapping_add)
+        let mut digest = DefaultHasher::new();
+        for plans in &self.0 {
+            let chosen = plans.as_ref().map(|plans| plans.chosen);
+            chosen.hash(&mut digest);
+        }
+        digest.finish()
     }
 
     /// Takes the workspace of the first plan whose workspace can be had, or `None` when none can.
@@ -48,22 +51,21 @@ impl PlanCache {
     /// an OOM. A plan that ran is used again; when it is refused later, the list starts anew.
     pub(super) fn grant<S: SegmentSource>(
         &mut self,
-        shape: &ConvolutionShape,
+        (program, convolution): (&Program, ConvolutionId),
         batch: u64,
         allocator: &mut CachingAllocator<S>,
         launcher: &mut dyn Launcher,
     ) -> Result<Option<Granted>, LaunchError> {
-        if !self.0.contains_key(shape) {
-            let workspaces = launcher.convolution_plans(&shape.at(batch))?;
-            self.0.insert(
-                *shape,
-                Plans {
-                    workspaces,
+        let plans = match &mut self.0[convolution.0 as usize] {
+            Some(plans) => plans,
+            unknown => {
+                let call = program.convolution(convolution).at(batch);
+                unknown.insert(Plans {
+                    workspaces: launcher.convolution_plans(&call)?,
                     chosen: None,
-                },
-            );
-        }
-        let plans = self.0.get_mut(shape).expect("inserted above");
+                })
+            }
+        };
         if let Some(plan) = plans.chosen
             && let Ok(block) = take(allocator, plans.workspaces[plan])
         {

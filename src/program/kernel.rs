@@ -4,7 +4,7 @@
 //! ignores them; a GPU runs them.
 
 use super::unary::Unary;
-use crate::shape::{DType, Extent, Window, contiguous_strides};
+use crate::shape::{DType, Extent, Sizes, Window, contiguous_strides};
 
 use super::TensorId;
 use super::convolution::ConvolutionShape;
@@ -18,10 +18,10 @@ pub struct View {
     pub dtype: DType,
     /// Elements before the first one.
     pub offset: Extent,
-    /// Lengths of the dimensions.
-    pub shape: Vec<Extent>,
+    /// Sizes of the dimensions.
+    pub shape: Sizes,
     /// Elements between neighbours in each dimension; zero where one element is seen many times.
-    pub strides: Vec<Extent>,
+    pub strides: Sizes,
 }
 
 impl View {

@@ -28,6 +28,14 @@ pub use unary::{Placement, Unary};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorId(pub u32);
 
+/// Names a size of one program. Most tensors are as large as others, so there are few.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SizeId(pub u32);
+
+/// Names a convolution of one program. Those that a library cannot tell apart are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConvolutionId(pub u32);
+
 /// What an allocation is for: the categories of a report.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
@@ -77,7 +85,7 @@ pub enum Size {
     /// Zero means that no allocation takes place.
     Function(SizeFunction),
     /// Whatever the plan for this convolution wants at this batch.
-    Workspace(Box<ConvolutionShape>),
+    Workspace(ConvolutionId),
 }
 
 impl Size {
@@ -120,7 +128,7 @@ impl PartialEq for SizeFunction {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
     /// How large.
-    pub size: Size,
+    pub size: SizeId,
     /// What for.
     pub category: Category,
     /// Which parameter, input or operation: `layer3.0.conv2.weight`, `layer3.0.bn2 batch_norm`.
@@ -165,6 +173,10 @@ impl Section {
 pub struct Program {
     /// All allocations; [`TensorId`] is an index.
     pub tensors: Vec<Tensor>,
+    /// How large tensors are; [`SizeId`] is an index.
+    pub sizes: Vec<Size>,
+    /// All convolutions that want workspaces, each once; [`ConvolutionId`] is an index.
+    pub convolutions: Vec<ConvolutionShape>,
     /// `model.to("cuda")`.
     pub construction: Vec<Instruction>,
     /// The first step: also makes library workspaces and optimizer state.
@@ -181,6 +193,26 @@ impl Program {
         &self.tensors[id.0 as usize]
     }
 
+    /// How large an allocation is.
+    pub fn size(&self, id: TensorId) -> &Size {
+        &self.sizes[self.tensor(id).size.0 as usize]
+    }
+
+    /// Bytes of every tensor at a batch size; zero for convolutions' workspaces, which depend on the plan.
+    pub fn bytes_at(&self, batch: u64) -> Vec<Bytes> {
+        let bytes = |size: &Size| size.at(batch).unwrap_or(Bytes::ZERO);
+        let by_size: Vec<Bytes> = self.sizes.iter().map(bytes).collect();
+        let tensors = self.tensors.iter();
+        tensors
+            .map(|tensor| by_size[tensor.size.0 as usize])
+            .collect()
+    }
+
+    /// The convolution of this name.
+    pub fn convolution(&self, id: ConvolutionId) -> &ConvolutionShape {
+        &self.convolutions[id.0 as usize]
+    }
+
     /// Each of `count` steps.
     pub fn steps(&self, count: usize) -> impl Iterator<Item = &[Section]> {
         let later = std::iter::repeat_n(&self.later_step, count.saturating_sub(1));
@@ -188,6 +220,29 @@ impl Program {
             .take(count)
             .chain(later)
             .map(Vec::as_slice)
+    }
+
+    /// Whether a later step frees all that it allocates and nothing else, as what runs again should: then it ends
+    /// with the tensors that it began with.
+    pub fn later_step_is_closed(&self) -> bool {
+        let mut is_alive = vec![false; self.tensors.len()];
+        let mut alive = 0_usize;
+        for section in &self.later_step {
+            for instruction in &section.instructions {
+                let (id, allocates) = match instruction {
+                    Instruction::Allocate(id) => (id, true),
+                    Instruction::Free(id) => (id, false),
+                    Instruction::Launch(_) => continue,
+                };
+                let is_alive = &mut is_alive[id.0 as usize];
+                if *is_alive == allocates {
+                    return false;
+                }
+                *is_alive = allocates;
+                alive = if allocates { alive + 1 } else { alive - 1 };
+            }
+        }
+        alive == 0
     }
 
     /// Every instruction of construction and of `count` steps, those that run again too.

@@ -1,10 +1,10 @@
 //! The proof: with the driver's recorded answers, the allocator does what PyTorch's did.
 
 use super::driver::{RecordedDriver, Spaces};
+use super::history::MemoryHistory;
 use super::plan::{Before, Request, RequestKind, initial, requests};
 use super::player::Player;
 use super::recording::{Entry, Recording};
-use super::watch::Watch;
 use crate::alloc::{CachingAllocator, Event, Settings, Snapshot, Stats};
 use crate::units::Bytes;
 
@@ -36,7 +36,7 @@ pub(super) struct Exact {
     pub(super) driver_refused: bool,
     pub(super) stats: Stats,
     pub(super) events: Vec<Event>,
-    pub(super) watch: Watch,
+    pub(super) history: MemoryHistory,
     /// The requests, with what came before each as far as the recording shows it.
     pub(super) requests: Vec<Request>,
 }
@@ -56,14 +56,14 @@ pub(super) fn replay_exactly(
     let spaces = Spaces::of(recording, settings);
     let mut requests = requests(recording);
     let mut player = start(recording, settings, limit, &spaces);
-    let mut watch = Watch::default();
-    watch.start(player.allocated(), player.reserved());
+    let mut history = MemoryHistory::default();
+    history.start(player.allocated(), player.reserved());
     let mut difference = None;
     let mut events = Vec::new();
     let mut effort = EFFORT;
     for request in &mut requests {
         put(&mut player, recording, request, &mut effort);
-        watch.note(
+        history.note(
             request.entries.end - 1,
             player.allocated(),
             player.reserved(),
@@ -88,7 +88,7 @@ pub(super) fn replay_exactly(
         driver_refused: player.allocator.source().refusals > 0,
         stats: *player.allocator.stats(),
         events,
-        watch,
+        history,
         requests,
     }
 }

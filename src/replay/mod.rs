@@ -10,6 +10,7 @@ mod compare;
 mod driver;
 mod error;
 mod exact;
+mod history;
 mod layout;
 pub mod pickle;
 mod plan;
@@ -22,11 +23,11 @@ mod run;
 mod simulate;
 mod snapshot;
 mod text;
-mod watch;
 
 pub use compare::Row;
 pub use error::RecordingError;
 pub use exact::{Comparison, Difference};
+pub use history::Moment;
 pub use layout::{Layout, Segment, Used};
 pub use read::{Bounds, read};
 pub use recording::{Entry, Format, RecordedLimit, Recording};
@@ -37,4 +38,3 @@ pub use report::{
 };
 pub use run::{Addresses, Asked, Compared, FractionOfUnknown, Replay, replay};
 pub use simulate::Stop;
-pub use watch::Moment;

@@ -7,10 +7,10 @@ use utoipa::ToSchema;
 
 use super::compare::Row;
 use super::exact::Difference;
+use super::history::Moment;
 use super::recording::{Format, RecordedLimit, Recording};
 use super::run::{Addresses, Replay};
 use super::simulate::Stop;
-use super::watch::Moment;
 use crate::alloc::{BlockView, Event, PoolKind, SegmentView};
 use crate::probe::Verdict;
 

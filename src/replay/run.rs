@@ -2,10 +2,10 @@
 
 use super::compare::{Row, compare};
 use super::exact::{Comparison, Exact, held_exactly, replay_exactly};
+use super::history::{MemoryHistory, Moment};
 use super::plan::initial;
 use super::recording::{RecordedLimit, Recording};
 use super::simulate::{Conditions, Requests, Stop};
-use super::watch::{Moment, Watch};
 use crate::alloc::{Event, Settings, Snapshot, Stats, limit_of_fraction};
 use crate::model::MemoryLimit;
 use crate::probe::Verdict;
@@ -263,7 +263,7 @@ fn within(limit: Bytes, total: Option<Bytes>) -> Option<Bytes> {
 }
 
 fn proven(recording: &Recording, conditions: &Conditions, exact: &Exact) -> Replay {
-    let most_reserved = exact.watch.most_reserved();
+    let most_reserved = exact.history.most_reserved();
     let held = held_exactly(
         recording,
         &conditions.settings,
@@ -280,7 +280,7 @@ fn proven(recording: &Recording, conditions: &Conditions, exact: &Exact) -> Repl
             conditions,
             &exact.stats,
             exact.events.clone(),
-            &exact.watch,
+            &exact.history,
             held,
             recording.ends_out_of_memory(),
         )
@@ -288,9 +288,9 @@ fn proven(recording: &Recording, conditions: &Conditions, exact: &Exact) -> Repl
 }
 
 fn simulated(requests: &Requests<'_>, conditions: &Conditions) -> Replay {
-    let mut watch = Watch::default();
-    let simulated = requests.simulate(conditions, Vec::new(), Some(&mut watch));
-    let held = requests.held_after(conditions, watch.most_reserved().entries);
+    let mut history = MemoryHistory::default();
+    let simulated = requests.simulate(conditions, Vec::new(), Some(&mut history));
+    let held = requests.held_after(conditions, history.most_reserved().entries);
     Replay {
         stop: simulated.stop,
         granted: simulated.granted,
@@ -298,7 +298,7 @@ fn simulated(requests: &Requests<'_>, conditions: &Conditions) -> Replay {
             conditions,
             &simulated.stats,
             simulated.observer.clone(),
-            &watch,
+            &history,
             held,
             simulated.runs_out(requests.recording),
         )
@@ -309,7 +309,7 @@ fn replayed(
     conditions: &Conditions,
     stats: &Stats,
     events: Vec<Event>,
-    watch: &Watch,
+    history: &MemoryHistory,
     held: Snapshot,
     runs_out: bool,
 ) -> Replay {
@@ -323,9 +323,9 @@ fn replayed(
         granted: 0,
         stats: *stats,
         events,
-        timeline: watch.thinned(POINTS),
-        most_allocated: watch.most_allocated(),
-        most_reserved: watch.most_reserved(),
+        timeline: history.thinned(POINTS),
+        most_allocated: history.most_allocated(),
+        most_reserved: history.most_reserved(),
         held,
         compared: None,
         notes: Vec::new(),

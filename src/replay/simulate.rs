@@ -1,10 +1,10 @@
 //! What would have happened: the same requests on simulated memory, under any limit and settings.
 
 use super::driver::UNKNOWN_TOTAL;
+use super::history::MemoryHistory;
 use super::plan::{Initial, Request, RequestKind};
 use super::player::{Answer, Player};
 use super::recording::Recording;
-use super::watch::Watch;
 use crate::alloc::{
     CachingAllocator, Observer, OutOfMemory, Settings, SimulatedMemory, Snapshot, Stats,
 };
@@ -62,7 +62,7 @@ impl Requests<'_> {
         &self,
         conditions: &Conditions,
         observer: O,
-        mut watch: Option<&mut Watch>,
+        mut history: Option<&mut MemoryHistory>,
     ) -> Simulated<O> {
         let mut player = player(conditions, observer);
         let mut stop = None;
@@ -73,8 +73,8 @@ impl Requests<'_> {
                 refused,
             });
         }
-        if let Some(watch) = &mut watch {
-            watch.start(player.allocated(), player.reserved());
+        if let Some(history) = &mut history {
+            history.start(player.allocated(), player.reserved());
         }
         for request in self.all {
             if stop.is_some() {
@@ -96,8 +96,8 @@ impl Requests<'_> {
                     });
                 }
             }
-            if let Some(watch) = &mut watch {
-                watch.note(entry, player.allocated(), player.reserved());
+            if let Some(history) = &mut history {
+                history.note(entry, player.allocated(), player.reserved());
             }
         }
         Simulated {

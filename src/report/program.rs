@@ -37,7 +37,7 @@ fn events(text: &mut String, program: &Program, instructions: &[Instruction], ba
             Instruction::Launch(_) => continue,
         };
         let tensor = program.tensor(id);
-        let size = match tensor.size.at(batch) {
+        let size = match program.size(id).at(batch) {
             Some(Bytes::ZERO) => continue,
             Some(bytes) => bytes.0.to_string(),
             None => "workspace".to_owned(),
@@ -67,24 +67,23 @@ fn word(category: Category) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{Section, Size, Tensor};
+    use crate::program::{Section, Size, SizeId, Tensor};
     use crate::shape::{DType, Extent};
 
     #[test]
     fn a_dump_has_a_line_an_event() {
         let tensor = |size, label: &str| Tensor {
-            size,
+            size: SizeId(size),
             category: Category::Activations,
             label: label.into(),
         };
         let listed = Program {
-            tensors: vec![
-                tensor(
-                    Size::Elements(Extent::per_sample(8), DType::Float16),
-                    "relu",
-                ),
-                tensor(Size::Elements(Extent::ZERO, DType::Float16), "nothing"),
+            tensors: vec![tensor(0, "relu"), tensor(1, "nothing")],
+            sizes: vec![
+                Size::Elements(Extent::per_sample(8), DType::Float16),
+                Size::Elements(Extent::ZERO, DType::Float16),
             ],
+            convolutions: Vec::new(),
             construction: Vec::new(),
             first_step: vec![
                 Section::once(vec![

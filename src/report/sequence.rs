@@ -80,7 +80,7 @@ pub fn unmatched(program: &Program, batch: u64, steps: usize, theirs: &[Requeste
 
 /// The program's requests; `None` for those of convolution workspaces.
 fn requests(program: &Program, batch: u64, steps: usize) -> Vec<(Option<Requested>, TensorId)> {
-    let bytes = |id: TensorId| program.tensor(id).size.at(batch);
+    let bytes = |id: TensorId| program.size(id).at(batch);
     program
         .unrolled(steps)
         .filter_map(|instruction| match instruction {

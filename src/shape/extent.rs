@@ -1,9 +1,6 @@
 //! Sizes that depend on the batch.
 
-use std::fmt;
 use std::ops::{Add, Mul};
-
-use serde::{Serialize, Serializer};
 
 use super::piece::{Piece, Steps, positive, quotient};
 
@@ -12,11 +9,17 @@ use super::piece::{Piece, Steps, positive, quotient};
 /// Almost all are `c` or `c * b`; the product of two batched dimensions is the highest power that the
 /// models batchfit reads produce. To a polynomial comes at most one function in whole steps, such as the half
 /// of a batch, rounded down. Lengths that are equal for every batch are equal.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Extent {
-    /// Coefficients of 1, b and b².
-    powers: [i64; 3],
-    piece: Option<Piece>,
+///
+/// Large graphs have millions of them, so it is kept small: beside a function in whole steps, coefficients are
+/// narrow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Extent(Form);
+
+/// Coefficients of 1, b and b², and what comes to them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Form {
+    Polynomial([i64; 3]),
+    Stepped(Piece, [i32; 3]),
 }
 
 impl Extent {
@@ -31,72 +34,90 @@ impl Extent {
 
     /// A length that does not depend on the batch.
     pub const fn fixed(length: u64) -> Extent {
-        Extent {
-            powers: [narrow(length), 0, 0],
-            piece: None,
-        }
+        Extent::polynomial([narrow(length), 0, 0])
     }
 
     /// `per_sample * b`.
     pub const fn per_sample(per_sample: u64) -> Extent {
-        Extent {
-            powers: [0, narrow(per_sample), 0],
-            piece: None,
-        }
+        Extent::polynomial([0, narrow(per_sample), 0])
     }
 
     /// A number that may be negative, as it stands in differences.
     pub const fn signed(number: i64) -> Extent {
-        Extent {
-            powers: [number, 0, 0],
-            piece: None,
+        Extent::polynomial([number, 0, 0])
+    }
+
+    /// A polynomial of these coefficients of 1, b and b².
+    pub(super) const fn polynomial(powers: [i64; 3]) -> Extent {
+        Extent(Form::Polynomial(powers))
+    }
+
+    /// The sum of a polynomial and a piece; `None` where it cannot be written.
+    pub(super) fn of_parts(powers: [i64; 3], piece: Option<Piece>) -> Option<Extent> {
+        let Some(piece) = piece else {
+            return Some(Extent::polynomial(powers));
+        };
+        let [c0, c1, c2] = powers.map(|power| i32::try_from(power).ok());
+        Some(Extent(Form::Stepped(piece, [c0?, c1?, c2?])))
+    }
+
+    /// Coefficients of 1, b and b².
+    pub(super) fn powers(self) -> [i64; 3] {
+        match self.0 {
+            Form::Polynomial(powers) => powers,
+            Form::Stepped(_, powers) => powers.map(i64::from),
         }
     }
 
-    pub(super) const fn of_parts(powers: [i64; 3], piece: Option<Piece>) -> Extent {
-        Extent { powers, piece }
+    pub(super) fn piece(self) -> Option<Piece> {
+        match self.0 {
+            Form::Polynomial(_) => None,
+            Form::Stepped(piece, _) => Some(piece),
+        }
     }
 
     /// The length, when it does not depend on the batch.
     pub const fn as_fixed(self) -> Option<u64> {
-        match (self.powers, self.piece) {
-            ([length, 0, 0], None) if length >= 0 => Some(length.unsigned_abs()),
-            _ => None,
+        match self.0 {
+            Form::Polynomial([length, 0, 0]) if length >= 0 => Some(length.unsigned_abs()),
+            Form::Polynomial(_) | Form::Stepped(..) => None,
         }
     }
 
     /// Whether it is a number below zero.
     pub fn is_negative(self) -> bool {
-        matches!((self.powers, self.piece), ([number, 0, 0], None) if number < 0)
+        matches!(self.0, Form::Polynomial([number, 0, 0]) if number < 0)
     }
 
     /// The value at a batch size; zero where it would be negative. Saturates: a size past `u64` fits nowhere
     /// anyway.
     pub fn at(self, batch: u64) -> u64 {
-        let [c0, c1, c2] = self.powers;
-        if self.piece.is_none() && c0 >= 0 && c1 >= 0 && c2 >= 0 {
-            let [c0, c1, c2] = self.powers.map(i64::unsigned_abs);
+        if let Form::Polynomial(powers) = self.0
+            && powers.iter().all(|power| *power >= 0)
+        {
+            let [c0, c1, c2] = powers.map(i64::unsigned_abs);
             return c0
                 .saturating_add(c1.saturating_mul(batch))
                 .saturating_add(c2.saturating_mul(batch).saturating_mul(batch));
         }
         let batch = i128::from(batch);
-        let [c0, c1, c2] = self.powers.map(i128::from);
+        let [c0, c1, c2] = self.powers().map(i128::from);
         let square = c2.saturating_mul(batch).saturating_mul(batch);
         let whole = c0
             .saturating_add(c1.saturating_mul(batch))
             .saturating_add(square);
-        let value = whole.saturating_add(self.piece.map_or(0, |piece| piece.at(batch)));
+        let value = whole.saturating_add(self.piece().map_or(0, |piece| piece.at(batch)));
         u64::try_from(value.max(0)).unwrap_or(u64::MAX)
     }
 
     /// The sum, or `None` when it is not of this form.
     pub fn checked_add(self, other: Extent) -> Option<Extent> {
+        let (mine, theirs) = (self.powers(), other.powers());
         let mut powers = [0; 3];
         for (i, power) in powers.iter_mut().enumerate() {
-            *power = self.powers[i].checked_add(other.powers[i])?;
+            *power = mine[i].checked_add(theirs[i])?;
         }
-        let piece = match (self.piece, other.piece) {
+        let piece = match (self.piece(), other.piece()) {
             (None, piece) | (piece, None) => piece,
             (Some(a), Some(b)) if a.steps == b.steps => {
                 let sum = |a: i32, b: i32| i64::from(a) + i64::from(b);
@@ -105,7 +126,7 @@ impl Extent {
             }
             (Some(_), Some(_)) => return None,
         };
-        Some(Extent { powers, piece })
+        Extent::of_parts(powers, piece)
     }
 
     /// The difference, or `None` when it is not of this form. It may be negative.
@@ -115,9 +136,10 @@ impl Extent {
 
     /// The product, or `None` when it has a higher power of the batch than this type holds or overflows.
     pub fn checked_mul(self, other: Extent) -> Option<Extent> {
+        let (mine, theirs) = (self.powers(), other.powers());
         let mut powers = [0_i64; 3];
-        for (i, a) in self.powers.iter().enumerate() {
-            for (j, b) in other.powers.iter().enumerate() {
+        for (i, a) in mine.iter().enumerate() {
+            for (j, b) in theirs.iter().enumerate() {
                 let product = a.checked_mul(*b)?;
                 if product != 0 {
                     let power = powers.get_mut(i + j)?;
@@ -125,25 +147,19 @@ impl Extent {
                 }
             }
         }
-        let mut result = Extent {
-            powers,
-            piece: None,
-        };
-        for (piece, by) in [(self.piece, other.powers), (other.piece, self.powers)] {
+        let mut result = Extent::polynomial(powers);
+        for (piece, by) in [(self.piece(), theirs), (other.piece(), mine)] {
             let Some(piece) = piece else { continue };
             result = result.checked_add(times(piece, by)?)?;
         }
-        if let (Some(a), Some(b)) = (self.piece, other.piece) {
+        if let (Some(a), Some(b)) = (self.piece(), other.piece()) {
             // Only numbers times the same function multiply to what is of this form.
             let is_number = |piece: Piece| piece.factor[1] == 0 && piece.square == 0;
             if a.steps != b.steps || !is_number(a) || !is_number(b) {
                 return None;
             }
             let square = i64::from(a.factor[0]).checked_mul(i64::from(b.factor[0]))?;
-            let squared = Extent {
-                powers: [0; 3],
-                piece: a.with([0; 2], square)?,
-            };
+            let squared = Extent::of_parts([0; 3], a.with([0; 2], square)?)?;
             result = result.checked_add(squared)?;
         }
         Some(result)
@@ -154,39 +170,37 @@ impl Extent {
         if self == other {
             return (self != Extent::ZERO).then_some(Extent::ONE);
         }
-        let degree = other.powers.iter().rposition(|c| *c != 0);
-        let terms = other.powers.iter().filter(|c| **c != 0).count();
-        if let (Some(degree), 1, None) = (degree, terms, other.piece) {
-            return self.divided(other.powers[degree], degree);
+        let powers = other.powers();
+        let degree = powers.iter().rposition(|c| *c != 0);
+        let terms = powers.iter().filter(|c| **c != 0).count();
+        if let (Some(degree), 1, None) = (degree, terms, other.piece()) {
+            return self.divided(powers[degree], degree);
         }
         // By a sum: a number or a multiple of the batch, if it is one.
         let (mine, theirs) = (self.leading()?, other.leading()?);
         let by = (theirs != 0 && mine % theirs == 0).then(|| mine / theirs)?;
-        let candidates = [[by, 0, 0], [0, by, 0]].map(|powers| Extent {
-            powers,
-            piece: None,
-        });
+        let candidates = [[by, 0, 0], [0, by, 0]].map(Extent::polynomial);
         let fits = |quotient: &Extent| other.checked_mul(*quotient) == Some(self);
         // Or of the same kind, where this is a square.
-        let square = other.checked_mul(Extent::of_parts([by, 0, 0], None));
+        let square = other.checked_mul(Extent::polynomial([by, 0, 0]));
         candidates.into_iter().chain(square).find(fits)
     }
 
     /// The coefficient of the highest term.
     fn leading(self) -> Option<i64> {
-        let piece = self.piece.map(|piece| {
+        let piece = self.piece().map(|piece| {
             let [constant, per_sample] = piece.factor;
             [piece.square, per_sample, constant]
         });
         let of_piece = piece.into_iter().flatten().find(|c| *c != 0).map(i64::from);
-        of_piece.or_else(|| self.powers.iter().rev().copied().find(|c| *c != 0))
+        of_piece.or_else(|| self.powers().into_iter().rev().find(|c| *c != 0))
     }
 
     /// Divided by `by * b^degree`.
     fn divided(self, by: i64, degree: usize) -> Option<Extent> {
         let mut powers = [0_i64; 3];
-        for (i, c) in self.powers.iter().enumerate() {
-            if *c == 0 {
+        for (i, c) in self.powers().into_iter().enumerate() {
+            if c == 0 {
                 continue;
             }
             if i < degree || c % by != 0 {
@@ -194,11 +208,8 @@ impl Extent {
             }
             powers[i - degree] = c / by;
         }
-        let Some(piece) = self.piece else {
-            return Some(Extent {
-                powers,
-                piece: None,
-            });
+        let Some(piece) = self.piece() else {
+            return Some(Extent::polynomial(powers));
         };
         let [constant, per_sample] = piece.factor.map(i64::from);
         let square = i64::from(piece.square);
@@ -213,10 +224,7 @@ impl Extent {
             0 => [constant / by, per_sample / by],
             _ => [per_sample / by, 0],
         };
-        Some(Extent {
-            powers,
-            piece: piece.with(factor, square / by)?,
-        })
+        Extent::of_parts(powers, piece.with(factor, square / by)?)
     }
 
     /// The quotient rounded down, or `None` when it is not of this form.
@@ -225,10 +233,10 @@ impl Extent {
         if let Some(exact) = self.divided(by, 0) {
             return Some(exact);
         }
-        let [constant, slope, 0] = self.powers else {
+        let [constant, slope, 0] = self.powers() else {
             return None;
         };
-        let Some(piece) = self.piece else {
+        let Some(piece) = self.piece() else {
             return quotient(constant, slope, by);
         };
         // ⌊(c + s·b + ⌊(n·b + o) / d⌋) / by⌋ = ⌊((s·d + n)·b + c·d + o) / (d·by)⌋, and with a minus before the
@@ -265,8 +273,8 @@ impl Extent {
     /// A length in whole steps counts as no less than one: `max(1, b // 2)` is `b // 2`, which differs for the
     /// smallest batches only.
     pub fn larger(self, other: Extent) -> Option<Extent> {
-        if let (Some(_), None) | (None, Some(_)) = (self.piece, other.piece) {
-            let (stepped, plain) = if self.piece.is_some() {
+        if let (Some(_), None) | (None, Some(_)) = (self.piece(), other.piece()) {
+            let (stepped, plain) = if self.piece().is_some() {
                 (self, other)
             } else {
                 (other, self)
@@ -274,7 +282,7 @@ impl Extent {
             return plain.as_fixed().filter(|n| *n <= 1).map(|_| stepped);
         }
         let difference = self.checked_sub(other)?;
-        let ([constant, slope, 0], None) = (difference.powers, difference.piece) else {
+        let Form::Polynomial([constant, slope, 0]) = difference.0 else {
             return None;
         };
         other.checked_add(positive(constant, slope)?)
@@ -283,7 +291,7 @@ impl Extent {
     /// The smaller of two lengths for every batch of one and more, or `None` when it is not of this form.
     pub fn smaller(self, other: Extent) -> Option<Extent> {
         let difference = self.checked_sub(other)?;
-        let ([constant, slope, 0], None) = (difference.powers, difference.piece) else {
+        let Form::Polynomial([constant, slope, 0]) = difference.0 else {
             return None;
         };
         self.checked_sub(positive(constant, slope)?)
@@ -296,6 +304,12 @@ impl Extent {
             || [1, 2, 3, 5, 7, 8, 12, 60, 61, 997]
                 .iter()
                 .all(|b| self.at(*b) == other.at(*b))
+    }
+}
+
+impl Default for Extent {
+    fn default() -> Extent {
+        Extent::ZERO
     }
 }
 
@@ -322,10 +336,7 @@ fn times(piece: Piece, [c0, c1, c2]: [i64; 3]) -> Option<Extent> {
             .checked_mul(c0)?
             .checked_add(constant.checked_mul(c1)?)?,
     ];
-    Some(Extent {
-        powers: [0; 3],
-        piece: piece.with(factor, square.checked_mul(c0)?)?,
-    })
+    Extent::of_parts([0; 3], piece.with(factor, square.checked_mul(c0)?)?)
 }
 
 impl From<u64> for Extent {
@@ -347,69 +358,6 @@ impl Mul for Extent {
     type Output = Extent;
     fn mul(self, other: Extent) -> Extent {
         self.checked_mul(other).unwrap_or(Extent::TOO_LARGE)
-    }
-}
-
-impl Serialize for Extent {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.piece {
-            None => self.powers.serialize(serializer),
-            Some(_) => self.to_string().serialize(serializer),
-        }
-    }
-}
-
-impl fmt::Display for Extent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let steps = self.piece.map(|piece| match piece.steps {
-            Steps::Quotient { slope, offset, by } => {
-                let slope = if slope == 1 {
-                    String::new()
-                } else {
-                    slope.to_string()
-                };
-                let offset = if offset == 0 {
-                    String::new()
-                } else {
-                    format!("+{offset}")
-                };
-                format!("⌊({slope}b{offset})/{by}⌋")
-            }
-            Steps::Beyond { from } => format!("max(b-{from},0)"),
-        });
-        let steps = steps.as_deref().unwrap_or_default();
-        let piece = self.piece.map_or([0; 3], |piece| {
-            let [constant, per_sample] = piece.factor.map(i64::from);
-            [i64::from(piece.square), per_sample, constant]
-        });
-        let terms = [
-            (piece[0], format!("{steps}²")),
-            (self.powers[2], "b²".to_owned()),
-            (piece[1], format!("b{steps}")),
-            (piece[2], steps.to_owned()),
-            (self.powers[1], "b".to_owned()),
-            (self.powers[0], String::new()),
-        ];
-        let mut first = true;
-        for (times, of) in terms.iter().filter(|(times, _)| *times != 0) {
-            if !first && *times > 0 {
-                f.write_str("+")?;
-            }
-            first = false;
-            match (*times, of.as_str()) {
-                (times, "") => write!(f, "{times}")?,
-                (1, of) => f.write_str(of)?,
-                (-1, of) => write!(f, "-{of}")?,
-                (times, of) => write!(f, "{times}{of}")?,
-            }
-        }
-        if first { f.write_str("0") } else { Ok(()) }
-    }
-}
-
-impl fmt::Debug for Extent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
     }
 }
 
@@ -441,6 +389,12 @@ pub fn contiguous_strides(shape: &[Extent]) -> Vec<Extent> {
 mod tests {
     use super::*;
 
+    /// The largest graphs have some millions of them.
+    #[test]
+    fn is_small() {
+        assert_eq!(size_of::<Extent>(), 40);
+    }
+
     #[test]
     fn evaluates_and_prints_as_a_polynomial() {
         let extent =
@@ -471,7 +425,7 @@ mod tests {
     fn steps_are_those_of_whole_numbers() {
         type Whole = fn(i64) -> i64;
         let b = Extent::BATCH;
-        let of = |c0: i64, c1: i64| Extent::of_parts([c0, c1, 0], None);
+        let of = |c0: i64, c1: i64| Extent::polynomial([c0, c1, 0]);
         let (half, upper) = (b.floor_div(2).unwrap(), of(1, 1).floor_div(2).unwrap());
         let cases: Vec<(Option<Extent>, Whole)> = vec![
             (Some(half), |b| b / 2),

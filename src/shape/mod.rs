@@ -1,10 +1,12 @@
 //! Element types, symbolic lengths, strides, broadcasting and promotion, as PyTorch has them.
 
 mod broadcast;
+mod display;
 mod dtype;
 mod extent;
 mod piece;
 mod promotion;
+mod sizes;
 mod strides;
 mod window;
 
@@ -14,6 +16,7 @@ pub use dtype::DType;
 pub use extent::{Extent, contiguous_strides, is_oversize, numel};
 pub use promotion::Number;
 pub(crate) use promotion::result_type;
+pub use sizes::Sizes;
 pub(crate) use strides::{
     MemoryFormat, is_channels_last, is_dense, strides_like, strides_match, view_strides,
 };

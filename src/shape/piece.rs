@@ -39,7 +39,7 @@ impl Steps {
             factor: [times, 0],
             square: 0,
         };
-        Extent::of_parts([0; 3], Some(piece))
+        Extent::of_parts([0; 3], Some(piece)).expect("zeros are narrow")
     }
 }
 
@@ -76,15 +76,14 @@ pub(super) fn quotient(constant: i64, slope: i64, by: i64) -> Option<Extent> {
     let whole = [constant.div_euclid(by), slope.div_euclid(by), 0];
     let (offset, slope) = (constant.rem_euclid(by), slope.rem_euclid(by));
     if slope == 0 {
-        return Some(Extent::of_parts(whole, None));
+        return Some(Extent::polynomial(whole));
     }
     // Numerators move in steps of the common divisor.
     let common = gcd(slope, by);
     let (slope, offset, by) = (slope / common, offset / common, by / common);
     // What is left may be whole again: ⌊(2b + 1) / 2⌋.
     if by == 1 {
-        return Extent::of_parts(whole, None)
-            .checked_add(Extent::of_parts([offset, slope, 0], None));
+        return Extent::polynomial(whole).checked_add(Extent::polynomial([offset, slope, 0]));
     }
     let narrow = |n: i64| i32::try_from(n).ok();
     let of = |slope: i64, offset: i64| {
@@ -101,14 +100,14 @@ pub(super) fn quotient(constant: i64, slope: i64, by: i64) -> Option<Extent> {
     } else {
         let turned = of(other.0, other.1)?.once(-1);
         // ⌊(s·b + o) / d⌋ = b - ⌊((d - s)·b + d - 1 - o) / d⌋.
-        turned.checked_add(Extent::of_parts([0, 1, 0], None))?
+        turned.checked_add(Extent::polynomial([0, 1, 0]))?
     };
-    Extent::of_parts(whole, None).checked_add(rest)
+    Extent::polynomial(whole).checked_add(rest)
 }
 
 /// `max(constant + slope·b, 0)`, for batches of one and more.
 pub(super) fn positive(constant: i64, slope: i64) -> Option<Extent> {
-    let whole = Extent::of_parts([constant, slope, 0], None);
+    let whole = Extent::polynomial([constant, slope, 0]);
     let at_one = constant.checked_add(slope)?;
     if slope >= 0 && at_one >= 0 {
         return Some(whole);

@@ -1,6 +1,7 @@
 //! Strides: which are dense, which show the same elements under another shape, and memory formats.
 
 use super::extent::{Extent, contiguous_strides, numel};
+use super::sizes::Sizes;
 
 /// The order in which elements of planes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,12 +85,12 @@ pub(crate) fn is_dense(shape: &[Extent], strides: &[Extent]) -> bool {
 
 /// Strides of `empty_like` under the preserve format: dense ones are kept; others keep their order of
 /// dimensions without the gaps; expanded ones become row-major.
-pub(crate) fn strides_like(shape: &[Extent], strides: &[Extent]) -> Vec<Extent> {
+pub(crate) fn strides_like(shape: &[Extent], strides: &Sizes) -> Sizes {
     if is_dense(shape, strides) {
-        return strides.to_vec();
+        return strides.clone();
     }
     if strides.contains(&Extent::ZERO) {
-        return contiguous_strides(shape);
+        return contiguous_strides(shape).into();
     }
     let mut order: Vec<usize> = (0..shape.len()).collect();
     order.sort_by_key(|i| (std::cmp::Reverse(magnitude(strides[*i])), *i));
@@ -99,7 +100,7 @@ pub(crate) fn strides_like(shape: &[Extent], strides: &[Extent]) -> Vec<Extent> 
         result[i] = step;
         step = step * shape[i];
     }
-    result
+    result.into()
 }
 
 /// Strides under which `to` shows the same elements without a copy, if there are any.
@@ -182,13 +183,16 @@ mod tests {
         let shape = fixed(&[2, 3, 4]);
 
         assert_eq!(
-            strides_like(&shape, &fixed(&[12, 1, 3])),
+            strides_like(&shape, &fixed(&[12, 1, 3]).into()),
             fixed(&[12, 1, 3])
         );
         assert_eq!(
-            strides_like(&shape, &fixed(&[24, 1, 6])),
+            strides_like(&shape, &fixed(&[24, 1, 6]).into()),
             fixed(&[12, 1, 3])
         );
-        assert_eq!(strides_like(&shape, &fixed(&[0, 4, 1])), fixed(&[12, 4, 1]));
+        assert_eq!(
+            strides_like(&shape, &fixed(&[0, 4, 1]).into()),
+            fixed(&[12, 4, 1])
+        );
     }
 }

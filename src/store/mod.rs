@@ -39,6 +39,9 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a task waits for a connection. Statements take milliseconds, so this means trouble.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Connections of a server. One writes at a time, and the others read meanwhile.
+const MOST_CONNECTIONS: u32 = 4;
+
 /// SQLite's `SQLITE_TOOBIG`: a value is longer than a row may be.
 const TOO_BIG: &str = "18";
 
@@ -129,6 +132,15 @@ impl Db {
     /// Opens the file behind `database` (a path, or a `sqlite:` URL), creates it when it is missing,
     /// and brings its tables up to date.
     pub async fn open(database: &str) -> Result<Db, StoreError> {
+        Db::open_with(database, MOST_CONNECTIONS).await
+    }
+
+    /// The same for whoever asks one thing after the other: each further connection costs a millisecond or two.
+    pub async fn open_for_one(database: &str) -> Result<Db, StoreError> {
+        Db::open_with(database, 1).await
+    }
+
+    async fn open_with(database: &str, most_connections: u32) -> Result<Db, StoreError> {
         let failed = |source| StoreError::Open {
             database: database.to_owned(),
             source,
@@ -146,7 +158,7 @@ impl Db {
                 .idle_timeout(None)
                 .max_lifetime(None)
         } else {
-            SqlitePoolOptions::new().max_connections(4)
+            SqlitePoolOptions::new().max_connections(most_connections)
         };
         let pool = pool
             .acquire_timeout(ACQUIRE_TIMEOUT)

@@ -12,16 +12,16 @@ use crate::device::cuda::{
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
-use super::bench::{Refused, Task, described};
+use super::handler::{Refused, Task, described};
 use super::protocol::{Ready, Refusal};
 use super::room::{Left, Reading, Room, is_lack_of_memory, lowered, no_room};
 
 /// How often a probe is repeated because other processes took memory while it ran.
 const REPEATS: u32 = 2;
 /// How often to look whether the memory of a process that has just ended has come back.
-const GLANCE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How many such looks have to be alike, and how many there are at most.
-const GLANCES: (u32, u32) = (4, 30);
+const SAME_LOOKS_AND_MOST: (u32, u32) = (4, 30);
 
 /// An open card. Belongs to the thread that opened it.
 pub(super) struct OpenCard {
@@ -137,11 +137,11 @@ fn try_open(
 
 /// The system gives a lock back a moment before the driver gives back the memory of the process that held it.
 fn await_return(meter: &Meter) {
-    let (alike, most) = GLANCES;
+    let (alike, most) = SAME_LOOKS_AND_MOST;
     let free = || meter.read().ok().map(|usage| usage.free);
     let (mut before, mut same) = (free(), 1);
     for _ in 1..most {
-        thread::sleep(GLANCE);
+        thread::sleep(POLL_INTERVAL);
         let now = free();
         same = if now <= before { same + 1 } else { 1 };
         if same == alike {

@@ -8,7 +8,7 @@ use super::line::{self, Line};
 use super::protocol::{Answer, LONGEST_ORDER, Opening, Order, ProbeOrder, Refusal, VERSION};
 
 /// Carries out orders. Its errors are answers too.
-pub trait Workbench {
+pub trait Handler {
     /// Opens the device and reads the request; gives `ready`.
     fn open(&mut self, opening: Opening) -> Result<Answer, (Refusal, String)>;
 
@@ -42,15 +42,15 @@ impl<W: Write> Outbox for Lines<W> {
 /// answered, and ends the loop: what panics in a driver's wrapper leaves the device in an unknown state. So
 /// does a device that is lost: after a fault in a kernel, a process can use its GPU no more.
 pub fn run(
-    bench: &mut dyn Workbench,
+    handler: &mut dyn Handler,
     input: &mut impl BufRead,
     output: impl Write,
 ) -> io::Result<()> {
-    answer_all(bench, input, &mut Lines(output))
+    answer_all(handler, input, &mut Lines(output))
 }
 
 pub(super) fn answer_all(
-    bench: &mut dyn Workbench,
+    handler: &mut dyn Handler,
     input: &mut impl BufRead,
     outbox: &mut dyn Outbox,
 ) -> io::Result<()> {
@@ -69,7 +69,7 @@ pub(super) fn answer_all(
                 continue;
             }
         };
-        match catch_unwind(AssertUnwindSafe(|| carry_out(bench, order))) {
+        match catch_unwind(AssertUnwindSafe(|| carry_out(handler, order))) {
             Ok(answer) => {
                 outbox.send(&answer)?;
                 if is_last(&answer) {
@@ -84,11 +84,11 @@ pub(super) fn answer_all(
     }
 }
 
-fn carry_out(bench: &mut dyn Workbench, order: Order) -> Answer {
+fn carry_out(handler: &mut dyn Handler, order: Order) -> Answer {
     let answer = match order {
-        Order::Open(opening) => bench.open(opening),
-        Order::List => Ok(bench.list()),
-        Order::Probe(order) => bench.probe(&order),
+        Order::Open(opening) => handler.open(opening),
+        Order::List => Ok(handler.list()),
+        Order::Probe(order) => handler.probe(&order),
         Order::Shutdown => Err((Refusal::OutOfTurn, "already shutting down".to_owned())),
     };
     answer.unwrap_or_else(refused)
@@ -123,7 +123,7 @@ mod tests {
 
     struct Panics;
 
-    impl Workbench for Panics {
+    impl Handler for Panics {
         fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
             panic!("libcudnn.so.9 is missing")
         }

@@ -96,7 +96,7 @@ impl<'a> Faulty<'a> {
         }
     }
 
-    fn strike(&mut self, fault: Fault) {
+    fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::Exit => process::exit(9),
             Fault::Kill => {
@@ -124,7 +124,7 @@ impl Launcher for Faulty<'_> {
             && let Some(plan) = self.plan.take()
             && plan.is_due()
         {
-            self.strike(plan.fault);
+            self.inject(plan.fault);
         }
         if !self.misleads {
             return self.launcher.launch(launch);

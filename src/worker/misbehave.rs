@@ -10,22 +10,22 @@ use std::{fs, process, thread};
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
-use super::bench::PATIENCE;
-use super::child::{Lines, Outbox, Workbench, answer_all};
+use super::child::{Handler, Lines, Outbox, answer_all};
+use super::handler::PATIENCE;
 use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Opening, ProbeOrder, Ready, Refusal, VERSION};
 use super::turn::Turn;
 
-/// The largest batch that fits in a rehearsal.
+/// The largest batch that fits the fake GPU.
 const LARGEST: u64 = 64;
 /// What other processes leave in a crowd.
 pub const CROWDED: Bytes = Bytes::gib(1);
 /// What turns are taken on.
-const GPU: &str = "GPU-rehearsal";
+const GPU: &str = "GPU-fake";
 
 /// A planned failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misbehaviour {
-    /// None: a rehearsal that succeeds.
+    /// None: it succeeds.
     None,
     /// Exit with status 9 after so many answers.
     ExitAfter(u32),
@@ -99,7 +99,7 @@ impl FromStr for Misbehaviour {
 
 /// How a worker is to fail.
 #[derive(Debug, Clone)]
-pub struct Rehearsal {
+pub struct FakeGpu {
     /// With what.
     pub plan: Misbehaviour,
     /// Only where this file can be created: the worker that takes its place behaves.
@@ -110,14 +110,14 @@ pub struct Rehearsal {
 
 /// Carries out orders without doing anything, and fails as planned.
 pub fn run_misbehaving(
-    rehearsal: &Rehearsal,
+    fake: &FakeGpu,
     input: &mut impl BufRead,
     output: impl Write,
 ) -> io::Result<()> {
-    let once = rehearsal.once.as_ref();
+    let once = fake.once.as_ref();
     let is_first = once.is_none_or(|file| fs::File::create_new(file).is_ok());
     let plan = if is_first {
-        rehearsal.plan
+        fake.plan
     } else {
         Misbehaviour::None
     };
@@ -126,12 +126,12 @@ pub fn run_misbehaving(
         sent: 0,
         lines: Lines(output),
     };
-    let mut stage = Stage {
+    let mut device = FakeDevice {
         plan,
-        locks: rehearsal.locks.clone(),
+        locks: fake.locks.clone(),
         turn: None,
     };
-    answer_all(&mut stage, input, &mut outbox)
+    answer_all(&mut device, input, &mut outbox)
 }
 
 struct Faulty<W> {
@@ -175,14 +175,14 @@ impl<W: Write> Outbox for Faulty<W> {
     }
 }
 
-/// The device of a rehearsal.
-struct Stage {
+/// The device of the fake GPU.
+struct FakeDevice {
     plan: Misbehaviour,
     locks: PathBuf,
     turn: Option<Turn>,
 }
 
-impl Workbench for Stage {
+impl Handler for FakeDevice {
     fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
         if self.plan == Misbehaviour::LoseOpening {
             return Err(lost());
@@ -247,7 +247,7 @@ impl Workbench for Stage {
             timeline: Vec::new(),
             cause: None,
             assumptions: Vec::new(),
-            notes: vec!["a rehearsal: nothing ran".to_owned()],
+            notes: vec!["a fake GPU: nothing ran".to_owned()],
         })))
     }
 }
@@ -260,7 +260,7 @@ fn lost() -> (Refusal, String) {
 fn gpu() -> Gpu {
     Gpu {
         ordinal: 0,
-        name: "Rehearsal".to_owned(),
+        name: "Fake GPU".to_owned(),
         total_bytes: 8 << 30,
         free_bytes: 8 << 30,
         compute: (9, 0),

@@ -5,11 +5,11 @@
 //! the parent's from a blocking thread. Messages are one JSON object per line, see [`protocol`]. Workers
 //! take turns on a GPU, across processes, and measure before each probe what others leave of its memory.
 
-mod bench;
 mod card;
 mod child;
 mod choice;
 mod fault;
+mod handler;
 mod line;
 mod loss;
 mod misbehave;
@@ -19,11 +19,11 @@ mod room;
 mod supervisor;
 mod turn;
 
-pub use bench::Bench;
-pub use child::{Workbench, run};
+pub use child::{Handler, run};
 pub use fault::{Fault, FaultPlan};
+pub use handler::GpuHandler;
 pub use loss::{Activity, Loss, WorkerError};
-pub use misbehave::{CROWDED, Misbehaviour, Rehearsal, run_misbehaving};
+pub use misbehave::{CROWDED, FakeGpu, Misbehaviour, run_misbehaving};
 pub use programs::Programs;
 pub use protocol::{Gpu, Opening, ProbeOrder, Ready, Refusal};
 pub use supervisor::{Account, Caller, Deadlines, Launch, Supervisor};

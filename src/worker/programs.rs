@@ -10,9 +10,9 @@ use crate::graph::Graph;
 use crate::model::Variant;
 use crate::program::Program;
 
-/// Allocations of programs that are kept for the next probe: some 100 MiB, which thousands of small models share
-/// and one of the largest takes alone.
-const MOST_KEPT: usize = 1 << 20;
+/// Allocations of programs that are kept for the next probe: some 25 MiB, which hundreds of small models share. A
+/// larger program is kept alone.
+const MOST_KEPT: usize = 1 << 18;
 
 /// Compiles variants of a model for one kind of card, and keeps the latest.
 #[derive(Debug)]
@@ -60,6 +60,12 @@ impl Programs {
         let entry = if let Some(entry) = known {
             entry
         } else {
+            // Its size is not known yet; another variant's is near it.
+            let largest = self
+                .compiled
+                .iter()
+                .map(|(_, program)| program.tensors.len());
+            self.make_room(largest.max().unwrap_or(0));
             let program = if self.with_launches {
                 compile_unless(cancel, &self.graph, variant, self.capability)?
             } else {

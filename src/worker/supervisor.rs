@@ -22,9 +22,9 @@ use super::protocol::{
 };
 
 /// How often a wait looks whether somebody asked to stop.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a child that closed its stdout, or was told to exit, may take to end.
-const FAREWELL: Duration = Duration::from_secs(1);
+const EXIT_GRACE: Duration = Duration::from_secs(1);
 /// How long a child that was killed, and the threads at its pipes, are waited for. A child that hangs in a driver dies only
 /// when the driver lets it, and whoever inherited its pipes may hold them open.
 const ENDING: Duration = Duration::from_millis(300);
@@ -337,16 +337,16 @@ impl Running {
             if left.is_zero() {
                 return Err(self.lost(activity, Loss::TimedOut(within)));
             }
-            let loss = match self.answers.recv_timeout(left.min(GLANCE)) {
+            let loss = match self.answers.recv_timeout(left.min(POLL_INTERVAL)) {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Ok(Line::Whole(line)) => match serde_json::from_str(&line) {
                     Ok(answer) => return Ok(answer),
                     Err(_) => Loss::Garbage(excerpt(&line)),
                 },
                 Ok(Line::TooLong) => Loss::LineTooLong,
-                Ok(Line::Half(_)) => self.farewell().map_or(Loss::Mute, Loss::HalfLine),
+                Ok(Line::Half(_)) => self.await_exit().map_or(Loss::Mute, Loss::HalfLine),
                 Ok(Line::End) | Err(RecvTimeoutError::Disconnected) => {
-                    self.farewell().map_or(Loss::Mute, Loss::Exited)
+                    self.await_exit().map_or(Loss::Mute, Loss::Exited)
                 }
             };
             return Err(self.lost(activity, loss));
@@ -354,9 +354,9 @@ impl Running {
     }
 
     /// How the child ended, if it does so soon.
-    fn farewell(&mut self) -> Option<ExitStatus> {
-        let deadline = Instant::now() + FAREWELL;
-        reap(self.child.as_mut()?, deadline, GLANCE)
+    fn await_exit(&mut self) -> Option<ExitStatus> {
+        let deadline = Instant::now() + EXIT_GRACE;
+        reap(self.child.as_mut()?, deadline, POLL_INTERVAL)
     }
 
     fn out_of_turn(&mut self, answer: &Answer, activity: Activity) -> WorkerError {
@@ -410,11 +410,11 @@ impl Running {
 }
 
 /// How a child ended, if it does so by the deadline.
-fn reap(child: &mut Child, deadline: Instant, glance: Duration) -> Option<ExitStatus> {
+fn reap(child: &mut Child, deadline: Instant, interval: Duration) -> Option<ExitStatus> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => thread::sleep(glance),
+            Ok(None) if Instant::now() < deadline => thread::sleep(interval),
             Ok(None) | Err(_) => return None,
         }
     }

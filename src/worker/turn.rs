@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often a wait looks again.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// What everybody may do with the file: read it.
 const MODE: u32 = 0o644;
 
@@ -87,7 +87,7 @@ impl Turn {
                 }
                 Err(TryLockError::WouldBlock) => {
                     has_waited = true;
-                    thread::sleep(GLANCE);
+                    thread::sleep(POLL_INTERVAL);
                 }
             }
         }

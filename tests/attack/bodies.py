@@ -5,7 +5,8 @@
     python3 tests/attack/bodies.py target/release/batchfit
 
 Prints, for each, the answer, how long it took, the largest resident memory of the server so far, and the slowest
-`/healthz` meanwhile. Standard library only.
+`/healthz` meanwhile; and then the same for all of them at once, three times over, with ordinary requests beside them.
+Standard library only.
 """
 
 import gzip
@@ -158,14 +159,58 @@ class Pulse(threading.Thread):
 
     def __init__(self, server):
         super().__init__(daemon=True)
-        self.server, self.slowest, self.ended = server, 0.0, False
+        self.server, self.all, self.ended = server, [], False
+
+    @property
+    def slowest(self):
+        return max(self.all, default=0)
 
     def run(self):
         while not self.ended:
             began = time.monotonic()
             self.server.ask("GET", "/healthz")
-            self.slowest = max(self.slowest, time.monotonic() - began)
+            self.all.append(time.monotonic() - began)
             time.sleep(0.01)
+
+
+def at_once(server, everything):
+    """Sends all bodies side by side, three times over, and ordinary requests meanwhile."""
+    answers, ordinary, left = [], [], len(everything)
+    lock = threading.Lock()
+
+    def send(path, body):
+        nonlocal left
+        for _ in range(3):
+            headers = {"content-type": "application/json", "content-encoding": "gzip", "prefer": "wait=60"}
+            status, _text = server.ask("POST", path, body, headers)
+            with lock:
+                answers.append(status)
+        with lock:
+            left -= 1
+
+    threads = [threading.Thread(target=send, args=pair, daemon=True) for pair in everything]
+    pulse = Pulse(server)
+    pulse.start()
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    while left:
+        asked = time.monotonic()
+        batch = request({"preset": "resnet18"}, memory_limit=f"{8000 + len(ordinary)}MiB")
+        status, text = server.ask("POST", "/v1/fits", batch, {"prefer": "wait=60"})
+        assert status == 200 and json.loads(text)["state"] == "done", (status, text)
+        ordinary.append(time.monotonic() - asked)
+        time.sleep(0.05)
+    took = time.monotonic() - began
+    pulse.ended = True
+    pulse.join()
+    counted = {status: answers.count(status) for status in sorted(set(answers))}
+    ordinary.sort()
+    pulses = sorted(pulse.all)
+    print(f"\nall of them at once, three times: {counted} in {took:.0f} s, peak {server.peak_mib()} MiB")
+    print(f"/healthz meanwhile: {len(pulses)} times, 99 % within {pulses[len(pulses) * 99 // 100] * 1000:.0f} ms")
+    middle, last = ordinary[len(ordinary) // 2], ordinary[-1]
+    print(f"ordinary fits meanwhile: {len(ordinary)}, median {middle:.2f} s, slowest {last:.2f} s")
 
 
 def main():
@@ -173,11 +218,13 @@ def main():
         server = Server(sys.argv[1], folder)
         try:
             print(f"{'':34}{'status':>7}{'s':>8}{'peak MiB':>10}{'healthz ms':>12}")
+            everything = []
             for name, path, body, compress in bodies():
                 headers = {"content-type": "application/json", "prefer": "wait=60"}
                 if compress:
                     body = gzip.compress(body, 6)
                     headers["content-encoding"] = "gzip"
+                    everything.append((path, body))
                 pulse = Pulse(server)
                 pulse.start()
                 began = time.monotonic()
@@ -188,6 +235,7 @@ def main():
                 document = json.loads(text)
                 said = document.get("detail") or document.get("error") or document.get("state")
                 print(f"{name:34}{status:>7}{took:>8.2f}{server.peak_mib():>10}{pulse.slowest * 1000:>12.0f}  {said}")
+            at_once(server, everything)
         finally:
             server.process.terminate()
             server.process.wait()

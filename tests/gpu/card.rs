@@ -4,7 +4,7 @@ use batchfit::alloc::{Address, SegmentSource};
 use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions, Tf32};
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
 use batchfit::program::{Call, Kernel, TensorId, View};
-use batchfit::shape::{DType, Extent, contiguous_strides};
+use batchfit::shape::{DType, Extent, Sizes, contiguous_strides};
 use batchfit::units::Bytes;
 
 use super::numbers::{decode, encode, error};
@@ -102,23 +102,23 @@ impl Card {
 
 /// A whole contiguous tensor.
 pub fn view(tensor: TensorId, dtype: DType, shape: &[u64]) -> View {
-    let shape: Vec<Extent> = shape.iter().map(|length| Extent::fixed(*length)).collect();
+    let shape: Sizes = shape.iter().map(|length| Extent::fixed(*length)).collect();
     View {
         tensor,
         dtype,
         offset: Extent::ZERO,
-        strides: contiguous_strides(&shape),
+        strides: contiguous_strides(&shape).into(),
         shape,
     }
 }
 
 /// The same memory seen otherwise.
 pub fn strided(view: &View, offset: u64, shape: &[u64], strides: &[u64]) -> View {
-    let extents = |list: &[u64]| list.iter().map(|n| Extent::fixed(*n)).collect::<Vec<_>>();
+    let sizes = |list: &[u64]| -> Sizes { list.iter().map(|n| Extent::fixed(*n)).collect() };
     View {
         offset: Extent::fixed(offset),
-        shape: extents(shape),
-        strides: extents(strides),
+        shape: sizes(shape),
+        strides: sizes(strides),
         ..view.clone()
     }
 }

@@ -46,6 +46,8 @@ fn unrolled(graph: &Graph, variant: &Variant) -> Program {
     let (first_step, later_step) = (step(), step());
     Program {
         tensors: recorder.take_tensors(),
+        sizes: recorder.take_sizes(),
+        convolutions: recorder.take_convolutions(),
         construction,
         first_step,
         later_step,
@@ -76,12 +78,13 @@ fn happenings(program: &Program) -> impl Iterator<Item = Happening> + '_ {
                 names.insert(*id, TensorId(allocated));
                 allocated += 1;
                 let tensor = program.tensor(*id);
-                let shape = match &tensor.size {
-                    Size::Workspace(shape) => Some(**shape),
+                let shape = match program.size(*id) {
+                    Size::Workspace(id) => Some(*program.convolution(*id)),
                     Size::Elements(..) | Size::Fixed(_) | Size::Function(_) => None,
                 };
                 // Rules for sizes are equal when they give the same.
-                let bytes = [1, 7, 64].map(|batch| tensor.size.at(batch).map(|bytes| bytes.0));
+                let bytes =
+                    [1, 7, 64].map(|batch| program.size(*id).at(batch).map(|bytes| bytes.0));
                 Happening::Allocated(shape, bytes, tensor.category, Arc::clone(&tensor.label))
             }
             Instruction::Free(id) => Happening::Freed(names[id].0),

@@ -154,8 +154,8 @@ mod tests {
             tensor: TensorId(tensor),
             dtype: DType::Float32,
             offset: Extent::ZERO,
-            shape: vec![],
-            strides: vec![],
+            shape: crate::shape::Sizes::default(),
+            strides: crate::shape::Sizes::default(),
         }
     }
 

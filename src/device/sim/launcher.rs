@@ -6,14 +6,25 @@ use crate::device::{Launch, LaunchError, Launcher, StepReport};
 use crate::program::Convolution;
 use crate::units::Bytes;
 
-use super::workspaces::{Source, WorkspaceTable};
+use super::workspaces::{Lookup, Source, WorkspaceTable};
 
 /// Knows what scratch memory a library would want, and launches nothing.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct SimulatedLauncher {
     launches: u64,
+    workspaces: Lookup<'static>,
     /// Calls whose plans are in no table.
     estimated: BTreeSet<Convolution>,
+}
+
+impl Default for SimulatedLauncher {
+    fn default() -> SimulatedLauncher {
+        SimulatedLauncher {
+            launches: 0,
+            workspaces: Lookup::new(WorkspaceTable::h200()),
+            estimated: BTreeSet::new(),
+        }
+    }
 }
 
 impl SimulatedLauncher {
@@ -33,7 +44,7 @@ impl SimulatedLauncher {
 
 impl Launcher for SimulatedLauncher {
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError> {
-        let plans = WorkspaceTable::h200().plans(convolution);
+        let plans = self.workspaces.plans(convolution);
         match plans.source {
             Source::Recorded | Source::Interpolated | Source::NotTheLibrary => {}
             Source::Estimated(_) => {

@@ -24,7 +24,7 @@ use crate::worker::Deadlines;
 /// How many processes a fit may take with it: what kills two will kill a third.
 const PROCESSES: u32 = 2;
 /// How often a wait looks whether somebody asked to stop.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a process may take to say that it is there. Loading the binary takes milliseconds.
 const START: Duration = Duration::from_secs(20);
 /// Messages that may wait to be read.
@@ -163,9 +163,9 @@ impl Process {
     fn next(&mut self, within: Duration, cancel: &AtomicBool) -> Option<Message> {
         let mut waited = Duration::ZERO;
         while waited < within && !cancel.load(Ordering::Relaxed) {
-            match self.messages.recv_timeout(GLANCE) {
+            match self.messages.recv_timeout(POLL_INTERVAL) {
                 Ok(message) => return Some(message),
-                Err(RecvTimeoutError::Timeout) => waited += GLANCE,
+                Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
@@ -175,7 +175,7 @@ impl Process {
     /// How the child ended; ends it where it has only stopped to make sense.
     fn cause(&mut self) -> String {
         // What closes its stdout is about to end.
-        thread::sleep(GLANCE);
+        thread::sleep(POLL_INTERVAL);
         let ended = self.child.try_wait().ok().flatten();
         match ended {
             Some(status) => format!("ended ({status})"),
@@ -338,7 +338,7 @@ mod tests {
         let outcome = thread::scope(|scope| {
             scope.spawn(|| {
                 while script.starts() == 0 {
-                    thread::sleep(GLANCE);
+                    thread::sleep(POLL_INTERVAL);
                 }
                 cancel.store(true, Ordering::Relaxed);
             });

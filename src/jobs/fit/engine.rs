@@ -8,14 +8,15 @@ use std::time::Duration;
 use tracing::{debug, warn};
 
 use crate::alloc::{Settings, limit_of_fraction};
+use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, Card, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{self, CARDS, PROCESS_OVERHEAD, Workspaces};
 use crate::graph::Graph;
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
-use crate::model::{DeviceChoice, Invalid, MemoryLimit, Request, SearchMode};
+use crate::model::{Invalid, Lowered, MemoryLimit, Request, SearchMode};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -23,7 +24,7 @@ use crate::worker::{Deadlines, Gpu, Launch, Programs, Ready, Supervisor};
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
-use super::devices::{Inventory, summaries, unavailable};
+use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
 use super::gpu::{GpuProber, translated};
 use super::plan::Wish;
 use super::prober::Prober as _;
@@ -42,19 +43,17 @@ pub struct FitEngine {
     /// The batchfit binary, whose `worker` command is a worker.
     program: PathBuf,
     deadlines: Deadlines,
+    /// What GPUs there were lately.
+    listed: Listed,
 }
+
+/// How long GPUs that were listed are taken to be there when a request is checked. Whoever answers it looks again.
+const LISTED: Duration = Duration::from_secs(2);
 
 /// How long a single probe waits while other processes use its GPU: somebody waits for the answer.
 const PROBE_TURN: Duration = Duration::from_mins(1);
 /// How often a fit begins anew because other processes took memory that it counted on.
 const FRESH_STARTS: u32 = 2;
-
-/// A device that was asked for and is there.
-enum Device {
-    Simulated(&'static Card),
-    /// As it was asked for, `cuda:N` or `auto`, and the GPU that is meant as far as can be told beforehand.
-    Cuda(String, Gpu),
-}
 
 /// What is to be done where a GPU is there and its workers are lost before it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +80,7 @@ impl FitEngine {
         FitEngine {
             program,
             deadlines: Deadlines::default(),
+            listed: Listed::default(),
         }
     }
 
@@ -102,44 +102,6 @@ impl FitEngine {
         }
     }
 
-    fn resolve(&self, choice: &DeviceChoice) -> Result<Device, EngineError> {
-        let wanted = match choice {
-            DeviceChoice::Sim(name) => {
-                let unknown = || {
-                    Invalid::at(
-                        "/device",
-                        format!("there is no simulated device `sim:{name}`"),
-                    )
-                };
-                let card = Card::find(name).ok_or_else(unknown);
-                return card.map(Device::Simulated).map_err(EngineError::Invalid);
-            }
-            // Which one it will be is decided when it is opened: nobody else may have it then.
-            DeviceChoice::Auto => None,
-            DeviceChoice::Cuda(number) => Some(*number),
-        };
-        let Inventory { gpus, missing } = self.inventory();
-        if let Some(missing) = missing {
-            return Err(unavailable(&choice.to_string(), missing));
-        }
-        let count = gpus.len();
-        let mut meant = gpus
-            .into_iter()
-            .filter(|gpu| wanted.is_none_or(|wanted| gpu.ordinal == wanted));
-        if let Some(gpu) = meant.next() {
-            return Ok(Device::Cuda(choice.to_string(), gpu));
-        }
-        let missing = match count {
-            0 => "this machine has no GPU".to_owned(),
-            1 => "this machine has one GPU, `cuda:0`".to_owned(),
-            count => format!(
-                "this machine has {count} GPUs, `cuda:0` to `cuda:{}`",
-                count - 1
-            ),
-        };
-        Err(unavailable(&choice.to_string(), missing))
-    }
-
     /// Reads the model, then opens the device: a wrong body is told before a missing device.
     fn prepare<'a>(
         &self,
@@ -149,13 +111,13 @@ impl FitEngine {
         watch: &'a Watch<'a>,
     ) -> Result<Setting<'a>, EngineError> {
         let cancel = watch.cancel();
-        let lowered = request.lower().map_err(EngineError::Invalid)?;
+        let lowered = lowered(request, cancel)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let graph = &lowered.graph;
         let mut notes = lowered.notes.clone();
         let assumptions = lowered.assumptions.clone();
         notes.extend(data_parallelism(request, graph));
-        let device = match self.resolve(&request.device) {
+        let device = match resolve(&request.device, || self.inventory()) {
             Ok(device) => device,
             Err(absent) => {
                 compile_all(request, Arc::clone(graph), cancel)?;
@@ -163,7 +125,7 @@ impl FitEngine {
             }
         };
         match device {
-            Device::Simulated(card) => {
+            Resolved::Simulated(card) => {
                 let device = format!("sim:{}", card.name);
                 notes.extend(card.notes());
                 if request.search == SearchMode::Probes {
@@ -197,7 +159,7 @@ impl FitEngine {
                     assumptions,
                 })
             }
-            Device::Cuda(name, gpu) => {
+            Resolved::Cuda(name, gpu) => {
                 let opened =
                     GpuProber::open(&self.program, deadlines, &name, (request, graph), watch);
                 let (gpu, ready) = match opened {
@@ -258,10 +220,14 @@ impl Engine for FitEngine {
     }
 
     fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
-        Ok(match self.resolve(&request.device)? {
-            Device::Simulated(_) => None,
-            Device::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
-        })
+        Ok(
+            match resolve(&request.device, || {
+                self.listed.within(LISTED, || self.inventory())
+            })? {
+                Resolved::Simulated(_) => None,
+                Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
+            },
+        )
     }
 
     fn fit(
@@ -426,6 +392,12 @@ fn unopened(gpu: Gpu) -> Ready {
         no_room: None,
         gpu,
     }
+}
+
+/// The request's graph, unless `cancel` becomes true while it is read.
+fn lowered<'a>(request: &'a Request, cancel: &Arc<AtomicBool>) -> Result<&'a Lowered, EngineError> {
+    let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
+    read.map_err(EngineError::Invalid)
 }
 
 fn capability(ready: &Ready) -> Capability {

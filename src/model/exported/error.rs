@@ -30,6 +30,9 @@ pub enum ExportedError {
         /// The most that is read.
         limit_bytes: u64,
     },
+    /// Reading it was stopped: see [`unless`](crate::bounded::unless).
+    #[error("nobody waits for it any more")]
+    Cancelled,
     /// Not JSON.
     #[error("not valid JSON at line {line}, column {column}: {problem}")]
     Syntax {
@@ -155,6 +158,7 @@ impl ExportedError {
             | ExportedError::Compressed { .. }
             | ExportedError::TooLarge { .. }
             | ExportedError::TooManyNodes
+            | ExportedError::Cancelled
             | ExportedError::TooComplex { .. }
             | ExportedError::Syntax { .. } => "",
         }

@@ -15,6 +15,7 @@ use super::{Assumptions, Exported, prediction};
 use crate::aten::schema::{Arg, Document, GraphText, Node, SymInt, Tensor};
 use crate::aten::{Arguments, Scope, dtype};
 use crate::bounded::Text;
+use crate::bounded::is_cancelled;
 use crate::graph::{Builder, ValueId};
 use crate::ops;
 use crate::ops::{Op, Opaque, View, Written};
@@ -73,6 +74,9 @@ pub(super) fn lower<'a>(
     )?;
     scope.tensors = tensors;
     walk.nodes(graph, &mut scope, GRAPH);
+    if is_cancelled() {
+        return Err(ExportedError::Cancelled);
+    }
     let mut unknown = walk.unknown.operators();
     let assumed = match assumptions.unknown_ops {
         UnknownOps::Refuse => Vec::new(),
@@ -166,7 +170,7 @@ impl<'a> Walk<'a> {
         // Values whose types are as recorded, for the same reason: what reads them may seem to be wrong too.
         let mut doubted: HashSet<&'a str> = HashSet::new();
         for (index, node) in graph.nodes.iter().enumerate() {
-            if self.problems.is_full() {
+            if self.problems.is_full() || is_cancelled() {
                 return;
             }
             // The pointer is only made where it is needed: on the way to an error.

@@ -90,6 +90,7 @@ pub(crate) fn parse_text(text: &[u8], assumptions: Assumptions) -> Result<Export
     match (exported, excess) {
         (Ok(exported), None) => exported,
         (_, Some(Excess::Nodes)) => Err(ExportedError::TooManyNodes),
+        (_, Some(Excess::Cancelled)) => Err(ExportedError::Cancelled),
         (_, Some(Excess::Memory)) => Err(ExportedError::TooComplex { limit_bytes }),
         (Err(error), None) => Err(if serde_json::Error::is_data(&error) {
             within(limit_bytes, || unreadable(text)).0
@@ -176,5 +177,41 @@ fn syntax(error: &serde_json::Error) -> ExportedError {
             .next()
             .unwrap_or(&problem)
             .to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::bounded::unless;
+
+    #[test]
+    fn nothing_more_is_read_once_nobody_waits() {
+        let node = r#"{"target": "torch.ops.aten.relu.default", "inputs": [], "outputs": []}"#;
+        let nodes = vec![node; 1000].join(",");
+        let graph = format!(
+            r#"{{"graph_module": {{"graph": {{"inputs": [], "outputs": [], "nodes": [{nodes}]}}}}}}"#
+        );
+        let cancel = Arc::new(AtomicBool::new(true));
+        let mut read = None;
+
+        let kept = unless(&cancel, || {
+            read = Some(parse_text(graph.as_bytes(), Assumptions::default()));
+        });
+
+        assert_eq!(kept, None);
+        assert!(
+            matches!(read, Some(Err(ExportedError::Cancelled))),
+            "{read:?}"
+        );
+        cancel.store(false, Ordering::Relaxed);
+        let read = unless(&cancel, || {
+            parse_text(graph.as_bytes(), Assumptions::default())
+        });
+        let read = read.expect("somebody waits");
+        assert!(!matches!(read, Err(ExportedError::Cancelled)), "{read:?}");
     }
 }

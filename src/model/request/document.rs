@@ -26,20 +26,29 @@ const MODEL: &str = "model";
 
 /// The request as it was written: stored and given back unchanged.
 ///
-/// [`Request::parse`](super::Request::parse) says what may be in it. Cloning it shares the text.
-#[derive(Clone, PartialEq)]
+/// [`Request::parse`](super::Request::parse) says what may be in it. Cloning it shares the text of the model, which
+/// nothing here copies: it may be most of a gigabyte.
+#[derive(Clone)]
 pub struct RequestDocument {
-    text: Arc<str>,
     /// The members, with nothing in the place of the model; or whatever there is instead of an object.
     members: Value,
-    /// Where in the text the model is.
-    model: Option<Range<usize>>,
+    /// The JSON text of the model, and where it is in a longer one.
+    model: Option<(Arc<str>, Range<usize>)>,
+    /// The whole text as it was read, until a member changes.
+    read: Option<Arc<str>>,
+}
+
+impl PartialEq for RequestDocument {
+    fn eq(&self, other: &RequestDocument) -> bool {
+        self.members == other.members && self.model() == other.model()
+    }
 }
 
 impl fmt::Debug for RequestDocument {
     /// Leaves out the model.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {} bytes", self.members, self.text.len())
+        let bytes = self.model().map_or(0, str::len);
+        write!(f, "{} with a model of {bytes} bytes", self.members)
     }
 }
 
@@ -96,14 +105,11 @@ impl RequestDocument {
             let clause = problem.split(" at line ").next().unwrap_or(&problem);
             not_json(error.line(), error.column(), clause)
         })?;
-        let model = model.map(|model| {
-            let start = model.as_ptr().addr() - text.as_ptr().addr();
-            start..start + model.len()
-        });
+        let model = model.map(|model| (Arc::clone(&text), place(&text, model)));
         Ok(RequestDocument {
-            text,
             members,
             model,
+            read: Some(text),
         })
     }
 
@@ -114,7 +120,10 @@ impl RequestDocument {
 
     /// The JSON text of the model, unless it is null or absent.
     pub(crate) fn model(&self) -> Option<&str> {
-        let model = self.model.clone().map(|range| &self.text[range]);
+        let model = self
+            .model
+            .as_ref()
+            .map(|(text, range)| &text[range.clone()]);
         model.filter(|model| *model != "null")
     }
 
@@ -137,55 +146,57 @@ impl RequestDocument {
             .map_err(|error| {
                 Invalid::at("/model", format!("the stored model is damaged: {error}"))
             })?;
-        self.set_model(&model);
+        self.set_model(Arc::from(model));
         Ok(self)
     }
 
-    /// All of it, and where in it a part of it is.
+    /// The text that the model is part of, and where in it a part of the model is.
     pub(super) fn locate(&self, part: &str) -> (Arc<str>, Range<usize>) {
-        let start = part.as_ptr().addr() - self.text.as_ptr().addr();
-        (Arc::clone(&self.text), start..start + part.len())
+        let (text, _) = self.model.as_ref().expect("only a model has parts");
+        (Arc::clone(text), place(text, part))
     }
 
     /// The JSON text.
-    pub fn text(&self) -> &Arc<str> {
-        &self.text
+    pub fn text(&self) -> Arc<str> {
+        match &self.read {
+            Some(read) => Arc::clone(read),
+            None => Arc::from(self.written()),
+        }
     }
 
     /// Takes a member of the top level out.
     pub fn take(&mut self, field: &str) -> Option<Value> {
-        let taken = self.members.as_object_mut()?.shift_remove(field);
-        if taken.is_some() {
-            let model = self.model().map(str::to_owned);
-            self.rewrite(model.as_deref());
-        }
-        taken
+        let taken = self.members.as_object_mut()?.shift_remove(field)?;
+        self.read = None;
+        Some(taken)
     }
 
     /// Replaces a field of the top level, as the flags of the command line do.
     pub fn set(&mut self, field: &str, value: impl Into<Value>) {
-        let model = self.model().map(str::to_owned);
         if let Value::Object(fields) = &mut self.members {
             fields.insert(field.to_owned(), value.into());
-            self.rewrite(model.as_deref());
+            self.read = None;
         }
     }
 
     /// Replaces the model by this JSON text.
-    pub(super) fn set_model(&mut self, model: &str) {
+    pub(super) fn set_model(&mut self, model: Arc<str>) {
         if let Value::Object(fields) = &mut self.members {
             fields.insert(MODEL.to_owned(), Value::Null);
-            self.rewrite(Some(model));
+            let whole = 0..model.len();
+            self.model = Some((model, whole));
+            self.read = None;
         }
     }
 
-    /// Writes the text anew from the members and the text of the model.
-    fn rewrite(&mut self, model: Option<&str>) {
+    /// The text anew, from the members and the text of the model.
+    fn written(&self) -> String {
         let Value::Object(fields) = &self.members else {
-            return;
+            return self.members.to_string();
         };
-        let mut text = String::from("{");
-        let mut place = None;
+        let model = self.model();
+        let mut text = String::with_capacity(model.map_or(0, str::len) + (1 << 10));
+        text.push('{');
         for (key, value) in fields {
             if text.len() > 1 {
                 text.push(',');
@@ -193,17 +204,19 @@ impl RequestDocument {
             text.push_str(&Value::from(key.as_str()).to_string());
             text.push(':');
             match model {
-                Some(model) if key == MODEL => {
-                    place = Some(text.len()..text.len() + model.len());
-                    text.push_str(model);
-                }
+                Some(model) if key == MODEL => text.push_str(model),
                 _ => text.push_str(&value.to_string()),
             }
         }
         text.push('}');
-        self.text = Arc::from(text);
-        self.model = place;
+        text
     }
+}
+
+/// Where in a text a part of it is.
+fn place(text: &str, part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr() - text.as_ptr().addr();
+    start..start + part.len()
 }
 
 impl From<Value> for RequestDocument {
@@ -211,9 +224,9 @@ impl From<Value> for RequestDocument {
         let text = Arc::from(value.to_string());
         // Nothing larger than what was in memory already.
         RequestDocument::read(text).unwrap_or_else(|_| RequestDocument {
-            text: Arc::from("null"),
             members: Value::Null,
             model: None,
+            read: None,
         })
     }
 }
@@ -253,8 +266,8 @@ impl<'de> Visitor<'de> for Members {
 
 impl Serialize for RequestDocument {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let text: &RawValue =
-            serde_json::from_str(&self.text).map_err(serde::ser::Error::custom)?;
+        let text = self.text();
+        let text: &RawValue = serde_json::from_str(&text).map_err(serde::ser::Error::custom)?;
         text.serialize(serializer)
     }
 }

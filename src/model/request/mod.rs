@@ -153,7 +153,7 @@ impl Request {
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
         let (model, digest) = ModelSource::file(file)?;
-        document.set_model(&format!("{{\"exported\":\"sha256:{digest}\"}}"));
+        document.set_model(Arc::from(format!("{{\"exported\":\"sha256:{digest}\"}}")));
         let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
@@ -217,7 +217,7 @@ impl Request {
         let mut document = self.document.clone();
         if let ModelSource::File(text) = &self.model {
             let graph = String::from_utf8_lossy(text);
-            document.set_model(&format!("{{\"exported\":{graph}}}"));
+            document.set_model(Arc::from(format!("{{\"exported\":{graph}}}")));
         }
         document
     }
@@ -235,7 +235,7 @@ impl Request {
             short @ (ModelSource::Preset(_) | ModelSource::Layers(_)) => short,
         };
         let mut document = self.document;
-        document.set_model("{}");
+        document.set_model(Arc::from("{}"));
         Request {
             model,
             document,
@@ -263,7 +263,7 @@ impl Request {
             }
         };
         let mut shown = self.document.clone();
-        shown.set_model(&format!("{{\"{way}\":\"{DIGEST}{digest}\"}}"));
+        shown.set_model(Arc::from(format!("{{\"{way}\":\"{DIGEST}{digest}\"}}")));
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
         let written = gzip.write_all(text.as_bytes());
         let gzip = written.and_then(|()| gzip.finish());

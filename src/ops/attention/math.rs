@@ -84,7 +84,7 @@ impl Eager {
     }
 
     fn repeat_heads(&mut self, tensor: &Tensor, heads: Extent) -> Result<Tensor, Stop> {
-        let mut shape = tensor.shape.clone();
+        let mut shape = tensor.shape.to_vec();
         let times = heads.checked_div(shape[1]).and_then(Extent::as_fixed);
         shape[1] = heads;
         let op = Indexed::RepeatInterleave {

@@ -7,7 +7,7 @@ use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, Mismatch, Type, strides_like};
+use crate::shape::{DType, Extent, Sizes, Mismatch, Type, strides_like};
 
 /// See the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -154,7 +154,7 @@ impl Operator for Complex {
 /// The parts of complex numbers as a last dimension of two.
 fn as_real(x: &TensorBody) -> TensorBody {
     let two = Extent::fixed(2);
-    let shape = [x.shape.as_slice(), &[two]].concat();
+    let shape = [&*x.shape, &[two]].concat();
     let mut strides: Vec<Extent> = x.strides.iter().map(|stride| *stride * two).collect();
     strides.push(Extent::ONE);
     let mut view = x.alias(shape, strides);
@@ -167,7 +167,7 @@ fn as_real(x: &TensorBody) -> TensorBody {
 fn as_complex(x: &TensorBody) -> TensorBody {
     let last = x.shape.len() - 1;
     let half = |stride: &Extent| stride.checked_div(Extent::fixed(2)).unwrap_or(*stride);
-    let strides = x.strides[..last].iter().map(half).collect();
+    let strides: Sizes = x.strides[..last].iter().map(half).collect();
     let mut view = x.alias(x.shape[..last].to_vec(), strides);
     view.dtype = x.dtype.complex();
     view.offset = half(&x.offset);

@@ -109,7 +109,7 @@ impl Eager {
     pub(crate) fn repeat(&mut self, x: &Tensor, times: &[Extent]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let added = times.len() - x.shape.len();
-        let padded = [&vec![Extent::ONE; added], x.shape.as_slice()].concat();
+        let padded = [&vec![Extent::ONE; added], &*x.shape].concat();
         let shape: Vec<Extent> = padded.iter().zip(times).map(|(n, t)| *n * *t).collect();
         let y = self.empty(&shape, x.dtype);
         self.launch(Kernel::MemoryOnly("repeat"), &[x], &[&y]);

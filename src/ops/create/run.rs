@@ -1,6 +1,6 @@
 //! Tensors made out of nothing.
 
-use crate::eager::{Eager, Tensor, TensorBody};
+use crate::eager::{Eager, Elements, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, contiguous_strides};
@@ -45,16 +45,14 @@ impl Eager {
         };
         let y = match create.place {
             Place::Card => self.empty(&create.shape, dtype),
-            Place::Host => TensorBody {
+            Place::Host => TensorBody::from(Elements {
                 storage: self.scratch_by("host", |_| 0),
                 dtype,
                 offset: Extent::ZERO,
-                shape: create.shape.clone(),
-                strides: contiguous_strides(&create.shape),
-                history: None,
+                shape: create.shape.as_slice().into(),
+                strides: contiguous_strides(&create.shape).into(),
                 is_of_host: true,
-                base: None,
-            },
+            }),
         };
         // A range of int64 from zero has a kernel of its own.
         let kernel = match (create.name, dtype) {

@@ -6,7 +6,7 @@ use super::Elementwise;
 use super::row::{Forward, Gradient, Order, Read, Step, Temporary};
 use crate::eager::{Eager, Saved, Storage, Tensor, TensorBody};
 use crate::program::{Kernel, Placement};
-use crate::shape::{DType, Extent, strides_like};
+use crate::shape::{DType, Sizes, strides_like};
 
 use super::run::expanded;
 
@@ -23,8 +23,8 @@ pub(super) struct Derivative {
 /// What a tensor of zeros is like.
 #[derive(Clone)]
 struct Zeros {
-    shape: Vec<Extent>,
-    strides: Vec<Extent>,
+    shape: Sizes,
+    strides: Sizes,
     dtype: DType,
 }
 

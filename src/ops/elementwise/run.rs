@@ -5,7 +5,7 @@ use super::row::{Casts, Forward, Read};
 use super::{Elementwise, Operand};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::{Kernel, Placement};
-use crate::shape::{DType, Extent, broadcast, contiguous_strides, is_dense, strides_like};
+use crate::shape::{DType, Extent, Sizes, broadcast, contiguous_strides, is_dense, strides_like};
 
 impl Eager {
     /// An elementwise operator.
@@ -168,10 +168,16 @@ impl Eager {
     /// The result of an elementwise function: laid out like the first operand of its shape, a dense one
     /// if there is one.
     pub(crate) fn broadcast_like(&mut self, operands: &[&TensorBody], dtype: DType) -> TensorBody {
-        let shape: Vec<Extent> = operands
+        let shape: Sizes = operands
             .iter()
             .map(|operand| operand.shape.clone())
-            .reduce(|a, b| broadcast(&a, &b).expect("checked when the graph was built"))
+            .reduce(|a, b| {
+                if a == b {
+                    return a;
+                }
+                let wide = broadcast(&a, &b).expect("checked when the graph was built");
+                Sizes::from(wide)
+            })
             .unwrap_or_default();
         let whole = |tensor: &&&TensorBody| tensor.shape == shape;
         let model = operands
@@ -180,7 +186,7 @@ impl Eager {
             .or_else(|| operands.iter().find(whole));
         let strides = match model {
             Some(model) => strides_like(&model.shape, &model.strides),
-            None => contiguous_strides(&shape),
+            None => Sizes::from(contiguous_strides(&shape)),
         };
         self.empty_strided(&shape, strides, dtype)
     }
@@ -193,7 +199,8 @@ pub(crate) fn expanded(tensor: &TensorBody, shape: &[Extent]) -> TensorBody {
         Some(own) if tensor.shape[own] == shape[i] => tensor.strides[own],
         Some(_) | None => Extent::ZERO,
     };
-    let mut view = tensor.alias(shape.to_vec(), (0..shape.len()).map(stride).collect());
+    let strides: Sizes = (0..shape.len()).map(stride).collect();
+    let mut view = tensor.alias(shape, strides);
     view.offset = tensor.offset;
     view
 }

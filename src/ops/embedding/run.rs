@@ -17,7 +17,7 @@ impl Eager {
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(weight)]);
         draft.save(self, "indices", indices)?;
-        let mut shape = indices.shape.clone();
+        let mut shape = indices.shape.to_vec();
         shape.push(weight.shape[1]);
         // Indices that are not contiguous, such as expanded positions, are copied for the look-up.
         let dense = self.dense_copy(indices);

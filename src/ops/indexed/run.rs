@@ -9,7 +9,7 @@ use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use super::{looked_up, shapes_of};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, Type, broadcast, strides_like, strides_match};
+use crate::shape::{DType, Extent, Sizes, Type, broadcast, strides_like, strides_match};
 
 /// Names under which indices are saved.
 pub(super) const INDICES: [&str; 5] = ["0", "1", "2", "3", "4"];
@@ -22,7 +22,7 @@ pub(super) fn saved_indices(saved: &Saved, count: usize) -> Vec<Tensor> {
 
 /// The shape that indices broadcast to.
 pub(super) fn common_shape(indices: &[Tensor]) -> Vec<Extent> {
-    let shapes = indices.iter().map(|index| index.shape.clone());
+    let shapes = indices.iter().map(|index| index.shape.to_vec());
     let common = shapes.reduce(|a, b| broadcast(&a, &b).expect("checked when built"));
     common.unwrap_or_default()
 }
@@ -34,7 +34,7 @@ pub(super) fn looked_up_shape(
     indices: &[Tensor],
     rows: Option<Extent>,
 ) -> Vec<Extent> {
-    let types: Vec<Type> = indices.iter().map(|index| (index.dtype, index.shape.clone())).collect();
+    let types: Vec<Type> = indices.iter().map(|index| (index.dtype, index.shape.to_vec())).collect();
     looked_up(&x.shape, marked, &shapes_of(&types, rows)).expect("checked when built")
 }
 
@@ -145,7 +145,7 @@ impl Eager {
     }
 
     /// Ends an operation whose gradient is one new tensor like the operand.
-    pub(super) fn finish_zeros(&mut self, draft: Draft, y: TensorBody, like: (Vec<Extent>, DType)) -> Tensor {
+    pub(super) fn finish_zeros(&mut self, draft: Draft, y: TensorBody, like: (Sizes, DType)) -> Tensor {
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
@@ -321,7 +321,7 @@ impl Eager {
 
 /// A tensor with a dimension behind `dim`, `times` long and with this stride.
 fn apart(x: &TensorBody, dim: usize, times: u64, stride: Extent) -> TensorBody {
-    let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+    let (mut shape, mut strides) = (x.shape.to_vec(), x.strides.to_vec());
     shape.insert(dim + 1, Extent::fixed(times));
     strides.insert(dim + 1, stride);
     x.alias(shape, strides)

@@ -7,7 +7,7 @@ use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, numel, strides_like};
+use crate::shape::{DType, Extent, Sizes, numel, strides_like};
 
 /// Where `index_put_(accumulate=True)` adds.
 pub(crate) struct Places<'a> {
@@ -216,7 +216,7 @@ impl Eager {
             });
             let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
                 let indices = indices();
-                eager.gradient_of_written(&op, gradient, &indices, put.as_ref().unwrap_or(shape))
+                eager.gradient_of_written(&op, gradient, &indices, put.as_deref().unwrap_or(shape))
             });
             vec![kept, written]
         });
@@ -302,7 +302,7 @@ impl Eager {
         &mut self,
         op: &Indexed,
         gradient: &Tensor,
-        (indices, values): (&[Tensor], Option<&(Vec<Extent>, DType)>),
+        (indices, values): (&[Tensor], Option<&(Sizes, DType)>),
     ) -> Tensor {
         let adds = match op {
             Indexed::Add { .. } => true,

@@ -6,7 +6,7 @@ use super::sides;
 use crate::ops::view::gradient_view;
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, MemoryFormat};
+use crate::shape::{DType, Extent, MemoryFormat, Sizes};
 
 impl Eager {
     /// `split(lengths, dim)`: the gradient joins those of the parts, with zeros for unused ones.
@@ -65,10 +65,10 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None; places.len()];
             };
-            let view = |(corner, sides, shape): ([Extent; 2], [Extent; 2], Vec<Extent>)| {
+            let view = |(corner, sides, shape): ([Extent; 2], [Extent; 2], Sizes)| {
                 let mut view = part(&part(gradient, 0, corner[0], sides[0]), 1, corner[1], sides[1]);
                 let gone = 2 - shape.len();
-                view.strides.drain(..gone);
+                view.strides = Sizes::from(&view.strides[gone..]);
                 view.shape = shape;
                 Some(gradient_view(gradient, view))
             };
@@ -81,7 +81,7 @@ impl Eager {
     pub(crate) fn cat(&mut self, parts: &[Tensor], dim: usize) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
         let draft = Draft::new(self, &inputs);
-        let mut shape = parts[0].shape.clone();
+        let mut shape = parts[0].shape.to_vec();
         shape[dim] = parts
             .iter()
             .fold(Extent::ZERO, |sum, part| sum + part.shape[dim]);
@@ -149,7 +149,7 @@ impl Eager {
     pub(crate) fn stack(&mut self, parts: &[Tensor], dim: usize) -> Tensor {
         let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
         let draft = Draft::new(self, &inputs);
-        let mut shape = parts[0].shape.clone();
+        let mut shape = parts[0].shape.to_vec();
         shape.insert(dim, Extent::fixed(parts.len() as u64));
         let y = self.empty(&shape, common_dtype(parts));
         for (index, tensor) in (0..).zip(parts) {
@@ -184,7 +184,7 @@ pub(crate) fn part(tensor: &TensorBody, dim: usize, start: Extent, length: Exten
 
 /// One element along a dimension, without the dimension.
 pub(crate) fn element(tensor: &TensorBody, dim: usize, index: Extent) -> TensorBody {
-    let (mut shape, mut strides) = (tensor.shape.clone(), tensor.strides.clone());
+    let (mut shape, mut strides) = (tensor.shape.to_vec(), tensor.strides.to_vec());
     shape.remove(dim);
     let stride = strides.remove(dim);
     let mut view = tensor.alias(shape, strides);

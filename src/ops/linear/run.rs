@@ -25,7 +25,7 @@ impl Eager {
         let weight = self.low(weight);
         let x = self.low(x);
         let width = weight.shape[0];
-        let mut shape = x.shape.clone();
+        let mut shape = x.shape.to_vec();
         let features = shape
             .pop()
             .expect("a linear's input has a feature dimension");
@@ -211,6 +211,6 @@ mod tests {
 
         let y = eager.linear(&x, &weight, None).unwrap();
 
-        assert_eq!(y.shape, [half, Extent::fixed(3), Extent::fixed(16)]);
+        assert_eq!(*y.shape, [half, Extent::fixed(3), Extent::fixed(16)]);
     }
 }

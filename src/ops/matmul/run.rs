@@ -268,7 +268,7 @@ impl Eager {
     }
 
     fn drop_dim(&mut self, tensor: &Tensor, dim: usize) -> Tensor {
-        let mut shape = tensor.shape.clone();
+        let mut shape = tensor.shape.to_vec();
         shape.remove(dim);
         self.reshape(tensor, &shape)
     }
@@ -297,7 +297,7 @@ fn product_shape(stack: &[Extent], a: &TensorBody, b: &TensorBody) -> Vec<Extent
 
 /// The matrices with their last two dimensions exchanged.
 fn turned(matrices: &TensorBody) -> TensorBody {
-    let (mut shape, mut strides) = (matrices.shape.clone(), matrices.strides.clone());
+    let (mut shape, mut strides) = (matrices.shape.to_vec(), matrices.strides.to_vec());
     let last = shape.len() - 1;
     shape.swap(last - 1, last);
     strides.swap(last - 1, last);

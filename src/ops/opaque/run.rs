@@ -2,7 +2,7 @@
 
 use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent};
+use crate::shape::{DType, Extent, Sizes};
 
 /// What a launch of such an operation is called.
 const NAME: &str = "an operator that batchfit does not know";
@@ -36,7 +36,7 @@ impl Eager {
         let from: Vec<_> = operands.iter().map(|operand| &**operand).collect();
         let into: Vec<_> = outputs.iter().collect();
         self.launch(Kernel::MemoryOnly(NAME), &from, &into);
-        let like: Vec<Option<(Vec<Extent>, DType)>> = operands
+        let like: Vec<Option<(Sizes, DType)>> = operands
             .iter()
             .map(|operand| {
                 let wanted = operand.requires_grad();
@@ -48,7 +48,7 @@ impl Eager {
                 let Some(gradient) = gradients.iter().flatten().next() else {
                     return vec![None; like.len()];
                 };
-                let make = |like: Option<(Vec<Extent>, DType)>| {
+                let make = |like: Option<(Sizes, DType)>| {
                     let (shape, dtype) = like?;
                     let result = eager.empty(&shape, dtype);
                     eager.launch(Kernel::MemoryOnly(NAME), &[gradient], &[&result]);

@@ -45,9 +45,9 @@ impl Eager {
         };
         let norms = |eager: &mut Eager, tensor: &Tensor| {
             let squares = eager.empty(&tensor.shape, dtype);
-            let norms = eager.empty(&column(tensor), dtype);
+            let norms = eager.empty(column(tensor), dtype);
             drop(squares);
-            let ones = eager.empty(&column(tensor), dtype);
+            let ones = eager.empty(column(tensor), dtype);
             (norms, ones)
         };
         let (a_norms, a_ones) = norms(self, a);
@@ -59,11 +59,11 @@ impl Eager {
             shape
         };
         let doubled = self.empty(&a.shape, dtype);
-        let left = self.empty(&wider(a), dtype);
+        let left = self.empty(wider(a), dtype);
         drop(a_ones);
         drop(a_norms);
         drop(doubled);
-        let right = self.empty(&wider(b), dtype);
+        let right = self.empty(wider(b), dtype);
         drop(b_norms);
         drop(b_ones);
         let y = self.empty(shape, dtype);

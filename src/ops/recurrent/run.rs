@@ -2,9 +2,9 @@
 
 use super::sizes::{Network, Pass};
 use super::Recurrent;
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Elements, Saved, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, Type, contiguous_strides};
+use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};
 
 /// What the backward pass has to know.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ impl Eager {
         operands: &[Tensor],
     ) -> Result<Vec<Tensor>, Stop> {
         let types: Vec<Type> =
-            operands.iter().map(|operand| (operand.dtype, operand.shape.clone())).collect();
+            operands.iter().map(|operand| (operand.dtype, operand.shape.to_vec())).collect();
         let network = recurrent.network(&types);
         let (network, [time, batch]) = network.expect("checked when the graph was built");
         let job = Job { recurrent, network, time, batch };
@@ -122,16 +122,14 @@ impl Eager {
                 network.reserve(dtype, time, batch)
             };
             let storage = self.scratch_by("cuDNN's reserve space", bytes);
-            Tensor::new(TensorBody {
+            Tensor::new(TensorBody::from(Elements {
                 storage,
                 dtype: DType::UInt8,
                 offset: Extent::ZERO,
-                shape: Vec::new(),
-                strides: Vec::new(),
-                history: None,
-                base: None,
+                shape: Sizes::default(),
+                strides: Sizes::default(),
                 is_of_host: false,
-            })
+            }))
         });
         let kernel = Kernel::MemoryOnly("a recurrent network");
         let mut results = vec![&y];
@@ -257,7 +255,7 @@ impl Eager {
     fn flat_half_weights(&mut self, network: Network, weights: &[Tensor]) -> (Tensor, Vec<Tensor>) {
         let half = DType::Float16;
         let flat = self.empty(&[Extent::fixed(network.weights())], half);
-        let shapes: Vec<Vec<Extent>> = weights.iter().map(|weight| weight.shape.clone()).collect();
+        let shapes: Vec<Vec<Extent>> = weights.iter().map(|weight| weight.shape.to_vec()).collect();
         let cast = |(weight, view): (&Tensor, TensorBody)| {
             let draft = Draft::new(self, &[Some(weight)]);
             self.launch(Kernel::Copy, &[weight], &[&view]);

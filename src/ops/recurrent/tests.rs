@@ -90,7 +90,7 @@ fn trained(eager: &mut Eager, mut body: TensorBody, index: usize) -> Tensor {
     body.history = Some(History::Leaf(Rc::new(Leaf {
         index,
         path: Arc::from("weight"),
-        strides: contiguous_strides(&body.shape),
+        strides: contiguous_strides(&body.shape).into(),
         grad: None.into(),
     })));
     let _ = eager;
@@ -166,11 +166,12 @@ fn compiled(case: &Case<'_>) -> [Vec<i64>; 2] {
         drop(seed);
     }
     drop(given.take());
-    let tensors = recorder.take_tensors();
+    let (tensors, sizes) = (recorder.take_tensors(), recorder.take_sizes());
     [forward, back].map(|section| {
         let event = |instruction: &Instruction| {
             let size = |id: &crate::program::TensorId| {
-                let bytes = tensors[id.0 as usize].size.at(case.batch).unwrap();
+                let size = tensors[id.0 as usize].size;
+                let bytes = sizes[size.0 as usize].at(case.batch).unwrap();
                 i64::try_from(bytes.0).unwrap()
             };
             match instruction {

@@ -36,7 +36,7 @@ impl Kind {
 /// A result without its reduced dimensions, unless they stay.
 pub(super) fn squeezed(whole: &TensorBody, dims: &[usize], keep: bool) -> TensorBody {
     let lengths = whole.shape.iter().zip(&whole.strides).enumerate();
-    let (shape, strides) = lengths
+    let (shape, strides): (Vec<_>, Vec<_>) = lengths
         .filter(|(i, _)| keep || !dims.contains(i))
         .map(|(_, (length, stride))| (*length, *stride))
         .unzip();

@@ -28,7 +28,7 @@ impl Eager {
 
     /// The tensor itself where it has this shape.
     pub(crate) fn expand_to(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
-        if x.shape == shape {
+        if *x.shape == *shape {
             Tensor::clone(x)
         } else {
             self.expand(x, shape)

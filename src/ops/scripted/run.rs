@@ -52,7 +52,7 @@ impl Eager {
         let inputs: Vec<Option<&Tensor>> = operands.iter().map(Some).collect();
         let mut draft = Draft::new(self, if row.backward.is_some() { &inputs } else { &[] });
         let wanted: Vec<bool> = operands.iter().map(|operand| operand.requires_grad()).collect();
-        let shapes: Vec<_> = operands.iter().map(|operand| operand.shape.as_slice()).collect();
+        let shapes: Vec<_> = operands.iter().map(|operand| &*operand.shape).collect();
         let lengths = op.bind(&shapes).expect("checked when the graph was built");
         let saved = |text: &'static str| -> Option<(&'static str, &'static str)> {
             let (name, source) = text.split_once('=')?;

@@ -7,7 +7,7 @@ use crate::ops::join::{element, part};
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
 use super::{diagonal, sliced};
-use crate::shape::{DType, Extent, contiguous_strides, view_strides};
+use crate::shape::{DType, Extent, Sizes, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
 pub(crate) fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {
@@ -60,7 +60,7 @@ impl Eager {
     /// `unsqueeze(dim)`.
     pub(crate) fn unsqueeze(&mut self, x: &Tensor, dim: usize) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
-        let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+        let (mut shape, mut strides) = (x.shape.to_vec(), x.strides.to_vec());
         let stride = shape
             .get(dim)
             .map_or(Extent::ONE, |length| *length * strides[dim]);
@@ -71,7 +71,7 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let (mut shape, mut strides) = (gradient.shape.clone(), gradient.strides.clone());
+            let (mut shape, mut strides) = (gradient.shape.to_vec(), gradient.strides.to_vec());
             shape.remove(dim);
             strides.remove(dim);
             vec![Some(gradient_view(
@@ -123,7 +123,7 @@ impl Eager {
     /// `unfold(dim, size, step)`: windows that may overlap, as a view; the gradient is full size.
     pub(crate) fn windows(&mut self, x: &Tensor, dim: usize, [size, step]: [u64; 2]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
-        let (mut shape, mut strides) = (x.shape.clone(), x.strides.clone());
+        let (mut shape, mut strides) = (x.shape.to_vec(), x.strides.to_vec());
         let room = shape[dim].checked_sub(Extent::fixed(size));
         let last = room.and_then(|room| room.floor_div(step));
         shape[dim] = last.expect("checked when the graph was built") + Extent::ONE;
@@ -242,7 +242,7 @@ impl Eager {
 /// The elements on a diagonal, along a new last dimension.
 fn on_diagonal(tensor: &TensorBody, offset: i64, dims: [usize; 2]) -> TensorBody {
     let shape = diagonal(&tensor.shape, offset, dims).expect("checked when the graph was built");
-    let mut strides = tensor.strides.clone();
+    let mut strides = tensor.strides.to_vec();
     let step = strides[dims[0]] + strides[dims[1]];
     let skipped = strides[if offset >= 0 { dims[1] } else { dims[0] }];
     strides.remove(dims[0].max(dims[1]));
@@ -274,6 +274,6 @@ fn overlaps(shape: &[Extent], strides: &[Extent]) -> bool {
 }
 
 fn permuted(tensor: &TensorBody, order: &[usize]) -> TensorBody {
-    let along = |list: &[Extent]| order.iter().map(|i| list[*i]).collect();
+    let along = |list: &[Extent]| -> Sizes { order.iter().map(|i| list[*i]).collect() };
     tensor.alias(along(&tensor.shape), along(&tensor.strides))
 }

@@ -8,7 +8,7 @@ use batchfit::alloc::{Address, SegmentSource};
 use batchfit::compile::compile;
 use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions, Tf32};
 use batchfit::device::{Launch, Launcher};
-use batchfit::program::{Instruction, Program, Size, Tensor, TensorId};
+use batchfit::program::{Instruction, Program, Size, TensorId};
 use batchfit::units::Bytes;
 
 use super::{graph, number, script, variant};
@@ -47,7 +47,8 @@ impl Run<'_> {
 
     fn allocate(&mut self, id: TensorId) {
         let mut size = self.sizes[id.0 as usize];
-        if let Size::Workspace(shape) = &self.program.tensor(id).size {
+        if let Size::Workspace(convolution) = *self.program.size(id) {
+            let shape = self.program.convolution(convolution);
             let plans = self.launcher.convolution_plans(&shape.at(self.batch));
             size = plans.unwrap().first().copied().unwrap_or(Bytes::ZERO);
         }
@@ -85,14 +86,13 @@ fn steps_in_exact_memory() {
     let mut launcher = CudaLauncher::open(&gpu, options).unwrap();
     launcher.follow(script);
     let batch = number("BATCH");
-    let size = |tensor: &Tensor| tensor.size.at(batch).unwrap_or(Bytes::ZERO);
     let mut run = Run {
         program: &program,
         batch,
         launcher,
         memory: CudaMemory::of(&gpu),
         addresses: vec![0; program.tensors.len()],
-        sizes: program.tensors.iter().map(size).collect(),
+        sizes: program.bytes_at(batch),
     };
 
     let mut done = 0;

@@ -426,7 +426,7 @@ fn gradients(program: &Program) -> Vec<(&str, u64, DType)> {
         .iter()
         .enumerate()
         .filter(|(index, tensor)| tensor.category == Category::Gradients && in_first(*index))
-        .map(|(_, tensor)| match tensor.size {
+        .map(|(_, tensor)| match program.sizes[tensor.size.0 as usize] {
             Size::Elements(count, dtype) => (&*tensor.label, count.at(1), dtype),
             _ => panic!("{}: a gradient has elements", tensor.label),
         })

@@ -31,7 +31,7 @@ pub(crate) fn program(name: &str, variant: &Variant) -> Program {
 /// Construction and three steps, one request a line: `+BYTES` or `-BYTES`.
 fn requests(program: &Program, batch: u64) -> Vec<String> {
     let event = |sign: char, id: &TensorId| {
-        let bytes = program.tensor(*id).size.at(batch);
+        let bytes = program.size(*id).at(batch);
         let bytes = bytes.map_or(0, |bytes| bytes.0);
         (bytes > 0).then(|| format!("{sign}{bytes}"))
     };

@@ -39,7 +39,7 @@ fn a_probe_that_is_hit_once_is_repeated_by_another_worker() {
         let report = probe(&mut supervisor, 8).unwrap();
 
         assert_eq!(report.verdict, Verdict::Fits, "{fault}");
-        assert!(once.exists(), "{fault} did not strike");
+        assert!(once.exists(), "{fault} was not injected");
         assert_eq!(supervisor.account().workers, 2, "{fault}");
     }
 }

@@ -1,4 +1,4 @@
-//! Whole fits whose GPU is a rehearsal.
+//! Whole fits whose GPU is a fake one.
 
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
@@ -11,7 +11,10 @@ use batchfit::worker::CROWDED;
 
 use super::*;
 
-const REHEARSAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/worker/rehearsal");
+const FAKE_WORKER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/it/worker/fake-gpu-worker"
+);
 
 /// A fit whose workers misbehave.
 fn fit(misbehaviour: &str) -> Result<FitResult, EngineError> {
@@ -27,7 +30,7 @@ fn fit_with(misbehaviour: &str, members: &str) -> Result<FitResult, EngineError>
         directory.path().join("batchfit"),
     )
     .unwrap();
-    symlink(REHEARSAL, &program).unwrap();
+    symlink(FAKE_WORKER, &program).unwrap();
     let text = format!(r#"{{"model": {{"preset": "resnet18"}}, {members}}}"#);
     let document = RequestDocument::from_json(text.as_bytes()).unwrap();
     let request = Request::parse(document, &sim::names()).unwrap();

@@ -89,7 +89,7 @@ fn recovery(misbehaviour: &str) -> ProbeReport {
 fn a_worker_that_behaves_answers_every_probe() {
     let (mut supervisor, ready) = open(launch(&["none"])).unwrap();
 
-    assert_eq!(ready.gpu.name, "Rehearsal");
+    assert_eq!(ready.gpu.name, "Fake GPU");
     assert_eq!(probe(&mut supervisor, 64).unwrap().verdict, Verdict::Fits);
     let above = probe(&mut supervisor, 65).unwrap();
     assert_eq!((above.batch, above.verdict), (65, Verdict::OutOfMemory));
@@ -301,14 +301,14 @@ fn what_the_workers_cost_is_counted() {
     assert_eq!(supervisor.account().workers, 2);
 }
 
-/// A rehearsal that takes turns in this directory.
+/// A fake GPU that takes turns in this directory.
 fn in_turn(directory: &Path) -> Launch {
     launch(&["take-turns", "--locks", directory.to_str().unwrap()])
 }
 
 /// What another process would hold.
 fn somebody_elses_turn(directory: &Path) -> Turn {
-    Turn::take(directory, "GPU-rehearsal", Duration::ZERO).unwrap()
+    Turn::take(directory, "GPU-fake", Duration::ZERO).unwrap()
 }
 
 #[test]
@@ -345,9 +345,9 @@ fn a_worker_holds_its_turn_until_it_ends() {
     let (mut supervisor, _) = open(in_turn(directory.path())).unwrap();
     probe(&mut supervisor, 8).unwrap();
 
-    let meanwhile = Turn::take(directory.path(), "GPU-rehearsal", Duration::ZERO);
+    let meanwhile = Turn::take(directory.path(), "GPU-fake", Duration::ZERO);
     drop(supervisor);
-    let afterwards = Turn::take(directory.path(), "GPU-rehearsal", Duration::ZERO);
+    let afterwards = Turn::take(directory.path(), "GPU-fake", Duration::ZERO);
 
     assert!(meanwhile.is_err() && afterwards.is_ok());
 }

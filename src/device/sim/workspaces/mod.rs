@@ -11,11 +11,14 @@
 
 mod archive;
 mod condense;
+mod job;
+mod lookup;
 mod neighbours;
 mod table;
 
 pub use archive::{merge, pack, unpack};
 pub use condense::{CondenseError, Provenance, condense};
+pub use lookup::Lookup;
 pub use table::{TableError, WorkspaceTable};
 
 use crate::units::Bytes;

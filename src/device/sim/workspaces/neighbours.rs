@@ -3,6 +3,7 @@
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::units::Bytes;
 
+use super::job::Listed;
 use super::{Plans, Source};
 
 /// How many similar layers are looked at; the hungriest is taken. See Note [Similar layers].
@@ -23,59 +24,98 @@ pub(super) const LAST_RESORT: &str = "as large as all three tensors";
 
 /// The recorded layers as points in a space of features.
 #[derive(Debug)]
-pub(super) struct Neighbours(Vec<(Features, ConvolutionLayer)>);
+pub(super) struct Neighbours {
+    layers: Vec<ConvolutionLayer>,
+    /// By feature, those of all layers next to each other: so they are compared several at a time.
+    features: [Vec<f32>; FEATURES],
+}
+
+/// How many features a layer has.
+const FEATURES: usize = 14;
 
 /// What makes two layers alike. The unit is a doubling of channels.
-type Features = [f32; 14];
+type Features = [f32; FEATURES];
+
+/// The most that are looked at for any call.
+const MOST_LOOKED_AT: usize = 8;
+
+/// The recorded layers most like another, by their numbers, the nearest first.
+pub(super) type Similar = Box<[u32]>;
 
 impl Neighbours {
     pub(super) fn of(layers: impl IntoIterator<Item = ConvolutionLayer>) -> Neighbours {
-        let points = layers.into_iter().map(|layer| (features(&layer), layer));
-        Neighbours(points.collect())
+        let layers: Vec<ConvolutionLayer> = layers.into_iter().collect();
+        let mut by_feature = [const { Vec::new() }; FEATURES];
+        for layer in &layers {
+            for (all, feature) in by_feature.iter_mut().zip(features(layer)) {
+                all.push(feature);
+            }
+        }
+        Neighbours {
+            layers,
+            features: by_feature,
+        }
     }
 
-    /// Estimates a call from `recorded`, the answers for those layers.
-    pub(super) fn estimate(
+    /// Estimates a call of a layer like these from `recorded`, the answers for them.
+    pub(super) fn estimate<'j>(
         &self,
         call: &Convolution,
-        recorded: impl Fn(&Convolution) -> Option<Vec<Bytes>>,
+        similar: &[u32],
+        recorded: impl Fn(&Convolution) -> Option<Listed<'j>>,
     ) -> Plans {
-        let scaled = self.nearest(call).into_iter().filter_map(|layer| {
+        let mine = tensor_bytes(call);
+        let scale = |size: Bytes, others: u64| {
+            let bytes = u128::from(size.0) * u128::from(mine) / u128::from(others);
+            Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+        };
+        let alike = similar.iter().take(looked_at(call)).filter_map(|layer| {
+            let layer = &self.layers[*layer as usize];
             let other = layer.call(call.pass, call.dtype, call.batch);
-            let (mine, others) = (tensor_bytes(call), tensor_bytes(&other).max(1));
-            let scale = |size: Bytes| {
-                let bytes = u128::from(size.0) * u128::from(mine) / u128::from(others);
-                Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
-            };
-            Some(recorded(&other)?.into_iter().map(scale).collect::<Vec<_>>())
+            Some((recorded(&other)?, tensor_bytes(&other).max(1)))
         });
-        match scaled.max_by_key(|workspaces| workspaces.first().copied()) {
-            Some(workspaces) => Plans {
-                workspaces,
+        let first =
+            |(listed, others): &(Listed<'j>, u64)| listed.first().map(|size| scale(size, *others));
+        match alike.max_by_key(first) {
+            Some((listed, others)) => Plans {
+                workspaces: listed
+                    .workspaces()
+                    .into_iter()
+                    .map(|size| scale(size, others))
+                    .collect(),
                 source: Source::Estimated(RULE),
             },
             None => Plans {
-                workspaces: vec![Bytes(tensor_bytes(call)), Bytes::ZERO],
+                workspaces: vec![Bytes(mine), Bytes::ZERO],
                 source: Source::Estimated(LAST_RESORT),
             },
         }
     }
 
-    /// The layers most like a call's; those equally near in an order of their own.
-    fn nearest(&self, call: &Convolution) -> Vec<&ConvolutionLayer> {
-        let wanted = features(&call.layer());
-        let mut nearest: Vec<(f32, &ConvolutionLayer)> = Vec::new();
-        for (point, layer) in &self.0 {
-            let far = distance(&wanted, point);
-            let at = nearest.partition_point(|(other, of)| {
-                other.total_cmp(&far).then_with(|| of.cmp(&layer)).is_lt()
-            });
-            if at < looked_at(call) {
-                nearest.insert(at, (far, layer));
-                nearest.truncate(looked_at(call));
+    /// The layers most like another; those equally near in an order of their own.
+    pub(super) fn nearest(&self, layer: &ConvolutionLayer) -> Similar {
+        let mut distances = vec![0.0_f32; self.layers.len()];
+        for (wanted, all) in features(layer).into_iter().zip(&self.features) {
+            for (distance, feature) in distances.iter_mut().zip(all) {
+                *distance += (wanted - feature).abs();
             }
         }
-        nearest.into_iter().map(|(_, layer)| layer).collect()
+        let mut nearest: Vec<(f32, &ConvolutionLayer, u32)> = Vec::new();
+        for (number, far) in (0..).zip(distances) {
+            if let [.., (furthest, ..)] = nearest[..]
+                && nearest.len() == MOST_LOOKED_AT
+                && far > furthest
+            {
+                continue;
+            }
+            let layer = &self.layers[number as usize];
+            let at = nearest.partition_point(|(other, of, _)| {
+                other.total_cmp(&far).then_with(|| of.cmp(&layer)).is_lt()
+            });
+            nearest.insert(at, (far, layer, number));
+            nearest.truncate(MOST_LOOKED_AT);
+        }
+        nearest.into_iter().map(|(.., number)| number).collect()
     }
 }
 
@@ -107,8 +147,4 @@ fn features(shape: &ConvolutionLayer) -> Features {
         if shape.is_flat() { 4.0 } else { 0.0 },
         if shape.volumes { 16.0 } else { 0.0 },
     ]
-}
-
-fn distance(a: &Features, b: &Features) -> f32 {
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).sum()
 }

@@ -1,17 +1,19 @@
 //! Reading a recorded table and answering from it.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::sync::OnceLock;
 
 use flate2::bufread::GzDecoder;
+use foldhash::fast::FixedState;
 
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
-use crate::units::Bytes;
 
+use super::Plans;
+use super::job::{Job, Listed};
+use super::lookup::Lookup;
 use super::neighbours::Neighbours;
-use super::{Plans, Source};
 
 /// First line of every table.
 pub(super) const MAGIC: &str = "batchfit workspaces 1";
@@ -40,10 +42,18 @@ pub enum TableError {
 #[derive(Debug)]
 pub struct WorkspaceTable {
     provenance: Vec<(String, String)>,
+    /// The file, of a table that is read when it is first asked about a layer. See Note [Blocks].
+    file: &'static [u8],
+    contents: OnceLock<Contents>,
+}
+
+/// The layers of a table.
+#[derive(Debug, Default)]
+struct Contents {
     grids: Vec<Vec<u64>>,
     blocks: Vec<Block>,
-    /// Which block holds a layer.
-    layers: HashMap<ConvolutionLayer, usize>,
+    /// Which block holds a layer. The keys are the table's own, so nobody can choose them to collide.
+    layers: HashMap<ConvolutionLayer, usize, FixedState>,
     /// Made when a layer is first asked about that is not here.
     neighbours: OnceLock<Neighbours>,
 }
@@ -52,37 +62,15 @@ pub struct WorkspaceTable {
 #[derive(Debug, Default)]
 struct Block {
     compressed: &'static [u8],
-    jobs: OnceLock<HashMap<Key, Job>>,
+    sections: OnceLock<HashMap<ConvolutionLayer, Section, FixedState>>,
 }
 
-/// What a job is found by.
-type Key = (ConvolutionLayer, DType, ConvolutionPass);
-
-/// One pass of one layer in one element type.
+/// The jobs of one layer, read when it is first asked about.
 #[derive(Debug)]
-struct Job {
-    /// Which grid its batches are from.
-    grid: usize,
-    /// Workspaces as functions of the batch.
-    lines: Vec<Line>,
-    /// The different lists of plans that occur.
-    lists: Vec<Vec<Step>>,
-    /// Which list holds where: up to (not including) a position in the grid, ascending.
-    runs: Vec<(usize, usize)>,
-}
-
-/// A workspace of `base + slope * batch` bytes.
-#[derive(Debug, Clone, Copy)]
-struct Line {
-    base: i64,
-    slope: i64,
-}
-
-/// Plans in a row of which none needs less than the first.
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    line: usize,
-    count: usize,
+struct Section {
+    /// Lines that say `job ...`.
+    text: String,
+    jobs: OnceLock<Vec<(DType, ConvolutionPass, Job)>>,
 }
 
 impl WorkspaceTable {
@@ -90,105 +78,29 @@ impl WorkspaceTable {
     pub fn h200() -> &'static WorkspaceTable {
         static TABLE: OnceLock<WorkspaceTable> = OnceLock::new();
         TABLE.get_or_init(|| {
-            WorkspaceTable::read(include_bytes!("h200.txt.gz"))
-                .expect("the table that is compiled in was read by a test")
+            let file = include_bytes!("h200.txt.gz");
+            let provenance = read_provenance(BufReader::new(GzDecoder::new(&file[..])));
+            WorkspaceTable {
+                provenance: provenance.expect("a test reads the table that is compiled in"),
+                file,
+                contents: OnceLock::new(),
+            }
         })
-    }
-
-    /// Reads a table's file.
-    pub fn read(file: &'static [u8]) -> Result<Self, TableError> {
-        let mut decoder = GzDecoder::new(file);
-        let mut text = String::new();
-        decoder
-            .read_to_string(&mut text)
-            .map_err(|source| TableError::Compression { source })?;
-        let mut rest = decoder.into_inner();
-        let mut table = WorkspaceTable::parse(&text)?;
-        for block in text.lines().filter_map(|line| line.strip_prefix("block ")) {
-            let (compressed, layers) = block
-                .split_once(' ')
-                .and_then(|(length, layers)| {
-                    let (block, after) = rest.split_at_checked(length.parse().ok()?)?;
-                    rest = after;
-                    let layers: Vec<_> =
-                        layers.split(' ').map(parse_layer).collect::<Option<_>>()?;
-                    Some((block, layers))
-                })
-                .ok_or(TableError::Block)?;
-            table.add_block(compressed, layers);
-        }
-        Ok(table)
     }
 
     /// Reads a table as text.
     pub fn parse(text: &str) -> Result<Self, TableError> {
-        let mut table = WorkspaceTable {
-            provenance: Vec::new(),
-            grids: Vec::new(),
-            blocks: Vec::new(),
-            layers: HashMap::new(),
-            neighbours: OnceLock::new(),
-        };
-        let mut jobs = HashMap::new();
-        let mut layer = None;
-        for (index, line) in text.lines().enumerate() {
-            let malformed = || TableError::Malformed { line: index + 1 };
-            let (word, rest) = line.split_once(' ').ok_or_else(malformed)?;
-            match word {
-                _ if index == 0 => {
-                    if line != MAGIC {
-                        return Err(malformed());
-                    }
-                }
-                "grid" => table.grids.push(parse_grid(rest).ok_or_else(malformed)?),
-                "block" => {}
-                "layer" => layer = Some(parse_layer(rest).ok_or_else(malformed)?),
-                "job" => {
-                    let layer = layer.ok_or_else(malformed)?;
-                    let (dtype, pass, job) = parse_job(rest, &table.grids).ok_or_else(malformed)?;
-                    jobs.insert((layer, dtype, pass), job);
-                }
-                _ => table.provenance.push((word.to_owned(), rest.to_owned())),
-            }
-        }
-        if !jobs.is_empty() {
-            let layers: Vec<ConvolutionLayer> = jobs.keys().map(|(layer, ..)| *layer).collect();
-            table.add_block(&[], layers);
-            table.blocks[0].jobs = OnceLock::from(jobs);
-        }
-        Ok(table)
+        let compression = |source| TableError::Compression { source };
+        Ok(WorkspaceTable {
+            provenance: read_provenance(text.as_bytes()).map_err(compression)?,
+            file: &[],
+            contents: OnceLock::from(Contents::parse(text)?),
+        })
     }
 
-    fn add_block(&mut self, compressed: &'static [u8], layers: Vec<ConvolutionLayer>) {
-        let block = self.blocks.len();
-        self.layers
-            .extend(layers.into_iter().map(|layer| (layer, block)));
-        self.blocks.push(Block {
-            compressed,
-            jobs: OnceLock::new(),
-        });
-    }
-
-    /// What a block holds.
-    fn jobs<'a>(&'a self, block: &'a Block) -> &'a HashMap<Key, Job> {
-        block.jobs.get_or_init(|| {
-            let mut text = String::new();
-            GzDecoder::new(block.compressed)
-                .read_to_string(&mut text)
-                .expect("a test reads every block");
-            let (mut jobs, mut layer) = (HashMap::new(), None);
-            for line in text.lines() {
-                if let Some(rest) = line.strip_prefix("layer ") {
-                    layer = parse_layer(rest);
-                } else {
-                    let rest = line.strip_prefix("job ");
-                    let job = rest.and_then(|rest| parse_job(rest, &self.grids));
-                    let (dtype, pass, job) = job.expect("a test reads every block");
-                    let layer = layer.expect("a test reads every block");
-                    jobs.insert((layer, dtype, pass), job);
-                }
-            }
-            jobs
+    fn contents(&self) -> &Contents {
+        self.contents.get_or_init(|| {
+            Contents::read(self.file).expect("a test reads the table that is compiled in")
         })
     }
 
@@ -207,17 +119,17 @@ impl WorkspaceTable {
 
     /// Whether a layer is recorded.
     pub fn holds(&self, layer: &ConvolutionLayer) -> bool {
-        self.layers.contains_key(layer)
+        self.contents().layers.contains_key(layer)
     }
 
     /// How many layers are recorded.
     pub fn len(&self) -> usize {
-        self.layers.len()
+        self.contents().layers.len()
     }
 
     /// Whether nothing is recorded.
     pub fn is_empty(&self) -> bool {
-        self.layers.is_empty()
+        self.contents().layers.is_empty()
     }
 
     /// The layers that are recorded, in no particular order; one with several passes comes
@@ -225,98 +137,168 @@ impl WorkspaceTable {
     pub fn recorded(
         &self,
     ) -> impl Iterator<Item = (&ConvolutionLayer, DType, ConvolutionPass, &[u64])> {
-        let jobs = self.blocks.iter().flat_map(|block| self.jobs(block));
-        jobs.map(|((shape, dtype, pass), job)| {
-            let end = job.runs.last().map_or(0, |(end, _)| *end);
-            (shape, *dtype, *pass, &self.grids[job.grid][..end])
-        })
-    }
-
-    /// The plans for one call.
-    pub fn plans(&self, call: &Convolution) -> Plans {
-        if !call.uses_cudnn() {
-            return Plans {
-                workspaces: vec![Bytes::ZERO],
-                source: Source::NotTheLibrary,
-            };
-        }
-        self.recorded_plans(call).unwrap_or_else(|| {
-            let neighbours = self
-                .neighbours
-                .get_or_init(|| Neighbours::of(self.layers.keys().copied()));
-            neighbours.estimate(call, |similar| {
-                Some(self.recorded_plans(similar)?.workspaces)
+        let contents = self.contents();
+        let sections = contents.blocks.iter().flat_map(Block::sections);
+        sections.flat_map(move |(layer, section)| {
+            let jobs = section.jobs(&contents.grids).iter();
+            jobs.map(move |(dtype, pass, job)| {
+                (
+                    layer,
+                    *dtype,
+                    *pass,
+                    &contents.grids[job.grid][..job.batches()],
+                )
             })
         })
     }
 
+    /// The plans for one call. Whoever asks about several has a [`Lookup`].
+    pub fn plans(&self, call: &Convolution) -> Plans {
+        Lookup::new(self).plans(call)
+    }
+
     /// The plans for a call of a recorded layer.
-    fn recorded_plans(&self, call: &Convolution) -> Option<Plans> {
+    pub(super) fn recorded_plans(&self, call: &Convolution) -> Option<Listed<'_>> {
+        let contents = self.contents();
         let layer = call.layer();
-        let block = &self.blocks[*self.layers.get(&layer)?];
-        let job = self.jobs(block).get(&(layer, call.dtype, call.pass))?;
-        Some(job.plans(&self.grids[job.grid], call.batch.max(1)))
+        let block = &contents.blocks[*contents.layers.get(&layer)?];
+        let mut jobs = block.sections().get(&layer)?.jobs(&contents.grids).iter();
+        let (.., job) = jobs.find(|(dtype, pass, _)| (*dtype, *pass) == (call.dtype, call.pass))?;
+        Some(job.plans(&contents.grids[job.grid], call.batch.max(1)))
+    }
+
+    /// Which recorded layers are most like others.
+    pub(super) fn neighbours(&self) -> &Neighbours {
+        let contents = self.contents();
+        contents
+            .neighbours
+            .get_or_init(|| Neighbours::of(contents.layers.keys().copied()))
     }
 }
 
-impl Job {
-    fn plans(&self, grid: &[u64], batch: u64) -> Plans {
-        let count = self.runs.last().map_or(0, |(end, _)| *end);
-        match grid[..count].binary_search(&batch) {
-            Ok(position) => Plans {
-                workspaces: self.at(position, batch),
-                source: Source::Recorded,
-            },
-            Err(position) if position > 0 && position < count => {
-                let below = self.at(position - 1, batch);
-                let above = self.at(position, batch);
-                let workspaces = if above.first() > below.first() {
-                    above
-                } else {
-                    below
-                };
-                Plans {
-                    workspaces,
-                    source: Source::Interpolated,
-                }
+impl Contents {
+    /// Reads a table's file.
+    fn read(file: &'static [u8]) -> Result<Contents, TableError> {
+        let mut decoder = GzDecoder::new(file);
+        let mut text = String::new();
+        decoder
+            .read_to_string(&mut text)
+            .map_err(|source| TableError::Compression { source })?;
+        let mut rest = decoder.into_inner();
+        let mut contents = Contents::parse(&text)?;
+        contents.layers.reserve(LAYERS);
+        for block in text.lines().filter_map(|line| line.strip_prefix("block ")) {
+            let (length, layers) = block.split_once(' ').ok_or(TableError::Block)?;
+            let length = length.parse().map_err(|_| TableError::Block)?;
+            let (compressed, after) = rest.split_at_checked(length).ok_or(TableError::Block)?;
+            rest = after;
+            let number = contents.blocks.len();
+            for layer in layers.split(' ') {
+                let layer = parse_layer(layer).ok_or(TableError::Block)?;
+                contents.layers.insert(layer, number);
             }
-            Err(position) => self.beyond(grid[position.saturating_sub(1)], position, batch),
-        }
-    }
-
-    /// The list that holds at a grid position, evaluated at a batch.
-    fn at(&self, position: usize, batch: u64) -> Vec<Bytes> {
-        let run = self.runs.partition_point(|(end, _)| *end <= position);
-        let mut workspaces = Vec::new();
-        for step in &self.lists[self.runs[run].1] {
-            let size = self.lines[step.line].at(batch);
-            workspaces.extend(std::iter::repeat_n(size, step.count));
-        }
-        workspaces
-    }
-
-    /// Past the last recorded batch: its plans, grown in proportion, which is never less than
-    /// along their own lines.
-    fn beyond(&self, last: u64, position: usize, batch: u64) -> Plans {
-        let grown = self
-            .at(position.saturating_sub(1), last)
-            .into_iter()
-            .map(|size| {
-                let scaled = u128::from(size.0) * u128::from(batch) / u128::from(last.max(1));
-                Bytes(u64::try_from(scaled).unwrap_or(u64::MAX))
+            contents.blocks.push(Block {
+                compressed,
+                sections: OnceLock::new(),
             });
-        Plans {
-            workspaces: grown.collect(),
-            source: Source::Estimated("in proportion to the largest recorded batch"),
         }
+        Ok(contents)
+    }
+
+    /// Reads the text of a table.
+    fn parse(text: &str) -> Result<Contents, TableError> {
+        let mut contents = Contents::default();
+        let mut sections = HashMap::<ConvolutionLayer, Section, FixedState>::default();
+        let mut section: Option<&mut Section> = None;
+        if text.lines().next().is_some_and(|first| first != MAGIC) {
+            return Err(TableError::Malformed { line: 1 });
+        }
+        for (index, line) in text.lines().enumerate().skip(1) {
+            let malformed = || TableError::Malformed { line: index + 1 };
+            let (word, rest) = line.split_once(' ').ok_or_else(malformed)?;
+            match word {
+                "grid" => contents.grids.push(parse_grid(rest).ok_or_else(malformed)?),
+                "layer" => {
+                    let layer = parse_layer(rest).ok_or_else(malformed)?;
+                    contents.layers.insert(layer, 0);
+                    section = Some(sections.entry(layer).or_insert_with(Section::new));
+                }
+                "job" => {
+                    let section = section.as_deref_mut().ok_or_else(malformed)?;
+                    Job::parse(rest, &contents.grids).ok_or_else(malformed)?;
+                    section.add(line);
+                }
+                // Blocks are read from the file; the rest is where the table is from.
+                _ => {}
+            }
+        }
+        if !sections.is_empty() {
+            contents.blocks.push(Block {
+                compressed: &[],
+                sections: OnceLock::from(sections),
+            });
+        }
+        Ok(contents)
     }
 }
 
-impl Line {
-    fn at(self, batch: u64) -> Bytes {
-        let bytes = i128::from(self.base) + i128::from(self.slope) * i128::from(batch);
-        Bytes(u64::try_from(bytes.max(0)).unwrap_or(u64::MAX))
+impl Block {
+    /// What a block holds.
+    fn sections(&self) -> &HashMap<ConvolutionLayer, Section, FixedState> {
+        self.sections.get_or_init(|| {
+            let mut text = String::new();
+            GzDecoder::new(self.compressed)
+                .read_to_string(&mut text)
+                .expect("a test reads every block");
+            let mut sections = HashMap::<_, _, FixedState>::default();
+            for section in text.split("layer ").skip(1) {
+                let (layer, jobs) = section.split_once('\n').expect("a test reads every block");
+                let layer = parse_layer(layer).expect("a test reads every block");
+                let mut section = Section::new();
+                section.text.push_str(jobs);
+                sections.insert(layer, section);
+            }
+            sections
+        })
     }
+}
+
+impl Section {
+    fn new() -> Section {
+        Section {
+            text: String::new(),
+            jobs: OnceLock::new(),
+        }
+    }
+
+    fn add(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn jobs(&self, grids: &[Vec<u64>]) -> &[(DType, ConvolutionPass, Job)] {
+        self.jobs.get_or_init(|| {
+            let job = |line: &str| Job::parse(line.strip_prefix("job ")?, grids);
+            let jobs: Option<Vec<_>> = self.text.lines().map(job).collect();
+            jobs.expect("a test reads every layer")
+        })
+    }
+}
+
+/// Room that is made for layers at once: more than the table has.
+const LAYERS: usize = 10_000;
+
+/// The lines between the first and the grids.
+fn read_provenance(text: impl BufRead) -> std::io::Result<Vec<(String, String)>> {
+    let mut provenance = Vec::new();
+    for line in text.lines().skip(1) {
+        let line = line?;
+        match line.split_once(' ') {
+            Some(("grid" | "block" | "layer" | "job", _)) | None => break,
+            Some((name, value)) => provenance.push((name.to_owned(), value.to_owned())),
+        }
+    }
+    Ok(provenance)
 }
 
 /// Batches and ranges of batches: `1-256 261 266`.
@@ -329,20 +311,24 @@ fn parse_grid(text: &str) -> Option<Vec<u64>> {
     batches.is_sorted().then_some(batches)
 }
 
+/// The numbers of a volume.
+const MOST_NUMBERS: usize = 23;
+
 /// Channels in and out, groups, then the sides of input, kernel, stride, padding and dilation, then 1 for a
 /// transposed convolution, 1 for channels-last tensors, and what is added to the sides of the output. Planes
 /// have two sides and may lack the last one or two of these: 14, 15 or 17 numbers. Volumes have three: 23.
 fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
-    let numbers = text.split(',').map(|n| n.parse().ok());
-    let mut numbers: Vec<u64> = numbers.collect::<Option<_>>()?;
-    let volumes = match numbers.len() {
+    let mut numbers = [0_u64; MOST_NUMBERS];
+    let mut count = 0;
+    for number in text.split(',') {
+        *numbers.get_mut(count)? = number.parse().ok()?;
+        count += 1;
+    }
+    let volumes = match count {
         14 | 15 | 17 => false,
-        23 => true,
+        MOST_NUMBERS => true,
         _ => return None,
     };
-    if !volumes {
-        numbers.resize(17, 0);
-    }
     let mut numbers = numbers.into_iter();
     let mut next = || numbers.next();
     let [in_channels, out_channels, groups] = [next()?, next()?, next()?];
@@ -367,77 +353,6 @@ fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
         },
         volumes,
     })
-}
-
-fn parse_job(text: &str, grids: &[Vec<u64>]) -> Option<(DType, ConvolutionPass, Job)> {
-    let mut parts = text.split('|');
-    let mut head = parts.next()?.split(' ');
-    let pass = match head.next()? {
-        "forward" => ConvolutionPass::Forward,
-        "grad_input" => ConvolutionPass::GradInput,
-        "grad_weight" => ConvolutionPass::GradWeight,
-        _ => return None,
-    };
-    let dtype = match head.next()? {
-        "f32" => DType::Float32,
-        "f16" => DType::Float16,
-        "bf16" => DType::BFloat16,
-        _ => return None,
-    };
-    let grid: usize = head.next()?.parse().ok()?;
-    let lines: Vec<Line> = parts
-        .next()?
-        .split(' ')
-        .map(parse_line)
-        .collect::<Option<_>>()?;
-    let lists: Vec<Vec<Step>> = parts
-        .next()?
-        .split(' ')
-        .map(|list| parse_list(list, lines.len()))
-        .collect::<Option<_>>()?;
-    let mut end = 0;
-    let mut runs = Vec::new();
-    for run in parts.next()?.split(' ') {
-        let (list, count) = parse_counted(run)?;
-        end += count;
-        runs.push((end, list));
-        lists.get(list)?;
-    }
-    (end <= grids.get(grid)?.len() && parts.next().is_none()).then_some((
-        dtype,
-        pass,
-        Job {
-            grid,
-            lines,
-            lists,
-            runs,
-        },
-    ))
-}
-
-fn parse_line(text: &str) -> Option<Line> {
-    let (base, slope) = text.split_once('+')?;
-    Some(Line {
-        base: base.parse().ok()?,
-        slope: slope.parse().ok()?,
-    })
-}
-
-fn parse_list(text: &str, lines: usize) -> Option<Vec<Step>> {
-    text.split('.')
-        .map(|step| {
-            let (line, count) = parse_counted(step)?;
-            (line < lines).then_some(Step { line, count })
-        })
-        .collect()
-}
-
-/// `7` is 7 once, `7*3` is 7 three times.
-fn parse_counted(text: &str) -> Option<(usize, usize)> {
-    match text.split_once('*') {
-        Some((value, count)) => Some((value.parse().ok()?, count.parse().ok()?)),
-        None => Some((text.parse().ok()?, 1)),
-    }
 }
 
 #[cfg(test)]

@@ -15,11 +15,11 @@ pub struct Moment {
 
 /// Follows memory from request to request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Watch {
+pub(super) struct MemoryHistory {
     moments: Vec<Moment>,
 }
 
-impl Watch {
+impl MemoryHistory {
     pub(super) fn start(&mut self, allocated: Bytes, reserved: Bytes) {
         self.moments.push(Moment {
             entries: 0,

@@ -13,7 +13,7 @@ use crate::program::Program;
 use crate::units::Bytes;
 
 use super::card::{self, OpenCard, all_facts, facts_of, missing_libraries};
-use super::child::Workbench;
+use super::child::Handler;
 use super::choice::{Candidate, by_preference, take_free};
 use super::fault::{FaultPlan, Faulty};
 use super::programs::Programs;
@@ -24,7 +24,7 @@ use super::turn::{Turn, TurnError};
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Opens devices and runs probes on them.
-pub struct Bench {
+pub struct GpuHandler {
     work: Option<Work>,
     /// After `work`: what it holds on the GPU goes before the turn does.
     turn: Option<Turn>,
@@ -36,7 +36,7 @@ pub struct Bench {
     fault: Option<FaultPlan>,
 }
 
-/// What an `open` leaves on the bench.
+/// What an `open` leaves.
 struct Work {
     programs: Programs,
     settings: Settings,
@@ -81,11 +81,15 @@ impl Task<'_> {
     }
 }
 
-impl Bench {
-    /// An empty bench. Workers that share GPUs share the directory of `locks`; `kernel_cache` is where compiled
+impl GpuHandler {
+    /// Nothing is open yet. Workers that share GPUs share the directory of `locks`; `kernel_cache` is where compiled
     /// kernels are kept for the next worker.
-    pub fn new(locks: PathBuf, kernel_cache: Option<PathBuf>, fault: Option<FaultPlan>) -> Bench {
-        Bench {
+    pub fn new(
+        locks: PathBuf,
+        kernel_cache: Option<PathBuf>,
+        fault: Option<FaultPlan>,
+    ) -> GpuHandler {
+        GpuHandler {
             work: None,
             turn: None,
             has_waited: false,
@@ -164,7 +168,7 @@ struct Opened {
     ready: Ready,
 }
 
-impl Workbench for Bench {
+impl Handler for GpuHandler {
     fn open(&mut self, opening: Opening) -> Result<Answer, Refused> {
         self.work = None;
         self.turn = None;
