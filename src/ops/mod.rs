@@ -66,7 +66,8 @@ use crate::shape::{DType, Type};
 pub(crate) fn known_operators() -> String {
     let mut names: Vec<&str> = known().filter(|name| name.starts_with("aten.")).collect();
     names.sort_unstable();
-    names.iter().map(|name| format!("{name}\n")).collect()
+    names.push("");
+    names.join("\n")
 }
 
 /// Types of operands, and whether each has no dimensions.

@@ -104,7 +104,7 @@ CALLS = [
     "aten._linalg_solve_ex.default A=f32[8,24,24]! B=f32[8,24,5]!", "aten.linalg_solve_triangular.default self=f32[8,24,24]! B=f32[8,24,5]! upper=False",
 ]  # fmt: skip
 # Under autocast, operands are bfloat16.
-ONLY_FLOAT32 = re.compile(r"aten\.(binary_cross_entropy\.|ctc_loss|_euclidean_dist)|=(i64|bool)\[64,1024\]$|aten\.(eye|\w+space|rand|tri._|normal)")
+ONLY_FLOAT32 = re.compile(r"aten\.(binary_cross_entropy\.|ctc_loss|_euclidean_dist|trace|_fake_quantize_learnable)|=(i64|bool)\[64,1024\]$|aten\.(eye|\w+space|rand|tri._|normal)")
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "bool": torch.bool}
 
 

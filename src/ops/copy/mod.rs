@@ -41,16 +41,18 @@ pub enum Copy {
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.contiguous.default", |args| {
-        let copy = match args.is_channels_last() {
-            true => Copy::ChannelsLast { always: false },
-            false => Copy::Contiguous,
+        let copy = if args.is_channels_last() {
+            Copy::ChannelsLast { always: false }
+        } else {
+            Copy::Contiguous
         };
         Ok((copy.into(), vec![args.tensor("self")?]))
     }),
     ("aten.clone.default", |args| {
-        let copy = match args.is_channels_last() {
-            true => Copy::ChannelsLast { always: true },
-            false => Copy::Clone,
+        let copy = if args.is_channels_last() {
+            Copy::ChannelsLast { always: true }
+        } else {
+            Copy::Clone
         };
         Ok((copy.into(), vec![args.tensor("self")?]))
     }),
@@ -105,8 +107,7 @@ fn counts(args: &Arguments<'_>, name: &str) -> Result<Vec<Extent>, String> {
 impl Operator for Copy {
     fn name(&self) -> &'static str {
         match self {
-            Copy::Contiguous => "contiguous",
-            Copy::ChannelsLast { .. } => "contiguous",
+            Copy::Contiguous | Copy::ChannelsLast { .. } => "contiguous",
             Copy::Clone => "clone",
             Copy::Roll { .. } => "roll",
             Copy::Flip => "flip",

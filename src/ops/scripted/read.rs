@@ -97,6 +97,10 @@ pub(super) fn factors(args: &Arguments<'_>) -> Result<Found, String> {
     if args.always("alpha", 1.0).is_err() {
         holds.push("alpha");
     }
+    // A bias is added by cuBLASLt (`addmm_out_cuda_impl` in `Blas.cpp`).
+    if !holds.contains(&"beta") && args.shape(args.tensor("self")?).len() == 1 {
+        holds.push("lt");
+    }
     Ok((Vec::new(), holds))
 }
 

@@ -54,14 +54,14 @@ impl Eager {
         let wanted: Vec<bool> = operands.iter().map(|operand| operand.requires_grad()).collect();
         let shapes: Vec<_> = operands.iter().map(|operand| &*operand.shape).collect();
         let lengths = op.bind(&shapes).expect("checked when the graph was built");
-        let saved = |text: &'static str| -> Option<(&'static str, &'static str)> {
+        let wanted_source = |text: &'static str| -> Option<(&'static str, &'static str)> {
             let (name, source) = text.split_once('=')?;
             let (source, when) = source.split_once('?').unwrap_or((source, ""));
             let asked = when.chars().filter_map(|operand| operand.to_digit(10));
             let mut asked = asked.map(|operand| wanted.get(operand as usize) == Some(&true));
             (when.is_empty() || asked.any(|wanted| wanted)).then_some((name, source))
         };
-        let saves: Vec<_> = row.saves.iter().filter_map(|text| saved(text)).collect();
+        let saves: Vec<_> = row.saves.iter().filter_map(|text| wanted_source(text)).collect();
         for (name, source) in &saves {
             if let Some(operand) = source.parse().ok().and_then(|at: usize| operands.get(at)) {
                 draft.save(self, name, operand)?;
@@ -208,6 +208,7 @@ impl Run<'_> {
                     self.gradients[*operand] = made;
                 }
                 Word::UseBlas => eager.use_blas(),
+                Word::UseBlasLt => eager.use_blas_lt(),
                 Word::If {
                     condition,
                     holds,

@@ -33,7 +33,7 @@ const ROWS: &[Row] = &[
         "0?( beta!( g0=dy ) beta?( g0=mn ) ) 1?( blas alpha?( +m ) g1=m alpha?( -m ) ) 2?( blas alpha?( +n ) g2=n alpha?( -n ) )",
     ),
     // With factors; without, these are of the families of products.
-    Row::new(&["scaled.addmm"], &[("self", "P"), ("mat1", "mc"), ("mat2", "cn")], "blas y0=mn").attributes(&["beta", "alpha"]).casts(Casts::Low).more(factors).backward(
+    Row::new(&["scaled.addmm"], &[("self", "P"), ("mat1", "mc"), ("mat2", "cn")], "blas y0=mn lt?( blaslt )").attributes(&["beta", "alpha"]).casts(Casts::Low).more(factors).backward(
         &["mat1=1?2", "mat2=2?1"],
         "1?( blas alpha?( +mc ) g1=mc alpha?( -mc ) ) 2?( blas alpha?( +cn ) g2=cn alpha?( -cn ) ) 0?( beta!( g0=dy ) beta?( g0=mn ) )",
     ),
@@ -47,13 +47,13 @@ const ROWS: &[Row] = &[
         "1?( +X +X +.:b1 +X -.:b1 -X g1=X -X -X ) 0?( +X +X +.:b1 g0=X -.:b1 -X -X )",
     ),
     Row::new(&["aten.median.default"], &[("self", "L")], "+L +L:i8 +L:i8 -L:i8 -L:i8 +.:b1 y0=. -.:b1 -L").backward(&["self=0", "result=y0"], EVENLY),
-    Row::new(&["aten.nanmedian.default"], &[("self", "L")], "+L +L:i8 +L:i8 -L:i8 -L:i8 +L:b1 +.:i8 +L:i8 -L:i8 +.:i8 +. +.:i8 -. -.:i8 -.:i8 -L:b1 y0=. -.:i8 -L").backward(&["self=0", "result=y0"], EVENLY),
+    Row::new(&["aten.nanmedian.default"], &[("self", "L")], "+L +L:i8 +L:i8 -L:i8 -L:i8 +L:b1 +.:i8 +L:i8 -L:i8 +.:i8 +.:i4 +.:i8 -.:i4 -.:i8 -.:i8 -L:b1 y0=. -.:i8 -L").backward(&["self=0", "result=y0"], EVENLY),
     Row::new(&["aten.special_i1.default"], &[("self", "L")], "y0=L").backward(&["self=0", "result=y0"], I1),
     Row::new(&["aten.special_i1e.default"], &[("self", "L")], "y0=L").backward(
         &["self=0", "result=y0"],
         "+L +L:b1 -L +. +L -. +L +L +L +L +L +L -L -L -L -L -L +. +L g0=L -L -. -L -L -L:b1",
     ),
-    Row::new(&["aten.frexp.Tensor"], &[("self", "L")], "y0=L y1=L:i4").backward(&["exponent=y1"], "+L g0=L -L"),
+    Row::new(&["aten.frexp.Tensor"], &[("self", "L")], "y0=L y1=L:i4").backward(&["exponent=y1"], "+L:f4 g0=L:f4 -L:f4"),
     Row::new(&["aten.native_dropout.default"], &[("input", "L")], "y1=L:b1 y0=L").attributes(&["p", "train"]).backward(&["result1=y1"], "g0=L"),
     Row::new(&["aten._standard_gamma.default"], &[("self", "L")], "y0=L").backward(&["self=0", "result=y0"], "+L g0=L -L"),
     Row::new(&["aten._sample_dirichlet.default", "aten._dirichlet_grad.default"], &[("self", "L")], "+L y0=L -L"),
@@ -68,7 +68,7 @@ const ROWS: &[Row] = &[
         &["x1=0", "x2=1", "result=y0"],
         "+Xmn +Xmn:b1 -Xmn:b1 blas +Lmd +Lm +Lmd g0=Lmd +Mnd +Mn +Mnd g1=Mnd -Mnd -Mn -Mnd -Lmd -Lm -Lmd -Xmn",
     ),
-    Row::new(&["aten._pdist_forward.default"], &[("self", "nd")], "y0=p").attributes(&["p"]).casts(Casts::High).more(pairs).backward(&["self=0", "result=y0"], "g0=nd +pd -pd"),
+    Row::new(&["aten._pdist_forward.default"], &[("self", "nd")], "y0=p").attributes(&["p"]).casts(Casts::High).more(pairs).backward(&["self=0", "result=y0"], "g0=nd +2pd -2pd"),
     Row::new(&["aten.fake_quantize_per_tensor_affine_cachemask.default"], &[("self", "L")], "y0=L y1=L:b1").attributes(&["scale", "zero_point", "quant_min", "quant_max"]).backward(&["mask=y1"], "g0=L"),
     Row::new(&["aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default", "aten.fake_quantize_per_channel_affine_cachemask.default"], &[("self", "L"), ("scale", "S"), ("zero_point", "Z")], "y0=L y1=L:b1").attributes(&["axis", "quant_min", "quant_max"]).backward(&["mask=y1"], "0?( g0=L )"),
     Row::new(&["aten._fake_quantize_learnable_per_tensor_affine.default"], &[("self", "L"), ("scale", "S"), ("zero_point", "Z")], "y0=L +L:b1 -L:b1").attributes(&["quant_min", "quant_max", "grad_factor"]).backward(&["scale=1", "self=0", "zero_point=2"], "g0=L +L +L g1=S g2=Z -L -L"),
@@ -76,7 +76,7 @@ const ROWS: &[Row] = &[
     Row::new(&["aten.rrelu_with_noise.default"], &[("self", "L"), ("noise", "N")], "y0=L").attributes(&["lower", "upper", "training"]).backward(&["noise=1", "self=0"], "g0=L"),
     Row::new(&["aten.rrelu_with_noise_functional.default"], &[("self", "L"), ("noise", "N")], "y0=L y1!=N").attributes(&["lower", "upper", "training"]).backward(&["noise=1", "self=0"], "g0=L"),
     // The checks of probabilities, then a draw by the largest quotients, or along a running sum.
-    Row::new(&["aten.multinomial.default"], &[("self", "Lc")], "y0=Ls:i8 replaced!( +. +.:b1 +. +.:b1 +.:b1 -.:b1 -. -.:b1 -. +L +L:b1 +.:b1 -L:b1 -L +.:b1 -.:b1 +Lc several?( +Ls -Ls ) -Lc -.:b1 -.:b1 ) replaced?( +Lc +Lc +Lc -Lc -Lc -Lc )").attributes(&["num_samples", "replacement"]).more(drawn),
+    Row::new(&["aten.multinomial.default"], &[("self", "Lc")], "y0=Ls:i8 replaced!( +. +.:b1 +. +.:b1 +.:b1 -.:b1 -. -.:b1 -. +L:i4 +L:b1 +.:b1 -L:b1 -L:i4 +.:b1 -.:b1 +Lc several?( +Ls -Ls ) -Lc -.:b1 -.:b1 ) replaced?( +Lc +Lc +Lc -Lc -Lc -Lc )").attributes(&["num_samples", "replacement"]).more(drawn),
     Row::new(&["aten.fill_diagonal_.default"], &[("self", "L")], "y0=@0").attributes(&["fill_value", "wrap"]).backward(&[], "g0=L"),
     Row::new(&["aten.embedding_renorm_.default"], &[("self", "L"), ("indices", "I")], "+I:i8 +I:i8 +I:i8 -I:i8 -I:i8 +I:i8 +.:i8 +#1023 -#1023 -.:i8 -I:i8 -I:i8 y0!=@0").attributes(&["max_norm", "norm_type"]),
     // torchvision's operators of regions; its autocast makes float32 of what they read.

@@ -11,7 +11,7 @@ fn sizes(line: &Line, found: &mut Vec<Size>) {
                 Source::Operand(_) => {}
             },
             Word::Gradient { size, .. } => found.extend(size),
-            Word::UseBlas => {}
+            Word::UseBlas | Word::UseBlasLt => {}
             Word::If { then, .. } => sizes(then, found),
             Word::Repeat { what, .. } => sizes(what, found),
         }

@@ -5,13 +5,13 @@
 //! - `+Lmn` makes something of these lengths, `-Lmn` lets go of what was made last as `+Lmn` and is still there;
 //! - `y0=Lmn` makes the first result, `y0!=Lmn` one without a gradient, `y0=@1` gives the second operand again;
 //! - `g0=Lmn` makes the gradient of the first operand, `g0=dy` passes on that of the first result, as it is;
-//! - `blas` gets the handle of cuBLAS;
+//! - `blas` gets the handle of cuBLAS, `blaslt` the workspace of cuBLASLt;
 //! - `1?(` begins what happens only where the second operand wants a gradient, `1!(` where it does not, `y1?(` where the
 //!   second result has one, `word?(` and `word!(` where a word holds that arguments decide (`single`: there is no batch); `o*(` what happens `o` times;
 //!   `)` ends each of them.
 //!
 //! Lengths are letters: a capital stands for any number of dimensions, `X` for those of `L` and `M` broadcast, `k` for the
-//! smaller of `m` and `n`, a digit for itself. None of them, `.`, is a number. A type follows a colon (`i8`, `i4`, `b1`, of as
+//! smaller of `m` and `n`, a digit for itself. None of them, `.`, is a number. A type follows a colon (`i8`, `i4`, `f4`, `b1`, of as
 //! many bytes), that of the first operand without; `~` says that the last dimension but one is the one without gaps;
 //! `#512` is that many bytes; `^` before letters: of the first only as many as the largest divisor of it up to 32.
 
@@ -57,6 +57,7 @@ pub(super) enum Word {
         size: Option<Size>,
     },
     UseBlas,
+    UseBlasLt,
     If {
         condition: Condition,
         holds: bool,
@@ -154,15 +155,17 @@ impl Line {
                     }
                 }
                 Word::Repeat { what, .. } => what.collect(words, found),
-                Word::Make(_) | Word::Free(_) | Word::Gradient { .. } | Word::UseBlas => {}
+                Word::Make(_) | Word::Free(_) | Word::Gradient { .. } | Word::UseBlas | Word::UseBlasLt => {}
             }
         }
     }
 }
 
 fn single(word: &'static str) -> Result<Word, String> {
-    if word == "blas" {
-        return Ok(Word::UseBlas);
+    match word {
+        "blas" => return Ok(Word::UseBlas),
+        "blaslt" => return Ok(Word::UseBlasLt),
+        _ => {}
     }
     if let Some(size) = word.strip_prefix('+') {
         return Ok(Word::Make(Size::of(size)?));
@@ -221,6 +224,7 @@ impl Size {
             None => (text, None),
             Some((letters, "i8")) => (letters, Some(DType::Int64)),
             Some((letters, "i4")) => (letters, Some(DType::Int32)),
+            Some((letters, "f4")) => (letters, Some(DType::Float32)),
             Some((letters, "b1")) => (letters, Some(DType::Bool)),
             Some((_, other)) => return Err(format!("no type is called {other:?}")),
         };
