@@ -124,10 +124,10 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         let rounded = self.settings.round_size(requested);
         let pool = PoolKind::serving(rounded);
         let home = Home { stream, pool };
-        let (found, is_in_set) = match self.find_free(home, rounded) {
-            Some(id) => (id, true),
+        let found = match self.take_free(home, rounded) {
+            Some(id) => id,
             None => match self.grow_or_release(home, rounded) {
-                Ok(id) => (id, false),
+                Ok(id) => id,
                 Err(refusal) => {
                     self.observer.record(Event::OutOfMemory { rounded });
                     self.stats.num_ooms += 1;
@@ -135,7 +135,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
                 }
             },
         };
-        Ok(self.hand_out(found, is_in_set, requested, rounded))
+        Ok(self.hand_out(found, requested, rounded))
     }
 
     /// Where a block starts.
@@ -216,19 +216,14 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         }
     }
 
-    /// Puts a block into the free set, as new to the garbage collection as can be; in the place of one of this
-    /// size and address, where it was cut from that or has absorbed it.
-    pub(super) fn put_free(&mut self, id: BlockId, in_place_of: Option<(Bytes, Address)>) {
+    /// Puts a block into the free set, as new to the garbage collection as can be.
+    pub(super) fn put_free(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
         let Block { size, address, .. } = *block;
         block.state = State::Free;
         block.free_since = self.pools.pool(block.home.pool).searches;
-        let free = &mut self.pools.shelf_mut(block.home).free;
-        let block = FreeBlock { size, address, id };
-        match in_place_of {
-            Some(earlier) => free.replace(earlier, block),
-            None => free.insert(block),
-        }
+        let own = self.pools.shelf_mut(block.home);
+        own.free.insert(FreeBlock { size, address, id });
     }
 
     pub(super) fn remove_free(&mut self, id: BlockId) {
@@ -237,17 +232,25 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         own.free.remove(block.size, block.address);
     }
 
-    /// PyTorch's `get_free_block`. One candidate: the best fit, which stays in the free set until it is handed out.
-    fn find_free(&mut self, home: Home, rounded: Bytes) -> Option<BlockId> {
+    /// PyTorch's `get_free_block`. One candidate: the best fit.
+    fn take_free(&mut self, home: Home, rounded: Bytes) -> Option<BlockId> {
         if self.collects_above().is_some() {
             self.pools.pool_mut(home.pool).searches += 1;
         }
-        let mut found = self.pools.shelf(home).free.best_fit(rounded)?;
-        if self.is_expandable(found.id) {
-            found = self.candidate_past(found, home)?;
-        }
+        let (best, place) = self.pools.shelf(home).free.find(rounded)?;
+        let found = if self.is_expandable(best.id) {
+            self.candidate_past(best, home)?
+        } else {
+            best
+        };
         if self.settings.spares(found.size, rounded) {
             return None;
+        }
+        let free = &mut self.pools.shelf_mut(home).free;
+        if found == best {
+            free.remove_at(best, place);
+        } else {
+            free.remove(found.size, found.address);
         }
         Some(found.id)
     }
@@ -328,33 +331,22 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         Ok(self.blocks.add(segment))
     }
 
-    /// Splits a block of the free set, or one that just came from the source, and marks what the caller gets.
-    /// PyTorch's `alloc_found_block`.
-    fn hand_out(
-        &mut self,
-        found: BlockId,
-        is_in_set: bool,
-        requested: Bytes,
-        rounded: Bytes,
-    ) -> BlockId {
+    /// Splits a block that was taken out of the free set, or just came from the source, and marks what
+    /// the caller gets. PyTorch's `alloc_found_block`.
+    fn hand_out(&mut self, found: BlockId, requested: Bytes, rounded: Bytes) -> BlockId {
         let Block {
             size,
-            address,
             home: Home { pool, .. },
             ..
         } = self.blocks[found];
         let was_split = self.blocks[found].is_split();
-        let in_set = is_in_set.then_some((size, address));
         let remainder = size - rounded;
         let splits = self.settings.splits(pool, rounded, remainder);
         let id = if splits {
             let front = self.blocks.split_front(found, rounded);
-            self.put_free(found, in_set);
+            self.put_free(found);
             front
         } else {
-            if is_in_set {
-                self.remove_free(found);
-            }
             found
         };
         let block = &mut self.blocks[id];

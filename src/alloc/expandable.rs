@@ -132,8 +132,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             id
         };
         self.blocks[mapped].state = State::Free;
-        let absorbed = self.absorb_neighbours(mapped);
-        self.put_free(mapped, absorbed.stale);
+        self.absorb_neighbours(mapped);
+        self.put_free(mapped);
         self.reserved += size;
         self.stats.num_device_alloc += 1;
         self.stats.update(unmapped.home.pool, |stats| {
@@ -161,11 +161,11 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         let before = Bytes(address.0 - block.address.0);
         if before > Bytes::ZERO {
             let front = self.blocks.split_front(id, before);
-            self.put_free(front, None);
+            self.put_free(front);
         }
         let unmapped = if self.blocks[id].size > size {
             let middle = self.blocks.split_front(id, size);
-            self.put_free(id, None);
+            self.put_free(id);
             middle
         } else {
             id

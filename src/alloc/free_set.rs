@@ -41,16 +41,46 @@ impl Default for FreeSet {
     }
 }
 
+/// Where a block was found, which holds until the set changes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    bin: usize,
+    /// Among the few of the bin, if they are few.
+    at: usize,
+}
+
 impl FreeSet {
     /// The smallest block of at least `size`; of several, the one with the lowest address.
     #[inline]
     pub(super) fn best_fit(&self, size: Bytes) -> Option<FreeBlock> {
+        self.find(size).map(|(block, _)| block)
+    }
+
+    /// The same, and where it is.
+    #[inline]
+    pub(super) fn find(&self, size: Bytes) -> Option<(FreeBlock, Place)> {
         let bin = bin_of(size);
-        if let Some(block) = self.bins[bin].best_fit(size) {
-            return Some(block);
+        if let Some((block, at)) = self.bins[bin].best_fit(size) {
+            return Some((block, Place { bin, at }));
         }
-        let next = self.occupied_from(bin + 1)?;
-        self.bins[next].smallest()
+        let bin = self.occupied_from(bin + 1)?;
+        let (block, at) = self.bins[bin].smallest()?;
+        Some((block, Place { bin, at }))
+    }
+
+    /// Removes a block that was found there.
+    #[inline]
+    pub(super) fn remove_at(&mut self, block: FreeBlock, Place { bin, at }: Place) {
+        let within = &mut self.bins[bin];
+        if within.many.is_empty() {
+            let removed = within.few.remove(at);
+            debug_assert_eq!(removed, block, "the set has not changed");
+        } else {
+            within.many.remove(&(block.size, block.address));
+        }
+        if within.is_empty() {
+            self.occupied[bin / 64] &= !(1 << (bin % 64));
+        }
     }
 
     #[inline]
@@ -70,16 +100,6 @@ impl FreeSet {
         );
         if within.is_empty() {
             self.occupied[bin / 64] &= !(1 << (bin % 64));
-        }
-    }
-
-    /// Puts a block in the place of another: where that leaves all in order, nothing has to move.
-    #[inline]
-    pub(super) fn replace(&mut self, (size, address): (Bytes, Address), block: FreeBlock) {
-        let bin = bin_of(size);
-        if bin != bin_of(block.size) || !self.bins[bin].replace((size, address), block) {
-            self.remove(size, address);
-            self.insert(block);
         }
     }
 
@@ -146,19 +166,25 @@ impl Bin {
         self.few.is_empty() && self.many.is_empty()
     }
 
+    /// The smallest block, and where it is among the few.
     #[inline]
-    fn smallest(&self) -> Option<FreeBlock> {
-        let few = self.few.last().copied();
-        few.or_else(|| self.many.first_key_value().map(in_tree))
+    fn smallest(&self) -> Option<(FreeBlock, usize)> {
+        match self.few.last() {
+            Some(block) => Some((*block, self.few.len() - 1)),
+            None => Some((in_tree(self.many.first_key_value()?), 0)),
+        }
     }
 
-    /// The smallest block of at least `size`; of several, the one with the lowest address.
+    /// The smallest block of at least `size`, and where it is among the few; of several, the one with the lowest
+    /// address.
     #[inline]
-    fn best_fit(&self, size: Bytes) -> Option<FreeBlock> {
+    fn best_fit(&self, size: Bytes) -> Option<(FreeBlock, usize)> {
         if self.many.is_empty() {
-            return self.fitting(size).last().copied();
+            let fitting = self.fitting(size);
+            return fitting.last().map(|block| (*block, fitting.len() - 1));
         }
-        self.many.range((size, Address(0))..).next().map(in_tree)
+        let found = self.many.range((size, Address(0))..).next()?;
+        Some((in_tree(found), 0))
     }
 
     #[inline]
@@ -193,24 +219,6 @@ impl Bin {
             return found;
         }
         self.many.remove(&(size, address)).is_some()
-    }
-
-    /// Whether it was done. It is not where another block lies between the two.
-    #[inline]
-    fn replace(&mut self, (size, address): (Bytes, Address), block: FreeBlock) -> bool {
-        let at = self.position(size, address);
-        let (larger, rest) = self.few.split_at_mut(at);
-        let [old, smaller @ ..] = rest else {
-            return false;
-        };
-        let key = |block: &FreeBlock| (block.size, block.address);
-        let is_in_order = larger.last().is_none_or(|other| key(other) > key(&block))
-            && smaller.first().is_none_or(|other| key(other) < key(&block));
-        if old.address == address && is_in_order {
-            *old = block;
-            return true;
-        }
-        false
     }
 
     fn clear(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::block::{Block, BlockId, State};
 use super::caching::CachingAllocator;
-use super::segment::{Address, SegmentSource};
+use super::segment::SegmentSource;
 use super::streams::Stream;
 use super::trace::{Event, Observer};
 use crate::units::Bytes;
@@ -12,8 +12,6 @@ use crate::units::Bytes;
 pub(super) struct Absorbed {
     blocks: u64,
     bytes: Bytes,
-    /// Size and address of one that is in the free set still: what results takes its place there.
-    pub(super) stale: Option<(Bytes, Address)>,
 }
 
 impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
@@ -87,7 +85,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             .record(Event::FreeCompleted { address, requested });
         self.blocks[id].state = State::Free;
         let absorbed = self.absorb_neighbours(id);
-        self.put_free(id, absorbed.stale);
+        self.put_free(id);
         let block = &self.blocks[id];
         let (split, split_bytes) = if block.is_split() {
             (1, block.size.0)
@@ -130,7 +128,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             let own = self.pools.shelf_mut(home);
             if state == State::Unmapped {
                 own.remove_unmapped(address);
-            } else if let Some((size, address)) = absorbed.stale.replace((size, address)) {
+            } else {
                 own.free.remove(size, address);
             }
             self.blocks.absorb(id, neighbour);

@@ -129,7 +129,7 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
                     home.insert_unmapped(address, id);
                 }
                 State::Free | State::Pending | State::Vacant => {
-                    self.put_free(id, None);
+                    self.put_free(id);
                     if is_split && block.reservation.is_none() {
                         self.stats.update(row.home.pool, |stats| {
                             stats.inactive_split.increase(1);

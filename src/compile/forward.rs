@@ -27,8 +27,6 @@ pub(super) struct Forward {
     pub(super) graph: Arc<Graph>,
     /// Calls of custom functions in it.
     pub(super) functions: Functions,
-    /// Whether this is the backward pass of one.
-    is_backward: bool,
     parameters: BTreeMap<ValueId, Tensor>,
     /// The values that die after each node.
     deaths: Vec<Vec<ValueId>>,
@@ -101,7 +99,6 @@ impl Forward {
             returns,
             types_left: RefCell::default(),
             functions: Functions::of(graph, variant),
-            is_backward: false,
             graph: Arc::clone(graph),
             parameters,
             mode: variant.mode,
@@ -118,7 +115,6 @@ impl Forward {
         Forward {
             // Its modules are nobody's blocks.
             regions: BTreeMap::new(),
-            is_backward: true,
             ..Forward::new(graph, variant, BTreeMap::new())
         }
     }
@@ -260,12 +256,7 @@ impl Forward {
             goes_back_to: left.and_then(|left| self.types_left.borrow().get(left).copied()),
             of_buffer: node.inputs.first().is_some_and(|id| self.is_buffer(*id)),
         };
-        let results = node.op.run(eager, &operands, &context)?;
-        Ok(if self.is_backward {
-            Forward::with_bases(node, &operands, results)
-        } else {
-            results
-        })
+        node.op.run(eager, &operands, &context)
     }
 
     /// The type of what noise made by `node` is for, as it is now: of the value itself, or of what it will

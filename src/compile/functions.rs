@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::casts::is_without_autocast;
 use super::forward::{Environment, Forward};
 use crate::eager::{Draft, Eager, Frame, Saved, Slot, Stop, Tensor};
-use crate::graph::{FunctionCall, Graph, Node, ValueId};
+use crate::graph::{FunctionCall, Graph, ValueId};
 use crate::model::Variant;
 use crate::program::Kernel;
 use crate::shape::{DType, Sizes};
@@ -260,33 +260,6 @@ impl Forward {
         let result = |id: &ValueId| environment.get(id).map(Tensor::clone);
         let results = results.iter().map(|id| id.as_ref().and_then(result));
         results.collect()
-    }
-
-    /// Gives the views among results what they are views of.
-    pub(super) fn with_bases(
-        node: &Node,
-        operands: &[Tensor],
-        results: Vec<Tensor>,
-    ) -> Vec<Tensor> {
-        // In place, the result is the operand itself.
-        if node.op.name().ends_with('_') {
-            return results;
-        }
-        let based = |result: Tensor| {
-            let shares = |operand: &&Tensor| {
-                !Rc::ptr_eq(operand, &result) && Rc::ptr_eq(&operand.storage, &result.storage)
-            };
-            let Some(of) = operands.iter().find(shares) else {
-                return result;
-            };
-            let base = of.base.clone().unwrap_or_else(|| Tensor::clone(of));
-            Rc::new(
-                result
-                    .alias(result.shape.clone(), result.strides.clone())
-                    .based_on(base),
-            )
-        };
-        results.into_iter().map(based).collect()
     }
 }
 

@@ -58,7 +58,7 @@ impl Training {
                     strides,
                     grad: None.into(),
                 });
-                tensor.history = Some(History::Leaf(Rc::clone(&leaf)));
+                tensor.history = Some(History::Leaf(Rc::clone(&leaf))).into();
                 leaves.insert(index, leaf);
             }
             tensors.insert(parameter.value, Rc::new(tensor));

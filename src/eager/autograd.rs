@@ -85,6 +85,41 @@ pub(crate) struct Edge {
     dtype: DType,
 }
 
+impl Edge {
+    /// To where a tensor's gradient goes now.
+    pub(super) fn of(eager: &Eager, tensor: &TensorBody) -> Edge {
+        Edge {
+            to: eager.history_of(tensor),
+            shape: tensor.shape.clone(),
+            dtype: tensor.dtype,
+        }
+    }
+
+    /// Whether a gradient is wanted there.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.to.is_some()
+    }
+}
+
+impl Node {
+    /// The latest operation so far.
+    pub(super) fn record(
+        eager: &Eager,
+        outputs: usize,
+        edges: Vec<Edge>,
+        formula: Backward,
+        saved: Vec<(&'static str, Slot)>,
+    ) -> Rc<Node> {
+        Rc::new(Node {
+            sequence: eager.next_sequence(),
+            label: eager.label(),
+            outputs,
+            edges: edges.into(),
+            body: Some((formula, saved)).into(),
+        })
+    }
+}
+
 /// A saved tensor: held, or to be computed again.
 pub(crate) enum Slot {
     /// Kept since the forward pass.
@@ -135,11 +170,7 @@ impl Draft {
         let needed =
             eager.grad_enabled && inputs.iter().flatten().any(|input| input.requires_grad());
         let edge = |input: Option<&Tensor>| match input {
-            Some(tensor) => Edge {
-                to: tensor.history.clone(),
-                shape: tensor.shape.clone(),
-                dtype: tensor.dtype,
-            },
+            Some(tensor) => Edge::of(eager, tensor),
             None => Edge {
                 to: None,
                 shape: Sizes::default(),
@@ -202,18 +233,32 @@ impl Draft {
         backward: impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static,
     ) -> Vec<Tensor> {
         if let Some(edges) = self.edges {
-            let node = Rc::new(Node {
-                sequence: eager.next_sequence(),
-                label: eager.label(),
-                outputs: outputs.len(),
-                edges: edges.into(),
-                body: Some((Box::new(backward) as Backward, self.saved)).into(),
-            });
+            let node = Node::record(eager, outputs.len(), edges, Box::new(backward), self.saved);
             for (index, output) in outputs.iter_mut().enumerate() {
-                output.history = Some(History::Made(Rc::clone(&node), index));
+                output.history = Some(History::Made(Rc::clone(&node), index)).into();
             }
         }
         outputs.into_iter().map(Rc::new).collect()
+    }
+
+    /// Ends the recording of an operation that wrote into its first operand, or made `output` instead.
+    pub(crate) fn finish_into(
+        self,
+        eager: &mut Eager,
+        written: Option<&Tensor>,
+        output: TensorBody,
+        backward: impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static,
+    ) -> Tensor {
+        let Some(written) = written else {
+            let [output] = self.finish(eager, [output], backward);
+            return output;
+        };
+        drop(output);
+        match self.edges {
+            Some(edges) => eager.rewrite_history(written, edges, Box::new(backward), self.saved),
+            None => written.count_write(),
+        }
+        Tensor::clone(written)
     }
 }
 
@@ -300,7 +345,7 @@ impl Heap {
 
 /// Runs the backward pass from `root`, whose gradient is `seed`.
 pub(crate) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result<(), Stop> {
-    let Some(History::Made(start, _)) = &root.history else {
+    let Some(History::Made(start, _)) = &eager.history_of(root) else {
         return Ok(());
     };
     let mut waiting = dependencies(start);

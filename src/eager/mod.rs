@@ -9,9 +9,11 @@ mod checkpoint;
 mod process;
 mod recorder;
 mod tensor;
+mod writing;
 
 pub(crate) use autograd::{Draft, Saved, Slot, backward};
 pub(crate) use checkpoint::{Frame, Region};
 pub(crate) use process::{Eager, Stop, Thread};
 pub(crate) use recorder::Storage;
 pub(crate) use tensor::{Elements, History, Leaf, Tensor, TensorBody};
+pub(crate) use writing::viewed;

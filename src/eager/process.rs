@@ -1,5 +1,6 @@
 //! PyTorch's eager mode without values: the state that operations run in.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +72,7 @@ pub(crate) struct Eager {
     kept: Vec<(&'static str, Rc<Storage>)>,
     /// Attributes of custom functions' contexts, whose backward passes have run.
     contexts: Vec<Tensor>,
-    sequence: u64,
+    sequence: Cell<u64>,
     label: Arc<str>,
     category: Category,
     /// Whether the program says what is computed, and not only what is allocated.
@@ -94,7 +95,7 @@ impl Eager {
             packing: Packing::Keep,
             kept: Vec::new(),
             contexts: Vec::new(),
-            sequence: 0,
+            sequence: Cell::new(0),
             label: Arc::from(""),
             category: Category::Parameters,
             with_launches: true,
@@ -132,9 +133,9 @@ impl Eager {
         Arc::clone(&self.label)
     }
 
-    pub(crate) fn next_sequence(&mut self) -> u64 {
-        self.sequence += 1;
-        self.sequence
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.sequence.set(self.sequence.get() + 1);
+        self.sequence.get()
     }
 
     /// A tensor with row-major strides.

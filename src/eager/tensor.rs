@@ -3,7 +3,7 @@
 use crate::shape::{
     DType, Extent, MemoryFormat, Sizes, contiguous_strides, is_channels_last, numel, strides_match,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,10 +20,13 @@ pub(crate) type Tensor = Rc<TensorBody>;
 pub(crate) struct TensorBody {
     /// Read and written as if its fields were this struct's own. What the graph saves of a tensor shares them.
     elements: Rc<Elements>,
-    /// Where its gradient goes, when it needs one.
-    pub(crate) history: Option<History>,
-    /// The gradient that a gradient is a view of. A view is never accumulated into in place.
+    /// Where its gradient goes, when it needs one; writing into it or a view of it in place changes that.
+    pub(crate) history: RefCell<Option<History>>,
+    /// The tensor that this one is a view of, which is no view itself. A gradient that is a view is never accumulated
+    /// into in place.
     pub(crate) base: Option<Tensor>,
+    /// How often it was written into in place; of a view, how often its base was when the history was made.
+    pub(super) version: Cell<u32>,
 }
 
 /// Some elements of a storage.
@@ -79,8 +82,9 @@ impl From<Elements> for TensorBody {
     fn from(elements: Elements) -> TensorBody {
         TensorBody {
             elements: Rc::new(elements),
-            history: None,
+            history: RefCell::default(),
             base: None,
+            version: Cell::default(),
         }
     }
 }
@@ -91,13 +95,13 @@ impl TensorBody {
     }
 
     pub(crate) fn requires_grad(&self) -> bool {
-        self.history.is_some()
+        self.history.borrow().is_some() || self.is_outdated()
     }
 
     /// The parameter this is, if it is one that is trained.
-    pub(crate) fn leaf(&self) -> Option<&Rc<Leaf>> {
-        match &self.history {
-            Some(History::Leaf(leaf)) => Some(leaf),
+    pub(crate) fn leaf(&self) -> Option<Rc<Leaf>> {
+        match &*self.history.borrow() {
+            Some(History::Leaf(leaf)) => Some(Rc::clone(leaf)),
             Some(History::Made(..)) | None => None,
         }
     }
@@ -144,7 +148,7 @@ impl TensorBody {
         })
     }
 
-    /// The same, as a view of the gradient `base`.
+    /// The same, as a view of `base`.
     pub(crate) fn based_on(self, base: Tensor) -> TensorBody {
         TensorBody {
             base: Some(base),
@@ -166,8 +170,9 @@ impl TensorBody {
     pub(crate) fn detached(&self) -> Tensor {
         Rc::new(TensorBody {
             elements: Rc::clone(&self.elements),
-            history: None,
+            history: RefCell::default(),
             base: None,
+            version: Cell::default(),
         })
     }
 }

@@ -11,6 +11,7 @@ mod engine;
 mod fit;
 mod handover;
 mod lanes;
+mod probes;
 mod queue;
 mod readiness;
 mod result;

@@ -5,34 +5,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::document::{chance, json, model_name, new_fit};
+use super::document::{chance, new_fit};
 use super::handover::Handover;
-use super::lanes::{LARGE_LANE, Lanes, lane_of};
+use super::lanes::{LARGE_LANE, Lanes};
 use super::readiness::Readiness;
-use super::validate::{validate, validate_single};
-use super::{DeviceSummary, Engine, EngineError, FitDocument, ProbeDocument, Progress, runner};
+use super::validate::validate;
+use super::{DeviceSummary, Engine, EngineError, FitDocument, Progress, runner};
 use crate::bounded::{CancelOnDrop, unless};
 use crate::model::{DeviceChoice, Invalid, MemoryLimit, ModelAside, Request, RequestDocument};
-use crate::probe::Verdict;
 use crate::store::{
-    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, ParallelSimulated, Probe, Reuse,
-    SIMULATED_LANE, StoreError, Time,
+    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, ParallelSimulated, Reuse,
+    StoreError, Time,
 };
-
-/// How long a probe waits for its device before it gives up.
-const PROBE_PATIENCE: Duration = Duration::from_mins(1);
-
-/// How long a probe on simulated memory may take: the largest models take a second or two.
-const SIMULATED_PROBE: Duration = Duration::from_mins(1);
-
-/// The same on a GPU, where waiting, opening and probing have deadlines of their own.
-const REAL_PROBE: Duration = Duration::from_mins(10);
 
 /// How much is taken on at a time.
 #[derive(Debug, Clone, Copy)]
@@ -326,65 +315,6 @@ impl Jobs {
         })
     }
 
-    /// Runs one batch, as soon as its device is free, and stores what was found.
-    pub async fn probe(&self, request: Request, batch: u64) -> Result<ProbeDocument, JobError> {
-        let shared = &self.shared;
-        validate_single(&request).map_err(EngineError::Invalid)?;
-        let Checked {
-            request,
-            fingerprint,
-            shown,
-            ..
-        } = self.checked(request).await?;
-        let device = request.device.to_string();
-        let place = tokio::time::timeout(PROBE_PATIENCE, shared.lanes.enter(lane_of(&device)));
-        let place = tokio::select! {
-            place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
-            () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
-        };
-        // Dropped with this future, as when the client goes away.
-        let abandoned = CancelOnDrop::default();
-        let cancel = Arc::clone(&abandoned.0);
-        let working = self.on_thread("probe", move |engine| {
-            let report = engine.probe(&request, batch, &cancel);
-            drop(place);
-            (request, report)
-        });
-        let deadline = probe_deadline(&device);
-        let working = tokio::time::timeout(deadline, working).await;
-        let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
-        let report = report?;
-        let now = Time::from(Timestamp::now());
-        let probe = Probe {
-            id: shared.ids.next(now, chance()),
-            fingerprint,
-            model: model_name(&request),
-            device,
-            batch: i64::try_from(batch).map_err(|_| StoreError::TooLarge {
-                column: "batch",
-                value: batch,
-            })?,
-            verdict: match report.verdict {
-                Verdict::Fits => "fits",
-                Verdict::FitsWithRetries => "fits_with_retries",
-                Verdict::OutOfMemory => "out_of_memory",
-                Verdict::Failed => "failed",
-            }
-            .to_owned(),
-            request: shown,
-            report: sqlx::types::Json(json(&report)),
-            created_at: now,
-        };
-        shared.db.add_probe(&probe).await?;
-        Ok(ProbeDocument::from(probe))
-    }
-
-    /// A probe that ran earlier.
-    pub async fn probe_by_id(&self, id: &str) -> Result<Option<ProbeDocument>, JobError> {
-        let probe = self.shared.db.probe(id).await?;
-        Ok(probe.map(ProbeDocument::from))
-    }
-
     /// The devices that requests may name.
     pub async fn devices(&self) -> Result<Vec<DeviceSummary>, JobError> {
         self.on_thread("devices", <dyn Engine>::devices).await
@@ -397,7 +327,7 @@ impl Jobs {
 
     /// Builds the request's graph and looks for its device, in this order: a request that is wrong
     /// everywhere is answered with what is wrong in it.
-    async fn checked(&self, request: Request) -> Result<Checked, JobError> {
+    pub(super) async fn checked(&self, request: Request) -> Result<Checked, JobError> {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
@@ -419,7 +349,7 @@ impl Jobs {
     }
 
     /// Runs `work` on a thread of its own and waits for it, or for the end of the server.
-    async fn on_thread<T: Send + 'static>(
+    pub(super) async fn on_thread<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce(&dyn Engine) -> T + Send + 'static,
@@ -433,11 +363,11 @@ impl Jobs {
 }
 
 /// A request that can be worked on.
-struct Checked {
-    request: Request,
-    fingerprint: String,
+pub(super) struct Checked {
+    pub(super) request: Request,
+    pub(super) fingerprint: String,
     /// The request as it is stored and shown.
-    shown: JsonText,
+    pub(super) shown: JsonText,
     /// Its model, where that is not shown.
     aside: Option<ModelAside>,
 }
@@ -480,14 +410,6 @@ impl Shared {
     }
 }
 
-fn probe_deadline(device: &str) -> Duration {
-    if lane_of(device) == SIMULATED_LANE {
-        SIMULATED_PROBE
-    } else {
-        REAL_PROBE
-    }
-}
-
 /// Whether the answer is for all of the memory that its request allows.
 fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
     let had = fit.result.as_ref().and_then(|result| {
@@ -500,19 +422,10 @@ fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
     }
 }
 
-impl From<Probe> for ProbeDocument {
-    fn from(probe: Probe) -> ProbeDocument {
-        ProbeDocument {
-            id: probe.id,
-            request: probe.request,
-            created_at: probe.created_at,
-            report: probe.report.0,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     fn fit(limit: u64) -> FitDocument {

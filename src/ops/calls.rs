@@ -17,7 +17,7 @@ use crate::ops;
 use crate::program::{Capability, Instruction, Kernel, Placement, Size};
 use crate::shape::{DType, Extent, Type, contiguous_strides};
 
-const H200: Capability = Capability {
+pub(in crate::ops) const H200: Capability = Capability {
     compute: (9, 0),
     multiprocessors: 132,
     threads_per_multiprocessor: 2048,
@@ -115,7 +115,7 @@ impl Call {
                     strides: contiguous_strides(shape).into(),
                     grad: None.into(),
                 });
-                tensor.history = Some(History::Leaf(Rc::clone(&leaf)));
+                tensor.history = Some(History::Leaf(Rc::clone(&leaf))).into();
                 leaves.push(leaf);
             }
             given.push(Tensor::new(tensor));

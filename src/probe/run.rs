@@ -21,7 +21,7 @@ pub const MICRO_STEPS_ON_A_GPU: u32 = 8;
 
 /// Instructions between two looks at whether anybody still wants the report: some ten microseconds on simulated
 /// memory.
-const GLANCE: usize = 256;
+const CANCEL_CHECK_EVERY: usize = 256;
 
 /// Nobody wants the report any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -308,7 +308,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
 
     fn execute(&mut self, instructions: &[Instruction]) -> Result<(), Stopped> {
         for (index, instruction) in instructions.iter().enumerate() {
-            if index % GLANCE == 0 && self.cancel.load(Ordering::Relaxed) {
+            if index % CANCEL_CHECK_EVERY == 0 && self.cancel.load(Ordering::Relaxed) {
                 return Err(Stopped::Cancelled);
             }
             match instruction {

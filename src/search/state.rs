@@ -112,7 +112,7 @@ impl Search {
     pub fn confirming(prediction: Prediction, ceiling: u64, budget: u64) -> Search {
         let Prediction {
             max_batch,
-            max_batch_without_retries: calm,
+            max_batch_without_retries: without_retries,
         } = prediction;
         let near = |guess| {
             Some(Start {
@@ -122,7 +122,7 @@ impl Search {
             })
         };
         let pursuits = [
-            Pursuit::new(Goal::FinishWithoutRetries, near(calm), ceiling),
+            Pursuit::new(Goal::FinishWithoutRetries, near(without_retries), ceiling),
             Pursuit::new(Goal::Finish, near(max_batch), ceiling),
         ];
         Search::of(pursuits, budget)

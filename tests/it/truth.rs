@@ -87,7 +87,7 @@ fn check_cells(family: &str) {
         let request = request(&cell.case, Some(format!("{}GiB", cell.limit_gib)));
         let result = engine().fit(&request, &|_| {}, &Arc::default()).unwrap();
         let best = result.recommendation;
-        let calm = error(
+        let without_retries = error(
             best.max_batch_without_retries,
             cell.max_batch_without_retries,
         );
@@ -100,12 +100,12 @@ fn check_cells(family: &str) {
             best.max_batch,
             cell.max_batch,
         );
-        if calm.abs() > BATCH_TOLERANCE {
+        if without_retries.abs() > BATCH_TOLERANCE {
             wrong.push(format!(
                 "{} at {} GiB: {:+.1}%",
                 cell.case,
                 cell.limit_gib,
-                100.0 * calm
+                100.0 * without_retries
             ));
         }
     }

@@ -6,7 +6,7 @@
 The second form writes the convolutions' workspaces as `batchfit record-workspaces --recording` takes them, each with a plan
 after it that needs nothing: what PyTorch falls back to is not recorded here. The layers (cudnn_layers.json.gz: dimensions,
 channels, groups, sides, kernel, stride, padding, dilation, transposed, output padding) are those of models of monai,
-torchvision, torchaudio and others, and plain ones around them.
+torchvision, torchaudio and others, and plain ones around them; cudnn_cases.json.gz has single cases.
 
 PyTorch only. Each worker is a process of its own that runs its share of a seeded list of cases, each in a try, until the
 time is over, and writes OUT/part-N.jsonl.gz: one JSON object a line. `events` are the allocator's requests in order: a
@@ -26,6 +26,8 @@ import time
 from pathlib import Path
 
 LAYERS = json.loads(gzip.decompress(Path(__file__).with_name("cudnn_layers.json.gz").read_bytes()))
+# [layer, channels-last, type, batches]: the convolutions of tests/models that were not among them, and others like those.
+CASES = json.loads(gzip.decompress(Path(__file__).with_name("cudnn_cases.json.gz").read_bytes()))
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 BATCHES = {1: ([1, 4, 16, 32, 64, 128], [2, 3, 6, 8, 12, 24, 48, 96, 256]), 3: ([1, 2, 4, 8, 16], [3, 6, 12, 24, 32]), 2: ([1, 8, 32, 128], [2, 4, 16, 64])}
 MOST_BYTES = 1_500_000_000
@@ -83,7 +85,7 @@ def conv_jobs():
         made += jobs
     # A few in double precision, to see what is chosen there.
     doubles = [(layer, "float64", False, [2]) for layer in LAYERS[::40]]
-    return doubles + made
+    return doubles + [(layer, dtype, last, batches) for layer, last, dtype, batches in CASES] + made
 
 
 def conv_case(torch, job, out, deadline):

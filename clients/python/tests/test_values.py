@@ -1,7 +1,9 @@
 """Models whose Python code asks for values, and what the exporter makes of it."""
 
+import importlib.util
 import random
 import unittest
+from random import random as random_by_name
 
 import torch
 import torch.nn.functional as F
@@ -119,6 +121,32 @@ class TestValues(unittest.TestCase):
         found = targets(batchfit.export(Deep(), torch.zeros(2, 3), mean))
         self.assertEqual([name for name in found if name in ("sin.default", "cos.default", "tan.default")], ["sin.default", "cos.default"])
         self.assertLess(random.random(), 1.0)
+
+    def test_random_depth_by_a_name_of_the_models_own_skips_nothing(self):
+        class Deep(torch.nn.Module):
+            def forward(self, x):
+                for _ in range(20):
+                    if random_by_name() > 0.5:
+                        x = torch.cos(x)
+                return x
+
+        found = targets(batchfit.export(Deep(), torch.zeros(2, 3), mean))
+        self.assertEqual(found.count("cos.default"), 20)
+        self.assertLess(random_by_name(), 1.0)
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "NumPy is not installed")
+    def test_random_depth_by_numpy_skips_nothing(self):
+        import numpy
+
+        class Deep(torch.nn.Module):
+            def forward(self, x):
+                for _ in range(20):
+                    if numpy.random.uniform(0, 1) > 0.5 and numpy.random.rand() > 0.5:
+                        x = torch.cos(x)
+                return x + float(numpy.random.rand(3).sum())
+
+        found = targets(batchfit.export(Deep(), torch.zeros(2, 3), mean))
+        self.assertEqual(found.count("cos.default"), 20)
 
     def test_small_constants_and_buffers_are_known(self):
         class Counts(torch.nn.Module):

@@ -6,10 +6,10 @@ use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 
-use super::doubts::Doubt;
 use super::inquiry::{Inquiry, micro_steps};
 use super::plan::{Wish, cheaper, choose, without_a_plan};
-use super::prober::Bench;
+use super::prober::ProbeCache;
+use super::uncertainty::Uncertainty;
 
 /// How exactly the missing memory is found.
 const MISSING_GRAIN: Bytes = Bytes::mib(2);
@@ -34,18 +34,18 @@ pub(super) fn recommend(
     let micro_steps = micro_steps(plan.accumulation_steps);
     let maxima = inquiry.maxima(micro_steps)?;
     // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
-    let calm = maxima
+    let without_retries = maxima
         .prediction
         .max_batch_without_retries
         .max(plan.micro_batch);
     notes.extend(cheaper(&plan, wish, &mut inquiry)?);
     let limit = inquiry.limit();
     let deciding = inquiry.deciding(micro_steps);
-    let limited_by = limited_by(calm, maxima.at_ceiling, deciding)?;
+    let limited_by = limited_by(without_retries, maxima.at_ceiling, deciding)?;
     let probed = deciding.probe_in_full(plan.micro_batch)?;
     let headroom = probed.headroom(limit);
     if headroom > Bytes::ZERO {
-        notes.push(why(headroom, &probed.doubts));
+        notes.push(why(headroom, &probed.uncertainties));
     }
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("`max_batch` is simulated; `max_batch_without_retries` was probed".to_owned());
@@ -64,8 +64,8 @@ pub(super) fn recommend(
         accumulation_steps: plan.accumulation_steps,
         global_batch: plan.global_batch,
         shortfall: plan.shortfall,
-        max_batch: maxima.prediction.max_batch.max(calm),
-        max_batch_without_retries: calm,
+        max_batch: maxima.prediction.max_batch.max(without_retries),
+        max_batch_without_retries: without_retries,
         peak_allocated_bytes: report.peak_allocated_bytes,
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
@@ -80,14 +80,14 @@ pub(super) fn recommend(
 }
 
 /// What a reader is told of the headroom.
-fn why(headroom: Bytes, doubts: &[Doubt]) -> String {
-    let figure = |doubt: &Doubt| match doubt.bytes() {
-        Bytes::ZERO => format!("{:.1}%", doubt.share() * 100.0),
+fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
+    let figure = |uncertainty: &Uncertainty| match uncertainty.bytes() {
+        Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
         bytes => bytes.to_string(),
     };
-    let reasons: Vec<String> = doubts
+    let reasons: Vec<String> = uncertainties
         .iter()
-        .map(|doubt| format!("{} for {}", figure(doubt), doubt.reason()))
+        .map(|uncertainty| format!("{} for {}", figure(uncertainty), uncertainty.reason()))
         .collect();
     format!("{headroom} of headroom is kept: {}", reasons.join(", "))
 }
@@ -109,7 +109,7 @@ fn nothing_fits(
             "a batch of one runs without retries and reserves {}, which does not leave {headroom} of the limit free",
             Bytes(report.peak_reserved_bytes)
         ));
-        notes.push(why(headroom, &probed.doubts));
+        notes.push(why(headroom, &probed.uncertainties));
     }
     let missing = simulated.max(needed.saturating_sub(limit));
     Ok(Recommendation {
@@ -133,22 +133,22 @@ fn nothing_fits(
 }
 
 /// How much higher the limit would have to be for a batch of one to leave headroom, by simulation.
-fn missing(bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
+fn missing(cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
     /// Far above any card, far below where sums of bytes overflow.
     const PLENTY: Bytes = Bytes::gib(1 << 20);
-    let limit = bench.limit();
-    let is_enough = |bench: &mut Bench<'_>, limit: Bytes| {
-        let probed = bench.probe_within(limit, 1)?;
+    let limit = cache.limit();
+    let is_enough = |cache: &mut ProbeCache<'_>, limit: Bytes| {
+        let probed = cache.probe_within(limit, 1)?;
         Ok::<_, EngineError>(probed.leaves(probed.headroom(limit), limit))
     };
-    let needed = Bytes(bench.probe_within(PLENTY, 1)?.report.peak_reserved_bytes);
+    let needed = Bytes(cache.probe_within(PLENTY, 1)?.report.peak_reserved_bytes);
     let (mut low, mut high) = (limit, needed.max(limit + MISSING_GRAIN));
-    while high < PLENTY && !is_enough(bench, high)? {
+    while high < PLENTY && !is_enough(cache, high)? {
         (low, high) = (high, Bytes(high.0 * 2));
     }
     while high.saturating_sub(low) > MISSING_GRAIN {
         let middle = Bytes(low.0 + (high.0 - low.0) / 2);
-        if is_enough(bench, middle)? {
+        if is_enough(cache, middle)? {
             high = middle;
         } else {
             low = middle;
@@ -158,22 +158,31 @@ fn missing(bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
 }
 
 /// What keeps the batch from being larger, by name.
-fn limited_by(calm: u64, at_ceiling: bool, bench: &mut Bench<'_>) -> Result<String, EngineError> {
-    if at_ceiling && bench.ceiling() < MAX_BATCH {
+fn limited_by(
+    without_retries: u64,
+    at_ceiling: bool,
+    cache: &mut ProbeCache<'_>,
+) -> Result<String, EngineError> {
+    if at_ceiling && cache.ceiling() < MAX_BATCH {
         return Ok(format!(
             "the graph, which was exported for batches up to {}",
-            bench.ceiling()
+            cache.ceiling()
         ));
     }
     if at_ceiling {
-        return Ok(format!("nothing: batches above {calm} are not tried"));
+        return Ok(format!(
+            "nothing: batches above {without_retries} are not tried"
+        ));
     }
     // A real probe above the maximum is not worth its time for a name alone.
-    let named = match (bench.evidence(), bench.seen(bench.accumulation(), calm + 1)) {
-        (Evidence::Probed, None) => calm,
-        (Evidence::Probed, Some(_)) | (Evidence::Simulated, _) => calm + 1,
+    let named = match (
+        cache.evidence(),
+        cache.seen(cache.accumulation(), without_retries + 1),
+    ) {
+        (Evidence::Probed, None) => without_retries,
+        (Evidence::Probed, Some(_)) | (Evidence::Simulated, _) => without_retries + 1,
     };
-    let probed = bench.probe_in_full(named)?;
+    let probed = cache.probe_in_full(named)?;
     Ok(described(&probed.report))
 }
 

@@ -9,9 +9,9 @@ use crate::units::Bytes;
 
 use super::advice::recommend;
 use super::inquiry::Inquiry;
+use super::observer::Observer;
 use super::plan::Wish;
-use super::prober::{Bench, Probed, Prober};
-use super::watch::Watch;
+use super::prober::{ProbeCache, Probed, Prober};
 
 /// What a fit has to find out.
 #[derive(Debug, Clone)]
@@ -50,13 +50,13 @@ pub(super) fn answer(
     question: &Question,
     mut devices: Devices<'_>,
     environment: Environment,
-    watch: &Watch<'_>,
+    observer: &Observer<'_>,
 ) -> Result<FitResult, EngineError> {
     let mut recommendations = Vec::new();
     let mut probes = Vec::new();
     let mut lost = None;
     for (index, variant) in (0..).zip(&question.variants) {
-        let answered = answer_variant(question, variant, &mut devices, watch)?;
+        let answered = answer_variant(question, variant, &mut devices, observer)?;
         let mut recommendation = answered.recommendation;
         recommendation.notes.extend(lost.clone());
         lost = lost.or(answered.lost);
@@ -107,16 +107,16 @@ fn answer_variant(
     question: &Question,
     variant: &Variant,
     devices: &mut Devices<'_>,
-    watch: &Watch<'_>,
+    observer: &Observer<'_>,
 ) -> Result<Answered, EngineError> {
-    let mut simulated = Bench::new(
+    let mut simulated = ProbeCache::new(
         &mut *devices.simulated,
-        watch,
+        observer,
         variant.clone(),
         question.limit,
         question.ceiling,
     );
-    let alone = |simulated: &mut Bench<'_>| {
+    let alone = |simulated: &mut ProbeCache<'_>| {
         let recommendation = recommended(question, variant, simulated, None)?;
         let probes = around_answer(&recommendation, simulated);
         Ok(Answered {
@@ -128,9 +128,9 @@ fn answer_variant(
     let Some(prober) = &mut devices.real else {
         return alone(&mut simulated);
     };
-    let mut real = Bench::new(
+    let mut real = ProbeCache::new(
         &mut **prober,
-        watch,
+        observer,
         variant.clone(),
         question.limit,
         question.ceiling,
@@ -169,8 +169,8 @@ fn answer_variant(
 fn recommended<'b>(
     question: &Question,
     variant: &Variant,
-    simulated: &mut Bench<'b>,
-    real: Option<&mut Bench<'b>>,
+    simulated: &mut ProbeCache<'b>,
+    real: Option<&mut ProbeCache<'b>>,
 ) -> Result<Recommendation, EngineError> {
     let inquiry = Inquiry::new(simulated, real, question.method);
     let notes = question.notes.clone();
@@ -178,7 +178,7 @@ fn recommended<'b>(
 }
 
 /// All real probes, each with what was simulated for the same batch.
-fn beside_simulation(real: &Bench<'_>, simulated: &Bench<'_>) -> Vec<Probed> {
+fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<Probed> {
     let beside = |(accumulation, probed): (u32, &Probed)| {
         let mut probed = probed.clone();
         let simulated = simulated.seen(accumulation, probed.report.batch);
@@ -190,13 +190,13 @@ fn beside_simulation(real: &Bench<'_>, simulated: &Bench<'_>) -> Vec<Probed> {
 }
 
 /// The simulated probes at the answer, at both maxima and just above them.
-fn around_answer(recommendation: &Recommendation, simulated: &Bench<'_>) -> Vec<Probed> {
-    let calm = recommendation.max_batch_without_retries;
+fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) -> Vec<Probed> {
+    let without_retries = recommendation.max_batch_without_retries;
     let largest = recommendation.max_batch;
     let shown = [
         recommendation.micro_batch,
-        calm,
-        calm + 1,
+        without_retries,
+        without_retries + 1,
         largest,
         largest + 1,
     ];

@@ -26,11 +26,11 @@ use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
 use super::gpu::{GpuProber, translated};
+use super::observer::Observer;
 use super::plan::Wish;
 use super::prober::Prober as _;
 use super::remarks::{began_anew, data_parallelism, others};
 use super::simulator::{Room, Simulator, not_compiled};
-use super::watch::Watch;
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";
@@ -108,9 +108,9 @@ impl FitEngine {
         request: &Request,
         deadlines: Deadlines,
         fallback: Fallback,
-        watch: &'a Watch<'a>,
+        observer: &'a Observer<'a>,
     ) -> Result<Setting<'a>, EngineError> {
-        let cancel = watch.cancel();
+        let cancel = observer.cancel();
         let lowered = lowered(request, cancel)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
         let graph = &lowered.graph;
@@ -161,7 +161,7 @@ impl FitEngine {
             }
             Resolved::Cuda(name, gpu) => {
                 let opened =
-                    GpuProber::open(&self.program, deadlines, &name, (request, graph), watch);
+                    GpuProber::open(&self.program, deadlines, &name, (request, graph), observer);
                 let (gpu, ready) = match opened {
                     Ok((gpu, ready)) => (Some(gpu), ready),
                     Err(EngineError::DeviceFailed { cause, .. })
@@ -236,12 +236,12 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
-        let watch = Watch::new(progress, cancel);
+        let observer = Observer::new(progress, cancel);
         let fallback = match request.search {
             SearchMode::Auto => Fallback::Simulate,
             SearchMode::Probes => Fallback::Fail,
         };
-        let mut setting = self.prepare(request, self.deadlines, fallback, &watch)?;
+        let mut setting = self.prepare(request, self.deadlines, fallback, &observer)?;
         let mut question = Question {
             variants: request.variants.clone(),
             wish: Wish {
@@ -266,7 +266,7 @@ impl Engine for FitEngine {
                     None => None,
                 },
             };
-            let mut result = answer(&question, devices, setting.environment.clone(), &watch)?;
+            let mut result = answer(&question, devices, setting.environment.clone(), &observer)?;
             let lowered = setting.gpu.as_mut().and_then(GpuProber::take_lowered);
             if let (Some(lowered), true) = (lowered, fresh_starts < FRESH_STARTS) {
                 fresh_starts += 1;
@@ -309,12 +309,12 @@ impl Engine for FitEngine {
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
         let progress = |progress: Progress| debug!("{}", progress.note);
-        let watch = Watch::new(&progress, cancel);
+        let observer = Observer::new(&progress, cancel);
         let deadlines = Deadlines {
             turn: self.deadlines.turn.min(PROBE_TURN),
             ..self.deadlines
         };
-        let mut setting = self.prepare(request, deadlines, Fallback::Fail, &watch)?;
+        let mut setting = self.prepare(request, deadlines, Fallback::Fail, &observer)?;
         let ceiling = setting.simulator.ceiling();
         if batch > ceiling && ceiling < MAX_BATCH {
             let problem = format!(

@@ -12,19 +12,19 @@ use crate::worker::{
     Deadlines, Launch, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
 };
 
-use super::doubts::{Assumed, Doubt, of_graph};
+use super::observer::Observer;
 use super::prober::{Probed, Prober};
-use super::watch::Watch;
+use super::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// A GPU in the hands of a worker.
 pub(super) struct GpuProber<'a> {
     device: String,
     supervisor: Supervisor,
-    watch: &'a Watch<'a>,
+    observer: &'a Observer<'a>,
     runs: Vec<GpuRun>,
     lowered: Option<Lowered>,
     /// What is assumed of the model.
-    doubts: Vec<Doubt>,
+    uncertainties: Vec<Uncertainty>,
     is_lost: bool,
     assumed: Assumed,
 }
@@ -44,23 +44,23 @@ impl<'a> GpuProber<'a> {
         deadlines: Deadlines,
         device: &str,
         (request, graph): (&Request, &Graph),
-        watch: &'a Watch<'a>,
+        observer: &'a Observer<'a>,
     ) -> Result<(GpuProber<'a>, Ready), EngineError> {
         let opening = Opening {
             device: device.to_owned(),
             request: request.self_contained().text().to_string(),
         };
         let launch = Launch::this_binary(program.to_owned());
-        let (supervisor, ready) = watch
+        let (supervisor, ready) = observer
             .call(|caller| Supervisor::open(launch, opening, deadlines, caller))
             .map_err(|error| translated(error, device))?;
         let prober = GpuProber {
             device: format!("cuda:{}", ready.gpu.ordinal),
             supervisor,
-            watch,
+            observer,
             runs: Vec::new(),
             lowered: None,
-            doubts: of_graph(graph),
+            uncertainties: of_graph(graph),
             is_lost: false,
             assumed: Assumed::of(graph),
         };
@@ -107,7 +107,9 @@ impl Prober for GpuProber<'_> {
             limit_bytes: limit.0,
         };
         let supervisor = &mut self.supervisor;
-        let probed = self.watch.call(|caller| supervisor.probe(&order, caller));
+        let probed = self
+            .observer
+            .call(|caller| supervisor.probe(&order, caller));
         let report = match probed {
             Ok(report) => report,
             Err(error) => {
@@ -133,7 +135,7 @@ impl Prober for GpuProber<'_> {
         Ok(Probed {
             report,
             wall_ms,
-            doubts: [&*self.doubts, self.assumed.at(batch).as_slice()].concat(),
+            uncertainties: [&*self.uncertainties, self.assumed.at(batch).as_slice()].concat(),
         })
     }
 

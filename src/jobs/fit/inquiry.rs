@@ -9,7 +9,7 @@ use crate::units::Bytes;
 
 use super::answer::Method;
 use super::maxima::{self, BESIDE_ONE, Maxima};
-use super::prober::{Bench, Probed};
+use super::prober::{ProbeCache, Probed};
 
 /// Most micro-steps that a probe runs for each optimizer step. Gradients exist from the second micro-step on,
 /// so that each repeats the one before, allocation by allocation: peaks of ResNet, GPT-2, Llama, ViT and U-Net
@@ -29,10 +29,10 @@ pub(super) fn micro_steps(steps: u64) -> u32 {
 ///
 /// Everything depends on the number of micro-steps (gradients live through the later forwards), so everything
 /// is kept by it. The simulation proposes; what a real device was asked, it decides. See Note [Leaving headroom] in
-/// `doubts`.
+/// `uncertainties`.
 pub(super) struct Inquiry<'a, 'b> {
-    simulated: &'a mut Bench<'b>,
-    real: Option<&'a mut Bench<'b>>,
+    simulated: &'a mut ProbeCache<'b>,
+    real: Option<&'a mut ProbeCache<'b>>,
     method: Method,
     simulated_maxima: BTreeMap<u32, Maxima>,
     /// What real probes confirmed or corrected.
@@ -43,8 +43,8 @@ pub(super) struct Inquiry<'a, 'b> {
 
 impl<'a, 'b> Inquiry<'a, 'b> {
     pub(super) fn new(
-        simulated: &'a mut Bench<'b>,
-        real: Option<&'a mut Bench<'b>>,
+        simulated: &'a mut ProbeCache<'b>,
+        real: Option<&'a mut ProbeCache<'b>>,
         method: Method,
     ) -> Inquiry<'a, 'b> {
         Inquiry {
@@ -58,19 +58,19 @@ impl<'a, 'b> Inquiry<'a, 'b> {
     }
 
     /// The simulation, with so many micro-steps.
-    pub(super) fn simulation(&mut self, micro_steps: u32) -> &mut Bench<'b> {
+    pub(super) fn simulation(&mut self, micro_steps: u32) -> &mut ProbeCache<'b> {
         self.simulated.accumulate(micro_steps);
         self.simulated
     }
 
     /// The device whose word counts, with so many micro-steps.
-    pub(super) fn deciding(&mut self, micro_steps: u32) -> &mut Bench<'b> {
-        let bench = match &mut self.real {
+    pub(super) fn deciding(&mut self, micro_steps: u32) -> &mut ProbeCache<'b> {
+        let cache = match &mut self.real {
             Some(real) => real,
             None => &mut *self.simulated,
         };
-        bench.accumulate(micro_steps);
-        bench
+        cache.accumulate(micro_steps);
+        cache
     }
 
     pub(super) fn limit(&self) -> Bytes {
@@ -148,20 +148,24 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         if let Some(known) = self.safe.get(&micro_steps) {
             return Ok(*known);
         }
-        let calm = self
+        let without_retries = self
             .maxima(micro_steps)?
             .prediction
             .max_batch_without_retries;
-        let safe = match calm {
+        let safe = match without_retries {
             0 => 0,
-            calm => self.largest_safe_up_to(calm, micro_steps)?,
+            without_retries => self.largest_safe_up_to(without_retries, micro_steps)?,
         };
         self.safe.insert(micro_steps, safe);
         Ok(safe)
     }
 
-    fn largest_safe_up_to(&mut self, calm: u64, micro_steps: u32) -> Result<u64, EngineError> {
-        let (mut highest, mut step) = (calm, 1);
+    fn largest_safe_up_to(
+        &mut self,
+        without_retries: u64,
+        micro_steps: u32,
+    ) -> Result<u64, EngineError> {
+        let (mut highest, mut step) = (without_retries, 1);
         loop {
             let candidate = if self.simulation_counts(micro_steps) {
                 self.simulated_safe(highest, micro_steps)?
@@ -222,14 +226,16 @@ impl<'a, 'b> Inquiry<'a, 'b> {
 
     /// Whether the simulation is worth asking: not where real probes have found it wrong.
     fn simulation_counts(&self, micro_steps: u32) -> bool {
-        let calm = |maxima: &Maxima| maxima.prediction.max_batch_without_retries;
+        let without_retries = |maxima: &Maxima| maxima.prediction.max_batch_without_retries;
         match (&self.real, self.method) {
             (None, _) => true,
             (Some(_), Method::ProbesAlone) => false,
             (Some(_), Method::SimulateFirst) => {
                 let real = self.real_maxima.get(&micro_steps);
                 let simulated = self.simulated_maxima.get(&micro_steps);
-                real.is_none_or(|real| simulated.map(calm) == Some(calm(real)))
+                real.is_none_or(|real| {
+                    simulated.map(without_retries) == Some(without_retries(real))
+                })
             }
         }
     }
@@ -271,17 +277,17 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         let limit = self.limit();
         let is_simulated = self.simulation_counts(micro_steps);
         let headroom = self.headroom_of_real();
-        let bench = if is_simulated {
+        let cache = if is_simulated {
             self.simulation(micro_steps)
         } else {
             self.deciding(micro_steps)
         };
-        let probed = bench.probe(batch)?;
+        let probed = cache.probe(batch)?;
         let headroom = headroom.unwrap_or_else(|| probed.headroom(limit));
         let over =
             Bytes(probed.report.peak_reserved_bytes).saturating_sub(limit.saturating_sub(headroom));
         let per_sample = if is_simulated {
-            slope(batch, bench)?
+            slope(batch, cache)?
         } else {
             // A slope is not worth another real probe.
             of_one_sample(probed)
@@ -291,14 +297,14 @@ impl<'a, 'b> Inquiry<'a, 'b> {
 }
 
 /// How much the peak grows with a sample, around a batch.
-fn slope(batch: u64, bench: &mut Bench<'_>) -> Result<Bytes, EngineError> {
-    let at_batch = bench.probe(batch)?;
+fn slope(batch: u64, cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
+    let at_batch = cache.probe(batch)?;
     let below = batch - batch.div_ceil(SLOPE_PART);
     if below == 0 {
         return Ok(of_one_sample(at_batch));
     }
     let peak = at_batch.report.peak_allocated_bytes;
-    let peak_below = bench.probe(below)?.report.peak_allocated_bytes;
+    let peak_below = cache.probe(below)?.report.peak_allocated_bytes;
     Ok(Bytes(peak.saturating_sub(peak_below) / (batch - below)))
 }
 

@@ -6,7 +6,7 @@ use crate::jobs::EngineError;
 use crate::probe::{Evidence, Verdict};
 use crate::search::{Above, Agreement, Goal, Prediction, Search};
 
-use super::prober::Bench;
+use super::prober::ProbeCache;
 
 /// Most real probes of a fit that a simulation has prepared. Two confirm it; the rest are for a
 /// simulation that was wrong by more than a few samples.
@@ -43,32 +43,36 @@ pub(super) struct Maxima {
 ///
 /// Where there are holes, which edge a search comes to depends on where it starts. Several starts vote;
 /// three that agree at once are enough. See Note [Holes] in `search`.
-pub(super) fn simulate(bench: &mut Bench<'_>) -> Result<Maxima, EngineError> {
-    let guess = guess(bench)?;
-    let outline = bench.outline(guess)?;
+pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError> {
+    let guess = guess(cache)?;
+    let outline = cache.outline(guess)?;
     let is_long = outline.is_some_and(|outline| outline.instructions > LONG_PROGRAM);
     let mut found: Vec<Maxima> = Vec::new();
     for away in STARTS {
         let distance = away.saturating_mul((guess / STEPS_TO_START).max(1).cast_signed());
         let start = guess
             .saturating_add_signed(distance)
-            .clamp(1, bench.ceiling());
-        let mut search = Search::simulated(start, bench.ceiling());
-        drive(&mut search, bench)?;
+            .clamp(1, cache.ceiling());
+        let mut search = Search::simulated(start, cache.ceiling());
+        drive(&mut search, cache)?;
         found.push(maxima(&search, Evidence::Simulated));
         let agree = |pair: &[Maxima]| pair[0].prediction == pair[1].prediction;
         if is_long || (found.len() == 3 && found.windows(2).all(agree)) {
             break;
         }
     }
-    let calm = most_common(&found, |maxima| maxima.prediction.max_batch_without_retries);
+    let without_retries = most_common(&found, |maxima| maxima.prediction.max_batch_without_retries);
     let largest = most_common(&found, |maxima| maxima.prediction.max_batch);
-    let at_calm = |maxima: &&Maxima| maxima.prediction.max_batch_without_retries == calm;
-    let of_calm = found.iter().find(at_calm).expect("it is one of them");
+    let at_without_retries =
+        |maxima: &&Maxima| maxima.prediction.max_batch_without_retries == without_retries;
+    let of_calm = found
+        .iter()
+        .find(at_without_retries)
+        .expect("it is one of them");
     Ok(Maxima {
         prediction: Prediction {
-            max_batch: largest.max(calm),
-            max_batch_without_retries: calm,
+            max_batch: largest.max(without_retries),
+            max_batch_without_retries: without_retries,
         },
         ..*of_calm
     })
@@ -86,20 +90,20 @@ fn most_common(found: &[Maxima], maximum: impl Fn(&Maxima) -> u64) -> u64 {
 }
 
 /// Has real probes confirm what was simulated, or find out what is true instead.
-pub(super) fn confirm(simulated: Maxima, real: &mut Bench<'_>) -> Result<Maxima, EngineError> {
+pub(super) fn confirm(simulated: Maxima, real: &mut ProbeCache<'_>) -> Result<Maxima, EngineError> {
     let prediction = simulated.prediction;
     let ceiling = real.ceiling();
-    let mut calm =
+    let mut without_retries =
         Search::confirming(prediction, ceiling, CONFIRMATIONS).only(Goal::FinishWithoutRetries);
-    drive(&mut calm, real)?;
-    if calm.agreement(Goal::FinishWithoutRetries) == Agreement::Agrees {
+    drive(&mut without_retries, real)?;
+    if without_retries.agreement(Goal::FinishWithoutRetries) == Agreement::Agrees {
         return Ok(Maxima {
             evidence: Evidence::Probed,
             ..simulated
         });
     }
     // The simulation was wrong about one maximum, so it is not believed about the other.
-    let found = calm.largest(Goal::FinishWithoutRetries).batch;
+    let found = without_retries.largest(Goal::FinishWithoutRetries).batch;
     let shifted = Prediction {
         max_batch_without_retries: found,
         max_batch: (prediction.max_batch + found)
@@ -112,46 +116,49 @@ pub(super) fn confirm(simulated: Maxima, real: &mut Bench<'_>) -> Result<Maxima,
 }
 
 /// Finds the maxima by real probes alone, from a guess.
-pub(super) fn probe(real: &mut Bench<'_>, guess: u64) -> Result<Maxima, EngineError> {
+pub(super) fn probe(real: &mut ProbeCache<'_>, guess: u64) -> Result<Maxima, EngineError> {
     let mut search = Search::probing(guess, real.ceiling(), REAL_PROBES);
     drive(&mut search, real)?;
     Ok(maxima(&search, real.evidence()))
 }
 
-fn drive(search: &mut Search, bench: &mut Bench<'_>) -> Result<(), EngineError> {
+fn drive(search: &mut Search, cache: &mut ProbeCache<'_>) -> Result<(), EngineError> {
     while let Some(batch) = search.next_batch() {
-        let verdict = bench.probe(batch)?.report.verdict;
+        let verdict = cache.probe(batch)?.report.verdict;
         search.record(batch, verdict);
     }
     Ok(())
 }
 
 fn maxima(search: &Search, evidence: Evidence) -> Maxima {
-    let calm = search.largest(Goal::FinishWithoutRetries);
+    let without_retries = search.largest(Goal::FinishWithoutRetries);
     Maxima {
         prediction: Prediction {
-            max_batch: search.largest(Goal::Finish).batch.max(calm.batch),
-            max_batch_without_retries: calm.batch,
+            max_batch: search
+                .largest(Goal::Finish)
+                .batch
+                .max(without_retries.batch),
+            max_batch_without_retries: without_retries.batch,
         },
         evidence,
         evidence_of_max: evidence,
-        at_ceiling: calm.above == Above::Ceiling,
+        at_ceiling: without_retries.above == Above::Ceiling,
     }
 }
 
 /// Where the limit would be reached if memory grew as it does between small batches, less a little for what
 /// the allocator's fragments take.
-fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
-    let peak = |bench: &mut Bench<'_>, batch| {
-        let report = &bench.probe(batch)?.report;
+fn guess(cache: &mut ProbeCache<'_>) -> Result<u64, EngineError> {
+    let peak = |cache: &mut ProbeCache<'_>, batch| {
+        let report = &cache.probe(batch)?.report;
         let fits = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
         Ok::<_, EngineError>(fits.then_some(report.peak_allocated_bytes))
     };
-    let limit = bench.limit().0;
-    let Some(of_one) = peak(bench, 1)? else {
-        let ceiling = bench.ceiling();
+    let limit = cache.limit().0;
+    let Some(of_one) = peak(cache, 1)? else {
+        let ceiling = cache.ceiling();
         for batch in BESIDE_ONE.into_iter().filter(|batch| *batch <= ceiling) {
-            if peak(bench, batch)?.is_some() {
+            if peak(cache, batch)?.is_some() {
                 return Ok(batch);
             }
         }
@@ -159,24 +166,24 @@ fn guess(bench: &mut Bench<'_>) -> Result<u64, EngineError> {
     };
     // The further from one sample, the better what grows is told from what does not. Where an outline says that a
     // batch is far from the limit, or beyond half of it, no probe has to.
-    let far = |bench: &mut Bench<'_>, batch| {
-        let outline = bench.outline(batch)?;
+    let far = |cache: &mut ProbeCache<'_>, batch| {
+        let outline = cache.outline(batch)?;
         Ok::<_, EngineError>(outline.map(|outline| outline.allocated.0 < limit / 2))
     };
     let (mut batch, mut peak_there) = (1, of_one);
     let mut start = 1;
-    let ceiling = bench.ceiling();
-    while 2 * start <= ceiling && far(bench, 2 * start)? == Some(true) {
+    let ceiling = cache.ceiling();
+    while 2 * start <= ceiling && far(cache, 2 * start)? == Some(true) {
         start *= 2;
     }
     while start > 1 && batch == 1 {
-        match peak(bench, start)? {
+        match peak(cache, start)? {
             Some(there) => (batch, peak_there) = (start, there),
             None => start /= 2,
         }
     }
-    while 2 * batch <= ceiling && (batch == 1 || far(bench, 2 * batch)? != Some(false)) {
-        match peak(bench, 2 * batch)? {
+    while 2 * batch <= ceiling && (batch == 1 || far(cache, 2 * batch)? != Some(false)) {
+        match peak(cache, 2 * batch)? {
             Some(next) if next < limit / 2 || batch == 1 => (batch, peak_there) = (2 * batch, next),
             _ => break,
         }

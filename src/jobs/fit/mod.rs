@@ -4,16 +4,16 @@ mod advice;
 mod answer;
 mod apart;
 mod devices;
-mod doubts;
 mod engine;
 mod gpu;
 mod inquiry;
 mod maxima;
+mod observer;
 mod plan;
 mod prober;
 mod remarks;
 mod simulator;
-mod watch;
+mod uncertainty;
 
 #[cfg(test)]
 mod tests;

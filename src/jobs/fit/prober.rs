@@ -7,8 +7,8 @@ use crate::model::Variant;
 use crate::probe::{Detail, Evidence, Outline, ProbeReport, Verdict};
 use crate::units::Bytes;
 
-use super::doubts::{self, Doubt};
-use super::watch::Watch;
+use super::observer::Observer;
+use super::uncertainty::{self, Uncertainty};
 
 /// A finished probe.
 #[derive(Debug, Clone)]
@@ -18,13 +18,13 @@ pub(super) struct Probed {
     /// How long it took, loading included.
     pub(super) wall_ms: f64,
     /// What it had to assume, in order.
-    pub(super) doubts: Vec<Doubt>,
+    pub(super) uncertainties: Vec<Uncertainty>,
 }
 
 impl Probed {
     /// What is to be left free of `limit`, for what this probe had to assume.
     pub(super) fn headroom(&self, limit: Bytes) -> Bytes {
-        doubts::headroom(&self.doubts, limit)
+        uncertainty::headroom(&self.uncertainties, limit)
     }
 
     /// Whether it ran without a retry and left `headroom` free.
@@ -63,10 +63,10 @@ pub(super) trait Prober {
     }
 }
 
-/// A prober that remembers the probes of one variant, and tells a watch of each new one.
-pub(super) struct Bench<'a> {
+/// A prober that remembers the probes of one variant, and tells a observer of each new one.
+pub(super) struct ProbeCache<'a> {
     prober: &'a mut dyn Prober,
-    watch: &'a Watch<'a>,
+    observer: &'a Observer<'a>,
     variant: Variant,
     limit: Bytes,
     ceiling: u64,
@@ -74,17 +74,17 @@ pub(super) struct Bench<'a> {
     seen: BTreeMap<(u32, u64), Probed>,
 }
 
-impl<'a> Bench<'a> {
+impl<'a> ProbeCache<'a> {
     pub(super) fn new(
         prober: &'a mut dyn Prober,
-        watch: &'a Watch<'a>,
+        observer: &'a Observer<'a>,
         variant: Variant,
         limit: Bytes,
         ceiling: u64,
-    ) -> Bench<'a> {
-        Bench {
+    ) -> ProbeCache<'a> {
+        ProbeCache {
             prober,
-            watch,
+            observer,
             variant,
             limit,
             ceiling,
@@ -148,12 +148,12 @@ impl<'a> Bench<'a> {
                 Evidence::Simulated => "simulating",
                 Evidence::Probed => "probing on the GPU",
             };
-            self.watch
+            self.observer
                 .before(batch, &format!("{}: {note} batch {batch}", self.variant))?;
             let probed = self
                 .prober
                 .probe(&self.variant, batch, self.limit, detail)?;
-            self.watch.after();
+            self.observer.after();
             if probed.report.verdict == Verdict::Failed {
                 return Err(self.failed(&probed.report));
             }
@@ -164,14 +164,14 @@ impl<'a> Bench<'a> {
 
     /// A probe under another limit. Not remembered.
     pub(super) fn probe_within(&mut self, limit: Bytes, batch: u64) -> Result<Probed, EngineError> {
-        self.watch.before(
+        self.observer.before(
             batch,
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
         )?;
         let probed = self
             .prober
             .probe(&self.variant, batch, limit, Detail::Verdict)?;
-        self.watch.after();
+        self.observer.after();
         Ok(probed)
     }
 

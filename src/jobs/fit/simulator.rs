@@ -17,8 +17,8 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::worker::Programs;
 
-use super::doubts::{Assumed, Doubt, of_graph};
 use super::prober::{Probed, Prober};
+use super::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// Probes on a simulated card.
 pub(super) struct Simulator {
@@ -28,7 +28,7 @@ pub(super) struct Simulator {
     launcher: SimulatedLauncher,
     room: Room,
     /// What is assumed of the model and the card.
-    doubts: BTreeSet<Doubt>,
+    uncertainties: BTreeSet<Uncertainty>,
     /// Becomes true when nobody wants another probe.
     cancel: Arc<AtomicBool>,
     assumed: Assumed,
@@ -54,10 +54,10 @@ impl Simulator {
         room: Room,
         cancel: &Arc<AtomicBool>,
     ) -> Simulator {
-        let doubts = of_graph(&graph).into_iter().collect();
+        let uncertainties = of_graph(&graph).into_iter().collect();
         Simulator {
             device,
-            doubts,
+            uncertainties,
             assumed: Assumed::of(&graph),
             ceiling: graph.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH),
             programs: Programs::simulated(graph, capability),
@@ -75,7 +75,7 @@ impl Simulator {
 
     /// The same for a card on which nothing was measured.
     pub(super) fn transferred(mut self) -> Simulator {
-        self.doubts.insert(Doubt::Card);
+        self.uncertainties.insert(Uncertainty::Card);
         self
     }
 }
@@ -110,16 +110,16 @@ impl Prober for Simulator {
         let report = probe.run_unless(&self.cancel, &mut resources);
         let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
         let estimated = self.launcher.take_notes();
-        let mut doubts = self.doubts.clone();
+        let mut uncertainties = self.uncertainties.clone();
         if !estimated.is_empty() {
-            doubts.insert(Doubt::Workspaces);
+            uncertainties.insert(Uncertainty::Workspaces);
         }
-        doubts.extend(self.assumed.at(batch));
+        uncertainties.extend(self.assumed.at(batch));
         report.notes.extend(estimated);
         Ok(Probed {
             report,
             wall_ms: began.elapsed().as_secs_f64() * 1000.0,
-            doubts: doubts.into_iter().collect(),
+            uncertainties: uncertainties.into_iter().collect(),
         })
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::answer::{Devices, Method, Question, answer};
-use super::doubts::Doubt;
+use super::observer::Observer;
 use super::plan::Wish;
 use super::prober::{Probed, Prober};
-use super::watch::Watch;
+use super::uncertainty::Uncertainty;
 use crate::jobs::{EngineError, Environment, FitResult};
 use crate::model::{Optimizer, Variant};
 use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, StepMemory, Verdict};
@@ -32,7 +32,7 @@ struct Script {
     breaks_at: Option<u64>,
     /// How many probes it answers before it is lost.
     lost_after: usize,
-    doubts: Vec<Doubt>,
+    uncertainties: Vec<Uncertainty>,
     /// What passes through operators taken to be elementwise, for each sample.
     assumed_per_sample: Bytes,
     asked: Vec<(u32, u64)>,
@@ -49,8 +49,8 @@ impl Script {
             holes: Vec::new(),
             breaks_at: None,
             lost_after: usize::MAX,
-            doubts: match evidence {
-                Evidence::Simulated => vec![Doubt::Driver, Doubt::Lifetimes],
+            uncertainties: match evidence {
+                Evidence::Simulated => vec![Uncertainty::Driver, Uncertainty::Lifetimes],
                 Evidence::Probed => Vec::new(),
             },
             assumed_per_sample: Bytes::ZERO,
@@ -125,10 +125,10 @@ impl Prober for Script {
         Ok(Probed {
             report,
             wall_ms: 1.0,
-            doubts: {
+            uncertainties: {
                 let assumed = Bytes(self.assumed_per_sample.0 * batch);
-                let assumed = Some(Doubt::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
-                self.doubts.iter().copied().chain(assumed).collect()
+                let assumed = Some(Uncertainty::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
+                self.uncertainties.iter().copied().chain(assumed).collect()
             },
         })
     }
@@ -183,12 +183,12 @@ fn question() -> Question {
 
 fn fit(question: &Question, simulated: &mut Script, real: Option<&mut Script>) -> FitResult {
     let cancel = Arc::default();
-    let watch = Watch::new(&|_| {}, &cancel);
+    let observer = Observer::new(&|_| {}, &cancel);
     let devices = Devices {
         simulated,
         real: real.map(|real| real as &mut dyn Prober),
     };
-    answer(question, devices, environment(), &watch).unwrap()
+    answer(question, devices, environment(), &observer).unwrap()
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn two_real_probes_confirm_a_right_simulation() {
 #[test]
 fn a_third_real_probe_confirms_what_leaves_headroom() {
     let mut real = Script::new(Evidence::Probed);
-    real.doubts = vec![Doubt::Driver];
+    real.uncertainties = vec![Uncertainty::Driver];
 
     let found = fit(
         &question(),
@@ -265,7 +265,7 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
 #[test]
 fn what_passes_through_assumed_operators_is_left_free() {
     let mut simulated = Script::new(Evidence::Simulated);
-    simulated.doubts = Vec::new();
+    simulated.uncertainties = Vec::new();
     simulated.assumed_per_sample = Bytes::mib(5);
 
     let best = fit(&question(), &mut simulated, None).recommendation;
@@ -288,7 +288,7 @@ fn what_passes_through_assumed_operators_is_left_free() {
 #[test]
 fn assumed_operators_that_take_more_than_the_limit_leave_a_batch() {
     let mut simulated = Script::new(Evidence::Simulated);
-    simulated.doubts = Vec::new();
+    simulated.uncertainties = Vec::new();
     simulated.assumed_per_sample = Bytes::mib(24);
 
     let best = fit(&question(), &mut simulated, None).recommendation;
@@ -596,7 +596,7 @@ fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
         ..question()
     };
     let cancel = Arc::new(AtomicBool::new(false));
-    let watch = Watch::new(&|_| {}, &cancel);
+    let observer = Observer::new(&|_| {}, &cancel);
     let (mut simulated, mut real) = (
         Script::new(Evidence::Simulated),
         Script::new(Evidence::Probed),
@@ -607,7 +607,7 @@ fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
         real: Some(&mut real),
     };
 
-    let ended = answer(&question, devices, environment(), &watch);
+    let ended = answer(&question, devices, environment(), &observer);
 
     assert!(matches!(ended, Err(EngineError::DeviceFailed { .. })));
 }
@@ -657,14 +657,14 @@ fn a_cancelled_fit_ends_before_the_next_probe() {
     let stop = |progress: crate::jobs::Progress| {
         cancel.store(progress.probes_done >= 2, Ordering::Relaxed);
     };
-    let watch = Watch::new(&stop, &cancel);
+    let observer = Observer::new(&stop, &cancel);
     let mut simulated = Script::new(Evidence::Simulated);
     let devices = Devices {
         simulated: &mut simulated,
         real: None,
     };
 
-    let ended = answer(&question(), devices, environment(), &watch);
+    let ended = answer(&question(), devices, environment(), &observer);
 
     assert_eq!(ended, Err(EngineError::Cancelled));
     assert_eq!(simulated.asked.len(), 3);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::aten::Arguments;
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody, viewed};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Mismatch, Type, strides_like};
@@ -129,19 +129,20 @@ impl Operator for Complex {
     ) -> Result<Vec<Tensor>, Stop> {
         let x = &operands[0];
         Ok(vec![match self {
-            Complex::ViewAsReal => eager.seen_as(x, as_real(x), as_complex),
+            Complex::ViewAsReal => viewed(x, eager.seen_as(x, as_real(x), as_complex)),
             Complex::ViewAsComplex => {
                 // What has its parts apart is copied by the model itself; PyTorch refuses it.
-                eager.seen_as(x, as_complex(x), as_real)
+                viewed(x, eager.seen_as(x, as_complex(x), as_real))
             }
             Complex::Real if !x.dtype.is_complex() => Tensor::clone(x),
-            Complex::Real => eager.part_of_complex(x, 0),
-            Complex::Imag => eager.part_of_complex(x, 1),
+            Complex::Real => viewed(x, eager.part_of_complex(x, 0)),
+            Complex::Imag => viewed(x, eager.part_of_complex(x, 1)),
             Complex::Conj => {
                 let view = x.alias(x.shape.clone(), x.strides.clone());
-                eager.seen_as(x, view, |gradient| {
+                let marked = eager.seen_as(x, view, |gradient| {
                     gradient.alias(gradient.shape.clone(), gradient.strides.clone())
-                })
+                });
+                viewed(x, marked)
             }
             Complex::Polar => eager.polar(x, &operands[1])?,
             Complex::OfParts => eager.complex_of_parts(x, &operands[1])?,

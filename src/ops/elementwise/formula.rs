@@ -16,13 +16,13 @@ pub(super) struct Derivative {
     op: Elementwise,
     gradients: [Gradient; 3],
     wanted: [bool; 3],
-    /// Operands whose gradients are zeros.
-    zeros: [Option<Zeros>; 3],
+    /// What operands are like, where their gradients take after them.
+    likes: [Option<Like>; 3],
 }
 
-/// What a tensor of zeros is like.
+/// What a tensor is like.
 #[derive(Clone)]
-struct Zeros {
+struct Like {
     shape: Sizes,
     strides: Sizes,
     dtype: DType,
@@ -41,14 +41,16 @@ impl Derivative {
             }
         }
         let mut wanted = [false; 3];
-        let mut zeros = [None, None, None];
+        let mut likes = [None, None, None];
         for (position, operand) in operands.iter().enumerate() {
             let is_trained = operand.as_ref().is_some_and(|tensor| tensor.requires_grad());
             let has_formula =
                 op.row.together.is_some() || !matches!(gradients[position], Gradient::None);
             wanted[position] = is_trained && has_formula;
-            if let (Gradient::Zeros(_), Some(tensor)) = (gradients[position], operand) {
-                zeros[position] = Some(Zeros {
+            if let (Gradient::Zeros(_) | Gradient::Converted, Some(tensor)) =
+                (gradients[position], operand)
+            {
+                likes[position] = Some(Like {
                     shape: tensor.shape.clone(),
                     strides: strides_like(&tensor.shape, &tensor.strides),
                     dtype: tensor.dtype,
@@ -59,7 +61,7 @@ impl Derivative {
             op: op.clone(),
             gradients,
             wanted,
-            zeros,
+            likes,
         }
     }
 
@@ -113,12 +115,22 @@ impl Derivative {
             match gradient {
                 Gradient::None | Gradient::By(_) => {}
                 Gradient::Pass => results[position] = Some(Tensor::clone(incoming)),
+                Gradient::Converted => {
+                    let like = self.likes[position].as_ref().expect("kept when it was recorded");
+                    // Of complex numbers, the engine takes the real parts.
+                    let passes = like.dtype == incoming.dtype || incoming.dtype.is_complex();
+                    results[position] = Some(if passes {
+                        Tensor::clone(incoming)
+                    } else {
+                        eager.copy_as(incoming, like.dtype)
+                    });
+                }
                 Gradient::Zeros(_) => {
-                    let Zeros {
+                    let Like {
                         shape,
                         strides,
                         dtype,
-                    } = self.zeros[position].clone().expect("kept when it was recorded");
+                    } = self.likes[position].clone().expect("kept when it was recorded");
                     let gradient = eager.empty_strided(&shape, strides, dtype);
                     eager.launch(Kernel::Fill(0.0), &[], &[&gradient]);
                     results[position] = Some(Tensor::new(gradient));
@@ -207,7 +219,7 @@ impl Derivative {
 /// What a formula reads.
 fn reads(gradient: &Gradient) -> &'static [Read] {
     match gradient {
-        Gradient::None | Gradient::Pass | Gradient::By(_) => &[],
+        Gradient::None | Gradient::Pass | Gradient::Converted | Gradient::By(_) => &[],
         Gradient::Zeros(reads) | Gradient::Made { reads, .. } | Gradient::Steps { reads, .. } => {
             reads
         }

@@ -126,6 +126,8 @@ pub(super) enum Gradient {
     None,
     /// The incoming one, without a copy.
     Pass,
+    /// The incoming one, converted to the operand's type by the formula itself (`CopyBackwards` in `tensor.cpp`).
+    Converted,
     /// Zeros for each element of the operand; this is saved all the same.
     Zeros(&'static [Read]),
     /// A new tensor: temporaries before it and after it, which all go once it is made, the last first.

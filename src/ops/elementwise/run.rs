@@ -52,17 +52,18 @@ impl Eager {
             }
         }
         drop(operands);
-        let mut y = self.elementwise_result(op, &tensors, dtype);
+        let y = self.elementwise_result(op, &tensors, dtype);
         if op.placement() == Placement::InPlace && !derivative.exists() {
             // What was overwritten keeps its history.
-            y.history.clone_from(&tensors[0].history);
-            return Ok(Tensor::new(y));
+            tensors[0].count_write();
+            return Ok(Tensor::clone(&tensors[0]));
         }
         if derivative.saves(Read::Result) {
             let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
             draft.save(self, "result", &kept)?;
         }
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let written = (op.placement() == Placement::InPlace).then(|| &tensors[0]);
+        let y = draft.finish_into(self, written, y, move |eager, gradients, saved| {
             let positions = derivative.positions();
             let Some(incoming) = &gradients[0] else {
                 return vec![None; positions.len()];

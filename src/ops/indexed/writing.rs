@@ -153,6 +153,7 @@ impl Eager {
         let wants = [x.requires_grad(), values.is_some_and(|v| v.requires_grad())];
         let mut draft = Draft::new(self, &[Some(x), values]);
         self.save_for_writing(&mut draft, op, (indices, values), wants[1])?;
+        let mut written = None;
         let y = match op {
             Indexed::Put { fresh: true, .. } => {
                 let strides = strides_like(&x.shape, &x.strides);
@@ -164,7 +165,10 @@ impl Eager {
             | Indexed::Scatter {
                 in_place: false, ..
             } => self.empty(&x.shape, x.dtype),
-            _ => x.alias(x.shape.clone(), x.strides.clone()),
+            _ => {
+                written = Some(x);
+                x.alias(x.shape.clone(), x.strides.clone())
+            }
         };
         if let (
             Indexed::Put {
@@ -199,7 +203,7 @@ impl Eager {
         };
         let count = indices.len();
         let op = op.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let y = draft.finish_into(self, written, y, move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };

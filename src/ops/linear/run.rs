@@ -1,6 +1,6 @@
 //! Matrix products: `linear` and `addmm`.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody, viewed};
 use crate::program::Kernel;
 use crate::shape::{Extent, numel};
 
@@ -49,10 +49,15 @@ impl Eager {
             return Ok(self.add_in_place(&y, bias));
         }
         let y = self.product(&flat, &weight, bias.as_ref(), WeightLayout::OutIn)?;
-        Ok(if shape.len() == 2 {
-            y
+        if shape.len() == 2 {
+            return Ok(y);
+        }
+        let folded = self.reshape(&y, &shape);
+        // What `addmm` made is seen in the operand's shape (`_flatten_nd_linear`); `matmul` hides that (`_unsafe_view`).
+        Ok(if bias.is_some() {
+            viewed(&y, folded)
         } else {
-            self.reshape(&y, &shape)
+            folded
         })
     }
 

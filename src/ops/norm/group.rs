@@ -1,6 +1,6 @@
 //! Group and instance normalization, and batch normalization without statistics or parameters.
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::eager::{Draft, Eager, Stop, Tensor, viewed};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, numel};
 
@@ -114,7 +114,7 @@ impl Eager {
     }
 
     /// `instance_norm`: a batch norm of one sample with a channel for each sample and channel, for which
-    /// weight and bias are repeated.
+    /// weight and bias are repeated; the result is a view of that one's.
     pub(super) fn instance_norm(
         &mut self,
         x: &Tensor,
@@ -128,6 +128,7 @@ impl Eager {
         let all = [&[Extent::ONE, x.shape[0] * x.shape[1]], &x.shape[2..]].concat();
         let flat = self.reshape(&x, &all);
         let y = self.native_batch_norm(&flat, weight.as_ref(), bias.as_ref())?;
-        Ok(self.reshape(&y, &x.shape))
+        let seen = self.reshape(&y, &x.shape);
+        Ok(viewed(&y, seen))
     }
 }

@@ -87,12 +87,13 @@ fn case(line: &str) -> Case<'_> {
 
 /// A tensor that is trained.
 fn trained(eager: &mut Eager, mut body: TensorBody, index: usize) -> Tensor {
-    body.history = Some(History::Leaf(Rc::new(Leaf {
+    let leaf = Rc::new(Leaf {
         index,
         path: Arc::from("weight"),
         strides: contiguous_strides(&body.shape).into(),
         grad: None.into(),
-    })));
+    });
+    body.history = Some(History::Leaf(leaf)).into();
     let _ = eager;
     Rc::new(body)
 }

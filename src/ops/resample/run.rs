@@ -19,6 +19,8 @@ struct Rule {
     saves_operand: bool,
     /// Whether operands in no simple order are copied for the kernel, after the result exists.
     copies: bool,
+    /// Whether the result and the gradient are row-major, whatever the operand is (`math_pixel_shuffle` clones into that).
+    row_major: bool,
 }
 
 fn rule(resample: &Resample) -> Rule {
@@ -26,23 +28,29 @@ fn rule(resample: &Resample) -> Rule {
         Resample::PadCopied { reflect, .. } => Rule {
             saves_operand: true,
             copies: *reflect,
+            row_major: false,
         },
         Resample::Glu(_) => Rule {
             saves_operand: true,
             copies: false,
+            row_major: false,
         },
         Resample::Interpolate { nearest, .. } => Rule {
             saves_operand: false,
             copies: *nearest,
+            row_major: false,
         },
-        Resample::Unfold(_)
-        | Resample::Fold { .. }
-        | Resample::PixelShuffle(_)
-        | Resample::PixelUnshuffle(_)
-        | Resample::ChannelShuffle(_)
-        | Resample::PadConstant(_) => Rule {
+        Resample::PixelShuffle(_) | Resample::PixelUnshuffle(_) | Resample::ChannelShuffle(_) => {
+            Rule {
+                saves_operand: false,
+                copies: false,
+                row_major: true,
+            }
+        }
+        Resample::Unfold(_) | Resample::Fold { .. } | Resample::PadConstant(_) => Rule {
             saves_operand: false,
             copies: false,
+            row_major: false,
         },
     }
 }
@@ -70,6 +78,7 @@ impl Eager {
         let format = match resample {
             // Pads with what is there are row-major.
             Resample::PadCopied { .. } => MemoryFormat::Contiguous,
+            _ if rule.row_major => MemoryFormat::Contiguous,
             _ => x.suggested_format(),
         };
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
@@ -94,7 +103,7 @@ impl Eager {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let format = if rule.saves_operand {
+            let format = if rule.saves_operand || rule.row_major {
                 format
             } else {
                 gradient.suggested_format()
@@ -168,5 +177,30 @@ impl Eager {
         let copy = self.empty_strided(&x.shape, format.strides(&x.shape), x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
         Rc::new(copy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::ops::calls::H200;
+    use crate::shape::DType;
+
+    /// Recorded with `SwinIR` on an H200: the convolution after the shuffle runs row-major, the one before it channels-last.
+    #[test]
+    fn shuffled_pixels_are_row_major() {
+        let mut eager = Eager::new(H200, &Arc::new(AtomicBool::new(false)));
+        let sizes = |lengths: [u64; 4]| lengths.map(Extent::fixed);
+        let x_shape = sizes([2, 256, 32, 32]);
+        let strides = MemoryFormat::ChannelsLast.strides(&x_shape);
+        let x = Tensor::new(eager.empty_strided(&x_shape, strides, DType::Float32));
+        let shape = sizes([2, 64, 64, 64]);
+
+        let y = eager.resample(&Resample::PixelShuffle(2), &x, &shape);
+
+        assert!(y.unwrap()[0].is_contiguous());
     }
 }

@@ -46,7 +46,7 @@ impl Eager {
             reduce,
             include_self,
         };
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };

@@ -54,7 +54,7 @@ impl Eager {
         };
         self.launch(Kernel::MemoryOnly("index_copy"), &[x, index, source], &[&y]);
         let shape = source.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };
@@ -81,7 +81,7 @@ impl Eager {
         draft.save(self, "index", index)?;
         let y = self.target(x, in_place);
         self.launch(Kernel::MemoryOnly("index_fill"), &[index], &[&y]);
-        let [y] = draft.finish(self, [y], |eager, gradients, _| {
+        let y = draft.finish_into(self, in_place.then_some(x), y, |eager, gradients, _| {
             vec![gradients[0].as_ref().map(|gradient| eager.copy_of(gradient))]
         });
         Ok(y)
@@ -121,7 +121,7 @@ impl Eager {
         let y = self.target(x, in_place);
         self.launch(Kernel::MemoryOnly("put_"), &[index, source], &[&y]);
         let like = (source.shape.clone(), source.dtype);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };
@@ -172,7 +172,7 @@ impl Eager {
         drop(written);
         let of_source = source.shape.clone();
         let rows = source.numel();
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };

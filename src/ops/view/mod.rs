@@ -8,7 +8,7 @@ pub(super) use read::{ATEN, diagonal as read_diagonal, select as read_select, sl
 use serde::Serialize;
 
 use super::{Context, Operator};
-use crate::eager::{Eager, Stop, Tensor};
+use crate::eager::{Eager, Stop, Tensor, viewed};
 use crate::shape::{Extent, Mismatch, Type, broadcast, numel};
 
 pub(crate) use run::gradient_view;
@@ -152,21 +152,30 @@ impl Operator for View {
             View::Select { dim, index } => eager.select(x, *dim, *index),
             View::Diagonal { offset, dims } => eager.diagonal(x, *offset, *dims),
             View::Windows { dim, size, step } => eager.windows(x, *dim, [*size, *step]),
-            View::Split { lengths, dim } => return Ok(eager.split(x, lengths, *dim)),
+            View::Split { lengths, dim } => {
+                let parts = eager.split(x, lengths, *dim).into_iter();
+                return Ok(parts.map(|part| viewed(x, part)).collect());
+            }
             View::Slices { bounds, dim } => {
-                let one = |[start, end]: &[Extent; 2]| eager.slice(x, *dim, (*start, *end, 1));
+                let one = |[start, end]: &[Extent; 2]| {
+                    viewed(x, eager.slice(x, *dim, (*start, *end, 1)))
+                };
                 return Ok(bounds.iter().map(one).collect());
             }
-            View::Unbind { dim } => return Ok(eager.unbind(x, *dim)),
             View::Strided {
                 shape,
                 strides,
                 offset,
             } => eager.as_strided(x, shape, (strides, *offset)),
+            View::Unbind { dim } => {
+                let parts = eager.unbind(x, *dim).into_iter();
+                return Ok(parts.map(|part| viewed(x, part)).collect());
+            }
             View::Alias => Tensor::clone(x),
-            View::Detach => x.detached(),
+            // No longer in its history.
+            View::Detach => return Ok(vec![x.detached()]),
         };
-        Ok(vec![one])
+        Ok(vec![viewed(x, one)])
     }
 }
 

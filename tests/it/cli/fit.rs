@@ -22,9 +22,9 @@ fn json_is_the_document_of_the_service_and_nothing_else() {
     assert_eq!(best["evidence"], "simulated");
     assert_eq!(best["limit_bytes"], 1 << 30);
     let micro_batch = best["micro_batch"].as_u64().unwrap();
-    let calm = best["max_batch_without_retries"].as_u64().unwrap();
-    assert!(0 < micro_batch && micro_batch <= calm);
-    assert!(calm <= best["max_batch"].as_u64().unwrap());
+    let without_retries = best["max_batch_without_retries"].as_u64().unwrap();
+    assert!(0 < micro_batch && micro_batch <= without_retries);
+    assert!(without_retries <= best["max_batch"].as_u64().unwrap());
     assert_eq!(fit["result"]["environment"]["device"], "sim:h200");
     let probed = fit["result"]["probes"].as_array().unwrap();
     assert!(probed.iter().any(|probe| probe["batch"] == micro_batch

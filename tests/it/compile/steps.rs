@@ -80,6 +80,11 @@ fn steps_on_volumes_signals_and_cells_allocate_and_free_what_pytorch_does() {
     compare("nets/", 9);
 }
 
+#[test]
+fn steps_that_write_into_views_allocate_and_free_what_pytorch_does() {
+    compare("in_place/", 60);
+}
+
 /// Compares all recordings of a folder, at least so many.
 fn compare(folder: &str, least: usize) {
     let graphs = unpacked(&format!("{folder}graphs.json"));

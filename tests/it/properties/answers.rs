@@ -230,10 +230,10 @@ fn maxima_measured_without_gradients_do_not_rule_out_a_divisor() {
         let answer = check(&case, 2528 * MIB, Some(target));
 
         assert_eq!((answer.micro_batch, answer.shortfall), (4, 0), "{answer:?}");
-        let (hard, calm) = (answer.max_batch, answer.max_batch_without_retries);
+        let (hard, without_retries) = (answer.max_batch, answer.max_batch_without_retries);
         let verdict = |batch| case.probe(2528 * MIB, batch, 4).verdict;
-        assert_eq!(verdict(calm), Verdict::Fits);
-        assert_ne!(verdict(calm + 1), Verdict::Fits);
+        assert_eq!(verdict(without_retries), Verdict::Fits);
+        assert_ne!(verdict(without_retries + 1), Verdict::Fits);
         assert_ne!(verdict(hard), Verdict::OutOfMemory);
         assert_eq!(verdict(hard + 1), Verdict::OutOfMemory);
     }
@@ -253,10 +253,10 @@ fn the_maxima_of_a_fit_that_accumulates_are_those_of_its_probes() {
             .unwrap()
             .verdict
     };
-    let (hard, calm) = (answer.max_batch, answer.max_batch_without_retries);
+    let (hard, without_retries) = (answer.max_batch, answer.max_batch_without_retries);
     assert_eq!(answer.accumulation_steps, 5);
-    assert_eq!(verdict(calm), Verdict::Fits);
-    assert_ne!(verdict(calm + 1), Verdict::Fits);
+    assert_eq!(verdict(without_retries), Verdict::Fits);
+    assert_ne!(verdict(without_retries + 1), Verdict::Fits);
     assert_eq!(verdict(hard + 1), Verdict::OutOfMemory);
 }
 

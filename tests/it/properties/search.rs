@@ -16,10 +16,10 @@ fn run(search: &mut Search, verdict: impl Fn(u64) -> Verdict) -> u64 {
     search.probes()
 }
 
-/// Everything up to `calm` fits, up to `hard` with retries, and nothing above.
-fn monotone(calm: u64, hard: u64) -> impl Fn(u64) -> Verdict {
+/// Everything up to `without_retries` fits, up to `hard` with retries, and nothing above.
+fn monotone(without_retries: u64, hard: u64) -> impl Fn(u64) -> Verdict {
     move |batch| match batch {
-        _ if batch <= calm => Verdict::Fits,
+        _ if batch <= without_retries => Verdict::Fits,
         _ if batch <= hard => Verdict::FitsWithRetries,
         _ => Verdict::OutOfMemory,
     }
@@ -65,67 +65,67 @@ proptest! {
 
     /// Where smaller always fits, both maxima are exact, whatever the guess.
     #[test]
-    fn simulated_search_is_exact_without_holes((calm, hard) in maxima(1 << 22), guess in 0..1_u64 << 22) {
+    fn simulated_search_is_exact_without_holes((without_retries, hard) in maxima(1 << 22), guess in 0..1_u64 << 22) {
         let mut search = Search::simulated(guess, 1 << 22);
 
-        let probes = run(&mut search, monotone(calm, hard));
+        let probes = run(&mut search, monotone(without_retries, hard));
 
         prop_assert_eq!(search.largest(Goal::Finish).batch, hard);
-        prop_assert_eq!(search.largest(Goal::FinishWithoutRetries).batch, calm);
+        prop_assert_eq!(search.largest(Goal::FinishWithoutRetries).batch, without_retries);
         prop_assert!(probes <= 110, "{probes} probes");
     }
 
     /// A right prediction is confirmed by two real probes, both of them by four.
     #[test]
-    fn a_right_prediction_takes_two_probes((calm, hard) in maxima(1 << 20)) {
-        let prediction = Prediction { max_batch: hard, max_batch_without_retries: calm };
+    fn a_right_prediction_takes_two_probes((without_retries, hard) in maxima(1 << 20)) {
+        let prediction = Prediction { max_batch: hard, max_batch_without_retries: without_retries };
         let confirming = || Search::confirming(prediction, 1 << 24, 12);
         let (mut one, mut both) = (confirming().only(Goal::FinishWithoutRetries), confirming());
 
-        prop_assert!(run(&mut one, monotone(calm, hard)) <= 2);
-        prop_assert!(run(&mut both, monotone(calm, hard)) <= 4);
+        prop_assert!(run(&mut one, monotone(without_retries, hard)) <= 2);
+        prop_assert!(run(&mut both, monotone(without_retries, hard)) <= 4);
 
         prop_assert_eq!(one.agreement(Goal::FinishWithoutRetries), Agreement::Agrees);
         for goal in GOALS {
             prop_assert_eq!(both.agreement(goal), Agreement::Agrees);
         }
-        prop_assert_eq!(both.largest(Goal::FinishWithoutRetries).batch, calm);
+        prop_assert_eq!(both.largest(Goal::FinishWithoutRetries).batch, without_retries);
         prop_assert_eq!(both.largest(Goal::Finish).batch, hard);
     }
 
     /// A wrong prediction is told apart, and the real maxima are found from it in a few probes for each
     /// doubling of the error.
     #[test]
-    fn a_wrong_prediction_is_corrected((calm, hard) in maxima(5000), (low, high) in maxima(5000)) {
-        prop_assume!(calm != low && hard != high);
+    fn a_wrong_prediction_is_corrected((without_retries, hard) in maxima(5000), (low, high) in maxima(5000)) {
+        prop_assume!(without_retries != low && hard != high);
         let prediction = Prediction { max_batch: high, max_batch_without_retries: low };
         let mut search = Search::confirming(prediction, 1 << 24, 200);
 
-        let probes = run(&mut search, monotone(calm, hard));
+        let probes = run(&mut search, monotone(without_retries, hard));
 
-        prop_assert_eq!(search.largest(Goal::FinishWithoutRetries).batch, calm);
+        prop_assert_eq!(search.largest(Goal::FinishWithoutRetries).batch, without_retries);
         prop_assert_eq!(search.largest(Goal::Finish).batch, hard);
         for goal in GOALS {
             prop_assert_eq!(search.agreement(goal), Agreement::Differs);
         }
         let doublings = |a: u64, b: u64| u64::from(a.abs_diff(b).ilog2());
-        let bound = 8 + 2 * (doublings(calm, low) + doublings(hard, high));
+        let bound = 8 + 2 * (doublings(without_retries, low) + doublings(hard, high));
         prop_assert!(probes <= bound, "{probes} probes, not {bound}");
     }
 
     /// Real probes alone find the maxima too, and never more of them than allowed.
     #[test]
     fn real_probes_alone_are_exact_within_their_budget(
-        (calm, hard) in maxima(4096),
+        (without_retries, hard) in maxima(4096),
         guess in 0..4096_u64,
         budget in 0..80_u64,
     ) {
         let mut search = Search::probing(guess, 4096, budget);
 
-        let probes = run(&mut search, monotone(calm, hard));
+        let probes = run(&mut search, monotone(without_retries, hard));
 
         prop_assert!(probes <= budget);
-        for (goal, maximum) in [(Goal::Finish, hard), (Goal::FinishWithoutRetries, calm)] {
+        for (goal, maximum) in [(Goal::Finish, hard), (Goal::FinishWithoutRetries, without_retries)] {
             let largest = search.largest(goal);
             prop_assert!(largest.batch <= maximum);
             if largest.above != Above::Unknown || budget >= 60 {

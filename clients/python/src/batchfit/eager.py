@@ -78,10 +78,47 @@ def _known_values(values: KnownValues) -> Iterator[None]:
 @contextlib.contextmanager
 def _never_skipping() -> Iterator[None]:
     """Python's random numbers skip no layer, as those of PyTorch do: a step that runs all of them takes the most memory."""
+
+    def between(low: float = 0.0, high: float = 1.0, *size: Any) -> Any:
+        return low + (high - low) * NEVER_SKIPS
+
+    instead_of: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
+        (random.random, lambda: NEVER_SKIPS),
+        (random.uniform, between),
+    ]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        # Numbers one by one decide about layers; whole arrays are noise.
+        for drawn, number in ((numpy.random.random, between), (numpy.random.rand, between), (numpy.random.uniform, between)):
+            instead_of.append((drawn, _single(drawn, number)))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(random, "random", lambda: NEVER_SKIPS))
-        stack.enter_context(replaced(random, "uniform", lambda low, high: low + (high - low) * NEVER_SKIPS))
+        for function, instead in instead_of:
+            for owner, name in _names_of(function):
+                stack.enter_context(replaced(owner, name, instead))
         yield
+
+
+def _single(drawn: Callable[..., Any], number: Callable[..., Any]) -> Callable[..., Any]:
+    """What draws numbers, but for a single one, which is known."""
+
+    def draw(*arguments: Any, **named: Any) -> Any:
+        result = drawn(*arguments, **named)
+        return number(*arguments, **named) if isinstance(result, float) else result
+
+    return draw
+
+
+def _names_of(function: Callable[..., object]) -> list[tuple[ModuleType, str]]:
+    """The modules that have a function under a name of theirs: `from random import random` binds it for good."""
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    # Bound methods are made anew each time: they are equal, not the same; what is asked must not be asked back (`__eq__` of arrays).
+    alike = type(function)
+    return [
+        (module, name)
+        for module in modules
+        for name, value in list(vars(module).items())
+        if type(value) is alike and value == function
+    ]
 
 
 def _packed(*_: Any, **__: Any) -> Any:

@@ -64,18 +64,26 @@ impl Neighbours {
         similar: &[u32],
         recorded: impl Fn(&Convolution) -> Option<Listed<'j>>,
     ) -> Plans {
-        let mine = tensor_bytes(call);
-        let scale = |size: Bytes, others: u64| {
-            let bytes = u128::from(size.0) * u128::from(mine) / u128::from(others);
+        let (mine, pairs) = (tensor_bytes(call), channel_pairs(call));
+        let scale = |size: Bytes, (others, of_others): (u64, u128)| {
+            let (mine, others) = if size.0 / OUT_OF_PROPORTION > others {
+                (pairs, of_others)
+            } else {
+                (mine.into(), others.into())
+            };
+            // As wide as it must be: sizes are checked to be below 2^60, and the numbers of pairs are.
+            let bytes = u128::from(size.0).saturating_mul(mine) / others;
             Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
         };
         let alike = similar.iter().take(looked_at(call)).filter_map(|layer| {
             let layer = &self.layers[*layer as usize];
             let other = layer.call(call.pass, call.dtype, call.batch);
-            Some((recorded(&other)?, tensor_bytes(&other).max(1)))
+            let others = (tensor_bytes(&other).max(1), channel_pairs(&other).max(1));
+            Some((recorded(&other)?, others))
         });
-        let first =
-            |(listed, others): &(Listed<'j>, u64)| listed.first().map(|size| scale(size, *others));
+        let first = |(listed, others): &(Listed<'j>, (u64, u128))| {
+            listed.first().map(|size| scale(size, *others))
+        };
         match alike.max_by_key(first) {
             Some((listed, others)) => Plans {
                 workspaces: listed
@@ -117,6 +125,29 @@ impl Neighbours {
         }
         nearest.into_iter().map(|(.., number)| number).collect()
     }
+}
+
+/// From so many times the three tensors on, a workspace has nothing to do with their sizes.
+const OUT_OF_PROPORTION: u64 = 8;
+
+/// What such a workspace grows with: engines that work on spectra keep one for every pair of channels, on a grid whose
+/// sides are the power of two that holds what the kernel reads (`2 * c_in * c_out * n * (n / 2 + 1) * 8` bytes for the
+/// weight's gradient of signals, up to a batch of 16; Note [Similar layers]). Those of grouped layers hold the weight
+/// that a layer without groups would have.
+fn channel_pairs(call: &Convolution) -> u128 {
+    let pairs = u128::from(call.in_channels).saturating_mul(call.out_channels.into());
+    let each: u64 = if call.groups > 1 {
+        call.kernel.iter().product()
+    } else {
+        let read = call
+            .input
+            .iter()
+            .zip(call.padding)
+            .map(|(side, zeros)| side + 2 * zeros);
+        let side = read.max().unwrap_or(1).next_power_of_two();
+        side.saturating_mul(side)
+    };
+    pairs.saturating_mul(each.into())
 }
 
 /// Bytes of all three tensors: most engines rearrange each into a copy.

@@ -159,6 +159,33 @@ fn beyond_the_last_batch_is_an_estimate_in_proportion() {
     assert!(matches!(source, Source::Estimated(_)));
 }
 
+/// The weight's gradients of two signals' layers (float32, batch 4) as PyTorch allocated them: cuDNN takes 133,120 bytes for
+/// each pair of channels, 400 times the tensors.
+#[test]
+fn spectra_are_scaled_by_pairs_of_channels() {
+    let text = "# cudnn 91900\nJ 32,32,1,1,64,1,5,1,1,0,2,1,1,0 f32 grad_weight\n4 0:136347648 1:0\nT 0 eng0\n";
+    let provenance = Provenance {
+        card: "a card".into(),
+        driver: "580".into(),
+        cudnn: "9.19".into(),
+        recorded: "2026-11-22".into(),
+        command: "none".into(),
+    };
+    let table = WorkspaceTable::parse(&condense([text.as_bytes()], &provenance).unwrap()).unwrap();
+    let longer = ConvolutionLayer {
+        input: [1, 1, 96],
+        kernel: [1, 1, 5],
+        padding: [0, 0, 2],
+        ..layer([64, 64], 96, 5, 1, 2)
+    };
+    let call = longer.call(ConvolutionPass::GradWeight, DType::Float32, 4);
+
+    let estimated = table.plans(&call).workspaces[0].0;
+
+    let truth: u64 = 545_374_208;
+    assert!(estimated.abs_diff(truth) < truth / 100, "{estimated}");
+}
+
 #[test]
 fn a_malformed_line_is_named() {
     let text = format!("{MAGIC}\ngrid 1-4\nlayer 1,2,3\n");

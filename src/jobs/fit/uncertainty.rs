@@ -10,7 +10,7 @@ use crate::units::Bytes;
 
 /// Something that was assumed instead of known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Doubt {
+pub(super) enum Uncertainty {
     /// Where the driver places segments decides which of two equal blocks is reused.
     Driver,
     /// When Python lets go of values in an attention model whose graph does not say.
@@ -26,43 +26,45 @@ pub(super) enum Doubt {
     Assumed(Bytes),
 }
 
-impl Doubt {
+impl Uncertainty {
     /// What it adds to the headroom, as a share of the limit.
     pub(super) fn share(self) -> f64 {
         match self {
-            Doubt::Driver => 0.005,
-            Doubt::Lifetimes | Doubt::Card => 0.01,
-            Doubt::Workspaces => 0.03,
-            Doubt::Functions => 0.16,
-            Doubt::Assumed(_) => 0.0,
+            Uncertainty::Driver => 0.005,
+            Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
+            Uncertainty::Workspaces => 0.03,
+            Uncertainty::Functions => 0.16,
+            Uncertainty::Assumed(_) => 0.0,
         }
     }
 
     /// What it adds to the headroom beside that share, at the batch that was probed.
     pub(super) fn bytes(self) -> Bytes {
         match self {
-            Doubt::Driver
-            | Doubt::Lifetimes
-            | Doubt::Card
-            | Doubt::Workspaces
-            | Doubt::Functions => Bytes::ZERO,
-            Doubt::Assumed(bytes) => bytes,
+            Uncertainty::Driver
+            | Uncertainty::Lifetimes
+            | Uncertainty::Card
+            | Uncertainty::Workspaces
+            | Uncertainty::Functions => Bytes::ZERO,
+            Uncertainty::Assumed(bytes) => bytes,
         }
     }
 
     /// What the reader is told.
     pub(super) fn reason(self) -> &'static str {
         match self {
-            Doubt::Driver => "the driver's placement of segments",
-            Doubt::Lifetimes => {
+            Uncertainty::Driver => "the driver's placement of segments",
+            Uncertainty::Lifetimes => {
                 "the lifetimes of Python's variables, which the graph does not tell"
             }
-            Doubt::Workspaces => "convolutions whose scratch memory is estimated",
-            Doubt::Functions => {
+            Uncertainty::Workspaces => "convolutions whose scratch memory is estimated",
+            Uncertainty::Functions => {
                 "custom autograd functions whose backward passes could not be traced"
             }
-            Doubt::Card => "rules measured on another card",
-            Doubt::Assumed(_) => "operators that are not known and were taken to be elementwise",
+            Uncertainty::Card => "rules measured on another card",
+            Uncertainty::Assumed(_) => {
+                "operators that are not known and were taken to be elementwise"
+            }
         }
     }
 }
@@ -73,27 +75,33 @@ impl Doubt {
     clippy::cast_sign_loss,
     reason = "the share is clamped to 0..=1, and a byte more or less of headroom does not matter"
 )]
-pub(super) fn headroom(doubts: &[Doubt], limit: Bytes) -> Bytes {
-    let share: f64 = doubts.iter().map(|doubt| doubt.share()).sum();
-    let bytes: Bytes = doubts.iter().map(|doubt| doubt.bytes()).sum();
+pub(super) fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+    let share: f64 = uncertainties
+        .iter()
+        .map(|uncertainty| uncertainty.share())
+        .sum();
+    let bytes: Bytes = uncertainties
+        .iter()
+        .map(|uncertainty| uncertainty.bytes())
+        .sum();
     Bytes((limit.0 as f64 * share.clamp(0.0, 1.0)) as u64) + bytes
 }
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
 /// compiled, where the driver happens to put its segments.
-pub(super) fn of_graph(graph: &Graph) -> Vec<Doubt> {
+pub(super) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
     let attends = graph
         .nodes
         .iter()
         .any(|node| matches!(node.op, Op::Attention(_) | Op::Matmul(Matmul::Matmul)));
-    let mut doubts = match graph.lifetimes() {
-        Lifetimes::Assumed if attends => vec![Doubt::Driver, Doubt::Lifetimes],
-        Lifetimes::Assumed | Lifetimes::Recorded => vec![Doubt::Driver],
+    let mut uncertainties = match graph.lifetimes() {
+        Lifetimes::Assumed if attends => vec![Uncertainty::Driver, Uncertainty::Lifetimes],
+        Lifetimes::Assumed | Lifetimes::Recorded => vec![Uncertainty::Driver],
     };
     if !graph.untraced_functions.is_empty() {
-        doubts.push(Doubt::Functions);
+        uncertainties.push(Uncertainty::Functions);
     }
-    doubts
+    uncertainties
 }
 
 /// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
@@ -115,11 +123,11 @@ impl Assumed {
         Assumed(values.map(sized).collect())
     }
 
-    /// The doubt about a batch, if there is one.
-    pub(super) fn at(&self, batch: u64) -> Option<Doubt> {
+    /// The uncertainty about a batch, if there is one.
+    pub(super) fn at(&self, batch: u64) -> Option<Uncertainty> {
         let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
         let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
-        (!self.0.is_empty()).then_some(Doubt::Assumed(Bytes(all)))
+        (!self.0.is_empty()).then_some(Uncertainty::Assumed(Bytes(all)))
     }
 }
 
@@ -134,14 +142,14 @@ mod tests {
         let mut builder = Builder::new("Net");
         let x = builder.input("x", DType::Float32, Vec::new(), Content::Normal);
         let mut graph = builder.finish(x, x);
-        assert!(!of_graph(&graph).contains(&Doubt::Functions));
+        assert!(!of_graph(&graph).contains(&Uncertainty::Functions));
 
         graph.untraced_functions.push(UntracedFunction {
             name: "Swish".into(),
             reason: "it branches on values".into(),
         });
 
-        assert!(of_graph(&graph).contains(&Doubt::Functions));
+        assert!(of_graph(&graph).contains(&Uncertainty::Functions));
     }
 
     #[test]
@@ -157,7 +165,10 @@ mod tests {
 
         let assumed = Assumed::of(&graph);
 
-        assert_eq!(assumed.at(8), Some(Doubt::Assumed(Bytes(2 * 8 * 10 * 4))));
+        assert_eq!(
+            assumed.at(8),
+            Some(Uncertainty::Assumed(Bytes(2 * 8 * 10 * 4)))
+        );
         assert_eq!(Assumed::default().at(8), None);
     }
 }

@@ -8,16 +8,16 @@ use crate::jobs::{EngineError, Progress};
 use crate::worker::Caller;
 
 /// Tells progress, and notices when somebody asks to stop.
-pub(super) struct Watch<'a> {
+pub(super) struct Observer<'a> {
     progress: &'a dyn Fn(Progress),
     cancel: &'a Arc<AtomicBool>,
     probes: Cell<u32>,
     batch: Cell<u64>,
 }
 
-impl<'a> Watch<'a> {
-    pub(super) fn new(progress: &'a dyn Fn(Progress), cancel: &'a Arc<AtomicBool>) -> Watch<'a> {
-        Watch {
+impl<'a> Observer<'a> {
+    pub(super) fn new(progress: &'a dyn Fn(Progress), cancel: &'a Arc<AtomicBool>) -> Observer<'a> {
+        Observer {
             progress,
             cancel,
             probes: Cell::new(0),

@@ -1,0 +1,105 @@
+//! Single batches that are tried at once, while somebody waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::document::{chance, json, model_name};
+use super::lanes::lane_of;
+use super::queue::Checked;
+use super::validate::validate_single;
+use super::{EngineError, JobError, Jobs, ProbeDocument};
+use crate::bounded::CancelOnDrop;
+use crate::model::Request;
+use crate::probe::Verdict;
+use crate::store::{Probe, SIMULATED_LANE, StoreError, Time};
+
+/// How long a probe waits for its device before it gives up.
+const PROBE_PATIENCE: Duration = Duration::from_mins(1);
+
+/// How long a probe on simulated memory may take: the largest models take a second or two.
+const SIMULATED_PROBE: Duration = Duration::from_mins(1);
+
+/// The same on a GPU, where waiting, opening and probing have deadlines of their own.
+const REAL_PROBE: Duration = Duration::from_mins(10);
+
+impl Jobs {
+    /// Runs one batch, as soon as its device is free, and stores what was found.
+    pub async fn probe(&self, request: Request, batch: u64) -> Result<ProbeDocument, JobError> {
+        let shared = &self.shared;
+        validate_single(&request).map_err(EngineError::Invalid)?;
+        let Checked {
+            request,
+            fingerprint,
+            shown,
+            ..
+        } = self.checked(request).await?;
+        let device = request.device.to_string();
+        let place = tokio::time::timeout(PROBE_PATIENCE, shared.lanes.enter(lane_of(&device)));
+        let place = tokio::select! {
+            place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
+            () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
+        };
+        // Dropped with this future, as when the client goes away.
+        let abandoned = CancelOnDrop::default();
+        let cancel = Arc::clone(&abandoned.0);
+        let working = self.on_thread("probe", move |engine| {
+            let report = engine.probe(&request, batch, &cancel);
+            drop(place);
+            (request, report)
+        });
+        let deadline = probe_deadline(&device);
+        let working = tokio::time::timeout(deadline, working).await;
+        let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
+        let report = report?;
+        let now = Time::from(Timestamp::now());
+        let probe = Probe {
+            id: shared.ids.next(now, chance()),
+            fingerprint,
+            model: model_name(&request),
+            device,
+            batch: i64::try_from(batch).map_err(|_| StoreError::TooLarge {
+                column: "batch",
+                value: batch,
+            })?,
+            verdict: match report.verdict {
+                Verdict::Fits => "fits",
+                Verdict::FitsWithRetries => "fits_with_retries",
+                Verdict::OutOfMemory => "out_of_memory",
+                Verdict::Failed => "failed",
+            }
+            .to_owned(),
+            request: shown,
+            report: sqlx::types::Json(json(&report)),
+            created_at: now,
+        };
+        shared.db.add_probe(&probe).await?;
+        Ok(ProbeDocument::from(probe))
+    }
+
+    /// A probe that ran earlier.
+    pub async fn probe_by_id(&self, id: &str) -> Result<Option<ProbeDocument>, JobError> {
+        let probe = self.shared.db.probe(id).await?;
+        Ok(probe.map(ProbeDocument::from))
+    }
+}
+
+fn probe_deadline(device: &str) -> Duration {
+    if lane_of(device) == SIMULATED_LANE {
+        SIMULATED_PROBE
+    } else {
+        REAL_PROBE
+    }
+}
+
+impl From<Probe> for ProbeDocument {
+    fn from(probe: Probe) -> ProbeDocument {
+        ProbeDocument {
+            id: probe.id,
+            request: probe.request,
+            created_at: probe.created_at,
+            report: probe.report.0,
+        }
+    }
+}
