@@ -50,6 +50,8 @@ pub enum Constant {
     Length(Extent),
     /// A fraction that depends on the batch in a way that the export does not spell out.
     Symbolic,
+    /// `2 + 1j`.
+    Complex(f64, f64),
     /// `"tanh"`.
     Text(String),
 }
@@ -61,6 +63,7 @@ impl Constant {
             Constant::Truth(_) => Some(Number::Truth),
             Constant::Whole(_) | Constant::Length(_) => Some(Number::Whole),
             Constant::Real(_) | Constant::Symbolic => Some(Number::Real),
+            Constant::Complex(..) => Some(Number::Complex),
             Constant::Text(_) => None,
         }
     }
@@ -72,7 +75,10 @@ impl Constant {
             Constant::Truth(value) => Some(f64::from(u8::from(*value))),
             Constant::Whole(value) => Some(*value as f64),
             Constant::Real(value) => Some(*value),
-            Constant::Length(_) | Constant::Symbolic | Constant::Text(_) => None,
+            Constant::Length(_)
+            | Constant::Symbolic
+            | Constant::Complex(..)
+            | Constant::Text(_) => None,
         }
     }
 }
@@ -205,6 +211,7 @@ impl<'a> Arguments<'a> {
             Arg::Bool(_) => Some(Number::Truth),
             Arg::Int(_) | Arg::SymInt(_) => Some(Number::Whole),
             Arg::Float(_) | Arg::SymFloat(_) | Arg::Symbolic => Some(Number::Real),
+            Arg::Complex(..) => Some(Number::Complex),
             _ => None,
         }
     }
@@ -221,6 +228,7 @@ impl<'a> Arguments<'a> {
                 Some(Constant::Real(*value))
             }
             Some(Arg::SymFloat(SymFloat::AsName(_)) | Arg::Symbolic) => Some(Constant::Symbolic),
+            Some(Arg::Complex(real, imaginary)) => Some(Constant::Complex(*real, *imaginary)),
             Some(Arg::Text(text)) => Some(Constant::Text(text.to_string())),
             _ => None,
         })
@@ -446,13 +454,10 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Refuses a memory format other than contiguous or preserved.
-    pub(crate) fn no_channels_last(&self) -> Result<(), String> {
-        match self.find("memory_format") {
-            // torch._export.serde.schema.MemoryFormat: ContiguousFormat 1, PreserveFormat 4 (absent: 0).
-            None | Some(Arg::MemoryFormat(0 | 1 | 4)) => Ok(()),
-            Some(_) => Err("it asks for a channels-last memory format".into()),
-        }
+    /// Whether it asks for a channels-last memory format.
+    pub(crate) fn is_channels_last(&self) -> bool {
+        // torch._export.serde.schema.MemoryFormat: ChannelsLast 2, ChannelsLast3d 3.
+        matches!(self.find("memory_format"), Some(Arg::MemoryFormat(2 | 3)))
     }
 
     /// Refuses an argument that changes what the operator does in a way batchfit does not follow.
@@ -500,7 +505,8 @@ fn count(value: i64) -> Option<u64> {
 /// PyTorch's serialized scalar types (`torch._export.serde.schema.ScalarType`).
 pub(crate) fn dtype(code: u32) -> Result<DType, String> {
     Ok(match code {
-        1 => DType::UInt8,
+        // One byte each: int8 takes what uint8 takes.
+        1 | 2 => DType::UInt8,
         4 => DType::Int32,
         5 => DType::Int64,
         6 => DType::Float16,
@@ -508,7 +514,6 @@ pub(crate) fn dtype(code: u32) -> Result<DType, String> {
         8 => DType::Float64,
         12 => DType::Bool,
         13 => DType::BFloat16,
-        2 => return Err("int8 is not supported".into()),
         3 => return Err("int16 is not supported".into()),
         9 => return Err("complex numbers of half precision are not supported".into()),
         10 => DType::Complex64,

@@ -251,6 +251,7 @@ pub(crate) enum Arg<'a> {
     Symbolic,
     Float(f64),
     Floats(List<f64>),
+    Complex(f64, f64),
     Bool(bool),
     Text(Text<'a>),
     ScalarType(u32),
@@ -302,6 +303,10 @@ impl<'de> Visitor<'de> for ArgVisitor {
                 let values = map.next_value::<List<Float>>()?;
                 Arg::Floats(values.map(|value| value.0))
             }
+            "as_complex" => {
+                let ComplexValue { real, imag } = map.next_value()?;
+                Arg::Complex(real, imag)
+            }
             "as_bool" => Arg::Bool(map.next_value()?),
             "as_string" => Arg::Text(map.next_value()?),
             "as_scalar_type" => Arg::ScalarType(map.next_value()?),
@@ -336,6 +341,13 @@ impl<'de> Visitor<'de> for ArgVisitor {
 fn counted<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Text<'a>, D::Error> {
     count_node()?;
     Text::deserialize(deserializer)
+}
+
+/// A complex number.
+#[derive(Deserialize)]
+struct ComplexValue {
+    real: f64,
+    imag: f64,
 }
 
 /// PyTorch writes numbers that JSON has no form for as strings.

@@ -46,6 +46,8 @@ pub(super) enum Command {
     Serve(Serve),
     /// Print the description of the HTTP API as YAML.
     Openapi,
+    /// List the ATen operators that have a rule of their own, one a line.
+    Operators,
     /// Record what scratch memory a GPU's convolution library wants for a model's layers.
     #[command(hide = true)]
     RecordWorkspaces(RecordWorkspaces),

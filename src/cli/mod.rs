@@ -29,6 +29,7 @@ use arguments::{Arguments, Command};
 use trouble::Trouble;
 
 use crate::http;
+use crate::ops;
 
 /// What a command that did its work tells the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +69,7 @@ pub fn run() -> ExitCode {
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),
         Command::Openapi => (false, openapi()),
+        Command::Operators => (false, operators()),
         Command::RecordWorkspaces(arguments) => (false, record::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
         Command::Answer(arguments) => (false, answer::run(&arguments)),
@@ -86,6 +88,12 @@ pub fn run() -> ExitCode {
 /// `batchfit openapi`.
 fn openapi() -> Result<Outcome, Trouble> {
     output::text(&http::openapi_yaml())?;
+    Ok(Outcome::Answered)
+}
+
+/// `batchfit operators`.
+fn operators() -> Result<Outcome, Trouble> {
+    output::text(&ops::known_operators())?;
     Ok(Outcome::Answered)
 }
 

@@ -120,6 +120,7 @@ impl Call {
             }
             given.push(Tensor::new(tensor));
         }
+        eager.use_blas_lt();
         let recorder = eager.recorder().clone();
         recorder.take_section();
         eager.autocast = self.autocast.then_some(DType::BFloat16);

@@ -41,10 +41,12 @@ families! {
     Sampling: sampling,
     Scan: scan,
     Scattered: scattered,
+    Scripted: scripted,
     Search: search,
     Softmax: softmax,
     View: view,
     WeightNorm: weight_norm,
+    Written: written,
 }
 
 /// Makes several results, each by an operation of its own; the walk over nodes does that.
@@ -59,6 +61,14 @@ pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
 pub use scan::Running;
 
 use crate::shape::{DType, Type};
+
+/// The ATen operators that have a rule of their own, in order, one a line: what the exporter leaves whole.
+pub(crate) fn known_operators() -> String {
+    let mut names: Vec<&str> = known().filter(|name| name.starts_with("aten.")).collect();
+    names.sort_unstable();
+    names.push("");
+    names.join("\n")
+}
 
 /// Types of operands, and whether each has no dimensions.
 fn scalars(operands: &[Type]) -> Vec<(DType, bool)> {

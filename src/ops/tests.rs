@@ -1,4 +1,13 @@
 use super::*;
+
+#[test]
+fn the_exporter_knows_which_operators_have_rules() {
+    let listed = include_str!("../../clients/python/src/batchfit/operators.txt");
+
+    // After a change: batchfit operators > clients/python/src/batchfit/operators.txt
+    assert_eq!(listed, known_operators());
+}
+
 use crate::shape::{Extent, Window};
 
 fn batched(rest: &[u64]) -> Vec<Extent> {

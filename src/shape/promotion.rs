@@ -13,6 +13,8 @@ pub enum Number {
     Whole,
     /// `2.0`.
     Real,
+    /// `2j`.
+    Complex,
 }
 
 /// PyTorch's type promotion: tensors with dimensions come first, then those without, then numbers; a
@@ -24,7 +26,10 @@ pub(crate) fn result_type(operands: &[(DType, bool)], number: Option<Number>) ->
             .filter(move |(_, is_scalar)| *is_scalar == scalar);
         these.map(|(dtype, _)| *dtype).reduce(DType::promote)
     };
+    let is_double = of(false) == Some(DType::Float64);
     let number = number.map(|number| match number {
+        Number::Complex if is_double => DType::Complex128,
+        Number::Complex => DType::Complex64,
         Number::Truth => DType::Bool,
         Number::Whole => DType::Int64,
         Number::Real => DType::Float32,

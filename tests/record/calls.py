@@ -83,9 +83,28 @@ CALLS = [
     "aten.randint.default high=10 size=[64,8]", "aten.randint.low low=2 high=10 size=[64]", "aten.randperm.default n=1000", "aten.randperm.default n=100000",
     "aten.tril_indices.default row=8 col=6", "aten.triu_indices.default row=8 col=6 offset=1",
     "aten.normal.float_float mean=0.0 std=1.0 size=[64,8]", "aten.randint_like.default self=i64[64,8] high=10",
+    # Operators written down as scripts.
+    f"aten.logcumsumexp.default {X} dim=1", "aten.trace.default self=f32[24,24]!", "aten.polygamma.default n=1 self=f32[64,64]!",
+    "aten.renorm.default self=f32[64,32]! p=2 dim=0 maxnorm=1.0", "aten.renorm.default self=f32[16,32,8]! p=2 dim=1 maxnorm=1.0",
+    *(f"aten.addbmm.default self=f32[24,16]! batch1=f32[8,24,5]! batch2=f32[8,5,16]!{factors}" for factors in ("", " beta=0.5 alpha=2")),
+    *(f"aten.addr.default self=f32[24,16]! vec1=f32[24]! vec2=f32[16]!{factors}" for factors in ("", " beta=0.5 alpha=2")),
+    "aten.addmm.default self=f32[64,16]! mat1=f32[64,32]! mat2=f32[32,16]! beta=0.5 alpha=2", "aten.addmm.default self=f32[16]! mat1=f32[64,32]! mat2=f32[32,16]! alpha=2",
+    "aten.addmv.default self=f32[24]! mat=f32[24,16]! vec=f32[16]! beta=0.5 alpha=2", "aten.dist.default self=f32[64,32]! other=f32[64,32]!",
+    "aten.median.default self=f32[64,64]!", "aten.nanmedian.default self=f32[64,64]!", "aten.nanmedian.dim self=f32[64,64]! dim=1",
+    *(f"aten.special_{name}.default self=f32[64,64]!" for name in ("i1", "i1e")), "aten.special_bessel_j0.default self=f32[64,64]", "aten.special_zeta.other_scalar self=f32[64,64] other=2.0",
+    "aten.poisson.default self=f32[64,64]!", "aten.frexp.Tensor self=f32[64,64]!", "aten.native_dropout.default input=f32[64,64]! p=0.5 train=True",
+    "aten._standard_gamma.default self=f32[64,64]!", "aten.rrelu_with_noise.default self=f32[64,64]! noise=f32[64,64] training=True",
+    "aten._cdist_forward.default x1=f32[8,24,16]! x2=f32[8,20,16]! p=1.0 compute_mode=0", "aten._euclidean_dist.default x1=f32[8,24,16]! x2=f32[8,20,16]!", "aten._pdist_forward.default self=f32[24,16]!",
+    "aten.fake_quantize_per_tensor_affine_cachemask.default self=f32[64,64]! scale=0.1 zero_point=0 quant_min=-128 quant_max=127",
+    "aten._fake_quantize_learnable_per_tensor_affine.default self=f32[64,64]! scale=f32[1]! zero_point=f32[1]! quant_min=-128 quant_max=127 grad_factor=1.0",
+    *(f"aten.multinomial.default self=f32[64,32] num_samples={count} replacement={replacement}" for count, replacement in ((4, False), (1, False), (4, True))),
+    *(f"aten.rot90.default self=f32[8,24,16]! k={k} dims=[1,2]" for k in (0, 1, 2, 3)),
+    "aten.as_strided.default self=f32[64,64]! size=[61,64,4] stride=[64,1,1]",
+    *(f"aten.{name}.default A=f32[8,24,24]!" for name in ("_linalg_det", "_linalg_slogdet", "linalg_inv_ex", "linalg_lu_factor_ex")),
+    "aten._linalg_solve_ex.default A=f32[8,24,24]! B=f32[8,24,5]!", "aten.linalg_solve_triangular.default self=f32[8,24,24]! B=f32[8,24,5]! upper=False",
 ]  # fmt: skip
 # Under autocast, operands are bfloat16.
-ONLY_FLOAT32 = re.compile(r"aten\.(binary_cross_entropy\.|ctc_loss)|=(i64|bool)\[64,1024\]$|aten\.(eye|\w+space|rand|tri._|normal)")
+ONLY_FLOAT32 = re.compile(r"aten\.(binary_cross_entropy\.|ctc_loss|_euclidean_dist|trace|_fake_quantize_learnable)|=(i64|bool)\[64,1024\]$|aten\.(eye|\w+space|rand|tri._|normal)")
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "i64": torch.int64, "bool": torch.bool}
 
 
@@ -143,6 +162,9 @@ def main() -> int:
     (out,) = sys.argv[1:]
     torch.backends.cudnn.enabled = False
     torch.cuda.init()
+    # What cuBLAS and cuBLASLt keep is there before.
+    warm = torch.zeros(4, 4, device="cuda", requires_grad=True)
+    (torch.addmm(warm[0], warm, warm) @ warm).sum().backward()
     torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=5_000_000)
     lines = []
     for call in CALLS:

@@ -23,7 +23,7 @@ import torch
 WIDE, ROW = (8, 512), (512,)
 NUMBERS = {
     "other": 2.0, "exponent": 3.0, "min": -1.0, "max": 1.0, "value": 0.5, "weight": 0.25, "p": 0.5, "threshold": 0.1,
-    "decimals": 2, "self": 2.0, "mean": 0.0, "std": 1.0, "from": 0, "to": 10, "rounding_mode": "floor",
+    "decimals": 2, "self": 2.0, "mean": 0.0, "std": 1.0, "from": 0, "to": 10, "rounding_mode": "floor", "n": 1,
 }  # fmt: skip
 # Calls with other numbers than these, for formulas that depend on them.
 VARIANTS = {
@@ -44,6 +44,8 @@ UNRECORDED = {
     "aten.normal.Tensor_Tensor", "aten.normal.float_Tensor",
     # What stands for `copy_` and `normal_` in a graph without mutations; eager PyTorch does not call them.
     "aten.copy.default", "aten.normal_functional.default",
+    # Of its only tensor it has no derivative.
+    "aten.special_zeta.other_scalar",
 }  # fmt: skip
 WHOLE = re.compile(r"aten\.(bitwise_|__|gcd|lcm)")
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.int64: "i64", torch.bool: "bool"}

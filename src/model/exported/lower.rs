@@ -1,6 +1,6 @@
 //! Walks the nodes of an exported graph and rebuilds them through a [`Builder`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::error::ExportedError;
 use super::functions::{self, Functions};
@@ -18,7 +18,7 @@ use crate::bounded::Text;
 use crate::bounded::is_cancelled;
 use crate::graph::{Builder, ValueId};
 use crate::ops;
-use crate::ops::{Op, Opaque, View};
+use crate::ops::{Op, Opaque, View, Written};
 use crate::shape::{DType, Extent, broadcast, is_oversize};
 
 /// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
@@ -28,6 +28,12 @@ const MOST_DIMENSIONS: usize = 64;
 const IGNORED: &[&str] = &[
     "aten._assert_tensor_metadata.default",
     "aten._assert_scalar.default",
+    "aten._assert_async.default",
+    "aten._assert_async.msg",
+    "aten._functional_assert_async.msg",
+    "aten._linalg_check_errors.default",
+    "aten._print.default",
+    "aten.promote_types.default",
     "aten.sym_constrain_range.default",
     "aten.sym_constrain_range_for_size.default",
 ];
@@ -56,6 +62,7 @@ pub(super) fn lower<'a>(
         functions: Functions::new(&calls),
         inside_function: None,
         unknown: Unknown::default(),
+        estimated: BTreeMap::new(),
         problems: Problems::default(),
     };
     let mut scope = walk.scope(graph, GRAPH)?;
@@ -91,6 +98,7 @@ pub(super) fn lower<'a>(
     let (calls, untraced) = walk.functions.finish()?;
     assumptions.extend(sizes::assumption(&walk.chosen, walk.chosen_percent));
     assumptions.extend(functions::assumption(&untraced));
+    assumptions.extend(unknown::estimates(&walk.estimated));
     let is_of_batch = |name: &str| walk.symbols.batch() == Some(name);
     let max_batch = document
         .range_constraints
@@ -136,6 +144,8 @@ pub(super) struct Walk<'a> {
     pub(super) flat: Flat,
     /// Operators that are not known, each once.
     pub(super) unknown: Unknown,
+    /// What of the memory of operators is an estimate, and of which.
+    pub(super) estimated: BTreeMap<&'static str, BTreeSet<&'static str>>,
     /// What is wrong with nodes.
     pub(super) problems: Problems,
     pub(super) functions: Functions<'a>,
@@ -270,8 +280,14 @@ impl<'a> Walk<'a> {
         }
         let lowered =
             ops::read(&arguments).map_err(|problem| format!("cannot read {target}: {problem}"))?;
+        let written = unknown::written(&node.inputs);
         let (op, operands) = if let Some(lowered) = lowered {
             lowered
+        } else if let Some(written) = written {
+            let operands = written.iter().map(|name| arguments.value(name));
+            let operands = operands.collect::<Result<Vec<_>, _>>()?;
+            let results = self.recorded(node, scope)?;
+            (Op::from(Written { results }), operands)
         } else {
             let read = unknown::tensors_of(&node.inputs).into_iter();
             let operands = read.map(|name| arguments.value(name));
@@ -281,6 +297,11 @@ impl<'a> Walk<'a> {
             let op = Op::from(Opaque { results });
             (op, operands?)
         };
+        if let Op::Scripted(scripted) = &op
+            && let Some(what) = scripted.estimate()
+        {
+            self.estimated.entry(what).or_default().insert(op.name());
+        }
         let names = output_names(node)?;
         let outputs = self
             .builder

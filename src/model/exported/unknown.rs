@@ -1,6 +1,6 @@
 //! Operators that batchfit does not know: all of them at once, or an assumption about them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -163,6 +163,37 @@ pub(super) fn assumption(operators: &[UnknownOperator]) -> Option<String> {
          which may be less than they take: {}",
         names.join(", ")
     ))
+}
+
+/// A warning for the answer: which operators' memory is an estimate in part.
+pub(super) fn estimates(
+    estimated: &BTreeMap<&'static str, BTreeSet<&'static str>>,
+) -> Option<String> {
+    let parts: Vec<String> = estimated
+        .iter()
+        .map(|(what, operators)| {
+            let operators: Vec<&str> = operators.iter().copied().collect();
+            format!("{what} in {}", operators.join(", "))
+        })
+        .collect();
+    (!parts.is_empty())
+        .then(|| format!("estimated from recordings of an H200: {}", parts.join("; ")))
+}
+
+/// The names of the tensors that an operator writes its results into: arguments called `out`, or `out0` and so on.
+pub(super) fn written<'a>(inputs: &'a [NamedArg<'a>]) -> Option<Vec<&'a str>> {
+    let is_out = |name: &str| {
+        name.strip_prefix("out")
+            .is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let outs = inputs.iter().filter(|input| is_out(&input.name));
+    let names: Vec<&str> = outs
+        .map(|input| match &input.arg {
+            Arg::Tensor(name) => Some(name.as_ref()),
+            _ => None,
+        })
+        .collect::<Option<_>>()?;
+    (!names.is_empty()).then_some(names)
 }
 
 /// The names of all tensors among arguments.

@@ -24,7 +24,12 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
 
 fn to(args: &Arguments<'_>) -> Result<Read, String> {
     let input = args.tensor("self")?;
-    let dtype = args.dtype("dtype")?.unwrap_or(args.typed(input).0);
+    let own = args.typed(input).0;
+    let dtype = args.dtype("dtype")?.unwrap_or(own);
+    if args.is_channels_last() && dtype == own {
+        let copy = super::Copy::ChannelsLast { always: false };
+        return Ok((copy.into(), vec![input]));
+    }
     Ok((Cast(dtype).into(), vec![input]))
 }
 

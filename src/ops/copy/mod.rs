@@ -14,6 +14,11 @@ use crate::aten::Arguments;
 pub enum Copy {
     /// `contiguous()`.
     Contiguous,
+    /// `contiguous(memory_format=torch.channels_last)`, and `to` and `clone` with it.
+    ChannelsLast {
+        /// Whether there is always a copy.
+        always: bool,
+    },
     /// `clone()`.
     Clone,
     /// `roll` along so many dimensions, one after the other.
@@ -36,12 +41,20 @@ pub enum Copy {
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.contiguous.default", |args| {
-        args.no_channels_last()?;
-        Ok((Copy::Contiguous.into(), vec![args.tensor("self")?]))
+        let copy = if args.is_channels_last() {
+            Copy::ChannelsLast { always: false }
+        } else {
+            Copy::Contiguous
+        };
+        Ok((copy.into(), vec![args.tensor("self")?]))
     }),
     ("aten.clone.default", |args| {
-        args.no_channels_last()?;
-        Ok((Copy::Clone.into(), vec![args.tensor("self")?]))
+        let copy = if args.is_channels_last() {
+            Copy::ChannelsLast { always: true }
+        } else {
+            Copy::Clone
+        };
+        Ok((copy.into(), vec![args.tensor("self")?]))
     }),
     // A constant in the model's code, such as `torch.tensor(0.5, device=x.device)`: made anew in each pass.
     ("aten.lift_fresh_copy.default", |args| {
@@ -94,7 +107,7 @@ fn counts(args: &Arguments<'_>, name: &str) -> Result<Vec<Extent>, String> {
 impl Operator for Copy {
     fn name(&self) -> &'static str {
         match self {
-            Copy::Contiguous => "contiguous",
+            Copy::Contiguous | Copy::ChannelsLast { .. } => "contiguous",
             Copy::Clone => "clone",
             Copy::Roll { .. } => "roll",
             Copy::Flip => "flip",
@@ -110,7 +123,11 @@ impl Operator for Copy {
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
         let shape = match self {
-            Copy::Contiguous | Copy::Clone | Copy::Roll { .. } | Copy::Flip => x.clone(),
+            Copy::Contiguous
+            | Copy::ChannelsLast { .. }
+            | Copy::Clone
+            | Copy::Roll { .. }
+            | Copy::Flip => x.clone(),
             Copy::Repeat(times) => repeat(x, times)?,
             Copy::DiagEmbed { offset, dims } => embedded(x, *offset, *dims)?,
         };
@@ -126,6 +143,7 @@ impl Operator for Copy {
         let x = &operands[0];
         Ok(vec![match self {
             Copy::Contiguous => eager.contiguous(x),
+            Copy::ChannelsLast { always } => eager.in_channels_last(x, *always),
             Copy::Clone => eager.clone_of(x),
             Copy::Roll { dims } => eager.roll(x, *dims),
             Copy::Flip => eager.flip(x),

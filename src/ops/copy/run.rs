@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::{Extent, numel, strides_like};
+use crate::shape::{Extent, MemoryFormat, numel, strides_like};
 
 impl Eager {
     /// `gather(x, indices)` along a dimension.
@@ -44,6 +44,19 @@ impl Eager {
     pub(crate) fn clone_of(&mut self, x: &Tensor) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let strides = strides_like(&x.shape, &x.strides);
+        let copy = self.empty_strided(&x.shape, strides, x.dtype);
+        self.launch(Kernel::Copy, &[x], &[&copy]);
+        let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);
+        copy
+    }
+
+    /// `contiguous(memory_format=torch.channels_last)`: the tensor itself where it lies like that already.
+    pub(super) fn in_channels_last(&mut self, x: &Tensor, always: bool) -> Tensor {
+        if !always && x.is_in(MemoryFormat::ChannelsLast) {
+            return Rc::clone(x);
+        }
+        let draft = Draft::new(self, &[Some(x)]);
+        let strides = MemoryFormat::ChannelsLast.strides(&x.shape);
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
         let [copy] = draft.finish(self, [copy], |_, gradients, _| vec![gradients[0].clone()]);

@@ -62,6 +62,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.fft_ifftn.default", |args| many(args, Direction::Complex)),
     ("aten.fft_rfftn.default", |args| many(args, Direction::FromReal)),
     ("aten.fft_irfftn.default", |args| many(args, Direction::ToReal)),
+    // What composite operators call.
+    ("aten._fft_r2c.default", |args| inner(args, Direction::FromReal)),
+    ("aten._fft_c2r.default", |args| inner(args, Direction::ToReal)),
+    ("aten._fft_c2c.default", |args| inner(args, Direction::Complex)),
     ("aten.fft_fftshift.default", shift),
     ("aten.fft_ifftshift.default", shift),
     ("aten.stft.default", stft),
@@ -74,6 +78,25 @@ fn one(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
     let dim = args.dim("dim", Some(-1), shape.len())?;
     let given = args.has("n").then(|| args.count("n", None)).transpose()?;
     transform(x, &shape, direction, true, vec![dim], given.map(|n| [Some(n)]).as_ref().map(<[_; 1]>::as_slice))
+}
+
+fn inner(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
+    let x = args.tensor("self")?;
+    let shape = args.shape(x);
+    let dims = args.dims("dim", shape.len())?;
+    let direction = match direction {
+        Direction::FromReal if !args.flag("onesided", true)? => Direction::Complex,
+        Direction::FromReal | Direction::ToReal | Direction::Complex => direction,
+    };
+    if direction != Direction::ToReal {
+        return transform(x, &shape, direction, true, dims, None);
+    }
+    let last = Some(args.count("last_dim_size", None)?);
+    let mut lengths = vec![None; dims.len()];
+    if let Some(length) = lengths.last_mut() {
+        *length = last;
+    }
+    transform(x, &shape, direction, true, dims, Some(&lengths))
 }
 
 fn many(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {

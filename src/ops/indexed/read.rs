@@ -28,6 +28,7 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.kthvalue.default", read),
     ("aten.max.dim", read),
     ("aten.median.dim", read),
+    ("aten.nanmedian.dim", read),
     ("aten.min.dim", read),
     ("aten.mode.default", read),
     ("aten.one_hot.default", read),
@@ -78,6 +79,7 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
         "aten.max.dim"
         | "aten.min.dim"
         | "aten.median.dim"
+        | "aten.nanmedian.dim"
         | "aten.mode.default"
         | "aten.kthvalue.default" => Indexed::Extreme {
             dim: dim("dim", Some(-1))?,

@@ -19,6 +19,8 @@ pub enum Join {
         /// Which dimension.
         dim: usize,
     },
+    /// `block_diag(tensors)`: matrices along a diagonal, and zeros.
+    BlockDiagonal,
     /// `stack(tensors, dim)`: joined along a new dimension.
     Stack {
         /// Which dimension of the result.
@@ -37,6 +39,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let dim = args.dim("dim", Some(0), args.shape(*first).len())?;
         Ok((Join::Cat { dim }.into(), tensors))
     }),
+    ("aten.block_diag.default", |args| Ok((Join::BlockDiagonal.into(), args.tensors("tensors")?))),
     ("aten.stack.default", |args| {
         let tensors = args.tensors("tensors")?;
         let first = tensors.first().ok_or("it joins no tensors")?;
@@ -91,6 +94,7 @@ impl Operator for Join {
     fn name(&self) -> &'static str {
         match self {
             Join::Cat { .. } => "cat",
+            Join::BlockDiagonal => "block_diag",
             Join::Stack { .. } => "stack",
         }
     }
@@ -103,6 +107,7 @@ impl Operator for Join {
         let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
         let shape = match self {
             Join::Cat { dim } => join(&shapes, *dim)?,
+            Join::BlockDiagonal => block_diagonal(&shapes)?,
             Join::Stack { dim } => stack(&shapes, *dim)?,
         };
         Ok(vec![(operands[0].0, shape)])
@@ -116,6 +121,7 @@ impl Operator for Join {
     ) -> Result<Vec<Tensor>, Stop> {
         Ok(vec![match self {
             Join::Cat { dim } => eager.cat(operands, *dim),
+            Join::BlockDiagonal => eager.block_diagonal(operands),
             Join::Stack { dim } => eager.stack(operands, *dim),
         }])
     }
@@ -134,6 +140,27 @@ fn join(operands: &[&[Extent]], dim: usize) -> Result<Vec<Extent>, Mismatch> {
             ));
         }
         result[dim] = result[dim] + other[dim];
+    }
+    Ok(result)
+}
+
+/// Rows and columns of a matrix, a row for a vector, and one for a number.
+pub(super) fn sides(shape: &[Extent]) -> Option<[Extent; 2]> {
+    match *shape {
+        [] => Some([Extent::ONE; 2]),
+        [columns] => Some([Extent::ONE, columns]),
+        [rows, columns] => Some([rows, columns]),
+        _ => None,
+    }
+}
+
+fn block_diagonal(operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+    let mut result = vec![Extent::ZERO; 2];
+    for shape in operands {
+        let sides = sides(shape).ok_or_else(|| format!("{shape:?} is no matrix"))?;
+        for (sum, side) in result.iter_mut().zip(sides) {
+            *sum = *sum + side;
+        }
     }
     Ok(result)
 }

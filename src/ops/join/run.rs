@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
+use super::sides;
 use crate::ops::view::gradient_view;
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, MemoryFormat};
+use crate::shape::{DType, Extent, MemoryFormat, Sizes};
 
 impl Eager {
     /// `split(lengths, dim)`: the gradient joins those of the parts, with zeros for unused ones.
@@ -41,6 +42,39 @@ impl Eager {
             drop(all);
             vec![Some(Rc::new(grad_x))]
         })
+    }
+
+    /// `block_diag(parts)`: the gradients are views of the incoming one.
+    pub(super) fn block_diagonal(&mut self, parts: &[Tensor]) -> Tensor {
+        let inputs: Vec<Option<&Tensor>> = parts.iter().map(Some).collect();
+        let draft = Draft::new(self, &inputs);
+        let mut places = Vec::new();
+        let mut corner = [Extent::ZERO; 2];
+        for part in parts {
+            let sides = sides(&part.shape).expect("checked when the graph was built");
+            places.push((corner, sides, part.shape.clone()));
+            corner = [corner[0] + sides[0], corner[1] + sides[1]];
+        }
+        let y = self.empty(&corner, common_dtype(parts));
+        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        for (tensor, (corner, sides, _)) in parts.iter().zip(&places) {
+            let into = part(&part(&y, 0, corner[0], sides[0]), 1, corner[1], sides[1]);
+            self.launch(Kernel::Copy, &[tensor], &[&into]);
+        }
+        let [y] = draft.finish(self, [y], move |_, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None; places.len()];
+            };
+            let view = |(corner, sides, shape): ([Extent; 2], [Extent; 2], Sizes)| {
+                let mut view = part(&part(gradient, 0, corner[0], sides[0]), 1, corner[1], sides[1]);
+                let gone = 2 - shape.len();
+                view.strides = Sizes::from(&view.strides[gone..]);
+                view.shape = shape;
+                Some(gradient_view(gradient, view))
+            };
+            places.into_iter().map(view).collect()
+        });
+        y
     }
 
     /// `cat(parts, dim)`: the gradients are views of the incoming one.

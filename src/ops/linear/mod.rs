@@ -24,8 +24,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         Ok((Linear::Linear.into(), operands))
     }),
     ("aten.addmm.default", |args| {
-        args.always("beta", 1.0)?;
-        args.always("alpha", 1.0)?;
+        if args.always("beta", 1.0).is_err() || args.always("alpha", 1.0).is_err() {
+            return super::scripted::read_as("scaled.addmm", args);
+        }
         Ok((Linear::Addmm.into(), args.all(&["self", "mat1", "mat2"])?))
     }),
 ];

@@ -52,7 +52,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         Ok((Product::MatrixVector.into(), args.all(&["self", "vec"])?))
     }),
     ("aten.addmv.default", |args| {
-        args.always("alpha", 1.0)?;
+        if args.always("alpha", 1.0).is_err() {
+            return super::scripted::read_as("scaled.addmv", args);
+        }
         let scaled = args.always("beta", 1.0).is_err();
         let operands = args.all(&["self", "mat", "vec"])?;
         Ok((Product::AddMatrixVector { scaled }.into(), operands))

@@ -150,6 +150,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         of_one(args, Resample::Glu(args.dim("dim", Some(-1), rank)?))
     }),
     ("aten.pad.default", |args| of_one(args, padding(args)?)),
+    ("aten.constant_pad_nd.default", |args| of_one(args, padding(args)?)),
 ];
 
 fn of_one(args: &Arguments<'_>, resample: Resample) -> Result<Read, String> {

@@ -78,6 +78,15 @@ pub enum View {
         /// Which dimension.
         dim: usize,
     },
+    /// `as_strided(size, stride, storage_offset)`.
+    Strided {
+        /// The lengths of the result.
+        shape: Vec<Extent>,
+        /// Its strides.
+        strides: Vec<Extent>,
+        /// Its first element, counted from the beginning of the memory.
+        offset: Extent,
+    },
     /// `alias`: the same tensor under another name.
     Alias,
     /// `detach()`: the same memory, without history.
@@ -98,6 +107,7 @@ impl Operator for View {
             View::Split { .. } => "split",
             View::Slices { .. } => "tensor_split",
             View::Unbind { .. } => "unbind",
+            View::Strided { .. } => "as_strided",
             View::Alias => "alias",
             View::Detach => "detach",
         }
@@ -152,6 +162,11 @@ impl Operator for View {
                 };
                 return Ok(bounds.iter().map(one).collect());
             }
+            View::Strided {
+                shape,
+                strides,
+                offset,
+            } => eager.as_strided(x, shape, (strides, *offset)),
             View::Unbind { dim } => {
                 let parts = eager.unbind(x, *dim).into_iter();
                 return Ok(parts.map(|part| viewed(x, part)).collect());
@@ -220,7 +235,7 @@ impl View {
                 result.push(Extent::fixed(*size));
                 Ok(result)
             }
-    
+            View::Strided { shape, .. } => Ok(shape.clone()),
             View::Alias | View::Detach => Ok(x.to_vec()),
             View::Split { .. } | View::Slices { .. } | View::Unbind { .. } => Err("it has several results".into()),
         }

@@ -12,6 +12,14 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.reshape.default", read_view),
     ("aten.flatten.using_ints", read_view),
     ("aten.unflatten.int", read_view),
+    ("aten.squeeze_.default", read_view),
+    ("aten.squeeze_.dim", read_view),
+    ("aten.squeeze_.dims", read_view),
+    ("aten.unsqueeze_.default", read_view),
+    ("aten.transpose_.default", read_view),
+    ("aten.swapdims_.default", read_view),
+    ("aten.swapaxes_.default", read_view),
+    ("aten.t_.default", read_view),
     ("aten.squeeze.default", read_view),
     ("aten.squeeze.dim", read_view),
     ("aten.squeeze.dims", read_view),
@@ -51,6 +59,30 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.diagonal.default", |args| {
         let input = args.tensor("self")?;
         Ok((diagonal(args, &args.shape(input))?.into(), vec![input]))
+    }),
+    ("aten.as_strided.default", |args| {
+        let whole = |name: &str| -> Result<Vec<Extent>, String> {
+            let lengths = args.lengths(name)?.into_iter().collect::<Option<_>>();
+            lengths.ok_or_else(|| format!("its argument {name:?} contains -1"))
+        };
+        let (shape, strides) = (whole("size")?, whole("stride")?);
+        if shape.len() != strides.len() {
+            return Err(format!("it has {} lengths and {} strides", shape.len(), strides.len()));
+        }
+        let offset = match args.length("storage_offset")? {
+            None => Extent::ZERO,
+            Some(Length::Number(number)) => {
+                let number = u64::try_from(number).map_err(|_| format!("it begins at {number}"))?;
+                Extent::fixed(number)
+            }
+            Some(Length::Batched(offset)) => offset,
+        };
+        let view = View::Strided {
+            shape,
+            strides,
+            offset,
+        };
+        Ok((view.into(), args.all(&["self"])?))
     }),
     ("aten.tensor_split.sections", read_part),
     ("aten.tensor_split.indices", read_part),
@@ -102,7 +134,9 @@ fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         order.swap(a, b);
         View::Permute(order)
     };
-    Ok(match args.target {
+    // In place, the tensor itself becomes the view.
+    let target = args.target.replace("_.", ".").replace("transpose.default", "transpose.int");
+    Ok(match target.as_str() {
         "aten.view.default" | "aten._unsafe_view.default" => {
             View::Reshape(resolve(from, &args.lengths("size")?)?)
         }

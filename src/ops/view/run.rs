@@ -7,7 +7,7 @@ use crate::ops::join::{element, part};
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
 use super::{diagonal, sliced};
-use crate::shape::{Extent, Sizes, contiguous_strides, view_strides};
+use crate::shape::{DType, Extent, Sizes, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
 pub(crate) fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {
@@ -152,6 +152,34 @@ impl Eager {
         y
     }
 
+    /// `as_strided`: the gradient is as large as the memory, and where elements are seen more than once they are added up
+    /// at places of int64 (`as_strided_backward` in `FunctionsManual.cpp`).
+    pub(crate) fn as_strided(
+        &mut self,
+        x: &Tensor,
+        shape: &[Extent],
+        (strides, offset): (&[Extent], Extent),
+    ) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let mut y = x.alias(shape.to_vec(), strides.to_vec());
+        y.offset = offset;
+        let (whole, count) = (x.shape.clone(), y.numel());
+        let overlaps = overlaps(shape, strides);
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let grad_x = eager.empty(&whole, gradient.dtype);
+            let base = overlaps.then(|| eager.empty(&whole, DType::Int64));
+            let places = overlaps.then(|| eager.empty(&[count], DType::Int64));
+            eager.launch(Kernel::MemoryOnly("as_strided_scatter"), &[gradient], &[&grad_x]);
+            drop(places);
+            drop(base);
+            vec![Some(Rc::new(grad_x))]
+        });
+        y
+    }
+
     /// `diagonal`: the gradient is full size, zero outside of it.
     pub(crate) fn diagonal(&mut self, x: &Tensor, offset: i64, dims: [usize; 2]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
@@ -223,6 +251,26 @@ fn on_diagonal(tensor: &TensorBody, offset: i64, dims: [usize; 2]) -> TensorBody
     let mut view = tensor.alias(shape, strides);
     view.offset = tensor.offset + skipped * Extent::fixed(offset.unsigned_abs());
     view
+}
+
+/// Whether elements of memory are seen more than once: `_maybe_overlapping_memory` in `FunctionsManual.cpp`, by the lengths
+/// for a batch of two.
+fn overlaps(shape: &[Extent], strides: &[Extent]) -> bool {
+    let mut dims: Vec<(u64, u64)> = strides
+        .iter()
+        .zip(shape)
+        .map(|(stride, length)| (stride.at(2), length.at(2)))
+        .filter(|(_, length)| *length > 1)
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0;
+    for (stride, length) in dims {
+        if stride <= reach {
+            return true;
+        }
+        reach += stride.saturating_mul(length - 1);
+    }
+    false
 }
 
 fn permuted(tensor: &TensorBody, order: &[usize]) -> TensorBody {

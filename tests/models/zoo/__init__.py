@@ -14,6 +14,7 @@ from typing import Any
 AREAS = (
     "adapters", "audio", "detection", "diffusion", "experts", "generative", "graphs", "language", "medical", "multimodal",
     "recommenders", "recurrent", "segmentation", "series", "statespace", "tabular", "three_d", "video", "vision", "vision_zoo",
+    "written_out",
 )  # fmt: skip
 
 

@@ -50,9 +50,9 @@ class Batch:
     # What all elements of a tensor are, where that is known: lengths, masks.
     values: Mapping[str, Number] = field(default_factory=dict)
 
-    def dynamic_shapes(self, max_batch: int = MAX_BATCH) -> dict[str, dict[int, Any]]:
+    def dynamic_shapes(self, min_batch: int = 1, max_batch: int = MAX_BATCH) -> dict[str, dict[int, Any]]:
         """Which dimensions are symbolic, as `torch.export` wants to know it."""
-        batch = torch.export.Dim("B", min=1, max=max_batch)
+        batch = torch.export.Dim("B", min=min_batch, max=max_batch)
         return {
             name: {
                 dim: batch if factor == 1 else factor * batch for dim, factor in self.batched.get(name, {}).items()

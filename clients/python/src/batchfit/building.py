@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -72,12 +73,26 @@ def build(builder: Union[Builder, torch.nn.Module]) -> Built:
 
 def _made(builder: Builder) -> torch.nn.Module:
     try:
-        model: object = builder()
+        with _unscripted():
+            model: object = builder()
     except Exception as error:  # Whatever the user's code raises.
         raise not_built(error) from error
     if not isinstance(model, torch.nn.Module):
         raise ExportError(f"the builder gave a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+@contextlib.contextmanager
+def _unscripted() -> Iterator[None]:
+    """Functions that modules compile as they are imported (`@torch.jit.script`) stay Python: what is compiled takes no sizes that
+    are symbols."""
+    state: Any = torch.jit._state
+    before = state._enabled.enabled
+    state.disable()
+    try:
+        yield
+    finally:
+        state._enabled.enabled = before
 
 
 def on_meta(model: torch.nn.Module) -> Built:
@@ -87,9 +102,18 @@ def on_meta(model: torch.nn.Module) -> Built:
     tensors = [*model.parameters(), *model.buffers()]
     if all(tensor.is_meta for tensor in tensors):
         return Built(model, known)
-    # The copy shares nothing with the original but what is replaced: no weight is copied.
-    placeholders = {id(tensor): _placeholder(tensor) for tensor in tensors}
+    # The copy shares nothing with the original but what is replaced: no weight is copied. Weights that old hooks keep
+    # computed beside their factors are what PyTorch copies in no other way.
+    placeholders = {id(tensor): _placeholder(tensor) for tensor in [*tensors, *_computed(model)]}
     return Built(_copy(model, placeholders), known)
+
+
+def _computed(model: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Tensors that modules hold as plain attributes and that have been computed from others."""
+    for module in model.modules():
+        for value in vars(module).values():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                yield value
 
 
 def _may_be_read(path: str, buffer: torch.Tensor) -> bool:

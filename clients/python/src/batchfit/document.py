@@ -67,7 +67,9 @@ def document(
     if functions.calls:
         numbering = _numbering(program.graph_module, graph_module["graph"])
         text["batchfit"]["version"] = VERSION_WITH_FUNCTIONS
-        text["batchfit"]["functions"] = [found.entry(index, call, numbering) for index, call in enumerate(functions.calls)]
+        entries = [found.entry(index, call, numbering) for index, call in enumerate(functions.calls)]
+        # One that runs nothing, as `torch.utils.checkpoint` has to hold its inputs, takes nothing.
+        text["batchfit"]["functions"] = [entry for entry in entries if entry["operators"][0] <= entry["operators"][1]]
     return text
 
 

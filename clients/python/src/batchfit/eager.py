@@ -51,6 +51,7 @@ def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[Eager
         stack.enter_context(_conversions_of_nothing())
         # What `pack_padded_sequence` and `pack_sequence` call, under whatever name the model's code knows them.
         stack.enter_context(replaced(torch._VF, "_pack_padded_sequence", _packed))
+        stack.enter_context(replaced(torch.autograd, "grad", _differentiated))
         stack.enter_context(replaced(torch.Tensor, "__format__", _written(torch.Tensor.__format__)))
         stack.enter_context(_autocast_regions(lifetimes, found))
         stack.enter_context(gpu_rules())
@@ -126,6 +127,15 @@ def _packed(*_: Any, **__: Any) -> Any:
     raise ExportError(
         f"the model packs sequences, and how much memory a packed one takes only data can tell{where}\n"
         "export it with padded sequences: give the recurrent net the padded tensor itself"
+    )
+
+
+def _differentiated(*_: Any, **__: Any) -> Any:
+    frame = user_frame()
+    where = "" if frame is None else f"\n  at {place(frame, frame.f_lineno)}"
+    raise ExportError(
+        f"the model differentiates in its forward pass (torch.autograd.grad), and gradients of gradients are not followed{where}\n"
+        "export it with that term of the loss left out; it takes about as much memory again as what it differentiates"
     )
 
 
@@ -236,11 +246,20 @@ def _patch_transformers(
         for module in _modules_with("maybe_autocast", generic.maybe_autocast):
             stack.enter_context(replaced(module, "maybe_autocast", _noting_autocast(lifetimes, found)))
 
+    for module in [module for path, module in sys.modules.items() if path.startswith("transformers.models.")]:
+        if "_compute_mask_indices" in vars(module):
+            stack.enter_context(replaced(module, "_compute_mask_indices", _masked_spans))
+
     models = _imported("transformers.modeling_utils")
     if models is not None and hasattr(models.PreTrainedModel, "warn_if_padding_and_no_attention_mask"):
         # It looks for padding among the first and last ids, in a few bytes, and at most writes a warning.
         warning = "warn_if_padding_and_no_attention_mask"
         stack.enter_context(replaced(models.PreTrainedModel, warning, lambda *_, **__: None))
+
+
+def _masked_spans(shape: Any, *_: Any, **__: Any) -> torch.Tensor:
+    """SpecAugment's masks, which come from NumPy: one truth value for each frame or feature of each sample."""
+    return torch.zeros(shape, dtype=torch.bool, device="meta")
 
 
 def _masking(ignores: Callable[..., Any], values: KnownValues) -> Callable[..., Any]:

@@ -14,13 +14,14 @@ from typing import Any, Optional, Union
 
 import torch
 
-from .batches import MAX_BATCH, Batch, Number, as_batch
+from .batches import EXAMPLE_BATCH, MAX_BATCH, Batch, Number, as_batch
 from .building import Built, build, on_meta
+from .composites import splitting_up
 from .document import document
 from .eager import eager_decisions
 from .einsum_paths import constant_paths
 from .errors import ExportError
-from .failures import explained, is_about_the_batch
+from .failures import explained, is_about_devices, is_about_the_batch, path_of_small_batches
 from .functions import Functions, following
 from .lifetimes import Lifetimes, recording
 from .losses import Loss, WithLoss, with_loss
@@ -109,10 +110,43 @@ def trace(
     wrapped = with_loss(model, loss_fn, batch.tensors)
     largest = MAX_BATCH if max_batch is None else max_batch
     try:
+        return _care(wrapped, built, batch, largest, progress)
+    except ExportError as error:
+        if not is_about_devices(error):
+            raise
+    # As after `torch.set_default_device("cuda")`: what the code makes without naming a device is where the model is.
+    with torch.device("meta"):
+        return _care(wrapped, built, batch, largest, progress)
+
+
+def _care(wrapped: WithLoss, built: Built, batch: Batch, largest: int, progress: Optional[Progress]) -> Exported:
+    """Exports with as much care for how the code uses the batch as it takes."""
+    try:
         return _attempt(wrapped, built, batch, largest, progress, None)
-    except _Tied as tied:
-        tied.modules += [names for names in _user_modules(wrapped) if not any(names is known for known in tied.modules)]
+    except _Tied as error:
+        tied = error
+    except ExportError as error:
+        most = path_of_small_batches(error)
+        if most is None or most >= _SMALLEST[-1] or largest != MAX_BATCH:
+            raise
+        # Most batches are larger, and take the other path.
+        return _attempt(wrapped, built, batch, largest, progress, _Tied([], None), _SMALLEST[-1])
+    tied.modules += [names for names in _user_modules(wrapped) if not any(names is known for known in tied.modules)]
+    try:
         return _attempt(wrapped, built, batch, largest, progress, tied)
+    except ExportError as error:
+        failure = error
+    # Code that differs for a batch of one, or of a few: the graph is that of larger ones.
+    for smallest in _SMALLEST if largest == MAX_BATCH else ():
+        try:
+            return _attempt(wrapped, built, batch, largest, progress, tied, smallest)
+        except ExportError:
+            continue
+    raise failure
+
+
+# The smallest batches that a graph is asked to hold for, where it does not hold for one. `cdist` takes another path above 25.
+_SMALLEST = (2, 3, 32)
 
 
 def _user_modules(model: torch.nn.Module) -> list[dict[str, Any]]:
@@ -137,6 +171,7 @@ def _attempt(
     max_batch: int,
     progress: Optional[Progress],
     tied: Optional[_Tied],
+    min_batch: int = 1,
 ) -> Exported:
     """Exports once; the second time round with more care for how code uses the batch, which takes longer."""
     values = KnownValues(batch.values, {f"model.{path}": number for path, number in built.buffers.items()})
@@ -154,24 +189,25 @@ def _attempt(
             eager_only = stack.enter_context(eager_decisions(lifetimes, values))
             stack.enter_context(following(functions))
             stack.enter_context(constant_paths())
+            stack.enter_context(splitting_up())
             if tied is not None:
                 stack.enter_context(whole_numbers(tied.modules))
-                stack.enter_context(trying_out_comparisons())
-            program = _traced(wrapped, batch, max_batch, values, tied)
+                stack.enter_context(trying_out_comparisons(min_batch))
+            program = _traced(wrapped, batch, (min(min_batch, EXAMPLE_BATCH - 1), max_batch), values, tied)
         shared = _shared(wrapped)
     _check(program)
     return Exported(document(program, lifetimes, eager_only, functions, trained, shared))
 
 
 def _traced(
-    wrapped: WithLoss, batch: Batch, max_batch: int, values: KnownValues, tied: Optional[_Tied]
+    wrapped: WithLoss, batch: Batch, bounds: tuple[int, int], values: KnownValues, tied: Optional[_Tied]
 ) -> torch.export.ExportedProgram:
     with quiet(), sizes_of_data(), ties_of_the_batch() as ties:
         try:
             return torch.export.export(
                 wrapped,
                 tuple(batch.tensors.values()),
-                dynamic_shapes=batch.dynamic_shapes(max_batch),
+                dynamic_shapes=batch.dynamic_shapes(*bounds),
                 strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True,
             )

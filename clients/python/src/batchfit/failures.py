@@ -84,6 +84,23 @@ def is_about_the_batch(error: Exception) -> bool:
     return "Constraints violated" in str(error) and _LARGEST.search(str(error)) is None
 
 
+_PATH = "the model's code takes another path for batches above "
+
+
+def path_of_small_batches(error: Exception) -> Optional[int]:
+    """The largest batch for which code takes the path that was traced, where it takes another one above."""
+    said = str(error)
+    return int(said.removeprefix(_PATH).split()[0]) if said.startswith(_PATH) else None
+
+
+_DEVICES = re.compile(r"FakeTensor Device Propagation|expected device|same device|[Mm]ismatch\S* .*device|devices? .*cpu.*meta|devices? .*meta.*cpu")
+
+
+def is_about_devices(error: Exception) -> bool:
+    """Whether tensors of the model met some that its code made elsewhere."""
+    return _DEVICES.search(str(error)) is not None
+
+
 def explained(
     error: Exception,
     model: torch.nn.Module,
@@ -103,7 +120,7 @@ def explained(
     largest, only = _LARGEST.search(said), _ONLY.search(said)
     if largest is not None:
         advice = f"export it with --max-batch {largest[1]} (max_batch={largest[1]} in Python); the answer is then for no larger one"
-        return ExportError("\n".join([f"the model's code takes another path for batches above {largest[1]}", *_at(fixed_at), advice]))
+        return ExportError("\n".join([f"{_PATH}{largest[1]}", *_at(fixed_at), advice]))
     if only is not None:
         advice = "the code turns the batch size into a fixed number there: an int() of it, a table by it, a list of that length"
         return ExportError("\n".join([f"the export would hold for a batch of {only[1]} only", *_at(fixed_at), advice]))

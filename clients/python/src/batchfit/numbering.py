@@ -20,6 +20,9 @@ def value_numbers(module: torch.fx.GraphModule) -> dict[str, int]:
             number = node.args[0].meta.get(RESULTS, {}).get(node.args[1])
             if number is not None:
                 numbers[node.name] = number
+        # Results that nobody takes out keep their numbers under the names that PyTorch gives them when it writes the graph.
+        for index, number in node.meta.get(RESULTS, {}).items():
+            numbers.setdefault(f"{node.name}_unused_{index}", number)
     return numbers
 
 

@@ -17,8 +17,62 @@ from .replacing import replaced
 @contextlib.contextmanager
 def gpu_rules() -> Iterator[None]:
     """Inside, operators have the shapes that they have on a GPU."""
-    with _grouped_products(), _classification_of_sequences(), _all_are_hit(), _states_of_lstm():
+    with _grouped_products(), _classification_of_sequences(), _all_are_hit(), _states_of_lstm(), _losses_of_each(), _like_first():
         yield
+
+
+@contextlib.contextmanager
+def _losses_of_each() -> Iterator[None]:
+    """Losses of classes that are not summed up. PyTorch's rule takes the reduction for another argument, and always makes a
+    number."""
+    table: Any = torch._decomp.decomposition_table
+    nll_loss = torch.ops.aten.nll_loss.default
+    before = table.get(nll_loss)
+
+    def loss(self: torch.Tensor, target: torch.Tensor, weight: Any = None, reduction: int = 1, ignore_index: int = -100) -> Any:
+        return torch.ops.aten.nll_loss_forward.default(self, target, weight, reduction, ignore_index)[0]
+
+    table[nll_loss] = loss
+    try:
+        yield
+    finally:
+        del table[nll_loss]
+        if before is not None:
+            table[nll_loss] = before
+
+
+@contextlib.contextmanager
+def _like_first() -> Iterator[None]:
+    """Operators without any rule of PyTorch's whose results are as large as their first argument."""
+    aten = torch.ops.aten
+    with contextlib.ExitStack() as stack:
+        for operator in (aten._standard_gamma, aten._sample_dirichlet, aten.binomial, aten._dirichlet_grad):
+            stack.enter_context(_rule(operator.default, _one_like_first))
+        for operator in (
+            aten.fake_quantize_per_tensor_affine_cachemask,
+            aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams,
+            aten.fake_quantize_per_channel_affine_cachemask,
+        ):
+            stack.enter_context(_rule(operator.default, _and_mask))
+        for operator in (aten._fake_quantize_learnable_per_tensor_affine, aten._fake_quantize_learnable_per_channel_affine):
+            stack.enter_context(_rule(operator.default, _one_like_first))
+        stack.enter_context(_rule(aten.geqrf.default, _reflectors))
+        yield
+
+
+def _one_like_first(mode: Any, func: Any, first: torch.Tensor, *_: Any, **__: Any) -> Any:
+    with mode:
+        return torch.empty_like(first)
+
+
+def _and_mask(mode: Any, func: Any, first: torch.Tensor, *_: Any, **__: Any) -> Any:
+    with mode:
+        return torch.empty_like(first), torch.empty_like(first, dtype=torch.bool)
+
+
+def _reflectors(mode: Any, func: Any, first: torch.Tensor) -> Any:
+    with mode:
+        return torch.empty_like(first), first.new_empty([*first.shape[:-2], min(first.shape[-2:])])
 
 
 @contextlib.contextmanager

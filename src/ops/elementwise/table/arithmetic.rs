@@ -8,7 +8,7 @@ use super::super::row::{
 use super::formulas::{
     COPYSIGN, EXTREME, LOGADDEXP2_FIRST, LOGADDEXP2_SECOND, OF_QUOTIENT, POWER_OF_BASE,
     POWER_OF_EXPONENT, POWER_OF_NUMBER, atan2, clamp, clamp_by_tensors, minus_alpha, power,
-    rounded_dividend, rounded_divisor, xlogy,
+    rounded_dividend, rounded_divisor, xlogy, zeta,
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -40,6 +40,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::binary(&["aten.logaddexp.default"]).real().gradients([made(BOTH, &[Like, Like, Like]), made(BOTH, &[Like, Like, Like])]),
     Row::binary(&["aten.logaddexp2.default"]).real().gradients([steps(BOTH, LOGADDEXP2_FIRST), steps(BOTH, LOGADDEXP2_SECOND)]),
     Row::with_operands(&["aten.heaviside.default", "aten.heaviside_.default"], &["self", "values"]),
+    Row::binary(&["aten.special_zeta.default", "aten.special_zeta.other_scalar", "aten.special_zeta.self_scalar"]).real().gradients([Gradient::None, Gradient::By(zeta)]),
     Row::binary(&["aten.nextafter.default", "aten.nextafter_.default"]),
     Row::binary(&["aten.gcd.default", "aten.gcd_.default"]),
     Row::binary(&["aten.lcm.default", "aten.lcm_.default"]),

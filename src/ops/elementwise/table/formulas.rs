@@ -119,6 +119,14 @@ pub(super) fn xlogy(op: &Elementwise) -> Gradient {
     }
 }
 
+/// `grad * -self * special_zeta(self + 1, other)`: what is of a number alone is one.
+pub(super) fn zeta(op: &Elementwise) -> Gradient {
+    match op.number(0) {
+        Some(_) => made(BOTH, &[Like, Like]),
+        None => made(BOTH, &[Like, Like, Like, Like]),
+    }
+}
+
 /// `clamp_backward` of numbers: a mask for each bound, and their conjunction.
 pub(super) fn clamp(op: &Elementwise) -> Gradient {
     Gradient::Made {

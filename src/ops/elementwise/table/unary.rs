@@ -89,6 +89,11 @@ pub(super) const ROWS: &[Row] = &[
     Row::unary(&["aten.sqrt.default", "aten.sqrt_.default"]).real().saves_result(&[Like]),
     Row::unary(&["aten.square.default", "aten.square_.default"]).high().saves_operand(&[Like, Like]).computes(Computes::Square),
     Row::unary(&["aten.tan.default", "aten.tan_.default"]).real().high().saves_result(&[Like, Like]),
+    Row::unary(&["aten.polygamma.default", "aten.special_polygamma.default"]).attributes(&["n"]).real().saves_operand(&[Like]),
+    // Without a derivative.
+    Row::unary(&["aten.special_bessel_j0.default", "aten.special_bessel_j1.default", "aten.special_bessel_y0.default", "aten.special_bessel_y1.default", "aten.special_modified_bessel_i0.default", "aten.special_modified_bessel_i1.default", "aten.special_modified_bessel_k0.default", "aten.special_modified_bessel_k1.default"]).real(),
+    Row::with_operands(&["aten.special_scaled_modified_bessel_k0.default", "aten.special_scaled_modified_bessel_k1.default", "aten.special_spherical_bessel_j0.default", "aten.special_airy_ai.default"], &["x"]).real(),
+    Row::unary(&["aten.poisson.default"]).saves_nothing(),
     // Steps: their derivatives are zeros.
     Row::unary(&["aten.ceil.default", "aten.ceil_.default"]).saves_nothing(),
     Row::unary(&["aten.floor.default", "aten.floor_.default"]).saves_nothing(),
