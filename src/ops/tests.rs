@@ -5,7 +5,13 @@ fn the_exporter_knows_which_operators_have_rules() {
     let listed = include_str!("../../clients/python/src/batchfit/operators.txt");
 
     // After a change: batchfit operators > clients/python/src/batchfit/operators.txt
-    assert_eq!(listed, known_operators());
+    // Rows that only tests have are in no release.
+    let known = known_operators();
+    let known: Vec<&str> = known
+        .lines()
+        .filter(|name| !name.contains("test_only"))
+        .collect();
+    assert_eq!(listed.lines().collect::<Vec<_>>(), known);
 }
 
 use crate::shape::{Extent, Window};

@@ -85,9 +85,10 @@ def _drop_host_operators(module: torch.fx.GraphModule) -> None:
                 continue
             value = node.meta.get("val")
             on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-            # As torchvision asks for its CUDA version before it calls an operator of its own.
+            # As torchvision and torchaudio ask for their CUDA version before they call an operator of their own.
+            is_asked = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten"
             is_number = isinstance(value, int) and isinstance(node.target, torch._ops.OpOverload)
-            if on_host or is_number:
+            if on_host or is_number or (is_asked and value is None):
                 graph_module.graph.erase_node(node)
 
 
