@@ -28,9 +28,20 @@ const KEYS: &[&str] = &[
 /// A key this far from a known one, by Damerau-Levenshtein similarity, is taken for a slip.
 const SIMILAR: f64 = 0.6;
 
+/// Longest text read, in bytes: every setting there is takes a few hundred.
+const LONGEST_SETTINGS: usize = 4096;
+
 /// Why a text does not say how the allocator should behave.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
+    /// Far more than there are settings.
+    #[error(
+        "allocator settings of {bytes} bytes are longer than the {LONGEST_SETTINGS} that are read"
+    )]
+    TooLong {
+        /// How long they are.
+        bytes: usize,
+    },
     /// PyTorch would refuse the key.
     #[error("unknown allocator setting `{key}`{}", hint(.nearest.as_deref()))]
     UnknownKey {
@@ -99,6 +110,9 @@ impl Settings {
     }
 
     fn read(mut self, text: &str) -> Result<Settings, SettingsError> {
+        if text.len() > LONGEST_SETTINGS {
+            return Err(SettingsError::TooLong { bytes: text.len() });
+        }
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let mut given: Vec<Given> = Vec::new();
         for part in parts(&text) {
@@ -272,6 +286,14 @@ mod tests {
 
     fn settings(text: &str) -> Settings {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_far_too_long_is_not_looked_at() {
+        assert_eq!(
+            error(&"x".repeat(60 << 20)),
+            "allocator settings of 62914560 bytes are longer than the 4096 that are read"
+        );
     }
 
     #[test]

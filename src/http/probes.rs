@@ -67,8 +67,12 @@ pub(super) async fn create_probe(
     body: ProbeBody,
 ) -> Result<Response, Problem> {
     let Held { read, permit } = body.0;
-    let probe = app.jobs.probe(read.request, read.batch).await?;
-    drop(permit);
+    let (large, small) = match permit.large() {
+        Ok(large) => (Some(large), None),
+        Err(small) => (None, Some(small)),
+    };
+    let probe = app.jobs.probe(read.request, read.batch, large).await?;
+    drop(small);
     let location = [(LOCATION, format!("/v1/probes/{}", probe.id))];
     Ok((StatusCode::CREATED, location, Json(probe)).into_response())
 }

@@ -9,12 +9,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::model::{DeviceChoice, Request};
 use crate::store::SIMULATED_LANE;
 
-/// The lane of fits of large models on simulated devices. Each takes up to some 400 MiB, so there is one at a time, and
+/// The lane of work on large models on simulated devices. Each takes up to some 400 MiB, so there is one at a time, and
 /// those of ordinary models do not wait for it.
 pub(super) const LARGE_LANE: &str = "simulated, large";
 
-/// Operations from which on a model is large. A fit takes about 3 KiB for each.
-const LARGE: usize = 20_000;
+/// Operations from which on a model is large. The largest models in use have some thousands. Each takes 3 KiB, and up to
+/// 14 in convolutional nets under autocast.
+const LARGE: usize = 5_000;
 
 /// The lanes in use. A permit is held by the thread that works, so a lane stays taken until the thread
 /// has really ended, cancelled or not.
@@ -65,7 +66,7 @@ pub(super) fn lane_of(device: &str) -> &str {
     }
 }
 
-/// The lane of a fit.
+/// The lane of a fit, or of a probe.
 pub(super) fn lane_of_fit(request: &Request) -> String {
     let device = request.device.to_string();
     let operations = request.graph().map_or(0, |graph| graph.nodes.len());

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::document::{chance, json, model_name};
-use super::lanes::lane_of;
+use super::lanes::{LARGE_LANE, lane_of, lane_of_fit};
 use super::queue::Checked;
 use super::validate::validate_single;
 use super::{EngineError, JobError, Jobs, ProbeDocument};
@@ -26,7 +27,14 @@ const REAL_PROBE: Duration = Duration::from_mins(10);
 
 impl Jobs {
     /// Runs one batch, as soon as its device is free, and stores what was found.
-    pub async fn probe(&self, request: Request, batch: u64) -> Result<ProbeDocument, JobError> {
+    ///
+    /// `large` is the permit of [`Jobs::large_models`], where the request was read under it.
+    pub async fn probe(
+        &self,
+        request: Request,
+        batch: u64,
+        large: Option<OwnedSemaphorePermit>,
+    ) -> Result<ProbeDocument, JobError> {
         let shared = &self.shared;
         validate_single(&request).map_err(EngineError::Invalid)?;
         let Checked {
@@ -36,7 +44,14 @@ impl Jobs {
             ..
         } = self.checked(request).await?;
         let device = request.device.to_string();
-        let place = tokio::time::timeout(PROBE_PATIENCE, shared.lanes.enter(lane_of(&device)));
+        let lane = lane_of_fit(&request);
+        let entering = async {
+            match large.filter(|_| lane == LARGE_LANE) {
+                Some(permit) => permit,
+                None => shared.enter(&lane).await,
+            }
+        };
+        let place = tokio::time::timeout(PROBE_PATIENCE, entering);
         let place = tokio::select! {
             place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
             () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),

@@ -57,7 +57,8 @@ fn invalid_settings(request: &Request, error: &SettingsError) -> Invalid {
             format!("unknown allocator setting {key:?}"),
             nearest.clone(),
         ),
-        SettingsError::NotSupported { .. }
+        SettingsError::TooLong { .. }
+        | SettingsError::NotSupported { .. }
         | SettingsError::NoValue { .. }
         | SettingsError::WrongValue { .. } => (error.to_string(), None),
     };

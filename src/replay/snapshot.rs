@@ -7,6 +7,7 @@ use super::layout::{Layout, Segment, Used};
 use super::pickle::{Pickle, Value, ValueId};
 use super::rebuild::rebuild;
 use super::recording::{Entry, Format, RecordedLimit, Recording};
+use super::shortened;
 use super::text::{ACTIONS, MOMENT, event};
 use crate::alloc::{Address, Event, PoolKind, Stream};
 use crate::units::Bytes;
@@ -129,7 +130,10 @@ impl<'p> Reader<'p, '_> {
                 continue;
             }
             let event = event(&action, address, size).ok_or_else(|| {
-                let problem = format!("unknown action `{action}`; expected {ACTIONS}");
+                let problem = format!(
+                    "unknown action `{}`; expected {ACTIONS}",
+                    shortened(&action)
+                );
                 RecordingError::at(format!("{}.action", place()), problem)
             })?;
             let position = u32::try_from(index).map_err(|_| {

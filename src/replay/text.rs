@@ -5,6 +5,7 @@ use serde::Deserialize;
 use super::error::RecordingError;
 use super::layout::Layout;
 use super::recording::{Entry, Format, RecordedLimit, Recording};
+use super::shortened;
 use crate::alloc::{Address, Event, Stream};
 use crate::units::Bytes;
 
@@ -112,7 +113,7 @@ fn entry(line: &[u8], number: u32) -> Result<Option<Entry>, String> {
         return Ok(None);
     }
     let event = event(action, Address(address), Bytes(size))
-        .ok_or_else(|| format!("unknown action `{action}`; expected {ACTIONS}"))?;
+        .ok_or_else(|| format!("unknown action `{}`; expected {ACTIONS}", shortened(action)))?;
     Ok(Some(Entry {
         event,
         stream: Stream(stream),

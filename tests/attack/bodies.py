@@ -123,6 +123,8 @@ def bodies():
     yield "a pickle of None", "/v1/replays", b"\x80\x02](" + b"N" * (62 << 20) + b"e.", True
     yield "a pickle of lists", "/v1/replays", b"\x80\x02](" + b"]" * (62 << 20) + b"e.", True
     yield "a pickle of numbers", "/v1/replays", pickle.dumps(list(range(1000, 9_000_000)), 2), True
+    settings = b'# {"total":1000000000,"alloc_conf":"' + b"x" * (60 << 20) + b'"}\n'
+    yield "allocator settings", "/v1/replays", settings, True
     for nodes in (1_000, 10_000, 100_000, 150_000):
         yield f"a graph of {nodes} nodes", "/v1/fits", request({"exported": mlp(nodes)}), True
 

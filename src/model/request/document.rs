@@ -21,6 +21,9 @@ use crate::model::invalid::Invalid;
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.
 const MEMBERS_BYTES: usize = 4 << 20;
 
+/// How much of a member's name an error repeats, in characters.
+const LONGEST_NAMED: usize = 60;
+
 /// The member that may be megabytes, and stays text.
 const MODEL: &str = "model";
 
@@ -258,7 +261,10 @@ impl<'de> Visitor<'de> for Members {
             } else {
                 map.next_value::<AnyValue>()?.0
             };
-            members.insert(key.to_string(), value);
+            if members.insert(key.to_string(), value).is_some() {
+                let key: String = key.chars().take(LONGEST_NAMED).collect();
+                return Err(de::Error::custom(format!("{key:?} is given twice")));
+            }
         }
         Ok((Value::Object(members), model))
     }
@@ -292,5 +298,22 @@ impl ToSchema for RequestDocument {
 
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         RequestSchema::schemas(schemas);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_given_once() {
+        let twice = br#"{"model": {}, "device": "sim:t4", "device": "sim:h200"}"#;
+
+        let refused = RequestDocument::from_json(twice).unwrap_err();
+
+        assert!(
+            refused.problem.contains(r#""device" is given twice"#),
+            "{refused:?}"
+        );
     }
 }

@@ -55,7 +55,7 @@ const LARGEST_SHOWN: usize = 64 << 10;
 /// What names of models begin with, in the place of the models.
 const DIGEST: &str = "sha256:";
 
-/// Longest allocator setting read.
+/// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
 
 /// How the largest batch is searched for.
