@@ -64,7 +64,8 @@ def _is_split_up(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dic
         other = _ONLY_SOME.get(name)
         if other is None or not other(lambda argument: _given(func, args, kwargs, argument)):
             return False
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
+    registered = func.name()  # type: ignore[no-untyped-call]
+    return torch._C._dispatch_has_kernel_for_dispatch_key(registered, _COMPOSITE)
 
 
 def _writes_into_argument(func: torch._ops.OpOverload) -> bool:

@@ -32,7 +32,8 @@ def _quantile(self: Tensor, q: Tensor, dim: Optional[int], keepdim: bool, interp
         ranks.masked_fill_(ranks < 0, 0)
     else:
         at_most = ordered.shape[-1] - 1
-        ranks, is_nan = torch.broadcast_tensors(q * at_most, ordered.isnan().any(-1, True))
+        is_nan = ordered.isnan().any(-1, True)
+        ranks, is_nan = torch.broadcast_tensors(q * at_most, is_nan)  # type: ignore[no-untyped-call]
         ranks = ranks.masked_fill(is_nan, at_most)
         del is_nan
     if interpolation in ("lower", "higher", "nearest"):
@@ -132,7 +133,7 @@ def _istft(
         signal = aten._fft_c2r(spectrum, [spectrum.dim() - 1], norm, n_fft)
     del spectrum, parts
     weighted = signal * shape.view([1, 1, n_fft])
-    y = aten.unfold_backward(weighted, [weighted.shape[0], longest], 1, n_fft, hop)
+    y: Tensor = aten.unfold_backward(weighted, [weighted.shape[0], longest], 1, n_fft, hop)
     shape = shape.pow(2).expand([1, frames, n_fft])
     envelope = aten.unfold_backward(shape, [1, longest], 1, n_fft, hop)
     start = n_fft // 2 if center else 0
@@ -144,7 +145,9 @@ def _istft(
     y = y / envelope
     if whole:
         y = y.squeeze(0)
-    return aten.constant_pad_nd(y, [0, end - longest], 0) if end > longest else y
+    if end > longest:
+        y = aten.constant_pad_nd(y, [0, end - longest], 0)
+    return y
 
 
 def _window(steps: int) -> Callable[..., Tensor]:
