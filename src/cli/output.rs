@@ -24,6 +24,12 @@ pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
     text(&line)
 }
 
+/// Tells a person something beside the answer.
+pub(super) fn warning(text: &str) {
+    // There is nobody left to tell that stderr is gone.
+    let _ = writeln!(io::stderr(), "warning: {text}");
+}
+
 /// Prints why there is no answer to stderr: as the service's problem document, or for a person.
 pub(super) fn problem(problem: &Problem, json: bool) {
     let text = if json {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::App;
 use super::problem::{Code, Problem};
 use super::uploads::Held;
+use crate::bounded::shorten;
 use crate::model::{self, RequestDocument};
 
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
@@ -74,7 +75,10 @@ fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {
 fn valid_batch(batch: Option<Value>) -> Result<u64, Problem> {
     let wrong = |detail: String, value: Value, nearest: Option<&str>| Problem {
         pointer: Some("/batch".to_owned()),
-        value: Some(value),
+        value: Some(match value.to_string() {
+            long if shorten(&long) != long => Value::String(shorten(&long)),
+            _short => value,
+        }),
         nearest: nearest.map(str::to_owned),
         ..Problem::new(Code::RequestInvalid, detail)
     };
@@ -91,7 +95,10 @@ fn valid_batch(batch: Option<Value>) -> Result<u64, Problem> {
             Some("4294967296"),
         )),
         None => Err(wrong(
-            format!("`batch` is a whole number of at least 1, not {batch}"),
+            format!(
+                "`batch` is a whole number of at least 1, not {}",
+                shorten(&batch.to_string())
+            ),
             batch,
             Some("1"),
         )),

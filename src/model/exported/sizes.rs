@@ -14,6 +14,7 @@ use crate::aten::schema::{
     Arg, Document, Expression, Fraction, GraphText, Hint, Node, Size, SymInt, Tensor,
 };
 use crate::aten::{Scope, chosen_of};
+use crate::bounded::shorten;
 use crate::graph::ValueId;
 use crate::shape::{Extent, numel};
 
@@ -186,8 +187,9 @@ impl<'a> Walk<'a> {
     pub(super) fn extent(&mut self, size: &Size<'_>) -> Result<Extent, String> {
         self.read_size(size).map_err(|unread| match unread {
             Unread::OfValues(symbol) => format!(
-                "the size {symbol} depends on the values of a tensor, and nothing says how large it may be; let the \
-                 model's code check it, as in torch._check(n <= 512)"
+                "the size {} depends on the values of a tensor, and nothing says how large it may be; let the \
+                 model's code check it, as in torch._check(n <= 512)",
+                shorten(&symbol)
             ),
             Unread::Refused(problem) => problem,
         })
@@ -397,7 +399,7 @@ impl<'a> Walk<'a> {
         let module = self.path_of(node);
         self.chosen.push(Chosen {
             evenly: None,
-            operator: operator.to_owned(),
+            operator: shorten(operator),
             module,
             extent,
         });
