@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::http::HostName;
+use crate::probe::LARGEST_BATCH;
 use crate::worker::{Deadlines, Fault, Misbehaviour};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
@@ -128,7 +129,7 @@ pub(super) struct Probe {
     #[command(flatten)]
     pub(super) question: Question,
     /// Samples per micro-step.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
     pub(super) batch: u64,
     /// Print the JSON document of `GET /v1/probes/{id}` and nothing else.
     #[arg(long)]
@@ -189,7 +190,7 @@ pub(super) struct Program {
     #[command(flatten)]
     pub(super) question: Question,
     /// Samples per micro-step.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
     pub(super) batch: u64,
     /// A recording of the same steps (a trace or a memory snapshot, begun before the model was made): print
     /// how many requests agree and which do not.

@@ -23,9 +23,12 @@ const DEFAULT_LIMIT: i64 = 50;
 /// How many items a list gives at most.
 const MAX_LIMIT: i64 = 500;
 
-/// What each path answers: its methods, and the names of their query parameters.
+/// The methods that a path answers, and the names of their query parameters.
+type Methods = Vec<(Method, Vec<String>)>;
+
+/// What each path answers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known(Arc<HashMap<String, Vec<(Method, Vec<String>)>>>);
+pub(super) struct Known(Arc<HashMap<String, Methods>>);
 
 impl Known {
     /// Those that the description of the API has.
@@ -110,7 +113,7 @@ impl Parameters {
         for (index, (name, value)) in given.iter().enumerate() {
             if !known.contains(&name.as_str()) {
                 let known_are = match known {
-                    [] => "nothing can be asked of this path".to_owned(),
+                    [] => "this path takes none".to_owned(),
                     some => format!("known are {}", some.join(", ")),
                 };
                 let detail = format!("unknown parameter `{}`; {known_are}", shorten(name));

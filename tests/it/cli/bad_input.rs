@@ -118,3 +118,20 @@ fn a_device_without_end_is_no_file() {
         "error: could not read /dev/zero: it is a device, not a file\n"
     );
 }
+
+#[test]
+fn a_batch_is_bounded_as_it_is_for_the_service() {
+    for command in ["probe", "program"] {
+        for (batch, is_read) in [("4294967296", true), ("4294967297", false), ("0", false)] {
+            let output = Place::new().ask(command, &request(), &["--batch", batch]);
+
+            let is_refused = output.status.code() == Some(2);
+            assert_eq!(
+                is_refused,
+                !is_read,
+                "{command} {batch}: {}",
+                stderr(&output)
+            );
+        }
+    }
+}

@@ -96,6 +96,14 @@ fn complete() -> Value {
     })
 }
 
+/// Members of a graph whose own members are names.
+const TABLES: [&str; 4] = [
+    "tensor_values",
+    "sym_int_values",
+    "sym_float_values",
+    "range_constraints",
+];
+
 /// Long words in the place of each text and each name of a member, one at a time, of every kind of place once.
 fn with_long_words(document: &Value) -> Vec<(String, Value)> {
     let word = "w".repeat(1 << 16);
@@ -104,10 +112,12 @@ fn with_long_words(document: &Value) -> Vec<(String, Value)> {
     let mut seen = HashSet::new();
     let mut changed = Vec::new();
     for pointer in all {
-        let kind: Vec<&str> = pointer
-            .split('/')
-            .map(|part| part.trim_matches(|c: char| c.is_ascii_digit() || c == '_'))
-            .collect();
+        let mut kind: Vec<&str> = Vec::new();
+        for part in pointer.split('/') {
+            let is_name = kind.last().is_some_and(|table| TABLES.contains(table));
+            let is_index = part.bytes().all(|c| c.is_ascii_digit());
+            kind.push(if is_name || is_index { "*" } else { part });
+        }
         let value = document.pointer(&pointer).unwrap();
         let is_text = value.is_string();
         if !seen.insert((kind.join("/"), is_text)) {
@@ -117,7 +127,7 @@ fn with_long_words(document: &Value) -> Vec<(String, Value)> {
         *with_text.pointer_mut(&pointer).unwrap() = json!(word);
         changed.push((pointer.clone(), with_text));
         if let Value::Object(members) = value {
-            for member in members.keys().take(12) {
+            for member in members.keys().take(10) {
                 let mut with_name = document.clone();
                 let members = with_name.pointer_mut(&pointer).unwrap();
                 let value = members.as_object_mut().unwrap().remove(member).unwrap();
