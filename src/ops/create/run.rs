@@ -9,10 +9,10 @@ impl Eager {
     /// What `randperm` takes besides its result (`randperm_out_cuda` in `Randperm.cu`): a seed's offset, positions and
     /// random keys to sort them by, of 32 bits where collisions are rare enough.
     fn shuffle(&mut self, count: Extent) {
-        drop(self.scratch(8));
         fn key(n: u64) -> u64 {
             if n <= 30_000 { 4 * n } else { 8 * n }
         }
+        drop(self.scratch(8));
         let positions = self.empty(&[count], DType::Int64);
         let mut keys = || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
         let (keys, sorted) = (keys(), keys());
