@@ -40,6 +40,7 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::bounded::shorten;
 use crate::jobs::Jobs;
 
 use gate::Gate;
@@ -82,9 +83,11 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
                     let id = request.headers().get(&request_id);
                     tracing::info_span!(
                         "request",
-                        request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default(),
-                        method = %request.method(),
-                        path = request.uri().path(),
+                        // As long as a client likes, and on every line that is logged of the request.
+                        request_id =
+                            shorten(id.and_then(|id| id.to_str().ok()).unwrap_or_default()),
+                        method = shorten(request.method().as_str()),
+                        path = shorten(request.uri().path()),
                     )
                 })
                 .on_failure(problem::log_failure),
