@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 
 use super::ValueId;
-use super::schema::{Arg, NamedArg, Size, SymFloat, SymInt, Tensor};
+use super::schema::{Arg, ExportedSize, NamedArg, SymFloat, SymInt, TensorMeta};
 
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
 const LARGEST: i64 = 1 << 31;
@@ -16,11 +16,11 @@ pub(crate) struct Scope<'a> {
     pub(crate) tensors: HashMap<&'a str, ValueId>,
     pub(crate) sizes: HashMap<&'a str, Extent>,
     /// Sizes that were not known when the graph was entered, because values that nodes make decide on them.
-    pub(crate) pending: HashMap<&'a str, &'a Size<'a>>,
+    pub(crate) pending: HashMap<&'a str, &'a ExportedSize<'a>>,
     /// Symbolic numbers as they were for the batch that the graph was traced with.
     pub(crate) numbers: HashMap<&'a str, f64>,
     /// What the graph records of its tensors.
-    pub(crate) types: HashMap<&'a str, &'a Tensor<'a>>,
+    pub(crate) types: HashMap<&'a str, &'a TensorMeta<'a>>,
 }
 
 /// The arguments of one node. Every problem is a clause that names the argument.

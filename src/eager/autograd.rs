@@ -22,7 +22,7 @@ pub(crate) type Backward =
 type Formula = (Backward, Vec<(&'static str, Slot)>);
 
 /// One recorded operation.
-pub(crate) struct Node {
+pub(crate) struct GradFn {
     /// Later operations run first.
     sequence: u64,
     label: Arc<str>,
@@ -48,7 +48,7 @@ thread_local! {
 /// Operations that never ran backward (their results were not used, or compilation was cancelled) own those before
 /// them: a chain of any length. It goes part by part, in the order in which the fields would go by themselves,
 /// because a call for each link would overflow the stack. PyTorch's `deleteNode` does the same.
-impl Drop for Node {
+impl Drop for GradFn {
     fn drop(&mut self) {
         let edges = self.edges.take();
         let body = self.body.take();
@@ -101,7 +101,7 @@ impl Edge {
     }
 }
 
-impl Node {
+impl GradFn {
     /// The latest operation so far.
     pub(super) fn record(
         eager: &Eager,
@@ -109,8 +109,8 @@ impl Node {
         edges: Vec<Edge>,
         formula: Backward,
         saved: Vec<(&'static str, Slot)>,
-    ) -> Rc<Node> {
-        Rc::new(Node {
+    ) -> Rc<GradFn> {
+        Rc::new(GradFn {
             sequence: eager.next_sequence(),
             label: eager.label(),
             outputs,
@@ -152,7 +152,7 @@ impl Saved {
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for GradFn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} #{}", self.label, self.sequence)
     }
@@ -233,7 +233,7 @@ impl Draft {
         backward: impl FnOnce(&mut Eager, &[Option<Tensor>], &Saved) -> Vec<Option<Tensor>> + 'static,
     ) -> Vec<Tensor> {
         if let Some(edges) = self.edges {
-            let node = Node::record(eager, outputs.len(), edges, Box::new(backward), self.saved);
+            let node = GradFn::record(eager, outputs.len(), edges, Box::new(backward), self.saved);
             for (index, output) in outputs.iter_mut().enumerate() {
                 output.history = Some(History::Made(Rc::clone(&node), index)).into();
             }
@@ -265,14 +265,14 @@ impl Draft {
 /// What is ready to run.
 #[derive(Clone)]
 enum Ready {
-    Node(Rc<Node>),
+    GradFn(Rc<GradFn>),
     Leaf(Rc<Leaf>),
 }
 
 impl Ready {
     fn sequence(&self) -> u64 {
         match self {
-            Ready::Node(node) => node.sequence,
+            Ready::GradFn(node) => node.sequence,
             // AccumulateGrad has the highest number: it runs as soon as its gradient exists.
             Ready::Leaf(_) => u64::MAX,
         }
@@ -280,14 +280,14 @@ impl Ready {
 
     fn key(&self) -> u64 {
         match self {
-            Ready::Node(node) => node.sequence,
+            Ready::GradFn(node) => node.sequence,
             Ready::Leaf(leaf) => u64::MAX - leaf.index as u64,
         }
     }
 
     fn of(history: &History) -> (Ready, usize) {
         match history {
-            History::Made(node, index) => (Ready::Node(Rc::clone(node)), *index),
+            History::Made(node, index) => (Ready::GradFn(Rc::clone(node)), *index),
             History::Leaf(leaf) => (Ready::Leaf(Rc::clone(leaf)), 0),
         }
     }
@@ -350,7 +350,7 @@ pub(crate) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result
     };
     let mut waiting = dependencies(start);
     let mut gradients: HashMap<u64, Vec<Option<Tensor>>> = HashMap::new();
-    let start = Ready::Node(Rc::clone(start));
+    let start = Ready::GradFn(Rc::clone(start));
     gradients.insert(start.key(), vec![Some(seed)]);
     let mut heap = Heap::default();
     heap.push(start);
@@ -363,7 +363,7 @@ pub(crate) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result
                     accumulate(eager, &leaf, gradient);
                 }
             }
-            Ready::Node(node) => {
+            Ready::GradFn(node) => {
                 let outgoing = run(eager, &node, incoming)?;
                 let edges = std::mem::take(&mut *node.edges.borrow_mut());
                 drop(node);
@@ -372,7 +372,7 @@ pub(crate) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result
                     let (next, index) = Ready::of(&to);
                     drop(to);
                     let width = match &next {
-                        Ready::Node(node) => node.outputs,
+                        Ready::GradFn(node) => node.outputs,
                         Ready::Leaf(_) => 1,
                     };
                     let buffer = gradients
@@ -396,7 +396,7 @@ pub(crate) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result
 }
 
 /// How many gradients each operation waits for.
-fn dependencies(start: &Rc<Node>) -> HashMap<u64, usize> {
+fn dependencies(start: &Rc<GradFn>) -> HashMap<u64, usize> {
     let mut waiting = HashMap::new();
     let mut stack = vec![Rc::clone(start)];
     while let Some(node) = stack.pop() {
@@ -405,7 +405,7 @@ fn dependencies(start: &Rc<Node>) -> HashMap<u64, usize> {
             let (next, _) = Ready::of(to);
             let count = waiting.entry(next.key()).or_insert(0);
             *count += 1;
-            if let (1, Ready::Node(next)) = (*count, next) {
+            if let (1, Ready::GradFn(next)) = (*count, next) {
                 stack.push(next);
             }
         }
@@ -416,7 +416,7 @@ fn dependencies(start: &Rc<Node>) -> HashMap<u64, usize> {
 /// Runs one operation: formula, fitting of results to inputs, release of what it held.
 fn run(
     eager: &mut Eager,
-    node: &Rc<Node>,
+    node: &Rc<GradFn>,
     incoming: Vec<Option<Tensor>>,
 ) -> Result<Vec<Option<Tensor>>, Stop> {
     eager.set_label(&node.label);

@@ -15,7 +15,7 @@ use crate::shape::{DType, Extent};
 
 /// What has been emitted so far.
 #[derive(Debug, Default)]
-struct Recording {
+struct Recorded {
     tensors: Vec<Tensor>,
     sizes: Vec<Size>,
     /// Those of so many elements of a type.
@@ -27,7 +27,7 @@ struct Recording {
 
 /// Where allocations, launches and frees are written down.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recorder(Rc<RefCell<Recording>>);
+pub(crate) struct Recorder(Rc<RefCell<Recorded>>);
 
 impl Recorder {
     /// Emits an allocation.

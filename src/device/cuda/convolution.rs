@@ -7,14 +7,14 @@ use crate::device::LaunchError;
 use crate::program::{Convolution, ConvolutionPass};
 use crate::units::Bytes;
 
-use super::cudnn::{CudnnError, DeviceAddresses, Handle, Plan, Tf32, list_plans};
+use super::cudnn::{CudnnError, DeviceAddresses, ExecutionPlan, Handle, Tf32, list_plans};
 use super::gpu::Gpu;
 use super::kernels::Queue;
 use super::layout::Operands;
 
 /// cuDNN on a card's stream, with the plans made so far.
 pub(super) struct Convolutions {
-    plans: HashMap<Convolution, Vec<Plan>>,
+    plans: HashMap<Convolution, Vec<ExecutionPlan>>,
     tf32: Tf32,
     handle: Handle,
 }
@@ -45,11 +45,11 @@ impl Convolutions {
         Ok(self
             .plans_for(convolution)?
             .iter()
-            .map(Plan::workspace)
+            .map(ExecutionPlan::workspace)
             .collect())
     }
 
-    fn plans_for(&mut self, convolution: &Convolution) -> Result<&[Plan], LaunchError> {
+    fn plans_for(&mut self, convolution: &Convolution) -> Result<&[ExecutionPlan], LaunchError> {
         match self.plans.entry(*convolution) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => {
@@ -84,7 +84,7 @@ impl Convolutions {
             (layer_input, layer_output)
         };
         let plans = self.plans_for(convolution)?.get(plan..).unwrap_or_default();
-        let Some(granted) = plans.first().map(Plan::workspace) else {
+        let Some(granted) = plans.first().map(ExecutionPlan::workspace) else {
             return Err(operands.failed(format!("there is no plan {plan}")));
         };
         if workspace == 0 && granted > Bytes::ZERO {

@@ -91,7 +91,7 @@ impl FusedAttention {
                 .gpu()
                 .expect_held("the workspace of attention", workspace.0, workspace.1.0)?;
         }
-        let mut room = Room::of([workspace, queue.scratch()]);
+        let mut room = Pieces::of([workspace, queue.scratch()]);
         let sums = if is_backward {
             [plan.query_sums, plan.row_products]
         } else {
@@ -240,13 +240,13 @@ fn layout(operand: &Operand) -> Option<Layout> {
 }
 
 /// Memory to carve pieces from.
-struct Room {
+struct Pieces {
     free: [(u64, u64); 2],
 }
 
-impl Room {
-    fn of(blocks: [(u64, Bytes); 2]) -> Room {
-        Room {
+impl Pieces {
+    fn of(blocks: [(u64, Bytes); 2]) -> Pieces {
+        Pieces {
             free: blocks.map(|(address, size)| (address, size.0)),
         }
     }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn pieces_come_from_the_first_block_that_has_room() {
-        let mut room = Room::of([(4096, Bytes(600)), (1 << 20, Bytes(1024))]);
+        let mut room = Pieces::of([(4096, Bytes(600)), (1 << 20, Bytes(1024))]);
 
         assert_eq!(room.take(Bytes(512)), Some(4096));
         assert_eq!(room.take(Bytes(1)), Some(1 << 20));

@@ -22,7 +22,7 @@ use super::libraries::Library;
 
 /// The library, with the plans made so far.
 pub(super) struct MatMul {
-    plans: HashMap<Shape, Plan>,
+    plans: HashMap<Shape, ProductPlan>,
     handle: cublasLtHandle_t,
 }
 
@@ -126,7 +126,7 @@ impl MatMul {
         let plan = match self.plans.entry(shape) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(Plan::make(self.handle, &shape, room.0)?)
+                place.insert(ProductPlan::make(self.handle, &shape, room.0)?)
             }
         };
         if let Some(bias) = bias {
@@ -273,7 +273,7 @@ fn side_of(operand: &Operand) -> Option<Side> {
 }
 
 /// Everything about a product but its addresses.
-struct Plan {
+struct ProductPlan {
     description: Description,
     a: Layout,
     b: Layout,
@@ -282,8 +282,12 @@ struct Plan {
     workspace: usize,
 }
 
-impl Plan {
-    fn make(handle: cublasLtHandle_t, shape: &Shape, room: u64) -> Result<Plan, LaunchError> {
+impl ProductPlan {
+    fn make(
+        handle: cublasLtHandle_t,
+        shape: &Shape,
+        room: u64,
+    ) -> Result<ProductPlan, LaunchError> {
         let dtype = match shape.dtype {
             DType::Float32 => cudaDataType::CUDA_R_32F,
             DType::Float16 => cudaDataType::CUDA_R_16F,
@@ -375,7 +379,7 @@ impl Plan {
         // SAFETY: the library wrote one result.
         let found = unsafe { found.assume_init() };
         check("cublasLtMatmulAlgoGetHeuristic", found.state)?;
-        Ok(Plan {
+        Ok(ProductPlan {
             description,
             a,
             b,

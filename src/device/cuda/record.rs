@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::rc::Rc;
 
-use super::cudnn::{self, Handle, Recording};
+use super::cudnn::{self, Handle, WorkspaceRecording};
 use super::error::GpuError;
 use super::gpu::Gpu;
 
@@ -11,7 +11,7 @@ use super::gpu::Gpu;
 /// the number of convolutions asked about.
 pub fn record_workspaces(
     gpu: &Rc<Gpu>,
-    recording: &Recording<'_>,
+    recording: &WorkspaceRecording<'_>,
     out: &mut impl Write,
 ) -> Result<usize, GpuError> {
     let failed = |call: &'static str, error: &dyn std::fmt::Display| GpuError::Call {

@@ -9,7 +9,7 @@ use crate::model::{Invalid, Request, Variant};
 use crate::probe::{Detail, Evidence, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
-    Deadlines, Launch, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerError,
+    Deadlines, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerCommand, WorkerError,
 };
 
 use super::observer::Observer;
@@ -50,7 +50,7 @@ impl<'a> GpuProber<'a> {
             device: device.to_owned(),
             request: request.self_contained().text().to_string(),
         };
-        let launch = Launch::this_binary(program.to_owned());
+        let launch = WorkerCommand::this_binary(program.to_owned());
         let (supervisor, ready) = observer
             .call(|caller| Supervisor::open(launch, opening, deadlines, caller))
             .map_err(|error| translated(error, device))?;

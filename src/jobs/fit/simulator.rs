@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::alloc::{CachingAllocator, Settings, SimulatedMemory};
+use crate::alloc::Settings;
 use crate::compile::CompileError;
 use crate::device::Capability;
-use crate::device::sim::SimulatedLauncher;
+use crate::device::sim::{CardMemory, SimulatedLauncher};
 use crate::graph::Graph;
 use crate::jobs::EngineError;
 use crate::model::{Invalid, Variant};
@@ -26,7 +26,7 @@ pub(super) struct Simulator {
     programs: Programs,
     settings: Settings,
     launcher: SimulatedLauncher,
-    room: Room,
+    memory: CardMemory,
     /// What is assumed of the model and the card.
     uncertainties: BTreeSet<Uncertainty>,
     /// Becomes true when nobody wants another probe.
@@ -35,23 +35,13 @@ pub(super) struct Simulator {
     ceiling: u64,
 }
 
-/// The memory of a device.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
-    /// All of it.
-    pub(super) total: Bytes,
-    /// What is left for the allocator. With expandable segments it may pass its limit by less than a
-    /// unit, but never this.
-    pub(super) available: Bytes,
-}
-
 impl Simulator {
     pub(super) fn new(
         device: String,
         graph: Arc<Graph>,
         capability: Capability,
         settings: Settings,
-        room: Room,
+        memory: CardMemory,
         cancel: &Arc<AtomicBool>,
     ) -> Simulator {
         let uncertainties = of_graph(&graph).into_iter().collect();
@@ -63,7 +53,7 @@ impl Simulator {
             programs: Programs::simulated(graph, capability),
             settings,
             launcher: SimulatedLauncher::default(),
-            room,
+            memory,
             cancel: Arc::clone(cancel),
         }
     }
@@ -93,9 +83,7 @@ impl Prober for Simulator {
             .programs
             .of_unless(&self.cancel, variant)
             .map_err(|error| not_compiled(&error))?;
-        let room = self.room;
-        let memory = SimulatedMemory::new(room.available.max(limit)).on_device_of(room.total);
-        let mut allocator = CachingAllocator::new(memory, self.settings.clone(), Some(limit));
+        let mut allocator = self.memory.allocator(&self.settings, limit);
         let probe = Probe {
             program,
             batch,

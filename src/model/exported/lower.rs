@@ -12,7 +12,7 @@ use super::sizes::{self, Chosen, Producers};
 use super::symbol::Symbols;
 use super::unknown::{self, Unknown, UnknownOps};
 use super::{Assumptions, Exported, prediction};
-use crate::aten::schema::{Arg, Document, GraphText, Node, SymInt, Tensor};
+use crate::aten::schema::{Arg, Document, ExportedNode, GraphText, SymInt, TensorMeta};
 use crate::aten::{Arguments, Scope, dtype};
 use crate::bounded::Text;
 use crate::bounded::is_cancelled;
@@ -220,14 +220,19 @@ impl<'a> Walk<'a> {
     }
 
     /// The path of the module that runs a node; empty where it cannot be told.
-    pub(super) fn path_of(&mut self, node: &'a Node<'a>) -> String {
+    pub(super) fn path_of(&mut self, node: &'a ExportedNode<'a>) -> String {
         let stack = &node.metadata.nn_module_stack;
         let call = self.modules.call(stack, &mut self.builder);
         call.map_or_else(|_| String::new(), |call| call.path)
     }
 
     /// Puts values of the recorded types in the place of what a node makes.
-    fn stand_in(&mut self, node: &'a Node<'a>, scope: &mut Scope<'a>, lost: &mut HashSet<&'a str>) {
+    fn stand_in(
+        &mut self,
+        node: &'a ExportedNode<'a>,
+        scope: &mut Scope<'a>,
+        lost: &mut HashSet<&'a str>,
+    ) {
         let names: Vec<&'a str> = node.outputs.iter().flat_map(tensor_names).collect();
         let recorded = self.recorded(node, scope).ok();
         let made = recorded.and_then(|results| {
@@ -248,7 +253,7 @@ impl<'a> Walk<'a> {
     fn operator(
         &mut self,
         target: &'a str,
-        node: &'a Node<'a>,
+        node: &'a ExportedNode<'a>,
         scope: &mut Scope<'a>,
         pointer: impl Fn() -> String,
     ) -> Result<(), Failure> {
@@ -339,7 +344,7 @@ impl<'a> Walk<'a> {
     fn bind_results(
         &mut self,
         target: &str,
-        node: &'a Node<'a>,
+        node: &'a ExportedNode<'a>,
         scope: &mut Scope<'a>,
         outputs: Vec<ValueId>,
     ) -> Result<(), Failure> {
@@ -366,7 +371,7 @@ impl<'a> Walk<'a> {
     /// The types of a node's results as PyTorch recorded them.
     fn recorded(
         &mut self,
-        node: &Node<'_>,
+        node: &ExportedNode<'_>,
         scope: &Scope<'_>,
     ) -> Result<Vec<(DType, Vec<Extent>)>, String> {
         let names = node.outputs.iter().flat_map(tensor_names);
@@ -382,7 +387,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Compares an inferred type with the one PyTorch recorded.
-    fn check(&mut self, name: &str, id: ValueId, recorded: &Tensor<'_>) -> Result<(), String> {
+    fn check(&mut self, name: &str, id: ValueId, recorded: &TensorMeta<'_>) -> Result<(), String> {
         let (dtype, shape) = self.typed(recorded)?;
         let value = self.builder.value(id);
         let alike = value.shape.len() == shape.len()
@@ -397,7 +402,10 @@ impl<'a> Walk<'a> {
     }
 
     /// A recorded dtype and shape.
-    pub(super) fn typed(&mut self, tensor: &Tensor<'_>) -> Result<(DType, Vec<Extent>), String> {
+    pub(super) fn typed(
+        &mut self,
+        tensor: &TensorMeta<'_>,
+    ) -> Result<(DType, Vec<Extent>), String> {
         if tensor.sizes.len() > MOST_DIMENSIONS {
             return Err(format!(
                 "{} dimensions; PyTorch's tensors have at most {MOST_DIMENSIONS}",
@@ -419,7 +427,7 @@ impl<'a> Walk<'a> {
     fn region(
         &mut self,
         region: &str,
-        node: &'a Node<'a>,
+        node: &'a ExportedNode<'a>,
         scope: &mut Scope<'a>,
         at: impl Fn() -> String,
     ) -> Result<(), String> {
@@ -508,7 +516,7 @@ impl From<String> for Failure {
 }
 
 /// The types that a graph records of its tensors, by their names.
-pub(super) fn types<'a>(graph: &'a GraphText<'a>) -> HashMap<&'a str, &'a Tensor<'a>> {
+pub(super) fn types<'a>(graph: &'a GraphText<'a>) -> HashMap<&'a str, &'a TensorMeta<'a>> {
     let recorded = graph.tensor_values.iter();
     recorded
         .map(|(name, tensor)| (name.as_ref(), tensor))
@@ -549,7 +557,7 @@ fn bind<'a>(
 }
 
 /// Whether a node computes sizes, which the graph lists with their values.
-fn makes_only_sizes(node: &Node<'_>) -> bool {
+fn makes_only_sizes(node: &ExportedNode<'_>) -> bool {
     !node.outputs.is_empty()
         && node
             .outputs
@@ -557,7 +565,7 @@ fn makes_only_sizes(node: &Node<'_>) -> bool {
             .all(|output| matches!(output, Arg::SymInt(_) | Arg::SymFloat(_) | Arg::Symbolic))
 }
 
-fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, String> {
+fn output_names<'a>(node: &'a ExportedNode<'a>) -> Result<Vec<&'a str>, String> {
     let mut names = Vec::new();
     for output in &node.outputs {
         match output {
