@@ -55,6 +55,7 @@ pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 pub use composed_loss::Composed;
 pub use create::{CreatedType, Place};
 pub use loss::{LossFunction, Summary};
+pub(crate) use opaque::not_elementwise;
 pub use random::Dropout;
 pub use reduce::{Dims, Reduction};
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};

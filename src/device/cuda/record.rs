@@ -4,8 +4,8 @@ use std::io::Write;
 use std::rc::Rc;
 
 use super::cudnn::{self, Handle, WorkspaceRecording};
-use super::error::GpuError;
-use super::gpu::Gpu;
+use super::driver::error::GpuError;
+use super::driver::gpu::Gpu;
 
 /// Writes the plans of many convolutions, for [`crate::device::sim::workspaces::condense`] to read;
 /// the number of convolutions asked about.

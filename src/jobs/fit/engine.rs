@@ -25,12 +25,12 @@ use crate::worker::{Deadlines, Gpu, Programs, Ready, Supervisor, WorkerCommand};
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
-use super::gpu::{GpuProber, translated};
-use super::observer::Observer;
 use super::plan::Wish;
-use super::prober::Prober as _;
+use super::probing::gpu::{GpuProber, translated};
+use super::probing::observer::Observer;
+use super::probing::prober::Prober as _;
+use super::probing::simulator::{Simulator, not_compiled};
 use super::remarks::{began_anew, data_parallelism, others};
-use super::simulator::{Simulator, not_compiled};
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";

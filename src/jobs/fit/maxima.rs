@@ -6,7 +6,7 @@ use crate::jobs::EngineError;
 use crate::probe::{Evidence, Verdict};
 use crate::search::{Above, Agreement, Goal, Prediction, Search};
 
-use super::prober::ProbeCache;
+use super::probing::prober::ProbeCache;
 
 /// Most real probes of a fit that a simulation has prepared. Two confirm it; the rest are for a
 /// simulation that was wrong by more than a few samples.

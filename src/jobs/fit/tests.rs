@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::answer::{Devices, Method, Question, answer};
-use super::observer::Observer;
 use super::plan::Wish;
-use super::prober::{Probed, Prober};
+use super::probing::observer::Observer;
+use super::probing::prober::{Probed, Prober};
 use super::uncertainty::Uncertainty;
 use crate::jobs::{EngineError, Environment, FitResult};
 use crate::model::{Optimizer, Variant};

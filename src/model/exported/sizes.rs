@@ -7,7 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use super::error::ExportedError;
-use super::lower::{Walk, escape, refused, tensor_names, types};
+use super::lower::{Walk, escape, refused, tensor_names};
+use super::recorded::types;
 use super::symbol::{Unread, symbol_of_values};
 use super::unknown::tensors_of;
 use crate::aten::schema::{

@@ -223,9 +223,7 @@ impl Eager {
         let complex = abs.dtype.complex();
         let y = self.broadcast_like(&[abs, angle], complex);
         self.launch(Kernel::MemoryOnly("polar"), &[abs, angle], &[&y]);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
@@ -311,10 +309,7 @@ impl Eager {
         let y = self.empty_strided(&x.shape, strides, x.dtype.real());
         self.launch(Kernel::MemoryOnly("angle"), &[x], &[&y]);
         drop(through);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let mut made = |dtype: DType| eager.empty_strided(&x.shape, strides.clone(), dtype);
@@ -335,8 +330,7 @@ impl Eager {
             }
             drop(square);
             drop(modulus);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 }

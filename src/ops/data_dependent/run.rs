@@ -49,10 +49,7 @@ impl Eager {
         draft.save(self, "self", x)?;
         let y = self.selected(x, mask, rows);
         let y = Rc::try_unwrap(y).expect("made just now");
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let (x, mask) = (saved.get("self"), saved.get("mask"));
             let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
             let seen = expanded(x, &shape);
@@ -62,9 +59,8 @@ impl Eager {
             eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
             let zeros = Tensor::new(zeros);
             eager.scatter_masked(&zeros, mask, gradient);
-            vec![Some(zeros)]
-        });
-        Ok(y)
+            zeros
+        }))
     }
 
     /// The elements of `x` where `mask` is true, both expanded to a common shape.

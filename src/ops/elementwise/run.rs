@@ -59,8 +59,7 @@ impl Eager {
             return Ok(Tensor::clone(&tensors[0]));
         }
         if derivative.saves(Read::Result) {
-            let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-            draft.save(self, "result", &kept)?;
+            draft.save(self, "result", &y.detached())?;
         }
         let written = (op.placement() == Placement::InPlace).then(|| &tensors[0]);
         let y = draft.finish_into(self, written, y, move |eager, gradients, saved| {

@@ -141,18 +141,14 @@ impl Eager {
         let complex = x.dtype.complex();
         let y = self.transformed(Direction::FromReal, x, dims, &shape, complex);
         let (whole, dims) = (x.shape.clone(), dims.to_vec());
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, _| {
             let padded = (gradient.shape != whole).then(|| eager.empty(&whole, complex));
             let from = padded.as_ref().unwrap_or(gradient);
             let grad = eager.transformed(Direction::Complex, from, &dims, &whole, complex);
             drop(padded);
             let grad = Tensor::new(grad);
-            vec![Some(gradient_view(&grad, grad.real_part()))]
-        });
-        Ok(y)
+            gradient_view(&grad, grad.real_part())
+        }))
     }
 
     /// `_fft_c2r`: the gradient is the transform of the incoming one.
@@ -210,18 +206,14 @@ impl Eager {
         let strides = vec![x.strides[0], x.strides[1] * Extent::fixed(hop), x.strides[1]];
         let y = x.alias(shape, strides);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let places = eager.empty(&whole, DType::Int64);
             let taken = eager.empty(&gradient.shape, DType::Int64);
             eager.launch(Kernel::MemoryOnly("as_strided_backward"), &[gradient], &[&grad_x]);
             drop(taken);
             drop(places);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        y
+            Tensor::new(grad_x)
+        })
     }
 }

@@ -81,19 +81,15 @@ impl Eager {
                 self.launch(Kernel::Copy, &[&spread], &[&copies]);
                 drop((spread, copies));
                 // The sum over the copies, seen without its dimension: a view.
-                let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-                    let Some(gradient) = &gradients[0] else {
-                        return vec![None];
-                    };
+                draft.finish_one(self, y, move |eager, gradient, _| {
                     let sum = Tensor::new(eager.empty(&like.0, like.1));
                     let copies = apart_of(gradient, dim, times);
                     let once = apart(&sum, dim, 1, Extent::ZERO);
                     eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
                     drop((copies, once));
                     let view = sum.alias(sum.shape.clone(), sum.strides.clone());
-                    vec![Some(gradient_view(&sum, view))]
-                });
-                y
+                    gradient_view(&sum, view)
+                })
             }
             Indexed::Histogram { .. } => self.plain(op, x, &results[0], x.dtype),
             Indexed::ArgExtreme { .. } | Indexed::OneHot { .. } => {
@@ -146,28 +142,20 @@ impl Eager {
 
     /// Ends an operation whose gradient is one new tensor like the operand.
     pub(super) fn finish_zeros(&mut self, draft: Draft, y: TensorBody, like: (Sizes, DType)) -> Tensor {
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&like.0, like.1);
             eager.launch(Kernel::MemoryOnly("scatter_add"), &[gradient], &[&grad_x]);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// Ends an operation whose gradient is a new tensor like the incoming one.
     pub(super) fn finish_copied(&mut self, draft: Draft, y: TensorBody) -> Tensor {
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             eager.launch(Kernel::Copy, &[gradient], &[&grad_x]);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `x[indices]`; its gradient adds up over sorted positions.
@@ -194,10 +182,7 @@ impl Eager {
         drop(positions);
         let whole = x.shape.clone();
         let count = indices.len();
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let indices = saved_indices(saved, count);
@@ -208,9 +193,8 @@ impl Eager {
                 checked: false,
             };
             eager.accumulate_at(&places, gradient, &grad_x);
-            vec![Some(Rc::new(grad_x))]
-        });
-        Ok(y)
+            Rc::new(grad_x)
+        }))
     }
 
     /// Several indices must have the same strides once they are broadcast; else those that are not contiguous
@@ -298,10 +282,7 @@ impl Eager {
         self.launch(Kernel::MemoryOnly("cumsum"), &[x], &[&y]);
         drop(dense);
         drop(converted);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             // Turned round, summed, and turned round again.
             let cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
             let strides = strides_like(&gradient.shape, &gradient.strides);
@@ -313,9 +294,8 @@ impl Eager {
             drop(sums);
             drop(turned);
             drop(cast);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 }
 

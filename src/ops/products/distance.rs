@@ -71,9 +71,7 @@ impl Eager {
         self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
         drop(right);
         drop(left);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], |eager, gradients, saved| match &gradients[0] {
             Some(gradient) => eager.euclidean_grad(gradient, saved),
             None => vec![None, None],
@@ -133,9 +131,7 @@ impl Eager {
         let y = self.empty(shape, a.dtype);
         self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
         drop((right, left));
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];

@@ -143,8 +143,7 @@ impl Eager {
         let name = "recurrent cell";
         self.launch(Kernel::MemoryOnly(name), &[input, recurrent, state], &[&hidden]);
         if let Some(cell) = &cell {
-            let kept = Tensor::new(cell.alias(cell.shape.clone(), cell.strides.clone()));
-            draft.save(self, "result1", &kept)?;
+            draft.save(self, "result1", &cell.detached())?;
         }
         draft.save(self, "workspace", &workspace)?;
         drop(workspace);
@@ -180,9 +179,7 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::MemoryOnly("recurrent cell"), &[x], &[&y]);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let gradient = gradients[0].as_ref();
             vec![gradient.map(|gradient| {

@@ -94,17 +94,13 @@ impl Eager {
         draft.save(self, "self", x)?;
         let y = self.empty(&index.shape, x.dtype);
         self.launch(Kernel::MemoryOnly("take"), &[x, index], &[&y]);
-        let [y] = draft.finish(self, [y], |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
             eager.launch(Kernel::MemoryOnly("put_"), &[gradient], &[&grad_x]);
-            vec![Some(Rc::new(grad_x))]
-        });
-        Ok(y)
+            Rc::new(grad_x)
+        }))
     }
 
     /// `put`: what it writes gets what is taken.

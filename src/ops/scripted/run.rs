@@ -87,8 +87,7 @@ impl Eager {
         for (name, source) in &saves {
             let index = source.strip_prefix('y').and_then(|at| at.parse::<usize>().ok());
             if let Some((_, body, _)) = index.and_then(|index| results.get(index)) {
-                let kept = Tensor::new(body.alias(body.shape.clone(), body.strides.clone()));
-                draft.save(self, name, &kept)?;
+                draft.save(self, name, &body.detached())?;
             }
         }
         Ok(self.with_history(op, draft, results, (wanted, lengths)))

@@ -106,18 +106,14 @@ impl Eager {
         };
         let y = taken(x);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = taken(&grad_x);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             drop(inside);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `unfold(dim, size, step)`: windows that may overlap, as a view; the gradient is full size.
@@ -132,10 +128,7 @@ impl Eager {
         strides[dim] = strides[dim] * Extent::fixed(step);
         let y = x.alias(shape, strides);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             // Windows that overlap are added up along a range of int64 places.
             let length = whole[dim];
@@ -147,9 +140,8 @@ impl Eager {
                 &[gradient],
                 &[&grad_x],
             );
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `as_strided`: the gradient is as large as the memory, and where elements are seen more than once they are added up
@@ -165,19 +157,15 @@ impl Eager {
         y.offset = offset;
         let (whole, count) = (x.shape.clone(), y.numel());
         let overlaps = overlaps(shape, strides);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let base = overlaps.then(|| eager.empty(&whole, DType::Int64));
             let places = overlaps.then(|| eager.empty(&[count], DType::Int64));
             eager.launch(Kernel::MemoryOnly("as_strided_scatter"), &[gradient], &[&grad_x]);
             drop(places);
             drop(base);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `diagonal`: the gradient is full size, zero outside of it.
@@ -185,18 +173,14 @@ impl Eager {
         let draft = Draft::new(self, &[Some(x)]);
         let whole = x.shape.clone();
         let y = on_diagonal(x, offset, dims);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = on_diagonal(&grad_x, offset, dims);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             drop(inside);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `diag_embed`: zeros with the operand on the diagonals; the gradient is a view of those.
@@ -224,18 +208,14 @@ impl Eager {
         let draft = Draft::new(self, &[Some(x)]);
         let whole = x.shape.clone();
         let y = element(x, dim, index);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = element(&grad_x, dim, index);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             drop(inside);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 }
 

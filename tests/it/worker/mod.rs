@@ -104,7 +104,9 @@ fn a_worker_that_dies_is_replaced_and_the_probe_repeated() {
 
 #[test]
 fn a_worker_that_dies_while_opening_is_replaced() {
-    recovery("exit-after=1");
+    for answers in ["exit-after=1", "exit-after=2"] {
+        recovery(answers);
+    }
 }
 
 #[test]
@@ -202,7 +204,7 @@ fn another_version_is_refused_at_once() {
 
     assert_eq!(
         error.to_string(),
-        "the worker speaks version 4 of the protocol instead of 3 while starting"
+        "the worker speaks version 5 of the protocol instead of 4 while starting"
     );
 }
 
