@@ -15,11 +15,15 @@ impl Eager {
         let (card, all) = (self.capability, x.numel());
         let dense = self.dense_copy(x);
         let count = self.scratch(4);
-        drop(self.scratch_by("count of nonzero", move |batch| count_bytes(&card, all.at(batch))));
+        drop(self.scratch_by("count of nonzero", (card, all), |(card, all), batch| {
+            count_bytes(card, all.at(batch))
+        }));
         // It is made turned round: all places along the first dimension are neighbours.
         let rank = Extent::fixed(x.shape.len() as u64);
         let places = self.empty_strided(&[rows, rank], vec![Extent::ONE, rows], DType::Int64);
-        drop(self.scratch_by("places of nonzero", move |batch| select_bytes(&card, all.at(batch))));
+        drop(self.scratch_by("places of nonzero", (card, all), |(card, all), batch| {
+            select_bytes(card, all.at(batch))
+        }));
         self.launch(Kernel::MemoryOnly("nonzero"), &[&dense], &[&places]);
         drop(count);
         drop(dense);
@@ -81,7 +85,7 @@ impl Eager {
         let mask = Tensor::new(expanded(mask, &into.shape));
         let sums = self.empty(&into.shape, DType::Int64);
         let dense = self.dense_copy(&mask);
-        drop(self.scratch_by("sums of a mask", move |batch| scan_bytes(all.at(batch))));
+        drop(self.scratch_by("sums of a mask", all, |all, batch| scan_bytes(all.at(batch))));
         let source = self.dense_copy(source);
         self.launch(Kernel::MemoryOnly("masked_scatter_"), &[&dense, &source], &[into]);
         drop(source);
@@ -93,7 +97,7 @@ impl Eager {
     pub(crate) fn repeated_places(&mut self, repeats: &Tensor, rows: Extent, given: bool) -> Tensor {
         let all = repeats.numel();
         let sums = self.empty(&repeats.shape, DType::Int64);
-        drop(self.scratch_by("sums of repetitions", move |batch| scan_bytes(all.at(batch))));
+        drop(self.scratch_by("sums of repetitions", all, |all, batch| scan_bytes(all.at(batch))));
         if !given {
             // Read by the host.
             self.launch(Kernel::MemoryOnly("item"), &[&sums], &[]);
@@ -132,19 +136,21 @@ impl Eager {
             if inverse {
                 sorted.extend([(); 2].map(|()| self.empty(&flat, DType::Int64)));
             }
-            drop(self.scratch_by("radix sort", move |batch| {
-                radix_bytes(&card, all.at(batch), ALL_BITS)
+            drop(self.scratch_by("radix sort", (card, all), |(card, all), batch| {
+                radix_bytes(card, all.at(batch), ALL_BITS)
             }));
         }
         let places = inverse.then(|| self.empty(&x.shape, DType::Int64));
         if inverse {
-            drop(self.scratch_by("sums of distinct", move |batch| scan_bytes(all.at(batch))));
+            drop(self.scratch_by("sums of distinct", all, |all, batch| scan_bytes(all.at(batch))));
         }
         // As many as there are elements, cut to those that are distinct afterwards.
         let whole = Tensor::new(self.empty(&flat, dtype));
         let found = self.scratch(8);
         let many = counts.then(|| Tensor::new(self.empty(&flat, DType::Int64)));
-        drop(self.scratch_by("distinct elements", move |batch| select_bytes(&card, all.at(batch))));
+        drop(self.scratch_by("distinct elements", (card, all), |(card, all), batch| {
+            select_bytes(card, all.at(batch))
+        }));
         self.launch(Kernel::MemoryOnly("unique"), &[&dense], &[&whole]);
         drop(found);
         drop(sorted);

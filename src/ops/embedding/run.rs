@@ -63,7 +63,8 @@ impl Eager {
         let (rows, width) = (fixed(table[0]), fixed(table[1]));
         // A buffer of the sorted path: so many bytes, or none where the path is not taken.
         let buffer = |eager: &mut Eager, bytes: fn(Sort) -> u64| {
-            eager.scratch_by("embedding sort", move |batch| {
+            let of = (count, [rows, width], card, path, bytes);
+            eager.scratch_by("embedding sort", of, |&(count, [rows, width], card, path, bytes), batch| {
                 let sort = Sort {
                     indices: count.at(batch),
                     rows,
@@ -129,7 +130,7 @@ impl Eager {
 }
 
 /// When indices are sorted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Path {
     /// Where there are many.
     ByCount,

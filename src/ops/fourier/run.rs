@@ -99,11 +99,11 @@ impl Eager {
         let complex = x.dtype.complex();
         let taken = tenths(direction, complex, &lengths);
         let elements = numel(signal);
-        let bytes = move |batch: u64| {
+        let of = (elements, complex, taken);
+        let scratch = self.scratch_by("cuFFT's scratch memory", of, |&(elements, complex, taken), batch| {
             let whole = elements.at(batch).saturating_mul(complex.size());
             (whole / 10).saturating_mul(taken)
-        };
-        let scratch = self.scratch_by("cuFFT's scratch memory", bytes);
+        });
         self.launch(Kernel::MemoryOnly("fft"), &[x], &[&y]);
         drop(scratch);
         drop(copied);

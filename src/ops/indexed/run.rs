@@ -233,14 +233,12 @@ impl Eager {
         let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);
         let places = self.empty_strided(&x.shape, strides, DType::Int64);
         let places = Tensor::new(places);
-        let count = x.shape.get(dim).copied();
-        let (all, card) = (x.numel(), self.capability);
+        let count = x.shape.get(dim).copied().unwrap_or(Extent::ONE);
         // The positions along the dimension.
-        let keys = self.scratch_by("sort", move |batch| {
-            8 * count.map_or(1, |count| count.at(batch))
-        });
-        let buffer = self.scratch_by("radix sort", move |batch| {
-            let length = count.map_or(1, |count| count.at(batch));
+        let keys = self.scratch_of(count, DType::Int64);
+        let of = (self.capability, count, x.numel());
+        let buffer = self.scratch_by("radix sort", of, |&(card, count, all), batch| {
+            let length = count.at(batch);
             if length <= 4096 || all.at(batch) > length {
                 0
             } else {

@@ -75,9 +75,7 @@ impl Eager {
         let found = self.positions(places.indices, places.rows);
         let common = common_shape(&found);
         let count = numel(&common);
-        let positions = |eager: &mut Eager| {
-            eager.scratch_by("index positions", move |batch| 8 * count.at(batch))
-        };
+        let positions = |eager: &mut Eager| eager.scratch_of(count, DType::Int64);
         let mut linear = None;
         for index in &found {
             if places.checked {
@@ -98,9 +96,8 @@ impl Eager {
         let sorted = positions(self);
         let original = positions(self);
         let iota = positions(self);
-        let (all, slice) = (into.numel(), places.slice(&into.shape));
-        let card = self.capability;
-        let buffer = self.scratch_by("radix sort", move |batch| {
+        let of = (self.capability, count, into.numel(), places.slice(&into.shape));
+        let buffer = self.scratch_by("radix sort", of, |&(card, count, all, slice), batch| {
             let bits = bits_below(all.at(batch) / slice.at(batch).max(1));
             match count.at(batch) {
                 0 => 0,

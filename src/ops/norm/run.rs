@@ -282,15 +282,19 @@ impl Eager {
     /// float32 values for each block and channel, and counters.
     fn stage(&mut self, x: &Tensor, values: u64) {
         let channels = x.shape[1].as_fixed().unwrap_or(1).max(1);
-        let all = x.numel();
-        let blocks = move |batch: u64| blocks(all.at(batch) / channels, channels);
-        let staging = self.scratch_by("batch norm", move |batch| match blocks(batch) {
-            (_, 1) => 0,
-            (_, rows) => 4 * values * channels * rows,
+        let of = (x.numel(), channels, values);
+        let staging = self.scratch_by("batch norm", of, |&(all, channels, values), batch| {
+            match blocks(all.at(batch) / channels, channels) {
+                (_, 1) => 0,
+                (_, rows) => 4 * values * channels * rows,
+            }
         });
-        let counters = self.scratch_by("batch norm counters", move |batch| match blocks(batch) {
-            (_, 1) => 0,
-            (columns, _) => 4 * columns,
+        let of = (x.numel(), channels);
+        let counters = self.scratch_by("batch norm counters", of, |&(all, channels), batch| {
+            match blocks(all.at(batch) / channels, channels) {
+                (_, 1) => 0,
+                (columns, _) => 4 * columns,
+            }
         });
         drop(counters);
         drop(staging);

@@ -115,13 +115,12 @@ impl Eager {
         let pass = if recurrent.train { Pass::Forward } else { Pass::Inference };
         let workspace = self.recurrent_scratch(job, x.dtype, pass);
         let dtype = x.dtype;
-        let at = move |size: u64| [time.at(size), batch.at(size)];
         let reserve = recurrent.train.then(|| {
-            let bytes = move |size: u64| {
-                let [time, batch] = at(size);
-                network.reserve(dtype, time, batch)
+            let of = (network, dtype, [time, batch]);
+            let rule = |&(network, dtype, [time, batch]): &(Network, DType, [Extent; 2]), size| {
+                network.reserve(dtype, time.at(size), batch.at(size))
             };
-            let storage = self.scratch_by("cuDNN's reserve space", bytes);
+            let storage = self.scratch_by("cuDNN's reserve space", of, rule);
             Tensor::new(TensorBody::from(Elements {
                 storage,
                 dtype: DType::UInt8,
@@ -245,10 +244,11 @@ impl Eager {
     ) -> std::rc::Rc<crate::eager::Storage> {
         let Job { network, time, batch, .. } = job;
         let capability = self.capability;
-        let bytes = move |size: u64| {
-            network.workspace(dtype, [time.at(size), batch.at(size)], pass, capability)
-        };
-        self.scratch_by("cuDNN's workspace of a recurrent network", bytes)
+        let name = "cuDNN's workspace of a recurrent network";
+        let of = (network, dtype, [time, batch], pass, capability);
+        self.scratch_by(name, of, |&(network, dtype, lengths, pass, capability), size| {
+            network.workspace(dtype, lengths.map(|length| length.at(size)), pass, capability)
+        })
     }
 
     /// The weights in one buffer of float16, as casts of their own that share its memory.

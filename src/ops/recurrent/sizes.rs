@@ -5,7 +5,7 @@ use crate::program::Capability;
 use crate::shape::{DType, Extent};
 
 /// What cuDNN's descriptors say of a network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Network {
     pub(super) cell: CellKind,
     /// Features of the input.
@@ -22,7 +22,7 @@ pub(super) struct Network {
 }
 
 /// For which pass a workspace is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
     /// Without a backward pass to come.
     Inference,

@@ -237,7 +237,7 @@ impl Run<'_> {
         let shape = self.lengths.shape(size).expect("checked when the graph was built");
         let (samples, each) = (shape[0], numel(&shape[1..]));
         let bytes = size.dtype.unwrap_or(self.dtype).size();
-        eager.scratch_by(self.name, move |batch| {
+        eager.scratch_by(self.name, (samples, each, bytes), |&(samples, each, bytes), batch| {
             let samples = samples.at(batch);
             let divides = |block: &u64| samples.is_multiple_of(*block);
             let block = (1..=LARGEST_BLOCK).rev().find(divides).unwrap_or(1);

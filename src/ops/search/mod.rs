@@ -108,20 +108,21 @@ impl Eager {
     /// the elements' number to the power of 0.145 are listed (`isin_Tensor_Tensor_out`), in less memory than that.
     fn is_in(&mut self, elements: &Tensor, listed: &Tensor) -> Tensor {
         let (all, count) = (elements.numel(), listed.numel());
-        let is_few = move |batch: u64| {
-            #[expect(clippy::cast_precision_loss, reason = "as PyTorch does it")]
-            let (all, count) = (all.at(batch) as f64, count.at(batch) as f64);
-            count < 10.0 * all.powf(0.145)
-        };
         let y = self.empty(&elements.shape, DType::Bool);
-        let by = |few: bool, bytes: Extent| {
-            move |batch: u64| if is_few(batch) == few { bytes.at(batch) } else { 0 }
+        let mut buffer = |for_few: bool, bytes: Extent| {
+            let of = (all, count, for_few, bytes);
+            self.scratch_by("isin", of, |&(all, count, for_few, bytes), batch| {
+                #[expect(clippy::cast_precision_loss, reason = "as PyTorch does it")]
+                let (all, count) = (all.at(batch) as f64, count.at(batch) as f64);
+                let is_few = count < 10.0 * all.powf(0.145);
+                if is_few == for_few { bytes.at(batch) } else { 0 }
+            })
         };
-        let pairs = self.scratch_by("isin", by(true, numel(&[all, count])));
-        let any = self.scratch_by("isin", by(true, all));
+        let pairs = buffer(true, numel(&[all, count]));
+        let any = buffer(true, all);
         // Distinct elements with which of them each is, then all together sorted with their places, twice.
         let both = numel(&[all + count, Extent::fixed(8)]);
-        let sorted = [(); 6].map(|()| self.scratch_by("isin", by(false, both)));
+        let sorted = [(); 6].map(|()| buffer(false, both));
         self.launch(Kernel::MemoryOnly("isin"), &[elements, listed], &[&y]);
         drop(sorted);
         drop(any);

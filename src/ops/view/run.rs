@@ -132,9 +132,7 @@ impl Eager {
             let grad_x = eager.empty(&whole, gradient.dtype);
             // Windows that overlap are added up along a range of int64 places.
             let length = whole[dim];
-            drop((step < size).then(|| {
-                eager.scratch_by("unfold_backward", move |batch| 8 * length.at(batch))
-            }));
+            drop((step < size).then(|| eager.scratch_of(length, DType::Int64)));
             eager.launch(
                 Kernel::MemoryOnly("unfold_backward"),
                 &[gradient],
