@@ -67,12 +67,10 @@ pub(crate) type Read = (Op, Vec<ValueId>);
 /// Reads one node; the error is a clause that completes "cannot read aten.conv2d.default: …".
 pub(crate) type Reader = fn(&Arguments<'_>) -> Result<Read, String>;
 
-/// Declares the families: a module, a variant of [`Op`] and a list of readers each.
+/// Declares the families: a variant of [`Op`] and a list of readers each, and the module that has them.
 macro_rules! families {
-    ($($variant:ident: $module:ident),+ $(,)?) => {
-        $(mod $module;)+
-
-        $(pub use $module::$variant;)+
+    ($($variant:ident: $module:ident $(:: $inner:ident)?),+ $(,)?) => {
+        $(pub use $module::$($inner::)?$variant;)+
 
         /// One forward operation, by the ATen operator that it stands for.
         #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -100,7 +98,7 @@ macro_rules! families {
         )+
 
         /// The readers of all families.
-        const READERS: &[&[(&str, Reader)]] = &[$($module::ATEN),+];
+        const READERS: &[&[(&str, Reader)]] = &[$($module::$($inner::)?ATEN),+];
     };
 }
 

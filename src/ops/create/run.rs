@@ -9,12 +9,13 @@ impl Eager {
     /// What `randperm` takes besides its result (`randperm_out_cuda` in `Randperm.cu`): a seed's offset, positions and
     /// random keys to sort them by, of 32 bits where collisions are rare enough.
     fn shuffle(&mut self, count: Extent) {
-        drop(self.scratch(8));
         fn key(n: u64) -> u64 {
             if n <= 30_000 { 4 * n } else { 8 * n }
         }
+        drop(self.scratch(8));
         let positions = self.empty(&[count], DType::Int64);
-        let mut keys = || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
+        let mut keys =
+            || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
         let (keys, sorted) = (keys(), keys());
         // One block sorts a few; radix sort keeps a second copy of keys and positions otherwise.
         let sort = self.scratch_by("sort", count, |count, batch| match count.at(batch) {

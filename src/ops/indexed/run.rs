@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
+use super::{looked_up, shapes_of};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::ops::Indexed;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::view::gradient_view;
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
-use crate::ops::Indexed;
-use super::{looked_up, shapes_of};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, broadcast, strides_like, strides_match};
 
@@ -34,7 +34,10 @@ pub(super) fn looked_up_shape(
     indices: &[Tensor],
     rows: Option<Extent>,
 ) -> Vec<Extent> {
-    let types: Vec<Type> = indices.iter().map(|index| (index.dtype, index.shape.to_vec())).collect();
+    let types: Vec<Type> = indices
+        .iter()
+        .map(|index| (index.dtype, index.shape.to_vec()))
+        .collect();
     looked_up(&x.shape, marked, &shapes_of(&types, rows)).expect("checked when built")
 }
 
@@ -134,14 +137,25 @@ impl Eager {
     }
 
     /// A result without a gradient.
-    pub(super) fn plain(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent], dtype: DType) -> Tensor {
+    pub(super) fn plain(
+        &mut self,
+        op: &Indexed,
+        x: &Tensor,
+        shape: &[Extent],
+        dtype: DType,
+    ) -> Tensor {
         let y = self.empty(shape, dtype);
         self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&y]);
         Tensor::new(y)
     }
 
     /// Ends an operation whose gradient is one new tensor like the operand.
-    pub(super) fn finish_zeros(&mut self, draft: Draft, y: TensorBody, like: (Sizes, DType)) -> Tensor {
+    pub(super) fn finish_zeros(
+        &mut self,
+        draft: Draft,
+        y: TensorBody,
+        like: (Sizes, DType),
+    ) -> Tensor {
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&like.0, like.1);
             eager.launch(Kernel::MemoryOnly("scatter_add"), &[gradient], &[&grad_x]);
@@ -199,7 +213,11 @@ impl Eager {
 
     /// Several indices must have the same strides once they are broadcast; else those that are not contiguous
     /// are copied.
-    pub(crate) fn alike_indices(&mut self, indices: &[Tensor], common: &[Extent]) -> Vec<TensorBody> {
+    pub(crate) fn alike_indices(
+        &mut self,
+        indices: &[Tensor],
+        common: &[Extent],
+    ) -> Vec<TensorBody> {
         let seen: Vec<TensorBody> = indices
             .iter()
             .map(|index| expanded(index, common))
@@ -220,7 +238,11 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         let values = self.empty(shape, x.dtype);
         let places = Tensor::new(self.empty(shape, DType::Int64));
-        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&values, &places]);
+        self.launch(
+            Kernel::MemoryOnly(op.aten_name()),
+            &[x],
+            &[&values, &places],
+        );
         draft.save(self, "indices", &places)?;
         let values = self.finish_zeros(draft, values, (x.shape.clone(), x.dtype));
         Ok(vec![values, places])
@@ -245,7 +267,11 @@ impl Eager {
                 radix_bytes(&card, length, ALL_BITS)
             }
         });
-        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&values, &places]);
+        self.launch(
+            Kernel::MemoryOnly(op.aten_name()),
+            &[x],
+            &[&values, &places],
+        );
         drop(buffer);
         drop(keys);
         draft.save(self, "indices", &places)?;

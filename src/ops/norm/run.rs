@@ -283,19 +283,25 @@ impl Eager {
     fn stage(&mut self, x: &Tensor, values: u64) {
         let channels = x.shape[1].as_fixed().unwrap_or(1).max(1);
         let of = (x.numel(), channels, values);
-        let staging = self.scratch_by("batch norm", of, |&(all, channels, values), batch| {
-            match blocks(all.at(batch) / channels, channels) {
-                (_, 1) => 0,
-                (_, rows) => 4 * values * channels * rows,
-            }
-        });
+        let staging =
+            self.scratch_by(
+                "batch norm",
+                of,
+                |&(all, channels, values), batch| match blocks(all.at(batch) / channels, channels) {
+                    (_, 1) => 0,
+                    (_, rows) => 4 * values * channels * rows,
+                },
+            );
         let of = (x.numel(), channels);
-        let counters = self.scratch_by("batch norm counters", of, |&(all, channels), batch| {
-            match blocks(all.at(batch) / channels, channels) {
-                (_, 1) => 0,
-                (columns, _) => 4 * columns,
-            }
-        });
+        let counters =
+            self.scratch_by(
+                "batch norm counters",
+                of,
+                |&(all, channels), batch| match blocks(all.at(batch) / channels, channels) {
+                    (_, 1) => 0,
+                    (columns, _) => 4 * columns,
+                },
+            );
         drop(counters);
         drop(staging);
     }

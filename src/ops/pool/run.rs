@@ -63,7 +63,10 @@ impl Eager {
         let kernels = if planes {
             [Kernel::MaxPool(window), Kernel::MaxPoolGrad(window)]
         } else {
-            [Kernel::MemoryOnly("max_pool3d"), Kernel::MemoryOnly("max_pool3d")]
+            [
+                Kernel::MemoryOnly("max_pool3d"),
+                Kernel::MemoryOnly("max_pool3d"),
+            ]
         };
         let [forward, backward] = kernels;
         self.launch(forward, &[&dense], &[&y, &indices]);
@@ -142,7 +145,10 @@ impl Eager {
         let kernels = if planes {
             [Kernel::AdaptiveAvgPool, Kernel::AdaptiveAvgPoolGrad]
         } else {
-            [Kernel::MemoryOnly("adaptive_avg_pool3d"), Kernel::MemoryOnly("adaptive_avg_pool3d")]
+            [
+                Kernel::MemoryOnly("adaptive_avg_pool3d"),
+                Kernel::MemoryOnly("adaptive_avg_pool3d"),
+            ]
         };
         let [forward, backward] = kernels;
         let dense = self.copy_in(x, format);
@@ -156,7 +162,11 @@ impl Eager {
                 MemoryFormat::Contiguous | MemoryFormat::ChannelsLast => Tensor::clone(gradient),
             };
             let grad_x = eager.empty_strided(&x_shape, format.strides(&x_shape), early.dtype);
-            let gradient = if planes { early } else { eager.dense_copy(&early) };
+            let gradient = if planes {
+                early
+            } else {
+                eager.dense_copy(&early)
+            };
             eager.launch(backward, &[&gradient], &[&grad_x]);
             Tensor::new(grad_x)
         }))

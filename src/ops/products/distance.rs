@@ -15,7 +15,9 @@ impl Eager {
         let b = self.high(b);
         let a = self.high(a);
         let rows = [&a, &b].map(|tensor| tensor.shape[tensor.shape.len() - 2]);
-        let many = rows.iter().any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
+        let many = rows
+            .iter()
+            .any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
         let stack = |tensor: &Tensor| tensor.shape[..tensor.shape.len() - 2].to_vec();
         let common = broadcast(&stack(&a), &stack(&b)).expect("checked when built");
         let shape = [&common[..], &rows].concat();

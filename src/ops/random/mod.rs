@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
-use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type};
 use crate::aten::Arguments;
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::program::{Kernel, Placement};
+use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// Elements set to zero by chance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -34,7 +34,11 @@ impl Eager {
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let dtype = dtype.unwrap_or(if x.dtype.is_float() { x.dtype } else { DType::Int64 });
+        let dtype = dtype.unwrap_or(if x.dtype.is_float() {
+            x.dtype
+        } else {
+            DType::Int64
+        });
         let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
@@ -115,34 +119,36 @@ impl Eager {
             draft.save(self, "result", &results[0].detached())?;
         }
         let dims = over.dims.to_vec();
-        Ok(draft.finish_many(self, results, move |eager, gradients, saved| {
-            let x = saved.get("self");
-            let of_spread = gradients[0].as_ref().map(|gradient| {
-                let gradient = eager.reshape(gradient, &kept);
-                let of_variance = root.then(|| {
-                    let result = eager.reshape(saved.get("result"), &kept);
-                    eager.of_variance(&gradient, &result)
+        Ok(
+            draft.finish_many(self, results, move |eager, gradients, saved| {
+                let x = saved.get("self");
+                let of_spread = gradients[0].as_ref().map(|gradient| {
+                    let gradient = eager.reshape(gradient, &kept);
+                    let of_variance = root.then(|| {
+                        let result = eager.reshape(saved.get("result"), &kept);
+                        eager.of_variance(&gradient, &result)
+                    });
+                    eager.variance_gradient(x, &dims, of_variance.as_ref().unwrap_or(&gradient))
                 });
-                eager.variance_gradient(x, &dims, of_variance.as_ref().unwrap_or(&gradient))
-            });
-            let of_mean = gradients.get(1).and_then(Option::as_ref).map(|gradient| {
-                let gradient = eager.reshape(gradient, &kept);
-                let everywhere = expanded(&gradient, &x.shape);
-                let grad_x = eager.empty(&x.shape, gradient.dtype);
-                eager.launch(NAME, &[&everywhere], &[&grad_x]);
-                Tensor::new(grad_x)
-            });
-            vec![match (of_spread, of_mean) {
-                (Some(of_spread), Some(of_mean)) => {
-                    let sum = eager.empty_like(&of_spread, of_spread.dtype);
-                    eager.launch(NAME, &[&of_spread, &of_mean], &[&sum]);
-                    drop(of_spread);
-                    drop(of_mean);
-                    Some(Tensor::new(sum))
-                }
-                (of_spread, of_mean) => of_spread.or(of_mean),
-            }]
-        }))
+                let of_mean = gradients.get(1).and_then(Option::as_ref).map(|gradient| {
+                    let gradient = eager.reshape(gradient, &kept);
+                    let everywhere = expanded(&gradient, &x.shape);
+                    let grad_x = eager.empty(&x.shape, gradient.dtype);
+                    eager.launch(NAME, &[&everywhere], &[&grad_x]);
+                    Tensor::new(grad_x)
+                });
+                vec![match (of_spread, of_mean) {
+                    (Some(of_spread), Some(of_mean)) => {
+                        let sum = eager.empty_like(&of_spread, of_spread.dtype);
+                        eager.launch(NAME, &[&of_spread, &of_mean], &[&sum]);
+                        drop(of_spread);
+                        drop(of_mean);
+                        Some(Tensor::new(sum))
+                    }
+                    (of_spread, of_mean) => of_spread.or(of_mean),
+                }]
+            }),
+        )
     }
 
     /// `std_backward`: `(grad / (result * 2)).masked_fill_(result == 0, 0)`.

@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
-use crate::ops::join::part;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
+use crate::ops::join::part;
 use crate::program::Kernel;
 use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel};
 

@@ -63,7 +63,11 @@ impl Operator for Scan {
         let (dtype, x) = &operands[0];
         Ok(match self.function {
             Running::Product => {
-                let own = if dtype.is_float() { *dtype } else { DType::Int64 };
+                let own = if dtype.is_float() {
+                    *dtype
+                } else {
+                    DType::Int64
+                };
                 vec![(self.dtype.unwrap_or(own), x.clone())]
             }
             Running::Largest | Running::Smallest => {

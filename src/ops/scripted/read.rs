@@ -69,7 +69,10 @@ pub(super) fn one_dim(args: &Arguments<'_>) -> Result<Found, String> {
 /// `u` and `v`: height and width of what is cut out for each region.
 pub(super) fn pooled(args: &Arguments<'_>) -> Result<Found, String> {
     let side = |name: &str| Ok::<_, String>(vec![Extent::fixed(args.count(name, None)?)]);
-    Ok((vec![('u', side("pooled_height")?), ('v', side("pooled_width")?)], Vec::new()))
+    Ok((
+        vec![('u', side("pooled_height")?), ('v', side("pooled_width")?)],
+        Vec::new(),
+    ))
 }
 
 /// `R`: the lengths after turning by right angles.
@@ -102,7 +105,10 @@ pub(super) fn drawn(args: &Arguments<'_>) -> Result<Found, String> {
 /// `Y`: the lengths that windows are added up to; `d`: places along their dimension, none where they do not overlap.
 pub(super) fn unfolded(args: &Arguments<'_>) -> Result<Found, String> {
     let lengths = args.lengths("input_sizes")?;
-    let whole: Vec<Extent> = lengths.into_iter().collect::<Option<_>>().ok_or("a length is left open")?;
+    let whole: Vec<Extent> = lengths
+        .into_iter()
+        .collect::<Option<_>>()
+        .ok_or("a length is left open")?;
     let dim = args.dim("dim", None, whole.len())?;
     let overlaps = args.count("step", None)? < args.count("size", None)?;
     let along = if overlaps { whole[dim] } else { Extent::ZERO };
@@ -114,8 +120,12 @@ pub(super) fn pairs(args: &Arguments<'_>) -> Result<Found, String> {
     let shape = args.shape(args.tensor("self")?);
     let rows = *shape.first().ok_or("it is a number")?;
     let less = rows.checked_sub(Extent::ONE).ok_or("it has no rows")?;
-    let twice = rows.checked_mul(less).ok_or("how many pairs there are depends on the batch")?;
-    let pairs = twice.floor_div(2).ok_or("how many pairs there are depends on the batch")?;
+    let twice = rows
+        .checked_mul(less)
+        .ok_or("how many pairs there are depends on the batch")?;
+    let pairs = twice
+        .floor_div(2)
+        .ok_or("how many pairs there are depends on the batch")?;
     Ok((vec![('p', vec![pairs])], Vec::new()))
 }
 
@@ -132,9 +142,13 @@ pub(super) fn solved(args: &Arguments<'_>) -> Result<Found, String> {
     let (system, right) = (system?, right?);
     let lead = system.len().checked_sub(2).ok_or("it solves no matrix")?;
     // `linalg_solve_is_vector_rhs` in `LinearAlgebraUtils.h`.
-    let is_vector = right.len() == 1 || (right.len() + 1 == system.len() && right[..] == system[..=lead]);
+    let is_vector =
+        right.len() == 1 || (right.len() + 1 == system.len() && right[..] == system[..=lead]);
     let own = if is_vector { 1 } else { 2 };
-    let at = right.len().checked_sub(own).ok_or("it has no right-hand side")?;
+    let at = right
+        .len()
+        .checked_sub(own)
+        .ok_or("it has no right-hand side")?;
     let batch = crate::shape::broadcast(&system[..lead], &right[..at])?;
     let solution = [&batch[..], &right[at..]].concat();
     Ok((vec![('Y', solution), ('Z', batch)], Vec::new()))
@@ -149,7 +163,9 @@ pub(super) fn factorized(args: &Arguments<'_>) -> Result<Found, String> {
     let [.., rows, columns] = shape[..] else {
         return Err("it is no matrix".into());
     };
-    let smaller = rows.smaller(columns).ok_or("which of two lengths is smaller depends on the batch")?;
+    let smaller = rows
+        .smaller(columns)
+        .ok_or("which of two lengths is smaller depends on the batch")?;
     let is_whole = args.text("mode", "reduced")? == "complete";
     let is_full = args.flag("full_matrices", false)?;
     let lengths = vec![

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use super::{diagonal, sliced};
+use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
-use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
-use super::{diagonal, sliced};
 use crate::shape::{DType, Extent, Sizes, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
@@ -159,7 +159,11 @@ impl Eager {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let base = overlaps.then(|| eager.empty(&whole, DType::Int64));
             let places = overlaps.then(|| eager.empty(&[count], DType::Int64));
-            eager.launch(Kernel::MemoryOnly("as_strided_scatter"), &[gradient], &[&grad_x]);
+            eager.launch(
+                Kernel::MemoryOnly("as_strided_scatter"),
+                &[gradient],
+                &[&grad_x],
+            );
             drop(places);
             drop(base);
             Rc::new(grad_x)
@@ -196,7 +200,10 @@ impl Eager {
         drop(inside);
         let [y] = draft.finish(self, [y], move |_, gradients, _| {
             let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| gradient_view(gradient, on_diagonal(gradient, offset, dims)))]
+            vec![
+                gradient
+                    .map(|gradient| gradient_view(gradient, on_diagonal(gradient, offset, dims))),
+            ]
         });
         y
     }

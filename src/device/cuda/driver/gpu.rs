@@ -321,7 +321,8 @@ fn format_uuid(bytes: &[c_char; 16]) -> String {
         if matches!(i, 4 | 6 | 8 | 10) {
             text.push('-');
         }
-        write!(text, "{:02x}", byte.cast_unsigned()).expect("writing to a string cannot fail");
+        write!(text, "{:02x}", u8::from_ne_bytes(byte.to_ne_bytes()))
+            .expect("writing to a string cannot fail");
     }
     text
 }
@@ -332,8 +333,9 @@ mod tests {
 
     #[test]
     fn a_uuid_is_written_as_nvml_writes_it() {
-        let mut bytes = [0_i8; 16];
-        bytes[0] = -1;
+        // `c_char` has a sign on x86-64 and none on aarch64.
+        let mut bytes: [c_char; 16] = [0; 16];
+        bytes[0] = c_char::from_ne_bytes([0xff]);
         bytes[15] = 0x2a;
 
         assert_eq!(

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Read, Reader};
 use crate::program::Kernel;
 use crate::shape::{Extent, Mismatch, Type};
 
@@ -31,15 +31,16 @@ pub enum Mode {
     Max,
 }
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.embedding_bag.default", read),
     ("aten.embedding_bag.padding_idx", read),
     ("aten._embedding_bag.default", read),
 ];
 
 fn read(args: &Arguments<'_>) -> Result<Read, String> {
-    args.absent("sparse")
-        .map_err(|_| "its gradient is sparse, whose memory depends on values; leave out sparse=True")?;
+    args.absent("sparse").map_err(
+        |_| "its gradient is sparse, whose memory depends on values; leave out sparse=True",
+    )?;
     args.absent("scale_grad_by_freq")?;
     let mode = match args.int("mode", Some(0))? {
         0 => Mode::Sum,
@@ -63,11 +64,14 @@ impl Operator for EmbeddingBag {
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let ((dtype, weight), (whole, indices)) = (&operands[0], &operands[1]);
-        let ([_, width], [count], [offsets]) = (&weight[..], &indices[..], &operands[2].1[..]) else {
+        let ([_, width], [count], [offsets]) = (&weight[..], &indices[..], &operands[2].1[..])
+        else {
             return Err("the weight is no matrix, or indices and offsets are no vectors".into());
         };
         let bags = if self.include_last {
-            offsets.checked_sub(Extent::ONE).ok_or("it has no offsets")?
+            offsets
+                .checked_sub(Extent::ONE)
+                .ok_or("it has no offsets")?
         } else {
             *offsets
         };
@@ -104,7 +108,10 @@ impl Eager {
     ) -> Result<Vec<Tensor>, Stop> {
         let (weight, indices, offsets) = (&operands[0], &operands[1], &operands[2]);
         let scales = operands.get(3);
-        let wants = [weight.requires_grad(), scales.is_some_and(|scales| scales.requires_grad())];
+        let wants = [
+            weight.requires_grad(),
+            scales.is_some_and(|scales| scales.requires_grad()),
+        ];
         let mut draft = Draft::new(self, &[Some(weight), scales]);
         draft.save(self, "indices", indices)?;
         draft.save(self, "offsets", offsets)?;

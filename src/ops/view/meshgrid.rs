@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Reader};
 use crate::shape::{Extent, Mismatch, Type};
 
 /// `meshgrid(tensors, indexing)`.
@@ -13,7 +13,7 @@ pub struct Meshgrid {
     pub swapped: bool,
 }
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.meshgrid.default", |args| {
         Ok((Meshgrid { swapped: false }.into(), args.tensors("tensors")?))
     }),

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
 use crate::aten::{Arguments, ValueId};
 use crate::eager::{Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Reader};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
 
@@ -25,7 +25,7 @@ pub enum Search {
     IsIn,
 }
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.searchsorted.Tensor", |args| {
         let operands = args.all(&["sorted_sequence", "self"])?;
         let places = places(args)?;
@@ -90,7 +90,12 @@ impl Operator for Search {
 
 impl Eager {
     /// `searchsorted`: values of another type than what they are looked up in are converted to it.
-    fn search(&mut self, name: &'static str, [sorted, values]: [&Tensor; 2], places: DType) -> Tensor {
+    fn search(
+        &mut self,
+        name: &'static str,
+        [sorted, values]: [&Tensor; 2],
+        places: DType,
+    ) -> Tensor {
         let y = self.empty(&values.shape, places);
         let dense = self.dense_copy(sorted);
         let values = if values.dtype == sorted.dtype {
@@ -115,7 +120,11 @@ impl Eager {
                 #[expect(clippy::cast_precision_loss, reason = "as PyTorch does it")]
                 let (all, count) = (all.at(batch) as f64, count.at(batch) as f64);
                 let is_few = count < 10.0 * all.powf(0.145);
-                if is_few == for_few { bytes.at(batch) } else { 0 }
+                if is_few == for_few {
+                    bytes.at(batch)
+                } else {
+                    0
+                }
             })
         };
         let pairs = buffer(true, numel(&[all, count]));

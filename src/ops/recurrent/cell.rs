@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::recurrent::CellKind;
-use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::recurrent::CellKind;
+use crate::ops::{Context, Operator, Read, Reader};
 use crate::program::Kernel;
 use crate::shape::{Extent, Mismatch, Type};
 
@@ -16,11 +16,15 @@ pub struct RecurrentCell {
     pub kind: CellKind,
 }
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.lstm_cell.default", |args| read(args, CellKind::Lstm)),
     ("aten.gru_cell.default", |args| read(args, CellKind::Gru)),
-    ("aten.rnn_tanh_cell.default", |args| read(args, CellKind::Tanh)),
-    ("aten.rnn_relu_cell.default", |args| read(args, CellKind::Relu)),
+    ("aten.rnn_tanh_cell.default", |args| {
+        read(args, CellKind::Tanh)
+    }),
+    ("aten.rnn_relu_cell.default", |args| {
+        read(args, CellKind::Relu)
+    }),
 ];
 
 fn read(args: &Arguments<'_>, kind: CellKind) -> Result<Read, String> {
@@ -62,7 +66,9 @@ impl Operator for RecurrentCell {
         let (dtype, x) = &operands[0];
         let state = &operands[1].1;
         let ([batch, features], [samples, hidden]) = (x.as_slice(), state.as_slice()) else {
-            return Err(format!("input {x:?} and state {state:?} are not batch and features"));
+            return Err(format!(
+                "input {x:?} and state {state:?} are not batch and features"
+            ));
         };
         let rows = *hidden * Extent::fixed(self.kind.gates());
         let mut expected = vec![vec![*samples, *hidden]; states];
@@ -91,7 +97,9 @@ impl Operator for RecurrentCell {
         let states = self.kind.states();
         let (x, hidden) = (&operands[0], &operands[1]);
         let weights = &operands[1 + states..];
-        let biases = self.has_biases(operands.len()).then(|| [&weights[2], &weights[3]]);
+        let biases = self
+            .has_biases(operands.len())
+            .then(|| [&weights[2], &weights[3]]);
         Ok(match self.kind {
             CellKind::Lstm | CellKind::Gru => {
                 let input = eager.linear(x, &weights[0], None)?;
@@ -141,7 +149,11 @@ impl Eager {
         let hidden = self.empty(&state.shape, dtype);
         let cell = is_lstm.then(|| self.empty(&state.shape, dtype));
         let name = "recurrent cell";
-        self.launch(Kernel::MemoryOnly(name), &[input, recurrent, state], &[&hidden]);
+        self.launch(
+            Kernel::MemoryOnly(name),
+            &[input, recurrent, state],
+            &[&hidden],
+        );
         if let Some(cell) = &cell {
             draft.save(self, "result1", &cell.detached())?;
         }
@@ -151,27 +163,42 @@ impl Eager {
         // An initial state of zeros wants no gradient; it gets one that goes at once.
         let wants_state = state.requires_grad();
         let outputs = std::iter::once(hidden).chain(cell).collect();
-        Ok(draft.finish_many(self, outputs, move |eager, gradients, saved| {
-            if gradients.iter().all(Option::is_none) {
-                return vec![None; 5];
-            }
-            let (of, state) = (saved.get("input_gates"), saved.get("state"));
-            let rows = [of.shape[1]];
-            let made = |eager: &mut Eager, shape: &[Extent]| Tensor::new(eager.empty(shape, dtype));
-            let of_input = made(eager, &of.shape);
-            // An LSTM's products have one gradient, and so have its biases.
-            let of_recurrent = if is_lstm { Tensor::clone(&of_input) } else { made(eager, &of.shape) };
-            let of_state = made(eager, &state.shape);
-            let of_biases = with_biases.then(|| {
-                let first = made(eager, &rows);
-                let second = if is_lstm { Tensor::clone(&first) } else { made(eager, &rows) };
-                [first, second]
-            });
-            eager.launch(Kernel::MemoryOnly(name), &[saved.get("workspace")], &[&of_input]);
-            let of_state = Some(of_state).filter(|_| wants_state);
+        Ok(
+            draft.finish_many(self, outputs, move |eager, gradients, saved| {
+                if gradients.iter().all(Option::is_none) {
+                    return vec![None; 5];
+                }
+                let (of, state) = (saved.get("input_gates"), saved.get("state"));
+                let rows = [of.shape[1]];
+                let made =
+                    |eager: &mut Eager, shape: &[Extent]| Tensor::new(eager.empty(shape, dtype));
+                let of_input = made(eager, &of.shape);
+                // An LSTM's products have one gradient, and so have its biases.
+                let of_recurrent = if is_lstm {
+                    Tensor::clone(&of_input)
+                } else {
+                    made(eager, &of.shape)
+                };
+                let of_state = made(eager, &state.shape);
+                let of_biases = with_biases.then(|| {
+                    let first = made(eager, &rows);
+                    let second = if is_lstm {
+                        Tensor::clone(&first)
+                    } else {
+                        made(eager, &rows)
+                    };
+                    [first, second]
+                });
+                eager.launch(
+                    Kernel::MemoryOnly(name),
+                    &[saved.get("workspace")],
+                    &[&of_input],
+                );
+                let of_state = Some(of_state).filter(|_| wants_state);
                 let [first, second] = of_biases.map_or([None, None], |biases| biases.map(Some));
-            vec![Some(of_input), Some(of_recurrent), of_state, first, second]
-        }))
+                vec![Some(of_input), Some(of_recurrent), of_state, first, second]
+            }),
+        )
     }
 
     /// `tanh` or `relu`, which save their result.

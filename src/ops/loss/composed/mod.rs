@@ -4,9 +4,9 @@ mod run;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Read, Reader, Summary, loss as losses};
 use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Read, Reader, Summary, loss as losses};
 use crate::shape::{DType, Mismatch, Type, broadcast};
 
 /// A composed loss. Operands are in the order of the ATen operator's arguments.
@@ -63,7 +63,7 @@ pub enum Composed {
     },
 }
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.kl_div.default", |args| {
         let log_target = args.flag("log_target", false)?;
         let function = Composed::KullbackLeibler { log_target };
@@ -79,15 +79,27 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     }),
     ("aten.hinge_embedding_loss.default", |args| {
         let margin = args.number_or("margin", 1.0)?;
-        read(args, Composed::HingeEmbedding { margin }, &["self", "target"])
+        read(
+            args,
+            Composed::HingeEmbedding { margin },
+            &["self", "target"],
+        )
     }),
     ("aten.margin_ranking_loss.default", |args| {
         let margin = args.number_or("margin", 0.0)?;
-        read(args, Composed::MarginRanking { margin }, &["input1", "input2", "target"])
+        read(
+            args,
+            Composed::MarginRanking { margin },
+            &["input1", "input2", "target"],
+        )
     }),
     ("aten.cosine_embedding_loss.default", |args| {
         let margin = args.number_or("margin", 0.0)?;
-        read(args, Composed::CosineEmbedding { margin }, &["input1", "input2", "target"])
+        read(
+            args,
+            Composed::CosineEmbedding { margin },
+            &["input1", "input2", "target"],
+        )
     }),
     ("aten.triplet_margin_loss.default", |args| {
         let function = Composed::TripletMargin {
@@ -131,7 +143,9 @@ impl Operator for ComposedLoss {
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let floats = operands.iter().map(|(dtype, _)| *dtype);
-        let dtype = floats.filter(|dtype| dtype.is_float()).reduce(DType::promote);
+        let dtype = floats
+            .filter(|dtype| dtype.is_float())
+            .reduce(DType::promote);
         let mut each = operands[0].1.clone();
         for (_, shape) in &operands[1..2] {
             each = broadcast(&each, shape)?;

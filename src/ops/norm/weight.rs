@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
 use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Reader};
 use crate::program::Kernel;
 use crate::shape::{DType, Mismatch, Type};
 
@@ -16,16 +16,30 @@ pub struct WeightNorm {
     pub with_norms: bool,
 }
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten._weight_norm.default", |args| {
         let operands = args.all(&["v", "g"])?;
         let dim = dim(args)?;
-        Ok((WeightNorm { dim, with_norms: false }.into(), operands))
+        Ok((
+            WeightNorm {
+                dim,
+                with_norms: false,
+            }
+            .into(),
+            operands,
+        ))
     }),
     ("aten._weight_norm_interface.default", |args| {
         let operands = args.all(&["v", "g"])?;
         let dim = dim(args)?;
-        Ok((WeightNorm { dim, with_norms: true }.into(), operands))
+        Ok((
+            WeightNorm {
+                dim,
+                with_norms: true,
+            }
+            .into(),
+            operands,
+        ))
     }),
 ];
 
@@ -50,7 +64,11 @@ impl Operator for WeightNorm {
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let ((dtype, v), (norms, g)) = (&operands[0], &operands[1]);
         let kept = |(dim, length): (usize, &crate::shape::Extent)| {
-            if dim == self.dim { *length } else { crate::shape::Extent::ONE }
+            if dim == self.dim {
+                *length
+            } else {
+                crate::shape::Extent::ONE
+            }
         };
         let expected: Vec<_> = v.iter().enumerate().map(kept).collect();
         if *g != expected {
@@ -79,7 +97,11 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(v), Some(g)]);
         draft.save(self, "g", g)?;
         draft.save(self, "v", v)?;
-        let accumulated = if v.dtype.is_half() { DType::Float32 } else { v.dtype };
+        let accumulated = if v.dtype.is_half() {
+            DType::Float32
+        } else {
+            v.dtype
+        };
         let y = self.empty(&v.shape, v.dtype);
         let norms = Tensor::new(self.empty(&g.shape, accumulated));
         let name = "weight_norm";

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Context, Operator, Reader};
 use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Reader};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
 
@@ -28,7 +28,7 @@ pub enum Sampling {
     },
 }
 
-pub(super) const ATEN: &[(&str, Reader)] = &[
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.grid_sampler.default", |args| {
         let sampling = Sampling::GridSample {
             interpolation: args.int("interpolation_mode", None)?,
@@ -38,7 +38,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         Ok((sampling.into(), args.all(&["input", "grid"])?))
     }),
     ("aten.affine_grid_generator.default", |args| {
-        let size = args.lengths("size")?.into_iter().collect::<Option<Vec<_>>>();
+        let size = args
+            .lengths("size")?
+            .into_iter()
+            .collect::<Option<Vec<_>>>();
         let sampling = Sampling::AffineGrid {
             size: size.ok_or("its argument \"size\" contains -1")?,
             align_corners: args.flag("align_corners", false)?,
@@ -115,7 +118,11 @@ impl Eager {
     /// cuDNN's kernel as well as PyTorch's own. Seen on an H200 (2.11).
     fn grid_sample(&mut self, x: &Tensor, grid: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
         let (x, grid) = match self.autocast {
-            Some(_) if [x, grid].iter().any(|operand| operand.dtype == DType::Float32) => {
+            Some(_)
+                if [x, grid]
+                    .iter()
+                    .any(|operand| operand.dtype == DType::Float32) =>
+            {
                 (self.high(x), self.high(grid))
             }
             Some(_) | None => (Tensor::clone(x), Tensor::clone(grid)),
@@ -143,17 +150,16 @@ impl Eager {
     }
 
     /// `affine_grid`: coordinates of all places and a one beside them, times the maps; made again for the gradient.
-    fn affine_grid(
-        &mut self,
-        theta: &Tensor,
-        size: &[Extent],
-        shape: &[Extent],
-    ) -> Tensor {
+    fn affine_grid(&mut self, theta: &Tensor, size: &[Extent], shape: &[Extent]) -> Tensor {
         let draft = Draft::new(self, &[Some(theta)]);
         let size = size.to_vec();
         let base = self.base_grid(&size, theta.dtype);
         let y = self.empty(shape, theta.dtype);
-        self.launch(Kernel::MemoryOnly("affine_grid_generator"), &[&base, theta], &[&y]);
+        self.launch(
+            Kernel::MemoryOnly("affine_grid_generator"),
+            &[&base, theta],
+            &[&y],
+        );
         drop(base);
         let maps = theta.shape.clone();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
