@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use cudarc::driver::sys;
+use half::{bf16, f16};
 
 use crate::device::LaunchError;
 use crate::shape::DType;
@@ -90,24 +91,11 @@ fn number(dtype: DType, bytes: [u8; SLOT]) -> f64 {
         DType::Float64 | DType::Complex128 => f64::from_le_bytes(bytes),
         // Of complex numbers the real part.
         DType::Float32 | DType::Complex64 => f64::from(f32::from_le_bytes([b0, b1, b2, b3])),
-        DType::BFloat16 => f64::from(f32::from_le_bytes([0, 0, b0, b1])),
-        DType::Float16 => half_to_double(u16::from_le_bytes([b0, b1])),
+        DType::BFloat16 => bf16::from_le_bytes([b0, b1]).to_f64(),
+        DType::Float16 => f16::from_le_bytes([b0, b1]).to_f64(),
         DType::Int64 => i64::from_le_bytes(bytes) as f64,
         DType::Int32 => f64::from(i32::from_le_bytes([b0, b1, b2, b3])),
         DType::UInt8 | DType::Bool => f64::from(b0),
-    }
-}
-
-/// The value of an IEEE 754 binary16.
-fn half_to_double(bits: u16) -> f64 {
-    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-    let exponent = i32::from(bits >> 10 & 0x1f);
-    let fraction = f64::from(bits & 0x3ff) / 1024.0;
-    sign * match exponent {
-        0 => fraction * 2_f64.powi(-14),
-        31 if fraction == 0.0 => f64::INFINITY,
-        31 => f64::NAN,
-        _ => (1.0 + fraction) * 2_f64.powi(exponent - 15),
     }
 }
 
@@ -117,7 +105,11 @@ mod tests {
 
     #[test]
     fn halves_have_their_values() {
-        let values = [0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00].map(half_to_double);
+        let bits: [u16; 5] = [0x3c00, 0xc000, 0x0001, 0x7bff, 0x7c00];
+        let values = bits.map(|bits| {
+            let [b0, b1] = bits.to_le_bytes();
+            number(DType::Float16, [b0, b1, 0, 0, 0, 0, 0, 0])
+        });
 
         let expected = [1.0, -2.0, 2_f64.powi(-24), 65504.0, f64::INFINITY];
         assert_eq!(values.map(f64::to_bits), expected.map(f64::to_bits));

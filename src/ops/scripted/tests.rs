@@ -107,9 +107,10 @@ fn plain_call(row: &Row, target: &str, autocast: bool) -> Call {
         let lengths: Vec<&str> = lengths.collect();
         let lengths = lengths.join(",");
         let is_whole = ["indices", "pivots", "zero_point"].contains(name);
-        argument(&match is_whole {
-            true => format!("{name}=i64[{lengths}]"),
-            false => format!("{name}={fraction}[{lengths}]!"),
+        argument(&if is_whole {
+            format!("{name}=i64[{lengths}]")
+        } else {
+            format!("{name}={fraction}[{lengths}]!")
         })
     };
     let given = |name: &&str| {
@@ -166,15 +167,19 @@ fn every_row_is_read_shaped_simulated_and_differentiated() {
                     assert!(named.contains(name), "{about}: {name}");
                 }
                 assert_eq!(inferred.1, result.1, "{about}: shape");
-                let first = Line::of(row.forward).unwrap().results(&op.holds).first().copied();
+                let first = Line::of(row.forward)
+                    .unwrap()
+                    .results(&op.holds)
+                    .first()
+                    .copied();
                 let is_of_operands = match first {
                     Some(Source::Made(size)) => size.dtype.is_none(),
                     Some(Source::Operand(_)) | None => false,
                 };
-                let expected = match row.casts {
-                    Casts::High => DType::Float32,
-                    Casts::None | Casts::Low if autocast => DType::BFloat16,
-                    Casts::None | Casts::Low => DType::Float32,
+                let expected = if autocast && row.casts != Casts::High {
+                    DType::BFloat16
+                } else {
+                    DType::Float32
                 };
                 if is_of_operands {
                     assert_eq!(result.0, expected, "{about}: type");
