@@ -6,12 +6,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::bounded::MOST_NODES;
 use crate::model::Request;
 
-/// Most operations of the models in requests that wait: one of the largest, or many small ones. One takes about a
-/// kilobyte.
-const MOST_OPERATIONS: usize = MOST_NODES;
+/// Most operations of the models in requests that wait, beside the latest. One takes about a kilobyte.
+const MOST_OPERATIONS: usize = 20_000;
 /// Most requests that wait.
 const MOST_REQUESTS: usize = 64;
 
@@ -68,8 +66,10 @@ impl Handover {
             request,
             permit,
         });
-        while all.len() > MOST_REQUESTS || operations(&all) > MOST_OPERATIONS {
-            all.pop_front();
+        let latest = all.len() - 1;
+        let mut operations: usize = all.range(..latest).map(Waiting::operations).sum();
+        while all.len() > MOST_REQUESTS || operations > MOST_OPERATIONS {
+            operations -= all.pop_front().map_or(0, |oldest| oldest.operations());
         }
         Left {
             handover: self,
@@ -118,9 +118,10 @@ impl Drop for Left<'_> {
     }
 }
 
-fn operations(all: &VecDeque<Waiting>) -> usize {
-    let graphs = all.iter().map(|waiting| waiting.request.graph());
-    graphs.flatten().map(|graph| graph.nodes.len()).sum()
+impl Waiting {
+    fn operations(&self) -> usize {
+        self.request.graph().map_or(0, |graph| graph.nodes.len())
+    }
 }
 
 #[cfg(test)]
@@ -195,7 +196,15 @@ mod tests {
                 .stay();
         }
         let taken = ["1", "2", "3"].map(|id| handover.take(id).is_some());
-        assert_eq!(taken, [false, true, true]);
+        assert_eq!(taken, [true, true, true]);
+
+        for id in ["1", "2", "3", "4"] {
+            handover
+                .leave(id, request(MOST_OPERATIONS / 2 + 10), None)
+                .stay();
+        }
+        let taken = ["1", "2", "3", "4"].map(|id| handover.take(id).is_some());
+        assert_eq!(taken, [false, false, true, true]);
 
         for id in 0..=MOST_REQUESTS {
             handover.leave(&id.to_string(), request(1), None).stay();
