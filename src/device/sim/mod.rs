@@ -5,4 +5,4 @@ mod launcher;
 pub mod workspaces;
 
 pub use catalogue::{CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, Workspaces, names};
-pub use launcher::SimulatedLauncher;
+pub use launcher::{Estimates, SimulatedLauncher};
