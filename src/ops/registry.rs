@@ -57,6 +57,8 @@ pub(crate) struct Context<'a> {
     pub(crate) noise: Option<DType>,
     /// The type that a cast written here goes back to, where that is another than the one it names.
     pub(crate) goes_back_to: Option<DType>,
+    /// The type of the tensor whose type a cast written here asks for, where that is known.
+    pub(crate) asks_for: Option<DType>,
     /// Whether the first operand is a buffer of the model.
     pub(crate) of_buffer: bool,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::alloc::{CachingAllocator, SegmentSource, Settings};
 use crate::device::cuda::{self, Facts, Library};
-use crate::device::sim::{self, Card, SimulatedLauncher};
+use crate::device::sim::{self, Card, Estimates, SimulatedLauncher};
 use crate::device::{Capability, Launcher};
 use crate::model::{DeviceChoice, Request, RequestDocument};
 use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS};
@@ -241,7 +241,8 @@ impl Handler for GpuHandler {
             Device::Simulated { card, launcher } => {
                 let mut allocator = card.memory().allocator(&work.settings, limit);
                 let report = task.run(&mut allocator, launcher, Evidence::Simulated);
-                let notes = launcher.take_notes();
+                let estimates = launcher.take_estimates();
+                let notes = estimates.iter().map(Estimates::note).collect();
                 ProbeReport { notes, ..report }
             }
             Device::Cuda(card) => card.probe(&task, &work.settings, limit)?,

@@ -6,5 +6,5 @@ mod memory;
 pub mod workspaces;
 
 pub use catalogue::{CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, Workspaces, names};
-pub use launcher::SimulatedLauncher;
+pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;

@@ -240,6 +240,7 @@ impl Eager {
                     parameters: context.1,
                     noise: None,
                     goes_back_to: None,
+                    asks_for: None,
                     of_buffer: false,
                 };
                 let bare = gradient.detached();

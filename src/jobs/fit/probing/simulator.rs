@@ -97,13 +97,12 @@ impl Prober for Simulator {
         };
         let report = probe.run_unless(&self.cancel, &mut resources);
         let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
-        let estimated = self.launcher.take_notes();
         let mut uncertainties = self.uncertainties.clone();
-        if !estimated.is_empty() {
-            uncertainties.insert(Uncertainty::Workspaces);
+        if let Some(estimates) = self.launcher.take_estimates() {
+            uncertainties.insert(Uncertainty::Workspaces(estimates.short_by));
+            report.notes.push(estimates.note());
         }
         uncertainties.extend(self.assumed.at(batch));
-        report.notes.extend(estimated);
         Ok(Probed {
             report,
             wall_ms: began.elapsed().as_secs_f64() * 1000.0,
