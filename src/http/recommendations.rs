@@ -2,12 +2,11 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::Uri;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::parameters::{Parameters, page};
+use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
 use crate::jobs::JobError;
 use crate::model::{Optimizer, Precision};
@@ -43,19 +42,8 @@ pub(super) struct RecommendationList {
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn list_recommendations(
     State(app): State<App>,
-    uri: Uri,
+    parameters: Parameters,
 ) -> Result<Json<RecommendationList>, Problem> {
-    let known = [
-        "model",
-        "device",
-        "precision",
-        "optimizer",
-        "checkpointing",
-        "evidence",
-        "limit",
-        "cursor",
-    ];
-    let parameters = Parameters::read(&uri, &known)?;
     let limit = parameters.limit()?;
     let filter = RecommendationFilter {
         model: parameters.text("model"),
@@ -67,6 +55,12 @@ pub(super) async fn list_recommendations(
         before: parameters.text("cursor"),
         limit: limit + 1,
     };
+    if let Some(cursor) = &filter.before {
+        let last = app.jobs.db().recommendation(cursor).await;
+        if last.map_err(JobError::from)?.is_none() {
+            return Err(no_cursor(cursor));
+        }
+    }
     let found = app.jobs.db().recommendations(&filter).await;
     let (items, next) = page(found.map_err(JobError::from)?, limit, |item| &item.id);
     Ok(Json(RecommendationList { items, next }))

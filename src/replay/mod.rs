@@ -33,8 +33,3 @@ pub use report::{
 };
 pub use run::{Addresses, Asked, Compared, FractionOfUnknown, Replay, replay};
 pub use simulate::Stop;
-
-/// The beginning of a word of the recording, for an error that repeats it.
-fn shortened(word: &str) -> String {
-    word.chars().take(60).collect()
-}

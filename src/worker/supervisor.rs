@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
+use crate::bounded::shorten;
 use crate::probe::ProbeReport;
 
 use super::line::{self, Line};
-use super::loss::{Activity, Loss, WorkerError, excerpt};
+use super::loss::{Activity, Loss, WorkerError};
 use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal, VERSION};
 
 /// How often a wait looks whether somebody asked to stop.
@@ -367,7 +368,7 @@ impl Running {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Ok(Line::Whole(line)) => match serde_json::from_str(&line) {
                     Ok(answer) => return Ok(answer),
-                    Err(_) => Loss::Garbage(excerpt(&line)),
+                    Err(_) => Loss::Garbage(shorten(&line)),
                 },
                 Ok(Line::TooLong) => Loss::LineTooLong,
                 Ok(Line::Half(_)) => self.await_exit().map_or(Loss::Mute, Loss::HalfLine),
@@ -387,7 +388,7 @@ impl Running {
 
     fn out_of_turn(&mut self, answer: &Answer, activity: Activity) -> WorkerError {
         let line = serde_json::to_string(answer).expect("answers have string keys only");
-        self.lost(activity, Loss::OutOfTurn(excerpt(&line)))
+        self.lost(activity, Loss::OutOfTurn(shorten(&line)))
     }
 
     /// Ends the child and takes down what happened.

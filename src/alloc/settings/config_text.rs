@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use super::config::Settings;
 use super::divisions::Divisions;
+use crate::bounded::shorten;
 use crate::units::Bytes;
 
 /// The keys that PyTorch 2.11 knows. Others make it fail when CUDA starts.
@@ -121,7 +122,7 @@ impl Settings {
                 None => given.push(setting),
                 Some(earlier) if earlier.value == setting.value => {}
                 Some(earlier) => {
-                    let expected = format!("given once: it is also `{}`", earlier.value);
+                    let expected = format!("given once: it is also `{}`", shorten(earlier.value));
                     return Err(setting.wrong(expected));
                 }
             }
@@ -195,13 +196,13 @@ impl<'a> Given<'a> {
         let (key, value) = part.split_once(':').unwrap_or((part, ""));
         if !key.is_empty() && !KEYS.contains(&key) {
             return Err(SettingsError::UnknownKey {
-                key: key.to_owned(),
+                key: shorten(key),
                 nearest: nearest(key).map(str::to_owned),
             });
         }
         if key.is_empty() || value.is_empty() {
             return Err(SettingsError::NoValue {
-                part: part.to_owned(),
+                part: shorten(part),
             });
         }
         Ok(Given { key, value })
@@ -210,7 +211,7 @@ impl<'a> Given<'a> {
     fn wrong(&self, expected: impl Into<Cow<'static, str>>) -> SettingsError {
         SettingsError::WrongValue {
             key: self.key.to_owned(),
-            value: self.value.to_owned(),
+            value: shorten(self.value),
             expected: expected.into(),
         }
     }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::alloc::size::MIN_BLOCK;
+use crate::bounded::shorten;
 use crate::units::Bytes;
 
 /// PyTorch's `kRoundUpPowerOfTwoIntervals`.
@@ -33,6 +34,7 @@ impl Divisions {
             let value = value
                 .filter(|n: &u64| *n == 0 || n.is_power_of_two())
                 .ok_or_else(|| {
+                    let bound = shorten(bound);
                     format!("a list whose divisions are powers of two or 0, also that of `{bound}`")
                 })?;
             if bound == ">" {
@@ -41,6 +43,7 @@ impl Divisions {
             }
             let bound: Option<u64> = bound.parse().ok();
             let power = bound.filter(|n| n.is_power_of_two()).ok_or_else(|| {
+                let entry = shorten(entry);
                 format!(
                     "a list whose sizes are powers of two in MiB or `>`, also that in `{entry}`"
                 )

@@ -14,8 +14,7 @@ use super::unknown::{self, Unknown, UnknownOps};
 use super::{Assumptions, Exported, prediction};
 use crate::aten::schema::{Arg, Document, ExportedNode, GraphText};
 use crate::aten::{Arguments, Scope};
-use crate::bounded::Text;
-use crate::bounded::is_cancelled;
+use crate::bounded::{Text, is_cancelled, shorten, shorten_sentence};
 use crate::graph::{Builder, ValueId};
 use crate::ops;
 use crate::ops::{Op, Opaque, View, Written};
@@ -153,8 +152,8 @@ pub(super) struct Walk<'a> {
 /// Makes a [`ExportedError::Refused`] of a clause.
 pub(super) fn refused(pointer: &str) -> impl Fn(String) -> ExportedError + '_ {
     move |problem| ExportedError::Refused {
-        pointer: pointer.to_owned(),
-        problem,
+        pointer: shorten_sentence(pointer),
+        problem: shorten_sentence(problem),
     }
 }
 
@@ -433,5 +432,5 @@ pub(super) fn tensor_names<'a>(output: &'a Arg<'_>) -> Vec<&'a str> {
 
 /// A key as a JSON pointer token.
 pub(super) fn escape(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
+    shorten(key).replace('~', "~0").replace('/', "~1")
 }

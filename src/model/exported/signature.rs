@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::error::ExportedError;
 use super::lower::{Walk, escape, refused};
+use super::modules::LONGEST_PATH;
 use crate::aten::schema::{Arg, ExportedSize, GraphModule, GraphText, InputSpec, TensorMeta};
 use crate::graph::{Content, ParameterKind, ValueId};
 
@@ -57,6 +58,10 @@ pub(super) fn declare<'a>(
             None => batch.push((&**name, tensor)),
             Some(path) if path.matches('.').count() > MOST_PARTS => {
                 let problem = format!("a path of more than {MOST_PARTS} parts");
+                return Err(refused(&pointer)(problem));
+            }
+            Some(path) if path.len() > LONGEST_PATH => {
+                let problem = format!("a path longer than {LONGEST_PATH} bytes");
                 return Err(refused(&pointer)(problem));
             }
             Some(path) => held.push(Held {

@@ -16,6 +16,7 @@ use crate::aten::schema::{
     TensorMeta,
 };
 use crate::aten::{Scope, chosen_of};
+use crate::bounded::shorten;
 use crate::graph::ValueId;
 use crate::shape::{Extent, numel};
 
@@ -188,8 +189,9 @@ impl<'a> Walk<'a> {
     pub(super) fn extent(&mut self, size: &ExportedSize<'_>) -> Result<Extent, String> {
         self.read_size(size).map_err(|unread| match unread {
             Unread::OfValues(symbol) => format!(
-                "the size {symbol} depends on the values of a tensor, and nothing says how large it may be; let the \
-                 model's code check it, as in torch._check(n <= 512)"
+                "the size {} depends on the values of a tensor, and nothing says how large it may be; let the \
+                 model's code check it, as in torch._check(n <= 512)",
+                shorten(&symbol)
             ),
             Unread::Refused(problem) => problem,
         })
@@ -403,7 +405,7 @@ impl<'a> Walk<'a> {
         let module = self.path_of(node);
         self.chosen.push(Chosen {
             evenly: None,
-            operator: operator.to_owned(),
+            operator: shorten(operator),
             module,
             extent,
         });

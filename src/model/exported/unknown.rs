@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::error::place;
 use crate::aten::schema::{Arg, NamedArg};
+use crate::bounded::shorten;
 use crate::ops::not_elementwise;
 
 /// So many operators are listed; of more, only how many there are.
@@ -69,7 +70,7 @@ impl Unknown {
         // Looking for names alike takes a while, and nobody reads more than a few.
         let is_listed = self.found.len() < MOST_LISTED;
         self.found.push(UnknownOperator {
-            op: op.to_owned(),
+            op: shorten(op),
             count: 1,
             pointer: pointer(),
             module: module.to_owned(),

@@ -2,6 +2,7 @@
 
 use super::pickle::PickleError;
 use crate::alloc::SettingsError;
+use crate::bounded::shorten_sentence;
 
 /// Why a file cannot be replayed. Each says where, and what was expected there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -73,8 +74,8 @@ impl RecordingError {
         problem: impl Into<String>,
     ) -> RecordingError {
         RecordingError::At {
-            place: place.into(),
-            problem: problem.into(),
+            place: shorten_sentence(place),
+            problem: shorten_sentence(problem),
         }
     }
 }

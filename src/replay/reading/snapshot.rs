@@ -7,9 +7,9 @@ use super::pickle::{Pickle, Value, ValueId};
 use super::recording::{Entry, Format, RecordedLimit, Recording};
 use super::text::{ACTIONS, MOMENT, event};
 use crate::alloc::{Address, Event, PoolKind, Stream};
+use crate::bounded::shorten;
 use crate::replay::layout::{Layout, Segment, Used};
 use crate::replay::rebuild::rebuild;
-use crate::replay::shortened;
 use crate::units::Bytes;
 
 type Members = [[ValueId; 2]];
@@ -133,10 +133,7 @@ impl<'p> Reader<'p, '_> {
                 continue;
             }
             let event = event(&action, address, size).ok_or_else(|| {
-                let problem = format!(
-                    "unknown action `{}`; expected {ACTIONS}",
-                    shortened(&action)
-                );
+                let problem = format!("unknown action `{}`; expected {ACTIONS}", shorten(&action));
                 RecordingError::at(format!("{}.action", place()), problem)
             })?;
             let position = u32::try_from(index).map_err(|_| {
@@ -171,7 +168,7 @@ impl<'p> Reader<'p, '_> {
                     other => {
                         return Err(RecordingError::at(
                             format!("{}.segment_type", place()),
-                            format!("`{other}`; expected `small` or `large`"),
+                            format!("`{}`; expected `small` or `large`", shorten(other)),
                         ));
                     }
                 },
@@ -261,7 +258,8 @@ impl<'p> Reader<'p, '_> {
                 "active_pending_free" | "active_awaiting_free" => true,
                 other => {
                     let problem = format!(
-                        "`{other}`; expected active_allocated, active_pending_free or inactive"
+                        "`{}`; expected active_allocated, active_pending_free or inactive",
+                        shorten(other)
                     );
                     return Err(RecordingError::at(format!("{}.state", place()), problem));
                 }

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use super::error::RecordingError;
 use super::recording::{Entry, Format, RecordedLimit, Recording};
 use crate::alloc::{Address, Event, Stream};
+use crate::bounded::{clause, shorten};
 use crate::replay::layout::Layout;
-use crate::replay::shortened;
 use crate::units::Bytes;
 
 /// The members of the header that are read; others describe what was recorded.
@@ -46,7 +46,8 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
                 .map_err(|problem| RecordingError::at(format!("line {number}"), problem))?,
         );
     }
-    let case = match (header.case, header.batch) {
+    let case = header.case.map(|case| shorten(&case));
+    let case = match (case, header.batch) {
         (Some(case), Some(batch)) => Some(format!("{case}, batch {batch}")),
         (case, _) => case,
     };
@@ -83,10 +84,15 @@ fn header(line: &[u8]) -> Result<Header, RecordingError> {
         .ok_or_else(|| wrong("the header is missing".to_owned()))?;
     let mut json = serde_json::Deserializer::from_slice(json);
     serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        match path.as_str() {
-            "." => wrong(format!("the header is not as expected: {}", error.inner())),
-            key => wrong(format!("`{key}` of the header: {}", error.inner())),
+        let problem = clause(error.inner());
+        let column = error.inner().column();
+        match error.path().to_string().as_str() {
+            "." => wrong(format!(
+                "the header is not as expected: {problem} at column {column}"
+            )),
+            key => wrong(format!(
+                "`{key}` of the header: {problem} at column {column}"
+            )),
         }
     })
 }
@@ -101,19 +107,21 @@ fn entry(line: &[u8], number: u32) -> Result<Option<Entry>, String> {
             columns.len()
         ));
     };
-    let address = u64::from_str_radix(address, 16)
-        .map_err(|_| format!("the address `{address}`; expected up to 16 hexadecimal digits"))?;
+    let address = u64::from_str_radix(address, 16).map_err(|_| {
+        let address = shorten(address);
+        format!("the address `{address}`; expected up to 16 hexadecimal digits")
+    })?;
     let size = size
         .parse()
-        .map_err(|_| format!("the size `{size}`; expected a number of bytes"))?;
+        .map_err(|_| format!("the size `{}`; expected a number of bytes", shorten(size)))?;
     let stream = stream
         .parse()
-        .map_err(|_| format!("the stream `{stream}`; expected a number"))?;
+        .map_err(|_| format!("the stream `{}`; expected a number", shorten(stream)))?;
     if action == MOMENT {
         return Ok(None);
     }
     let event = event(action, Address(address), Bytes(size))
-        .ok_or_else(|| format!("unknown action `{}`; expected {ACTIONS}", shortened(action)))?;
+        .ok_or_else(|| format!("unknown action `{}`; expected {ACTIONS}", shorten(action)))?;
     Ok(Some(Entry {
         event,
         stream: Stream(stream),

@@ -298,6 +298,28 @@ fn where_accumulation_does_not_fit_one_step_comes_closest() {
 }
 
 #[test]
+fn a_target_that_takes_more_steps_than_there_may_be_is_missed_and_says_so() {
+    let mut question = question();
+    // A prime: exact only one sample at a time.
+    question.wish.target_batch = Some(65_537);
+    let mut simulated = Script::new(Evidence::Simulated);
+
+    let found = fit(&question, &mut simulated, None).recommendation;
+
+    assert_eq!(
+        (found.micro_batch, found.accumulation_steps, found.shortfall),
+        (64, 1024, 1)
+    );
+    let note = "no micro-batch that leaves headroom makes the target exactly in 65536 steps, which is the most that \
+                an optimizer step is made of";
+    assert!(
+        found.notes.iter().any(|known| known == note),
+        "{:?}",
+        found.notes
+    );
+}
+
+#[test]
 fn three_real_probes_confirm_a_plan_with_accumulation() {
     let mut question = question();
     question.wish.target_batch = Some(1024);
