@@ -125,7 +125,7 @@ pub(super) async fn answer(
     ending: CancellationToken,
     ended: CancellationToken,
 ) {
-    let room = Arc::new(Room {
+    let room = Arc::new(OpenConnections {
         limits,
         open: Mutex::default(),
         left: Notify::new(),
@@ -234,7 +234,7 @@ async fn converse(stream: TcpStream, router: Router, place: Place, ending: Cance
 }
 
 /// All connections.
-struct Room {
+struct OpenConnections {
     limits: ConnectionLimits,
     open: Mutex<HashMap<u64, Arc<Connection>>>,
     /// Somebody left.
@@ -244,7 +244,7 @@ struct Room {
     next: AtomicU64,
 }
 
-impl Room {
+impl OpenConnections {
     /// Waits until there is a place, and makes one if need be: see Note [Slow clients].
     async fn vacancy(&self) {
         while self.open().len() >= self.limits.open {
@@ -285,7 +285,7 @@ impl Room {
         longest.map(|(since, connection)| (since, Arc::clone(connection)))
     }
 
-    fn take_place(self: &Arc<Room>, close: CancellationToken) -> Place {
+    fn take_place(self: &Arc<OpenConnections>, close: CancellationToken) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection {
             waits: Mutex::default(),
@@ -308,7 +308,7 @@ impl Room {
 struct Place {
     number: u64,
     connection: Arc<Connection>,
-    room: Arc<Room>,
+    room: Arc<OpenConnections>,
 }
 
 impl Drop for Place {
