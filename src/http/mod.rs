@@ -5,12 +5,9 @@
 //! document comes out of the same list of routes.
 
 mod body;
-mod connections;
 mod devices;
 mod fits;
-mod gate;
 mod health;
-mod hosts;
 mod openapi;
 mod parameters;
 mod prefer;
@@ -20,8 +17,7 @@ mod problem;
 mod problems;
 mod recommendations;
 mod replays;
-mod serve;
-mod transfer;
+mod server;
 mod uploads;
 
 use std::sync::Arc;
@@ -43,15 +39,15 @@ use utoipa_axum::routes;
 use crate::bounded::shorten;
 use crate::jobs::Jobs;
 
-use gate::Gate;
 use parameters::Known;
+use server::gate::Gate;
 use uploads::Uploads;
 
-pub use connections::{ConnectionLimits, listen};
-pub use hosts::{HostName, Hosts, NotAHostName};
 pub use openapi::{openapi, openapi_yaml};
 pub use problem::{Code, Problem};
-pub use serve::{Entrance, ServeError, serve};
+pub use server::connections::{ConnectionLimits, listen};
+pub use server::hosts::{HostName, Hosts, NotAHostName};
+pub use server::serve::{Entrance, ServeError, serve};
 
 /// What every handler may use.
 #[derive(Clone)]
@@ -101,7 +97,7 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
             parameters::read,
         ))
         .layer(CatchPanicLayer::custom(problem::panicked))
-        .layer(middleware::from_fn_with_state(gate, gate::pass))
+        .layer(middleware::from_fn_with_state(gate, server::gate::pass))
         .layer(around)
         .with_state(App {
             uploads: Uploads::new(jobs.large_models()),

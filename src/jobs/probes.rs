@@ -86,7 +86,7 @@ impl Jobs {
             }
             .to_owned(),
             request: shown,
-            report: sqlx::types::Json(json(&report)),
+            report: json(&report).into(),
             created_at: now,
         };
         shared.db.add_probe(&probe).await?;

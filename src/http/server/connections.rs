@@ -111,21 +111,21 @@ impl ConnectionLimits {
     }
 
     /// How many requests may wait for a fit to end, as `Prefer: wait` asks: a quarter of the connections.
-    pub(super) fn waiters(self) -> usize {
+    pub(in crate::http) fn waiters(self) -> usize {
         (self.open / 4).max(1)
     }
 }
 
 /// Answers the connections of `listener` until `ending` is cancelled. Then no more are accepted, those without a
 /// request are closed, and the others have until `ended` is cancelled to get their answers.
-pub(super) async fn answer(
+pub(in crate::http) async fn answer(
     listener: TcpListener,
     router: Router,
     limits: ConnectionLimits,
     ending: CancellationToken,
     ended: CancellationToken,
 ) {
-    let room = Arc::new(Room {
+    let room = Arc::new(OpenConnections {
         limits,
         open: Mutex::default(),
         left: Notify::new(),
@@ -234,7 +234,7 @@ async fn converse(stream: TcpStream, router: Router, place: Place, ending: Cance
 }
 
 /// All connections.
-struct Room {
+struct OpenConnections {
     limits: ConnectionLimits,
     open: Mutex<HashMap<u64, Arc<Connection>>>,
     /// Somebody left.
@@ -244,7 +244,7 @@ struct Room {
     next: AtomicU64,
 }
 
-impl Room {
+impl OpenConnections {
     /// Waits until there is a place, and makes one if need be: see Note [Slow clients].
     async fn vacancy(&self) {
         while self.open().len() >= self.limits.open {
@@ -285,7 +285,7 @@ impl Room {
         longest.map(|(since, connection)| (since, Arc::clone(connection)))
     }
 
-    fn take_place(self: &Arc<Room>, close: CancellationToken) -> Place {
+    fn take_place(self: &Arc<OpenConnections>, close: CancellationToken) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let connection = Arc::new(Connection {
             waits: Mutex::default(),
@@ -308,7 +308,7 @@ impl Room {
 struct Place {
     number: u64,
     connection: Arc<Connection>,
-    room: Arc<Room>,
+    room: Arc<OpenConnections>,
 }
 
 impl Drop for Place {
@@ -320,7 +320,7 @@ impl Drop for Place {
 
 /// What one connection is doing.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(in crate::http) struct Connection {
     /// `None` while a request is worked on.
     waits: Mutex<Option<Wait>>,
     close: CancellationToken,
@@ -345,12 +345,12 @@ enum Awaited {
 
 impl Connection {
     /// A request has arrived, or part of one: it is our turn.
-    pub(super) fn work(&self) {
+    pub(in crate::http) fn work(&self) {
         self.set(None);
     }
 
     /// A request is to come; its head is to be here within `patience`.
-    pub(super) fn wait_for_request(&self, patience: Duration) {
+    pub(in crate::http) fn wait_for_request(&self, patience: Duration) {
         let now = Instant::now();
         self.set(Some(Wait {
             since: now,
@@ -359,7 +359,7 @@ impl Connection {
     }
 
     /// More of a body is to come, as it has been since some time ago.
-    pub(super) fn wait_for_body(&self, since: Instant) {
+    pub(in crate::http) fn wait_for_body(&self, since: Instant) {
         self.set(Some(Wait {
             since,
             what: Awaited::Body,
@@ -367,7 +367,7 @@ impl Connection {
     }
 
     /// Part of an answer is to be read within `patience`.
-    pub(super) fn wait_for_reading(&self, patience: Duration) {
+    pub(in crate::http) fn wait_for_reading(&self, patience: Duration) {
         let now = Instant::now();
         self.set(Some(Wait {
             since: now,

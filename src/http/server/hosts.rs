@@ -19,8 +19,8 @@ use axum::http::header::{HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Request, Uri};
 
-use super::problem::{Code, Problem};
 use crate::bounded::shorten;
+use crate::http::problem::{Code, Problem};
 
 /// A name or an address under which the service is known, without scheme and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Hosts {
     }
 
     /// Whether a request may be answered: see Note [Browsers].
-    pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+    pub(in crate::http) fn admit<B>(&self, request: &Request<B>) -> Result<(), Problem> {
         let given = asked_hosts(request);
         for host in &given {
             let authority = authority(host);

@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 
 use super::hosts::Hosts;
-use super::problem::{Code, Problem};
 use super::transfer::Arrival;
+use crate::http::problem::{Code, Problem};
 
 /// How long handlers may go on after the service was asked to end. Those that wait for a fit answer with how it stands;
 /// the others are answered for, with time left to send it.
@@ -18,13 +18,13 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Whom the service answers, and until when.
 #[derive(Debug, Clone)]
-pub(super) struct Gate {
+pub(in crate::http) struct Gate {
     hosts: Arc<Hosts>,
     ending: CancellationToken,
 }
 
 impl Gate {
-    pub(super) fn new(hosts: Hosts, ending: CancellationToken) -> Gate {
+    pub(in crate::http) fn new(hosts: Hosts, ending: CancellationToken) -> Gate {
         Gate {
             hosts: Arc::new(hosts),
             ending,
@@ -39,7 +39,11 @@ impl Gate {
 }
 
 /// Lets a request through, and sees to it that it is answered.
-pub(super) async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+pub(in crate::http) async fn pass(
+    State(gate): State<Gate>,
+    request: Request,
+    next: Next,
+) -> Response {
     if let Err(problem) = gate.hosts.admit(&request) {
         return problem.into_response();
     }

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::connections::{self, ConnectionLimits};
 use super::gate::Gate;
-use super::gated;
 use super::hosts::Hosts;
+use crate::http::gated;
 use crate::jobs::{Engine, JobError, Jobs, Limits};
 use crate::store::Db;
 
@@ -69,7 +69,7 @@ pub async fn serve(
     let entrance = entrance.into();
     let address = entrance.listener.local_addr();
     let address = address.map_err(|source| ServeError::Accept { source })?;
-    super::openapi::prepare();
+    crate::http::openapi::prepare();
     let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
     let hosts = entrance.hosts.listening_on(address.ip());
     let gate = Gate::new(hosts, shutdown.clone());

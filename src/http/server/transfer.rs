@@ -12,7 +12,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::connections::{Connection, ConnectionLimits};
-use super::problem::{Code, Problem};
+use crate::http::problem::{Code, Problem};
 
 /// What has to arrive of a body each time that the clock starts anew. Less counts as waiting: a byte now and then would
 /// keep a connection for ever.
@@ -20,7 +20,7 @@ const PROGRESS: usize = 16 << 10;
 
 /// Why a request is not answered by its handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(in crate::http) enum Refused {
     /// Its body came too slowly.
     Late(Duration),
     /// Too many are being worked on.
@@ -48,7 +48,7 @@ impl From<Refused> for Problem {
 
 /// How a request arrives. The router finds it among the request's extensions.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(in crate::http) struct Arrival {
     /// Where requests that ask for work take their permits.
     requests: Option<Arc<Semaphore>>,
     state: Mutex<ArrivalState>,
@@ -64,7 +64,7 @@ struct ArrivalState {
 
 impl Arrival {
     /// A request whose head is here. Those that ask for work take a permit once their body is.
-    pub(super) fn of<B>(request: &hyper::Request<B>, requests: Arc<Semaphore>) -> Arrival {
+    pub(in crate::http) fn of<B>(request: &hyper::Request<B>, requests: Arc<Semaphore>) -> Arrival {
         // A look at the GPUs starts a process.
         let asks_for_work =
             request.method() == Method::POST || request.uri().path() == "/v1/devices";
@@ -76,7 +76,7 @@ impl Arrival {
     }
 
     /// Waits until the request is refused, if ever.
-    pub(super) async fn refused(&self) -> Refused {
+    pub(in crate::http) async fn refused(&self) -> Refused {
         loop {
             if let Some(refused) = self.refusal() {
                 return refused;
@@ -86,7 +86,7 @@ impl Arrival {
     }
 
     /// Why the request is refused, if it is.
-    pub(super) fn refusal(&self) -> Option<Refused> {
+    pub(in crate::http) fn refusal(&self) -> Option<Refused> {
         self.state().refused
     }
 
@@ -114,7 +114,7 @@ impl Arrival {
     }
 
     /// Others may be worked on.
-    pub(super) fn answered(&self) {
+    pub(in crate::http) fn answered(&self) {
         self.state().permit = None;
     }
 
@@ -125,7 +125,7 @@ impl Arrival {
 
 /// A body that did not arrive as it should.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum UploadError {
+pub(in crate::http) enum UploadError {
     /// The request was refused meanwhile; the answer says why.
     #[error("the request was refused")]
     Refused,
@@ -135,7 +135,7 @@ pub(super) enum UploadError {
 }
 
 /// The body of a request, with a clock that runs while the client keeps us waiting, and only then.
-pub(super) struct Upload {
+pub(in crate::http) struct Upload {
     body: Incoming,
     arrival: Arc<Arrival>,
     connection: Arc<Connection>,
@@ -150,7 +150,7 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) fn new(
+    pub(in crate::http) fn new(
         body: Incoming,
         arrival: Arc<Arrival>,
         connection: Arc<Connection>,
@@ -246,14 +246,14 @@ impl Drop for Upload {
 }
 
 /// An answer, with a clock that runs while the client does not take it.
-pub(super) struct Download {
+pub(in crate::http) struct Download {
     body: Body,
     connection: Arc<Connection>,
     limits: ConnectionLimits,
 }
 
 impl Download {
-    pub(super) fn new(
+    pub(in crate::http) fn new(
         body: Body,
         connection: Arc<Connection>,
         limits: ConnectionLimits,
