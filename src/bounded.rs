@@ -1,10 +1,11 @@
-//! Bounds on what reading a document may take.
+//! Bounds on what reading a document may take, and on what errors repeat of it.
 //!
 //! A few bytes of JSON can become many in memory: `{},` is three in the text and a hundred as a value. So what
 //! is read from a document is charged to an account while it is being read, and reading ends when the account is
 //! empty. The account belongs to the thread, because derived deserialization has no place to carry it along.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -25,6 +26,13 @@ const ALLOCATION: usize = 16;
 
 /// Longest text read that has escapes in it, and so cannot stay where it is.
 const LONGEST_ESCAPED: usize = 1 << 16;
+
+/// How much an error repeats of a word of somebody else, in characters.
+const LONGEST_WORD: usize = 60;
+
+/// How much of a sentence with such words in it is kept at its beginning and at its end, in characters. The longest
+/// of our own have a few hundred.
+const SENTENCE: [usize; 2] = [700, 300];
 
 thread_local! {
     static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
@@ -92,6 +100,43 @@ pub(crate) fn is_cancelled() -> bool {
             .as_ref()
             .is_some_and(|cancel| cancel.load(Ordering::Relaxed))
     })
+}
+
+/// A word of a document, short enough to repeat in a message.
+pub(crate) fn shorten(word: &str) -> String {
+    match word.char_indices().nth(LONGEST_WORD) {
+        None => word.to_owned(),
+        Some((end, _)) => format!("{}…", &word[..end]),
+    }
+}
+
+/// A sentence about a document, short enough to read whatever words it repeats: of a long one, both ends.
+pub(crate) fn shorten_sentence(sentence: impl Into<String>) -> String {
+    let sentence = sentence.into();
+    let [first, last] = SENTENCE;
+    if sentence.char_indices().nth(first + last).is_none() {
+        return sentence;
+    }
+    let end = |mut places: std::str::CharIndices<'_>| places.nth(first).map(|(end, _)| end);
+    let start = sentence
+        .char_indices()
+        .rev()
+        .nth(last - 1)
+        .map(|(start, _)| start);
+    match (end(sentence.char_indices()), start) {
+        (Some(end), Some(start)) => format!("{} … {}", &sentence[..end], &sentence[start..]),
+        _ => sentence,
+    }
+}
+
+/// What is wrong with a document by its reader, without the position.
+pub(crate) fn clause(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let clause = match text.rfind(" at line ") {
+        Some(end) if error.line() > 0 => &text[..end],
+        _ => &text,
+    };
+    shorten_sentence(clause)
 }
 
 /// Takes bytes out of the account, where there is one.
@@ -217,11 +262,16 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Table<'a, T> {
             }
 
             fn visit_map<M: MapAccess<'de>>(self, mut entries: M) -> Result<Self::Value, M::Error> {
-                let mut list = Vec::new();
+                let mut list: Vec<(Text<'de>, T)> = Vec::new();
                 while let Some(entry) = entries.next_entry()? {
                     charge(size_of::<(Text<'de>, T)>())?;
                     list.push(entry);
                 }
+                let mut names = HashSet::with_capacity(list.len());
+                if let Some((twice, _)) = list.iter().find(|(name, _)| !names.insert(&**name)) {
+                    return Err(given_twice(twice));
+                }
+                drop(names);
                 Ok(list.into_boxed_slice())
             }
         }
@@ -368,15 +418,58 @@ impl<'de> Visitor<'de> for AnyVisitor {
         let mut map = Map::new();
         while let Some(key) = members.next_key::<Text<'de>>()? {
             charge(2 * ALLOCATION + MEMBER + key.len())?;
-            map.insert(key.to_string(), members.next_value_seed(AnyVisitor)?);
+            let value = members.next_value_seed(AnyVisitor)?;
+            insert_once(&mut map, &key, value)?;
         }
         Ok(Value::Object(map))
     }
 }
 
+/// Adds a member to an object that has none of this name: of two, nobody could tell which was meant.
+pub(crate) fn insert_once<E: de::Error>(
+    members: &mut Map<String, Value>,
+    name: &str,
+    value: Value,
+) -> Result<(), E> {
+    match members.insert(name.to_owned(), value) {
+        None => Ok(()),
+        Some(_) => Err(given_twice(name)),
+    }
+}
+
+fn given_twice<E: de::Error>(name: &str) -> E {
+    E::custom(format!("{:?} is given twice", shorten(name)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_message_repeats_is_short_and_has_both_ends() {
+        assert_eq!(shorten("é"), "é");
+        assert_eq!(shorten(&"é".repeat(61)), format!("{}…", "é".repeat(60)));
+        assert_eq!(shorten_sentence("a".repeat(1000)).len(), 1000);
+        let long = format!("{}{}", "é".repeat(5000), "b".repeat(300));
+        let short = format!("{} … {}", "é".repeat(700), "b".repeat(300));
+        assert_eq!(shorten_sentence(long), short);
+    }
+
+    #[test]
+    fn a_member_is_given_once_however_deep() {
+        for (text, twice) in [
+            (r#"{"a": 1, "a": 1}"#, r#""a" is given twice"#),
+            (
+                r#"[{"a": [{"b": 1, "\u0062": 2}]}]"#,
+                r#""b" is given twice"#,
+            ),
+        ] {
+            let error = serde_json::from_str::<AnyValue>(text).unwrap_err();
+            assert_eq!(clause(&error), twice);
+        }
+        let table = serde_json::from_str::<Table<'_, u64>>(r#"{"a": 1, "b": 2, "a": 3}"#);
+        assert_eq!(clause(&table.unwrap_err()), r#""a" is given twice"#);
+    }
 
     #[test]
     fn what_would_take_too_much_is_not_read() {

@@ -6,12 +6,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::http::HostName;
+use crate::probe::LARGEST_BATCH;
 use crate::worker::{Deadlines, Fault, Misbehaviour};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
 pub(super) struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -82,7 +83,8 @@ memory_limit   what PyTorch may reserve: bytes, \"12GiB\", or a fraction such as
 target_batch   samples per optimizer step; gives the accumulation steps to reach it
 
 Exit codes: 0 answered; `probe`: the batch fits, with retries or without. 2 bad input. 3 nothing fits,
-and the answer says how much is missing; `probe`: the batch runs out of memory. 4 device trouble.";
+and the answer says how much is missing; `probe`: the batch runs out of memory. 4 device trouble. 1 the
+answer could not be written (a full disk), or batchfit itself failed.";
 
 /// Where a question comes from.
 #[derive(Debug, Args)]
@@ -127,7 +129,7 @@ pub(super) struct Probe {
     #[command(flatten)]
     pub(super) question: Question,
     /// Samples per micro-step.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
     pub(super) batch: u64,
     /// Print the JSON document of `GET /v1/probes/{id}` and nothing else.
     #[arg(long)]
@@ -153,7 +155,12 @@ or a trace as text: a header `# {\"total\": BYTES, \"limit\": BYTES, \"alloc_con
 Under the recorded limit and settings the driver's recorded addresses are used, and every event is
 compared with the recording. Otherwise the requests are put to simulated memory.
 
-Exit codes: 0 answered, also when memory runs out; 2 bad input.";
+Exit codes: 0 answered, also when memory runs out; 2 bad input; 1 the answer could not be written (a full
+disk), or batchfit itself failed.";
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 answered; 2 bad input, also a file that cannot be read or written; 3 nothing fits; 4 device
+trouble; 1 the answer could not be written to stdout (a full disk), or batchfit itself failed.";
 
 #[derive(Debug, Args)]
 #[command(after_long_help = REPLAY_HELP)]
@@ -183,7 +190,7 @@ pub(super) struct Program {
     #[command(flatten)]
     pub(super) question: Question,
     /// Samples per micro-step.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
     pub(super) batch: u64,
     /// A recording of the same steps (a trace or a memory snapshot, begun before the model was made): print
     /// how many requests agree and which do not.

@@ -2,7 +2,8 @@
 //!
 //! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
-//! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else.
+//! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else, such as an answer
+//! that cannot be written. Whoever stops reading an answer has what they want of it: 0.
 
 mod answer;
 mod arguments;
@@ -54,7 +55,10 @@ impl From<Outcome> for ExitCode {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(said) => return said_by_flags(&said),
+    };
     let level = match arguments.command {
         Command::Serve(_) => "info",
         _ => "warn",
@@ -76,12 +80,24 @@ pub fn run() -> ExitCode {
     };
     match outcome {
         Ok(outcome) => outcome.into(),
-        Err(Trouble::ReaderGone) => ExitCode::SUCCESS,
-        Err(trouble) => {
-            let code = trouble.exit_code();
-            output::problem(&trouble.into_problem(), json);
-            code
-        }
+        Err(trouble) => exit(trouble, json),
+    }
+}
+
+/// Says why there is no answer.
+fn exit(trouble: Trouble, json: bool) -> ExitCode {
+    let code = trouble.exit_code();
+    if !matches!(trouble, Trouble::ReaderGone) {
+        output::problem(&trouble.into_problem(), json);
+    }
+    code
+}
+
+/// Prints help, which is an answer, or what is wrong with the flags.
+fn said_by_flags(said: &clap::Error) -> ExitCode {
+    match said.print() {
+        Err(error) if !said.use_stderr() => exit(Trouble::writing(error), false),
+        Ok(()) | Err(_) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),
     }
 }
 
@@ -100,12 +116,14 @@ fn operators() -> Result<Outcome, Trouble> {
 /// stdout belongs to answers and to the worker's protocol.
 fn log_to_stderr(filter: &str) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|error| {
-        eprintln!("warning: ignoring the log filter `{filter}`: {error}");
+        output::warning(&format!("ignoring the log filter `{filter}`: {error}"));
         EnvFilter::new("warn")
     });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // Or it would panic where stderr cannot be written: a log on a full disk would end requests.
+        .log_internal_errors(false)
         .init();
 }

@@ -42,6 +42,8 @@ pub(super) enum Trouble {
     Fraction(FractionOfUnknown),
     /// There is no answer to the request.
     Engine(EngineError),
+    /// The answer cannot be written to stdout: a full disk, perhaps.
+    Unwritten(io::Error),
     /// Whoever read stdout has stopped reading: not an error.
     ReaderGone,
     /// Anything that is neither the user's fault nor a device's.
@@ -53,7 +55,7 @@ impl Trouble {
     pub(super) fn writing(error: io::Error) -> Trouble {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Trouble::ReaderGone,
-            _ => Trouble::Broken(anyhow::Error::new(error).context("could not write the answer")),
+            _ => Trouble::Unwritten(error),
         }
     }
 
@@ -73,6 +75,7 @@ impl Trouble {
             ) => ExitCode::from(4),
             Trouble::ReaderGone => ExitCode::SUCCESS,
             Trouble::Engine(EngineError::Cancelled | EngineError::Died { .. })
+            | Trouble::Unwritten(_)
             | Trouble::Broken(_) => ExitCode::FAILURE,
         }
     }
@@ -100,6 +103,10 @@ impl Trouble {
                 Problem::new(Code::RequestInvalid, format!("--memory-limit: {error}"))
             }
             Trouble::Engine(error) => Problem::from(JobError::Engine(error)),
+            Trouble::Unwritten(error) => Problem::new(
+                Code::Internal,
+                format!("the answer could not be written to stdout: {error}"),
+            ),
             Trouble::ReaderGone => Problem::new(Code::Internal, "nobody reads the answer"),
             // Who runs the command reads the log of the service: stderr.
             Trouble::Broken(error) => Problem::new(Code::Internal, format!("{error:#}")),

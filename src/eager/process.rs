@@ -1,6 +1,7 @@
 //! PyTorch's eager mode without values: the state that operations run in.
 
 use std::cell::Cell;
+use std::hash::Hash;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, Tensor, TensorBody};
-use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size, SizeFunction};
+use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size};
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
 
@@ -169,16 +170,23 @@ impl Eager {
         self.workspace(Size::Fixed(Bytes(bytes)))
     }
 
-    /// A scratch buffer whose size follows a rule; no allocation where the rule gives zero.
-    pub(crate) fn scratch_by(
+    /// A scratch buffer whose bytes are a rule of some values and the batch; no allocation where the rule gives zero.
+    pub(crate) fn scratch_by<T>(
         &mut self,
         name: &'static str,
-        bytes: impl Fn(u64) -> u64 + Send + Sync + 'static,
-    ) -> Rc<Storage> {
-        self.workspace(Size::Function(SizeFunction {
-            name,
-            bytes: Arc::new(bytes),
-        }))
+        of: T,
+        rule: fn(&T, u64) -> u64,
+    ) -> Rc<Storage>
+    where
+        T: Copy + Eq + Hash + Send + Sync + 'static,
+    {
+        let size = self.recorder.function(name, of, rule);
+        self.workspace(size)
+    }
+
+    /// A scratch buffer of so many elements.
+    pub(crate) fn scratch_of(&mut self, elements: Extent, dtype: DType) -> Rc<Storage> {
+        self.workspace(Size::Elements(elements, dtype))
     }
 
     fn workspace(&mut self, size: Size) -> Rc<Storage> {

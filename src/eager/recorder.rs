@@ -3,23 +3,26 @@
 //! A [`Storage`] is one allocation. It is shared by reference count exactly where PyTorch shares it, and
 //! dropping the last handle emits the free: ownership in the compiler *is* ownership in PyTorch.
 
+use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::program::{
-    Call, Category, ConvolutionId, ConvolutionShape, Instruction, Size, SizeId, Tensor, TensorId,
+    Call, Category, ConvolutionId, ConvolutionShape, Instruction, Size, SizeFunction, SizeId,
+    Tensor, TensorId,
 };
-use crate::shape::{DType, Extent};
 
 /// What has been emitted so far.
 #[derive(Debug, Default)]
-struct Recording {
+struct Recorded {
     tensors: Vec<Tensor>,
     sizes: Vec<Size>,
-    /// Those of so many elements of a type.
-    size_ids: HashMap<(Extent, DType), SizeId>,
+    size_ids: HashMap<Size, SizeId>,
+    /// Sizes that follow a rule: by the rule and the type of what it is of, a map from what it is of.
+    functions: HashMap<(usize, TypeId), Box<dyn Any>>,
     instructions: Vec<Instruction>,
     convolutions: Vec<ConvolutionShape>,
     convolution_ids: HashMap<ConvolutionShape, ConvolutionId>,
@@ -27,7 +30,7 @@ struct Recording {
 
 /// Where allocations, launches and frees are written down.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recorder(Rc<RefCell<Recording>>);
+pub(crate) struct Recorder(Rc<RefCell<Recorded>>);
 
 impl Recorder {
     /// Emits an allocation.
@@ -35,16 +38,10 @@ impl Recorder {
         let recording = &mut *self.0.borrow_mut();
         let id = TensorId(u32::try_from(recording.tensors.len()).expect("fewer than 2^32 tensors"));
         let next = u32::try_from(recording.sizes.len()).expect("fewer sizes than tensors");
-        let size_id = match &size {
-            Size::Elements(count, dtype) => {
-                let known = recording.size_ids.entry((*count, *dtype));
-                *known.or_insert(SizeId(next))
-            }
-            Size::Fixed(_) | Size::Function(_) | Size::Workspace(_) => SizeId(next),
-        };
-        if size_id.0 == next {
-            recording.sizes.push(size);
-        }
+        let size_id = *recording.size_ids.entry(size).or_insert_with_key(|size| {
+            recording.sizes.push(size.clone());
+            SizeId(next)
+        });
         recording.tensors.push(Tensor {
             size: size_id,
             category,
@@ -55,6 +52,27 @@ impl Recorder {
             id,
             recorder: self.clone(),
         })
+    }
+
+    /// A size that is `rule` of these values and the batch: the same one for the same values.
+    pub(crate) fn function<T>(&self, name: &'static str, of: T, rule: fn(&T, u64) -> u64) -> Size
+    where
+        T: Copy + Eq + Hash + Send + Sync + 'static,
+    {
+        let recording = &mut *self.0.borrow_mut();
+        let known = recording
+            .functions
+            .entry((rule as usize, TypeId::of::<T>()));
+        let known = known.or_insert_with(|| Box::new(HashMap::<T, SizeFunction>::new()));
+        let known: Option<&mut HashMap<T, SizeFunction>> = known.downcast_mut();
+        let function = known
+            .expect("kept by its type")
+            .entry(of)
+            .or_insert_with(|| SizeFunction {
+                name,
+                bytes: Arc::new(move |batch| rule(&of, batch)),
+            });
+        Size::Function(function.clone())
     }
 
     /// Emits a launch.
@@ -90,18 +108,23 @@ impl Recorder {
 
     /// Takes out what was emitted since the last call.
     pub(crate) fn take_section(&self) -> Vec<Instruction> {
-        std::mem::take(&mut self.0.borrow_mut().instructions)
+        let mut instructions = std::mem::take(&mut self.0.borrow_mut().instructions);
+        instructions.shrink_to_fit();
+        instructions
     }
 
     /// Takes out the allocations' descriptions; the end of a compilation.
     pub(crate) fn take_tensors(&self) -> Vec<Tensor> {
-        std::mem::take(&mut self.0.borrow_mut().tensors)
+        let mut tensors = std::mem::take(&mut self.0.borrow_mut().tensors);
+        tensors.shrink_to_fit();
+        tensors
     }
 
     /// Takes out how large they are; the end of a compilation.
     pub(crate) fn take_sizes(&self) -> Vec<Size> {
         let mut recording = self.0.borrow_mut();
         recording.size_ids.clear();
+        recording.functions.clear();
         std::mem::take(&mut recording.sizes)
     }
 

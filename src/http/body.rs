@@ -6,7 +6,9 @@ use serde_json::Value;
 use super::App;
 use super::problem::{Code, Problem};
 use super::uploads::Held;
+use crate::bounded::shorten;
 use crate::model::{self, RequestDocument};
+use crate::probe::LARGEST_BATCH;
 
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
 pub(super) struct RequestBody(pub(super) Held<model::Request>);
@@ -74,7 +76,10 @@ fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {
 fn valid_batch(batch: Option<Value>) -> Result<u64, Problem> {
     let wrong = |detail: String, value: Value, nearest: Option<&str>| Problem {
         pointer: Some("/batch".to_owned()),
-        value: Some(value),
+        value: Some(match value.to_string() {
+            long if shorten(&long) != long => Value::String(shorten(&long)),
+            _short => value,
+        }),
         nearest: nearest.map(str::to_owned),
         ..Problem::new(Code::RequestInvalid, detail)
     };
@@ -83,23 +88,23 @@ fn valid_batch(batch: Option<Value>) -> Result<u64, Problem> {
         return Err(wrong(detail.to_owned(), Value::Null, Some("1")));
     };
     match integral(&batch) {
-        Some(samples) if (1..=MAX_BATCH).contains(&samples) => Ok(samples),
+        Some(samples) if (1..=LARGEST_BATCH).contains(&samples) => Ok(samples),
         Some(0) => Err(wrong("`batch` is at least 1".to_owned(), batch, Some("1"))),
         Some(_) => Err(wrong(
-            format!("`batch` is at most {MAX_BATCH}"),
+            format!("`batch` is at most {LARGEST_BATCH}"),
             batch,
-            Some("4294967296"),
+            Some(&LARGEST_BATCH.to_string()),
         )),
         None => Err(wrong(
-            format!("`batch` is a whole number of at least 1, not {batch}"),
+            format!(
+                "`batch` is a whole number of at least 1, not {}",
+                shorten(&batch.to_string())
+            ),
             batch,
             Some("1"),
         )),
     }
 }
-
-/// More samples than any memory holds bytes for; keeps sizes within 64 bits.
-const MAX_BATCH: u64 = 1 << 32;
 
 #[expect(
     clippy::cast_possible_truncation,

@@ -3,14 +3,14 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::body::RequestBody;
-use super::parameters::{Parameters, page};
+use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
 use super::uploads::Held;
 use super::{App, prefer};
@@ -93,8 +93,10 @@ pub(super) struct FitList {
             example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
                 "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"})),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
-pub(super) async fn list_fits(State(app): State<App>, uri: Uri) -> Result<Json<FitList>, Problem> {
-    let parameters = Parameters::read(&uri, &["state", "limit", "cursor"])?;
+pub(super) async fn list_fits(
+    State(app): State<App>,
+    parameters: Parameters,
+) -> Result<Json<FitList>, Problem> {
     let limit = parameters.limit()?;
     let state = parameters.one_of("state", &FitState::ALL.map(FitState::name))?;
     let filter = FitFilter {
@@ -102,6 +104,11 @@ pub(super) async fn list_fits(State(app): State<App>, uri: Uri) -> Result<Json<F
         before: parameters.text("cursor"),
         limit: limit + 1,
     };
+    if let Some(cursor) = &filter.before
+        && app.jobs.fit(cursor).await?.is_none()
+    {
+        return Err(no_cursor(cursor));
+    }
     let (items, next) = page(app.jobs.fits(&filter).await?, limit, |fit| &fit.id);
     Ok(Json(FitList { items, next }))
 }

@@ -20,9 +20,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Request, Uri};
 
 use super::problem::{Code, Problem};
-
-/// How much of a name is repeated in an error.
-const SHOWN: usize = 100;
+use crate::bounded::shorten;
 
 /// A name or an address under which the service is known, without scheme and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +50,7 @@ impl FromStr for HostName {
             Ok(name)
         } else {
             Err(NotAHostName {
-                given: given.to_owned(),
+                given: shorten(given),
             })
         }
     }
@@ -186,7 +184,7 @@ fn is_origin_of(origin: &HeaderValue, own: &Authority) -> bool {
 }
 
 fn misdirected(host: &str) -> Problem {
-    let host = shortened(host);
+    let host = shorten(host);
     let name = authority(&host).map_or_else(|| "NAME".to_owned(), |known| known.host().to_owned());
     Problem::new(
         Code::HostUnknown,
@@ -197,7 +195,7 @@ fn misdirected(host: &str) -> Problem {
 }
 
 fn foreign(origin: &HeaderValue) -> Problem {
-    let origin = shortened(&String::from_utf8_lossy(origin.as_bytes()));
+    let origin = shorten(&String::from_utf8_lossy(origin.as_bytes()));
     Problem::new(
         Code::OriginForbidden,
         format!(
@@ -205,10 +203,6 @@ fn foreign(origin: &HeaderValue) -> Problem {
              its own address"
         ),
     )
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
 }
 
 #[cfg(test)]

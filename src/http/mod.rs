@@ -40,9 +40,11 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::bounded::shorten;
 use crate::jobs::Jobs;
 
 use gate::Gate;
+use parameters::Known;
 use uploads::Uploads;
 
 pub use connections::{ConnectionLimits, listen};
@@ -70,27 +72,34 @@ pub fn router(jobs: Jobs) -> Router {
 
 /// The whole service behind its gate; so many requests may wait for a fit to end.
 fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
-    let (router, _) = routes().split_for_parts();
+    let (router, api) = routes().split_for_parts();
     let request_id = HeaderName::from_static("x-request-id");
     // The first of these sees a request first and its response last.
     let around = tower::ServiceBuilder::new()
         .layer(SetRequestIdLayer::x_request_id(MakeRequestUuid))
         .layer(
-            TraceLayer::new_for_http().make_span_with(move |request: &Request| {
-                let id = request.headers().get(&request_id);
-                tracing::info_span!(
-                    "request",
-                    request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default(),
-                    method = %request.method(),
-                    path = request.uri().path(),
-                )
-            }),
+            TraceLayer::new_for_http()
+                .make_span_with(move |request: &Request| {
+                    let id = request.headers().get(&request_id);
+                    tracing::info_span!(
+                        "request",
+                        // As long as a client likes, and on every line that is logged of the request.
+                        request_id =
+                            shorten(id.and_then(|id| id.to_str().ok()).unwrap_or_default()),
+                        method = shorten(request.method().as_str()),
+                        path = shorten(request.uri().path()),
+                    )
+                })
+                .on_failure(problem::log_failure),
         )
         .layer(PropagateRequestIdLayer::x_request_id())
         .layer(CompressionLayer::new())
         .layer(middleware::map_response(problem::speak_one_language));
     router
-        .method_not_allowed_fallback(problem::no_such_method)
+        .layer(middleware::from_fn_with_state(
+            Known::of(&api),
+            parameters::read,
+        ))
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(middleware::from_fn_with_state(gate, gate::pass))
         .layer(around)

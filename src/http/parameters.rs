@@ -1,11 +1,21 @@
 //! Query parameters, strictly: an unknown name is an error, because a misspelt filter that filters
-//! nothing answers another question than the one asked.
+//! nothing answers another question than the one asked. Which names a path knows is what its description says.
 
-use axum::extract::Query;
-use axum::http::Uri;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, MatchedPath, Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use serde_json::Value;
+use utoipa::openapi::path::{Operation, ParameterIn};
+use utoipa::openapi::{OpenApi, RefOr};
 
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, no_such_method};
+use crate::bounded::shorten;
 
 /// How many items a list gives when nobody says.
 const DEFAULT_LIMIT: i64 = 50;
@@ -13,20 +23,100 @@ const DEFAULT_LIMIT: i64 = 50;
 /// How many items a list gives at most.
 const MAX_LIMIT: i64 = 500;
 
+/// The methods that a path answers, and the names of their query parameters.
+type Methods = Vec<(Method, Vec<String>)>;
+
+/// What each path answers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Known(Arc<HashMap<String, Methods>>);
+
+impl Known {
+    /// Those that the description of the API has.
+    pub(super) fn of(api: &OpenApi) -> Known {
+        let paths = api.paths.paths.iter().map(|(path, item)| {
+            let operations = [
+                (Method::GET, &item.get),
+                (Method::POST, &item.post),
+                (Method::DELETE, &item.delete),
+            ];
+            let known = operations
+                .into_iter()
+                .filter_map(|(method, operation)| Some((method, names(operation.as_ref()?))));
+            (path.clone(), known.collect())
+        });
+        Known(Arc::new(paths.collect()))
+    }
+}
+
+fn names(operation: &Operation) -> Vec<String> {
+    let parameters = operation.parameters.iter().flatten();
+    parameters
+        .filter_map(|parameter| match parameter {
+            RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Query => {
+                Some(parameter.name.clone())
+            }
+            RefOr::T(_) | RefOr::Ref(_) => None,
+        })
+        .collect()
+}
+
+/// Reads the query of every request, before its handler.
+pub(super) async fn read(State(known): State<Known>, mut request: Request, next: Next) -> Response {
+    let path = request.extensions().get::<MatchedPath>();
+    if let Some(methods) = path.and_then(|path| known.0.get(path.as_str())) {
+        match Parameters::of_one(methods, &request) {
+            Ok(parameters) => drop(request.extensions_mut().insert(parameters)),
+            Err(problem) => return problem.into_response(),
+        }
+    }
+    next.run(request).await
+}
+
 /// The parameters of one request, checked against the names that its path knows.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Parameters {
     given: Vec<(String, String)>,
 }
 
+impl<S: Sync> FromRequestParts<S> for Parameters {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Parameters, Infallible> {
+        Ok(Parameters::of(parts))
+    }
+}
+
 impl Parameters {
+    /// Those that were read before the handler.
+    pub(super) fn of(parts: &Parts) -> Parameters {
+        parts.extensions.get().cloned().unwrap_or_default()
+    }
+
+    /// Reads those of a request for a path that answers these methods.
+    fn of_one(methods: &[(Method, Vec<String>)], request: &Request) -> Result<Parameters, Problem> {
+        let asked = match request.method() {
+            &Method::HEAD => &Method::GET,
+            other => other,
+        };
+        let Some((_, names)) = methods.iter().find(|(method, _)| method == asked) else {
+            let known: Vec<&Method> = methods.iter().map(|(method, _)| method).collect();
+            return Err(no_such_method(request.uri(), request.method(), &known));
+        };
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        Parameters::read(request.uri(), &names)
+    }
+
     /// Reads the query of `uri`, in which each of `known` may appear once.
-    pub(super) fn read(uri: &Uri, known: &[&str]) -> Result<Parameters, Problem> {
+    fn read(uri: &Uri, known: &[&str]) -> Result<Parameters, Problem> {
         let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| Problem::new(Code::QueryInvalid, error.to_string()))?;
         for (index, (name, value)) in given.iter().enumerate() {
             if !known.contains(&name.as_str()) {
-                let detail = format!("unknown parameter `{name}`; known are {}", known.join(", "));
+                let known_are = match known {
+                    [] => "this path takes none".to_owned(),
+                    some => format!("known are {}", some.join(", ")),
+                };
+                let detail = format!("unknown parameter `{}`; {known_are}", shorten(name));
                 return Err(invalid(name, value, detail, nearest(name, known)));
             }
             if given[..index].iter().any(|(earlier, _)| earlier == name) {
@@ -47,7 +137,8 @@ impl Parameters {
     pub(super) fn one_of(&self, name: &str, valid: &[&str]) -> Result<Option<String>, Problem> {
         match self.text(name) {
             Some(value) if !valid.contains(&value.as_str()) => {
-                let detail = format!("`{name}` is one of {}, not {value:?}", valid.join(", "));
+                let (valid_are, given) = (valid.join(", "), shorten(&value));
+                let detail = format!("`{name}` is one of {valid_are}, not {given:?}");
                 Err(invalid(name, &value, detail, nearest(&value, valid)))
             }
             other => Ok(other),
@@ -74,16 +165,27 @@ impl Parameters {
     }
 }
 
-fn invalid(name: &str, value: &str, detail: String, nearest: Option<String>) -> Problem {
+/// A problem with a `cursor` that no page of this list has given.
+pub(super) fn no_cursor(cursor: &str) -> Problem {
+    let detail = format!(
+        "{:?} is no cursor of this list; `cursor` is the `next` of the page before, and the first page has none",
+        shorten(cursor)
+    );
+    invalid("cursor", cursor, detail, None)
+}
+
+/// A problem with the value of a parameter.
+pub(super) fn invalid(name: &str, value: &str, detail: String, nearest: Option<String>) -> Problem {
     Problem {
-        parameter: Some(name.to_owned()),
-        value: Some(Value::String(value.to_owned())),
+        parameter: Some(shorten(name)),
+        value: Some(Value::String(shorten(value))),
         nearest,
         ..Problem::new(Code::QueryInvalid, detail)
     }
 }
 
 fn nearest(written: &str, valid: &[&str]) -> Option<String> {
+    let written = &shorten(written);
     valid
         .iter()
         .max_by(|a, b| {

@@ -2,16 +2,20 @@
 
 use std::any::Any;
 use std::error::Error;
+use std::time::Duration;
 
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
+use tower_http::classify::ServerErrorsFailureClass;
+use tracing::Span;
 use utoipa::ToSchema;
 
+use crate::bounded::shorten;
 use crate::jobs::{EngineError, JobError};
 use crate::model::Invalid;
 
@@ -159,7 +163,10 @@ impl Problem {
 
     /// There is no `what` called `id`.
     pub(super) fn no_such(what: &str, id: &str) -> Problem {
-        Problem::new(Code::NotFound, format!("there is no {what} {id:?}"))
+        Problem::new(
+            Code::NotFound,
+            format!("there is no {what} {:?}", shorten(id)),
+        )
     }
 
     /// A fault of ours: the log gets what happened, the caller only that it did.
@@ -251,17 +258,34 @@ pub(super) async fn no_such_route(uri: Uri) -> Problem {
         Code::NotFound,
         format!(
             "there is nothing at {}; /openapi.yaml lists all paths",
-            uri.path()
+            shorten(uri.path())
         ),
     )
 }
 
-/// Answers methods that a path does not know; the router adds `Allow`.
-pub(super) async fn no_such_method(method: Method, uri: Uri) -> Problem {
+/// Refuses a method that a path does not know; the router adds `Allow`.
+pub(super) fn no_such_method(uri: &Uri, method: &Method, known: &[&Method]) -> Problem {
+    let known: Vec<&str> = known.iter().map(|method| method.as_str()).collect();
+    let path = shorten(uri.path());
     Problem::new(
         Code::MethodNotAllowed,
-        format!("{} does not answer {method}", uri.path()),
+        format!(
+            "{path} does not answer {method}; it answers {}",
+            known.join(", ")
+        ),
     )
+}
+
+/// Logs an answer that says that something failed. Refusals while there is too much to do, or not yet or no longer
+/// anything can be done, are how the service holds together, not a fault of it.
+pub(super) fn log_failure(failure: ServerErrorsFailureClass, latency: Duration, _: &Span) {
+    let latency_ms = latency.as_millis();
+    match failure {
+        ServerErrorsFailureClass::StatusCode(StatusCode::SERVICE_UNAVAILABLE) => {
+            tracing::warn!(latency_ms, "refused for now");
+        }
+        failed => tracing::error!(latency_ms, "answered with a fault: {failed}"),
+    }
 }
 
 /// Answers for a handler that panicked.
@@ -275,6 +299,9 @@ pub(super) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
     .into_response()
 }
 
+/// Most of the framework's own words that are repeated, in bytes; it has no more than a sentence.
+const LONGEST_REASON: usize = 1 << 10;
+
 /// Turns the errors of the framework and its layers, which are plain text or empty, into problems.
 pub(super) async fn speak_one_language(response: Response) -> Response {
     let status = response.status();
@@ -285,6 +312,7 @@ pub(super) async fn speak_one_language(response: Response) -> Response {
     if is_problem || !(status.is_client_error() || status.is_server_error()) {
         return response;
     }
+    let (mut parts, body) = response.into_parts();
     let problem = match status {
         StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
             Code::EncodingUnsupported,
@@ -296,16 +324,19 @@ pub(super) async fn speak_one_language(response: Response) -> Response {
             Code::MethodNotAllowed,
             "this path does not answer this method",
         ),
-        other if other.is_client_error() => Problem::new(
-            Code::BadRequest,
-            other.canonical_reason().unwrap_or("bad request"),
-        ),
+        other if other.is_client_error() => {
+            let reason = to_bytes(body, LONGEST_REASON).await.unwrap_or_default();
+            let reason = match String::from_utf8_lossy(&reason).trim() {
+                "" => other.canonical_reason().unwrap_or("bad request").to_owned(),
+                said => said.to_owned(),
+            };
+            Problem::new(Code::BadRequest, reason)
+        }
         _ours => Problem::new(
             Code::Internal,
             "the fault is in the log of the service, under the x-request-id of this response",
         ),
     };
-    let (mut parts, _) = response.into_parts();
     let (own, body) = problem.into_response().into_parts();
     parts.status = own.status;
     parts.headers.remove(CONTENT_LENGTH);

@@ -2,22 +2,21 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::Uri;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::parameters::{Parameters, page};
+use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
 use crate::jobs::JobError;
 use crate::model::{Optimizer, Precision};
-use crate::store::{Recommendation, RecommendationFilter};
+use crate::store::{RecommendationFilter, StoredRecommendation};
 
 /// A page of recommendations.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RecommendationList {
     /// Newest first.
-    items: Vec<Recommendation>,
+    items: Vec<StoredRecommendation>,
     /// The `cursor` of the next page; null on the last one.
     next: Option<String>,
 }
@@ -43,19 +42,8 @@ pub(super) struct RecommendationList {
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn list_recommendations(
     State(app): State<App>,
-    uri: Uri,
+    parameters: Parameters,
 ) -> Result<Json<RecommendationList>, Problem> {
-    let known = [
-        "model",
-        "device",
-        "precision",
-        "optimizer",
-        "checkpointing",
-        "evidence",
-        "limit",
-        "cursor",
-    ];
-    let parameters = Parameters::read(&uri, &known)?;
     let limit = parameters.limit()?;
     let filter = RecommendationFilter {
         model: parameters.text("model"),
@@ -67,6 +55,12 @@ pub(super) async fn list_recommendations(
         before: parameters.text("cursor"),
         limit: limit + 1,
     };
+    if let Some(cursor) = &filter.before {
+        let last = app.jobs.db().recommendation(cursor).await;
+        if last.map_err(JobError::from)?.is_none() {
+            return Err(no_cursor(cursor));
+        }
+    }
     let found = app.jobs.db().recommendations(&filter).await;
     let (items, next) = page(found.map_err(JobError::from)?, limit, |item| &item.id);
     Ok(Json(RecommendationList { items, next }))
@@ -76,13 +70,13 @@ pub(super) async fn list_recommendations(
 #[utoipa::path(get, path = "/v1/recommendations/{id}", tag = "recommendations",
     params(("id" = String, Path, description = "The recommendation's id")),
     responses(
-        (status = 200, body = Recommendation, description = "The recommendation"),
+        (status = 200, body = StoredRecommendation, description = "The recommendation"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn get_recommendation(
     State(app): State<App>,
     Path(id): Path<String>,
-) -> Result<Json<Recommendation>, Problem> {
+) -> Result<Json<StoredRecommendation>, Problem> {
     let found = app.jobs.db().recommendation(&id).await;
     let found = found.map_err(JobError::from)?;
     found

@@ -5,7 +5,7 @@ use axum::extract::{FromRequest, Request, State};
 use serde_json::Value;
 
 use super::App;
-use super::parameters::Parameters;
+use super::parameters::{Parameters, invalid};
 use super::problem::{Code, Problem};
 use super::uploads::{Arrived, LIMIT_MIB};
 use crate::alloc::Settings;
@@ -33,10 +33,9 @@ impl FromRequest<App> for ReplayBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<ReplayBody, Problem> {
-        let asked = asked(&Parameters::read(
-            request.uri(),
-            &["memory_limit", "allocator", "compare"],
-        )?)?;
+        let (parts, body) = request.into_parts();
+        let asked = asked(&Parameters::of(&parts))?;
+        let request = Request::from_parts(parts, body);
         let arrived = app.uploads.arrive(request).await?;
         Ok(ReplayBody { arrived, asked })
     }
@@ -48,22 +47,16 @@ fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
     Ok(Asked {
         limit: limit
             .map(|text| {
-                let value = Value::String(text);
-                MemoryLimit::parse(&value, "").map_err(|invalid| Problem {
-                    parameter: Some("memory_limit".to_owned()),
-                    value: Some(value.clone()),
-                    nearest: invalid.nearest.clone(),
-                    ..Problem::new(Code::QueryInvalid, invalid.to_string())
+                let limit = MemoryLimit::parse(&Value::from(text.as_str()), "");
+                limit.map_err(|wrong| {
+                    invalid("memory_limit", &text, wrong.to_string(), wrong.nearest)
                 })
             })
             .transpose()?,
         settings: settings
             .map(|text| {
-                text.parse::<Settings>().map_err(|error| Problem {
-                    parameter: Some("allocator".to_owned()),
-                    value: Some(Value::String(text.clone())),
-                    ..Problem::new(Code::QueryInvalid, error.to_string())
-                })
+                let settings = text.parse::<Settings>();
+                settings.map_err(|error| invalid("allocator", &text, error.to_string(), None))
             })
             .transpose()?,
         compare: parameters.one_of("compare", &["true", "false"])?.as_deref() == Some("true"),

@@ -1,23 +1,26 @@
 //! Requests that were just read, on their way to whoever answers them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::bounded::MOST_NODES;
 use crate::model::Request;
 
-/// Most operations of the models in requests that wait: one of the largest, or many small ones. One takes about a
-/// kilobyte.
-const MOST_OPERATIONS: usize = MOST_NODES;
+/// Most operations of the models in requests that wait, beside the latest. One takes about a kilobyte.
+const MOST_OPERATIONS: usize = 20_000;
 /// Most requests that wait.
 const MOST_REQUESTS: usize = 64;
 
 /// Requests of queued fits, so that a graph that was read to be checked is not read again to be answered. Those that
 /// have to wait long are dropped: the database has them too.
 #[derive(Debug, Default)]
-pub(super) struct Handover(Mutex<VecDeque<Waiting>>);
+pub(super) struct Handover {
+    waiting: Mutex<VecDeque<Waiting>>,
+    /// How many fits that were taken up wait for the permit.
+    wanted: AtomicUsize,
+}
 
 /// A request on its way.
 #[derive(Debug)]
@@ -28,6 +31,16 @@ struct Waiting {
     /// The permit under which a large model was read, and under which it is answered: so that no other is read in
     /// between.
     permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A fit that was taken up waits for the permit.
+#[derive(Debug)]
+pub(super) struct Wanted<'a>(&'a Handover);
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.wanted.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A request that was left and is taken back when this is dropped, unless it is to stay.
@@ -46,13 +59,17 @@ impl Handover {
         permit: Option<OwnedSemaphorePermit>,
     ) -> Left<'_> {
         let mut all = self.lock();
+        let is_wanted = self.wanted.load(Ordering::Relaxed) > 0;
+        let permit = permit.filter(|_| !is_wanted);
         all.push_back(Waiting {
             id: id.to_owned(),
             request,
             permit,
         });
-        while all.len() > MOST_REQUESTS || operations(&all) > MOST_OPERATIONS {
-            all.pop_front();
+        let latest = all.len() - 1;
+        let mut operations: usize = all.range(..latest).map(Waiting::operations).sum();
+        while all.len() > MOST_REQUESTS || operations > MOST_OPERATIONS {
+            operations -= all.pop_front().map_or(0, |oldest| oldest.operations());
         }
         Left {
             handover: self,
@@ -68,15 +85,21 @@ impl Handover {
         Some((waiting.request, waiting.permit))
     }
 
-    /// Lets go of all permits: a fit that was taken up waits for one.
-    pub(super) fn release_permits(&self) {
-        for waiting in self.lock().iter_mut() {
+    /// Lets go of the permit, and keeps it of no request until this is dropped: a fit that was taken up waits for it,
+    /// and those that are left here are taken up after that one.
+    pub(super) fn want_permit(&self) -> Wanted<'_> {
+        let mut all = self.lock();
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        for waiting in all.iter_mut() {
             waiting.permit = None;
         }
+        Wanted(self)
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
-        self.0.lock().expect("nothing panics while it is held")
+        self.waiting
+            .lock()
+            .expect("nothing panics while it is held")
     }
 }
 
@@ -95,9 +118,10 @@ impl Drop for Left<'_> {
     }
 }
 
-fn operations(all: &VecDeque<Waiting>) -> usize {
-    let graphs = all.iter().map(|waiting| waiting.request.graph());
-    graphs.flatten().map(|graph| graph.nodes.len()).sum()
+impl Waiting {
+    fn operations(&self) -> usize {
+        self.request.graph().map_or(0, |graph| graph.nodes.len())
+    }
 }
 
 #[cfg(test)]
@@ -141,9 +165,26 @@ mod tests {
 
         handover.leave("2", request(1), permit()).stay();
         assert!(permit().is_none());
-        handover.release_permits();
+        drop(handover.want_permit());
         assert!(permit().is_some());
         assert!(handover.take("2").is_some());
+    }
+
+    /// Or else it waits for one that is answered after it, and both for ever.
+    #[test]
+    fn a_fit_that_was_taken_up_waits_for_none_that_is_left_later() {
+        let large = Arc::new(Semaphore::new(1));
+        let permit = || Arc::clone(&large).try_acquire_owned().ok();
+        let handover = Handover::default();
+
+        let read_meanwhile = permit();
+        let wanted = handover.want_permit();
+        handover.leave("1", request(1), read_meanwhile).stay();
+        assert!(permit().is_some());
+        drop(wanted);
+
+        handover.leave("2", request(1), permit()).stay();
+        assert!(permit().is_none());
     }
 
     #[test]
@@ -155,7 +196,15 @@ mod tests {
                 .stay();
         }
         let taken = ["1", "2", "3"].map(|id| handover.take(id).is_some());
-        assert_eq!(taken, [false, true, true]);
+        assert_eq!(taken, [true, true, true]);
+
+        for id in ["1", "2", "3", "4"] {
+            handover
+                .leave(id, request(MOST_OPERATIONS / 2 + 10), None)
+                .stay();
+        }
+        let taken = ["1", "2", "3", "4"].map(|id| handover.take(id).is_some());
+        assert_eq!(taken, [false, false, true, true]);
 
         for id in 0..=MOST_REQUESTS {
             handover.leave(&id.to_string(), request(1), None).stay();

@@ -380,10 +380,8 @@ impl Shared {
 
     /// Waits for a place in a lane.
     pub(super) async fn enter(&self, lane: &str) -> OwnedSemaphorePermit {
-        if lane == LARGE_LANE {
-            // The fits that wait with a permit are claimed after this one.
-            self.handover.release_permits();
-        }
+        // The fits that wait with a permit are claimed after this one.
+        let _wanted = (lane == LARGE_LANE).then(|| self.handover.want_permit());
         self.lanes.enter(lane).await
     }
 

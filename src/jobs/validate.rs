@@ -1,6 +1,7 @@
 //! What can be wrong with a request before any device is looked for.
 
 use crate::alloc::{Settings, SettingsError};
+use crate::bounded::shorten;
 use crate::model::{Invalid, Lowered, Request};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
@@ -63,7 +64,7 @@ fn invalid_settings(request: &Request, error: &SettingsError) -> Invalid {
         | SettingsError::WrongValue { .. } => (error.to_string(), None),
     };
     Invalid {
-        value: Some(format!("{:?}", request.allocator)),
+        value: Some(format!("{:?}", shorten(&request.allocator))),
         nearest,
         ..Invalid::at("/allocator", problem)
     }

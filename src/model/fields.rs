@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use super::invalid::{Invalid, shorten};
+use super::invalid::Invalid;
+use crate::bounded::shorten;
 
 /// Largest size read for anything in a model: keeps products of a few of them inside `u64`.
 pub(crate) const LARGEST: u64 = 1 << 31;

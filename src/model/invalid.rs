@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::shorten;
+
 /// Up to this many known words are listed where none is near the one found.
 const MOST_LISTED: usize = 16;
 
@@ -91,15 +93,6 @@ pub(crate) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) 
             _ => Some(next),
         })
         .map(|(_, known)| known)
-}
-
-/// A text short enough to repeat in a message.
-pub(crate) fn shorten(text: &str) -> String {
-    const LONGEST: usize = 60;
-    match text.char_indices().nth(LONGEST) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", &text[..end]),
-    }
 }
 
 #[cfg(test)]

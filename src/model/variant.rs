@@ -165,6 +165,11 @@ pub enum Mode {
     Inference,
 }
 
+impl Variant {
+    /// Most micro-steps for each optimizer step, asked for or advised: a hundred times what anybody accumulates.
+    pub const MOST_ACCUMULATION: u64 = 65_536;
+}
+
 /// One way of running the model: a step program is compiled for each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Variant {
@@ -176,7 +181,7 @@ pub struct Variant {
     pub optimizer_impl: OptimizerImpl,
     /// Which activations are recomputed.
     pub checkpointing: Checkpointing,
-    /// Forward and backward passes for each optimizer step.
+    /// Forward and backward passes for each optimizer step: at most [`Variant::MOST_ACCUMULATION`].
     pub accumulation: u32,
     /// Training or inference.
     pub mode: Mode,

@@ -14,3 +14,6 @@ mod timeline;
 pub use outline::Outline;
 pub use report::{CategoryBytes, Evidence, ProbeReport, StepMemory, TimelinePoint, Verdict};
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
+
+/// Largest batch that may be asked for: more samples than any memory holds bytes for; keeps sizes within 64 bits.
+pub const LARGEST_BATCH: u64 = 1 << 32;

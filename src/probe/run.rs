@@ -1,12 +1,13 @@
 //! The loop over a program's instructions.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::plans::PlanCache;
 use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
-use super::timeline::Recording;
+use super::timeline::MemoryOverTime;
 use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};
@@ -90,13 +91,16 @@ impl Probe<'_> {
         let mut run = Run {
             probe: self,
             cancel,
-            resources,
-            sizes: self.sizes(),
+            sizes: self.program.sizes_at(self.batch),
             blocks: vec![None; self.program.tensors.len()],
-            plans: vec![0; self.program.tensors.len()],
-            addresses: vec![0; self.program.tensors.len()],
+            plans: HashMap::new(),
+            tables: match resources.evidence {
+                Evidence::Simulated => Tables::default(),
+                Evidence::Probed => Tables::of(self),
+            },
+            resources,
             cache: PlanCache::of(self.program),
-            recording: (self.detail == Detail::Full).then(Recording::new),
+            recording: (self.detail == Detail::Full).then(MemoryOverTime::new),
             step: 0,
         };
         let mut steps = Vec::new();
@@ -127,7 +131,7 @@ impl Probe<'_> {
             let unfinished = if cause.is_some() { now.0 } else { 0 };
             steps.iter().map(of).max().unwrap_or(0).max(unfinished)
         };
-        let (timeline, at_peak) = recording.map(Recording::finish).unwrap_or_default();
+        let (timeline, at_peak) = recording.map(MemoryOverTime::finish).unwrap_or_default();
         let mut notes = proof::remarks(&steps);
         let asked = self.program.micro_steps;
         let run = asked.min(most_micro_steps(evidence));
@@ -156,11 +160,6 @@ impl Probe<'_> {
             assumptions: Vec::new(),
             notes,
         })
-    }
-
-    /// The size of every tensor at this batch; convolution workspaces are found as they come up.
-    fn sizes(&self) -> Vec<Bytes> {
-        self.program.bytes_at(self.batch)
     }
 
     fn cause(&self, stopped: &Stopped, step: u32) -> String {
@@ -192,18 +191,42 @@ fn most_micro_steps(evidence: Evidence) -> u32 {
     }
 }
 
+/// What launches on a GPU look up by [`TensorId`]; empty where nothing is launched.
+#[derive(Debug, Default)]
+struct Tables {
+    addresses: Vec<u64>,
+    sizes: Vec<Bytes>,
+}
+
+impl Tables {
+    fn of(probe: &Probe<'_>) -> Tables {
+        Tables {
+            addresses: vec![0; probe.program.tensors.len()],
+            sizes: probe.program.bytes_at(probe.batch),
+        }
+    }
+
+    /// Notes where a tensor lies; nowhere once it was freed.
+    fn place(&mut self, id: TensorId, address: u64) {
+        if let Some(place) = self.addresses.get_mut(id.0 as usize) {
+            *place = address;
+        }
+    }
+}
+
 /// A probe under way.
 struct Run<'a, 'r, S: SegmentSource> {
     probe: &'a Probe<'a>,
     cancel: &'a AtomicBool,
     resources: &'a mut Resources<'r, S>,
+    /// By [`SizeId`](crate::program::SizeId).
     sizes: Vec<Bytes>,
     blocks: Vec<Option<BlockId>>,
     /// For each convolution workspace, the plan it was granted to.
-    plans: Vec<usize>,
-    addresses: Vec<u64>,
+    plans: HashMap<TensorId, usize>,
+    tables: Tables,
     cache: PlanCache,
-    recording: Option<Recording>,
+    recording: Option<MemoryOverTime>,
     /// 0 is construction.
     step: u32,
 }
@@ -282,7 +305,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             self.execute(&section.instructions)?;
             left -= 1;
             let recording = self.recording.as_mut();
-            let readings = recording.map_or_else(Vec::new, Recording::take_readings);
+            let readings = recording.map_or_else(Vec::new, MemoryOverTime::take_readings);
             if left == 0 {
                 break;
             }
@@ -314,13 +337,13 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             match instruction {
                 Instruction::Allocate(id) => self.allocate(*id)?,
                 Instruction::Launch(call) => {
-                    let plan = call.workspace.map_or(0, |id| self.plans[id.0 as usize]);
+                    let plan = call.workspace.and_then(|id| self.plans.get(&id));
                     self.resources.launcher.launch(&Launch {
                         call,
                         batch: self.probe.batch,
-                        addresses: &self.addresses,
-                        sizes: &self.sizes,
-                        plan,
+                        addresses: &self.tables.addresses,
+                        sizes: &self.tables.sizes,
+                        plan: plan.copied().unwrap_or(0),
                     })?;
                 }
                 Instruction::Free(id) => self.free(*id),
@@ -333,6 +356,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         let index = id.0 as usize;
         let program = self.probe.program;
         let tensor = program.tensor(id);
+        let asked = self.sizes[tensor.size.0 as usize];
         let allocator = &mut *self.resources.allocator;
         let block = if let Size::Workspace(convolution) = *program.size(id) {
             let convolution = (program, convolution);
@@ -345,16 +369,16 @@ impl<S: SegmentSource> Run<'_, '_, S> {
                 asked: Bytes::ZERO,
             };
             let granted = granted.ok_or(refused)?;
-            self.plans[index] = granted.plan;
+            self.plans.insert(id, granted.plan);
             granted.block
-        } else if self.sizes[index] == Bytes::ZERO {
+        } else if asked == Bytes::ZERO {
             None
         } else {
-            let asked = self.sizes[index];
             let refused = |_| Stopped::OutOfMemory { tensor: id, asked };
             Some(allocator.malloc(asked).map_err(refused)?)
         };
-        self.addresses[index] = block.map_or(0, |block| allocator.address(block).0);
+        let address = block.map_or(0, |block| allocator.address(block).0);
+        self.tables.place(id, address);
         self.blocks[index] = block;
         if let (Some(recording), Some(block)) = (&mut self.recording, block) {
             recording.allocated(tensor.category, allocator.size(block));
@@ -375,7 +399,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             recording.freed(category, allocator.size(block));
         }
         allocator.free(block);
-        self.addresses[index] = 0;
+        self.tables.place(id, 0);
         if let Some(recording) = &mut self.recording {
             let stats = allocator.stats();
             recording.note(self.step, stats.allocated(), stats.reserved());

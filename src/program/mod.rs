@@ -9,6 +9,7 @@ mod convolution;
 mod kernel;
 mod unary;
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -75,7 +76,7 @@ impl Category {
 }
 
 /// How large an allocation is.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Size {
     /// So many elements of this type.
     Elements(Extent, DType),
@@ -121,6 +122,14 @@ impl std::fmt::Debug for SizeFunction {
 impl PartialEq for SizeFunction {
     fn eq(&self, other: &SizeFunction) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.bytes, &other.bytes)
+    }
+}
+
+impl Eq for SizeFunction {}
+
+impl Hash for SizeFunction {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.bytes).cast::<()>().hash(state);
     }
 }
 
@@ -198,10 +207,15 @@ impl Program {
         &self.sizes[self.tensor(id).size.0 as usize]
     }
 
+    /// Bytes of every size, by [`SizeId`]; zero for convolutions' workspaces, which depend on the plan.
+    pub fn sizes_at(&self, batch: u64) -> Vec<Bytes> {
+        let bytes = |size: &Size| size.at(batch).unwrap_or(Bytes::ZERO);
+        self.sizes.iter().map(bytes).collect()
+    }
+
     /// Bytes of every tensor at a batch size; zero for convolutions' workspaces, which depend on the plan.
     pub fn bytes_at(&self, batch: u64) -> Vec<Bytes> {
-        let bytes = |size: &Size| size.at(batch).unwrap_or(Bytes::ZERO);
-        let by_size: Vec<Bytes> = self.sizes.iter().map(bytes).collect();
+        let by_size = self.sizes_at(batch);
         let tensors = self.tensors.iter();
         tensors
             .map(|tensor| by_size[tensor.size.0 as usize])

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::state::MAX_BATCH;
+use crate::model::Variant;
 
 /// A way to make up a global batch: `micro_batch * accumulation_steps * world_size` samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +24,7 @@ const SHORT_PLANS: usize = 16;
 /// The plans that make `target` samples over `world_size` ranks, the fewest steps first.
 ///
 /// Exact, but for what the target leaves over when the ranks share it evenly. One for each divisor of a rank's
-/// share, so the last has a micro-batch of one. Which of them fit is for the caller to find out: memory is not
+/// share that takes no more steps than there may be, so the last of a small target has a micro-batch of one. Which of them fit is for the caller to find out: memory is not
 /// monotone, and a plan of several steps also holds gradients through the later forwards. Empty when the target
 /// leaves a rank without a sample.
 pub fn exact_plans(target: u64, world_size: u64) -> Vec<Plan> {
@@ -31,7 +32,9 @@ pub fn exact_plans(target: u64, world_size: u64) -> Vec<Plan> {
     let per_rank = target / world_size;
     let small = (1..=per_rank.isqrt()).filter(|small| per_rank.is_multiple_of(*small));
     let divisors: BTreeSet<u64> = small.flat_map(|small| [small, per_rank / small]).collect();
-    let possible = divisors.into_iter().filter(|micro| *micro <= MAX_BATCH);
+    let is_possible =
+        |micro: &u64| *micro <= MAX_BATCH && per_rank / micro <= Variant::MOST_ACCUMULATION;
+    let possible = divisors.into_iter().filter(is_possible);
     possible
         .rev()
         .map(|micro_batch| plan(target, world_size, micro_batch))
@@ -78,9 +81,9 @@ pub fn short_plans(target: u64, world_size: u64, safe_max: u64) -> Vec<Plan> {
     short
 }
 
-/// As many whole steps of `micro_batch` as the target has room for.
+/// As many whole steps of `micro_batch` as the target has room for and there may be.
 fn plan(target: u64, world_size: u64, micro_batch: u64) -> Plan {
-    let accumulation_steps = target / world_size / micro_batch;
+    let accumulation_steps = (target / world_size / micro_batch).min(Variant::MOST_ACCUMULATION);
     let global_batch = micro_batch * accumulation_steps * world_size;
     Plan {
         micro_batch,
@@ -155,6 +158,17 @@ mod tests {
         let plans = exact_plans(1 << 40, 1);
 
         assert_eq!(plans[0].micro_batch, MAX_BATCH);
-        assert_eq!(plans.len(), 25);
+        assert_eq!(plans.len(), 1);
+    }
+
+    #[test]
+    fn no_plan_takes_more_steps_than_there_may_be() {
+        assert_eq!(exact(65_536, 1).last(), Some(&(1, 65_536, 0)));
+        // A prime: only one sample at a time would make it.
+        assert_eq!(exact(65_537, 1), [(65_537, 1, 0)]);
+        assert_eq!(closest(65_537, 1, 100), (64, 1024, 1));
+        // More than there is: as much as can be made.
+        assert_eq!(closest(1 << 40, 2, 10), (10, 65_536, (1 << 40) - 1_310_720));
+        assert_eq!(exact(1 << 40, 2).len(), 2);
     }
 }

@@ -133,12 +133,3 @@ impl fmt::Display for Stderr<'_> {
         write!(f, "; its last words: {}", self.0.join(" / "))
     }
 }
-
-/// As much of a line as fits an error message.
-pub(super) fn excerpt(line: &str) -> String {
-    const LONGEST: usize = 80;
-    match line.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
-    }
-}

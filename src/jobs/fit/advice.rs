@@ -7,8 +7,8 @@ use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 
 use super::inquiry::{Inquiry, micro_steps};
-use super::plan::{Wish, cheaper, choose, without_a_plan};
-use super::prober::ProbeCache;
+use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
+use super::probing::prober::ProbeCache;
 use super::uncertainty::Uncertainty;
 
 /// How exactly the missing memory is found.
@@ -38,6 +38,7 @@ pub(super) fn recommend(
         .prediction
         .max_batch_without_retries
         .max(plan.micro_batch);
+    notes.extend(bounded(&plan, wish));
     notes.extend(cheaper(&plan, wish, &mut inquiry)?);
     let limit = inquiry.limit();
     let deciding = inquiry.deciding(micro_steps);

@@ -1,6 +1,7 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
 use crate::jobs::EngineError;
+use crate::model::Variant;
 use crate::search::{Plan, exact_plans, one_step, short_plans};
 
 use super::inquiry::{Inquiry, MOST_MICRO_STEPS, micro_steps};
@@ -109,6 +110,20 @@ fn safe_for(plan: &Plan, at_once: u64, inquiry: &mut Inquiry<'_, '_>) -> Result<
 
 fn leaves_headroom(plan: &Plan, inquiry: &mut Inquiry<'_, '_>) -> Result<bool, EngineError> {
     inquiry.leaves_headroom(plan.accumulation_steps, plan.micro_batch)
+}
+
+/// What to tell whoever gets fewer samples than wanted because more steps than there may be would make them.
+pub(super) fn bounded(plan: &Plan, wish: Wish) -> Option<String> {
+    let per_rank = wish.target_batch? / wish.world_size;
+    let is_exact = plan.micro_batch * plan.accumulation_steps == per_rank;
+    // One sample at a time would make any target.
+    (!is_exact && per_rank > Variant::MOST_ACCUMULATION).then(|| {
+        format!(
+            "no micro-batch that leaves headroom makes the target exactly in {} steps, which is the most that an \
+             optimizer step is made of",
+            Variant::MOST_ACCUMULATION
+        )
+    })
 }
 
 /// What to tell whoever gets many small micro-batches because no larger one divides the target: one nearby that

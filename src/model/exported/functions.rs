@@ -9,12 +9,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::ExportedError;
-use super::lower::{Walk, refused, types};
+use super::lower::{Walk, refused};
 use super::modules::Call;
+use super::recorded::types;
 use super::side_table::{self, Flat, TABLE};
 use crate::aten::schema::GraphText;
 use crate::aten::{Scope, dtype};
-use crate::bounded::List;
+use crate::bounded::{List, clause, shorten, shorten_sentence};
 use crate::graph::{Builder, Content, FunctionCall, FunctionOutput, UntracedFunction, ValueId};
 
 /// How many functions a note names.
@@ -94,10 +95,8 @@ pub(super) fn texts(table: Option<&RawValue>) -> Result<List<FunctionText<'_>>, 
     };
     let mut json = serde_json::Deserializer::from_str(table.get());
     let calls: Calls<'_> = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let problem = error.inner().to_string();
-        // The position is that in the table; the path says it better.
-        let problem = problem.split(" at line ").next().unwrap_or(&problem);
-        refused(TABLE)(format!("in `{}`: {problem}", error.path()))
+        // Without the position, which is that in the table; the path says it better.
+        refused(TABLE)(format!("in `{}`: {}", error.path(), clause(error.inner())))
     })?;
     let texts = calls.functions;
     let mut next = 0;
@@ -173,8 +172,8 @@ impl<'a> Functions<'a> {
     fn add_untraced(&mut self, name: &'a str, reason: &str) {
         if self.untraced_names.insert(name) {
             self.untraced.push(UntracedFunction {
-                name: name.to_owned(),
-                reason: reason.to_owned(),
+                name: shorten(name),
+                reason: shorten_sentence(reason),
             });
         }
     }

@@ -8,12 +8,13 @@
 
 mod archive;
 mod error;
-mod families;
 mod functions;
 mod lower;
 mod modules;
 mod prediction;
 mod problems;
+mod recorded;
+mod region;
 mod side_table;
 mod signature;
 mod sizes;
@@ -34,7 +35,7 @@ pub(crate) use unknown::not_supported;
 pub use unknown::{UnknownOperator, UnknownOps};
 
 use crate::aten::schema::Document;
-use crate::bounded::{Excess, LEAST_ACCOUNT, within};
+use crate::bounded::{Excess, LEAST_ACCOUNT, clause, shorten_sentence, within};
 use crate::graph::Graph;
 
 /// Largest document read, after decompression. An export of 100,000 nodes takes a few tens of megabytes; the
@@ -158,25 +159,18 @@ fn at_path(error: &serde_path_to_error::Error<serde_json::Error>) -> ExportedErr
             Segment::Unknown => {}
         }
     }
-    let problem = error.inner().to_string();
-    // The position is that of the whole file; the pointer says it better.
-    let problem = problem.split(" at line ").next().unwrap_or(&problem);
+    // Without the position, which is that of the whole file; the pointer says it better.
     ExportedError::Refused {
-        pointer,
-        problem: format!("not as PyTorch writes it: {problem}"),
+        pointer: shorten_sentence(pointer),
+        problem: format!("not as PyTorch writes it: {}", clause(error.inner())),
     }
 }
 
 fn syntax(error: &serde_json::Error) -> ExportedError {
-    let problem = error.to_string();
     ExportedError::Syntax {
         line: error.line(),
         column: error.column(),
-        problem: problem
-            .split(" at line ")
-            .next()
-            .unwrap_or(&problem)
-            .to_owned(),
+        problem: clause(error),
     }
 }
 

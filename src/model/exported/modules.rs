@@ -13,8 +13,8 @@ const NO_STACK: &str = "_empty_nn_module_stack_from_metadata_hook";
 /// out call by call.
 const DEEPEST: usize = 64;
 
-/// Longest path of a module read. Those of the deepest models in use have a hundred bytes.
-const LONGEST_PATH: usize = 512;
+/// Longest path of a module or a parameter read. Those of the deepest models in use have a hundred bytes.
+pub(super) const LONGEST_PATH: usize = 512;
 
 /// Module calls by the text of their `nn_module_stack`.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::error::ExportedError;
 use super::unknown::UnknownOperator;
+use crate::bounded::shorten_sentence;
 
 /// So many different problems are looked for. A graph that has more is no graph of this kind at all.
 const MOST: usize = 100;
@@ -32,6 +33,7 @@ pub(super) struct Problems {
 impl Problems {
     pub(super) fn note(&mut self, pointer: String, module: String, problem: String) {
         self.nodes += 1;
+        let problem = shorten_sentence(problem);
         if let Some(known) = self.by_text.get(&problem) {
             self.found[*known].count += 1;
             return;

@@ -11,9 +11,8 @@ use serde_json::value::RawValue;
 
 use super::error::ExportedError;
 use super::lower::refused;
-use crate::bounded::List;
+use crate::bounded::{List, clause, shorten};
 use crate::graph::{Graph, Releases, ValueId};
-use crate::model::invalid::shorten;
 use crate::ops::Op;
 
 /// Where it is in the document.
@@ -97,10 +96,8 @@ pub(super) fn read(
     };
     let mut json = serde_json::Deserializer::from_str(table.get());
     let table: Table = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let problem = error.inner().to_string();
-        // The position is that in the table; the path says it better.
-        let problem = problem.split(" at line ").next().unwrap_or(&problem);
-        refused(TABLE)(format!("in `{}`: {problem}", error.path()))
+        // Without the position, which is that in the table; the path says it better.
+        refused(TABLE)(format!("in `{}`: {}", error.path(), clause(error.inner())))
     })?;
     flat.check(table.operators, table.values, TABLE)?;
     let watched = Reader::new(flat, graph).read(&table.releases, TABLE)?;

@@ -1,7 +1,9 @@
-//! Symbolic sizes: sympy's `srepr` of a length, as a function of the batch.
+//! Symbolic sizes: a length as a function of the batch, in sympy's `srepr`, as PyTorch 2.11 writes it
+//! (`torch._export.serde.serialize._print_sympy`), or in Python's signs, as older releases and people do.
 
 use std::collections::HashMap;
 
+use crate::bounded::shorten;
 use crate::shape::Extent;
 
 /// Deepest nesting read; the expressions PyTorch writes for batched shapes nest a few deep.
@@ -34,14 +36,15 @@ impl Symbols {
     /// The extent that `text` stands for, such as `Mul(Integer(1024), Symbol('s17', integer=True))`.
     pub(super) fn extent(&mut self, text: &str) -> Result<Extent, Unread> {
         let mut parser = Parser {
+            whole: text,
             rest: text,
             symbols: self,
         };
-        let extent = parser.expression(DEPTH)?;
+        let extent = parser.expression(DEPTH, 0)?;
         if parser.rest.is_empty() {
             Ok(extent)
         } else {
-            Err(Unread::Refused(format!("cannot read {text:?} as a size")))
+            Err(parser.unreadable())
         }
     }
 
@@ -66,62 +69,181 @@ fn is_of_values(name: &str) -> bool {
 }
 
 struct Parser<'t, 's> {
+    whole: &'t str,
     rest: &'t str,
     symbols: &'s mut Symbols,
 }
 
+/// What combines two sizes: its names in sympy and PyTorch (`torch.utils._sympy.functions`), what it is called in an
+/// error, and what it makes.
+type Function = (
+    &'static [&'static str],
+    &'static str,
+    fn(Extent, Extent) -> Option<Extent>,
+);
+
+const FUNCTIONS: [Function; 9] = [
+    (&["Add", "+"], "plus", Extent::checked_add),
+    (&["-"], "less", Extent::checked_sub),
+    (&["Mul", "*"], "times", Extent::checked_mul),
+    (&["Pow", "PowByNatural", "**"], "to the power of", power),
+    (
+        &["FloorDiv", "CleanDiv", "IntTrueDiv", "//", "/"],
+        "divided by",
+        |whole, by| match by.as_fixed() {
+            Some(by) => whole.floor_div(by),
+            None => whole.checked_div(by),
+        },
+    ),
+    (&["CeilDiv"], "divided by", ceiling),
+    // The remainder of a positive divisor, in Python's sense.
+    (&["Mod", "PythonMod", "%"], "modulo", |whole, by| {
+        by.as_fixed().and_then(|by| whole.remainder(by))
+    }),
+    (&["Max"], "or, if that is larger,", Extent::larger),
+    (&["Min"], "or, if that is smaller,", Extent::smaller),
+];
+
+/// Python's operators between sizes, and how tightly each binds; `**` before `*`, which it begins with.
+const OPERATORS: [(&str, u8); 7] = [
+    ("**", 3),
+    ("*", 2),
+    ("//", 2),
+    ("/", 2),
+    ("%", 2),
+    ("+", 1),
+    ("-", 1),
+];
+
+fn function(name: &str) -> Option<&'static Function> {
+    FUNCTIONS.iter().find(|(names, ..)| names.contains(&name))
+}
+
+/// A square is as far as sizes go; higher powers end where they are too large.
+fn power(base: Extent, exponent: Extent) -> Option<Extent> {
+    let factors = std::iter::repeat_n(base, usize::try_from(exponent.as_fixed()?).ok()?);
+    let mut factors = factors.take(4);
+    factors.try_fold(Extent::ONE, Extent::checked_mul)
+}
+
+/// A quotient rounded up.
+fn ceiling(whole: Extent, by: Extent) -> Option<Extent> {
+    let by = by.as_fixed()?;
+    let most = Extent::fixed(by.checked_sub(1)?);
+    whole.checked_add(most)?.floor_div(by)
+}
+
+fn combine((_, verb, make): &Function, first: Extent, then: Extent) -> Result<Extent, Unread> {
+    make(first, then).ok_or_else(|| {
+        Unread::Refused(format!(
+            "a size of {first} {verb} {then} is too large or too intricate"
+        ))
+    })
+}
+
 impl<'t> Parser<'t, '_> {
-    fn expression(&mut self, depth: usize) -> Result<Extent, Unread> {
+    /// Reads an expression up to the first operator that binds less tightly than `least`.
+    fn expression(&mut self, depth: usize, least: u8) -> Result<Extent, Unread> {
         let Some(depth) = depth.checked_sub(1) else {
             return Err(Unread::Refused("a size nests too deep".into()));
         };
-        let Some((function, rest)) = self.rest.split_once('(') else {
+        let mut left = self.operand(depth)?;
+        loop {
+            self.rest = self.rest.trim_start();
+            let next = OPERATORS
+                .into_iter()
+                .find(|(sign, _)| self.rest.starts_with(sign));
+            let Some((sign, binds)) = next.filter(|(_, binds)| *binds >= least) else {
+                return Ok(left);
+            };
+            self.rest = &self.rest[sign.len()..];
+            // Powers group to the right.
+            let tighter = if sign == "**" { binds } else { binds + 1 };
+            let right = self.expression(depth, tighter)?;
+            let function = function(sign).ok_or_else(|| self.unreadable())?;
+            left = combine(function, left, right)?;
+        }
+    }
+
+    /// Reads what stands between operators.
+    fn operand(&mut self, depth: usize) -> Result<Extent, Unread> {
+        self.rest = self.rest.trim_start();
+        if let Some(rest) = self.rest.strip_prefix('-') {
+            self.rest = rest;
+            let negated = self.expression(depth, 3)?;
+            let minus = function("-").ok_or_else(|| self.unreadable())?;
+            return combine(minus, Extent::ZERO, negated);
+        }
+        if self.takes('(') {
+            let inside = self.expression(depth, 0)?;
+            return self.closed(inside);
+        }
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = self.rest.find(|c| !is_word(c)).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        if word.is_empty() {
             return Err(self.unreadable());
-        };
+        }
         self.rest = rest;
-        let refused = |problem: String| Err(Unread::Refused(problem));
-        match function.trim() {
-            "Symbol" => self.symbol(),
-            "Integer" => self.integer().map(Extent::signed),
-            "Mul" => self.fold(depth, "times", Extent::checked_mul),
-            "Add" => self.fold(depth, "plus", Extent::checked_add),
-            "Max" => self.fold(depth, "or, if that is larger,", Extent::larger),
-            "Min" => self.fold(depth, "or, if that is smaller,", Extent::smaller),
-            "Pow" | "PowByNatural" => self.power(depth),
-            "FloorDiv" | "CleanDiv" | "IntTrueDiv" => {
-                self.fold(depth, "divided by", |whole, by| match by.as_fixed() {
-                    Some(by) => whole.floor_div(by),
-                    None => whole.checked_div(by),
-                })
+        if word.starts_with(|c: char| c.is_ascii_digit()) {
+            return self.integer(word);
+        }
+        if !self.takes('(') {
+            return self.symbol(word);
+        }
+        match word {
+            "Symbol" => {
+                let arguments = self.until_closed()?;
+                let name = arguments.split(',').next().unwrap_or_default();
+                self.symbol(name.trim().trim_matches(['\'', '"']))
             }
-            // The remainder of a positive divisor, in Python's sense.
-            "Mod" | "PythonMod" => self.fold(depth, "modulo", |whole, by| {
-                by.as_fixed().and_then(|by| whole.remainder(by))
-            }),
+            "Integer" => {
+                let number = self.until_closed()?;
+                self.integer(number.trim())
+            }
             // Of what is whole already, once it is divided.
             "TruncToInt" | "FloorToInt" | "ToFloat" | "Identity" => {
-                self.fold(depth, "and", |_, _| None)
+                let inside = self.expression(depth, 0)?;
+                self.closed(inside)
             }
-            "CeilToInt" => self.ceiling(depth),
-            other => refused(format!(
-                "a size uses {other:?}; only sums, products, quotients, remainders, maxima and minima of the batch \
-                 size are read"
-            )),
+            "CeilToInt" => {
+                let inside = self.rest.trim_start().strip_prefix("IntTrueDiv(");
+                self.rest = inside.ok_or_else(|| self.unreadable())?;
+                let up = self.fold(depth, "CeilDiv")?;
+                self.closed(up)
+            }
+            name => self.fold(depth, name),
+        }
+    }
+
+    /// Whether this comes next, and passes it.
+    fn takes(&mut self, expected: char) -> bool {
+        let rest = self.rest.trim_start().strip_prefix(expected);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn closed(&mut self, inside: Extent) -> Result<Extent, Unread> {
+        if self.takes(')') {
+            Ok(inside)
+        } else {
+            Err(self.unreadable())
         }
     }
 
     fn unreadable(&self) -> Unread {
-        Unread::Refused(format!("cannot read {:?} as a size", self.rest))
+        let whole = shorten(self.whole);
+        Unread::Refused(if self.rest.is_empty() {
+            format!("cannot read {whole:?} as a size: its end is missing")
+        } else {
+            format!(
+                "cannot read {whole:?} as a size, from {:?} on",
+                shorten(self.rest)
+            )
+        })
     }
 
-    fn symbol(&mut self) -> Result<Extent, Unread> {
-        let arguments = self.until_closed()?;
-        let name = arguments
-            .split(',')
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .trim_matches(['\'', '"']);
+    fn symbol(&mut self, name: &str) -> Result<Extent, Unread> {
         if is_of_values(name) {
             let known = self.symbols.of_values.get(name).copied();
             return known.ok_or_else(|| Unread::OfValues(name.to_owned()));
@@ -131,72 +253,42 @@ impl<'t> Parser<'t, '_> {
             Some(batch) if batch == name => {}
             Some(batch) => {
                 return Err(Unread::Refused(format!(
-                    "two symbolic sizes, {batch} and {name}; export with the batch as the only dynamic dimension"
+                    "two symbolic sizes, {} and {}; export with the batch as the only dynamic dimension",
+                    shorten(batch),
+                    shorten(name)
                 )));
             }
         }
         Ok(Extent::BATCH)
     }
 
-    fn integer(&mut self) -> Result<i64, Unread> {
-        let text = self.until_closed()?;
-        text.trim()
-            .parse()
-            .map_err(|_| Unread::Refused(format!("{text:?} is not a size")))
-    }
-
-    /// Reads `CeilToInt(IntTrueDiv(EXPRESSION, EXPRESSION)))`: a quotient rounded up.
-    fn ceiling(&mut self, depth: usize) -> Result<Extent, Unread> {
-        let inside = self.rest.trim_start().strip_prefix("IntTrueDiv(");
-        self.rest = inside.ok_or_else(|| self.unreadable())?;
-        let up = self.fold(depth, "divided by", |whole, by| {
-            let by = by.as_fixed()?;
-            let most = Extent::fixed(by.checked_sub(1)?);
-            whole.checked_add(most)?.floor_div(by)
-        })?;
-        let closed = self.rest.trim_start().strip_prefix(')');
-        self.rest = closed.ok_or_else(|| self.unreadable())?;
-        Ok(up)
+    fn integer(&self, text: &str) -> Result<Extent, Unread> {
+        let number = text.parse().map(Extent::signed);
+        number.map_err(|_| {
+            Unread::Refused(format!(
+                "cannot read {:?} as a size: {:?} is no whole number below 2^63",
+                shorten(self.whole),
+                shorten(text)
+            ))
+        })
     }
 
     /// Reads `EXPRESSION, EXPRESSION, …)` and combines them.
-    fn fold(
-        &mut self,
-        depth: usize,
-        function: &str,
-        mut combine: impl FnMut(Extent, Extent) -> Option<Extent>,
-    ) -> Result<Extent, Unread> {
-        let mut result: Option<Extent> = None;
-        loop {
-            let term = self.expression(depth)?;
-            let combined = match result {
-                None => term,
-                Some(first) => combine(first, term).ok_or_else(|| {
-                    Unread::Refused(format!(
-                        "a size of {first} {function} {term} is too large or too intricate"
-                    ))
-                })?,
-            };
-            result = Some(combined);
-            let rest = self.rest.trim_start();
-            if let Some(rest) = rest.strip_prefix(',') {
-                self.rest = rest.trim_start();
-            } else if let Some(rest) = rest.strip_prefix(')') {
-                self.rest = rest;
-                return Ok(combined);
-            } else {
-                return Err(self.unreadable());
-            }
+    fn fold(&mut self, depth: usize, name: &str) -> Result<Extent, Unread> {
+        let Some(function) = function(name) else {
+            return Err(Unread::Refused(format!(
+                "the size {:?} uses {:?}; only sums, products, quotients, remainders, maxima and minima of the \
+                 batch size are read",
+                shorten(self.whole),
+                shorten(name)
+            )));
+        };
+        let mut result = self.expression(depth, 0)?;
+        while self.takes(',') {
+            let term = self.expression(depth, 0)?;
+            result = combine(function, result, term)?;
         }
-    }
-
-    /// Reads `EXPRESSION, Integer(2))`, which is how sympy writes a square.
-    fn power(&mut self, depth: usize) -> Result<Extent, Unread> {
-        self.fold(depth, "to the power of", |base, exponent| {
-            let factors = std::iter::repeat_n(base, usize::try_from(exponent.as_fixed()?).ok()?);
-            let mut factors = factors.take(4);
-            factors.try_fold(Extent::ONE, Extent::checked_mul)
-        })
+        self.closed(result)
     }
 
     fn until_closed(&mut self) -> Result<&'t str, Unread> {
@@ -257,6 +349,50 @@ mod tests {
     }
 
     #[test]
+    fn what_python_writes_is_read_like_what_sympy_does() {
+        let mut symbols = Symbols::default();
+        let s = "Symbol('s0', integer=True)";
+        for (python, sympy) in [
+            ("s0".to_owned(), s.to_owned()),
+            (
+                "((s0)+1)//2".to_owned(),
+                format!("FloorDiv(Add({s}, Integer(1)), Integer(2))"),
+            ),
+            (
+                " 3*s0 ** 2 - 4 ".to_owned(),
+                format!("Add(Mul(Integer(3), Pow({s}, Integer(2))), Integer(-4))"),
+            ),
+            (
+                "-2 + s0*s0 - -s0 % 3".to_owned(),
+                format!(
+                    "Add(Integer(-2), Mul({s}, {s}), Mul(Integer(-1), Mod(Mul(Integer(-1), {s}), Integer(3))))"
+                ),
+            ),
+            (
+                "Max(1, (s0 // 2))*8".to_owned(),
+                format!("Mul(Max(Integer(1), FloorDiv({s}, Integer(2))), Integer(8))"),
+            ),
+            (
+                format!("({s} + Integer(1))"),
+                format!("Add({s}, Integer(1))"),
+            ),
+            ("2**2*s0".to_owned(), format!("Mul(Integer(4), {s})")),
+            (
+                "CeilDiv(s0, 4)".to_owned(),
+                format!("CeilToInt(IntTrueDiv({s}, Integer(4)))"),
+            ),
+        ] {
+            let expected = read(&mut symbols, &sympy).unwrap();
+            assert_eq!(read(&mut symbols, &python), Ok(expected), "{python}");
+        }
+        assert_eq!(read(&mut symbols, "8 - 2 - 1"), Ok("5".into()));
+        assert_eq!(
+            read(&mut symbols, "u3 + 1"),
+            Err(Unread::OfValues("u3".into()))
+        );
+    }
+
+    #[test]
     fn what_is_no_such_size_is_refused() {
         let mut symbols = Symbols::default();
         symbols.extent("Symbol('s0')").unwrap();
@@ -270,6 +406,16 @@ mod tests {
         assert!(problem("FloorDiv(Symbol('s0'), Integer(0))").contains("intricate"));
         assert!(problem(&"Mul(".repeat(1000)).contains("too deep"));
         assert!(problem("").contains("cannot read"));
+        for text in [
+            "(s0", "s0)", "s0 +", "s0 s0", "s0 & 1", "2.5*s0", "()", "Max()", "(s0)(2)",
+        ] {
+            let problem = problem(text);
+            assert!(problem.contains(&format!("{text:?}")), "{problem}");
+        }
+        assert!(problem("s0 + 9223372036854775808").contains("below 2^63"));
+        assert!(problem(&"(".repeat(1000)).contains("too deep"));
+        assert!(problem(&"-".repeat(1000)).contains("too deep"));
+        assert!(problem(&"2**".repeat(1000)).contains("too deep"));
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::error::place;
-use super::families;
 use crate::aten::schema::{Arg, NamedArg};
+use crate::bounded::shorten;
+use crate::ops::not_elementwise;
 
 /// So many operators are listed; of more, only how many there are.
 pub(super) const MOST_LISTED: usize = 20;
@@ -69,12 +70,12 @@ impl Unknown {
         // Looking for names alike takes a while, and nobody reads more than a few.
         let is_listed = self.found.len() < MOST_LISTED;
         self.found.push(UnknownOperator {
-            op: op.to_owned(),
+            op: shorten(op),
             count: 1,
             pointer: pointer(),
             module: module.to_owned(),
             nearest: is_listed.then(|| nearest(op)).flatten(),
-            not_elementwise: families::not_elementwise(op),
+            not_elementwise: not_elementwise(op),
         });
     }
 

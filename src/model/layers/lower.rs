@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{INPUT, Layer, LayerKind, Layers};
+use crate::bounded::shorten;
 use crate::graph::{Builder, Content, Graph, GraphError, ModuleId, ValueId};
 use crate::model::invalid::{Invalid, nearest};
 use crate::model::nn::{At, Net, unary};
@@ -74,8 +75,8 @@ fn operands(
                 known.sort_unstable();
                 Invalid {
                     pointer: format!("{pointer}/inputs/{index}"),
-                    value: Some(format!("{name:?}")),
-                    problem: format!("no layer named {name:?} comes before this one"),
+                    value: Some(format!("{:?}", shorten(name))),
+                    problem: format!("no layer named {:?} comes before this one", shorten(name)),
                     nearest: nearest(name, known).map(str::to_owned),
                 }
             })

@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{INPUT, Layer, LayerKind, Layers};
-use crate::bounded::{AnyValue, within};
+use crate::bounded::{AnyValue, clause, within};
 use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::Invalid;
 use crate::model::nn::{BatchNorm, Bias};
@@ -82,7 +82,7 @@ pub(crate) fn parse(value: &Value, text: &str, pointer: &str) -> Result<Layers, 
     if let Some(wrong) = reader.wrong {
         return Err(wrong);
     }
-    let count = read.map_err(|error| Invalid::at(&at, error.to_string()))?;
+    let count = read.map_err(|error| Invalid::at(&at, clause(&error)))?;
     if count == 0 {
         return Err(Invalid::at(at, "a model needs at least one layer"));
     }
@@ -123,7 +123,7 @@ impl<'de> Visitor<'de> for &mut Reader<'_> {
             let pointer = format!("{}/{count}", self.at);
             let (value, _) = within(LAYER_BYTES, || serde_json::from_str::<AnyValue>(text.get()));
             let read = value
-                .map_err(|error| Invalid::at(&pointer, error.to_string()))
+                .map_err(|error| Invalid::at(&pointer, clause(&error)))
                 .and_then(|AnyValue(value)| layer(&value, &pointer));
             match read {
                 Ok(layer) => self.stack.push(layer),

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::model::invalid::{Invalid, nearest, shorten};
+use crate::bounded::shorten;
+use crate::model::invalid::{Invalid, nearest};
 
 /// Where to run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]

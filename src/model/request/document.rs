@@ -15,14 +15,11 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::schema::RequestSchema;
-use crate::bounded::{AnyValue, Excess, Text, within};
+use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
 use crate::model::invalid::Invalid;
 
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.
 const MEMBERS_BYTES: usize = 4 << 20;
-
-/// How much of a member's name an error repeats, in characters.
-const LONGEST_NAMED: usize = 60;
 
 /// The member that may be megabytes, and stays text.
 const MODEL: &str = "model";
@@ -103,11 +100,8 @@ impl RequestDocument {
                 ),
             ));
         }
-        let (members, model) = members.map_err(|error| {
-            let problem = error.to_string();
-            let clause = problem.split(" at line ").next().unwrap_or(&problem);
-            not_json(error.line(), error.column(), clause)
-        })?;
+        let (members, model) =
+            members.map_err(|error| not_json(error.line(), error.column(), &clause(&error)))?;
         let model = model.map(|model| (Arc::clone(&text), place(&text, model)));
         Ok(RequestDocument {
             members,
@@ -261,10 +255,7 @@ impl<'de> Visitor<'de> for Members {
             } else {
                 map.next_value::<AnyValue>()?.0
             };
-            if members.insert(key.to_string(), value).is_some() {
-                let key: String = key.chars().take(LONGEST_NAMED).collect();
-                return Err(de::Error::custom(format!("{key:?} is given twice")));
-            }
+            insert_once(&mut members, &key, value)?;
         }
         Ok((Value::Object(members), model))
     }

@@ -33,31 +33,50 @@ pub enum MemoryLimit {
     Fraction(f64),
 }
 
+/// Smallest fraction read; of any card it is less than PyTorch takes at once.
+const LEAST_FRACTION: f64 = 0.0001;
+
+/// Numbers with a point below this and above 1 are no bytes and no fractions: whoever writes 12.5 means GiB.
+const GIB_WITHOUT_UNIT: f64 = 1024.0;
+
+/// What a limit must be, as the beginning of an error.
+const MUST_BE: &str = "memory_limit must be a number of bytes from 1 to 2^60, a size such as \"12GiB\" or a fraction \
+     such as \"0.8\"";
+
 impl MemoryLimit {
-    /// Reads a number of bytes, a size such as `"12GiB"`, or a fraction such as `"0.8"`.
+    /// Reads a number of bytes, a size such as `"12GiB"`, or a fraction such as `"0.8"` or `1.0`.
     pub fn parse(value: &Value, pointer: &str) -> Result<MemoryLimit, Invalid> {
-        match value {
-            Value::String(text) => read(text.trim()).map_err(|near| Invalid {
-                nearest: near,
-                ..wrong(
-                    pointer,
-                    value,
-                    "memory_limit must be bytes, a size such as \"12GiB\" or a fraction such as \"0.8\"",
-                )
-            }),
-            Value::Number(number) => {
-                match number.as_f64().filter(|number| 0.0 < *number && *number < 1.0) {
-                    Some(fraction) => Ok(MemoryLimit::Fraction(fraction)),
-                    None => whole(value, pointer, "memory_limit", 1, LARGEST)
-                        .map(|bytes| MemoryLimit::Bytes(Bytes(bytes))),
-                }
-            }
-            other => Err(wrong(
-                pointer,
-                other,
-                "memory_limit must be bytes, a size such as \"12GiB\" or a fraction such as \"0.8\"",
-            )),
-        }
+        let read = match value {
+            Value::String(text) => read(text.trim()),
+            Value::Number(number) => match (number.as_u64(), number.as_f64()) {
+                (Some(bytes), _) => bounded(bytes).ok_or(None),
+                (None, Some(number)) => with_point(number).or_else(|near| {
+                    // Many JSON writers print all numbers with a point.
+                    let whole = whole(value, pointer, "memory_limit", 1, LARGEST).ok();
+                    let bytes = whole.filter(|_| near.is_none()).and_then(bounded);
+                    bytes.ok_or(near)
+                }),
+                (None, None) => Err(None),
+            },
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => Err(None),
+        };
+        read.map_err(|near| Invalid {
+            nearest: near,
+            ..wrong(pointer, value, MUST_BE)
+        })
+    }
+}
+
+/// The fraction that a number with a point and without a unit is, or what may have been meant.
+fn with_point(number: f64) -> Result<MemoryLimit, Option<String>> {
+    if number <= 0.0 {
+        Err(None)
+    } else if number < LEAST_FRACTION {
+        Err(Some(LEAST_FRACTION.to_string()))
+    } else if number <= 1.0 {
+        Ok(MemoryLimit::Fraction(number))
+    } else {
+        Err((number < GIB_WITHOUT_UNIT).then(|| format!("{number}GiB")))
     }
 }
 
@@ -71,8 +90,7 @@ fn read(text: &str) -> Result<MemoryLimit, Option<String>> {
     let amount: f64 = number.parse().map_err(|_| None)?;
     if unit.is_empty() {
         if number.contains('.') {
-            let fraction = (amount > 0.0 && amount <= 1.0).then_some(MemoryLimit::Fraction(amount));
-            return fraction.ok_or_else(|| Some(format!("{number}GiB")));
+            return with_point(amount);
         }
         let bytes: u64 = number.parse().map_err(|_| None)?;
         return bounded(bytes).ok_or(None);
@@ -86,7 +104,8 @@ fn read(text: &str) -> Result<MemoryLimit, Option<String>> {
         let known = UNITS
             .iter()
             .find(|(name, _)| initial(name) == initial(unit));
-        return Err(known.map(|(known, _)| format!("{number}{known}")));
+        let known = known.filter(|_| amount.is_finite() && amount > 0.0);
+        return Err(known.map(|(known, _)| format!("{amount}{known}")));
     };
     // Whole numbers are multiplied as such; only "1.5GiB" goes through floating point.
     let bytes = match number.parse::<u64>() {
@@ -158,6 +177,33 @@ mod tests {
         }
         assert!(parse(-5).is_err());
         assert!(parse(true).is_err());
-        assert_eq!(parse("12G").unwrap_err().nearest.as_deref(), Some("12GiB"));
+    }
+
+    #[test]
+    fn a_number_with_a_point_is_a_fraction_however_it_is_written() {
+        assert_eq!(parse(1.0), Ok(MemoryLimit::Fraction(1.0)));
+        assert_eq!(parse(0.0001), Ok(MemoryLimit::Fraction(0.0001)));
+        assert_eq!(parse(1.5e9), parse(1_500_000_000));
+        for (wrong, nearest) in [
+            (Value::from(12.5), Some("12.5GiB")),
+            (Value::from("12.5"), Some("12.5GiB")),
+            (Value::from(2.0), Some("2GiB")),
+            (Value::from("12G"), Some("12GiB")),
+            (Value::from("12GiB\0"), Some("12GiB")),
+            (Value::from(1e-9), Some("0.0001")),
+            (Value::from("0.00000000000000000001"), Some("0.0001")),
+            (Value::from(format!("0.{}1", "0".repeat(1000))), None),
+            (Value::from("0.0"), None),
+            (Value::from("0.0G"), None),
+            (Value::from(0.0), None),
+            (Value::from(-0.5), None),
+            (Value::from(1e30), None),
+            (Value::from(12_884_901_888.5), None),
+            (Value::from("9".repeat(1000) + "G"), None),
+        ] {
+            let refused = parse(wrong.clone()).unwrap_err();
+            assert_eq!(refused.nearest.as_deref(), nearest, "{wrong}");
+            assert!(refused.problem.starts_with(MUST_BE), "{}", refused.problem);
+        }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::{Lowered, RequestDocument};
-use crate::bounded::{AnyValue, Text, within};
+use crate::bounded::{AnyValue, Text, clause, insert_once, within};
 use crate::model::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
@@ -83,15 +83,14 @@ impl<'de> Visitor<'de> for MembersVisitor {
                 "exported" => &mut members.exported,
                 "layers" => &mut members.layers,
                 _ => {
-                    values.insert(key.to_string(), map.next_value::<AnyValue>()?.0);
+                    let value = map.next_value::<AnyValue>()?.0;
+                    insert_once(&mut values, &key, value)?;
                     continue;
                 }
             };
             *text = Some(map.next_value::<&'de RawValue>()?.get()).filter(|text| *text != "null");
-            values.insert(
-                key.to_string(),
-                text.map_or(Value::Null, |_| Value::Bool(true)),
-            );
+            let stands = text.map_or(Value::Null, |_| Value::Bool(true));
+            insert_once(&mut values, &key, stands)?;
         }
         members.values = Value::Object(values);
         Ok(members)
@@ -110,7 +109,6 @@ impl<'a> Members<'a> {
             })
         });
         members.map_err(|error: serde_json::Error| {
-            let problem = error.to_string();
             Invalid::at(
                 pointer,
                 match excess {
@@ -118,7 +116,7 @@ impl<'a> Members<'a> {
                         "the model's description would take more than {} KiB of memory, beside a graph or layers",
                         MEMBERS_BYTES >> 10
                     ),
-                    None => problem.split(" at line ").next().unwrap_or(&problem).to_owned(),
+                    None => clause(&error),
                 },
             )
         })

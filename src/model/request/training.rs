@@ -19,9 +19,6 @@ pub(super) const FIELDS: &[&str] = &[
 /// Most choices in one list.
 const MOST_CHOICES: usize = 16;
 
-/// Most micro-steps for each optimizer step: a hundred times what anybody accumulates.
-const MOST_MICRO_STEPS: u64 = 65_536;
-
 /// Most combinations of choices in one request: every precision, optimizer and kind of checkpointing makes 60.
 const MOST_VARIANTS: usize = 128;
 
@@ -41,7 +38,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
         inference_alone(&fields)?;
     }
     let accumulation = fields
-        .whole("accumulation", 1, MOST_MICRO_STEPS)?
+        .whole("accumulation", 1, Variant::MOST_ACCUMULATION)?
         .unwrap_or(1);
     let implementation = OptimizerImpl::ALL.map(|known| (known.name(), known));
     let optimizer_impl = fields

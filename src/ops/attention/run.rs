@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::sizes::{
     Backend, Lengths, Problem, choose, efficient_workspace, flash_splits, flash_width,
 };
-use crate::ops::join::part;
 use crate::eager::{Draft, Eager, Saved, Stop, Storage, Tensor, TensorBody};
+use crate::ops::join::part;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, strides_like};
 
@@ -162,17 +162,13 @@ impl Eager {
         let inside = part(&y, last, Extent::ZERO, own[last]);
         self.launch(Kernel::Copy, &[x], &[&inside]);
         drop(inside);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let copy = eager.empty(&own, gradient.dtype);
             let inside = part(gradient, last, Extent::ZERO, own[last]);
             eager.launch(Kernel::Copy, &[&inside], &[&copy]);
             drop(inside);
-            vec![Some(Tensor::new(copy))]
-        });
-        y
+            Tensor::new(copy)
+        })
     }
 
     fn fused(
@@ -225,7 +221,7 @@ impl Eager {
             Backend::Flash => self.flash_state(lengths, request.dropout, &mut state),
             Backend::Efficient if query.dtype.is_half() && lengths.value_width > 128 => {
                 let sums = lengths.each(4 * lengths.positions * lengths.value_width);
-                drop(self.scratch_of(sums));
+                drop(self.scratch_bytes(sums));
             }
             Backend::Efficient | Backend::Math => {}
         }
@@ -255,10 +251,10 @@ impl Eager {
     /// What `FlashAttention` allocates after its result: partial results of split keys, the random state.
     fn flash_state(&mut self, lengths: Lengths, dropout: f64, state: &mut Vec<Tensor>) {
         let card = self.capability;
-        let partial = |bytes: u64| {
-            let heads = lengths.each(1);
-            move |batch: u64| {
-                let heads = heads.at(batch);
+        let mut partial = |name: &'static str, bytes: u64| {
+            let of = (card, lengths, dropout == 0.0, bytes);
+            self.scratch_by(name, of, |&(card, lengths, may_split, bytes), batch| {
+                let heads = lengths.each(1).at(batch);
                 let Lengths {
                     positions,
                     keys,
@@ -266,13 +262,13 @@ impl Eager {
                     ..
                 } = lengths;
                 match flash_splits(&card, heads, positions, keys, width) {
-                    splits if splits > 1 && dropout == 0.0 => splits * heads * positions * bytes,
+                    splits if splits > 1 && may_split => splits * heads * positions * bytes,
                     _ => 0,
                 }
-            }
+            })
         };
-        let sums = self.scratch_by("split sums", partial(4));
-        let outputs = self.scratch_by("split outputs", partial(4 * flash_width(lengths.width)));
+        let sums = partial("split sums", 4);
+        let outputs = partial("split outputs", 4 * flash_width(lengths.width));
         state.push(Tensor::new(self.empty(&[Extent::fixed(2)], DType::Int64)));
         state.push(Tensor::new(self.empty(&[], DType::Int64)));
         if dropout > 0.0 {
@@ -305,7 +301,9 @@ impl Eager {
             let (shape, s) = (&tensor.shape, &tensor.strides);
             let is_run = |dim: usize, stride: Extent| shape[dim] == Extent::ONE || s[dim] == stride;
             let heads = match backend {
-                Backend::Efficient => is_run(2, shape[1] * shape[3]) && is_run(0, shape[1] * shape[2] * shape[3]),
+                Backend::Efficient => {
+                    is_run(2, shape[1] * shape[3]) && is_run(0, shape[1] * shape[2] * shape[3])
+                }
                 Backend::Flash | Backend::Cudnn | Backend::Math => true,
             };
             s[3] == Extent::ONE && is_run(1, shape[3]) && heads
@@ -413,10 +411,11 @@ impl Eager {
                 let rows = lengths.each(4 * positions);
                 if element == 4 {
                     // float32 multiplies gradient and output elementwise and sums that into delta first.
-                    let product = self.scratch_of(lengths.each(4 * positions * value_width));
-                    let sum = self.scratch_of(rows);
+                    let product = self.scratch_bytes(lengths.each(4 * positions * value_width));
+                    let sum = self.scratch_bytes(rows);
                     // The sum is turned to one row for each head: it is that already for one position or one head.
-                    let turned = (positions > 1 && query_heads > 1).then(|| self.scratch_of(rows));
+                    let turned =
+                        (positions > 1 && query_heads > 1).then(|| self.scratch_bytes(rows));
                     let (delta, sum) = match turned {
                         Some(turned) => (turned, Some(sum)),
                         None => (sum, None),
@@ -425,7 +424,7 @@ impl Eager {
                     drop(product);
                     held.push(delta);
                 } else {
-                    held.push(self.scratch_of(rows));
+                    held.push(self.scratch_bytes(rows));
                 }
                 let dtype = if element == 4 {
                     DType::Float32
@@ -441,14 +440,14 @@ impl Eager {
         };
         let buffers: Vec<_> = buffers
             .into_iter()
-            .map(|bytes| self.scratch_of(bytes))
+            .map(|bytes| self.scratch_bytes(bytes))
             .collect();
         held.extend(buffers.into_iter().rev());
         held
     }
 
-    fn scratch_of(&mut self, bytes: Extent) -> Rc<Storage> {
-        self.scratch_by("attention", move |batch| bytes.at(batch))
+    fn scratch_bytes(&mut self, bytes: Extent) -> Rc<Storage> {
+        self.scratch_of(bytes, DType::UInt8)
     }
 }
 

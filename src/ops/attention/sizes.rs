@@ -170,7 +170,7 @@ pub(crate) fn flash_splits(
 }
 
 /// Lengths of an attention; the batch is a symbol.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Lengths {
     pub(crate) batch: Extent,
     pub(crate) query_heads: u64,

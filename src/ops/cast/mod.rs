@@ -3,10 +3,9 @@
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Mismatch, Type};
-use crate::aten::Arguments;
-
 
 /// `to(dtype)`; with a second operand `type_as`, to the type that it has when the graph runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

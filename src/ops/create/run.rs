@@ -9,13 +9,16 @@ impl Eager {
     /// What `randperm` takes besides its result (`randperm_out_cuda` in `Randperm.cu`): a seed's offset, positions and
     /// random keys to sort them by, of 32 bits where collisions are rare enough.
     fn shuffle(&mut self, count: Extent) {
+        fn key(n: u64) -> u64 {
+            if n <= 30_000 { 4 * n } else { 8 * n }
+        }
         drop(self.scratch(8));
-        let key = |n: u64| if n <= 30_000 { 4 * n } else { 8 * n };
         let positions = self.empty(&[count], DType::Int64);
-        let keys = self.scratch_by("random keys", move |batch| key(count.at(batch)));
-        let sorted = self.scratch_by("random keys", move |batch| key(count.at(batch)));
+        let mut keys =
+            || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
+        let (keys, sorted) = (keys(), keys());
         // One block sorts a few; radix sort keeps a second copy of keys and positions otherwise.
-        let sort = self.scratch_by("sort", move |batch| match count.at(batch) {
+        let sort = self.scratch_by("sort", count, |count, batch| match count.at(batch) {
             few @ 0..=2_048 => few.min(1),
             many => key(many) + 8 * many + 33_279,
         });
@@ -46,7 +49,7 @@ impl Eager {
         let y = match create.place {
             Place::Card => self.empty(&create.shape, dtype),
             Place::Host => TensorBody::from(Elements {
-                storage: self.scratch_by("host", |_| 0),
+                storage: self.scratch_of(Extent::ZERO, dtype),
                 dtype,
                 offset: Extent::ZERO,
                 shape: create.shape.as_slice().into(),

@@ -63,19 +63,24 @@ impl Eager {
         let (rows, width) = (fixed(table[0]), fixed(table[1]));
         // A buffer of the sorted path: so many bytes, or none where the path is not taken.
         let buffer = |eager: &mut Eager, bytes: fn(Sort) -> u64| {
-            eager.scratch_by("embedding sort", move |batch| {
-                let sort = Sort {
-                    indices: count.at(batch),
-                    rows,
-                    width,
-                    card,
-                };
-                if sort.indices <= DIRECT && path == Path::ByCount {
-                    0
-                } else {
-                    bytes(sort)
-                }
-            })
+            let of = (count, [rows, width], card, path, bytes);
+            eager.scratch_by(
+                "embedding sort",
+                of,
+                |&(count, [rows, width], card, path, bytes), batch| {
+                    let sort = Sort {
+                        indices: count.at(batch),
+                        rows,
+                        width,
+                        card,
+                    };
+                    if sort.indices <= DIRECT && path == Path::ByCount {
+                        0
+                    } else {
+                        bytes(sort)
+                    }
+                },
+            )
         };
         let emit = move |eager: &mut Eager, result: &TensorBody| {
             eager.launch(kernel, &[gradient, indices], &[result]);
@@ -129,7 +134,7 @@ impl Eager {
 }
 
 /// When indices are sorted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Path {
     /// Where there are many.
     ByCount,

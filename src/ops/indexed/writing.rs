@@ -1,11 +1,11 @@
 //! Writing at looked-up places: `index_put_`, `index_add` and `scatter`.
 
-use crate::ops::elementwise::expanded;
-use crate::ops::embedding::radix_bytes;
-use crate::ops::view::gradient_view;
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
+use crate::ops::elementwise::expanded;
+use crate::ops::embedding::radix_bytes;
+use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, numel, strides_like};
 
@@ -75,9 +75,7 @@ impl Eager {
         let found = self.positions(places.indices, places.rows);
         let common = common_shape(&found);
         let count = numel(&common);
-        let positions = |eager: &mut Eager| {
-            eager.scratch_by("index positions", move |batch| 8 * count.at(batch))
-        };
+        let positions = |eager: &mut Eager| eager.scratch_of(count, DType::Int64);
         let mut linear = None;
         for index in &found {
             if places.checked {
@@ -98,9 +96,13 @@ impl Eager {
         let sorted = positions(self);
         let original = positions(self);
         let iota = positions(self);
-        let (all, slice) = (into.numel(), places.slice(&into.shape));
-        let card = self.capability;
-        let buffer = self.scratch_by("radix sort", move |batch| {
+        let of = (
+            self.capability,
+            count,
+            into.numel(),
+            places.slice(&into.shape),
+        );
+        let buffer = self.scratch_by("radix sort", of, |&(card, count, all, slice), batch| {
             let bits = bits_below(all.at(batch) / slice.at(batch).max(1));
             match count.at(batch) {
                 0 => 0,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
 use crate::program::Kernel;
-use crate::shape::{Extent, broadcast, numel};
+use crate::shape::{DType, Extent, broadcast, numel};
 
 /// Euclidean distances between more rows than these are made of a product of matrices.
 const FEW: u64 = 25;
@@ -15,7 +15,9 @@ impl Eager {
         let b = self.high(b);
         let a = self.high(a);
         let rows = [&a, &b].map(|tensor| tensor.shape[tensor.shape.len() - 2]);
-        let many = rows.iter().any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
+        let many = rows
+            .iter()
+            .any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
         let stack = |tensor: &Tensor| tensor.shape[..tensor.shape.len() - 2].to_vec();
         let common = broadcast(&stack(&a), &stack(&b)).expect("checked when built");
         let shape = [&common[..], &rows].concat();
@@ -71,9 +73,7 @@ impl Eager {
         self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
         drop(right);
         drop(left);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], |eager, gradients, saved| match &gradients[0] {
             Some(gradient) => eager.euclidean_grad(gradient, saved),
             None => vec![None, None],
@@ -85,17 +85,15 @@ impl Eager {
     fn euclidean_grad(&mut self, gradient: &Tensor, saved: &Saved) -> Vec<Option<Tensor>> {
         let dtype = gradient.dtype;
         let ratio = self.empty(&gradient.shape, dtype);
-        drop(self.empty(&gradient.shape, crate::shape::DType::Bool));
+        drop(self.empty(&gradient.shape, DType::Bool));
         let last = gradient.shape.len() - 1;
         let mut of = |name: &str, row: Extent| {
             let shape = saved.get(name).shape.clone();
             let product = self.empty(&shape, dtype);
             self.use_blas();
             self.launch(Kernel::MatMul, &[&ratio, saved.get(name)], &[&product]);
-            let sums = self.scratch_by("cdist", {
-                let count = numel(&gradient.shape[..last - 1]) * row;
-                move |batch| 4 * count.at(batch)
-            });
+            let count = numel(&gradient.shape[..last - 1]) * row;
+            let sums = self.scratch_of(count, DType::Float32);
             let scaled = self.empty(&shape, dtype);
             let result = Rc::new(self.empty(&shape, dtype));
             (result, (scaled, sums, product))
@@ -133,9 +131,7 @@ impl Eager {
         let y = self.empty(shape, a.dtype);
         self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
         drop((right, left));
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
@@ -154,8 +150,7 @@ impl Eager {
                     eager.dense_copy(&Tensor::new(seen))
                 });
                 let result = Rc::new(eager.empty(&wholes[own], gradient.dtype));
-                let element = gradient.dtype.size();
-                drop(eager.scratch_by("cdist", move |batch| element * pairs.at(batch)));
+                drop(eager.scratch_of(pairs, gradient.dtype));
                 drop(operands);
                 drop(dense);
                 drop(copies);

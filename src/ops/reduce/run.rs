@@ -1,10 +1,12 @@
 //! Sums over dimensions, and the scratch memory that large ones take.
 
-use crate::ops::elementwise::expanded;
-use super::vector_norm::kept_shape;
-use crate::ops::view::gradient_view;
-use crate::eager::{Draft, Eager, Tensor, TensorBody};
+use std::rc::Rc;
+
 use super::Reduction;
+use super::vector_norm::kept_shape;
+use crate::eager::{Draft, Eager, Storage, Tensor, TensorBody};
+use crate::ops::elementwise::expanded;
+use crate::ops::view::gradient_view;
 use crate::program::{Capability, Kernel};
 use crate::shape::{DType, Extent, numel};
 
@@ -44,7 +46,7 @@ pub(super) fn squeezed(whole: &TensorBody, dims: &[usize], keep: bool) -> Tensor
 }
 
 /// Which dimension a reduction runs along.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Along {
     /// The fastest-moving one.
     Row,
@@ -229,8 +231,7 @@ impl Eager {
     ) {
         // Another type is converted first, but for halves summed in float32 (`make_reduction` in `ReduceOpsUtils.h`).
         let is_widened = x.dtype.is_half() && y.dtype == DType::Float32;
-        let converted =
-            (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
+        let converted = (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
         let along = along(x, |dim| dims.contains(&dim));
         let width = kind.width(y.dtype);
         self.reduce_with(x, y, (along, width), kernel, [y.numel(), x.numel()]);
@@ -255,15 +256,8 @@ impl Eager {
     }
 
     fn extreme_scratch(&mut self, count: Extent) {
-        let capability = self.capability;
-        let scratch = move |batch: u64| scratch(&capability, Along::Row, 1, count.at(batch));
         // Partial results are as wide as the positions.
-        let buffer = self.scratch_by("index bounds", move |batch| {
-            scratch(batch).buffer / ACCUMULATOR * 8
-        });
-        let semaphores = self.scratch_by("reduction semaphores", move |batch| {
-            scratch(batch).semaphores
-        });
+        let (buffer, semaphores) = self.reduction_scratch(Along::Row, 8, [Extent::ONE, count]);
         drop(semaphores);
         drop(buffer);
     }
@@ -289,20 +283,37 @@ impl Eager {
         kernel: Kernel,
         [outputs, all]: [Extent; 2],
     ) {
-        let capability = self.capability;
-        let scratch = move |batch: u64| {
-            let outputs = outputs.at(batch).max(1);
-            scratch(&capability, along, outputs, all.at(batch) / outputs)
-        };
-        let buffer = self.scratch_by("reduction", move |batch| {
-            scratch(batch).buffer / ACCUMULATOR * width
-        });
-        let semaphores = self.scratch_by("reduction semaphores", move |batch| {
-            scratch(batch).semaphores
-        });
+        let (buffer, semaphores) = self.reduction_scratch(along, width, [outputs, all]);
         self.launch(kernel, &[input], &[output]);
         drop(semaphores);
         drop(buffer);
+    }
+
+    /// Partial results of so many bytes each, and counters of finished blocks.
+    fn reduction_scratch(
+        &mut self,
+        along: Along,
+        width: u64,
+        [outputs, all]: [Extent; 2],
+    ) -> (Rc<Storage>, Rc<Storage>) {
+        fn at(card: &Capability, along: Along, [outputs, all]: [Extent; 2], batch: u64) -> Scratch {
+            let outputs = outputs.at(batch).max(1);
+            scratch(card, along, outputs, all.at(batch) / outputs)
+        }
+        let of = (self.capability, along, [outputs, all]);
+        let buffer = self.scratch_by(
+            "reduction",
+            (of, width),
+            |&((card, along, lengths), width), batch| {
+                at(&card, along, lengths, batch).buffer / ACCUMULATOR * width
+            },
+        );
+        let semaphores = self.scratch_by(
+            "reduction semaphores",
+            of,
+            |&(card, along, lengths), batch| at(&card, along, lengths, batch).semaphores,
+        );
+        (buffer, semaphores)
     }
 }
 

@@ -118,3 +118,42 @@ fn a_device_without_end_is_no_file() {
         "error: could not read /dev/zero: it is a device, not a file\n"
     );
 }
+
+#[test]
+fn a_batch_is_bounded_as_it_is_for_the_service() {
+    for command in ["probe", "program"] {
+        for (batch, is_read) in [("4294967296", true), ("4294967297", false), ("0", false)] {
+            let output = Place::new().ask(command, &request(), &["--batch", batch]);
+
+            let is_refused = output.status.code() == Some(2);
+            assert_eq!(
+                is_refused,
+                !is_read,
+                "{command} {batch}: {}",
+                stderr(&output)
+            );
+        }
+    }
+}
+
+#[test]
+fn names_in_a_file_do_not_reach_the_terminal_as_control_characters() {
+    let place = Place::new();
+    let trace = "# {\"total\": 25769803776, \"case\": \"a\\u001b[31mb\"}\nsegment_alloc 7f0000000000 2097152 0\n";
+    place.write("trace.txt", trace);
+    place.write(
+        "wrong.txt",
+        "# {\"total\": 25769803776}\nallo\u{1b}c 7f0000000000 1024 0\n",
+    );
+    let replayed = |name: &str| place.batchfit().args(["replay", name]).output().unwrap();
+
+    let (read, refused) = (replayed("trace.txt"), replayed("wrong.txt"));
+
+    let said = String::from_utf8(read.stdout).unwrap();
+    assert!(said.contains("a\u{fffd}[31mb"), "{said:?}");
+    assert!(
+        stderr(&refused).contains("`allo\u{fffd}c`"),
+        "{:?}",
+        stderr(&refused)
+    );
+}

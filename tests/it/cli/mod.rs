@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod fit;
+mod full_disk;
 mod listings;
 mod probe;
 mod replay;

@@ -17,8 +17,8 @@ use super::DEADLINE;
 struct Server {
     child: Child,
     address: String,
-    /// Held open, so that the server can go on logging.
-    _log: BufReader<ChildStderr>,
+    /// Where its log is read.
+    log: Option<BufReader<ChildStderr>>,
 }
 
 impl Server {
@@ -44,7 +44,7 @@ impl Server {
         Server {
             child,
             address,
-            _log: log,
+            log: Some(log),
         }
     }
 
@@ -72,6 +72,17 @@ impl Drop for Server {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+#[test]
+fn a_log_that_nobody_reads_any_more_ends_no_request() {
+    let directory = TempDir::new().unwrap();
+    let mut server = Server::start(&directory.path().join("batchfit.db"));
+    server.log = None;
+
+    let fit = server.post(QUESTION, 20);
+
+    assert_eq!(fit["state"], "done", "{fit}");
 }
 
 /// A small request.

@@ -391,3 +391,42 @@ fn a_model_file_that_cannot_be_read_is_refused() {
 
     insta::assert_snapshot!(text);
 }
+
+#[test]
+fn a_member_given_twice_is_refused_wherever_it_is() {
+    let resnet = r#""model": {"preset": "resnet18"}"#;
+    let layers = |layer: &str, input: &str| {
+        format!(
+            r#""model": {{"layers": [{layer}], "input": {{{input}}}, "loss": "cross_entropy"}}"#
+        )
+    };
+    let (linear, shape) = (
+        r#"{"type": "linear", "out_features": 4}"#,
+        r#""shape": [3]"#,
+    );
+    let graph = golden_json("mlp").to_string();
+    let (name, kind) = (r#""tensor_values":{"#, r#"{"dtype":7,"sizes":[]}"#);
+    let at = graph.find(name).unwrap() + name.len();
+    let twice = format!(r#"{}"a":{kind},"a":{kind},{}"#, &graph[..at], &graph[at..]);
+    for members in [
+        r#""model": {"preset": "resnet18", "preset": "resnet50"}"#.to_owned(),
+        format!(r#"{resnet}, "training": {{"precision": "fp32", "precision": "bf16"}}"#),
+        format!(
+            r#"{resnet}, "training": {{"checkpointing": {{"modules": ["a"], "modules": ["b"]}}}}"#
+        ),
+        layers(
+            r#"{"type": "linear", "out_features": 4, "out_features": 5}"#,
+            shape,
+        ),
+        layers(linear, r#""shape": [3], "shape": [4]"#),
+        format!(r#""model": {{"exported": {twice}}}"#),
+        format!(r#""model": {{"exported": {graph}, "exported": {graph}}}"#),
+    ] {
+        let document = RequestDocument::from_json(format!("{{{members}}}").as_bytes());
+        let read = document.and_then(|document| Request::parse(document, SIMS));
+        let refused = read
+            .and_then(|request| request.lower().map(drop))
+            .unwrap_err();
+        assert!(refused.problem.contains("is given twice"), "{refused}");
+    }
+}

@@ -1,5 +1,8 @@
 //! Whatever is written, reading it ends with an answer or a problem, never a panic.
 
+use std::collections::HashSet;
+
+use batchfit::model::exported::UnknownOps;
 use batchfit::model::{RequestDocument, exported};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -91,6 +94,104 @@ fn complete() -> Value {
         "device": "sim:h200", "memory_limit": "12GiB", "target_batch": 64, "world_size": 2,
         "allocator": "expandable_segments:True", "search": "auto"
     })
+}
+
+/// Members of a graph whose own members are names.
+const TABLES: [&str; 4] = [
+    "tensor_values",
+    "sym_int_values",
+    "sym_float_values",
+    "range_constraints",
+];
+
+/// Long words in the place of each text and each name of a member, one at a time, of every kind of place once.
+fn with_long_words(document: &Value) -> Vec<(String, Value)> {
+    let word = "w".repeat(1 << 16);
+    let mut all = Vec::new();
+    pointers(document, "", &mut all);
+    let mut seen = HashSet::new();
+    let mut changed = Vec::new();
+    for pointer in all {
+        let mut kind: Vec<&str> = Vec::new();
+        for part in pointer.split('/') {
+            let is_name = kind.last().is_some_and(|table| TABLES.contains(table));
+            let is_index = part.bytes().all(|c| c.is_ascii_digit());
+            kind.push(if is_name || is_index { "*" } else { part });
+        }
+        let value = document.pointer(&pointer).unwrap();
+        let is_text = value.is_string();
+        if !seen.insert((kind.join("/"), is_text)) {
+            continue;
+        }
+        let mut with_text = document.clone();
+        *with_text.pointer_mut(&pointer).unwrap() = json!(word);
+        changed.push((pointer.clone(), with_text));
+        if let Value::Object(members) = value {
+            for member in members.keys().take(10) {
+                let mut with_name = document.clone();
+                let members = with_name.pointer_mut(&pointer).unwrap();
+                let value = members.as_object_mut().unwrap().remove(member).unwrap();
+                members[&word] = value;
+                changed.push((format!("{pointer}, name of {member}"), with_name));
+            }
+        }
+    }
+    assert!(changed.len() > 20, "{}", changed.len());
+    changed
+}
+
+/// How much an error may say.
+const LONGEST_ERROR: usize = 4 << 10;
+
+fn assert_short(place: &str, text: &str) {
+    let start: String = text.chars().take(200).collect();
+    assert!(
+        text.len() < LONGEST_ERROR,
+        "{place}: {} bytes: {start}",
+        text.len()
+    );
+}
+
+#[test]
+fn errors_of_requests_repeat_no_long_words() {
+    let mut documents = vec![complete()];
+    for (member, value) in [
+        ("model", json!({"preset": "resnet18", "num_classes": 10})),
+        ("allocator", json!("roundup_power2_divisions:[256:1,>:2]")),
+        (
+            "training",
+            json!({"checkpointing": "per_block", "precision": "fp32"}),
+        ),
+    ] {
+        let mut other = complete();
+        other[member] = value;
+        documents.push(other);
+    }
+    for (place, document) in documents.iter().flat_map(with_long_words) {
+        let read = request(document).and_then(|request| request.lower().map(drop));
+        if let Err(invalid) = read {
+            assert_short(&place, &invalid.to_string());
+            assert_short(&place, &format!("{invalid:?}"));
+        }
+    }
+}
+
+#[test]
+fn errors_and_notes_of_graphs_repeat_no_long_words() {
+    for name in ["cifarnet", "gpt2-tiny-table", "family-lookup"] {
+        for (place, graph) in with_long_words(&golden_json(name)) {
+            for unknown_ops in [UnknownOps::Refuse, UnknownOps::AssumeElementwise] {
+                match exported::parse_with(graph.to_string().as_bytes(), unknown_ops) {
+                    Err(error) => assert_short(&format!("{name}{place}"), &error.to_string()),
+                    Ok(read) => {
+                        for note in read.notes.iter().chain(&read.assumptions) {
+                            assert_short(&format!("{name}{place}"), note);
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,80 @@
+//! Answers that cannot be written, or that nobody reads to their end.
+
+use std::fs::{File, OpenOptions};
+use std::process::{Command, Stdio};
+
+use super::{Place, request, stderr};
+
+/// Every command that prints, as it is asked here.
+const COMMANDS: [&[&str]; 12] = [
+    &["fit", "request.json"],
+    &["fit", "request.json", "--json"],
+    &["probe", "request.json", "--batch", "4"],
+    &["program", "request.json", "--batch", "4"],
+    &["replay", "trace.txt"],
+    &["devices"],
+    &["presets", "--json"],
+    &["openapi"],
+    &["operators"],
+    &["--help"],
+    &["--version"],
+    &["fit", "--help"],
+];
+
+fn full() -> File {
+    OpenOptions::new().write(true).open("/dev/full").unwrap()
+}
+
+fn command(place: &Place, arguments: &[&str]) -> Command {
+    place.write("request.json", &request().to_string());
+    place.write(
+        "trace.txt",
+        "# {\"total\": 25769803776}\nsegment_alloc 7f0000000000 2097152 0\n",
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
+    command
+        .current_dir(place.directory.path())
+        .stdin(Stdio::null())
+        .args(arguments);
+    command
+}
+
+#[test]
+fn a_full_disk_is_said_in_a_sentence() {
+    let place = Place::new();
+    for arguments in COMMANDS {
+        let output = command(&place, arguments).stdout(full()).output().unwrap();
+
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = stderr(&output);
+        let sentence = "the answer could not be written to stdout: No space left on device";
+        assert!(said.contains(sentence), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_is_no_trouble() {
+    let place = Place::new();
+    for arguments in COMMANDS {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(&place, arguments).stdout(writer).output().unwrap();
+
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_for_what_is_said_beside_the_answer_changes_nothing() {
+    let place = Place::new();
+
+    let output = command(&place, &["presets", "--log", "[[["])
+        .stderr(full())
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    let output = command(&place, &["fit", "absent.json"])
+        .stderr(full())
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(2));
+}
