@@ -57,7 +57,7 @@ def question(name: str, precision: str, usual: int, binary: str, graph: Path) ->
     answer = asked(binary, ["fit", "-", "--model", str(graph)], request).get("recommendation") or {}
     told = {"model": name, "precision": precision, "device": request["device"], "limit": limit}
     answers = {"finishes": answer.get("max_batch", 0), "without_retries": answer.get("max_batch_without_retries", 0)}
-    return {**told, "answered": answers, "assumptions": answer.get("assumptions", [])}
+    return {**told, "answered": answers, "assumptions": probe.get("assumptions", [])}
 
 
 def trial(name: str, precision: str, limit: int, batch: int) -> dict:
@@ -134,8 +134,7 @@ def table(rows: list[dict]) -> None:
         if not pairs:
             continue
         off = [abs(ours / theirs - 1) if theirs else float(ours > 0) for ours, theirs, _ in pairs]
-        # Of fewer than a hundred, one is more than a percent.
-        near = sum(abs(ours - theirs) <= max(1, theirs // 100) for ours, theirs, _ in pairs)
+        near = sum(error <= 0.01 for error in off)
         print(
             f"| {title} | {len(pairs)} | {sum(a == b for a, b, _ in pairs)} | {near} | {sum(a > c for a, _, c in pairs)} | "
             f"{100 * statistics.median(off):.2f} % | {100 * max(off):.2f} % |"

@@ -1,4 +1,4 @@
-"""Conversions know whose dtype they ask for."""
+"""Conversions know whose dtype they ask for, and are traced where they do nothing in float32, as are copies to row by row."""
 
 import unittest
 
@@ -44,6 +44,11 @@ class Other(nn.Module):
         return x.to(dtypes["mine"])
 
 
+class Contiguous(nn.Module):
+    def forward(self, x):
+        return (x * 2).contiguous().exp()
+
+
 def exported(model):
     return export_built(model, parse_batch(["x=f32[B,8]", "y=f32[B,8]"]), "mse").document
 
@@ -66,6 +71,10 @@ class ConversionsTest(unittest.TestCase):
         self.assertEqual(conversions(document), [])
         targets = [node["target"] for node in document["graph_module"]["graph"]["nodes"]]
         self.assertIn("torch.ops.aten.add.Tensor", targets)
+
+    def test_a_copy_of_what_lies_row_by_row_is_traced(self):
+        targets = [node["target"] for node in exported(Contiguous)["graph_module"]["graph"]["nodes"]]
+        self.assertEqual(targets[:3], [f"torch.ops.aten.{name}" for name in ("mul.Tensor", "contiguous.default", "exp.default")])
 
     def test_tensors_have_their_own_dtype_again(self):
         exported(Conversions)

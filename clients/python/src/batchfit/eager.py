@@ -52,6 +52,7 @@ def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[Eager
         stack.enter_context(_known_values(values))
         stack.enter_context(_never_skipping())
         stack.enter_context(_conversions_of_nothing())
+        stack.enter_context(_copies_of_nothing())
         # What `pack_padded_sequence` and `pack_sequence` call, under whatever name the model's code knows them.
         stack.enter_context(replaced(torch._VF, "_pack_padded_sequence", _packed))
         stack.enter_context(replaced(torch.autograd, "grad", _differentiated))
@@ -169,6 +170,23 @@ def _conversions_of_nothing() -> Iterator[None]:
         return to(self, *args, **kwargs)
 
     with replaced(torch.nn.Module, "to", convert):
+        yield
+
+
+@contextlib.contextmanager
+def _copies_of_nothing() -> Iterator[None]:
+    """`x.contiguous()` of what is traced row by row leaves no mark in a graph (`THPVariable_contiguous` returns early). On a GPU it
+    may lie otherwise: convolutions make results channels-last of operands that are."""
+    make = torch.Tensor.contiguous
+
+    def contiguous(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        is_plain = not args and not kwargs and is_user_code(sys._getframe(1).f_code)
+        if is_plain and tracing.get_proxy_mode() is not None:
+            made: torch.Tensor = torch.ops.aten.contiguous.default(self)
+            return made
+        return make(self, *args, **kwargs)
+
+    with replaced(torch.Tensor, "contiguous", contiguous):
         yield
 
 
