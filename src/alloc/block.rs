@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use super::expandable::ReservationId;
+use super::memory::segment::Address;
 use super::pool::{Home, PoolKind};
-use super::segment::Address;
 use super::streams::StreamIndex;
 use crate::units::Bytes;
 

@@ -1,16 +1,16 @@
 //! Requests in, blocks out: the policy of PyTorch's `DeviceCachingAllocator`.
 
 use super::block::{Block, BlockId, Blocks, State};
-use super::config::Settings;
 use super::expandable::Reservations;
 use super::free_set::FreeBlock;
+use super::history::snapshot::Snapshot;
+use super::history::stats::Stats;
+use super::history::trace::{Event, Observer};
+use super::memory::segment::{Address, SegmentSource};
 use super::pool::{Home, PoolKind, Pools};
-use super::segment::{Address, SegmentSource};
+use super::settings::config::Settings;
 use super::size::ABSURD;
-use super::snapshot::Snapshot;
-use super::stats::Stats;
 use super::streams::{Stream, StreamIndex, Streams, Waiting};
-use super::trace::{Event, Observer};
 use crate::units::Bytes;
 
 /// Who said no to the last attempt to take a segment.

@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 
 use super::block::{Block, BlockId, State};
 use super::caching::{CachingAllocator, Refusal};
+use super::history::trace::{Event, Observer};
+use super::memory::segment::{Reserved, SegmentSource};
 use super::pool::Home;
-use super::segment::{Reserved, SegmentSource};
-use super::trace::{Event, Observer};
 use crate::units::Bytes;
 
 /// Names a reservation until it is released.

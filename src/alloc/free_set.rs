@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::block::BlockId;
-use super::segment::Address;
+use super::memory::segment::Address;
 use crate::units::Bytes;
 
 /// A free block, as the search for the best fit sees it.

@@ -2,9 +2,9 @@
 
 use super::block::{Block, BlockId, State};
 use super::caching::CachingAllocator;
-use super::segment::SegmentSource;
+use super::history::trace::{Event, Observer};
+use super::memory::segment::SegmentSource;
 use super::streams::Stream;
-use super::trace::{Event, Observer};
 use crate::units::Bytes;
 
 /// How many blocks vanished in a merge, and what they held.

@@ -12,37 +12,32 @@
 
 mod block;
 mod caching;
-mod config;
-mod config_text;
-mod divisions;
 mod expandable;
 mod free_set;
 mod freeing;
+mod history;
+mod memory;
 mod pool;
 mod release;
 mod repeat;
 mod restore;
-mod segment;
-mod simulated;
+mod settings;
 mod size;
-mod snapshot;
-mod stats;
 mod streams;
-mod trace;
 
 pub use block::BlockId;
 pub use caching::{CachingAllocator, OutOfMemory, Refusal};
-pub use config::Settings;
-pub use config_text::SettingsError;
+pub use history::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
+pub use history::stats::{PoolStats, Stat, Stats};
+pub use history::trace::{Event, Observer};
+pub use memory::segment::{Address, Full, Reserved, SegmentSource, expandable_size};
+pub use memory::simulated::SimulatedMemory;
 pub use pool::PoolKind;
 pub use repeat::Mark;
-pub use segment::{Address, Full, Reserved, SegmentSource, expandable_size};
-pub use simulated::SimulatedMemory;
+pub use settings::config::Settings;
+pub use settings::config_text::SettingsError;
 pub use size::{
     LARGE_SEGMENT, MIN_BLOCK, MIN_EXACT, SMALL_MAX, SMALL_SEGMENT, limit_of_fraction, round_size,
     segment_size,
 };
-pub use snapshot::{BlockState, BlockView, SegmentView, Snapshot};
-pub use stats::{PoolStats, Stat, Stats};
 pub use streams::Stream;
-pub use trace::{Event, Observer};

@@ -2,7 +2,7 @@
 
 use super::block::BlockId;
 use super::free_set::FreeSet;
-use super::segment::Address;
+use super::memory::segment::Address;
 use super::size::SMALL_MAX;
 use super::streams::StreamIndex;
 use crate::units::Bytes;

@@ -3,9 +3,9 @@
 use super::block::State;
 use super::caching::CachingAllocator;
 use super::free_set::FreeBlock;
+use super::history::trace::{Event, Observer};
+use super::memory::segment::SegmentSource;
 use super::pool::{Home, PoolKind};
-use super::segment::SegmentSource;
-use super::trace::{Event, Observer};
 use crate::units::Bytes;
 
 impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {

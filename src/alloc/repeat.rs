@@ -6,10 +6,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::block::{Block, State};
 use super::caching::CachingAllocator;
+use super::history::stats::Stats;
+use super::history::trace::Observer;
+use super::memory::segment::SegmentSource;
 use super::pool::PoolKind;
-use super::segment::SegmentSource;
-use super::stats::Stats;
-use super::trace::Observer;
 
 /// What decides how the requests to come are served, in digests, and what was counted until then.
 #[derive(Debug, Clone, Copy)]

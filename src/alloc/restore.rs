@@ -2,11 +2,11 @@
 
 use super::block::{Block, BlockId, State};
 use super::caching::CachingAllocator;
+use super::history::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
+use super::history::trace::Observer;
+use super::memory::segment::{Reserved, SegmentSource};
 use super::pool::Home;
-use super::segment::{Reserved, SegmentSource};
-use super::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
 use super::streams::{Stream, StreamIndex};
-use super::trace::Observer;
 use crate::units::Bytes;
 
 impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {

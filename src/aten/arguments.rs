@@ -1,27 +1,14 @@
 //! Typed access to the arguments of one node, by their names in the operator's schema.
 
+use super::ValueId;
+use super::constant::Constant;
+use super::schema::{Arg, NamedArg, SymFloat, SymInt};
+use super::scope::Scope;
 use crate::program::Placement;
 use crate::shape::{DType, Extent, Number, Type};
-use serde::Serialize;
-use std::collections::HashMap;
-
-use super::ValueId;
-use super::schema::{Arg, NamedArg, Size, SymFloat, SymInt, Tensor};
 
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
 const LARGEST: i64 = 1 << 31;
-
-/// What names of values stand for inside one graph.
-pub(crate) struct Scope<'a> {
-    pub(crate) tensors: HashMap<&'a str, ValueId>,
-    pub(crate) sizes: HashMap<&'a str, Extent>,
-    /// Sizes that were not known when the graph was entered, because values that nodes make decide on them.
-    pub(crate) pending: HashMap<&'a str, &'a Size<'a>>,
-    /// Symbolic numbers as they were for the batch that the graph was traced with.
-    pub(crate) numbers: HashMap<&'a str, f64>,
-    /// What the graph records of its tensors.
-    pub(crate) types: HashMap<&'a str, &'a Tensor<'a>>,
-}
 
 /// The arguments of one node. Every problem is a clause that names the argument.
 pub(crate) struct Arguments<'a> {
@@ -35,52 +22,6 @@ pub(crate) struct Arguments<'a> {
     pub(crate) rows: Option<Extent>,
     /// How many percent of what values may choose they are taken to choose.
     pub(crate) chosen_percent: Option<u64>,
-}
-
-/// A number, truth value or text among the arguments, with its kind.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub enum Constant {
-    /// `True`.
-    Truth(bool),
-    /// `2`.
-    Whole(i64),
-    /// `2.0`.
-    Real(f64),
-    /// A whole number that depends on the batch.
-    Length(Extent),
-    /// A fraction that depends on the batch in a way that the export does not spell out.
-    Symbolic,
-    /// `2 + 1j`.
-    Complex(f64, f64),
-    /// `"tanh"`.
-    Text(String),
-}
-
-impl Constant {
-    /// Its kind, as type promotion counts it; `None` for a text.
-    pub(crate) fn kind(&self) -> Option<Number> {
-        match self {
-            Constant::Truth(_) => Some(Number::Truth),
-            Constant::Whole(_) | Constant::Length(_) => Some(Number::Whole),
-            Constant::Real(_) | Constant::Symbolic => Some(Number::Real),
-            Constant::Complex(..) => Some(Number::Complex),
-            Constant::Text(_) => None,
-        }
-    }
-
-    /// As a fraction, where it is a number that is known.
-    #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
-    pub(crate) fn real(&self) -> Option<f64> {
-        match self {
-            Constant::Truth(value) => Some(f64::from(u8::from(*value))),
-            Constant::Whole(value) => Some(*value as f64),
-            Constant::Real(value) => Some(*value),
-            Constant::Length(_)
-            | Constant::Symbolic
-            | Constant::Complex(..)
-            | Constant::Text(_) => None,
-        }
-    }
 }
 
 impl<'a> Arguments<'a> {

@@ -3,12 +3,15 @@
 //! Knows no operator: what an argument means is for the readers in the module `ops`.
 
 mod arguments;
+mod constant;
 pub(crate) mod schema;
+mod scope;
 
 use serde::Serialize;
 
-pub use arguments::Constant;
-pub(crate) use arguments::{Arguments, Length, Scope, chosen_of, dtype};
+pub(crate) use arguments::{Arguments, Length, chosen_of, dtype};
+pub use constant::Constant;
+pub(crate) use scope::Scope;
 
 /// Names a value of one graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

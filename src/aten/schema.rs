@@ -47,17 +47,17 @@ pub(crate) struct GraphText<'a> {
     #[serde(borrow)]
     pub(crate) outputs: List<Arg<'a>>,
     #[serde(borrow)]
-    pub(crate) nodes: List<Node<'a>>,
+    pub(crate) nodes: List<ExportedNode<'a>>,
     #[serde(borrow)]
-    pub(crate) tensor_values: Table<'a, Tensor<'a>>,
+    pub(crate) tensor_values: Table<'a, TensorMeta<'a>>,
     #[serde(borrow, default)]
-    pub(crate) sym_int_values: Table<'a, Size<'a>>,
+    pub(crate) sym_int_values: Table<'a, ExportedSize<'a>>,
     #[serde(borrow, default)]
     pub(crate) sym_float_values: Table<'a, Fraction<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Node<'a> {
+pub(crate) struct ExportedNode<'a> {
     #[serde(borrow, deserialize_with = "counted")]
     pub(crate) target: Text<'a>,
     #[serde(borrow)]
@@ -84,10 +84,10 @@ pub(crate) struct NamedArg<'a> {
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Tensor<'a> {
+pub(crate) struct TensorMeta<'a> {
     pub(crate) dtype: u32,
     #[serde(borrow)]
-    pub(crate) sizes: List<Size<'a>>,
+    pub(crate) sizes: List<ExportedSize<'a>>,
     #[serde(default)]
     pub(crate) requires_grad: bool,
 }
@@ -110,7 +110,7 @@ pub(crate) enum OptionalName<'a> {
 /// A length: a number or an expression of symbols.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Size<'a> {
+pub(crate) enum ExportedSize<'a> {
     AsInt(i64),
     #[serde(borrow)]
     AsExpr(Expression<'a>),

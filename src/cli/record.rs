@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::arguments::RecordWorkspaces;
 use super::trouble::Trouble;
 use super::{Outcome, question};
-use crate::device::cuda::cudnn::{BatchGrid, Recording};
+use crate::device::cuda::cudnn::{BatchGrid, WorkspaceRecording};
 use crate::device::cuda::{self, Facts, Gpu};
 use crate::device::sim::CARDS;
 use crate::device::sim::workspaces::{Provenance, WorkspaceTable, condense, merge, pack, unpack};
@@ -76,7 +76,7 @@ fn record_layers(
 ) -> anyhow::Result<String> {
     let gpu = Gpu::open(arguments.gpu)?;
     let facts = gpu.facts().clone();
-    let recording = Recording {
+    let recording = WorkspaceRecording {
         layers,
         dtypes,
         grid: BatchGrid {

@@ -16,7 +16,7 @@ use super::noise::noise_for;
 use crate::eager::{Eager, Frame, Region, Stop, Tensor};
 use crate::graph::{Graph, Node, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, Variant};
-use crate::ops::Context;
+use crate::ops::{Cast, Context, Op};
 use crate::shape::{DType, Extent};
 
 /// Values alive in Python, by name.
@@ -49,6 +49,8 @@ pub(super) struct Forward {
     departures: BTreeSet<usize>,
     /// The types left, as the graph runs.
     types_left: RefCell<BTreeMap<usize, DType>>,
+    /// The types of values that casts ask for, as the graph runs; `None` until the value is made.
+    types_read: RefCell<HashMap<ValueId, Option<DType>>>,
 }
 
 /// Whether a graph was exported with parameters in half precision.
@@ -58,6 +60,15 @@ fn is_half(graph: &Graph) -> bool {
         .parameters
         .iter()
         .any(|parameter| dtype(parameter).is_half())
+}
+
+/// The values whose types casts ask for.
+fn read_types(graph: &Graph) -> HashMap<ValueId, Option<DType>> {
+    let asked = graph
+        .releases
+        .iter()
+        .flat_map(|releases| releases.dtypes_of.values());
+    asked.flatten().map(|id| (*id, None)).collect()
 }
 
 impl Forward {
@@ -98,6 +109,7 @@ impl Forward {
             departures: returns.values().copied().collect(),
             returns,
             types_left: RefCell::default(),
+            types_read: RefCell::new(read_types(graph)),
             functions: Functions::of(graph, variant),
             graph: Arc::clone(graph),
             parameters,
@@ -195,6 +207,9 @@ impl Forward {
         let result = self.execute(eager, environment, index);
         (eager.grad_enabled, eager.autocast) = before;
         for (id, tensor) in node.outputs.iter().zip(result?) {
+            if let Some(dtype) = self.types_read.borrow_mut().get_mut(id) {
+                *dtype = Some(tensor.dtype);
+            }
             environment.insert(*id, tensor);
         }
         for [batch, positions] in self.packed_checks.get(&index).into_iter().flatten() {
@@ -254,9 +269,25 @@ impl Forward {
             parameters: self.parameter_type,
             noise: self.type_of_noise(index, environment),
             goes_back_to: left.and_then(|left| self.types_left.borrow().get(left).copied()),
+            asks_for: self.type_asked_for(index),
             of_buffer: node.inputs.first().is_some_and(|id| self.is_buffer(*id)),
         };
         node.op.run(eager, &operands, &context)
+    }
+
+    /// The type of the tensor whose type a cast asks for, as it is now.
+    fn type_asked_for(&self, index: usize) -> Option<DType> {
+        let asked = self.graph.releases.as_ref()?.dtypes_of.get(&index)?;
+        let named = || match self.graph.nodes[index].op {
+            Op::Cast(Cast(DType::Float32)) => Some(self.parameter_type),
+            _ => None,
+        };
+        match asked {
+            Some(value) if self.makers.contains_key(value) => {
+                *self.types_read.borrow().get(value)?
+            }
+            Some(_) | None => named(),
+        }
     }
 
     /// The type of what noise made by `node` is for, as it is now: of the value itself, or of what it will

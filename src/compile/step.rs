@@ -165,7 +165,8 @@ impl Training {
         let share = 1.0 / f64::from(self.variant.accumulation);
         self.eager.launch(Kernel::ObserveLoss, &[&undivided], &[]);
         let loss = self.eager.mul_scalar(&undivided, share);
-        drop(undivided);
+        let is_part = self.eager.elements_of_storage(&undivided) != undivided.numel();
+        let held = is_part.then_some(undivided);
         self.eager.autocast = None;
         self.eager.casts.clear();
         let root = self.scale(&loss);
@@ -182,6 +183,7 @@ impl Training {
             drop(tensor);
         }
         self.eager.graph_dies();
+        drop(held);
         drop(loss);
         Ok(())
     }

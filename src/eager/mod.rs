@@ -6,13 +6,15 @@
 mod autocast;
 mod autograd;
 mod checkpoint;
+mod engine;
 mod process;
 mod recorder;
 mod tensor;
 mod writing;
 
-pub(crate) use autograd::{Draft, Saved, Slot, backward};
+pub(crate) use autograd::{Draft, Saved, Slot};
 pub(crate) use checkpoint::{Frame, Region};
+pub(crate) use engine::backward;
 pub(crate) use process::{Eager, Stop, Thread};
 pub(crate) use recorder::Storage;
 pub(crate) use tensor::{Elements, History, Leaf, Tensor, TensorBody};

@@ -17,7 +17,7 @@ use crate::program::{
 
 /// What has been emitted so far.
 #[derive(Debug, Default)]
-struct Recording {
+struct Recorded {
     tensors: Vec<Tensor>,
     sizes: Vec<Size>,
     size_ids: HashMap<Size, SizeId>,
@@ -30,7 +30,7 @@ struct Recording {
 
 /// Where allocations, launches and frees are written down.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recorder(Rc<RefCell<Recording>>);
+pub(crate) struct Recorder(Rc<RefCell<Recorded>>);
 
 impl Recorder {
     /// Emits an allocation.

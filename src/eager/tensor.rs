@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::autograd::Node;
+use super::autograd::GradFn;
 use super::recorder::Storage;
 use crate::program::View;
 
@@ -45,7 +45,7 @@ pub(crate) struct Elements {
 #[derive(Debug, Clone)]
 pub(crate) enum History {
     /// To the operation that made it, as its n-th result.
-    Made(Rc<Node>, usize),
+    Made(Rc<GradFn>, usize),
     /// Into the `.grad` of a parameter.
     Leaf(Rc<Leaf>),
 }

@@ -4,7 +4,7 @@
 
 use std::rc::Rc;
 
-use super::autograd::{Backward, Edge, Node, Slot};
+use super::autograd::{Backward, Edge, GradFn, Slot};
 use super::process::Eager;
 use super::tensor::{History, Tensor, TensorBody};
 use crate::program::Kernel;
@@ -73,7 +73,7 @@ impl Eager {
             && tensor.is_outdated()
         {
             let edges = vec![Edge::of(self, base)];
-            let node = Node::record(
+            let node = GradFn::record(
                 self,
                 1,
                 edges,
@@ -97,13 +97,13 @@ impl Eager {
     ) {
         written.count_write();
         let Some(base) = &written.base else {
-            let node = Node::record(self, 1, edges, formula, saved);
+            let node = GradFn::record(self, 1, edges, formula, saved);
             written.history.replace(Some(History::Made(node, 0)));
             return;
         };
         edges[0] = Edge::of(self, base);
         let formula = copy_slices(written, base, &edges, formula);
-        let node = Node::record(self, 1, edges, formula, saved);
+        let node = GradFn::record(self, 1, edges, formula, saved);
         base.history.replace(Some(History::Made(node, 0)));
         // The view's is made at once.
         let _ = self.history_of(written);

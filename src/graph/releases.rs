@@ -27,4 +27,7 @@ pub struct Releases {
     /// Nodes after which eager code looks for packed sequences, and the position ids it looks at, which have
     /// two dimensions.
     pub packed_checks: Vec<(usize, ValueId)>,
+    /// Casts whose code asks for the type of a tensor (`x.to(y.dtype)`), by node: that tensor, or `None` for a parameter
+    /// or a tensor of the batch.
+    pub dtypes_of: BTreeMap<usize, Option<ValueId>>,
 }

@@ -10,13 +10,13 @@ use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
 use crate::jobs::JobError;
 use crate::model::{Optimizer, Precision};
-use crate::store::{Recommendation, RecommendationFilter};
+use crate::store::{RecommendationFilter, StoredRecommendation};
 
 /// A page of recommendations.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RecommendationList {
     /// Newest first.
-    items: Vec<Recommendation>,
+    items: Vec<StoredRecommendation>,
     /// The `cursor` of the next page; null on the last one.
     next: Option<String>,
 }
@@ -70,13 +70,13 @@ pub(super) async fn list_recommendations(
 #[utoipa::path(get, path = "/v1/recommendations/{id}", tag = "recommendations",
     params(("id" = String, Path, description = "The recommendation's id")),
     responses(
-        (status = 200, body = Recommendation, description = "The recommendation"),
+        (status = 200, body = StoredRecommendation, description = "The recommendation"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
         (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
 pub(super) async fn get_recommendation(
     State(app): State<App>,
     Path(id): Path<String>,
-) -> Result<Json<Recommendation>, Problem> {
+) -> Result<Json<StoredRecommendation>, Problem> {
     let found = app.jobs.db().recommendation(&id).await;
     let found = found.map_err(JobError::from)?;
     found

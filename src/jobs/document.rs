@@ -9,7 +9,7 @@ use super::lanes::lane_of_fit;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{Checkpointing, DeviceChoice, Mode, Request, RequestDocument};
 use crate::probe::{Evidence, ProbeReport};
-use crate::store::{Db, Fit, FitState, Ids, JsonText, NewFit, Recommendation, Time};
+use crate::store::{Db, Fit, FitState, Ids, JsonText, NewFit, StoredRecommendation, Time};
 
 /// The version that answers.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -227,15 +227,15 @@ pub(super) fn recommendations(
     result: &FitResult,
     now: Time,
     mut next_id: impl FnMut() -> String,
-) -> Result<Vec<Recommendation>, JobError> {
-    let row = |variant: &VariantResult| -> Result<Recommendation, JobError> {
+) -> Result<Vec<StoredRecommendation>, JobError> {
+    let row = |variant: &VariantResult| -> Result<StoredRecommendation, JobError> {
         let training = &variant.training;
         let found = &variant.recommendation;
         let of_training = |name: &'static str| match training.mode {
             Mode::Train => Some(name.to_owned()),
             Mode::Inference => None,
         };
-        Ok(Recommendation {
+        Ok(StoredRecommendation {
             id: next_id(),
             fit_id: fit_id.to_owned(),
             rank: i64::from(variant.rank),
@@ -257,27 +257,27 @@ pub(super) fn recommendations(
                 Mode::Inference => "inference",
             }
             .to_owned(),
-            limit_bytes: Recommendation::integer("limit_bytes", found.limit_bytes)?,
-            micro_batch: Recommendation::integer("micro_batch", found.micro_batch)?,
-            accumulation_steps: Recommendation::integer(
+            limit_bytes: StoredRecommendation::integer("limit_bytes", found.limit_bytes)?,
+            micro_batch: StoredRecommendation::integer("micro_batch", found.micro_batch)?,
+            accumulation_steps: StoredRecommendation::integer(
                 "accumulation_steps",
                 found.accumulation_steps,
             )?,
-            global_batch: Recommendation::integer("global_batch", found.global_batch)?,
-            max_batch: Recommendation::integer("max_batch", found.max_batch)?,
-            max_batch_without_retries: Recommendation::integer(
+            global_batch: StoredRecommendation::integer("global_batch", found.global_batch)?,
+            max_batch: StoredRecommendation::integer("max_batch", found.max_batch)?,
+            max_batch_without_retries: StoredRecommendation::integer(
                 "max_batch_without_retries",
                 found.max_batch_without_retries,
             )?,
-            peak_allocated_bytes: Recommendation::integer(
+            peak_allocated_bytes: StoredRecommendation::integer(
                 "peak_allocated_bytes",
                 found.peak_allocated_bytes,
             )?,
-            peak_reserved_bytes: Recommendation::integer(
+            peak_reserved_bytes: StoredRecommendation::integer(
                 "peak_reserved_bytes",
                 found.peak_reserved_bytes,
             )?,
-            headroom_bytes: Recommendation::integer("headroom_bytes", found.headroom_bytes)?,
+            headroom_bytes: StoredRecommendation::integer("headroom_bytes", found.headroom_bytes)?,
             limited_by: found.limited_by.clone(),
             evidence: match found.evidence {
                 Evidence::Simulated => "simulated",

@@ -136,6 +136,7 @@ impl Call {
             parameters: DType::Float32,
             noise: None,
             goes_back_to: None,
+            asks_for: None,
             of_buffer: false,
         };
         let results = op.run(&mut eager, &operands, &context).unwrap();

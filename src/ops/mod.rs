@@ -6,6 +6,38 @@
 #[macro_use]
 mod registry;
 
+mod attention;
+mod cast;
+mod complex;
+mod convolution;
+mod copy;
+mod create;
+mod data_dependent;
+mod distance;
+mod einsum;
+mod elementwise;
+mod embedding;
+mod fourier;
+mod indexed;
+mod join;
+mod linear;
+mod loss;
+mod matmul;
+mod norm;
+mod opaque;
+mod pool;
+mod products;
+mod random;
+mod recurrent;
+mod reduce;
+mod resample;
+mod scan;
+mod scattered;
+mod scripted;
+mod softmax;
+mod view;
+mod written;
+
 use serde::Serialize;
 
 families! {
@@ -15,46 +47,47 @@ families! {
     Convolution: convolution,
     Copy: copy,
     Create: create,
-    ComposedLoss: composed_loss,
+    ComposedLoss: loss::composed,
     Distance: distance,
     DataDependent: data_dependent,
     Einsum: einsum,
     Elementwise: elementwise,
     Embedding: embedding,
-    EmbeddingBag: embedding_bag,
+    EmbeddingBag: embedding::bag,
     Fourier: fourier,
     Indexed: indexed,
     Join: join,
     Linear: linear,
     Loss: loss,
     Matmul: matmul,
-    Meshgrid: meshgrid,
+    Meshgrid: view::meshgrid,
     Norm: norm,
     Opaque: opaque,
     Pool: pool,
     Product: products,
     Random: random,
     Recurrent: recurrent,
-    RecurrentCell: recurrent_cell,
+    RecurrentCell: recurrent::cell,
     Reduce: reduce,
     Resample: resample,
-    Sampling: sampling,
+    Sampling: resample::sampling,
     Scan: scan,
     Scattered: scattered,
     Scripted: scripted,
-    Search: search,
+    Search: indexed::search,
     Softmax: softmax,
     View: view,
-    WeightNorm: weight_norm,
+    WeightNorm: norm::weight,
     Written: written,
 }
 
 /// Makes several results, each by an operation of its own; the walk over nodes does that.
 pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
-pub use composed_loss::Composed;
 pub use create::{CreatedType, Place};
+pub use loss::composed::Composed;
 pub use loss::{LossFunction, Summary};
+pub(crate) use opaque::not_elementwise;
 pub use random::Dropout;
 pub use reduce::{Dims, Reduction};
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};

@@ -30,6 +30,11 @@ pub(crate) trait Operator {
         None
     }
 
+    /// What of its memory is an estimate, if anything.
+    fn estimate(&self) -> Option<&'static str> {
+        None
+    }
+
     /// What eager PyTorch allocates, saves and launches, forward and (by what it records) backward.
     fn run(
         &self,
@@ -52,6 +57,8 @@ pub(crate) struct Context<'a> {
     pub(crate) noise: Option<DType>,
     /// The type that a cast written here goes back to, where that is another than the one it names.
     pub(crate) goes_back_to: Option<DType>,
+    /// The type of the tensor whose type a cast written here asks for, where that is known.
+    pub(crate) asks_for: Option<DType>,
     /// Whether the first operand is a buffer of the model.
     pub(crate) of_buffer: bool,
 }
@@ -62,12 +69,10 @@ pub(crate) type Read = (Op, Vec<ValueId>);
 /// Reads one node; the error is a clause that completes "cannot read aten.conv2d.default: …".
 pub(crate) type Reader = fn(&Arguments<'_>) -> Result<Read, String>;
 
-/// Declares the families: a module, a variant of [`Op`] and a list of readers each.
+/// Declares the families: a variant of [`Op`] and a list of readers each, and the module that has them.
 macro_rules! families {
-    ($($variant:ident: $module:ident),+ $(,)?) => {
-        $(mod $module;)+
-
-        $(pub use $module::$variant;)+
+    ($($variant:ident: $module:ident $(:: $inner:ident)?),+ $(,)?) => {
+        $(pub use $module::$($inner::)?$variant;)+
 
         /// One forward operation, by the ATen operator that it stands for.
         #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -95,7 +100,57 @@ macro_rules! families {
         )+
 
         /// The readers of all families.
-        const READERS: &[&[(&str, Reader)]] = &[$($module::ATEN),+];
+        const READERS: &[&[(&str, Reader)]] = &[$($module::$($inner::)?ATEN),+];
+    };
+}
+
+/// Declares the readers of a family whose operators are rows of tables, and its rows by the operators' names.
+macro_rules! rows {
+    ($tables:ident: $row:ty, read by $read:ident) => {
+        /// How many operators the tables name.
+        const COUNT: usize = {
+            let mut count = 0;
+            let mut table = 0;
+            while table < $tables.len() {
+                let mut row = 0;
+                while row < $tables[table].len() {
+                    count += $tables[table][row].aten.len();
+                    row += 1;
+                }
+                table += 1;
+            }
+            count
+        };
+
+        /// Operators by their names.
+        pub(in crate::ops) const ATEN: &[(&str, $crate::ops::Reader)] = &{
+            let mut list: [(&str, $crate::ops::Reader); COUNT] = [("", $read); COUNT];
+            let mut filled = 0;
+            let mut table = 0;
+            while table < $tables.len() {
+                let mut row = 0;
+                while row < $tables[table].len() {
+                    let aten = $tables[table][row].aten;
+                    let mut name = 0;
+                    while name < aten.len() {
+                        list[filled].0 = aten[name];
+                        filled += 1;
+                        name += 1;
+                    }
+                    row += 1;
+                }
+                table += 1;
+            }
+            list
+        };
+
+        /// Rows by the names of their operators.
+        static ROWS: std::sync::LazyLock<std::collections::BTreeMap<&'static str, &'static $row>> =
+            std::sync::LazyLock::new(|| {
+                let rows = $tables.iter().copied().flatten();
+                rows.flat_map(|row| row.aten.iter().map(move |name| (*name, row)))
+                    .collect()
+            });
     };
 }
 
@@ -140,6 +195,11 @@ impl Op {
         stored: &dyn Fn(DType) -> DType,
     ) -> Option<(usize, u64)> {
         self.operator().flattened(operands, stored)
+    }
+
+    /// See [`Operator::estimate`].
+    pub(crate) fn estimate(&self) -> Option<&'static str> {
+        self.operator().estimate()
     }
 
     /// Runs it, as eager PyTorch would.

@@ -7,7 +7,7 @@ use super::plans::PlanCache;
 use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
-use super::timeline::Recording;
+use super::timeline::MemoryOverTime;
 use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};
@@ -100,7 +100,7 @@ impl Probe<'_> {
             },
             resources,
             cache: PlanCache::of(self.program),
-            recording: (self.detail == Detail::Full).then(Recording::new),
+            recording: (self.detail == Detail::Full).then(MemoryOverTime::new),
             step: 0,
         };
         let mut steps = Vec::new();
@@ -131,7 +131,7 @@ impl Probe<'_> {
             let unfinished = if cause.is_some() { now.0 } else { 0 };
             steps.iter().map(of).max().unwrap_or(0).max(unfinished)
         };
-        let (timeline, at_peak) = recording.map(Recording::finish).unwrap_or_default();
+        let (timeline, at_peak) = recording.map(MemoryOverTime::finish).unwrap_or_default();
         let mut notes = proof::remarks(&steps);
         let asked = self.program.micro_steps;
         let run = asked.min(most_micro_steps(evidence));
@@ -226,7 +226,7 @@ struct Run<'a, 'r, S: SegmentSource> {
     plans: HashMap<TensorId, usize>,
     tables: Tables,
     cache: PlanCache,
-    recording: Option<Recording>,
+    recording: Option<MemoryOverTime>,
     /// 0 is construction.
     step: u32,
 }
@@ -305,7 +305,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             self.execute(&section.instructions)?;
             left -= 1;
             let recording = self.recording.as_mut();
-            let readings = recording.map_or_else(Vec::new, Recording::take_readings);
+            let readings = recording.map_or_else(Vec::new, MemoryOverTime::take_readings);
             if left == 0 {
                 break;
             }

@@ -12,7 +12,7 @@ pub(super) type Reading = (Bytes, Bytes);
 
 /// Follows allocations and frees.
 #[derive(Debug)]
-pub(super) struct Recording {
+pub(super) struct MemoryOverTime {
     by_category: [u64; Category::ALL.len()],
     at_peak: [u64; Category::ALL.len()],
     peak: u64,
@@ -24,9 +24,9 @@ pub(super) struct Recording {
     readings: Option<Vec<Reading>>,
 }
 
-impl Recording {
-    pub(super) fn new() -> Recording {
-        Recording {
+impl MemoryOverTime {
+    pub(super) fn new() -> MemoryOverTime {
+        MemoryOverTime {
             by_category: [0; Category::ALL.len()],
             at_peak: [0; Category::ALL.len()],
             peak: 0,

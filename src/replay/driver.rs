@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::layout::Layout;
-use super::recording::{Entry, Recording};
+use super::reading::recording::{Entry, Recording};
 use crate::alloc::{
     Address, Event, Full, PoolKind, Reserved, SMALL_SEGMENT, SegmentSource, Settings, Stream,
     expandable_size,

@@ -4,7 +4,7 @@ use super::driver::{RecordedDriver, Spaces};
 use super::history::MemoryHistory;
 use super::plan::{Before, Request, RequestKind, initial, requests};
 use super::player::Player;
-use super::recording::{Entry, Recording};
+use super::reading::recording::{Entry, Recording};
 use crate::alloc::{CachingAllocator, Event, Settings, Snapshot, Stats};
 use crate::units::Bytes;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::layout::Used;
-use super::recording::{Entry, Recording};
+use super::reading::recording::{Entry, Recording};
 use crate::alloc::{Address, Event, Stream};
 use crate::units::Bytes;
 

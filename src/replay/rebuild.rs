@@ -11,9 +11,9 @@
 
 use std::collections::BTreeMap;
 
-use super::error::RecordingError;
 use super::layout::{Layout, Segment, Used};
-use super::recording::{Entry, Format};
+use super::reading::error::RecordingError;
+use super::reading::recording::{Entry, Format};
 use crate::alloc::{Address, Event, PoolKind, SMALL_SEGMENT, Settings, Stream};
 use crate::units::Bytes;
 

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::compare::Row;
 use super::exact::Difference;
 use super::history::Moment;
-use super::recording::{Format, RecordedLimit, Recording};
+use super::reading::recording::{Format, RecordedLimit, Recording};
 use super::run::{Addresses, Replay};
 use super::simulate::Stop;
 use crate::alloc::{BlockView, Event, PoolKind, SegmentView};

@@ -4,7 +4,7 @@ use super::compare::{Row, compare};
 use super::exact::{Comparison, Exact, held_exactly, replay_exactly};
 use super::history::{MemoryHistory, Moment};
 use super::plan::initial;
-use super::recording::{RecordedLimit, Recording};
+use super::reading::recording::{RecordedLimit, Recording};
 use super::simulate::{Conditions, Requests, Stop};
 use crate::alloc::{Event, Settings, Snapshot, Stats, limit_of_fraction};
 use crate::model::MemoryLimit;

@@ -4,7 +4,7 @@ use super::driver::UNKNOWN_TOTAL;
 use super::history::MemoryHistory;
 use super::plan::{Initial, Request, RequestKind};
 use super::player::{Answer, Player};
-use super::recording::Recording;
+use super::reading::recording::Recording;
 use crate::alloc::{
     CachingAllocator, Observer, OutOfMemory, Settings, SimulatedMemory, Snapshot, Stats,
 };

@@ -6,7 +6,7 @@ use sqlx::types::Json;
 use sqlx::{Connection as _, SqliteConnection};
 use utoipa::ToSchema;
 
-use super::{Db, JsonText, Recommendation, StoreError, Time, asking};
+use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
 
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
 pub const SIMULATED_LANE: &str = "simulated";
@@ -316,7 +316,7 @@ impl Db {
         id: &str,
         attempt: i64,
         result: &Value,
-        recommendations: &[Recommendation],
+        recommendations: &[StoredRecommendation],
         now: Time,
     ) -> Result<bool, StoreError> {
         let result = Json(result);
@@ -345,7 +345,7 @@ impl Db {
         &self,
         fit: &NewFit,
         result: &Value,
-        recommendations: &[Recommendation],
+        recommendations: &[StoredRecommendation],
         finished_at: Time,
     ) -> Result<(), StoreError> {
         let request = &fit.request;
@@ -463,7 +463,7 @@ async fn finish_on(
     connection: &mut SqliteConnection,
     (id, attempt): (&str, i64),
     result: &Json<&Value>,
-    recommendations: &[Recommendation],
+    recommendations: &[StoredRecommendation],
     now: Time,
 ) -> Result<bool, StoreError> {
     let mut transaction = connection

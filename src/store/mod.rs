@@ -29,7 +29,7 @@ pub use fit::{
 pub use id::Ids;
 pub use ownership::Ownership;
 pub use probe::Probe;
-pub use recommendation::{Recommendation, RecommendationFilter};
+pub use recommendation::{RecommendationFilter, StoredRecommendation};
 pub use text::JsonText;
 pub use time::Time;
 

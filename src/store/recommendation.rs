@@ -8,8 +8,7 @@ use super::{Db, StoreError, Time, asking, integer};
 
 /// One variant of a finished fit.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[schema(as = StoredRecommendation)]
-pub struct Recommendation {
+pub struct StoredRecommendation {
     /// Its name.
     pub id: String,
     /// The fit that it is from: `/v1/fits/{fit_id}`.
@@ -86,7 +85,7 @@ pub struct RecommendationFilter {
     pub limit: i64,
 }
 
-impl Recommendation {
+impl StoredRecommendation {
     /// A size or a count as this table holds it.
     pub fn integer(column: &'static str, value: u64) -> Result<i64, StoreError> {
         integer(column, value)
@@ -138,9 +137,12 @@ impl Recommendation {
 
 impl Db {
     /// The whole recommendation.
-    pub async fn recommendation(&self, id: &str) -> Result<Option<Recommendation>, StoreError> {
+    pub async fn recommendation(
+        &self,
+        id: &str,
+    ) -> Result<Option<StoredRecommendation>, StoreError> {
         sqlx::query_as!(
-            Recommendation,
+            StoredRecommendation,
             r#"SELECT id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch,
                       max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by,
@@ -157,9 +159,9 @@ impl Db {
     pub async fn recommendations(
         &self,
         filter: &RecommendationFilter,
-    ) -> Result<Vec<Recommendation>, StoreError> {
+    ) -> Result<Vec<StoredRecommendation>, StoreError> {
         sqlx::query_as!(
-            Recommendation,
+            StoredRecommendation,
             r#"SELECT id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch,
                       max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by,

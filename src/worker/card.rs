@@ -14,7 +14,7 @@ use crate::units::Bytes;
 
 use super::handler::{Refused, Task, described};
 use super::protocol::{Ready, Refusal};
-use super::room::{Left, Reading, Room, is_lack_of_memory, lowered, no_room};
+use super::room::{FreeMemory, Left, Reading, is_lack_of_memory, lowered, no_room};
 
 /// How often a probe is repeated because other processes took memory while it ran.
 const REPEATS: u32 = 2;
@@ -29,7 +29,7 @@ pub(super) struct OpenCard {
     gpu: Rc<cuda::Gpu>,
     /// None where the management library does not work; the driver says how much is free anyway.
     meter: Option<Meter>,
-    room: Room,
+    room: FreeMemory,
 }
 
 /// The cards that CUDA shows, in its order.
@@ -121,11 +121,11 @@ fn try_open(
     free_before: Option<Bytes>,
     meter: Option<&Meter>,
     kernel_cache: Option<&Path>,
-) -> Result<(Rc<cuda::Gpu>, Room, CudaLauncher), Refused> {
+) -> Result<(Rc<cuda::Gpu>, FreeMemory, CudaLauncher), Refused> {
     let gpu = cuda::Gpu::open(number).map_err(|error| unavailable(&error))?;
     // Before the libraries are opened: what they take is part of the growth that is taken off.
     let opened = reading(&gpu, meter)?;
-    let room = Room::new(gpu.facts().total, free_before, opened);
+    let room = FreeMemory::new(gpu.facts().total, free_before, opened);
     let options = LauncherOptions {
         kernel_cache: kernel_cache.map(Path::to_owned),
         ..LauncherOptions::default()

@@ -5,12 +5,15 @@ use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::line::{self, Line};
-use super::protocol::{Answer, LONGEST_ORDER, Opening, Order, ProbeOrder, Refusal, VERSION};
+use super::protocol::{Answer, LONGEST_ORDER, Order, ProbeOrder, Refusal, VERSION};
 
 /// Carries out orders. Its errors are answers too.
 pub trait Handler {
-    /// Opens the device and reads the request; gives `ready`.
-    fn open(&mut self, opening: Opening) -> Result<Answer, (Refusal, String)>;
+    /// Takes a device; gives `taken` or `busy`.
+    fn take(&mut self, device: &str) -> Result<Answer, (Refusal, String)>;
+
+    /// Reads the request and opens the device that was taken; gives `ready`.
+    fn open(&mut self, request: &str) -> Result<Answer, (Refusal, String)>;
 
     /// Lists GPUs; gives `inventory`.
     fn list(&mut self) -> Answer;
@@ -86,7 +89,8 @@ pub(super) fn answer_all(
 
 fn carry_out(handler: &mut dyn Handler, order: Order) -> Answer {
     let answer = match order {
-        Order::Open(opening) => handler.open(opening),
+        Order::Take { device } => handler.take(&device),
+        Order::Open { request } => handler.open(&request),
         Order::List => Ok(handler.list()),
         Order::Probe(order) => handler.probe(&order),
         Order::Shutdown => Err((Refusal::OutOfTurn, "already shutting down".to_owned())),
@@ -124,7 +128,16 @@ mod tests {
     struct Panics;
 
     impl Handler for Panics {
-        fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
+        fn take(&mut self, device: &str) -> Result<Answer, (Refusal, String)> {
+            Ok(match device {
+                "cuda:0" => Answer::Taken,
+                other => Answer::Busy {
+                    detail: other.to_owned(),
+                },
+            })
+        }
+
+        fn open(&mut self, _: &str) -> Result<Answer, (Refusal, String)> {
             panic!("libcudnn.so.9 is missing")
         }
 
@@ -151,7 +164,7 @@ mod tests {
     fn every_order_gets_one_answer_until_the_input_ends() {
         let answers = answers("{\"message\":\"list\"}\nnonsense\n{\"message\":\"list\"}\n");
 
-        assert_eq!(answers[0], r#"{"message":"hello","version":3}"#);
+        assert_eq!(answers[0], r#"{"message":"hello","version":4}"#);
         assert_eq!(
             answers[1],
             r#"{"message":"inventory","gpus":[],"missing":"no driver"}"#
@@ -162,9 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_taken_without_the_model() {
+        let answers = answers(concat!(
+            r#"{"message":"take","device":"cuda:1"}"#,
+            "\n",
+            r#"{"message":"take","device":"cuda:0"}"#,
+            "\n"
+        ));
+
+        assert_eq!(answers[1], r#"{"message":"busy","detail":"cuda:1"}"#);
+        assert_eq!(answers[2], r#"{"message":"taken"}"#);
+    }
+
+    #[test]
     fn a_panic_is_answered_and_ends_the_loop() {
         let answers = answers(concat!(
-            r#"{"message":"open","device":"cuda:0","request":"{}"}"#,
+            r#"{"message":"open","request":"{}"}"#,
             "\n{\"message\":\"list\"}\n"
         ));
 

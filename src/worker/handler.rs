@@ -1,11 +1,12 @@
 //! The workbench of a real worker: a device, compiled programs, probes.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::alloc::{CachingAllocator, SegmentSource, Settings, SimulatedMemory};
+use crate::alloc::{CachingAllocator, SegmentSource, Settings};
 use crate::device::cuda::{self, Facts, Library};
-use crate::device::sim::{self, Card, SimulatedLauncher};
+use crate::device::sim::{self, Card, Estimates, SimulatedLauncher};
 use crate::device::{Capability, Launcher};
 use crate::model::{DeviceChoice, Request, RequestDocument};
 use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS};
@@ -17,23 +18,33 @@ use super::child::Handler;
 use super::choice::{Candidate, by_preference, take_free};
 use super::fault::{FaultPlan, Faulty};
 use super::programs::Programs;
-use super::protocol::{Answer, Gpu, Opening, ProbeOrder, Ready, Refusal};
+use super::protocol::{Answer, Gpu, ProbeOrder, Ready, Refusal};
 use super::turn::{Turn, TurnError};
 
-/// How long an `open` waits for its turn before it is answered with `busy`.
+/// How long a `take` waits for its turn before it is answered with `busy`.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Opens devices and runs probes on them.
 pub struct GpuHandler {
     work: Option<Work>,
     /// After `work`: what it holds on the GPU goes before the turn does.
-    turn: Option<Turn>,
-    /// Whether an `open` was answered with `busy`: the memory of whoever was waited for may still be on its
+    taken: Option<Taken>,
+    /// Whether a `take` was answered with `busy`: the memory of whoever was waited for may still be on its
     /// way back when the turn comes.
     has_waited: bool,
     locks: PathBuf,
     kernel_cache: Option<PathBuf>,
     fault: Option<FaultPlan>,
+}
+
+/// What a `take` leaves.
+enum Taken {
+    Simulated(&'static Card),
+    Cuda {
+        number: u32,
+        facts: Facts,
+        turn: Turn,
+    },
 }
 
 /// What an `open` leaves.
@@ -91,7 +102,7 @@ impl GpuHandler {
     ) -> GpuHandler {
         GpuHandler {
             work: None,
-            turn: None,
+            taken: None,
             has_waited: false,
             locks,
             kernel_cache,
@@ -99,21 +110,8 @@ impl GpuHandler {
         }
     }
 
-    /// Opens what was chosen, or says whose turn it is.
-    fn open_device(&mut self, choice: &DeviceChoice) -> Result<Result<Opened, String>, Refused> {
-        let number = match choice {
-            DeviceChoice::Sim(name) => {
-                let absent = || (Refusal::Invalid, format!("there is no card `{name}`"));
-                let card = Card::find(name).ok_or_else(absent)?;
-                let launcher = SimulatedLauncher::default();
-                return Ok(Ok(Opened {
-                    device: Some(Device::Simulated { card, launcher }),
-                    ready: simulated(card),
-                }));
-            }
-            DeviceChoice::Auto => None,
-            DeviceChoice::Cuda(number) => Some(*number),
-        };
+    /// Takes a GPU, of this number or any, or says whose turn it is.
+    fn take_gpu(&mut self, number: Option<u32>) -> Result<Answer, Refused> {
         let cards = all_facts()?;
         let taken = match number {
             Some(number) => {
@@ -126,20 +124,41 @@ impl GpuHandler {
             Ok(taken) => taken,
             Err(busy @ TurnError::Busy { .. }) => {
                 self.has_waited = true;
-                return Ok(Err(busy.to_string()));
+                let detail = busy.to_string();
+                return Ok(Answer::Busy { detail });
             }
             Err(error @ TurnError::Unusable { .. }) => {
                 return Err((Refusal::DeviceUnavailable, error.to_string()));
             }
         };
         let facts = facts_of(number, cards)?;
-        let was_in_use = self.has_waited || turn.has_waited;
-        self.turn = Some(turn);
-        let (card, ready) = card::open(number, &facts, was_in_use, self.kernel_cache.as_deref())?;
-        Ok(Ok(Opened {
-            device: card.map(|card| Device::Cuda(Box::new(card))),
-            ready,
-        }))
+        self.taken = Some(Taken::Cuda {
+            number,
+            facts,
+            turn,
+        });
+        Ok(Answer::Taken)
+    }
+
+    /// Opens what was taken: the device, unless it has no room, and what is said of it.
+    fn open_device(&self) -> Result<(Option<Device>, Ready), Refused> {
+        match &self.taken {
+            None => Err((Refusal::OutOfTurn, "no device was taken".to_owned())),
+            Some(Taken::Simulated(card)) => {
+                let launcher = SimulatedLauncher::default();
+                Ok((Some(Device::Simulated { card, launcher }), simulated(card)))
+            }
+            Some(Taken::Cuda {
+                number,
+                facts,
+                turn,
+            }) => {
+                let was_in_use = self.has_waited || turn.has_waited;
+                let kernel_cache = self.kernel_cache.as_deref();
+                let (card, ready) = card::open(*number, facts, was_in_use, kernel_cache)?;
+                Ok((card.map(|card| Device::Cuda(Box::new(card))), ready))
+            }
+        }
     }
 }
 
@@ -162,28 +181,30 @@ fn candidates(facts: &[Facts]) -> Vec<Candidate> {
     (0..).zip(facts).map(candidate).collect()
 }
 
-/// A device, unless it has no room, and what is said of it.
-struct Opened {
-    device: Option<Device>,
-    ready: Ready,
-}
-
 impl Handler for GpuHandler {
-    fn open(&mut self, opening: Opening) -> Result<Answer, Refused> {
+    fn take(&mut self, device: &str) -> Result<Answer, Refused> {
         self.work = None;
-        self.turn = None;
-        let invalid = |error: &dyn std::fmt::Display| (Refusal::Invalid, error.to_string());
-        let request = RequestDocument::from_json(opening.request.as_bytes())
+        self.taken = None;
+        match DeviceChoice::parse(device, "/device", &sim::names()).map_err(|it| invalid(&it))? {
+            DeviceChoice::Sim(name) => {
+                let absent = || (Refusal::Invalid, format!("there is no card `{name}`"));
+                let card = Card::find(&name).ok_or_else(absent)?;
+                self.taken = Some(Taken::Simulated(card));
+                Ok(Answer::Taken)
+            }
+            DeviceChoice::Auto => self.take_gpu(None),
+            DeviceChoice::Cuda(number) => self.take_gpu(Some(number)),
+        }
+    }
+
+    fn open(&mut self, request: &str) -> Result<Answer, Refused> {
+        self.work = None;
+        let request = RequestDocument::from_json(request.as_bytes())
             .and_then(|document| Request::parse(document, &sim::names()))
             .map_err(|error| invalid(&error))?;
         let settings = request.allocator.parse().map_err(|error| invalid(&error))?;
-        let choice = DeviceChoice::parse(&opening.device, "/device", &sim::names())
-            .map_err(|error| invalid(&error))?;
         let graph = request.graph().map_err(|error| invalid(&error))?;
-        let Opened { device, ready } = match self.open_device(&choice)? {
-            Ok(opened) => opened,
-            Err(detail) => return Ok(Answer::Busy { detail }),
-        };
+        let (device, ready) = self.open_device()?;
         let capability = Capability {
             compute: ready.gpu.compute,
             multiprocessors: ready.gpu.multiprocessors,
@@ -218,18 +239,20 @@ impl Handler for GpuHandler {
         let limit = Bytes(order.limit_bytes);
         let report = match &mut work.device {
             Device::Simulated { card, launcher } => {
-                let memory = SimulatedMemory::new(card.available().max(limit))
-                    .on_device_of(card.total_memory);
-                let mut allocator =
-                    CachingAllocator::new(memory, work.settings.clone(), Some(limit));
+                let mut allocator = card.memory().allocator(&work.settings, limit);
                 let report = task.run(&mut allocator, launcher, Evidence::Simulated);
-                let notes = launcher.take_notes();
+                let estimates = launcher.take_estimates();
+                let notes = estimates.iter().map(Estimates::note).collect();
                 ProbeReport { notes, ..report }
             }
             Device::Cuda(card) => card.probe(&task, &work.settings, limit)?,
         };
         Ok(Answer::Report(Box::new(report)))
     }
+}
+
+fn invalid(error: &dyn fmt::Display) -> Refused {
+    (Refusal::Invalid, error.to_string())
 }
 
 /// The GPUs in CUDA's order, and why they cannot be used.

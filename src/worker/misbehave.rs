@@ -12,7 +12,7 @@ use crate::units::Bytes;
 
 use super::child::{Handler, Lines, Outbox, answer_all};
 use super::handler::PATIENCE;
-use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Opening, ProbeOrder, Ready, Refusal, VERSION};
+use super::protocol::{Answer, Gpu, LONGEST_ANSWER, ProbeOrder, Ready, Refusal, VERSION};
 use super::turn::Turn;
 
 /// The largest batch that fits the fake GPU.
@@ -183,10 +183,7 @@ struct FakeDevice {
 }
 
 impl Handler for FakeDevice {
-    fn open(&mut self, _: Opening) -> Result<Answer, (Refusal, String)> {
-        if self.plan == Misbehaviour::LoseOpening {
-            return Err(lost());
-        }
+    fn take(&mut self, _: &str) -> Result<Answer, (Refusal, String)> {
         if self.plan == Misbehaviour::TakeTurns {
             match Turn::take(&self.locks, GPU, PATIENCE) {
                 Ok(turn) => self.turn = Some(turn),
@@ -195,6 +192,13 @@ impl Handler for FakeDevice {
                     return Ok(Answer::Busy { detail });
                 }
             }
+        }
+        Ok(Answer::Taken)
+    }
+
+    fn open(&mut self, _: &str) -> Result<Answer, (Refusal, String)> {
+        if self.plan == Misbehaviour::LoseOpening {
+            return Err(lost());
         }
         let no_room = (self.plan == Misbehaviour::NoRoom).then(|| "all is taken".to_owned());
         Ok(Answer::Ready(Ready {

@@ -25,6 +25,6 @@ pub use handler::GpuHandler;
 pub use loss::{Activity, Loss, WorkerError};
 pub use misbehave::{CROWDED, FakeGpu, Misbehaviour, run_misbehaving};
 pub use programs::Programs;
-pub use protocol::{Gpu, Opening, ProbeOrder, Ready, Refusal};
-pub use supervisor::{Account, Caller, Deadlines, Launch, Supervisor};
+pub use protocol::{Gpu, ProbeOrder, Ready, Refusal};
+pub use supervisor::{Account, Caller, Deadlines, Opening, Supervisor, WorkerCommand};
 pub use turn::{Turn, TurnError};

@@ -9,7 +9,7 @@ use crate::model::Variant;
 use crate::probe::ProbeReport;
 
 /// Changes whenever a message does; parent and child are the same binary unless it was replaced meanwhile.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The longest line that the child may write. A report with its timeline has about 50 KiB.
 pub const LONGEST_ANSWER: usize = 4 << 20;
@@ -21,23 +21,23 @@ pub const LONGEST_ORDER: usize = 256 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Order {
-    /// Take a device and read a request. Answered by `ready`, or by `busy`: then it is to be asked again.
-    Open(Opening),
+    /// Take a device, before the model is sent: whoever waits asks often. Answered by `taken`, or by `busy`:
+    /// then it is to be asked again.
+    Take {
+        /// `cuda:0`, `sim:h200`; `auto` is any GPU that is free, which `ready` then names.
+        device: String,
+    },
+    /// Read a request, and open the device that was taken. Answered by `ready`.
+    Open {
+        /// The JSON text of the request, with its model in place.
+        request: String,
+    },
     /// Say which GPUs there are. Answered by `inventory`. Needs no `open`.
     List,
     /// Run one batch. Answered by `report`.
     Probe(ProbeOrder),
     /// Exit. Not answered.
     Shutdown,
-}
-
-/// What a job's probes have in common.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Opening {
-    /// `cuda:0`, `sim:h200`; `auto` is any GPU that is free, which `ready` then names.
-    pub device: String,
-    /// The JSON text of the request, with its model in place.
-    pub request: String,
 }
 
 /// One batch of one variant.
@@ -60,6 +60,8 @@ pub enum Answer {
         /// [`VERSION`] of the child.
         version: u32,
     },
+    /// The device is ours.
+    Taken,
     /// The device is open and the model is read.
     Ready(Ready),
     /// It is another worker's turn on the GPU.

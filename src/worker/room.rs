@@ -17,7 +17,7 @@ pub(super) struct Reading {
 
 /// A card's memory, since this process has a context on it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Room {
+pub(super) struct FreeMemory {
     total: Bytes,
     opened: Reading,
     others_when_opened: Bytes,
@@ -32,16 +32,16 @@ pub(super) struct Left {
     pub(super) used_by_others: Bytes,
 }
 
-impl Room {
+impl FreeMemory {
     /// `free_before` is what was free before the context was made, where that is known.
-    pub(super) fn new(total: Bytes, free_before: Option<Bytes>, opened: Reading) -> Room {
+    pub(super) fn new(total: Bytes, free_before: Option<Bytes>, opened: Reading) -> FreeMemory {
         let by_difference = match free_before {
             Some(free) => total.saturating_sub(free),
             None => total
                 .saturating_sub(opened.free)
                 .saturating_sub(CONTEXT_OVERHEAD),
         };
-        Room {
+        FreeMemory {
             total,
             opened,
             others_when_opened: listed_others(total, opened).unwrap_or(by_difference),
@@ -126,9 +126,9 @@ mod tests {
     }
 
     /// A card of 16 GiB with 1 GiB in other hands and a context of half a GiB.
-    fn room(own: Option<Bytes>) -> Room {
+    fn room(own: Option<Bytes>) -> FreeMemory {
         let opened = reading(Bytes::mib(14848), own);
-        Room::new(TOTAL, Some(Bytes::gib(15)), opened)
+        FreeMemory::new(TOTAL, Some(Bytes::gib(15)), opened)
     }
 
     #[test]

@@ -18,9 +18,7 @@ use crate::probe::ProbeReport;
 
 use super::line::{self, Line};
 use super::loss::{Activity, Loss, WorkerError};
-use super::protocol::{
-    Answer, Gpu, LONGEST_ANSWER, Opening, Order, ProbeOrder, Ready, Refusal, VERSION,
-};
+use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal, VERSION};
 
 /// How often a wait looks whether somebody asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -36,19 +34,28 @@ const LAST_WORDS: usize = 8;
 /// How long such a line may be; the rest is dropped.
 const LONGEST_WORD: usize = 4096;
 
+/// What a job's probes have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opening {
+    /// `cuda:0`, `sim:h200`; `auto` is any GPU that is free, which [`Ready`] then names.
+    pub device: String,
+    /// The JSON text of the request, with its model in place.
+    pub request: String,
+}
+
 /// How a worker is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Launch {
+pub struct WorkerCommand {
     /// The batchfit binary.
     pub program: PathBuf,
     /// Its arguments: `worker`, and a planned failure in tests.
     pub arguments: Vec<OsString>,
 }
 
-impl Launch {
+impl WorkerCommand {
     /// The worker that this binary contains.
-    pub fn this_binary(program: PathBuf) -> Launch {
-        Launch {
+    pub fn this_binary(program: PathBuf) -> WorkerCommand {
+        WorkerCommand {
             program,
             arguments: vec!["worker".into()],
         }
@@ -105,7 +112,7 @@ pub struct Account {
 /// Keeps one worker going for one job. Blocks; dropping it kills the child.
 #[derive(Debug)]
 pub struct Supervisor {
-    launch: Launch,
+    launch: WorkerCommand,
     deadlines: Deadlines,
     opening: Opening,
     /// `None` between a loss and the next start.
@@ -118,7 +125,7 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts a worker and has it open a device.
     pub fn open(
-        launch: Launch,
+        launch: WorkerCommand,
         opening: Opening,
         deadlines: Deadlines,
         caller: Caller<'_>,
@@ -168,7 +175,7 @@ impl Supervisor {
 
     /// The GPUs of this machine, or what is missing. Starts a worker for this question alone.
     pub fn list(
-        launch: &Launch,
+        launch: &WorkerCommand,
         deadlines: Deadlines,
         cancel: &AtomicBool,
     ) -> Result<(Vec<Gpu>, Option<String>), WorkerError> {
@@ -187,21 +194,40 @@ impl Supervisor {
         self.account.workers += 1;
         let mut running = Running::start(&self.launch)?;
         running.greet(self.deadlines.start, caller.cancel)?;
-        let order = Order::Open(self.opening.clone());
+        let waited = self.take_turn(&mut running, caller)?;
+        let order = Order::Open {
+            request: self.opening.request.clone(),
+        };
+        let activity = Activity::Opening;
+        match running.ask(&order, activity, self.deadlines.open, caller.cancel)? {
+            Answer::Ready(ready) => {
+                if self.opening.device == "auto" {
+                    // The one that takes its place is to have the same GPU.
+                    self.opening.device = format!("cuda:{}", ready.gpu.ordinal);
+                }
+                self.account.start = began.elapsed().saturating_sub(waited);
+                self.running = Some(running);
+                Ok(ready)
+            }
+            other => Err(running.out_of_turn(&other, activity)),
+        }
+    }
+
+    /// Waits until the device is the worker's, and says for how long it had to.
+    fn take_turn(
+        &mut self,
+        running: &mut Running,
+        caller: Caller<'_>,
+    ) -> Result<Duration, WorkerError> {
+        let order = Order::Take {
+            device: self.opening.device.clone(),
+        };
         let activity = Activity::Opening;
         let mut waited = Duration::ZERO;
         loop {
             let asked = Instant::now();
             match running.ask(&order, activity, self.deadlines.open, caller.cancel)? {
-                Answer::Ready(ready) => {
-                    if self.opening.device == "auto" {
-                        // The one that takes its place is to have the same GPU.
-                        self.opening.device = format!("cuda:{}", ready.gpu.ordinal);
-                    }
-                    self.account.start = began.elapsed().saturating_sub(waited);
-                    self.running = Some(running);
-                    return Ok(ready);
-                }
+                Answer::Taken => return Ok(waited),
                 Answer::Busy { detail } => {
                     (caller.notice)(&format!("waiting: {detail}"));
                     let took = asked.elapsed();
@@ -257,7 +283,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(launch: &Launch) -> Result<Running, WorkerError> {
+    fn start(launch: &WorkerCommand) -> Result<Running, WorkerError> {
         let mut child = Command::new(&launch.program)
             .args(&launch.arguments)
             .stdin(Stdio::piped())

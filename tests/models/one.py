@@ -61,8 +61,8 @@ def export(name: str, path: str) -> dict:
     return {**told, "seconds": round(time.monotonic() - begin, 1), "nodes": len(nodes), "bytes": os.path.getsize(path)}
 
 
-def peaks(name: str, precision: str, batch: int) -> dict:
-    """The peaks of three training steps, as a plain training loop takes them."""
+def peaks(name: str, precision: str, batch: int, limit: int | None = None) -> dict:
+    """The peaks of three training steps, as a plain training loop takes them; `limit` bytes are all that it may reserve."""
     import torch
 
     import zoo
@@ -73,6 +73,10 @@ def peaks(name: str, precision: str, batch: int) -> dict:
     if on_stub:
         torch.backends.cudnn.enabled = False
         without_packed_sequences()
+    if limit is not None:
+        total = torch.cuda.get_device_properties(0).total_memory
+        # PyTorch takes a fraction and rounds the product down.
+        torch.cuda.set_per_process_memory_fraction((limit + 0.5) / total)
     model = zoo.load()[name]
     spec = parse_batch(model.batch)
     torch.manual_seed(0)
@@ -106,7 +110,7 @@ def peaks(name: str, precision: str, batch: int) -> dict:
     card = torch.cuda.get_device_properties(0)
     return {
         "allocated": max(allocated), "reserved": max(reserved), "steps": allocated,
-        "compute": f"{card.major}.{card.minor}", "stub": on_stub,
+        "retries": torch.cuda.memory_stats()["num_alloc_retries"], "compute": f"{card.major}.{card.minor}", "stub": on_stub,
     }  # fmt: skip
 
 

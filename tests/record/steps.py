@@ -140,14 +140,19 @@ def recorded(row: Row) -> list[str]:
         made: dict[int, torch.Tensor] = {}
         batch = []
         for name, tensor in spec.tensors.items():
-            shape = [row.batch if name in spec.batched and i == 0 else length for i, length in enumerate(tensor.shape)]
+            shape = spec.shape(name, row.batch)
             kind = dtype if tensor.is_floating_point() else tensor.dtype
             if id(tensor) not in made:
                 made[id(tensor)] = tensor_of(name, shape, kind)
             batch.append(made[id(tensor)])
         made.clear()
         with torch.autocast("cuda", dtype=autocast or torch.float16, enabled=autocast is not None):
-            loss = wrapped(*batch) / row.accumulation
+            undivided = wrapped(*batch)
+            loss = undivided / row.accumulation
+        # A loop that divides in place of a name of its own, unless the number keeps more memory than it shows: see
+        # Note [One micro-step] of the compiler.
+        if undivided.untyped_storage().nbytes() == undivided.nbytes:
+            del undivided
         (scaler.scale(loss) if scaler else loss).backward()
         while batch:
             batch.pop()

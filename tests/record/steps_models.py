@@ -37,6 +37,32 @@ def chain(*layers: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*(layer() for layer in layers))
 
 
+class Conversions(nn.Module):
+    """Converts to the dtypes of parameters and of activations, which differ under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(16, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+        self.norm = nn.LayerNorm(32)
+
+    @staticmethod
+    def _as(x, dtype):
+        if x.dtype == dtype:
+            return x
+        return x.to(dtype)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        dtype = hidden.dtype
+        normed = self.norm(self._as(hidden, self.first.weight.dtype))
+        back = normed.to(dtype) * normed.type_as(hidden)
+        if back.dtype != self.second.weight.dtype:
+            back = back.to(self.second.weight.dtype)
+        gate = self.second(back * 2.0)
+        residual = back.to(dtype=gate.dtype) + gate
+        return self.third(residual.to(self.norm.weight.dtype).exp().to(residual))
+
+
 # Message passing.
 
 
@@ -462,6 +488,7 @@ MODELS = {
                            precisions=("fp32", "amp_fp16", "amp_bf16", "bf16")),
     **{f"turned_{form}": turned(form) for form in TURNED},
     "sequences": Model(Sequences, ["x=f32[B,12,16]", "y=i64[B,12]"], loss="cross_entropy", precisions=("fp32", "amp_fp16", "bf16")),
+    "conversions": Model(Conversions, ["x=f32[B,16]", "y=f32[B,8]"], precisions=("fp32", "amp_fp16", "amp_bf16", "bf16"), batches=(64,)),
     "plain": over_half(Plain, ["ids=i64[B,12]", "y=i64[B]"]),
     "pictures": over_half(Pictures, ["x=f32[B,4,8,8]", "y=i64[B]"], OVER_HALF[:1]),
     **{name: transformer(name) for name in ("llama", "gpt2", "bert")},

@@ -9,22 +9,23 @@ use crate::device::{Launch, LaunchError, Launcher, StepReport};
 use crate::program::{Convolution, Kernel, TensorId, View};
 use crate::units::Bytes;
 
-use super::attention::{self, Attention};
-use super::convolution::Convolutions;
 use super::cudnn::Tf32;
-use super::elementwise::{self, Map};
-use super::error::GpuError;
-use super::fused_attention::{FusedAttention, Pass};
-use super::gpu::{Event, Gpu};
-use super::kernels::Queue;
+use super::driver::error::GpuError;
+use super::driver::gpu::{Event, Gpu};
+use super::driver::memory::{download, upload};
 use super::layout::{Operand, Operands, name_of};
-use super::losses::Losses;
-use super::matmul::MatMul;
-use super::memory::{download, upload};
-use super::optimizer::StepCounts;
-use super::random::{self, Random};
+use super::nvrtc::kernels::Queue;
+use super::ops::attention::{self, Attention};
+use super::ops::convolution::Convolutions;
+use super::ops::elementwise::{self, Map};
+use super::ops::fused_attention::{FusedAttention, Pass};
+use super::ops::matmul::MatMul;
+use super::ops::optimizer::StepCounts;
+use super::ops::random::{self, Random};
+use super::ops::{gather, loss, masks, norm, optimizer, pool, reduce};
+use super::poison;
 use super::script::{Gradients, HostTensor, Outputs, Script};
-use super::{gather, loss, masks, norm, optimizer, poison, pool, reduce};
+use super::step_losses::Losses;
 
 /// The increment of `SplitMix64`: multiples of neighbouring numbers differ in about half of their bits.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;

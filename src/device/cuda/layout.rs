@@ -4,7 +4,7 @@ use crate::device::{Launch, LaunchError};
 use crate::program::{Kernel, View};
 use crate::shape::DType;
 
-use super::gpu::Gpu;
+use super::driver::gpu::Gpu;
 
 /// Dimensions that a kernel handles. Must agree with `MAX_RANK` in prelude.cu.
 pub(super) const MAX_RANK: usize = 6;

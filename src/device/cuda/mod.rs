@@ -10,45 +10,24 @@
 
 pub mod cudnn;
 
-mod attention;
-mod compile;
-mod convolution;
-mod cublas;
-mod elementwise;
-mod error;
-mod expandable;
-mod fused_attention;
-mod gather;
-mod gpu;
-mod held;
-mod kernel_cache;
-mod kernels;
+mod driver;
 mod launcher;
 mod layout;
-mod libraries;
-mod loss;
-mod losses;
-mod masks;
-mod matmul;
-mod memory;
-mod norm;
-mod nvml;
-mod optimizer;
+mod nvrtc;
+mod ops;
 mod poison;
-mod pool;
-mod random;
 mod record;
-mod reduce;
 mod script;
+mod step_losses;
 
-pub use compile::check_kernels;
 pub use cudnn::Tf32;
-pub use error::GpuError;
-pub use gpu::{Facts, Gpu};
+pub use driver::error::GpuError;
+pub use driver::gpu::{Facts, Gpu};
+pub use driver::libraries::Library;
+pub use driver::memory::CudaMemory;
+pub use driver::nvml::{Card, Meter, Usage, cards};
 pub use launcher::{CudaLauncher, LauncherOptions};
-pub use libraries::Library;
-pub use memory::CudaMemory;
-pub use nvml::{Card, Meter, Usage, cards};
+pub use nvrtc::compile::check_kernels;
 pub use record::record_workspaces;
 pub use script::{
     Gradients, HostTensor, Outputs, Script, TensorFileError, read_tensors, write_tensors,

@@ -7,10 +7,10 @@
 use crate::device::LaunchError;
 use crate::program::{Call, Kernel};
 
-use super::gpu::Gpu;
-use super::kernels::{Arguments, Queue};
+use super::driver::gpu::Gpu;
+use super::driver::memory::{download, upload};
 use super::layout::{Loop, MAX_RANK, Operand, Operands, fixed};
-use super::memory::{download, upload};
+use super::nvrtc::kernels::{Arguments, Queue};
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -3,15 +3,15 @@
 use std::io::Write;
 use std::rc::Rc;
 
-use super::cudnn::{self, Handle, Recording};
-use super::error::GpuError;
-use super::gpu::Gpu;
+use super::cudnn::{self, Handle, WorkspaceRecording};
+use super::driver::error::GpuError;
+use super::driver::gpu::Gpu;
 
 /// Writes the plans of many convolutions, for [`crate::device::sim::workspaces::condense`] to read;
 /// the number of convolutions asked about.
 pub fn record_workspaces(
     gpu: &Rc<Gpu>,
-    recording: &Recording<'_>,
+    recording: &WorkspaceRecording<'_>,
     out: &mut impl Write,
 ) -> Result<usize, GpuError> {
     let failed = |call: &'static str, error: &dyn std::fmt::Display| GpuError::Call {

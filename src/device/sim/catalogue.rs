@@ -8,6 +8,8 @@
 use crate::device::Capability;
 use crate::units::Bytes;
 
+use super::CardMemory;
+
 /// What a PyTorch process holds outside its allocator after training steps with cuBLAS and cuDNN.
 ///
 /// Measured on an H200 (PyTorch 2.11, CUDA 13, cuDNN 9.19): 527 MiB once the context exists, 750 to
@@ -52,6 +54,14 @@ impl Card {
     /// What is left for the allocator: the limit where a request gives none.
     pub fn available(&self) -> Bytes {
         self.total_memory.saturating_sub(PROCESS_OVERHEAD)
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> CardMemory {
+        CardMemory {
+            total: self.total_memory,
+            available: self.available(),
+        }
     }
 
     /// What a reader of an answer for this card should know.

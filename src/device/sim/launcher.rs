@@ -1,20 +1,40 @@
 //! Launches that compute nothing.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::device::{Launch, LaunchError, Launcher, StepReport};
 use crate::program::Convolution;
 use crate::units::Bytes;
 
-use super::workspaces::{Lookup, Source, WorkspaceTable};
+use super::workspaces::{Lookup, Source, WorkspaceTable, tensor_bytes};
 
 /// Knows what scratch memory a library would want, and launches nothing.
 #[derive(Debug, Clone)]
 pub struct SimulatedLauncher {
     launches: u64,
     workspaces: Lookup<'static>,
-    /// Calls whose plans are in no table.
-    estimated: BTreeSet<Convolution>,
+    /// Calls whose plans are in no table, and by how much each estimate may be short.
+    estimated: BTreeMap<Convolution, Bytes>,
+}
+
+/// What is not known of the scratch memory of convolutions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Estimates {
+    /// How many were never recorded.
+    pub convolutions: usize,
+    /// By how much the scratch memory of one may be larger than its estimate. They run one at a time.
+    pub short_by: Bytes,
+}
+
+impl Estimates {
+    /// What the reader of a probe should know.
+    pub fn note(&self) -> String {
+        format!(
+            "the scratch memory of {} convolutions is estimated from similar ones: they are not among \
+             those recorded on an H200",
+            self.convolutions
+        )
+    }
 }
 
 impl Default for SimulatedLauncher {
@@ -22,23 +42,19 @@ impl Default for SimulatedLauncher {
         SimulatedLauncher {
             launches: 0,
             workspaces: Lookup::new(WorkspaceTable::h200()),
-            estimated: BTreeSet::new(),
+            estimated: BTreeMap::new(),
         }
     }
 }
 
 impl SimulatedLauncher {
-    /// What the reader of a probe should know of the plans given since the last call.
-    pub fn take_notes(&mut self) -> Vec<String> {
+    /// What is not known of the plans given since the last call, if there is something.
+    pub fn take_estimates(&mut self) -> Option<Estimates> {
         let estimated = std::mem::take(&mut self.estimated);
-        if estimated.is_empty() {
-            return Vec::new();
-        }
-        vec![format!(
-            "the scratch memory of {} convolutions is estimated from similar ones: they are not among \
-             those recorded on an H200",
-            estimated.len()
-        )]
+        Some(Estimates {
+            convolutions: estimated.len(),
+            short_by: estimated.into_values().max()?,
+        })
     }
 }
 
@@ -48,7 +64,10 @@ impl Launcher for SimulatedLauncher {
         match plans.source {
             Source::Recorded | Source::Interpolated | Source::NotTheLibrary => {}
             Source::Estimated(_) => {
-                self.estimated.insert(*convolution);
+                // Most plans work on copies of some of the tensors, at most of all three: Note [Similar layers].
+                let first = plans.workspaces.first().copied().unwrap_or(Bytes::ZERO);
+                let short_by = Bytes(tensor_bytes(convolution).saturating_sub(first.0));
+                self.estimated.insert(*convolution, short_by);
             }
         }
         Ok(plans.workspaces)

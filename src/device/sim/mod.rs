@@ -2,7 +2,9 @@
 
 mod catalogue;
 mod launcher;
+mod memory;
 pub mod workspaces;
 
 pub use catalogue::{CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, Workspaces, names};
-pub use launcher::SimulatedLauncher;
+pub use launcher::{Estimates, SimulatedLauncher};
+pub use memory::CardMemory;

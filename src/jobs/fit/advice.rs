@@ -8,7 +8,7 @@ use crate::units::Bytes;
 
 use super::inquiry::{Inquiry, micro_steps};
 use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
-use super::prober::ProbeCache;
+use super::probing::prober::ProbeCache;
 use super::uncertainty::Uncertainty;
 
 /// How exactly the missing memory is found.

@@ -9,9 +9,9 @@ use crate::units::Bytes;
 
 use super::advice::recommend;
 use super::inquiry::Inquiry;
-use super::observer::Observer;
 use super::plan::Wish;
-use super::prober::{ProbeCache, Probed, Prober};
+use super::probing::observer::Observer;
+use super::probing::prober::{ProbeCache, Probed, Prober};
 
 /// What a fit has to find out.
 #[derive(Debug, Clone)]

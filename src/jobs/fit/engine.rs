@@ -11,7 +11,7 @@ use crate::alloc::{Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{self, CARDS, CardMemory, PROCESS_OVERHEAD, Workspaces};
 use crate::graph::Graph;
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::settings;
@@ -20,17 +20,17 @@ use crate::model::{Invalid, Lowered, MemoryLimit, Request, SearchMode};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::worker::{Deadlines, Gpu, Launch, Programs, Ready, Supervisor};
+use crate::worker::{Deadlines, Gpu, Programs, Ready, Supervisor, WorkerCommand};
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
-use super::gpu::{GpuProber, translated};
-use super::observer::Observer;
 use super::plan::Wish;
-use super::prober::Prober as _;
+use super::probing::gpu::{GpuProber, translated};
+use super::probing::observer::Observer;
+use super::probing::prober::Prober as _;
+use super::probing::simulator::{Simulator, not_compiled};
 use super::remarks::{began_anew, data_parallelism, others};
-use super::simulator::{Room, Simulator, not_compiled};
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";
@@ -91,7 +91,7 @@ impl FitEngine {
     }
 
     fn inventory(&self) -> Inventory {
-        let launch = Launch::this_binary(self.program.clone());
+        let launch = WorkerCommand::this_binary(self.program.clone());
         let never = AtomicBool::new(false);
         match Supervisor::list(&launch, self.deadlines, &never) {
             Ok((gpus, missing)) => Inventory { gpus, missing },
@@ -131,17 +131,14 @@ impl FitEngine {
                 if request.search == SearchMode::Probes {
                     notes.push(format!("{device} has no real probes: all are simulated"));
                 }
-                let room = Room {
-                    total: card.total_memory,
-                    available: card.available(),
-                };
-                let limit = limit(asked(request, &settings, room), room, &mut notes);
+                let memory = card.memory();
+                let limit = limit(asked(request, &settings, memory), memory, &mut notes);
                 let simulator = Simulator::new(
                     device.clone(),
                     Arc::clone(graph),
                     card.capability,
                     settings,
-                    room,
+                    memory,
                     cancel,
                 );
                 Ok(Setting {
@@ -175,26 +172,26 @@ impl FitEngine {
                     Err(error) => return Err(error),
                 };
                 let device = format!("cuda:{}", ready.gpu.ordinal);
-                let room = Room {
+                let memory = CardMemory {
                     total: Bytes(ready.gpu.total_bytes),
                     available: Bytes(ready.available_bytes),
                 };
-                let asked = asked(request, &settings, room);
+                let asked = asked(request, &settings, memory);
                 match &ready.no_room {
                     Some(why) => notes.push(why.clone()),
-                    None if asked.is_none_or(|asked| asked > room.available) => {
+                    None if asked.is_none_or(|asked| asked > memory.available) => {
                         notes.extend(others(&ready));
                     }
                     None => {}
                 }
-                let limit = limit(asked, room, &mut notes);
+                let limit = limit(asked, memory, &mut notes);
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
                         Arc::clone(graph),
                         capability(&ready),
                         settings,
-                        room,
+                        memory,
                         cancel,
                     ),
                     // Without room for a process on the card, only simulation can say how much is missing.
@@ -359,17 +356,17 @@ fn compile_all(
 }
 
 /// The limit that a request names: its own, or the fraction in its allocator settings.
-fn asked(request: &Request, settings: &Settings, room: Room) -> Option<Bytes> {
+fn asked(request: &Request, settings: &Settings, memory: CardMemory) -> Option<Bytes> {
     match request.memory_limit {
         Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
-        Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, room.total),
-        None => settings.limit(room.total),
+        Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, memory.total),
+        None => settings.limit(memory.total),
     }
 }
 
 /// What the allocator may reserve: what was asked for, or all that is available.
-fn limit(asked: Option<Bytes>, room: Room, notes: &mut Vec<String>) -> Bytes {
-    let available = room.available;
+fn limit(asked: Option<Bytes>, memory: CardMemory, notes: &mut Vec<String>) -> Bytes {
+    let available = memory.available;
     let Some(asked) = asked else {
         return available;
     };
@@ -429,14 +426,14 @@ mod tests {
     const AVAILABLE: Bytes = Bytes::gib(15);
 
     fn limited(asked: Option<Bytes>) -> (Bytes, usize) {
-        let (mut notes, room) = (
+        let (mut notes, memory) = (
             Vec::new(),
-            Room {
+            CardMemory {
                 total: TOTAL,
                 available: AVAILABLE,
             },
         );
-        let limit = limit(asked, room, &mut notes);
+        let limit = limit(asked, memory, &mut notes);
         (limit, notes.len())
     }
 
@@ -461,7 +458,7 @@ mod tests {
             let document = RequestDocument::from_json(text.as_bytes()).unwrap();
             Request::parse(document, &["t4"]).unwrap()
         };
-        let room = Room {
+        let memory = CardMemory {
             total: TOTAL,
             available: AVAILABLE,
         };
@@ -470,8 +467,8 @@ mod tests {
         let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
         let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
 
-        assert_eq!(asked(&none, &Settings::default(), room), None);
-        assert_eq!(asked(&half, &quarter, room), Some(Bytes::gib(8)));
-        assert_eq!(asked(&none, &quarter, room), Some(Bytes::gib(4)));
+        assert_eq!(asked(&none, &Settings::default(), memory), None);
+        assert_eq!(asked(&half, &quarter, memory), Some(Bytes::gib(8)));
+        assert_eq!(asked(&none, &quarter, memory), Some(Bytes::gib(4)));
     }
 }

@@ -9,7 +9,7 @@ use crate::units::Bytes;
 
 use super::answer::Method;
 use super::maxima::{self, BESIDE_ONE, Maxima};
-use super::prober::{ProbeCache, Probed};
+use super::probing::prober::{ProbeCache, Probed};
 
 /// Most micro-steps that a probe runs for each optimizer step. Gradients exist from the second micro-step on,
 /// so that each repeats the one before, allocation by allocation: peaks of ResNet, GPT-2, Llama, ViT and U-Net

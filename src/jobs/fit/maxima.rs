@@ -6,7 +6,7 @@ use crate::jobs::EngineError;
 use crate::probe::{Evidence, Verdict};
 use crate::search::{Above, Agreement, Goal, Prediction, Search};
 
-use super::prober::ProbeCache;
+use super::probing::prober::ProbeCache;
 
 /// Most real probes of a fit that a simulation has prepared. Two confirm it; the rest are for a
 /// simulation that was wrong by more than a few samples.
@@ -65,7 +65,7 @@ pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError
     let largest = most_common(&found, |maxima| maxima.prediction.max_batch);
     let at_without_retries =
         |maxima: &&Maxima| maxima.prediction.max_batch_without_retries == without_retries;
-    let of_calm = found
+    let without_retries_found = found
         .iter()
         .find(at_without_retries)
         .expect("it is one of them");
@@ -74,7 +74,7 @@ pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError
             max_batch: largest.max(without_retries),
             max_batch_without_retries: without_retries,
         },
-        ..*of_calm
+        ..*without_retries_found
     })
 }
 

@@ -5,14 +5,11 @@ mod answer;
 mod apart;
 mod devices;
 mod engine;
-mod gpu;
 mod inquiry;
 mod maxima;
-mod observer;
 mod plan;
-mod prober;
+mod probing;
 mod remarks;
-mod simulator;
 mod uncertainty;
 
 #[cfg(test)]

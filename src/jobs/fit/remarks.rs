@@ -6,7 +6,7 @@ use crate::shape::numel;
 use crate::units::Bytes;
 use crate::worker::Ready;
 
-use super::gpu::Lowered;
+use super::probing::gpu::Lowered;
 
 /// What others have to hold before it is worth a word: more than a driver keeps for itself.
 const WORTH_A_NOTE: Bytes = Bytes::mib(256);

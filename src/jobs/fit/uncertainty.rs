@@ -15,8 +15,8 @@ pub(super) enum Uncertainty {
     Driver,
     /// When Python lets go of values in an attention model whose graph does not say.
     Lifetimes,
-    /// The scratch memory of convolutions that were never recorded.
-    Workspaces,
+    /// The scratch memory of convolutions that were never recorded: so much more may the largest take than its estimate.
+    Workspaces(Bytes),
     /// Custom autograd functions whose backward passes were not traced.
     Functions,
     /// Rules that were measured on another card.
@@ -32,9 +32,8 @@ impl Uncertainty {
         match self {
             Uncertainty::Driver => 0.005,
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
-            Uncertainty::Workspaces => 0.03,
             Uncertainty::Functions => 0.16,
-            Uncertainty::Assumed(_) => 0.0,
+            Uncertainty::Workspaces(_) | Uncertainty::Assumed(_) => 0.0,
         }
     }
 
@@ -44,9 +43,8 @@ impl Uncertainty {
             Uncertainty::Driver
             | Uncertainty::Lifetimes
             | Uncertainty::Card
-            | Uncertainty::Workspaces
             | Uncertainty::Functions => Bytes::ZERO,
-            Uncertainty::Assumed(bytes) => bytes,
+            Uncertainty::Workspaces(bytes) | Uncertainty::Assumed(bytes) => bytes,
         }
     }
 
@@ -57,7 +55,7 @@ impl Uncertainty {
             Uncertainty::Lifetimes => {
                 "the lifetimes of Python's variables, which the graph does not tell"
             }
-            Uncertainty::Workspaces => "convolutions whose scratch memory is estimated",
+            Uncertainty::Workspaces(_) => "convolutions whose scratch memory is estimated",
             Uncertainty::Functions => {
                 "custom autograd functions whose backward passes could not be traced"
             }
@@ -136,6 +134,18 @@ mod tests {
     use super::*;
     use crate::graph::{Builder, Content, UntracedFunction};
     use crate::shape::DType;
+
+    #[test]
+    fn estimated_workspaces_keep_free_what_they_may_be_short_by() {
+        let limit = Bytes(1000);
+        let without = headroom(&[Uncertainty::Driver], limit);
+        let with = headroom(
+            &[Uncertainty::Driver, Uncertainty::Workspaces(Bytes(70))],
+            limit,
+        );
+
+        assert_eq!(with, without + Bytes(70));
+    }
 
     #[test]
     fn a_function_that_was_not_traced_is_a_doubt() {

@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::error::ExportedError;
-use super::lower::{Walk, refused, types};
+use super::lower::{Walk, refused};
 use super::modules::Call;
+use super::recorded::types;
 use super::side_table::{self, Flat, TABLE};
 use crate::aten::schema::GraphText;
 use crate::aten::{Scope, dtype};

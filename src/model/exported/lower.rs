@@ -12,16 +12,13 @@ use super::sizes::{self, Chosen, Producers};
 use super::symbol::Symbols;
 use super::unknown::{self, Unknown, UnknownOps};
 use super::{Assumptions, Exported, prediction};
-use crate::aten::schema::{Arg, Document, GraphText, Node, SymInt, Tensor};
-use crate::aten::{Arguments, Scope, dtype};
+use crate::aten::schema::{Arg, Document, ExportedNode, GraphText};
+use crate::aten::{Arguments, Scope};
 use crate::bounded::{Text, is_cancelled, shorten, shorten_sentence};
 use crate::graph::{Builder, ValueId};
 use crate::ops;
 use crate::ops::{Op, Opaque, View, Written};
-use crate::shape::{DType, Extent, broadcast, is_oversize};
-
-/// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
-const MOST_DIMENSIONS: usize = 64;
+use crate::shape::{Extent, broadcast};
 
 /// Operators that compute nothing: checks left by tracing.
 const IGNORED: &[&str] = &[
@@ -136,8 +133,8 @@ pub(super) struct Walk<'a> {
     pub(super) producers: Producers<'a>,
     /// How many percent of what values may choose they are taken to choose.
     pub(super) chosen_percent: Option<u64>,
-    grad_enabled: bool,
-    autocast_enabled: bool,
+    pub(super) grad_enabled: bool,
+    pub(super) autocast_enabled: bool,
     /// For each node of the builder: whether the loss wrapper runs it, not the model.
     pub(super) in_wrapper: Vec<bool>,
     pub(super) flat: Flat,
@@ -219,14 +216,19 @@ impl<'a> Walk<'a> {
     }
 
     /// The path of the module that runs a node; empty where it cannot be told.
-    pub(super) fn path_of(&mut self, node: &'a Node<'a>) -> String {
+    pub(super) fn path_of(&mut self, node: &'a ExportedNode<'a>) -> String {
         let stack = &node.metadata.nn_module_stack;
         let call = self.modules.call(stack, &mut self.builder);
         call.map_or_else(|_| String::new(), |call| call.path)
     }
 
     /// Puts values of the recorded types in the place of what a node makes.
-    fn stand_in(&mut self, node: &'a Node<'a>, scope: &mut Scope<'a>, lost: &mut HashSet<&'a str>) {
+    fn stand_in(
+        &mut self,
+        node: &'a ExportedNode<'a>,
+        scope: &mut Scope<'a>,
+        lost: &mut HashSet<&'a str>,
+    ) {
         let names: Vec<&'a str> = node.outputs.iter().flat_map(tensor_names).collect();
         let recorded = self.recorded(node, scope).ok();
         let made = recorded.and_then(|results| {
@@ -247,7 +249,7 @@ impl<'a> Walk<'a> {
     fn operator(
         &mut self,
         target: &'a str,
-        node: &'a Node<'a>,
+        node: &'a ExportedNode<'a>,
         scope: &mut Scope<'a>,
         pointer: impl Fn() -> String,
     ) -> Result<(), Failure> {
@@ -296,9 +298,7 @@ impl<'a> Walk<'a> {
             let op = Op::from(Opaque { results });
             (op, operands?)
         };
-        if let Op::Scripted(scripted) = &op
-            && let Some(what) = scripted.estimate()
-        {
+        if let Some(what) = op.estimate() {
             self.estimated.entry(what).or_default().insert(op.name());
         }
         let names = output_names(node)?;
@@ -338,7 +338,7 @@ impl<'a> Walk<'a> {
     fn bind_results(
         &mut self,
         target: &str,
-        node: &'a Node<'a>,
+        node: &'a ExportedNode<'a>,
         scope: &mut Scope<'a>,
         outputs: Vec<ValueId>,
     ) -> Result<(), Failure> {
@@ -360,114 +360,6 @@ impl<'a> Walk<'a> {
             scope.tensors.insert(name, id);
         }
         Ok(())
-    }
-
-    /// The types of a node's results as PyTorch recorded them.
-    fn recorded(
-        &mut self,
-        node: &Node<'_>,
-        scope: &Scope<'_>,
-    ) -> Result<Vec<(DType, Vec<Extent>)>, String> {
-        let names = node.outputs.iter().flat_map(tensor_names);
-        names
-            .map(|name| {
-                let tensor = scope
-                    .types
-                    .get(name)
-                    .ok_or_else(|| format!("its result {name:?} is not in tensor_values"))?;
-                self.typed(tensor)
-            })
-            .collect()
-    }
-
-    /// Compares an inferred type with the one PyTorch recorded.
-    fn check(&mut self, name: &str, id: ValueId, recorded: &Tensor<'_>) -> Result<(), String> {
-        let (dtype, shape) = self.typed(recorded)?;
-        let value = self.builder.value(id);
-        let alike = value.shape.len() == shape.len()
-            && value.shape.iter().zip(&shape).all(|(a, b)| a.is_always(*b));
-        if !alike || value.dtype != dtype {
-            return Err(format!(
-                "the value {name:?} is {} {:?} by its operands, but recorded as {dtype} {shape:?}",
-                value.dtype, value.shape
-            ));
-        }
-        Ok(())
-    }
-
-    /// A recorded dtype and shape.
-    pub(super) fn typed(&mut self, tensor: &Tensor<'_>) -> Result<(DType, Vec<Extent>), String> {
-        if tensor.sizes.len() > MOST_DIMENSIONS {
-            return Err(format!(
-                "{} dimensions; PyTorch's tensors have at most {MOST_DIMENSIONS}",
-                tensor.sizes.len()
-            ));
-        }
-        let sizes = tensor.sizes.iter().map(|size| self.extent(size));
-        let shape = sizes.collect::<Result<Vec<_>, _>>()?;
-        if let Some(length) = shape.iter().find(|length| length.is_negative()) {
-            return Err(format!("a length is {length}"));
-        }
-        if is_oversize(&shape) {
-            return Err(format!("the shape {shape:?} is too large for any device"));
-        }
-        Ok((dtype(tensor.dtype)?, shape))
-    }
-
-    /// Runs the nested graph of a region in place, as eager mode would.
-    fn region(
-        &mut self,
-        region: &str,
-        node: &'a Node<'a>,
-        scope: &mut Scope<'a>,
-        at: impl Fn() -> String,
-    ) -> Result<(), String> {
-        let args: Vec<&'a Arg<'a>> = node.inputs.iter().map(|input| &input.arg).collect();
-        let before = (self.grad_enabled, self.autocast_enabled);
-        let (inside, graph_at) = match (region, args.as_slice()) {
-            ("wrap_with_set_grad_enabled", [Arg::Bool(enabled), ..]) => ((*enabled, before.1), 1),
-            // Arguments: device type, dtype, enabled, cache enabled, graph.
-            ("wrap_with_autocast", [Arg::Text(device), _, Arg::Bool(false), ..]) => {
-                let of_host = &**device == "cpu";
-                ((before.0, before.1 && of_host), 4)
-            }
-            ("wrap_with_autocast", _) => {
-                return Err(
-                    "the graph was exported under autocast; export without it, and ask for the \
-                     precision in the request"
-                        .into(),
-                );
-            }
-            _ => {
-                return Err(format!(
-                    "the operator higher_order.{region} is not supported"
-                ));
-            }
-        };
-        let Some(Arg::Graph(nested)) = args.get(graph_at) else {
-            return Err(format!("its argument {graph_at} is not a graph"));
-        };
-        let nested = &nested.graph;
-        let nested_at = format!("{}/inputs/{graph_at}/arg/as_graph/graph", at());
-        let mut inner = self
-            .scope(nested, &nested_at)
-            .map_err(|error| error.to_string())?;
-        bind(&nested.inputs, &args[graph_at + 1..], scope, &mut inner)?;
-
-        self.switch(inside);
-        self.nodes(nested, &mut inner, &nested_at);
-        self.switch(before);
-
-        let results: Vec<&Arg<'_>> = nested.outputs.iter().collect();
-        bind(&node.outputs, &results, &inner, scope)
-    }
-
-    /// Sets whether operations from here on run with gradients and under autocast.
-    fn switch(&mut self, (grad_enabled, autocast_enabled): (bool, bool)) {
-        self.grad_enabled = grad_enabled;
-        self.autocast_enabled = autocast_enabled;
-        self.builder.set_grad_enabled(grad_enabled);
-        self.builder.set_autocast_enabled(autocast_enabled);
     }
 
     fn loss(&self, graph: &GraphText<'_>, scope: &Scope<'_>) -> Result<ValueId, ExportedError> {
@@ -506,49 +398,8 @@ impl From<String> for Failure {
     }
 }
 
-/// The types that a graph records of its tensors, by their names.
-pub(super) fn types<'a>(graph: &'a GraphText<'a>) -> HashMap<&'a str, &'a Tensor<'a>> {
-    let recorded = graph.tensor_values.iter();
-    recorded
-        .map(|(name, tensor)| (name.as_ref(), tensor))
-        .collect()
-}
-
-/// Gives each name in `names` what `values` stand for in another scope.
-fn bind<'a>(
-    names: &'a [Arg<'a>],
-    values: &[&Arg<'_>],
-    from: &Scope<'_>,
-    to: &mut Scope<'a>,
-) -> Result<(), String> {
-    if names.len() != values.len() {
-        return Err(format!(
-            "a nested graph names {} values and gets {}",
-            names.len(),
-            values.len()
-        ));
-    }
-    for (name, value) in names.iter().zip(values) {
-        match (name, value) {
-            (Arg::Tensor(name), Arg::Tensor(value)) => {
-                let id = from.tensors.get(value.as_ref()).copied();
-                let id = id.ok_or_else(|| format!("it reads {value:?}, which nothing makes"))?;
-                to.tensors.insert(name.as_ref(), id);
-            }
-            (Arg::SymInt(SymInt::AsName(name)), Arg::SymInt(SymInt::AsName(value))) => {
-                if let Some(size) = from.sizes.get(value.as_ref()) {
-                    to.sizes.insert(name.as_ref(), *size);
-                    to.pending.remove(name.as_ref());
-                }
-            }
-            _ => return Err("a nested graph takes or gives something other than tensors".into()),
-        }
-    }
-    Ok(())
-}
-
 /// Whether a node computes sizes, which the graph lists with their values.
-fn makes_only_sizes(node: &Node<'_>) -> bool {
+fn makes_only_sizes(node: &ExportedNode<'_>) -> bool {
     !node.outputs.is_empty()
         && node
             .outputs
@@ -556,7 +407,7 @@ fn makes_only_sizes(node: &Node<'_>) -> bool {
             .all(|output| matches!(output, Arg::SymInt(_) | Arg::SymFloat(_) | Arg::Symbolic))
 }
 
-fn output_names<'a>(node: &'a Node<'a>) -> Result<Vec<&'a str>, String> {
+fn output_names<'a>(node: &'a ExportedNode<'a>) -> Result<Vec<&'a str>, String> {
     let mut names = Vec::new();
     for output in &node.outputs {
         match output {

@@ -8,12 +8,13 @@
 
 mod archive;
 mod error;
-mod families;
 mod functions;
 mod lower;
 mod modules;
 mod prediction;
 mod problems;
+mod recorded;
+mod region;
 mod side_table;
 mod signature;
 mod sizes;

@@ -13,6 +13,7 @@ use super::error::ExportedError;
 use super::lower::refused;
 use crate::bounded::{List, clause, shorten};
 use crate::graph::{Graph, Releases, ValueId};
+use crate::ops::Op;
 
 /// Where it is in the document.
 pub(super) const TABLE: &str = "/batchfit";
@@ -48,6 +49,9 @@ struct Table {
     /// The first and the last operator of a region where the code switches autocast off.
     #[serde(default)]
     without_autocast: List<[usize; 2]>,
+    /// A conversion, and the value whose type its code asks for; alone, where that is a parameter's or the batch's.
+    #[serde(default)]
+    dtypes_of: List<List<usize>>,
 }
 
 /// Refuses a table of another version.
@@ -111,6 +115,7 @@ pub(super) fn read(
     }
     graph.releases = Some(Releases {
         packed_checks,
+        dtypes_of: read_dtypes(&table.dtypes_of, flat, graph)?,
         ..watched
     });
     // How many regions begin at each node, less how many have ended before it.
@@ -133,6 +138,33 @@ pub(super) fn read(
         node.autocast_enabled &= inside == 0;
     }
     Ok(())
+}
+
+/// Whose type conversions ask for.
+fn read_dtypes(
+    conversions: &[List<usize>],
+    flat: &Flat,
+    graph: &Graph,
+) -> Result<BTreeMap<usize, Option<ValueId>>, ExportedError> {
+    let mut found = BTreeMap::new();
+    for (index, conversion) in conversions.iter().enumerate() {
+        let at = format!("{TABLE}/dtypes_of/{index}");
+        let (operator, value) = match &conversion[..] {
+            [operator] => (*operator, None),
+            [operator, value] => (*operator, value_of(flat, *value, &at)?),
+            other => {
+                let given = other.len();
+                return Err(refused(&at)(format!(
+                    "it has {given} numbers; an operator and a value were expected, or an operator alone"
+                )));
+            }
+        };
+        // What an operator that does nothing is noted for has no node of its own.
+        let node = node_of(flat, operator, &at)?;
+        let node = node.filter(|node| matches!(graph.nodes[*node].op, Op::Cast(_)));
+        found.extend(node.map(|node| (node, value)));
+    }
+    Ok(found)
 }
 
 /// How many nodes the graph has after an operator.
@@ -215,6 +247,7 @@ impl<'a> Reader<'a> {
             watched,
             after,
             packed_checks: Vec::new(),
+            dtypes_of: BTreeMap::new(),
         })
     }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::error::ExportedError;
 use super::lower::{Walk, escape, refused};
 use super::modules::LONGEST_PATH;
-use crate::aten::schema::{Arg, GraphModule, GraphText, InputSpec, Size, Tensor};
+use crate::aten::schema::{Arg, ExportedSize, GraphModule, GraphText, InputSpec, TensorMeta};
 use crate::graph::{Content, ParameterKind, ValueId};
 
 /// Most parts of a parameter's path. The deepest models in use nest a dozen deep.
@@ -22,13 +22,13 @@ struct Held<'a> {
     name: &'a str,
     path: &'a str,
     kind: ParameterKind,
-    tensor: &'a Tensor<'a>,
+    tensor: &'a TensorMeta<'a>,
 }
 
 /// Adds parameters, buffers and the batch to the builder of `walk`.
 pub(super) fn declare<'a>(
     module: &'a GraphModule<'a>,
-    types: &HashMap<&'a str, &'a Tensor<'a>>,
+    types: &HashMap<&'a str, &'a TensorMeta<'a>>,
     walk: &mut Walk<'a>,
     at: &str,
 ) -> Result<Declared<'a>, ExportedError> {
@@ -167,7 +167,7 @@ fn hold<'a>(
 /// Adds the batch. A tensor that only lends its size is the same one as another of its type: language
 /// models get their ids as labels too.
 fn take_batch<'a>(
-    batch: &[(&'a str, &'a Tensor<'a>)],
+    batch: &[(&'a str, &'a TensorMeta<'a>)],
     reads: &Reads<'a>,
     walk: &mut Walk<'a>,
     at: &str,
@@ -194,10 +194,10 @@ fn take_batch<'a>(
 /// A dtype and the lengths of dimensions: two tensors that share both may be one.
 type Looks<'a> = (u32, Vec<Result<i64, &'a str>>);
 
-fn looks<'a>(tensor: &'a Tensor<'a>) -> Looks<'a> {
-    let length = |size: &'a Size<'a>| match size {
-        Size::AsInt(length) => Ok(*length),
-        Size::AsExpr(expression) => Err(&*expression.expr_str),
+fn looks<'a>(tensor: &'a TensorMeta<'a>) -> Looks<'a> {
+    let length = |size: &'a ExportedSize<'a>| match size {
+        ExportedSize::AsInt(length) => Ok(*length),
+        ExportedSize::AsExpr(expression) => Err(&*expression.expr_str),
     };
     (tensor.dtype, tensor.sizes.iter().map(length).collect())
 }

@@ -7,11 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use super::error::ExportedError;
-use super::lower::{Walk, escape, refused, tensor_names, types};
+use super::lower::{Walk, escape, refused, tensor_names};
+use super::recorded::types;
 use super::symbol::{Unread, symbol_of_values};
 use super::unknown::tensors_of;
 use crate::aten::schema::{
-    Arg, Document, Expression, Fraction, GraphText, Hint, Node, Size, SymInt, Tensor,
+    Arg, Document, ExportedNode, ExportedSize, Expression, Fraction, GraphText, Hint, SymInt,
+    TensorMeta,
 };
 use crate::aten::{Scope, chosen_of};
 use crate::bounded::shorten;
@@ -43,8 +45,8 @@ struct Parted {
 /// for.
 #[derive(Debug)]
 pub(super) struct Producers<'a> {
-    unread: &'a [Node<'a>],
-    nodes: HashMap<&'a str, &'a Node<'a>>,
+    unread: &'a [ExportedNode<'a>],
+    nodes: HashMap<&'a str, &'a ExportedNode<'a>>,
     /// The numbers that each tensor is compared with.
     numbers: HashMap<&'a str, HashSet<i64>>,
 }
@@ -74,7 +76,7 @@ impl<'a> Producers<'a> {
     }
 }
 
-fn argument<'a>(node: &'a Node<'a>, name: &str) -> Option<&'a Arg<'a>> {
+fn argument<'a>(node: &'a ExportedNode<'a>, name: &str) -> Option<&'a Arg<'a>> {
     let found = node.inputs.iter().find(|input| &*input.name == name);
     found.map(|input| &input.arg)
 }
@@ -156,7 +158,7 @@ impl<'a> Walk<'a> {
                     return Err(refused(&at)(problem));
                 }
             }
-            if let Size::AsExpr(expression) = size {
+            if let ExportedSize::AsExpr(expression) = size {
                 numbers.extend(hint(expression).map(|number| (name.as_ref(), number)));
             }
         }
@@ -176,15 +178,15 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn read_size(&mut self, size: &Size<'_>) -> Result<Extent, Unread> {
+    fn read_size(&mut self, size: &ExportedSize<'_>) -> Result<Extent, Unread> {
         match size {
-            Size::AsInt(length) => Ok(Extent::signed(*length)),
-            Size::AsExpr(expression) => self.symbols.extent(&expression.expr_str),
+            ExportedSize::AsInt(length) => Ok(Extent::signed(*length)),
+            ExportedSize::AsExpr(expression) => self.symbols.extent(&expression.expr_str),
         }
     }
 
     /// A recorded length.
-    pub(super) fn extent(&mut self, size: &Size<'_>) -> Result<Extent, String> {
+    pub(super) fn extent(&mut self, size: &ExportedSize<'_>) -> Result<Extent, String> {
         self.read_size(size).map_err(|unread| match unread {
             Unread::OfValues(symbol) => format!(
                 "the size {} depends on the values of a tensor, and nothing says how large it may be; let the \
@@ -199,7 +201,7 @@ impl<'a> Walk<'a> {
     pub(super) fn size_arguments(
         &mut self,
         target: &str,
-        node: &'a Node<'a>,
+        node: &'a ExportedNode<'a>,
         scope: &mut Scope<'a>,
     ) -> Result<(), String> {
         if scope.pending.is_empty() {
@@ -243,12 +245,12 @@ impl<'a> Walk<'a> {
 
     /// Lengths that values decide on and that a tensor is split into: all alike, because how they differ changes
     /// nothing about all of them together.
-    fn share_out(&mut self, node: &'a Node<'a>, names: &[&'a str], scope: &Scope<'a>) {
+    fn share_out(&mut self, node: &'a ExportedNode<'a>, names: &[&'a str], scope: &Scope<'a>) {
         let symbols = names
             .iter()
             .filter_map(|name| match scope.pending.get(name)? {
-                Size::AsExpr(expression) => symbol_of_values(&expression.expr_str),
-                Size::AsInt(_) => None,
+                ExportedSize::AsExpr(expression) => symbol_of_values(&expression.expr_str),
+                ExportedSize::AsInt(_) => None,
             });
         let symbols: Vec<&str> = symbols.collect();
         let find = |name: &str| node.inputs.iter().find(|input| &*input.name == name);
@@ -289,7 +291,11 @@ impl<'a> Walk<'a> {
     }
 
     /// How many rows a node makes whose number depends on values, where an earlier node made as many.
-    pub(super) fn known_rows(&mut self, node: &'a Node<'a>, scope: &Scope<'a>) -> Option<Extent> {
+    pub(super) fn known_rows(
+        &mut self,
+        node: &'a ExportedNode<'a>,
+        scope: &Scope<'a>,
+    ) -> Option<Extent> {
         let name = node.outputs.iter().flat_map(tensor_names).next()?;
         let recorded = scope.types.get(name)?;
         let size = recorded
@@ -323,7 +329,7 @@ impl<'a> Walk<'a> {
 
     /// The masks that what a node looks for excludes the others of: `chosen == 3` beside `chosen == 2`, or a class
     /// of a `one_hot`.
-    fn parted(&mut self, node: &'a Node<'a>, scope: &Scope<'a>) -> Option<Parted> {
+    fn parted(&mut self, node: &'a ExportedNode<'a>, scope: &Scope<'a>) -> Option<Parted> {
         let read = tensors_of(&node.inputs);
         let is_mask = |name: &&str| {
             let recorded = scope.types.get(name);
@@ -378,9 +384,9 @@ impl<'a> Walk<'a> {
     pub(super) fn bind_rows(
         &mut self,
         target: &str,
-        node: &'a Node<'a>,
+        node: &'a ExportedNode<'a>,
         made: ValueId,
-        recorded: &'a Tensor<'a>,
+        recorded: &'a TensorMeta<'a>,
     ) {
         let shape = self.builder.value(made).shape.clone();
         for (size, length) in recorded.sizes.iter().zip(shape) {
@@ -394,7 +400,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Takes a size that depends on values to be this large.
-    fn choose(&mut self, symbol: &str, operator: &str, node: &'a Node<'a>, extent: Extent) {
+    fn choose(&mut self, symbol: &str, operator: &str, node: &'a ExportedNode<'a>, extent: Extent) {
         self.symbols.bind(symbol, extent);
         let module = self.path_of(node);
         self.chosen.push(Chosen {
@@ -413,9 +419,9 @@ fn operator_name(target: &str) -> &str {
 }
 
 /// The symbol of a length that depends on values.
-fn of_values<'a>(size: &'a Size<'a>) -> Option<&'a str> {
+fn of_values<'a>(size: &'a ExportedSize<'a>) -> Option<&'a str> {
     match size {
-        Size::AsExpr(expression) => symbol_of_values(&expression.expr_str),
-        Size::AsInt(_) => None,
+        ExportedSize::AsExpr(expression) => symbol_of_values(&expression.expr_str),
+        ExportedSize::AsInt(_) => None,
     }
 }

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::error::place;
-use super::families;
 use crate::aten::schema::{Arg, NamedArg};
 use crate::bounded::shorten;
+use crate::ops::not_elementwise;
 
 /// So many operators are listed; of more, only how many there are.
 pub(super) const MOST_LISTED: usize = 20;
@@ -75,7 +75,7 @@ impl Unknown {
             pointer: pointer(),
             module: module.to_owned(),
             nearest: is_listed.then(|| nearest(op)).flatten(),
-            not_elementwise: families::not_elementwise(op),
+            not_elementwise: not_elementwise(op),
         });
     }
 

@@ -65,7 +65,11 @@ impl Operator for Attention {
             *self
         };
         let [query, key, value] = [0, 1, 2].map(|at| &operands[at]);
-        Ok(vec![eager.attention([query, key, value], operands.get(3), asked)?])
+        Ok(vec![eager.attention(
+            [query, key, value],
+            operands.get(3),
+            asked,
+        )?])
     }
 }
 

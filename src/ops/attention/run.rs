@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::sizes::{
     Backend, Lengths, Problem, choose, efficient_workspace, flash_splits, flash_width,
 };
-use crate::ops::join::part;
 use crate::eager::{Draft, Eager, Saved, Stop, Storage, Tensor, TensorBody};
+use crate::ops::join::part;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, strides_like};
 
@@ -162,17 +162,13 @@ impl Eager {
         let inside = part(&y, last, Extent::ZERO, own[last]);
         self.launch(Kernel::Copy, &[x], &[&inside]);
         drop(inside);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let copy = eager.empty(&own, gradient.dtype);
             let inside = part(gradient, last, Extent::ZERO, own[last]);
             eager.launch(Kernel::Copy, &[&inside], &[&copy]);
             drop(inside);
-            vec![Some(Tensor::new(copy))]
-        });
-        y
+            Tensor::new(copy)
+        })
     }
 
     fn fused(
@@ -305,7 +301,9 @@ impl Eager {
             let (shape, s) = (&tensor.shape, &tensor.strides);
             let is_run = |dim: usize, stride: Extent| shape[dim] == Extent::ONE || s[dim] == stride;
             let heads = match backend {
-                Backend::Efficient => is_run(2, shape[1] * shape[3]) && is_run(0, shape[1] * shape[2] * shape[3]),
+                Backend::Efficient => {
+                    is_run(2, shape[1] * shape[3]) && is_run(0, shape[1] * shape[2] * shape[3])
+                }
                 Backend::Flash | Backend::Cudnn | Backend::Math => true,
             };
             s[3] == Extent::ONE && is_run(1, shape[3]) && heads
@@ -416,7 +414,8 @@ impl Eager {
                     let product = self.scratch_bytes(lengths.each(4 * positions * value_width));
                     let sum = self.scratch_bytes(rows);
                     // The sum is turned to one row for each head: it is that already for one position or one head.
-                    let turned = (positions > 1 && query_heads > 1).then(|| self.scratch_bytes(rows));
+                    let turned =
+                        (positions > 1 && query_heads > 1).then(|| self.scratch_bytes(rows));
                     let (delta, sum) = match turned {
                         Some(turned) => (turned, Some(sum)),
                         None => (sum, None),

@@ -3,12 +3,11 @@
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Mismatch, Type};
-use crate::aten::Arguments;
 
-
-/// `to(dtype)`.
+/// `to(dtype)`; with a second operand `type_as`, to the type that it has when the graph runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Cast(pub DType);
 
@@ -17,8 +16,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.to.dtype", to),
     ("aten.to.dtype_layout", to),
     ("aten.type_as.default", |args| {
-        let dtype = args.typed(args.tensor("other")?).0;
-        Ok((Cast(dtype).into(), vec![args.tensor("self")?]))
+        let other = args.tensor("other")?;
+        let dtype = args.typed(other).0;
+        Ok((Cast(dtype).into(), vec![args.tensor("self")?, other]))
     }),
 ];
 
@@ -39,7 +39,7 @@ impl Operator for Cast {
     }
 
     fn arity(&self) -> (usize, usize) {
-        (1, 1)
+        (1, 2)
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
@@ -52,8 +52,10 @@ impl Operator for Cast {
         operands: &[Tensor],
         context: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
+        let of_other = operands.get(1).map(|other| other.dtype);
         // What is of half precision now is converted up, whatever came before.
         let back = context.goes_back_to.filter(|_| operands[0].dtype == self.0);
-        Ok(vec![eager.cast(&operands[0], back.unwrap_or(self.0))])
+        let dtype = of_other.or(context.asks_for).or(back);
+        Ok(vec![eager.cast(&operands[0], dtype.unwrap_or(self.0))])
     }
 }

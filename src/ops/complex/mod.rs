@@ -7,7 +7,7 @@ use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody, viewed};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, Sizes, Mismatch, Type, strides_like};
+use crate::shape::{DType, Extent, Mismatch, Sizes, Type, strides_like};
 
 /// See the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -33,14 +33,22 @@ pub enum Complex {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.view_as_real.default", |args| of_one(args, Complex::ViewAsReal)),
-    ("aten.view_as_complex.default", |args| of_one(args, Complex::ViewAsComplex)),
+    ("aten.view_as_real.default", |args| {
+        of_one(args, Complex::ViewAsReal)
+    }),
+    ("aten.view_as_complex.default", |args| {
+        of_one(args, Complex::ViewAsComplex)
+    }),
     ("aten.real.default", |args| of_one(args, Complex::Real)),
     ("aten.imag.default", |args| of_one(args, Complex::Imag)),
     ("aten.conj.default", |args| of_one(args, Complex::Conj)),
     ("aten._conj.default", |args| of_one(args, Complex::Conj)),
-    ("aten.polar.default", |args| Ok((Complex::Polar.into(), args.all(&["abs", "angle"])?))),
-    ("aten.complex.default", |args| Ok((Complex::OfParts.into(), args.all(&["real", "imag"])?))),
+    ("aten.polar.default", |args| {
+        Ok((Complex::Polar.into(), args.all(&["abs", "angle"])?))
+    }),
+    ("aten.complex.default", |args| {
+        Ok((Complex::OfParts.into(), args.all(&["real", "imag"])?))
+    }),
 ];
 
 fn of_one(args: &Arguments<'_>, complex: Complex) -> Result<super::Read, String> {
@@ -104,7 +112,11 @@ impl Operator for Complex {
                 {
                     (dtype.complex(), lead.to_vec())
                 }
-                _ => return Err(format!("{x:?} of {dtype} has no last dimension of two parts")),
+                _ => {
+                    return Err(format!(
+                        "{x:?} of {dtype} has no last dimension of two parts"
+                    ));
+                }
             },
             Complex::Real | Complex::Imag | Complex::Abs | Complex::Angle => {
                 (dtype.real(), x.clone())
@@ -114,7 +126,9 @@ impl Operator for Complex {
                 let (second, y) = &operands[1];
                 let whole = crate::shape::broadcast(x, y)?;
                 if dtype != second || !matches!(dtype, DType::Float32 | DType::Float64) {
-                    return Err(format!("parts of {dtype} and {second} make no complex number"));
+                    return Err(format!(
+                        "parts of {dtype} and {second} make no complex number"
+                    ));
                 }
                 (dtype.complex(), whole)
             }
@@ -211,7 +225,10 @@ impl Eager {
                 // Made as pairs of real numbers, and seen as complex ones.
                 let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
                 eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
-                gradient_view(&grad_x, grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()))
+                gradient_view(
+                    &grad_x,
+                    grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()),
+                )
             })]
         });
         y
@@ -223,9 +240,7 @@ impl Eager {
         let complex = abs.dtype.complex();
         let y = self.broadcast_like(&[abs, angle], complex);
         self.launch(Kernel::MemoryOnly("polar"), &[abs, angle], &[&y]);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
@@ -252,8 +267,13 @@ impl Eager {
                 drop(first);
                 Tensor::new(product)
             };
-            eager.launch(Kernel::MemoryOnly("polar"), &[gradient, result], &[&of_abs, &of_angle]);
-            let views = [&of_abs, &of_angle].map(|product| gradient_view(product, product.real_part()));
+            eager.launch(
+                Kernel::MemoryOnly("polar"),
+                &[gradient, result],
+                &[&of_abs, &of_angle],
+            );
+            let views =
+                [&of_abs, &of_angle].map(|product| gradient_view(product, product.real_part()));
             views.into_iter().map(Some).collect()
         });
         Ok(y)
@@ -311,10 +331,7 @@ impl Eager {
         let y = self.empty_strided(&x.shape, strides, x.dtype.real());
         self.launch(Kernel::MemoryOnly("angle"), &[x], &[&y]);
         drop(through);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let mut made = |dtype: DType| eager.empty_strided(&x.shape, strides.clone(), dtype);
@@ -335,8 +352,7 @@ impl Eager {
             }
             drop(square);
             drop(modulus);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 }

@@ -149,7 +149,12 @@ impl Operator for Convolution {
     ) -> Result<Vec<Tensor>, Stop> {
         let input = [&operands[0], &operands[1]];
         let result = &context.results[0];
-        Ok(vec![eager.convolution(self, input, operands.get(2), result)?])
+        Ok(vec![eager.convolution(
+            self,
+            input,
+            operands.get(2),
+            result,
+        )?])
     }
 }
 
@@ -157,12 +162,10 @@ impl Convolution {
     /// The shape of the result, or what does not fit.
     fn shape(&self, x: &[Extent], weight: &[Extent]) -> Result<Vec<Extent>, Mismatch> {
         let window = self.window();
-        let (
-            [n, channels, sides @ ..],
-            [first, second, taps @ ..],
-        ) = (x, weight)
-        else {
-            return Err(format!("input {x:?} and weight {weight:?} must have channels"));
+        let ([n, channels, sides @ ..], [first, second, taps @ ..]) = (x, weight) else {
+            return Err(format!(
+                "input {x:?} and weight {weight:?} must have channels"
+            ));
         };
         if sides.len() != taps.len() || !(1..=3).contains(&sides.len()) {
             return Err(format!(
@@ -182,22 +185,32 @@ impl Convolution {
             }
             Convolution::Transposed(..) => {
                 if first != channels {
-                    return Err(format!("the input has {channels} channels, the weight takes {first}"));
+                    return Err(format!(
+                        "the input has {channels} channels, the weight takes {first}"
+                    ));
                 }
                 all(second)
             }
         };
         let first = 3 - sides.len();
-        if !taps.iter().map(|n| n.as_fixed()).eq(window.kernel[first..].iter().copied().map(Some)) {
-            return Err(format!("the weight is {weight:?}, the kernel {:?}", window.kernel));
+        if !taps
+            .iter()
+            .map(|n| n.as_fixed())
+            .eq(window.kernel[first..].iter().copied().map(Some))
+        {
+            return Err(format!(
+                "the weight is {weight:?}, the kernel {:?}",
+                window.kernel
+            ));
         }
         let makes = makes.ok_or_else(|| format!("the weight {weight:?} is too large"))?;
         let sides = match self {
             Convolution::Plain(_) => window.sides(sides)?,
             Convolution::PaddedAfter(_, after) => {
                 let padded = sides.iter().zip(&after[first..]);
-                let padded: Vec<Extent> =
-                    padded.map(|(side, after)| *side + Extent::fixed(*after)).collect();
+                let padded: Vec<Extent> = padded
+                    .map(|(side, after)| *side + Extent::fixed(*after))
+                    .collect();
                 window.sides(&padded)?
             }
             Convolution::Transposed(_, extra) => {
@@ -210,7 +223,11 @@ impl Convolution {
                         .map(Extent::fixed)
                         .ok_or_else(|| format!("nothing is left of a side of {length}"))
                 };
-                sides.iter().enumerate().map(side).collect::<Result<_, _>>()?
+                sides
+                    .iter()
+                    .enumerate()
+                    .map(side)
+                    .collect::<Result<_, _>>()?
             }
         };
         Ok([&[*n, makes], sides.as_slice()].concat())

@@ -5,9 +5,9 @@ mod run;
 use serde::Serialize;
 
 use super::{Context, Operator, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
-use crate::aten::Arguments;
 
 /// A copy of a tensor's elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
@@ -73,7 +73,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.diag_embed.default", |args| {
         let input = args.tensor("self")?;
         let rank = args.shape(input).len() + 1;
-        let dims = [args.dim("dim1", Some(-2), rank)?, args.dim("dim2", Some(-1), rank)?];
+        let dims = [
+            args.dim("dim1", Some(-2), rank)?,
+            args.dim("dim2", Some(-1), rank)?,
+        ];
         let offset = args.int("offset", Some(0))?;
         Ok((Copy::DiagEmbed { offset, dims }.into(), vec![input]))
     }),
@@ -83,7 +86,14 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
             return Err("it copies the diagonal of a matrix; write torch.diagonal".into());
         }
         let offset = args.int("diagonal", Some(0))?;
-        Ok((Copy::DiagEmbed { offset, dims: [0, 1] }.into(), vec![input]))
+        Ok((
+            Copy::DiagEmbed {
+                offset,
+                dims: [0, 1],
+            }
+            .into(),
+            vec![input],
+        ))
     }),
     ("aten.repeat.default", |args| {
         let times = counts(args, "repeats")?;
@@ -157,12 +167,16 @@ impl Operator for Copy {
 
 /// Matrices whose diagonals are as long as the last dimension.
 fn embedded(x: &[Extent], offset: i64, dims: [usize; 2]) -> Result<Vec<Extent>, Mismatch> {
-    let (length, rest) = x.split_last().ok_or("it has no dimension to put on a diagonal")?;
+    let (length, rest) = x
+        .split_last()
+        .ok_or("it has no dimension to put on a diagonal")?;
     let side = *length + Extent::fixed(offset.unsigned_abs());
     let mut shape = rest.to_vec();
     let (low, high) = (dims[0].min(dims[1]), dims[0].max(dims[1]));
     if low == high || high > shape.len() + 1 {
-        return Err(format!("{dims:?} are not two dimensions of matrices of {x:?}"));
+        return Err(format!(
+            "{dims:?} are not two dimensions of matrices of {x:?}"
+        ));
     }
     shape.insert(low, side);
     shape.insert(high, side);

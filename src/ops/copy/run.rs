@@ -19,16 +19,12 @@ impl Eager {
         draft.save(self, "self", x)?;
         let y = self.empty(&indices.shape, x.dtype);
         self.launch(Kernel::Gather { dim }, &[x, indices], &[&y]);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
             let inputs = [&**gradient, saved.get("index")];
             eager.launch(Kernel::GatherGrad { dim }, &inputs, &[&grad_x]);
-            vec![Some(Rc::new(grad_x))]
-        });
-        Ok(y)
+            Rc::new(grad_x)
+        }))
     }
 
     /// `contiguous()`: the tensor itself where it is.

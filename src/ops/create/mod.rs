@@ -3,11 +3,10 @@
 mod run;
 
 use super::{Context, Operator, Read, Reader};
+use crate::aten::{Arguments, Constant, Length};
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Number, Type};
-use crate::aten::{Arguments, Constant, Length};
 use serde::Serialize;
-
 
 /// A new tensor whose elements follow from no other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -127,7 +126,10 @@ fn create(args: &Arguments<'_>) -> Result<Read, String> {
     let name = name.split_once('.').map_or(name, |(name, _)| name);
     let name = NAMES.iter().copied().find(|known| *known == name);
     let name = name.ok_or("it makes a tensor in an unknown way")?;
-    if name == "arange" && args.dtype("dtype")?.is_none_or(|dtype| dtype == DType::Int64)
+    if name == "arange"
+        && args
+            .dtype("dtype")?
+            .is_none_or(|dtype| dtype == DType::Int64)
         && args.target == "aten.arange.default"
     {
         return arange(args);
@@ -273,17 +275,29 @@ fn range(args: &Arguments<'_>) -> Result<Extent, String> {
     };
     // Of whole numbers, which may depend on the batch; else of fractions, which do not.
     let whole = |name: &str| args.length(name).ok().map(|length| length.map(extent));
-    if let (Some(start), Some(Some(end)), Some(step)) = (whole("start"), whole("end"), whole("step"))
-        && let Some(step) = step.unwrap_or(Extent::ONE).as_fixed().filter(|step| *step > 0)
+    if let (Some(start), Some(Some(end)), Some(step)) =
+        (whole("start"), whole("end"), whole("step"))
+        && let Some(step) = step
+            .unwrap_or(Extent::ONE)
+            .as_fixed()
+            .filter(|step| *step > 0)
     {
         let span = end.checked_sub(start.unwrap_or(Extent::ZERO));
-        let count = span.and_then(|span| span.checked_add(Extent::fixed(step - 1))?.floor_div(step));
+        let count =
+            span.and_then(|span| span.checked_add(Extent::fixed(step - 1))?.floor_div(step));
         let count = count.filter(|count| !count.is_negative());
         return count.ok_or_else(|| "its range is empty or too intricate".to_owned());
     }
-    let fixed = |name: &str| matches!(args.length(name), Err(_) | Ok(None | Some(Length::Number(_))));
+    let fixed = |name: &str| {
+        matches!(
+            args.length(name),
+            Err(_) | Ok(None | Some(Length::Number(_)))
+        )
+    };
     if !["start", "end", "step"].into_iter().all(fixed) || args.is_symbolic("end") {
-        return Err("the step of its range depends on the batch, or its end is a fraction that does".into());
+        return Err(
+            "the step of its range depends on the batch, or its end is a fraction that does".into(),
+        );
     }
     let span = args.number("end")? - args.number_or("start", 0.0)?;
     let count = (span / args.number_or("step", 1.0)?).ceil();

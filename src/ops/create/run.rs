@@ -14,7 +14,8 @@ impl Eager {
         }
         drop(self.scratch(8));
         let positions = self.empty(&[count], DType::Int64);
-        let mut keys = || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
+        let mut keys =
+            || self.scratch_by("random keys", count, |count, batch| key(count.at(batch)));
         let (keys, sorted) = (keys(), keys());
         // One block sorts a few; radix sort keeps a second copy of keys and positions otherwise.
         let sort = self.scratch_by("sort", count, |count, batch| match count.at(batch) {

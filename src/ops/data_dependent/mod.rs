@@ -93,7 +93,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let rows = known.ok_or(
             "it counts up to the largest element, which values decide; give it a minlength that is one more",
         )?;
-        Ok((DataDependent::Bincount { rows }.into(), args.all(&["self"])?))
+        Ok((
+            DataDependent::Bincount { rows }.into(),
+            args.all(&["self"])?,
+        ))
     }),
     ("aten.repeat_interleave.self_Tensor", |args| {
         let operands = args.all(&["self", "repeats"])?;
@@ -166,7 +169,9 @@ impl Operator for DataDependent {
 
     fn arity(&self) -> (usize, usize) {
         match self {
-            DataDependent::MaskedSelect { .. } | DataDependent::Repeat { dim: Some(_), .. } => (2, 2),
+            DataDependent::MaskedSelect { .. } | DataDependent::Repeat { dim: Some(_), .. } => {
+                (2, 2)
+            }
             DataDependent::Nonzero { .. }
             | DataDependent::Where { .. }
             | DataDependent::Unique { .. }
@@ -234,7 +239,11 @@ impl Operator for DataDependent {
                 consecutive,
             } => eager.unique(x, *rows, [*inverse, *counts], !*consecutive),
             DataDependent::Bincount { rows } => vec![eager.bincount(x, *rows)],
-            DataDependent::Repeat { rows, dim: None, given } => {
+            DataDependent::Repeat {
+                rows,
+                dim: None,
+                given,
+            } => {
                 vec![eager.repeated_places(x, *rows, *given)]
             }
             DataDependent::Repeat {

@@ -15,15 +15,19 @@ impl Eager {
         let (card, all) = (self.capability, x.numel());
         let dense = self.dense_copy(x);
         let count = self.scratch(4);
-        drop(self.scratch_by("count of nonzero", (card, all), |(card, all), batch| {
-            count_bytes(card, all.at(batch))
-        }));
+        drop(
+            self.scratch_by("count of nonzero", (card, all), |(card, all), batch| {
+                count_bytes(card, all.at(batch))
+            }),
+        );
         // It is made turned round: all places along the first dimension are neighbours.
         let rank = Extent::fixed(x.shape.len() as u64);
         let places = self.empty_strided(&[rows, rank], vec![Extent::ONE, rows], DType::Int64);
-        drop(self.scratch_by("places of nonzero", (card, all), |(card, all), batch| {
-            select_bytes(card, all.at(batch))
-        }));
+        drop(
+            self.scratch_by("places of nonzero", (card, all), |(card, all), batch| {
+                select_bytes(card, all.at(batch))
+            }),
+        );
         self.launch(Kernel::MemoryOnly("nonzero"), &[&dense], &[&places]);
         drop(count);
         drop(dense);
@@ -53,10 +57,7 @@ impl Eager {
         draft.save(self, "self", x)?;
         let y = self.selected(x, mask, rows);
         let y = Rc::try_unwrap(y).expect("made just now");
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let (x, mask) = (saved.get("self"), saved.get("mask"));
             let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
             let seen = expanded(x, &shape);
@@ -66,9 +67,8 @@ impl Eager {
             eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
             let zeros = Tensor::new(zeros);
             eager.scatter_masked(&zeros, mask, gradient);
-            vec![Some(zeros)]
-        });
-        Ok(y)
+            zeros
+        }))
     }
 
     /// The elements of `x` where `mask` is true, both expanded to a common shape.
@@ -89,25 +89,42 @@ impl Eager {
         let mask = Tensor::new(expanded(mask, &into.shape));
         let sums = self.empty(&into.shape, DType::Int64);
         let dense = self.dense_copy(&mask);
-        drop(self.scratch_by("sums of a mask", all, |all, batch| scan_bytes(all.at(batch))));
+        drop(self.scratch_by("sums of a mask", all, |all, batch| {
+            scan_bytes(all.at(batch))
+        }));
         let source = self.dense_copy(source);
-        self.launch(Kernel::MemoryOnly("masked_scatter_"), &[&dense, &source], &[into]);
+        self.launch(
+            Kernel::MemoryOnly("masked_scatter_"),
+            &[&dense, &source],
+            &[into],
+        );
         drop(source);
         drop(dense);
         drop(sums);
     }
 
     /// `repeat_interleave(repeats)`: sums of the repetitions, the last of which is how many there are.
-    pub(crate) fn repeated_places(&mut self, repeats: &Tensor, rows: Extent, given: bool) -> Tensor {
+    pub(crate) fn repeated_places(
+        &mut self,
+        repeats: &Tensor,
+        rows: Extent,
+        given: bool,
+    ) -> Tensor {
         let all = repeats.numel();
         let sums = self.empty(&repeats.shape, DType::Int64);
-        drop(self.scratch_by("sums of repetitions", all, |all, batch| scan_bytes(all.at(batch))));
+        drop(self.scratch_by("sums of repetitions", all, |all, batch| {
+            scan_bytes(all.at(batch))
+        }));
         if !given {
             // Read by the host.
             self.launch(Kernel::MemoryOnly("item"), &[&sums], &[]);
         }
         let places = self.empty(&[rows], repeats.dtype);
-        self.launch(Kernel::MemoryOnly("repeat_interleave"), &[repeats], &[&places]);
+        self.launch(
+            Kernel::MemoryOnly("repeat_interleave"),
+            &[repeats],
+            &[&places],
+        );
         drop(sums);
         Tensor::new(places)
     }
@@ -140,21 +157,27 @@ impl Eager {
             if inverse {
                 sorted.extend([(); 2].map(|()| self.empty(&flat, DType::Int64)));
             }
-            drop(self.scratch_by("radix sort", (card, all), |(card, all), batch| {
-                radix_bytes(card, all.at(batch), ALL_BITS)
-            }));
+            drop(
+                self.scratch_by("radix sort", (card, all), |(card, all), batch| {
+                    radix_bytes(card, all.at(batch), ALL_BITS)
+                }),
+            );
         }
         let places = inverse.then(|| self.empty(&x.shape, DType::Int64));
         if inverse {
-            drop(self.scratch_by("sums of distinct", all, |all, batch| scan_bytes(all.at(batch))));
+            drop(self.scratch_by("sums of distinct", all, |all, batch| {
+                scan_bytes(all.at(batch))
+            }));
         }
         // As many as there are elements, cut to those that are distinct afterwards.
         let whole = Tensor::new(self.empty(&flat, dtype));
         let found = self.scratch(8);
         let many = counts.then(|| Tensor::new(self.empty(&flat, DType::Int64)));
-        drop(self.scratch_by("distinct elements", (card, all), |(card, all), batch| {
-            select_bytes(card, all.at(batch))
-        }));
+        drop(
+            self.scratch_by("distinct elements", (card, all), |(card, all), batch| {
+                select_bytes(card, all.at(batch))
+            }),
+        );
         self.launch(Kernel::MemoryOnly("unique"), &[&dense], &[&whole]);
         drop(found);
         drop(sorted);

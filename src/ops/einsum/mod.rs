@@ -33,14 +33,18 @@ impl Einsum {
         };
         let terms: Vec<&str> = terms.split(',').collect();
         if terms.len() != ranks.len() {
-            return Err(format!("the equation {equation:?} is not of {} tensors", ranks.len()));
+            return Err(format!(
+                "the equation {equation:?} is not of {} tensors",
+                ranks.len()
+            ));
         }
         let mut widest = 0;
         let mut operands = Vec::new();
         for (term, rank) in terms.iter().zip(ranks) {
             let letters = term.replacen("...", "", 1);
             let covered = rank.checked_sub(letters.len());
-            let covered = covered.filter(|n| *n <= MOST_OF_ELLIPSIS && (*n == 0 || letters.len() < term.len()));
+            let covered = covered
+                .filter(|n| *n <= MOST_OF_ELLIPSIS && (*n == 0 || letters.len() < term.len()));
             let covered = covered.ok_or_else(|| {
                 format!("in the equation {equation:?}, {term:?} does not name {rank} dimensions")
             })?;
@@ -91,7 +95,12 @@ impl Einsum {
                 }
             }
         }
-        let length = |c: &char| lengths.iter().find(|(label, _)| label == c).map(|(_, n)| *n);
+        let length = |c: &char| {
+            lengths
+                .iter()
+                .find(|(label, _)| label == c)
+                .map(|(_, n)| *n)
+        };
         let shape: Option<Vec<Extent>> = self.result.iter().map(length).collect();
         shape.ok_or_else(|| "it has a dimension of no operand".to_owned())
     }
@@ -101,9 +110,19 @@ impl Einsum {
 fn labels(term: &str, covered: usize, equation: &str) -> Result<Vec<char>, String> {
     let (before, after) = term.split_once("...").unwrap_or((term, ""));
     let digits = ('0'..='9').skip(MOST_OF_ELLIPSIS - covered);
-    let digits: Vec<char> = if term.contains("...") { digits.collect() } else { Vec::new() };
-    if !before.chars().chain(after.chars()).all(|c| c.is_ascii_alphabetic()) {
-        return Err(format!("the equation {equation:?} names dimensions by other than letters"));
+    let digits: Vec<char> = if term.contains("...") {
+        digits.collect()
+    } else {
+        Vec::new()
+    };
+    if !before
+        .chars()
+        .chain(after.chars())
+        .all(|c| c.is_ascii_alphabetic())
+    {
+        return Err(format!(
+            "the equation {equation:?} names dimensions by other than letters"
+        ));
     }
     Ok(before.chars().chain(digits).chain(after.chars()).collect())
 }
@@ -111,10 +130,17 @@ fn labels(term: &str, covered: usize, equation: &str) -> Result<Vec<char>, Strin
 /// The result of an equation without one: the ellipsis, then what is named once, in the order of the alphabet.
 fn implied(operands: &[Vec<char>], covered: usize) -> Vec<char> {
     let all = operands.concat();
-    let mut once: Vec<char> = all.iter().copied().filter(char::is_ascii_alphabetic).collect();
+    let mut once: Vec<char> = all
+        .iter()
+        .copied()
+        .filter(char::is_ascii_alphabetic)
+        .collect();
     once.retain(|c| all.iter().filter(|other| *other == c).count() == 1);
     once.sort_unstable();
-    ('0'..='9').skip(MOST_OF_ELLIPSIS - covered).chain(once).collect()
+    ('0'..='9')
+        .skip(MOST_OF_ELLIPSIS - covered)
+        .chain(once)
+        .collect()
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[("aten.einsum.default", |args| {
@@ -135,7 +161,9 @@ fn path(args: &Arguments<'_>, count: usize) -> Result<Option<Vec<usize>>, String
     let fits = |path: &Vec<usize>| {
         let pairs = path.chunks(2).zip((0..=count).rev());
         path.len() == 2 * count.saturating_sub(1)
-            && pairs.into_iter().all(|(pair, left)| pair[0] != pair[1] && pair.iter().all(|at| *at < left))
+            && pairs
+                .into_iter()
+                .all(|(pair, left)| pair[0] != pair[1] && pair.iter().all(|at| *at < left))
     };
     match path {
         Ok(path) if fits(&path) => Ok(Some(path)),

@@ -120,7 +120,8 @@ impl Eager {
             }
         }
         // Where all dimensions of the second come before those of the first, the product is made the other way round.
-        let swaps = matches!((of_a.first(), of_b.last()), (Some(first), Some(last)) if last < first);
+        let swaps =
+            matches!((of_a.first(), of_b.last()), (Some(first), Some(last)) if last < first);
         let (a, b) = if swaps { (b, a) } else { (a, b) };
         if swaps {
             std::mem::swap(&mut of_a, &mut of_b);
@@ -130,7 +131,13 @@ impl Eager {
         };
         let size = |tensor: &Tensor, dims: &[usize]| numel(&lengths(tensor, dims));
         let ones = vec![Extent::ONE; summed.len()];
-        let shape = [lengths(a, &both), lengths(a, &of_a), ones, lengths(b, &of_b)].concat();
+        let shape = [
+            lengths(a, &both),
+            lengths(a, &of_a),
+            ones,
+            lengths(b, &of_b),
+        ]
+        .concat();
         let made = [&both[..], &of_a, summed, &of_b].concat();
 
         let left = self.permute(a, &made);

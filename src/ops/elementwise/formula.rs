@@ -43,7 +43,9 @@ impl Derivative {
         let mut wanted = [false; 3];
         let mut likes = [None, None, None];
         for (position, operand) in operands.iter().enumerate() {
-            let is_trained = operand.as_ref().is_some_and(|tensor| tensor.requires_grad());
+            let is_trained = operand
+                .as_ref()
+                .is_some_and(|tensor| tensor.requires_grad());
             let has_formula =
                 op.row.together.is_some() || !matches!(gradients[position], Gradient::None);
             wanted[position] = is_trained && has_formula;
@@ -90,7 +92,9 @@ impl Derivative {
         let readers = self.gradients.iter().zip(self.wanted);
         let mut readers = readers.filter(|(gradient, _)| reads(gradient).contains(&read));
         let is_wanted = readers.clone().any(|(_, wanted)| wanted);
-        is_wanted || readers.clone().count() > 1 || (read == Read::Result && readers.next().is_some())
+        is_wanted
+            || readers.clone().count() > 1
+            || (read == Read::Result && readers.next().is_some())
     }
 
     /// Runs backward: the gradients by position.
@@ -104,7 +108,12 @@ impl Derivative {
         if let Some(together) = self.op.row.together {
             let steps = (together.steps)(&self.op, self.wanted);
             let order = Order::Gradient;
-            self.steps(eager, (incoming, saved), (&steps, together.reads, order), &mut results);
+            self.steps(
+                eager,
+                (incoming, saved),
+                (&steps, together.reads, order),
+                &mut results,
+            );
             return results;
         }
         for position in self.op.by_name() {
@@ -116,7 +125,9 @@ impl Derivative {
                 Gradient::None | Gradient::By(_) => {}
                 Gradient::Pass => results[position] = Some(Tensor::clone(incoming)),
                 Gradient::Converted => {
-                    let like = self.likes[position].as_ref().expect("kept when it was recorded");
+                    let like = self.likes[position]
+                        .as_ref()
+                        .expect("kept when it was recorded");
                     // Of complex numbers, the engine takes the real parts.
                     let passes = like.dtype == incoming.dtype || incoming.dtype.is_complex();
                     results[position] = Some(if passes {
@@ -130,7 +141,9 @@ impl Derivative {
                         shape,
                         strides,
                         dtype,
-                    } = self.likes[position].clone().expect("kept when it was recorded");
+                    } = self.likes[position]
+                        .clone()
+                        .expect("kept when it was recorded");
                     let gradient = eager.empty_strided(&shape, strides, dtype);
                     eager.launch(Kernel::Fill(0.0), &[], &[&gradient]);
                     results[position] = Some(Tensor::new(gradient));
@@ -143,7 +156,12 @@ impl Derivative {
                 } => {
                     let steps = made(position, before, after);
                     let conjugates = self.conjugates(eager, saved, reads);
-                    self.steps(eager, (incoming, saved), (&steps, reads, order), &mut results);
+                    self.steps(
+                        eager,
+                        (incoming, saved),
+                        (&steps, reads, order),
+                        &mut results,
+                    );
                     drop(conjugates);
                 }
                 Gradient::Steps { reads, steps } => {
@@ -164,7 +182,9 @@ impl Derivative {
             Read::Result => saved.find("result"),
         });
         let complex = read.filter(|tensor| tensor.dtype.is_complex());
-        complex.map(|tensor| eager.empty_like(tensor, tensor.dtype)).collect()
+        complex
+            .map(|tensor| eager.empty_like(tensor, tensor.dtype))
+            .collect()
     }
 
     fn steps(
@@ -193,7 +213,9 @@ impl Derivative {
                     let gradient = eager.gradient_like(incoming, &read, order);
                     let kernel = self.op.gradient_kernel();
                     let factor = match kernel {
-                        Kernel::Binary(_) => read.first().map(|read| expanded(read, &incoming.shape)),
+                        Kernel::Binary(_) => {
+                            read.first().map(|read| expanded(read, &incoming.shape))
+                        }
                         _ => None,
                     };
                     let mut inputs: Vec<&TensorBody> = vec![incoming];

@@ -86,7 +86,8 @@ impl Elementwise {
         };
         for attribute in row.attributes {
             let default = row::default(op.base_name(), attribute);
-            op.attributes.extend(default.map(|value| (*attribute, value)));
+            op.attributes
+                .extend(default.map(|value| (*attribute, value)));
         }
         op
     }
@@ -94,7 +95,8 @@ impl Elementwise {
     /// The same with this number in the place of an operand or attribute.
     #[must_use]
     pub fn with(mut self, argument: &str, value: Constant) -> Elementwise {
-        let known = |names: &'static [&'static str]| names.iter().position(|name| *name == argument);
+        let known =
+            |names: &'static [&'static str]| names.iter().position(|name| *name == argument);
         if let Some(position) = known(self.row.operands) {
             self.operands[position] = Operand::Number(value);
         } else if let Some(position) = known(self.row.attributes) {
@@ -173,7 +175,9 @@ impl Elementwise {
     /// Of the operands that are given, how many.
     fn given(&self) -> usize {
         let given = self.operands.iter();
-        given.filter(|operand| **operand != Operand::Missing).count()
+        given
+            .filter(|operand| **operand != Operand::Missing)
+            .count()
     }
 
     /// Positions of the operands that are tensors.

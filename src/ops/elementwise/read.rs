@@ -1,58 +1,13 @@
 //! Reading elementwise operators.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
-
 use super::row::Row;
 use super::table::TABLES;
 use super::{Elementwise, Operand};
 use crate::aten::Arguments;
-use crate::ops::{Read, Reader};
+use crate::ops::Read;
 use crate::program::Placement;
 
-/// How many operators the tables name.
-const COUNT: usize = {
-    let mut count = 0;
-    let mut table = 0;
-    while table < TABLES.len() {
-        let mut row = 0;
-        while row < TABLES[table].len() {
-            count += TABLES[table][row].aten.len();
-            row += 1;
-        }
-        table += 1;
-    }
-    count
-};
-
-/// Operators by their names.
-pub(in crate::ops) const ATEN: &[(&str, Reader)] = &{
-    let mut list: [(&str, Reader); COUNT] = [("", read); COUNT];
-    let mut filled = 0;
-    let mut table = 0;
-    while table < TABLES.len() {
-        let mut row = 0;
-        while row < TABLES[table].len() {
-            let aten = TABLES[table][row].aten;
-            let mut name = 0;
-            while name < aten.len() {
-                list[filled].0 = aten[name];
-                filled += 1;
-                name += 1;
-            }
-            row += 1;
-        }
-        table += 1;
-    }
-    list
-};
-
-/// Rows by the names of their operators.
-static ROWS: LazyLock<BTreeMap<&'static str, &'static Row>> = LazyLock::new(|| {
-    let rows = TABLES.iter().copied().flatten();
-    rows.flat_map(|row| row.aten.iter().map(move |name| (*name, row)))
-        .collect()
-});
+rows!(TABLES: Row, read by read);
 
 /// The row of an operator, and its name as the row has it.
 pub(super) fn find(target: &str) -> Option<(&'static str, &'static Row)> {

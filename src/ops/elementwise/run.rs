@@ -59,8 +59,7 @@ impl Eager {
             return Ok(Tensor::clone(&tensors[0]));
         }
         if derivative.saves(Read::Result) {
-            let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-            draft.save(self, "result", &kept)?;
+            draft.save(self, "result", &y.detached())?;
         }
         let written = (op.placement() == Placement::InPlace).then(|| &tensors[0]);
         let y = draft.finish_into(self, written, y, move |eager, gradients, saved| {
@@ -69,7 +68,9 @@ impl Eager {
                 return vec![None; positions.len()];
             };
             let mut results = derivative.run(eager, incoming, saved);
-            let taken = positions.into_iter().map(|position| results[position].take());
+            let taken = positions
+                .into_iter()
+                .map(|position| results[position].take());
             taken.collect()
         });
         Ok(y)
@@ -86,7 +87,9 @@ impl Eager {
         let mut tensors = tensors.to_vec();
         let is_new = op.placement() == Placement::New;
         let floats = tensors.iter().map(|tensor| tensor.dtype);
-        let widest = floats.filter(|dtype| dtype.is_float()).reduce(DType::promote);
+        let widest = floats
+            .filter(|dtype| dtype.is_float())
+            .reduce(DType::promote);
         for tensor in tensors.iter_mut().rev() {
             *tensor = match op.row.casts {
                 Casts::High if is_new => self.high(tensor),
@@ -123,7 +126,10 @@ impl Eager {
             for branch in tensors[1..].iter().filter(|branch| branch.dtype != dtype) {
                 held.push(self.empty_like(branch, dtype));
             }
-            let numbers = op.operands.iter().filter(|operand| **operand != Operand::Tensor);
+            let numbers = op
+                .operands
+                .iter()
+                .filter(|operand| **operand != Operand::Tensor);
             for _ in numbers {
                 held.push(self.empty(&[], dtype));
             }
@@ -156,7 +162,9 @@ impl Eager {
     ) -> TensorBody {
         match op.placement() {
             Placement::New => self.broadcast_like(inputs, dtype),
-            Placement::InPlace => inputs[0].alias(inputs[0].shape.clone(), inputs[0].strides.clone()),
+            Placement::InPlace => {
+                inputs[0].alias(inputs[0].shape.clone(), inputs[0].strides.clone())
+            }
         }
     }
 

@@ -10,23 +10,29 @@ use crate::program::{Kernel, Placement};
 use crate::shape::{DType, Extent, numel};
 
 /// A row that only tests have: all that holds for the others holds for it, and nothing else knows of it.
-pub(super) const ROWS: &[Row] = &[Row::unary(&["aten.test_only.default", "aten.test_only_.default"])
-    .attributes(&["strength"])
-    .real()
-    .high()
-    .saves_operand(&[Like, Like])];
+pub(super) const ROWS: &[Row] = &[Row::unary(&[
+    "aten.test_only.default",
+    "aten.test_only_.default",
+])
+.attributes(&["strength"])
+.real()
+.high()
+.saves_operand(&[Like, Like])];
 
 /// In `tests/record/elementwise.py`, why these are not recorded.
 fn unrecorded(target: &str) -> bool {
     let looks_at_values = ["aten.normal.Tensor_Tensor", "aten.normal.float_Tensor"];
     let is_never_called = ["aten.copy.default", "aten.normal_functional.default"];
     let cannot_be_trained = ["aten.special_zeta.other_scalar"];
-    let has_no_derivative_in_place =
-        ["acosh_", "asinh_", "atanh_", "arccosh_", "arcsinh_", "arctanh_"];
+    let has_no_derivative_in_place = [
+        "acosh_", "asinh_", "atanh_", "arccosh_", "arcsinh_", "arctanh_",
+    ];
     looks_at_values.contains(&target)
         || cannot_be_trained.contains(&target)
         || is_never_called.contains(&target)
-        || has_no_derivative_in_place.iter().any(|name| target.contains(name))
+        || has_no_derivative_in_place
+            .iter()
+            .any(|name| target.contains(name))
         || target.starts_with("aten.test_only")
 }
 
@@ -51,7 +57,11 @@ fn read(done: Op) -> Elementwise {
 
 /// A call of a row's operator on tensors alone, all of whose fractions are trained.
 fn plain_call(row: &Row, target: &str, autocast: bool) -> Call {
-    let fraction = if autocast { DType::BFloat16 } else { DType::Float32 };
+    let fraction = if autocast {
+        DType::BFloat16
+    } else {
+        DType::Float32
+    };
     let shape = vec![Extent::BATCH, Extent::fixed(6)];
     let mut arguments: Vec<(String, Argument)> = Vec::new();
     for name in row.operands {
@@ -65,7 +75,10 @@ fn plain_call(row: &Row, target: &str, autocast: bool) -> Call {
         arguments.push(((*name).to_owned(), Argument::Tensor { of, trained }));
     }
     for name in row.attributes {
-        arguments.push(((*name).to_owned(), Argument::Other(r#"{"as_float":0.75}"#.into())));
+        arguments.push((
+            (*name).to_owned(),
+            Argument::Other(r#"{"as_float":0.75}"#.into()),
+        ));
     }
     Call {
         target: target.to_owned(),
@@ -94,7 +107,11 @@ fn every_row_is_read_shaped_simulated_and_differentiated() {
                 let about = format!("{target}, autocast {autocast}");
                 assert_eq!(op.target(), *target, "{about}");
                 for name in row.attributes {
-                    assert_eq!(op.attribute(name), Some(&Constant::Real(0.75)), "{about}: {name}");
+                    assert_eq!(
+                        op.attribute(name),
+                        Some(&Constant::Real(0.75)),
+                        "{about}: {name}"
+                    );
                 }
                 assert_eq!(inferred.1, result.1, "{about}: shape");
                 if !autocast {
@@ -114,7 +131,11 @@ fn every_row_is_read_shaped_simulated_and_differentiated() {
                 };
                 let differentiated = (0..row.operands.len()).any(has_formula);
                 // What is overwritten keeps the history it had.
-                assert_eq!(is_recorded, differentiated || in_place, "{about}: a derivative");
+                assert_eq!(
+                    is_recorded,
+                    differentiated || in_place,
+                    "{about}: a derivative"
+                );
                 for (position, name) in row.operands.iter().enumerate() {
                     let Some(gradient) = gradients.get(*name) else {
                         continue;
@@ -125,7 +146,11 @@ fn every_row_is_read_shaped_simulated_and_differentiated() {
                     if let (Some((dtype, shape)), Argument::Tensor { of, .. }) =
                         (gradient, &call.arguments[position].1)
                     {
-                        assert_eq!((*dtype, numel(shape)), (of.0, numel(&of.1)), "{about}: {name}");
+                        assert_eq!(
+                            (*dtype, numel(shape)),
+                            (of.0, numel(&of.1)),
+                            "{about}: {name}"
+                        );
                     }
                 }
                 assert!(!kernels.is_empty(), "{about}: no launch");
@@ -154,7 +179,15 @@ fn numbers_are_kept_with_their_kind_and_value() {
         let target = words.next().unwrap().to_owned();
         let arguments = words.map(argument).collect();
         let autocast = false;
-        read(Call { target, autocast, arguments }.run().op)
+        read(
+            Call {
+                target,
+                autocast,
+                arguments,
+            }
+            .run()
+            .op,
+        )
     };
 
     let clamp = call("aten.clamp.default self=f32[4] min=-3 max=0.5");
@@ -164,10 +197,17 @@ fn numbers_are_kept_with_their_kind_and_value() {
     let number = |value| Operand::Number(value);
     assert_eq!(
         clamp.operands,
-        [Operand::Tensor, number(Constant::Whole(-3)), number(Constant::Real(0.5))]
+        [
+            Operand::Tensor,
+            number(Constant::Whole(-3)),
+            number(Constant::Real(0.5))
+        ]
     );
     assert_eq!(less.operands, [Operand::Tensor, number(Constant::Whole(2))]);
-    assert_eq!(slope.attribute("negative_slope"), Some(&Constant::Real(0.01)));
+    assert_eq!(
+        slope.attribute("negative_slope"),
+        Some(&Constant::Real(0.01))
+    );
     let written = serde_json::to_string(&clamp).unwrap();
     assert_eq!(
         written,
@@ -193,12 +233,17 @@ fn what_has_a_kernel_is_launched_with_it() {
                 argument("min_val=0.0"),
                 argument("max_val=6.0"),
             ],
-            };
+        };
 
         let kernels = call.run().kernels;
 
-        let unknown = kernels.iter().find(|kernel| matches!(kernel, Kernel::MemoryOnly(_)));
+        let unknown = kernels
+            .iter()
+            .find(|kernel| matches!(kernel, Kernel::MemoryOnly(_)));
         assert_eq!(unknown, None, "{target}");
     }
-    assert_eq!(row::default("gelu", "approximate"), Some(Constant::Text("none".into())));
+    assert_eq!(
+        row::default("gelu", "approximate"),
+        Some(Constant::Text("none".into()))
+    );
 }

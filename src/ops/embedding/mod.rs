@@ -1,5 +1,6 @@
 //! Table look-ups.
 
+pub(in crate::ops) mod bag;
 mod run;
 
 pub(crate) use run::{ALL_BITS, radix_bytes};
@@ -22,7 +23,10 @@ pub(super) const ATEN: &[(&str, Reader)] = &[("aten.embedding.default", |args| {
     args.absent("scale_grad_by_freq")?;
     // A negative index stands for none.
     let padding = u64::try_from(args.int("padding_idx", Some(-1))?).ok();
-    Ok((Embedding { padding }.into(), args.all(&["weight", "indices"])?))
+    Ok((
+        Embedding { padding }.into(),
+        args.all(&["weight", "indices"])?,
+    ))
 })];
 
 impl Operator for Embedding {
@@ -48,6 +52,10 @@ impl Operator for Embedding {
         operands: &[Tensor],
         _: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
-        Ok(vec![eager.embedding(&operands[0], &operands[1], self.padding)?])
+        Ok(vec![eager.embedding(
+            &operands[0],
+            &operands[1],
+            self.padding,
+        )?])
     }
 }

@@ -64,19 +64,23 @@ impl Eager {
         // A buffer of the sorted path: so many bytes, or none where the path is not taken.
         let buffer = |eager: &mut Eager, bytes: fn(Sort) -> u64| {
             let of = (count, [rows, width], card, path, bytes);
-            eager.scratch_by("embedding sort", of, |&(count, [rows, width], card, path, bytes), batch| {
-                let sort = Sort {
-                    indices: count.at(batch),
-                    rows,
-                    width,
-                    card,
-                };
-                if sort.indices <= DIRECT && path == Path::ByCount {
-                    0
-                } else {
-                    bytes(sort)
-                }
-            })
+            eager.scratch_by(
+                "embedding sort",
+                of,
+                |&(count, [rows, width], card, path, bytes), batch| {
+                    let sort = Sort {
+                        indices: count.at(batch),
+                        rows,
+                        width,
+                        card,
+                    };
+                    if sort.indices <= DIRECT && path == Path::ByCount {
+                        0
+                    } else {
+                        bytes(sort)
+                    }
+                },
+            )
         };
         let emit = move |eager: &mut Eager, result: &TensorBody| {
             eager.launch(kernel, &[gradient, indices], &[result]);

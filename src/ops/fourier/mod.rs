@@ -51,21 +51,49 @@ pub enum Fourier {
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.fft_fft.default", |args| one(args, Direction::Complex)),
-    ("aten.fft_ifft.default", |args| one(args, Direction::Complex)),
-    ("aten.fft_rfft.default", |args| one(args, Direction::FromReal)),
-    ("aten.fft_irfft.default", |args| one(args, Direction::ToReal)),
-    ("aten.fft_fft2.default", |args| many(args, Direction::Complex)),
-    ("aten.fft_ifft2.default", |args| many(args, Direction::Complex)),
-    ("aten.fft_rfft2.default", |args| many(args, Direction::FromReal)),
-    ("aten.fft_irfft2.default", |args| many(args, Direction::ToReal)),
-    ("aten.fft_fftn.default", |args| many(args, Direction::Complex)),
-    ("aten.fft_ifftn.default", |args| many(args, Direction::Complex)),
-    ("aten.fft_rfftn.default", |args| many(args, Direction::FromReal)),
-    ("aten.fft_irfftn.default", |args| many(args, Direction::ToReal)),
+    ("aten.fft_ifft.default", |args| {
+        one(args, Direction::Complex)
+    }),
+    ("aten.fft_rfft.default", |args| {
+        one(args, Direction::FromReal)
+    }),
+    ("aten.fft_irfft.default", |args| {
+        one(args, Direction::ToReal)
+    }),
+    ("aten.fft_fft2.default", |args| {
+        many(args, Direction::Complex)
+    }),
+    ("aten.fft_ifft2.default", |args| {
+        many(args, Direction::Complex)
+    }),
+    ("aten.fft_rfft2.default", |args| {
+        many(args, Direction::FromReal)
+    }),
+    ("aten.fft_irfft2.default", |args| {
+        many(args, Direction::ToReal)
+    }),
+    ("aten.fft_fftn.default", |args| {
+        many(args, Direction::Complex)
+    }),
+    ("aten.fft_ifftn.default", |args| {
+        many(args, Direction::Complex)
+    }),
+    ("aten.fft_rfftn.default", |args| {
+        many(args, Direction::FromReal)
+    }),
+    ("aten.fft_irfftn.default", |args| {
+        many(args, Direction::ToReal)
+    }),
     // What composite operators call.
-    ("aten._fft_r2c.default", |args| inner(args, Direction::FromReal)),
-    ("aten._fft_c2r.default", |args| inner(args, Direction::ToReal)),
-    ("aten._fft_c2c.default", |args| inner(args, Direction::Complex)),
+    ("aten._fft_r2c.default", |args| {
+        inner(args, Direction::FromReal)
+    }),
+    ("aten._fft_c2r.default", |args| {
+        inner(args, Direction::ToReal)
+    }),
+    ("aten._fft_c2c.default", |args| {
+        inner(args, Direction::Complex)
+    }),
     ("aten.fft_fftshift.default", shift),
     ("aten.fft_ifftshift.default", shift),
     ("aten.stft.default", stft),
@@ -77,7 +105,14 @@ fn one(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
     let shape = args.shape(x);
     let dim = args.dim("dim", Some(-1), shape.len())?;
     let given = args.has("n").then(|| args.count("n", None)).transpose()?;
-    transform(x, &shape, direction, true, vec![dim], given.map(|n| [Some(n)]).as_ref().map(<[_; 1]>::as_slice))
+    transform(
+        x,
+        &shape,
+        direction,
+        true,
+        vec![dim],
+        given.map(|n| [Some(n)]).as_ref().map(<[_; 1]>::as_slice),
+    )
 }
 
 fn inner(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
@@ -118,7 +153,10 @@ fn many(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
     let dims = if args.has("dim") {
         args.dims("dim", shape.len())?
     } else if args.target.contains("fft2") {
-        shape.len().checked_sub(2).map_or(Vec::new(), |first| vec![first, first + 1])
+        shape
+            .len()
+            .checked_sub(2)
+            .map_or(Vec::new(), |first| vec![first, first + 1])
     } else {
         let count = sizes.as_ref().map_or(shape.len(), Vec::len);
         (shape.len().saturating_sub(count)..shape.len()).collect()
@@ -151,7 +189,11 @@ fn transform(
         let length = length.filter(|length| (1..1 << 31).contains(length));
         length.ok_or_else(|| format!("it transforms a length of {:?}", shape.get(*dim)))
     };
-    let lengths = dims.iter().enumerate().map(length).collect::<Result<Vec<_>, _>>()?;
+    let lengths = dims
+        .iter()
+        .enumerate()
+        .map(length)
+        .collect::<Result<Vec<_>, _>>()?;
     let fourier = Fourier::Transform {
         direction,
         takes_real,
@@ -174,23 +216,40 @@ fn shift(args: &Arguments<'_>) -> Result<Read, String> {
 
 fn stft(args: &Arguments<'_>) -> Result<Read, String> {
     if args.flag("center", false)? {
-        return Err("it pads its input; call torch.nn.functional.pad before it and pass center=False".into());
+        return Err(
+            "it pads its input; call torch.nn.functional.pad before it and pass center=False"
+                .into(),
+        );
     }
     if !args.flag("return_complex", true)? {
         return Err("it returns real numbers; pass return_complex=True".into());
     }
     args.absent("normalized")?;
     let n_fft = args.count("n_fft", None)?;
-    let hop = if args.has("hop_length") { args.count("hop_length", None)? } else { n_fft / 4 };
+    let hop = if args.has("hop_length") {
+        args.count("hop_length", None)?
+    } else {
+        n_fft / 4
+    };
     if n_fft == 0 || hop == 0 {
         return Err(format!("its frames are {n_fft} long, {hop} apart"));
     }
     if args.has("win_length") && args.count("win_length", None)? != n_fft {
-        return Err("its window is shorter than a frame, which is padded first; pad it in the model".into());
+        return Err(
+            "its window is shorter than a frame, which is padded first; pad it in the model".into(),
+        );
     }
     let onesided = args.flag("onesided", true)?;
     let operands = args.all_and(&["self"], &["window"])?;
-    Ok((Fourier::ShortTime { n_fft, hop, onesided }.into(), operands))
+    Ok((
+        Fourier::ShortTime {
+            n_fft,
+            hop,
+            onesided,
+        }
+        .into(),
+        operands,
+    ))
 }
 
 /// How many elements of a real signal's transform are not redundant.
@@ -218,9 +277,10 @@ impl Operator for Fourier {
         let (dtype, x) = &operands[0];
         let complex = |dtype: DType| match dtype {
             DType::Float64 | DType::Complex128 => Ok(DType::Complex128),
-            DType::Float16 | DType::BFloat16 => {
-                Err("transforms of half precision are not supported; convert to float32 first".to_owned())
-            }
+            DType::Float16 | DType::BFloat16 => Err(
+                "transforms of half precision are not supported; convert to float32 first"
+                    .to_owned(),
+            ),
             DType::Float32
             | DType::Complex64
             | DType::Int64
@@ -237,7 +297,9 @@ impl Operator for Fourier {
             } => {
                 let mut shape = x.clone();
                 for (dim, length) in dims.iter().zip(lengths) {
-                    let side = shape.get_mut(*dim).ok_or_else(|| format!("no dimension {dim}"))?;
+                    let side = shape
+                        .get_mut(*dim)
+                        .ok_or_else(|| format!("no dimension {dim}"))?;
                     *side = Extent::fixed(*length);
                 }
                 let dtype = complex(*dtype)?;
@@ -250,7 +312,11 @@ impl Operator for Fourier {
                     (Direction::FromReal | Direction::Complex, ..) => (dtype, shape),
                 }
             }
-            Fourier::ShortTime { n_fft, hop, onesided } => {
+            Fourier::ShortTime {
+                n_fft,
+                hop,
+                onesided,
+            } => {
                 let frames = frames(x, *n_fft, *hop)?;
                 let bins = if *onesided { half(*n_fft) } else { *n_fft };
                 let lead = &x[..x.len() - 1];
@@ -276,9 +342,11 @@ impl Operator for Fourier {
                 dims,
                 lengths,
             } => eager.fourier(*direction, *takes_real, dims, lengths, x)?,
-            Fourier::ShortTime { n_fft, hop, onesided } => {
-                eager.stft([*n_fft, *hop], *onesided, x, operands.get(1))?
-            }
+            Fourier::ShortTime {
+                n_fft,
+                hop,
+                onesided,
+            } => eager.stft([*n_fft, *hop], *onesided, x, operands.get(1))?,
             Fourier::Shift(dims) => eager.roll(x, dims.len()),
         }])
     }

@@ -78,7 +78,8 @@ impl Eager {
         order.sort_by_key(|dim| apart(*dim));
         let batched = order.len();
         order.extend(dims);
-        let lay = |lengths: &[Extent]| -> Vec<Extent> { order.iter().map(|dim| lengths[*dim]).collect() };
+        let lay =
+            |lengths: &[Extent]| -> Vec<Extent> { order.iter().map(|dim| lengths[*dim]).collect() };
         let (ordered, strides) = (lay(shape), contiguous_strides(&lay(shape)));
         let mut out = vec![Extent::ONE; shape.len()];
         for (dim, stride) in order.iter().zip(strides) {
@@ -95,15 +96,22 @@ impl Eager {
             Direction::ToReal => &ordered,
             Direction::Complex | Direction::FromReal => &from,
         };
-        let lengths: Vec<u64> = signal[batched..].iter().map(|length| length.at(1)).collect();
+        let lengths: Vec<u64> = signal[batched..]
+            .iter()
+            .map(|length| length.at(1))
+            .collect();
         let complex = x.dtype.complex();
         let taken = tenths(direction, complex, &lengths);
         let elements = numel(signal);
         let of = (elements, complex, taken);
-        let scratch = self.scratch_by("cuFFT's scratch memory", of, |&(elements, complex, taken), batch| {
-            let whole = elements.at(batch).saturating_mul(complex.size());
-            (whole / 10).saturating_mul(taken)
-        });
+        let scratch = self.scratch_by(
+            "cuFFT's scratch memory",
+            of,
+            |&(elements, complex, taken), batch| {
+                let whole = elements.at(batch).saturating_mul(complex.size());
+                (whole / 10).saturating_mul(taken)
+            },
+        );
         self.launch(Kernel::MemoryOnly("fft"), &[x], &[&y]);
         drop(scratch);
         drop(copied);
@@ -130,7 +138,12 @@ impl Eager {
 
     /// `_fft_r2c`: the gradient is the real part of the opposite transform of the incoming one, with zeros for
     /// the half that was not made.
-    fn real_to_complex(&mut self, x: &Tensor, dims: &[usize], onesided: bool) -> Result<Tensor, Stop> {
+    fn real_to_complex(
+        &mut self,
+        x: &Tensor,
+        dims: &[usize],
+        onesided: bool,
+    ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let mut shape = x.shape.clone();
@@ -141,18 +154,14 @@ impl Eager {
         let complex = x.dtype.complex();
         let y = self.transformed(Direction::FromReal, x, dims, &shape, complex);
         let (whole, dims) = (x.shape.clone(), dims.to_vec());
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, _| {
             let padded = (gradient.shape != whole).then(|| eager.empty(&whole, complex));
             let from = padded.as_ref().unwrap_or(gradient);
             let grad = eager.transformed(Direction::Complex, from, &dims, &whole, complex);
             drop(padded);
             let grad = Tensor::new(grad);
-            vec![Some(gradient_view(&grad, grad.real_part()))]
-        });
-        Ok(y)
+            gradient_view(&grad, grad.real_part())
+        }))
     }
 
     /// `_fft_c2r`: the gradient is the transform of the incoming one.
@@ -184,7 +193,11 @@ impl Eager {
         window: Option<&Tensor>,
     ) -> Result<Tensor, Stop> {
         let x = self.high(x);
-        let signals = if x.shape.len() == 1 { self.unsqueeze(&x, 0) } else { Tensor::clone(&x) };
+        let signals = if x.shape.len() == 1 {
+            self.unsqueeze(&x, 0)
+        } else {
+            Tensor::clone(&x)
+        };
         let frames = self.frames(&signals, n_fft, hop);
         let windowed = match window {
             Some(window) => self.mul(&frames, window)?,
@@ -206,22 +219,30 @@ impl Eager {
     fn frames(&mut self, x: &Tensor, n_fft: u64, hop: u64) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
         let room = x.shape[1].at(1).saturating_sub(n_fft);
-        let shape = vec![x.shape[0], Extent::fixed(room / hop + 1), Extent::fixed(n_fft)];
-        let strides = vec![x.strides[0], x.strides[1] * Extent::fixed(hop), x.strides[1]];
+        let shape = vec![
+            x.shape[0],
+            Extent::fixed(room / hop + 1),
+            Extent::fixed(n_fft),
+        ];
+        let strides = vec![
+            x.strides[0],
+            x.strides[1] * Extent::fixed(hop),
+            x.strides[1],
+        ];
         let y = x.alias(shape, strides);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let places = eager.empty(&whole, DType::Int64);
             let taken = eager.empty(&gradient.shape, DType::Int64);
-            eager.launch(Kernel::MemoryOnly("as_strided_backward"), &[gradient], &[&grad_x]);
+            eager.launch(
+                Kernel::MemoryOnly("as_strided_backward"),
+                &[gradient],
+                &[&grad_x],
+            );
             drop(taken);
             drop(places);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        y
+            Tensor::new(grad_x)
+        })
     }
 }

@@ -13,7 +13,11 @@ fn of_length(direction: Direction, dtype: DType, length: u64) -> u64 {
     let largest = largest_prime_factor(length);
     // Bluestein's algorithm works on a longer signal.
     let is_rough = largest > 127;
-    let longest = if dtype == DType::Complex128 { 12_288 } else { 24_576 };
+    let longest = if dtype == DType::Complex128 {
+        12_288
+    } else {
+        24_576
+    };
     match direction {
         Direction::Complex if is_rough && length > 4096 => 41,
         Direction::Complex if length > longest => 10,

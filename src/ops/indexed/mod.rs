@@ -2,6 +2,7 @@
 
 mod read;
 mod run;
+pub(in crate::ops) mod search;
 mod writing;
 
 pub(super) use read::ATEN;
@@ -10,7 +11,6 @@ use super::{Context, Operator};
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 use serde::Serialize;
-
 
 /// Which operation; operands are in the order of the ATen operator's arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -192,10 +192,16 @@ impl Indexed {
                             .into(),
                     );
                 }
-                vec![(dtype, looked_up(x, marked, &shapes_of(&operands[1..], None))?)]
+                vec![(
+                    dtype,
+                    looked_up(x, marked, &shapes_of(&operands[1..], None))?,
+                )]
             }
             Indexed::IndexMasked { marked, rows } => {
-                vec![(dtype, looked_up(x, marked, &shapes_of(&operands[1..], Some(*rows)))?)]
+                vec![(
+                    dtype,
+                    looked_up(x, marked, &shapes_of(&operands[1..], Some(*rows)))?,
+                )]
             }
             Indexed::Select { dim } => {
                 let length = operands[1].1.first().copied().unwrap_or(Extent::ONE);

@@ -5,7 +5,6 @@ use crate::aten::{Arguments, ValueId};
 use crate::ops::{Read, Reader};
 use crate::shape::{DType, Extent, numel};
 
-
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten._is_all_true.default", read),
@@ -171,7 +170,11 @@ fn writing(
                 Some(count) if *count != Extent::ONE && rows.is_some() => {
                     let dims = marked.iter().rev().skip_while(|marked| !**marked).count();
                     let rest = args.shape(input).len().saturating_sub(dims);
-                    if written.len() > rest { Some(*count) } else { rows }
+                    if written.len() > rest {
+                        Some(*count)
+                    } else {
+                        rows
+                    }
                 }
                 _ => rows,
             };

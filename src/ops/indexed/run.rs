@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
+use super::{looked_up, shapes_of};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::ops::Indexed;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::view::gradient_view;
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
-use crate::ops::Indexed;
-use super::{looked_up, shapes_of};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, broadcast, strides_like, strides_match};
 
@@ -34,7 +34,10 @@ pub(super) fn looked_up_shape(
     indices: &[Tensor],
     rows: Option<Extent>,
 ) -> Vec<Extent> {
-    let types: Vec<Type> = indices.iter().map(|index| (index.dtype, index.shape.to_vec())).collect();
+    let types: Vec<Type> = indices
+        .iter()
+        .map(|index| (index.dtype, index.shape.to_vec()))
+        .collect();
     looked_up(&x.shape, marked, &shapes_of(&types, rows)).expect("checked when built")
 }
 
@@ -81,19 +84,15 @@ impl Eager {
                 self.launch(Kernel::Copy, &[&spread], &[&copies]);
                 drop((spread, copies));
                 // The sum over the copies, seen without its dimension: a view.
-                let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-                    let Some(gradient) = &gradients[0] else {
-                        return vec![None];
-                    };
+                draft.finish_one(self, y, move |eager, gradient, _| {
                     let sum = Tensor::new(eager.empty(&like.0, like.1));
                     let copies = apart_of(gradient, dim, times);
                     let once = apart(&sum, dim, 1, Extent::ZERO);
                     eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
                     drop((copies, once));
                     let view = sum.alias(sum.shape.clone(), sum.strides.clone());
-                    vec![Some(gradient_view(&sum, view))]
-                });
-                y
+                    gradient_view(&sum, view)
+                })
             }
             Indexed::Histogram { .. } => self.plain(op, x, &results[0], x.dtype),
             Indexed::ArgExtreme { .. } | Indexed::OneHot { .. } => {
@@ -138,36 +137,39 @@ impl Eager {
     }
 
     /// A result without a gradient.
-    pub(super) fn plain(&mut self, op: &Indexed, x: &Tensor, shape: &[Extent], dtype: DType) -> Tensor {
+    pub(super) fn plain(
+        &mut self,
+        op: &Indexed,
+        x: &Tensor,
+        shape: &[Extent],
+        dtype: DType,
+    ) -> Tensor {
         let y = self.empty(shape, dtype);
         self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&y]);
         Tensor::new(y)
     }
 
     /// Ends an operation whose gradient is one new tensor like the operand.
-    pub(super) fn finish_zeros(&mut self, draft: Draft, y: TensorBody, like: (Sizes, DType)) -> Tensor {
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+    pub(super) fn finish_zeros(
+        &mut self,
+        draft: Draft,
+        y: TensorBody,
+        like: (Sizes, DType),
+    ) -> Tensor {
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&like.0, like.1);
             eager.launch(Kernel::MemoryOnly("scatter_add"), &[gradient], &[&grad_x]);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// Ends an operation whose gradient is a new tensor like the incoming one.
     pub(super) fn finish_copied(&mut self, draft: Draft, y: TensorBody) -> Tensor {
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             eager.launch(Kernel::Copy, &[gradient], &[&grad_x]);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `x[indices]`; its gradient adds up over sorted positions.
@@ -194,10 +196,7 @@ impl Eager {
         drop(positions);
         let whole = x.shape.clone();
         let count = indices.len();
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let indices = saved_indices(saved, count);
@@ -208,14 +207,17 @@ impl Eager {
                 checked: false,
             };
             eager.accumulate_at(&places, gradient, &grad_x);
-            vec![Some(Rc::new(grad_x))]
-        });
-        Ok(y)
+            Rc::new(grad_x)
+        }))
     }
 
     /// Several indices must have the same strides once they are broadcast; else those that are not contiguous
     /// are copied.
-    pub(crate) fn alike_indices(&mut self, indices: &[Tensor], common: &[Extent]) -> Vec<TensorBody> {
+    pub(crate) fn alike_indices(
+        &mut self,
+        indices: &[Tensor],
+        common: &[Extent],
+    ) -> Vec<TensorBody> {
         let seen: Vec<TensorBody> = indices
             .iter()
             .map(|index| expanded(index, common))
@@ -236,7 +238,11 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         let values = self.empty(shape, x.dtype);
         let places = Tensor::new(self.empty(shape, DType::Int64));
-        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&values, &places]);
+        self.launch(
+            Kernel::MemoryOnly(op.aten_name()),
+            &[x],
+            &[&values, &places],
+        );
         draft.save(self, "indices", &places)?;
         let values = self.finish_zeros(draft, values, (x.shape.clone(), x.dtype));
         Ok(vec![values, places])
@@ -261,7 +267,11 @@ impl Eager {
                 radix_bytes(&card, length, ALL_BITS)
             }
         });
-        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&values, &places]);
+        self.launch(
+            Kernel::MemoryOnly(op.aten_name()),
+            &[x],
+            &[&values, &places],
+        );
         drop(buffer);
         drop(keys);
         draft.save(self, "indices", &places)?;
@@ -296,10 +306,7 @@ impl Eager {
         self.launch(Kernel::MemoryOnly("cumsum"), &[x], &[&y]);
         drop(dense);
         drop(converted);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             // Turned round, summed, and turned round again.
             let cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
             let strides = strides_like(&gradient.shape, &gradient.strides);
@@ -311,9 +318,8 @@ impl Eager {
             drop(sums);
             drop(turned);
             drop(cast);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 }
 

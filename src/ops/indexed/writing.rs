@@ -1,11 +1,11 @@
 //! Writing at looked-up places: `index_put_`, `index_add` and `scatter`.
 
-use crate::ops::elementwise::expanded;
-use crate::ops::embedding::radix_bytes;
-use crate::ops::view::gradient_view;
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
+use crate::ops::elementwise::expanded;
+use crate::ops::embedding::radix_bytes;
+use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, numel, strides_like};
 
@@ -96,7 +96,12 @@ impl Eager {
         let sorted = positions(self);
         let original = positions(self);
         let iota = positions(self);
-        let of = (self.capability, count, into.numel(), places.slice(&into.shape));
+        let of = (
+            self.capability,
+            count,
+            into.numel(),
+            places.slice(&into.shape),
+        );
         let buffer = self.scratch_by("radix sort", of, |&(card, count, all, slice), batch| {
             let bits = bits_below(all.at(batch) / slice.at(batch).max(1));
             match count.at(batch) {

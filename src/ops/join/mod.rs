@@ -39,19 +39,32 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let dim = args.dim("dim", Some(0), args.shape(*first).len())?;
         Ok((Join::Cat { dim }.into(), tensors))
     }),
-    ("aten.block_diag.default", |args| Ok((Join::BlockDiagonal.into(), args.tensors("tensors")?))),
+    ("aten.block_diag.default", |args| {
+        Ok((Join::BlockDiagonal.into(), args.tensors("tensors")?))
+    }),
     ("aten.stack.default", |args| {
         let tensors = args.tensors("tensors")?;
         let first = tensors.first().ok_or("it joins no tensors")?;
         let dim = args.dim("dim", Some(0), args.shape(*first).len() + 1)?;
         Ok((Join::Stack { dim }.into(), tensors))
     }),
-    ("aten.hstack.default", |args| stacked(args, [Along::Old(0), Along::Old(1), Along::Old(1)])),
-    ("aten.vstack.default", |args| stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])),
-    ("aten.row_stack.default", |args| stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])),
-    ("aten.column_stack.default", |args| stacked(args, [Along::New(1), Along::Old(1), Along::Old(1)])),
+    ("aten.hstack.default", |args| {
+        stacked(args, [Along::Old(0), Along::Old(1), Along::Old(1)])
+    }),
+    ("aten.vstack.default", |args| {
+        stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])
+    }),
+    ("aten.row_stack.default", |args| {
+        stacked(args, [Along::New(0), Along::Old(0), Along::Old(0)])
+    }),
+    ("aten.column_stack.default", |args| {
+        stacked(args, [Along::New(1), Along::Old(1), Along::Old(1)])
+    }),
     ("aten.dstack.default", |args| {
-        let rank = args.tensors("tensors")?.first().map(|id| args.shape(*id).len());
+        let rank = args
+            .tensors("tensors")?
+            .first()
+            .map(|id| args.shape(*id).len());
         if rank == Some(1) {
             return Err("it stacks tensors of one dimension along a third".into());
         }

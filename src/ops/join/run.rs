@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use super::sides;
-use crate::ops::view::gradient_view;
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
+use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, MemoryFormat, Sizes};
 
@@ -66,7 +66,12 @@ impl Eager {
                 return vec![None; places.len()];
             };
             let view = |(corner, sides, shape): ([Extent; 2], [Extent; 2], Sizes)| {
-                let mut view = part(&part(gradient, 0, corner[0], sides[0]), 1, corner[1], sides[1]);
+                let mut view = part(
+                    &part(gradient, 0, corner[0], sides[0]),
+                    1,
+                    corner[1],
+                    sides[1],
+                );
                 let gone = 2 - shape.len();
                 view.strides = Sizes::from(&view.strides[gone..]);
                 view.shape = shape;
@@ -160,7 +165,10 @@ impl Eager {
         let [y] = draft.finish(self, [y], move |_, gradients, _| {
             let view = |index: u64| {
                 let gradient = gradients[0].as_ref()?;
-                Some(gradient_view(gradient, element(gradient, dim, index.into())))
+                Some(gradient_view(
+                    gradient,
+                    element(gradient, dim, index.into()),
+                ))
             };
             (0..count).map(view).collect()
         });

@@ -4,10 +4,10 @@ mod run;
 
 use serde::Serialize;
 
+use super::matmul::product;
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
-use super::matmul::product;
 
 /// A product with a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -211,7 +211,8 @@ mod tests {
         };
         let mut eager = Eager::new(card, &Arc::default());
         let half = Extent::BATCH.floor_div(2).unwrap();
-        let x = Tensor::new(eager.empty(&[half, Extent::fixed(3), Extent::fixed(8)], DType::Float32));
+        let x =
+            Tensor::new(eager.empty(&[half, Extent::fixed(3), Extent::fixed(8)], DType::Float32));
         let weight = Tensor::new(eager.empty(&[16, 8].map(Extent::fixed), DType::Float32));
 
         let y = eager.linear(&x, &weight, None).unwrap();

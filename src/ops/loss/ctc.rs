@@ -25,7 +25,10 @@ impl Eager {
         };
         let labels = match targets.shape[..] {
             [_, labels] => labels,
-            _ => targets.numel().checked_div(batch).unwrap_or(targets.numel()),
+            _ => targets
+                .numel()
+                .checked_div(batch)
+                .unwrap_or(targets.numel()),
         };
         // A blank before, between and behind labels.
         let states = labels + labels + Extent::ONE;
@@ -49,8 +52,7 @@ impl Eager {
                 return vec![None];
             };
             let x = saved.get("log_probs");
-            let [offsets, inputs, labelled] =
-                [0; 3].map(|_| eager.empty(&[batch], DType::Int64));
+            let [offsets, inputs, labelled] = [0; 3].map(|_| eager.empty(&[batch], DType::Int64));
             let backward = eager.empty(&[batch, time, states], x.dtype);
             let grad_x = eager.empty(&x.shape, x.dtype);
             eager.launch(NAME, &[gradient, x], &[&grad_x]);

@@ -1,5 +1,6 @@
 //! Losses of predictions and targets.
 
+pub(in crate::ops) mod composed;
 mod ctc;
 mod paired;
 mod read;

@@ -17,7 +17,10 @@ impl Eager {
         let (weight, positive) =
             if let LossFunction::BinaryCrossEntropyOfLogits { weight, positive } = loss.function {
                 let weights = &operands[2..];
-                (weight.then(|| &weights[0]), weights.last().filter(|_| positive))
+                (
+                    weight.then(|| &weights[0]),
+                    weights.last().filter(|_| positive),
+                )
             } else {
                 (operands.get(2), None)
             };
@@ -44,8 +47,10 @@ impl Eager {
             let of_self = wants[0].then(|| eager.paired_gradient(loss.function, gradient, saved));
             let of_target = wants[1].then(|| {
                 let like = saved.get("target");
-                let takes_more =
-                    matches!(loss.function, LossFunction::BinaryCrossEntropyOfLogits { .. });
+                let takes_more = matches!(
+                    loss.function,
+                    LossFunction::BinaryCrossEntropyOfLogits { .. }
+                );
                 let temporary = takes_more.then(|| eager.empty_like(like, gradient.dtype));
                 let result = eager.empty_like(like, gradient.dtype);
                 let kernel = Kernel::MemoryOnly(loss.function.name());

@@ -21,13 +21,19 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
         let delta = args.number_or("delta", 1.0)?;
         read(args, LossFunction::Huber { delta }, &[])
     }),
-    ("aten.l1_loss.default", |args| read(args, LossFunction::Absolute, &[])),
-    ("aten.mse_loss.default", |args| read(args, LossFunction::Squared, &[])),
+    ("aten.l1_loss.default", |args| {
+        read(args, LossFunction::Absolute, &[])
+    }),
+    ("aten.mse_loss.default", |args| {
+        read(args, LossFunction::Squared, &[])
+    }),
     ("aten.smooth_l1_loss.default", |args| {
         let beta = args.number_or("beta", 1.0)?;
         read(args, LossFunction::SmoothAbsolute { beta }, &[])
     }),
-    ("aten.soft_margin_loss.default", |args| read(args, LossFunction::SoftMargin, &[])),
+    ("aten.soft_margin_loss.default", |args| {
+        read(args, LossFunction::SoftMargin, &[])
+    }),
     ("aten.nll_loss.default", likelihood),
     ("aten.nll_loss_nd.default", likelihood),
     ("aten.nll_loss2d.default", likelihood),
@@ -69,7 +75,11 @@ fn ignored(args: &Arguments<'_>) -> Result<i64, String> {
 
 fn likelihood(args: &Arguments<'_>) -> Result<Read, String> {
     let ignored = ignored(args)?;
-    read(args, LossFunction::NegativeLogLikelihood { ignored }, &["weight"])
+    read(
+        args,
+        LossFunction::NegativeLogLikelihood { ignored },
+        &["weight"],
+    )
 }
 
 fn cross_entropy(args: &Arguments<'_>) -> Result<Read, String> {

@@ -1,13 +1,12 @@
 //! `cross_entropy` and the other losses.
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::aten::Constant;
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::ops::{Elementwise, Loss, LossFunction, Reduction, Summary};
 use crate::program::{Kernel, Placement};
 use crate::shape::Extent;
 
 impl Eager {
-
     /// A loss of predictions, targets and weights.
     pub(crate) fn loss(&mut self, loss: Loss, operands: &[Tensor]) -> Result<Tensor, Stop> {
         let (x, target) = (&operands[0], &operands[1]);
@@ -66,7 +65,9 @@ impl Eager {
         smoothing: f64,
         summary: Summary,
     ) -> Result<Tensor, Stop> {
-        let weighted = weight.map(|weight| self.by_class(scores, weight)).transpose()?;
+        let weighted = weight
+            .map(|weight| self.by_class(scores, weight))
+            .transpose()?;
         let sums = weighted.as_ref().unwrap_or(scores);
         let sums = self.reduction(Reduction::Sum, sums, &[1], false);
         let negative = self.apply("aten.neg.default", &[&sums])?;

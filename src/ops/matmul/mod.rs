@@ -89,9 +89,7 @@ impl Operator for Matmul {
             Matmul::Baddbmm { scaled } => {
                 eager.baddbmm([&operands[0], &operands[1], &operands[2]], *scaled)?
             }
-            Matmul::Grouped => {
-                eager.grouped_matmul([&operands[0], &operands[1], &operands[2]])?
-            }
+            Matmul::Grouped => eager.grouped_matmul([&operands[0], &operands[1], &operands[2]])?,
         }])
     }
 }

@@ -5,7 +5,6 @@ use crate::program::Kernel;
 use crate::shape::{DType, Extent, numel};
 
 impl Eager {
-
     /// PyTorch's own batch norm, which runs what cuDNN's cannot: the same tensors as with cuDNN.
     pub(super) fn native_batch_norm(
         &mut self,

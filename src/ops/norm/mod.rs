@@ -2,13 +2,14 @@
 
 mod group;
 mod run;
+pub(in crate::ops) mod weight;
 
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
+use crate::aten::{Arguments, ValueId};
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type};
-use crate::aten::{Arguments, ValueId};
 
 /// What is normalized. Operands are `input`, then `weight` and `bias` where there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -223,7 +224,9 @@ fn by_channel(norm: Norm, operands: &[&[Extent]]) -> Result<Vec<Extent>, String>
             groups > 0 && whole.is_some_and(|channels| channels.is_multiple_of(groups))
         }
         Norm::PlainBatch { .. } => operands[0].len() >= 2,
-        Norm::Instance | Norm::Batch { .. } | Norm::Layer { .. } | Norm::Rms { .. } => operands[0].len() >= 3,
+        Norm::Instance | Norm::Batch { .. } | Norm::Layer { .. } | Norm::Rms { .. } => {
+            operands[0].len() >= 3
+        }
     };
     if !fits {
         return Err(format!("cannot normalize {:?} like this", operands[0]));

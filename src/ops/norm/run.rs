@@ -123,7 +123,8 @@ impl Eager {
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let statistics = ["mean", "inverse_std"];
             if whole {
-                return eager.layer_norm_grads(gradients[0].as_ref(), saved, statistics);
+                let (kernel, format) = (Kernel::LayerNormGrad, MemoryFormat::Contiguous);
+                return eager.norm_grads(kernel, format, gradients[0].as_ref(), saved, statistics);
             }
             let gradients = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained);
             gradients.into()
@@ -212,35 +213,8 @@ impl Eager {
         [Some(Tensor::new(grad_x)), weight, bias]
     }
 
-    /// Gradients of a layer norm's input, weight and bias: they exist before a gradient that is not contiguous
-    /// is copied.
-    fn layer_norm_grads(
-        &mut self,
-        gradient: Option<&Tensor>,
-        saved: &Saved,
-        statistics: [&str; 2],
-    ) -> Vec<Option<Tensor>> {
-        let Some(gradient) = gradient else {
-            return vec![None, None, None];
-        };
-        let weight = saved.get("weight");
-        let x = self.dense_copy(saved.get("input"));
-        let grad_x = self.empty(&x.shape, gradient.dtype);
-        let grad_weight = self.empty(&weight.shape, weight.dtype);
-        let grad_bias = self.empty(&weight.shape, weight.dtype);
-        let gradient = self.dense_copy(gradient);
-        let [first, second] = statistics.map(|name| saved.get(name));
-        self.launch(
-            Kernel::LayerNormGrad,
-            &[&gradient, &x, weight, first, second],
-            &[&grad_x, &grad_weight, &grad_bias],
-        );
-        [grad_x, grad_weight, grad_bias]
-            .map(|gradient| Some(Tensor::new(gradient)))
-            .into()
-    }
-
-    /// Gradients of a batch norm's input, weight and bias, in this order.
+    /// Gradients of a norm's input, weight and bias, in this order. A gradient in another order than the kernel's is
+    /// copied first for batch norms, and once those exist for layer norms.
     fn norm_grads(
         &mut self,
         kernel: Kernel,
@@ -252,16 +226,19 @@ impl Eager {
         let Some(gradient) = gradient else {
             return vec![None, None, None];
         };
-        let gradient = self.copy_in(gradient, format);
+        let is_late = kernel == Kernel::LayerNormGrad;
+        let early = (!is_late).then(|| self.copy_in(gradient, format));
         let (x, weight) = (saved.get("input"), saved.get("weight"));
         let x = self.copy_in(x, format);
         let grad_x = self.empty_strided(&x.shape, format.strides(&x.shape), gradient.dtype);
         let grad_weight = self.empty(&weight.shape, weight.dtype);
         let grad_bias = self.empty(&weight.shape, weight.dtype);
+        let late = is_late.then(|| self.copy_in(gradient, format));
+        let gradient = early.as_ref().or(late.as_ref()).unwrap_or(gradient);
         let [first, second] = statistics.map(|name| saved.get(name));
         self.launch(
             kernel,
-            &[&gradient, &x, weight, first, second],
+            &[gradient, &x, weight, first, second],
             &[&grad_x, &grad_weight, &grad_bias],
         );
         [grad_x, grad_weight, grad_bias]
@@ -306,19 +283,25 @@ impl Eager {
     fn stage(&mut self, x: &Tensor, values: u64) {
         let channels = x.shape[1].as_fixed().unwrap_or(1).max(1);
         let of = (x.numel(), channels, values);
-        let staging = self.scratch_by("batch norm", of, |&(all, channels, values), batch| {
-            match blocks(all.at(batch) / channels, channels) {
-                (_, 1) => 0,
-                (_, rows) => 4 * values * channels * rows,
-            }
-        });
+        let staging =
+            self.scratch_by(
+                "batch norm",
+                of,
+                |&(all, channels, values), batch| match blocks(all.at(batch) / channels, channels) {
+                    (_, 1) => 0,
+                    (_, rows) => 4 * values * channels * rows,
+                },
+            );
         let of = (x.numel(), channels);
-        let counters = self.scratch_by("batch norm counters", of, |&(all, channels), batch| {
-            match blocks(all.at(batch) / channels, channels) {
-                (_, 1) => 0,
-                (columns, _) => 4 * columns,
-            }
-        });
+        let counters =
+            self.scratch_by(
+                "batch norm counters",
+                of,
+                |&(all, channels), batch| match blocks(all.at(batch) / channels, channels) {
+                    (_, 1) => 0,
+                    (columns, _) => 4 * columns,
+                },
+            );
         drop(counters);
         drop(staging);
     }

@@ -1,6 +1,9 @@
 //! Operators that are not known.
 
+mod not_elementwise;
 mod run;
+
+pub(crate) use not_elementwise::not_elementwise;
 
 use serde::Serialize;
 

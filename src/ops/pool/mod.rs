@@ -44,20 +44,42 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.max_pool1d.default", |args| max(args, 1)),
     ("aten.max_pool2d.default", |args| max(args, 2)),
     ("aten.max_pool3d.default", |args| max(args, 3)),
-    ("aten.max_pool1d_with_indices.default", |args| max_with_indices(args, 1)),
-    ("aten.max_pool2d_with_indices.default", |args| max_with_indices(args, 2)),
-    ("aten.max_pool3d_with_indices.default", |args| max_with_indices(args, 3)),
+    ("aten.max_pool1d_with_indices.default", |args| {
+        max_with_indices(args, 1)
+    }),
+    ("aten.max_pool2d_with_indices.default", |args| {
+        max_with_indices(args, 2)
+    }),
+    ("aten.max_pool3d_with_indices.default", |args| {
+        max_with_indices(args, 3)
+    }),
     ("aten.avg_pool1d.default", |args| average(args, 1)),
     ("aten.avg_pool2d.default", |args| average(args, 2)),
     ("aten.avg_pool3d.default", |args| average(args, 3)),
-    ("aten.adaptive_avg_pool1d.default", |args| adaptive(args, 1, Pool::AdaptiveAverage)),
-    ("aten.adaptive_avg_pool2d.default", |args| adaptive(args, 2, Pool::AdaptiveAverage)),
-    ("aten.adaptive_avg_pool3d.default", |args| adaptive(args, 3, Pool::AdaptiveAverage)),
-    ("aten.adaptive_max_pool1d.default", |args| adaptive(args, 1, Pool::AdaptiveMax)),
-    ("aten.adaptive_max_pool2d.default", |args| adaptive(args, 2, Pool::AdaptiveMax)),
-    ("aten.adaptive_max_pool3d.default", |args| adaptive(args, 3, Pool::AdaptiveMax)),
-    ("aten.fractional_max_pool2d.default", |args| fractional(args, 2)),
-    ("aten.fractional_max_pool3d.default", |args| fractional(args, 3)),
+    ("aten.adaptive_avg_pool1d.default", |args| {
+        adaptive(args, 1, Pool::AdaptiveAverage)
+    }),
+    ("aten.adaptive_avg_pool2d.default", |args| {
+        adaptive(args, 2, Pool::AdaptiveAverage)
+    }),
+    ("aten.adaptive_avg_pool3d.default", |args| {
+        adaptive(args, 3, Pool::AdaptiveAverage)
+    }),
+    ("aten.adaptive_max_pool1d.default", |args| {
+        adaptive(args, 1, Pool::AdaptiveMax)
+    }),
+    ("aten.adaptive_max_pool2d.default", |args| {
+        adaptive(args, 2, Pool::AdaptiveMax)
+    }),
+    ("aten.adaptive_max_pool3d.default", |args| {
+        adaptive(args, 3, Pool::AdaptiveMax)
+    }),
+    ("aten.fractional_max_pool2d.default", |args| {
+        fractional(args, 2)
+    }),
+    ("aten.fractional_max_pool3d.default", |args| {
+        fractional(args, 3)
+    }),
     ("aten.max_unpool2d.default", |args| unpool(args, 2)),
     ("aten.max_unpool3d.default", |args| unpool(args, 3)),
 ];
@@ -79,7 +101,9 @@ fn of(args: &Arguments<'_>, names: &[&str], rank: usize, pool: Pool) -> Result<R
     let operands = args.all(names)?;
     let shape = args.shape(operands[0]);
     if shape.len() != rank + 2 {
-        return Err(format!("its input {shape:?} is not batch, channels and {rank} more"));
+        return Err(format!(
+            "its input {shape:?} is not batch, channels and {rank} more"
+        ));
     }
     Ok((pool.into(), operands))
 }
@@ -89,7 +113,12 @@ fn max(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
 }
 
 fn max_with_indices(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
-    of(args, &["self"], rank, Pool::MaxWithIndices(window(args, rank)?))
+    of(
+        args,
+        &["self"],
+        rank,
+        Pool::MaxWithIndices(window(args, rank)?),
+    )
 }
 
 fn average(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
@@ -97,13 +126,20 @@ fn average(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
     let pool = Pool::Average {
         window: window(args, rank)?,
         count_include_pad: args.flag("count_include_pad", true)?,
-        divisor: divisor.then(|| args.int("divisor_override", None)).transpose()?,
+        divisor: divisor
+            .then(|| args.int("divisor_override", None))
+            .transpose()?,
     };
     of(args, &["self"], rank, pool)
 }
 
 fn adaptive(args: &Arguments<'_>, rank: usize, pool: fn([u64; 3]) -> Pool) -> Result<Read, String> {
-    of(args, &["self"], rank, pool(args.sides("output_size", rank, 1, None)?))
+    of(
+        args,
+        &["self"],
+        rank,
+        pool(args.sides("output_size", rank, 1, None)?),
+    )
 }
 
 fn fractional(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {

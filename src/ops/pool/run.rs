@@ -3,7 +3,7 @@
 //! Read off the allocator's history of PyTorch 2.11, forward and backward, for operands in row-major order, in
 //! channels-last order and in neither.
 
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Pool;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, MemoryFormat, Window, numel};
@@ -45,10 +45,8 @@ impl Eager {
         }
     }
 
-    /// `max_pool2d` and `max_pool3d`: save the input and one int64 index for each result.
-    ///
-    /// An operand in no simple order is copied for the kernel; by the kernel for planes also in the backward
-    /// pass. That for volumes copies the gradient once its result exists.
+    /// `max_pool2d` and `max_pool3d`: save the input and one int64 index for each result. An operand in no simple order
+    /// is copied for the kernel.
     fn max_pool(
         &mut self,
         window: Window,
@@ -65,26 +63,17 @@ impl Eager {
         let kernels = if planes {
             [Kernel::MaxPool(window), Kernel::MaxPoolGrad(window)]
         } else {
-            [Kernel::MemoryOnly("max_pool3d"), Kernel::MemoryOnly("max_pool3d")]
+            [
+                Kernel::MemoryOnly("max_pool3d"),
+                Kernel::MemoryOnly("max_pool3d"),
+            ]
         };
         let [forward, backward] = kernels;
         self.launch(forward, &[&dense], &[&y, &indices]);
         drop(dense);
         draft.save(self, "indices", &indices)?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
-            let x = saved.get("self");
-            let strides = format.strides(&x.shape);
-            let grad_x = eager.empty_strided(&x.shape, strides, gradient.dtype);
-            let dense = planes.then(|| eager.copy_in(x, format));
-            let gradient = eager.copy_in(gradient, format);
-            let inputs = [&*gradient, saved.get("indices")];
-            eager.launch(backward, &inputs, &[&grad_x]);
-            drop(gradient);
-            drop(dense);
-            vec![Some(Tensor::new(grad_x))]
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+            eager.window_pool_grad(backward, format, gradient, saved)
         });
         Ok(vec![y, indices])
     }
@@ -93,31 +82,36 @@ impl Eager {
     fn avg_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let planes = shape.len() == 4;
-        let format = if planes {
-            x.suggested_format()
-        } else {
-            MemoryFormat::Contiguous
-        };
+        let format = pooled_format(x);
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         let dense = self.copy_in(x, format);
         self.launch(Kernel::MemoryOnly("avg_pool2d"), &[&dense], &[&y]);
         drop(dense);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
-            let x = saved.get("self");
-            let strides = format.strides(&x.shape);
-            let grad_x = eager.empty_strided(&x.shape, strides, gradient.dtype);
-            let dense_x = planes.then(|| eager.copy_in(x, format));
-            let dense = eager.copy_in(gradient, format);
-            eager.launch(Kernel::MemoryOnly("avg_pool2d"), &[&dense], &[&grad_x]);
-            drop(dense);
-            drop(dense_x);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
+            let backward = Kernel::MemoryOnly("avg_pool2d");
+            eager.window_pool_grad(backward, format, gradient, saved)
+        }))
+    }
+
+    /// The gradient of a pool with a window. Kernels for planes copy an operand in no simple order again; all copy the
+    /// gradient, once its result exists.
+    fn window_pool_grad(
+        &mut self,
+        kernel: Kernel,
+        format: MemoryFormat,
+        gradient: &Tensor,
+        saved: &Saved,
+    ) -> Tensor {
+        let x = saved.get("self");
+        let grad_x = self.empty_strided(&x.shape, format.strides(&x.shape), gradient.dtype);
+        let dense = (x.shape.len() == 4).then(|| self.copy_in(x, format));
+        let gradient = self.copy_in(gradient, format);
+        let mut inputs = vec![&*gradient];
+        inputs.extend(saved.find("indices").map(|indices| &**indices));
+        self.launch(kernel, &inputs, &[&grad_x]);
+        drop(gradient);
+        drop(dense);
+        Tensor::new(grad_x)
     }
 
     /// An adaptive average to one element: a mean, which saves nothing.
@@ -127,10 +121,7 @@ impl Eager {
         let format = x.suggested_format();
         let y = self.plane_mean(x);
         let plane = numel(&x_shape[2..]).at(1) as f64;
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             // A channels-last result was seen under other strides, which takes a copy to undo.
             if format == MemoryFormat::ChannelsLast {
                 drop(eager.empty(&gradient.shape, gradient.dtype));
@@ -140,9 +131,8 @@ impl Eager {
             strides[2..].fill(Extent::ZERO);
             let everywhere = gradient.alias(x_shape, strides);
             eager.launch(Kernel::Scale(1.0 / plane), &[&everywhere], &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        y
+            Tensor::new(grad_x)
+        })
     }
 
     /// `adaptive_avg_pool2d` and `3d` to more than one element. The kernels for volumes are row-major.
@@ -151,36 +141,35 @@ impl Eager {
         draft.save(self, "self", x)?;
         let x_shape = x.shape.clone();
         let planes = shape.len() == 4;
-        let format = if planes {
-            x.suggested_format()
-        } else {
-            MemoryFormat::Contiguous
-        };
+        let format = pooled_format(x);
         let kernels = if planes {
             [Kernel::AdaptiveAvgPool, Kernel::AdaptiveAvgPoolGrad]
         } else {
-            [Kernel::MemoryOnly("adaptive_avg_pool3d"), Kernel::MemoryOnly("adaptive_avg_pool3d")]
+            [
+                Kernel::MemoryOnly("adaptive_avg_pool3d"),
+                Kernel::MemoryOnly("adaptive_avg_pool3d"),
+            ]
         };
         let [forward, backward] = kernels;
         let dense = self.copy_in(x, format);
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         self.launch(forward, &[&dense], &[&y]);
         drop(dense);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, _| {
             // The channels-last kernel takes a gradient in any order.
             let early = match format {
                 MemoryFormat::Contiguous if planes => eager.dense_copy(gradient),
                 MemoryFormat::Contiguous | MemoryFormat::ChannelsLast => Tensor::clone(gradient),
             };
             let grad_x = eager.empty_strided(&x_shape, format.strides(&x_shape), early.dtype);
-            let gradient = if planes { early } else { eager.dense_copy(&early) };
+            let gradient = if planes {
+                early
+            } else {
+                eager.dense_copy(&early)
+            };
             eager.launch(backward, &[&gradient], &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 
     /// `adaptive_max_pool2d` and `3d`. Results of volumes are row-major; channels-last planes are pooled in
@@ -188,12 +177,7 @@ impl Eager {
     fn adaptive_max_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let planes = shape.len() == 4;
-        let format = if planes {
-            x.suggested_format()
-        } else {
-            MemoryFormat::Contiguous
-        };
+        let format = pooled_format(x);
         let indirect = format == MemoryFormat::ChannelsLast;
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         let indices = Tensor::new(self.empty_strided(shape, format.strides(shape), DType::Int64));
@@ -205,10 +189,7 @@ impl Eager {
         drop(dense);
         drop_in_reverse(row_major);
         draft.save(self, "indices", &indices)?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let grad_x = eager.empty_strided(&x.shape, format.strides(&x.shape), gradient.dtype);
             let gradient = eager.dense_copy(gradient);
@@ -218,7 +199,7 @@ impl Eager {
             drop(row_major);
             drop(indices);
             drop(gradient);
-            vec![Some(Tensor::new(grad_x))]
+            Tensor::new(grad_x)
         });
         Ok(vec![y, indices])
     }
@@ -232,14 +213,8 @@ impl Eager {
         let name = "fractional_max_pool2d";
         self.launch(Kernel::MemoryOnly(name), &[x], &[&y, &indices]);
         draft.save(self, "indices", &indices)?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
-            let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
-            let inputs = [&**gradient, saved.get("indices")];
-            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+            eager.placed_grad(name, &saved.get("self").shape, gradient, saved)
         });
         Ok(vec![y, indices])
     }
@@ -257,16 +232,32 @@ impl Eager {
         let name = "max_unpool2d";
         self.launch(Kernel::MemoryOnly(name), &[x, indices], &[&y]);
         let from = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
-            let grad_x = eager.empty(&from, gradient.dtype);
-            let inputs = [&**gradient, saved.get("indices")];
-            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
+            eager.placed_grad(name, &from, gradient, saved)
+        }))
+    }
+
+    /// A row-major gradient from places that were saved.
+    fn placed_grad(
+        &mut self,
+        name: &'static str,
+        shape: &[Extent],
+        gradient: &Tensor,
+        saved: &Saved,
+    ) -> Tensor {
+        let grad_x = self.empty(shape, gradient.dtype);
+        let inputs = [&**gradient, saved.get("indices")];
+        self.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
+        Tensor::new(grad_x)
+    }
+}
+
+/// The order of what most pools make: for volumes it is row-major.
+fn pooled_format(x: &Tensor) -> MemoryFormat {
+    if x.shape.len() == 4 {
+        x.suggested_format()
+    } else {
+        MemoryFormat::Contiguous
     }
 }
 

@@ -15,7 +15,9 @@ impl Eager {
         let b = self.high(b);
         let a = self.high(a);
         let rows = [&a, &b].map(|tensor| tensor.shape[tensor.shape.len() - 2]);
-        let many = rows.iter().any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
+        let many = rows
+            .iter()
+            .any(|rows| rows.as_fixed().is_none_or(|rows| rows > FEW));
         let stack = |tensor: &Tensor| tensor.shape[..tensor.shape.len() - 2].to_vec();
         let common = broadcast(&stack(&a), &stack(&b)).expect("checked when built");
         let shape = [&common[..], &rows].concat();
@@ -71,9 +73,7 @@ impl Eager {
         self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
         drop(right);
         drop(left);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], |eager, gradients, saved| match &gradients[0] {
             Some(gradient) => eager.euclidean_grad(gradient, saved),
             None => vec![None, None],
@@ -131,9 +131,7 @@ impl Eager {
         let y = self.empty(shape, a.dtype);
         self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
         drop((right, left));
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];

@@ -44,10 +44,18 @@ pub enum Product {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.outer.default", |args| Ok((Product::Outer.into(), args.all(&["self", "vec2"])?))),
-    ("aten.ger.default", |args| Ok((Product::Outer.into(), args.all(&["self", "vec2"])?))),
-    ("aten.dot.default", |args| Ok((Product::Dot.into(), args.all(&["self", "tensor"])?))),
-    ("aten.vdot.default", |args| Ok((Product::Dot.into(), args.all(&["self", "other"])?))),
+    ("aten.outer.default", |args| {
+        Ok((Product::Outer.into(), args.all(&["self", "vec2"])?))
+    }),
+    ("aten.ger.default", |args| {
+        Ok((Product::Outer.into(), args.all(&["self", "vec2"])?))
+    }),
+    ("aten.dot.default", |args| {
+        Ok((Product::Dot.into(), args.all(&["self", "tensor"])?))
+    }),
+    ("aten.vdot.default", |args| {
+        Ok((Product::Dot.into(), args.all(&["self", "other"])?))
+    }),
     ("aten.mv.default", |args| {
         Ok((Product::MatrixVector.into(), args.all(&["self", "vec"])?))
     }),
@@ -85,7 +93,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.cdist.default", |args| {
         let mode = args.int("compute_mode", Some(0))?;
         if mode != 0 {
-            return Err(format!("its compute mode is {mode}; only the usual is supported"));
+            return Err(format!(
+                "its compute mode is {mode}; only the usual is supported"
+            ));
         }
         let op = Product::Distances {
             norm: args.number_or("p", 2.0)?,
@@ -154,7 +164,9 @@ impl Operator for Product {
                 }
                 let kept = |shape: &[Extent], dims: &[usize]| -> Vec<Extent> {
                     let all = shape.iter().enumerate();
-                    all.filter(|(i, _)| !dims.contains(i)).map(|(_, n)| *n).collect()
+                    all.filter(|(i, _)| !dims.contains(i))
+                        .map(|(_, n)| *n)
+                        .collect()
                 };
                 [kept(a, left), kept(b, right)].concat()
             }

@@ -28,7 +28,11 @@ impl Eager {
             };
             let mut times = |name: &str| {
                 let product = eager.empty(&like.0, like.1);
-                eager.launch(Kernel::MemoryOnly("mul"), &[gradient, saved.get(name)], &[&product]);
+                eager.launch(
+                    Kernel::MemoryOnly("mul"),
+                    &[gradient, saved.get(name)],
+                    &[&product],
+                );
                 Rc::new(product)
             };
             let of_a = wants[0].then(|| times("tensor"));
@@ -67,13 +71,21 @@ impl Eager {
             };
             let of_matrix = wants[0].then(|| {
                 let outer = eager.empty(&shapes[0], gradient.dtype);
-                eager.launch(Kernel::MemoryOnly("outer"), &[gradient, saved.get("vec")], &[&outer]);
+                eager.launch(
+                    Kernel::MemoryOnly("outer"),
+                    &[gradient, saved.get("vec")],
+                    &[&outer],
+                );
                 Rc::new(outer)
             });
             let of_vector = wants[1].then(|| {
                 let product = eager.empty(&shapes[1], gradient.dtype);
                 eager.use_blas();
-                eager.launch(Kernel::MemoryOnly("mv"), &[saved.get("mat"), gradient], &[&product]);
+                eager.launch(
+                    Kernel::MemoryOnly("mv"),
+                    &[saved.get("mat"), gradient],
+                    &[&product],
+                );
                 Rc::new(product)
             });
             let of_summand = wants[2].then(|| {
@@ -106,7 +118,9 @@ impl Eager {
         let [a, b] = &self.alike([a, b]);
         let autocast = self.autocast.take();
         let rest = |tensor: &Tensor, dims: &[usize]| -> Vec<usize> {
-            (0..tensor.shape.len()).filter(|i| !dims.contains(i)).collect()
+            (0..tensor.shape.len())
+                .filter(|i| !dims.contains(i))
+                .collect()
         };
         let lengths = |tensor: &Tensor, dims: &[usize]| -> Vec<Extent> {
             dims.iter().map(|i| tensor.shape[*i]).collect()

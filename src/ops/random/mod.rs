@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
-use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type};
 use crate::aten::Arguments;
+use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::program::{Kernel, Placement};
+use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// Elements set to zero by chance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -110,18 +110,14 @@ impl Eager {
         self.launch(Kernel::Dropout { p }, &[x], &[&y, &mask]);
         draft.save(self, "mask", &mask)?;
         drop(mask);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             // Row-major or channels-last, whatever the gradient's own order.
             let strides = gradient.suggested_format().strides(&gradient.shape);
             let grad = eager.empty_strided(&gradient.shape, strides, gradient.dtype);
             let inputs = [&**gradient, saved.get("mask")];
             eager.launch(Kernel::DropoutGrad { p }, &inputs, &[&grad]);
-            vec![Some(Tensor::new(grad))]
-        });
-        Ok(y)
+            Tensor::new(grad)
+        }))
     }
 
     /// Dropout by a product with noise, of elements or of whole channels.

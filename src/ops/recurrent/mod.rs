@@ -1,6 +1,7 @@
 //! Recurrent networks: LSTM, GRU and plain ones, as cuDNN runs them.
 #![doc = include_str!("NOTES.md")]
 
+pub(in crate::ops) mod cell;
 mod run;
 mod sizes;
 
@@ -47,7 +48,10 @@ impl CellKind {
 /// `lstm`, `gru`, `rnn_tanh` or `rnn_relu` on padded sequences. Operands are the input, the initial hidden
 /// state, an LSTM's cell state, and the weights of each layer and direction as the module lists them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "they are PyTorch's arguments")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are PyTorch's arguments"
+)]
 pub struct Recurrent {
     /// What its cells compute.
     pub cell: CellKind,
@@ -121,7 +125,9 @@ impl Recurrent {
             return Err("it has no input or no initial state".into());
         };
         let [first, second, features] = input.as_slice() else {
-            return Err(format!("the input {input:?} is not batch, time and features"));
+            return Err(format!(
+                "the input {input:?} is not batch, time and features"
+            ));
         };
         let (time, batch) = if self.batch_first {
             (*second, *first)
@@ -129,7 +135,9 @@ impl Recurrent {
             (*first, *second)
         };
         let fixed = |length: &Extent| {
-            let fixed = length.as_fixed().filter(|length| (1..1 << 24).contains(length));
+            let fixed = length
+                .as_fixed()
+                .filter(|length| (1..1 << 24).contains(length));
             fixed.ok_or_else(|| format!("a length of {length} is not supported"))
         };
         let (Some(outputs), Some((_, state))) = (hidden.last(), operands.get(states)) else {
@@ -147,12 +155,19 @@ impl Recurrent {
             dropout: self.dropout > 0.0,
         };
         let rows = Extent::fixed(self.layers * self.directions());
-        for (name, (_, shape), length) in [("hidden", &operands[1], outputs), ("cell", &operands[states], hidden_size)] {
+        for (name, (_, shape), length) in [
+            ("hidden", &operands[1], outputs),
+            ("cell", &operands[states], hidden_size),
+        ] {
             if *shape != [rows, batch, length.into()] {
-                return Err(format!("the {name} state is {shape:?}, not [{rows}, {batch}, {length}]"));
+                return Err(format!(
+                    "the {name} state is {shape:?}, not [{rows}, {batch}, {length}]"
+                ));
             }
         }
-        let shapes = operands[1 + states..].iter().map(|(_, shape)| shape.clone());
+        let shapes = operands[1 + states..]
+            .iter()
+            .map(|(_, shape)| shape.clone());
         let expected = network.parameters(self.biases);
         if !shapes.eq(expected.iter().cloned()) {
             return Err(format!("its weights should be {expected:?}"));

@@ -1,7 +1,7 @@
 //! Recurrent networks through cuDNN (`_cudnn_rnn` in PyTorch's cudnn/RNN.cpp).
 
-use super::sizes::{Network, Pass};
 use super::Recurrent;
+use super::sizes::{Network, Pass};
 use crate::eager::{Draft, Eager, Elements, Saved, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};
@@ -43,11 +43,18 @@ impl Eager {
         recurrent: Recurrent,
         operands: &[Tensor],
     ) -> Result<Vec<Tensor>, Stop> {
-        let types: Vec<Type> =
-            operands.iter().map(|operand| (operand.dtype, operand.shape.to_vec())).collect();
+        let types: Vec<Type> = operands
+            .iter()
+            .map(|operand| (operand.dtype, operand.shape.to_vec()))
+            .collect();
         let network = recurrent.network(&types);
         let (network, [time, batch]) = network.expect("checked when the graph was built");
-        let job = Job { recurrent, network, time, batch };
+        let job = Job {
+            recurrent,
+            network,
+            time,
+            batch,
+        };
         let states = recurrent.cell.states();
         if recurrent.train && network.dropout {
             self.use_dropout_state();
@@ -88,7 +95,12 @@ impl Eager {
         weights: &[Tensor],
         flat: Option<Tensor>,
     ) -> Result<Vec<Tensor>, Stop> {
-        let Job { recurrent, network, time, batch } = job;
+        let Job {
+            recurrent,
+            network,
+            time,
+            batch,
+        } = job;
         let mut inputs = vec![Some(x)];
         inputs.extend(weights.iter().map(Some));
         inputs.extend(hidden.iter().map(Some));
@@ -101,8 +113,10 @@ impl Eager {
         let dense = self.dense_copy(&job.steps_first(x));
         let features = Extent::fixed(network.outputs() * network.directions);
         let y = self.empty(&[time, batch, features], x.dtype);
-        let last: Vec<TensorBody> =
-            hidden.iter().map(|state| self.empty(&state.shape, state.dtype)).collect();
+        let last: Vec<TensorBody> = hidden
+            .iter()
+            .map(|state| self.empty(&state.shape, state.dtype))
+            .collect();
         // Weights of bfloat16 parameters lie apart.
         let flat = match flat {
             Some(flat) => Some(flat),
@@ -112,7 +126,11 @@ impl Eager {
             }
             None => None,
         };
-        let pass = if recurrent.train { Pass::Forward } else { Pass::Inference };
+        let pass = if recurrent.train {
+            Pass::Forward
+        } else {
+            Pass::Inference
+        };
         let workspace = self.recurrent_scratch(job, x.dtype, pass);
         let dtype = x.dtype;
         let reserve = recurrent.train.then(|| {
@@ -150,13 +168,18 @@ impl Eager {
         }
         drop(reserve);
         drop(flat);
-        let wanted: Vec<bool> =
-            inputs.iter().flatten().map(|input| input.requires_grad()).collect();
+        let wanted: Vec<bool> = inputs
+            .iter()
+            .flatten()
+            .map(|input| input.requires_grad())
+            .collect();
         let y = job.swapped(&y);
         let made = std::iter::once(y).chain(last).collect();
-        Ok(draft.finish_many(self, made, move |eager, gradients, saved| {
-            eager.recurrent_grads(job, &wanted, gradients, saved)
-        }))
+        Ok(
+            draft.finish_many(self, made, move |eager, gradients, saved| {
+                eager.recurrent_grads(job, &wanted, gradients, saved)
+            }),
+        )
     }
 
     /// `_cudnn_rnn_backward`: gradients that did not arrive are zeros; the input's gradient comes first, in any
@@ -172,7 +195,9 @@ impl Eager {
         if gradients.iter().all(Option::is_none) {
             return none();
         }
-        let Job { recurrent, network, .. } = job;
+        let Job {
+            recurrent, network, ..
+        } = job;
         let (x, y, hidden) = (saved.get("input"), saved.get("result0"), saved.get("hx"));
         let states = [Some(hidden), saved.find("cx")];
         let given = |eager: &mut Eager, at: usize, like: &Tensor| match gradients.get(at) {
@@ -191,8 +216,10 @@ impl Eager {
         let dense_x = self.dense_copy(&job.steps_first(x));
         let dense_y = self.dense_copy(&job.steps_first(&of_y));
         let made = self.empty(&dense_x.shape, x.dtype);
-        let dense_states: Vec<Tensor> =
-            of_states.iter().map(|state| self.dense_copy(state)).collect();
+        let dense_states: Vec<Tensor> = of_states
+            .iter()
+            .map(|state| self.dense_copy(state))
+            .collect();
         let mut grad_states: Vec<Option<Tensor>> = Vec::new();
         for state in states.into_iter().flatten() {
             grad_states.push(Some(Tensor::new(self.empty(&state.shape, state.dtype))));
@@ -216,13 +243,18 @@ impl Eager {
             drop(workspace);
             drop(dense_x);
             let shapes = network.parameters(recurrent.biases);
-            grad_weights = views(&all, &shapes).into_iter().map(|view| Some(Tensor::new(view))).collect();
+            grad_weights = views(&all, &shapes)
+                .into_iter()
+                .map(|view| Some(Tensor::new(view)))
+                .collect();
         }
         for state in of_states.into_iter().rev() {
             drop(state);
         }
         drop(of_y);
-        let all = std::iter::once(Some(grad_x)).chain(grad_weights).chain(grad_states);
+        let all = std::iter::once(Some(grad_x))
+            .chain(grad_weights)
+            .chain(grad_states);
         let of = |(gradient, wanted): (Option<Tensor>, &bool)| gradient.filter(|_| *wanted);
         all.zip(wanted).map(of).collect()
     }
@@ -242,13 +274,27 @@ impl Eager {
         dtype: DType,
         pass: Pass,
     ) -> std::rc::Rc<crate::eager::Storage> {
-        let Job { network, time, batch, .. } = job;
+        let Job {
+            network,
+            time,
+            batch,
+            ..
+        } = job;
         let capability = self.capability;
         let name = "cuDNN's workspace of a recurrent network";
         let of = (network, dtype, [time, batch], pass, capability);
-        self.scratch_by(name, of, |&(network, dtype, lengths, pass, capability), size| {
-            network.workspace(dtype, lengths.map(|length| length.at(size)), pass, capability)
-        })
+        self.scratch_by(
+            name,
+            of,
+            |&(network, dtype, lengths, pass, capability), size| {
+                network.workspace(
+                    dtype,
+                    lengths.map(|length| length.at(size)),
+                    pass,
+                    capability,
+                )
+            },
+        )
     }
 
     /// The weights in one buffer of float16, as casts of their own that share its memory.
@@ -266,7 +312,11 @@ impl Eager {
             });
             view
         };
-        let casts = weights.iter().zip(views(&flat, &shapes)).map(cast).collect();
+        let casts = weights
+            .iter()
+            .zip(views(&flat, &shapes))
+            .map(cast)
+            .collect();
         (Tensor::new(flat), casts)
     }
 }

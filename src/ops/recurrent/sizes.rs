@@ -75,7 +75,9 @@ impl Network {
     /// Elements of the buffer that all weights share; cuDNN's has biases always.
     pub(super) fn weights(&self) -> u64 {
         let all = self.parameters(true);
-        all.iter().map(|shape| crate::shape::numel(shape).at(1)).sum()
+        all.iter()
+            .map(|shape| crate::shape::numel(shape).at(1))
+            .sum()
     }
 
     /// Bytes that the forward pass leaves for the backward pass: what the gates were, outputs between layers,
@@ -89,9 +91,15 @@ impl Network {
         };
         let between = (self.layers - 1) * directions;
         let elements = self.layers * directions * gates + between * self.hidden;
-        let dropped = if self.dropout { between * directions * self.outputs() } else { 0 };
+        let dropped = if self.dropout {
+            between * directions * self.outputs()
+        } else {
+            0
+        };
         let of_elements = steps.saturating_mul(elements).saturating_mul(dtype.size());
-        of_elements.saturating_add(steps.saturating_mul(dropped) / 8).saturating_add(256)
+        of_elements
+            .saturating_add(steps.saturating_mul(dropped) / 8)
+            .saturating_add(256)
     }
 
     /// Bytes of scratch memory. See Note [Sizes of recurrent networks].
@@ -133,7 +141,11 @@ impl Network {
             (CellKind::Tanh | CellKind::Relu, 1) => (2, 3, 4, 4),
             (CellKind::Tanh | CellKind::Relu, _) => (8, 10, 4, 10),
         };
-        let (all, one) = if persistent { (all + more, less) } else { (all, one) };
+        let (all, one) = if persistent {
+            (all + more, less)
+        } else {
+            (all, one)
+        };
         let mut elements = (all * hidden + self.input).saturating_mul(time);
         if self.directions == 1 {
             if !persistent {

@@ -196,7 +196,12 @@ fn passes_request_what_pytorch_was_recorded_to() {
     for case in RECORDED.lines().map(case).filter(followed) {
         let compiled = compiled(&case);
         for (compiled, recorded) in compiled.iter().zip(&case.events) {
-            let signs = |events: &[i64]| events.iter().map(|event| event.signum()).collect::<Vec<_>>();
+            let signs = |events: &[i64]| {
+                events
+                    .iter()
+                    .map(|event| event.signum())
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(
                 signs(compiled),
                 signs(recorded),

@@ -17,15 +17,10 @@ impl Eager {
         let whole = self.reduced_by(x, over.dims, x.dtype, (NAME, Kind::Extreme));
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
-        let result = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &result)?;
-        drop(result);
+        draft.save(self, "result", &y.detached())?;
         let (dims, named) = (over.dims.to_vec(), over.named);
         let kept = kept_shape(&x.shape, over.dims);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let gradient = eager.reshape(gradient, &kept);
             let equal = Tensor::new(eager.empty_like(x, DType::Bool));
@@ -45,8 +40,7 @@ impl Eager {
                 drop(result);
             }
             drop(equal);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 }

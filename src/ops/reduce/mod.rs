@@ -94,7 +94,9 @@ impl Operator for Reduce {
             Reduction::NanSum => "nansum",
             Reduction::Product => "prod",
             Reduction::Norm { is_older: true, .. } => "norm",
-            Reduction::Norm { is_older: false, .. } => "linalg_vector_norm",
+            Reduction::Norm {
+                is_older: false, ..
+            } => "linalg_vector_norm",
             Reduction::Spread {
                 root, with_mean, ..
             } => match (root, with_mean) {
@@ -176,7 +178,9 @@ impl Operator for Reduce {
             }
             Reduction::NanSum => eager.nansum(x, over, dtype)?,
             Reduction::Product => eager.prod(x, over, dtype)?,
-            Reduction::Norm { order, is_older } => eager.vector_norm(x, over, (order, is_older), dtype)?,
+            Reduction::Norm { order, is_older } => {
+                eager.vector_norm(x, over, (order, is_older), dtype)?
+            }
             Reduction::Spread {
                 root, with_mean, ..
             } => return eager.spread(x, over, root, with_mean),

@@ -25,16 +25,34 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.std_mean.default", spread),
     ("aten.std_mean.dim", spread),
     ("aten.std_mean.correction", spread),
-    ("aten.logsumexp.default", |args| read(args, Reduction::LogSumExp)),
-    ("aten.special_logsumexp.default", |args| read(args, Reduction::LogSumExp)),
-    ("aten.amax.default", |args| read(args, Reduction::Extreme { largest: true })),
-    ("aten.amin.default", |args| read(args, Reduction::Extreme { largest: false })),
-    ("aten.max.default", |args| read(args, Reduction::Extreme { largest: true })),
-    ("aten.min.default", |args| read(args, Reduction::Extreme { largest: false })),
+    ("aten.logsumexp.default", |args| {
+        read(args, Reduction::LogSumExp)
+    }),
+    ("aten.special_logsumexp.default", |args| {
+        read(args, Reduction::LogSumExp)
+    }),
+    ("aten.amax.default", |args| {
+        read(args, Reduction::Extreme { largest: true })
+    }),
+    ("aten.amin.default", |args| {
+        read(args, Reduction::Extreme { largest: false })
+    }),
+    ("aten.max.default", |args| {
+        read(args, Reduction::Extreme { largest: true })
+    }),
+    ("aten.min.default", |args| {
+        read(args, Reduction::Extreme { largest: false })
+    }),
     ("aten.aminmax.default", |args| read(args, Reduction::Both)),
-    ("aten.count_nonzero.default", |args| read(args, Reduction::CountNonzero)),
-    ("aten.count_nonzero.dim_IntList", |args| read(args, Reduction::CountNonzero)),
-    ("aten.linalg_vector_norm.default", |args| norm(args, "ord", false)),
+    ("aten.count_nonzero.default", |args| {
+        read(args, Reduction::CountNonzero)
+    }),
+    ("aten.count_nonzero.dim_IntList", |args| {
+        read(args, Reduction::CountNonzero)
+    }),
+    ("aten.linalg_vector_norm.default", |args| {
+        norm(args, "ord", false)
+    }),
     ("aten.linalg_norm.default", |args| {
         // Without dimensions it is of the flattened tensor, with two a matrix norm.
         if args.has("ord") && args.whole_numbers("dim").is_ok_and(|dims| dims.len() > 1) {
@@ -47,7 +65,9 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.frobenius_norm.dim", |args| norm(args, "p", false)),
     ("aten.norm.Scalar", |args| norm(args, "p", true)),
     ("aten.norm.ScalarOpt_dim", |args| norm(args, "p", true)),
-    ("aten.norm.ScalarOpt_dim_dtype", |args| norm(args, "p", true)),
+    ("aten.norm.ScalarOpt_dim_dtype", |args| {
+        norm(args, "p", true)
+    }),
     ("aten.norm.ScalarOpt_dtype", |args| norm(args, "p", true)),
 ];
 
@@ -106,7 +126,9 @@ fn frobenius(args: &Arguments<'_>) -> Result<Read, String> {
     }
     let input = args.tensor("self")?;
     let rank = args.shape(input).len();
-    let first = rank.checked_sub(2).ok_or("it is a matrix norm of no matrix")?;
+    let first = rank
+        .checked_sub(2)
+        .ok_or("it is a matrix norm of no matrix")?;
     let reduce = Reduce {
         function: Reduction::Norm { order, is_older },
         dims: Dims::Named(vec![first, first + 1]),

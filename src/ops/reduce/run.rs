@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use crate::ops::elementwise::expanded;
-use super::vector_norm::kept_shape;
-use crate::ops::view::gradient_view;
-use crate::eager::{Draft, Eager, Storage, Tensor, TensorBody};
 use super::Reduction;
+use super::vector_norm::kept_shape;
+use crate::eager::{Draft, Eager, Storage, Tensor, TensorBody};
+use crate::ops::elementwise::expanded;
+use crate::ops::view::gradient_view;
 use crate::program::{Capability, Kernel};
 use crate::shape::{DType, Extent, numel};
 
@@ -231,8 +231,7 @@ impl Eager {
     ) {
         // Another type is converted first, but for halves summed in float32 (`make_reduction` in `ReduceOpsUtils.h`).
         let is_widened = x.dtype.is_half() && y.dtype == DType::Float32;
-        let converted =
-            (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
+        let converted = (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
         let along = along(x, |dim| dims.contains(&dim));
         let width = kind.width(y.dtype);
         self.reduce_with(x, y, (along, width), kernel, [y.numel(), x.numel()]);
@@ -302,13 +301,18 @@ impl Eager {
             scratch(card, along, outputs, all.at(batch) / outputs)
         }
         let of = (self.capability, along, [outputs, all]);
-        let buffer = self.scratch_by("reduction", (of, width), |&((card, along, lengths), width), batch| {
-            at(&card, along, lengths, batch).buffer / ACCUMULATOR * width
-        });
-        let semaphores =
-            self.scratch_by("reduction semaphores", of, |&(card, along, lengths), batch| {
-                at(&card, along, lengths, batch).semaphores
-            });
+        let buffer = self.scratch_by(
+            "reduction",
+            (of, width),
+            |&((card, along, lengths), width), batch| {
+                at(&card, along, lengths, batch).buffer / ACCUMULATOR * width
+            },
+        );
+        let semaphores = self.scratch_by(
+            "reduction semaphores",
+            of,
+            |&(card, along, lengths), batch| at(&card, along, lengths, batch).semaphores,
+        );
         (buffer, semaphores)
     }
 }

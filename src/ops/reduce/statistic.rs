@@ -34,14 +34,15 @@ impl Eager {
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let dtype = dtype.unwrap_or(if x.dtype.is_float() { x.dtype } else { DType::Int64 });
+        let dtype = dtype.unwrap_or(if x.dtype.is_float() {
+            x.dtype
+        } else {
+            DType::Int64
+        });
         let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let missing = eager.empty_like(x, DType::Bool);
             let there = eager.empty_like(x, DType::Bool);
@@ -49,9 +50,8 @@ impl Eager {
             eager.launch(NAME, &[gradient, x], &[&grad_x]);
             drop(there);
             drop(missing);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 
     /// `prod`; autocast makes it in float32. Its gradient counts zeros first (`prod_backward`).
@@ -71,14 +71,9 @@ impl Eager {
         let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
-        let result = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &result)?;
-        drop(result);
+        draft.save(self, "result", &y.detached())?;
         let (dims, named) = (over.dims.to_vec(), over.named);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             // In the type of the gradient.
             let cast = (x.dtype != gradient.dtype).then(|| eager.copy_as(x, gradient.dtype));
@@ -99,9 +94,8 @@ impl Eager {
             drop(counts);
             drop(zeros);
             drop(cast);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 
     /// `var`, `std`, and those with a mean as a second result.
@@ -122,39 +116,39 @@ impl Eager {
         results.extend(mean.iter().map(|mean| squeezed(mean, over.dims, over.keep)));
         drop((whole, mean));
         if root {
-            let result = &results[0];
-            let result = Tensor::new(result.alias(result.shape.clone(), result.strides.clone()));
-            draft.save(self, "result", &result)?;
+            draft.save(self, "result", &results[0].detached())?;
         }
         let dims = over.dims.to_vec();
-        Ok(draft.finish_many(self, results, move |eager, gradients, saved| {
-            let x = saved.get("self");
-            let of_spread = gradients[0].as_ref().map(|gradient| {
-                let gradient = eager.reshape(gradient, &kept);
-                let of_variance = root.then(|| {
-                    let result = eager.reshape(saved.get("result"), &kept);
-                    eager.of_variance(&gradient, &result)
+        Ok(
+            draft.finish_many(self, results, move |eager, gradients, saved| {
+                let x = saved.get("self");
+                let of_spread = gradients[0].as_ref().map(|gradient| {
+                    let gradient = eager.reshape(gradient, &kept);
+                    let of_variance = root.then(|| {
+                        let result = eager.reshape(saved.get("result"), &kept);
+                        eager.of_variance(&gradient, &result)
+                    });
+                    eager.variance_gradient(x, &dims, of_variance.as_ref().unwrap_or(&gradient))
                 });
-                eager.variance_gradient(x, &dims, of_variance.as_ref().unwrap_or(&gradient))
-            });
-            let of_mean = gradients.get(1).and_then(Option::as_ref).map(|gradient| {
-                let gradient = eager.reshape(gradient, &kept);
-                let everywhere = expanded(&gradient, &x.shape);
-                let grad_x = eager.empty(&x.shape, gradient.dtype);
-                eager.launch(NAME, &[&everywhere], &[&grad_x]);
-                Tensor::new(grad_x)
-            });
-            vec![match (of_spread, of_mean) {
-                (Some(of_spread), Some(of_mean)) => {
-                    let sum = eager.empty_like(&of_spread, of_spread.dtype);
-                    eager.launch(NAME, &[&of_spread, &of_mean], &[&sum]);
-                    drop(of_spread);
-                    drop(of_mean);
-                    Some(Tensor::new(sum))
-                }
-                (of_spread, of_mean) => of_spread.or(of_mean),
-            }]
-        }))
+                let of_mean = gradients.get(1).and_then(Option::as_ref).map(|gradient| {
+                    let gradient = eager.reshape(gradient, &kept);
+                    let everywhere = expanded(&gradient, &x.shape);
+                    let grad_x = eager.empty(&x.shape, gradient.dtype);
+                    eager.launch(NAME, &[&everywhere], &[&grad_x]);
+                    Tensor::new(grad_x)
+                });
+                vec![match (of_spread, of_mean) {
+                    (Some(of_spread), Some(of_mean)) => {
+                        let sum = eager.empty_like(&of_spread, of_spread.dtype);
+                        eager.launch(NAME, &[&of_spread, &of_mean], &[&sum]);
+                        drop(of_spread);
+                        drop(of_mean);
+                        Some(Tensor::new(sum))
+                    }
+                    (of_spread, of_mean) => of_spread.or(of_mean),
+                }]
+            }),
+        )
     }
 
     /// `std_backward`: `(grad / (result * 2)).masked_fill_(result == 0, 0)`.
@@ -201,14 +195,9 @@ impl Eager {
         drop(whole);
         drop(powers);
         drop(largest);
-        let result = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &result)?;
-        drop(result);
+        draft.save(self, "result", &y.detached())?;
         let kept: Vec<Extent> = kept_shape(&x.shape, over.dims);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             // `grad * (self - result).exp()`.
             let x = saved.get("self");
             let gradient = eager.reshape(gradient, &kept);
@@ -218,8 +207,7 @@ impl Eager {
             eager.launch(NAME, &[&gradient, x, saved.get("result")], &[&grad_x]);
             drop(power);
             drop(difference);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 }

@@ -27,9 +27,7 @@ impl Eager {
         let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
-        let result = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &result)?;
-        drop(result);
+        draft.save(self, "result", &y.detached())?;
         let dims = over.dims.to_vec();
         // A norm of everything has no dimensions, so that its type does not count.
         let is_scalar = !over.named && !over.keep;

@@ -1,14 +1,14 @@
 //! Operations on planes and volumes: interpolation, padding, shuffling. They have one operand and no parameters.
 
 mod run;
+pub(in crate::ops) mod sampling;
 
+use super::pool::window;
 use super::{Context, Operator, Read, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type, Window};
-use super::pool::window;
-use crate::aten::Arguments;
 use serde::Serialize;
-
 
 /// What is done to each plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -138,7 +138,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let groups = args.count("groups", None)?;
         of_one(args, Resample::ChannelShuffle(groups))
     }),
-    ("aten.im2col.default", |args| of_one(args, Resample::Unfold(window(args, 2)?))),
+    ("aten.im2col.default", |args| {
+        of_one(args, Resample::Unfold(window(args, 2)?))
+    }),
     ("aten.col2im.default", |args| {
         let [height, width] = args.pair("kernel_size", None)?;
         let to = args.pair("output_size", None)?;
@@ -150,7 +152,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         of_one(args, Resample::Glu(args.dim("dim", Some(-1), rank)?))
     }),
     ("aten.pad.default", |args| of_one(args, padding(args)?)),
-    ("aten.constant_pad_nd.default", |args| of_one(args, padding(args)?)),
+    ("aten.constant_pad_nd.default", |args| {
+        of_one(args, padding(args)?)
+    }),
 ];
 
 fn of_one(args: &Arguments<'_>, resample: Resample) -> Result<Read, String> {

@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
-use crate::ops::join::part;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
+use crate::ops::join::part;
 use crate::program::Kernel;
 use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel};
 
@@ -99,10 +99,7 @@ impl Eager {
         drop(dense);
         drop(row_major);
         let (whole, name) = (x.shape.clone(), resample.aten_name());
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_one(self, y, move |eager, gradient, _| {
             let format = if rule.saves_operand || rule.row_major {
                 format
             } else {
@@ -120,7 +117,7 @@ impl Eager {
             eager.launch(Kernel::MemoryOnly(name), &[&dense], &[&grad_x]);
             drop(row_major);
             drop(dense);
-            vec![Some(Rc::new(grad_x))]
+            Rc::new(grad_x)
         });
         Ok(vec![y])
     }

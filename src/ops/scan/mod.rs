@@ -63,7 +63,11 @@ impl Operator for Scan {
         let (dtype, x) = &operands[0];
         Ok(match self.function {
             Running::Product => {
-                let own = if dtype.is_float() { *dtype } else { DType::Int64 };
+                let own = if dtype.is_float() {
+                    *dtype
+                } else {
+                    DType::Int64
+                };
                 vec![(self.dtype.unwrap_or(own), x.clone())]
             }
             Running::Largest | Running::Smallest => {
@@ -101,13 +105,8 @@ impl Eager {
         let converted = (x.dtype != y.dtype).then(|| self.empty_like(x, y.dtype));
         self.launch(NAME, &[x], &[&y]);
         drop(converted);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.save(self, "result", &y.detached())?;
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             // `cumprod_backward` without zeros: `reversed_cumsum(output * grad) / input`.
             let (x, result) = (saved.get("self"), saved.get("result"));
             let cast = (gradient.dtype != x.dtype).then(|| eager.copy_as(gradient, x.dtype));
@@ -127,9 +126,8 @@ impl Eager {
             drop(zeros);
             drop(product);
             drop(cast);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 
     /// `cummax` or `cummin`: the gradient is added up at the positions.
@@ -140,14 +138,11 @@ impl Eager {
         let positions = Tensor::new(self.empty(&x.shape, DType::Int64));
         self.launch(Kernel::MemoryOnly(name), &[x], &[&y, &positions]);
         draft.save(self, "indices", &positions)?;
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty_like(saved.get("self"), gradient.dtype);
             let inputs: [&TensorBody; 2] = [gradient, saved.get("indices")];
             eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
+            Tensor::new(grad_x)
         });
         Ok(vec![y, positions])
     }

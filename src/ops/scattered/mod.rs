@@ -95,19 +95,29 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             let operands = args.all(&["self", "index", "source"])?;
             (Scattered::IndexCopy { in_place }, operands)
         }
-        "aten.index_fill.int_Scalar" | "aten.index_fill_.int_Scalar" => {
-            (Scattered::IndexFill { in_place }, args.all(&["self", "index"])?)
-        }
+        "aten.index_fill.int_Scalar" | "aten.index_fill_.int_Scalar" => (
+            Scattered::IndexFill { in_place },
+            args.all(&["self", "index"])?,
+        ),
         "aten.take.default" => (Scattered::Take, args.all(&["self", "index"])?),
         "aten.put.default" | "aten.put_.default" => {
             let accumulate = args.flag("accumulate", false)?;
             let operands = args.all(&["self", "index", "source"])?;
-            (Scattered::Put { accumulate, in_place }, operands)
+            (
+                Scattered::Put {
+                    accumulate,
+                    in_place,
+                },
+                operands,
+            )
         }
         "aten.take_along_dim.default" => {
             let operands = args.all(&["self", "indices"])?;
             let rank = args.shape(operands[0]).len();
-            let dim = args.has("dim").then(|| args.dim("dim", None, rank)).transpose()?;
+            let dim = args
+                .has("dim")
+                .then(|| args.dim("dim", None, rank))
+                .transpose()?;
             (Scattered::TakeAlong { dim }, operands)
         }
         "aten.masked_scatter.default" | "aten.masked_scatter_.default" => {
@@ -188,7 +198,10 @@ impl Operator for Scattered {
             Scattered::View(view) => {
                 let place = view.infer(&operands[..1])?;
                 if place[0].1 != *index {
-                    return Err(format!("{index:?} does not fit in the place of {:?}", place[0].1));
+                    return Err(format!(
+                        "{index:?} does not fit in the place of {:?}",
+                        place[0].1
+                    ));
                 }
                 x.clone()
             }
@@ -215,7 +228,10 @@ impl Operator for Scattered {
             } => eager.put([x, index, &operands[2]], *accumulate, *in_place)?,
             Scattered::TakeAlong { dim: Some(dim) } => {
                 let shapes = along(&x.shape, &index.shape, *dim).expect("checked when built");
-                let (x, index) = (eager.expand_to(x, &shapes[0]), eager.expand_to(index, &shapes[1]));
+                let (x, index) = (
+                    eager.expand_to(x, &shapes[0]),
+                    eager.expand_to(index, &shapes[1]),
+                );
                 eager.gather(&x, &index, *dim)?
             }
             Scattered::TakeAlong { dim: None } => {
@@ -242,7 +258,9 @@ impl Operator for Scattered {
 /// The shapes that `take_along_dim` expands both operands to: alike but for the dimension.
 fn along(x: &[Extent], index: &[Extent], dim: usize) -> Result<[Vec<Extent>; 2], Mismatch> {
     if x.len() != index.len() || dim >= x.len() {
-        return Err(format!("indices {index:?} do not fit {x:?} along dimension {dim}"));
+        return Err(format!(
+            "indices {index:?} do not fit {x:?} along dimension {dim}"
+        ));
     }
     let with = |shape: &[Extent], length: Extent| {
         let mut shape = shape.to_vec();

@@ -31,7 +31,11 @@ impl Eager {
         } else {
             self.empty(&x.shape, x.dtype)
         };
-        self.launch(Kernel::MemoryOnly("scatter_reduce"), &[x, index, source], &[&y]);
+        self.launch(
+            Kernel::MemoryOnly("scatter_reduce"),
+            &[x, index, source],
+            &[&y],
+        );
         if reduce == Combination::Mean {
             let ones = self.unnamed_like(source);
             let count = self.unnamed(&y.shape, y.dtype);
@@ -39,24 +43,27 @@ impl Eager {
             drop(count);
             drop(ones);
         }
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
+        draft.save(self, "result", &y.detached())?;
         let reduced = Reduced {
             reduce,
             include_self,
         };
-        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
-            let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
-            if !reduced.include_self {
-                let cleared = eager.unnamed(&of_self.shape, of_self.dtype);
-                of_self = cleared;
-            }
-            vec![Some(of_self), Some(of_source)]
-        });
+        let y = draft.finish_into(
+            self,
+            in_place.then_some(x),
+            y,
+            move |eager, gradients, saved| {
+                let Some(gradient) = &gradients[0] else {
+                    return vec![None, None];
+                };
+                let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
+                if !reduced.include_self {
+                    let cleared = eager.unnamed(&of_self.shape, of_self.dtype);
+                    of_self = cleared;
+                }
+                vec![Some(of_self), Some(of_source)]
+            },
+        );
         Ok(y)
     }
 
@@ -166,7 +173,14 @@ impl Eager {
         let other_product = self.unnamed(&x.shape, dtype);
         let other_gathered = self.unnamed(part, dtype);
         let of_source = self.unnamed(part, dtype);
-        for temporary in [other_gathered, other_product, quotient, gathered, product, filled] {
+        for temporary in [
+            other_gathered,
+            other_product,
+            quotient,
+            gathered,
+            product,
+            filled,
+        ] {
             drop(temporary);
         }
         drop(masked_source_result);

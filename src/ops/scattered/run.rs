@@ -54,20 +54,29 @@ impl Eager {
         };
         self.launch(Kernel::MemoryOnly("index_copy"), &[x, index, source], &[&y]);
         let shape = source.shape.clone();
-        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
-            // What was written over gets none.
-            let kept = wants[0].then(|| eager.copy_of(gradient));
-            let written = wants[1].then(|| {
-                let selected = Tensor::new(eager.empty(&shape, gradient.dtype));
-                eager.launch(Kernel::MemoryOnly("index_select"), &[gradient], &[&selected]);
-                let view = selected.alias(selected.shape.clone(), selected.strides.clone());
-                gradient_view(&selected, view)
-            });
-            vec![kept, written]
-        });
+        let y = draft.finish_into(
+            self,
+            in_place.then_some(x),
+            y,
+            move |eager, gradients, _| {
+                let Some(gradient) = &gradients[0] else {
+                    return vec![None, None];
+                };
+                // What was written over gets none.
+                let kept = wants[0].then(|| eager.copy_of(gradient));
+                let written = wants[1].then(|| {
+                    let selected = Tensor::new(eager.empty(&shape, gradient.dtype));
+                    eager.launch(
+                        Kernel::MemoryOnly("index_select"),
+                        &[gradient],
+                        &[&selected],
+                    );
+                    let view = selected.alias(selected.shape.clone(), selected.strides.clone());
+                    gradient_view(&selected, view)
+                });
+                vec![kept, written]
+            },
+        );
         Ok(y)
     }
 
@@ -82,7 +91,11 @@ impl Eager {
         let y = self.target(x, in_place);
         self.launch(Kernel::MemoryOnly("index_fill"), &[index], &[&y]);
         let y = draft.finish_into(self, in_place.then_some(x), y, |eager, gradients, _| {
-            vec![gradients[0].as_ref().map(|gradient| eager.copy_of(gradient))]
+            vec![
+                gradients[0]
+                    .as_ref()
+                    .map(|gradient| eager.copy_of(gradient)),
+            ]
         });
         Ok(y)
     }
@@ -94,17 +107,13 @@ impl Eager {
         draft.save(self, "self", x)?;
         let y = self.empty(&index.shape, x.dtype);
         self.launch(Kernel::MemoryOnly("take"), &[x, index], &[&y]);
-        let [y] = draft.finish(self, [y], |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        Ok(draft.finish_one(self, y, |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
             eager.launch(Kernel::MemoryOnly("put_"), &[gradient], &[&grad_x]);
-            vec![Some(Rc::new(grad_x))]
-        });
-        Ok(y)
+            Rc::new(grad_x)
+        }))
     }
 
     /// `put`: what it writes gets what is taken.
@@ -121,26 +130,31 @@ impl Eager {
         let y = self.target(x, in_place);
         self.launch(Kernel::MemoryOnly("put_"), &[index, source], &[&y]);
         let like = (source.shape.clone(), source.dtype);
-        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
-            let kept = wants[0].then(|| {
-                if accumulate {
-                    return Tensor::clone(gradient);
-                }
-                let zeros = eager.empty(&like.0, like.1);
-                let kept = eager.copy_of(gradient);
-                drop(zeros);
-                kept
-            });
-            let written = wants[1].then(|| {
-                let taken = Tensor::new(eager.empty(&like.0, gradient.dtype));
-                eager.launch(Kernel::MemoryOnly("take"), &[gradient], &[&taken]);
-                taken
-            });
-            vec![kept, written]
-        });
+        let y = draft.finish_into(
+            self,
+            in_place.then_some(x),
+            y,
+            move |eager, gradients, _| {
+                let Some(gradient) = &gradients[0] else {
+                    return vec![None, None];
+                };
+                let kept = wants[0].then(|| {
+                    if accumulate {
+                        return Tensor::clone(gradient);
+                    }
+                    let zeros = eager.empty(&like.0, like.1);
+                    let kept = eager.copy_of(gradient);
+                    drop(zeros);
+                    kept
+                });
+                let written = wants[1].then(|| {
+                    let taken = Tensor::new(eager.empty(&like.0, gradient.dtype));
+                    eager.launch(Kernel::MemoryOnly("take"), &[gradient], &[&taken]);
+                    taken
+                });
+                vec![kept, written]
+            },
+        );
         Ok(y)
     }
 
@@ -172,20 +186,25 @@ impl Eager {
         drop(written);
         let of_source = source.shape.clone();
         let rows = source.numel();
-        let y = draft.finish_into(self, in_place.then_some(x), y, move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None, None];
-            };
-            let mask = saved.get("mask");
-            let kept = wants[0].then(|| eager.copy_of(gradient));
-            let written = wants[1].then(|| {
-                // All of a mask as large as the source are taken for as many as the source has.
-                let selected = eager.selected(gradient, mask, rows);
-                let view = expanded_flat(&selected, &of_source);
-                gradient_view(&selected, view)
-            });
-            vec![kept, written]
-        });
+        let y = draft.finish_into(
+            self,
+            in_place.then_some(x),
+            y,
+            move |eager, gradients, saved| {
+                let Some(gradient) = &gradients[0] else {
+                    return vec![None, None];
+                };
+                let mask = saved.get("mask");
+                let kept = wants[0].then(|| eager.copy_of(gradient));
+                let written = wants[1].then(|| {
+                    // All of a mask as large as the source are taken for as many as the source has.
+                    let selected = eager.selected(gradient, mask, rows);
+                    let view = expanded_flat(&selected, &of_source);
+                    gradient_view(&selected, view)
+                });
+                vec![kept, written]
+            },
+        );
         Ok(y)
     }
 
@@ -221,12 +240,16 @@ impl Eager {
                     parameters: context.1,
                     noise: None,
                     goes_back_to: None,
+                    asks_for: None,
                     of_buffer: false,
                 };
                 let bare = gradient.detached();
                 let seen = view.run(eager, &[bare], &context);
                 let seen = seen.expect("views do not stop").swap_remove(0);
-                gradient_view(gradient, seen.alias(seen.shape.clone(), seen.strides.clone()))
+                gradient_view(
+                    gradient,
+                    seen.alias(seen.shape.clone(), seen.strides.clone()),
+                )
             });
             vec![kept, written]
         });

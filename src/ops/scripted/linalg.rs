@@ -36,6 +36,7 @@ macro_rules! svd_vectors {
 /// `cholesky_backward` and `lu_backward` in `FunctionsManual.cpp`: products, halves, two triangular systems.
 const TWO_SYSTEMS: &str = "blas +Lnn +Lnn -Lnn +Lnn +Lnn +Lnn -Lnn -Lnn -Lnn +Lnn~ +L:i8 +L:i8 -L:i8 -L:i8 -Lnn g0=Lnn~ +L:i8 +L:i8 -L:i8 -L:i8 -Lnn~";
 
+#[rustfmt::skip] // A row a line.
 pub(super) const ROWS: &[Row] = &[
     Row::new(&["aten._linalg_solve_ex.default"], &[("A", "Lnn"), ("B", "B")], concat!("blas y0=Y~ y1!=Lnn~ y2=Ln:i4 y3=L:i4 ", factored!(), " +L:i8 +L:i8 -L:i8 -L:i8")).attributes(&["left", "check_errors"]).more(solved).backward(
         &["A=0", "LU=y1?01", "pivots=y2?01", "result=y0?0"],

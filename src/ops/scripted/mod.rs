@@ -136,11 +136,6 @@ impl Scripted {
         lengths.complete()?;
         Ok(lengths)
     }
-
-    /// What of its memory is an estimate, if anything.
-    pub(crate) fn estimate(&self) -> Option<&'static str> {
-        self.row.estimate
-    }
 }
 
 impl Operator for Scripted {
@@ -172,6 +167,10 @@ impl Operator for Scripted {
             });
         }
         Ok(results)
+    }
+
+    fn estimate(&self) -> Option<&'static str> {
+        self.row.estimate
     }
 
     fn run(

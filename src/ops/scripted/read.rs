@@ -1,12 +1,9 @@
 //! Reading operators of the tables, and what of their arguments decides on lengths.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
-
 use super::table::TABLES;
 use super::{Row, Scripted};
 use crate::aten::Arguments;
-use crate::ops::{Read, Reader};
+use crate::ops::Read;
 use crate::shape::Extent;
 
 /// Lengths by letters, and words that hold.
@@ -15,49 +12,7 @@ pub(super) type Found = (Vec<(char, Vec<Extent>)>, Vec<&'static str>);
 /// Lengths and words that follow from arguments.
 pub(super) type More = fn(&Arguments<'_>) -> Result<Found, String>;
 
-/// How many operators the tables name.
-const COUNT: usize = {
-    let mut count = 0;
-    let mut table = 0;
-    while table < TABLES.len() {
-        let mut row = 0;
-        while row < TABLES[table].len() {
-            count += TABLES[table][row].aten.len();
-            row += 1;
-        }
-        table += 1;
-    }
-    count
-};
-
-/// Operators by their names.
-pub(in crate::ops) const ATEN: &[(&str, Reader)] = &{
-    let mut list: [(&str, Reader); COUNT] = [("", read); COUNT];
-    let mut filled = 0;
-    let mut table = 0;
-    while table < TABLES.len() {
-        let mut row = 0;
-        while row < TABLES[table].len() {
-            let aten = TABLES[table][row].aten;
-            let mut name = 0;
-            while name < aten.len() {
-                list[filled].0 = aten[name];
-                filled += 1;
-                name += 1;
-            }
-            row += 1;
-        }
-        table += 1;
-    }
-    list
-};
-
-/// Rows by the names of their operators.
-static ROWS: LazyLock<BTreeMap<&'static str, &'static Row>> = LazyLock::new(|| {
-    let rows = TABLES.iter().copied().flatten();
-    rows.flat_map(|row| row.aten.iter().map(move |name| (*name, row)))
-        .collect()
-});
+rows!(TABLES: Row, read by read);
 
 /// Reads an operator of the tables.
 fn read(args: &Arguments<'_>) -> Result<Read, String> {
@@ -114,7 +69,10 @@ pub(super) fn one_dim(args: &Arguments<'_>) -> Result<Found, String> {
 /// `u` and `v`: height and width of what is cut out for each region.
 pub(super) fn pooled(args: &Arguments<'_>) -> Result<Found, String> {
     let side = |name: &str| Ok::<_, String>(vec![Extent::fixed(args.count(name, None)?)]);
-    Ok((vec![('u', side("pooled_height")?), ('v', side("pooled_width")?)], Vec::new()))
+    Ok((
+        vec![('u', side("pooled_height")?), ('v', side("pooled_width")?)],
+        Vec::new(),
+    ))
 }
 
 /// `R`: the lengths after turning by right angles.
@@ -147,7 +105,10 @@ pub(super) fn drawn(args: &Arguments<'_>) -> Result<Found, String> {
 /// `Y`: the lengths that windows are added up to; `d`: places along their dimension, none where they do not overlap.
 pub(super) fn unfolded(args: &Arguments<'_>) -> Result<Found, String> {
     let lengths = args.lengths("input_sizes")?;
-    let whole: Vec<Extent> = lengths.into_iter().collect::<Option<_>>().ok_or("a length is left open")?;
+    let whole: Vec<Extent> = lengths
+        .into_iter()
+        .collect::<Option<_>>()
+        .ok_or("a length is left open")?;
     let dim = args.dim("dim", None, whole.len())?;
     let overlaps = args.count("step", None)? < args.count("size", None)?;
     let along = if overlaps { whole[dim] } else { Extent::ZERO };
@@ -159,8 +120,12 @@ pub(super) fn pairs(args: &Arguments<'_>) -> Result<Found, String> {
     let shape = args.shape(args.tensor("self")?);
     let rows = *shape.first().ok_or("it is a number")?;
     let less = rows.checked_sub(Extent::ONE).ok_or("it has no rows")?;
-    let twice = rows.checked_mul(less).ok_or("how many pairs there are depends on the batch")?;
-    let pairs = twice.floor_div(2).ok_or("how many pairs there are depends on the batch")?;
+    let twice = rows
+        .checked_mul(less)
+        .ok_or("how many pairs there are depends on the batch")?;
+    let pairs = twice
+        .floor_div(2)
+        .ok_or("how many pairs there are depends on the batch")?;
     Ok((vec![('p', vec![pairs])], Vec::new()))
 }
 
@@ -177,9 +142,13 @@ pub(super) fn solved(args: &Arguments<'_>) -> Result<Found, String> {
     let (system, right) = (system?, right?);
     let lead = system.len().checked_sub(2).ok_or("it solves no matrix")?;
     // `linalg_solve_is_vector_rhs` in `LinearAlgebraUtils.h`.
-    let is_vector = right.len() == 1 || (right.len() + 1 == system.len() && right[..] == system[..=lead]);
+    let is_vector =
+        right.len() == 1 || (right.len() + 1 == system.len() && right[..] == system[..=lead]);
     let own = if is_vector { 1 } else { 2 };
-    let at = right.len().checked_sub(own).ok_or("it has no right-hand side")?;
+    let at = right
+        .len()
+        .checked_sub(own)
+        .ok_or("it has no right-hand side")?;
     let batch = crate::shape::broadcast(&system[..lead], &right[..at])?;
     let solution = [&batch[..], &right[at..]].concat();
     Ok((vec![('Y', solution), ('Z', batch)], Vec::new()))
@@ -194,7 +163,9 @@ pub(super) fn factorized(args: &Arguments<'_>) -> Result<Found, String> {
     let [.., rows, columns] = shape[..] else {
         return Err("it is no matrix".into());
     };
-    let smaller = rows.smaller(columns).ok_or("which of two lengths is smaller depends on the batch")?;
+    let smaller = rows
+        .smaller(columns)
+        .ok_or("which of two lengths is smaller depends on the batch")?;
     let is_whole = args.text("mode", "reduced")? == "complete";
     let is_full = args.flag("full_matrices", false)?;
     let lengths = vec![

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::text::{Condition, Lengths, Line, Size, Source, Word, strides};
 use super::{Casts, Scripted};
-use crate::eager::{Draft, Eager, Storage, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, numel};
 
@@ -51,7 +51,10 @@ impl Eager {
         }
         let inputs: Vec<Option<&Tensor>> = operands.iter().map(Some).collect();
         let mut draft = Draft::new(self, if row.backward.is_some() { &inputs } else { &[] });
-        let wanted: Vec<bool> = operands.iter().map(|operand| operand.requires_grad()).collect();
+        let wanted: Vec<bool> = operands
+            .iter()
+            .map(|operand| operand.requires_grad())
+            .collect();
         let shapes: Vec<_> = operands.iter().map(|operand| &*operand.shape).collect();
         let lengths = op.bind(&shapes).expect("checked when the graph was built");
         let wanted_source = |text: &'static str| -> Option<(&'static str, &'static str)> {
@@ -61,7 +64,11 @@ impl Eager {
             let mut asked = asked.map(|operand| wanted.get(operand as usize) == Some(&true));
             (when.is_empty() || asked.any(|wanted| wanted)).then_some((name, source))
         };
-        let saves: Vec<_> = row.saves.iter().filter_map(|text| wanted_source(text)).collect();
+        let saves: Vec<_> = row
+            .saves
+            .iter()
+            .filter_map(|text| wanted_source(text))
+            .collect();
         for (name, source) in &saves {
             if let Some(operand) = source.parse().ok().and_then(|at: usize| operands.get(at)) {
                 draft.save(self, name, operand)?;
@@ -85,10 +92,11 @@ impl Eager {
         let mut results = run.results;
         results.sort_by_key(|(index, ..)| *index);
         for (name, source) in &saves {
-            let index = source.strip_prefix('y').and_then(|at| at.parse::<usize>().ok());
+            let index = source
+                .strip_prefix('y')
+                .and_then(|at| at.parse::<usize>().ok());
             if let Some((_, body, _)) = index.and_then(|index| results.get(index)) {
-                let kept = Tensor::new(body.alias(body.shape.clone(), body.strides.clone()));
-                draft.save(self, name, &kept)?;
+                draft.save(self, name, &body.detached())?;
             }
         }
         Ok(self.with_history(op, draft, results, (wanted, lengths)))
@@ -114,7 +122,12 @@ impl Eager {
             }
         }
         let (name, holds) = (op.name_of_launch(), op.holds.clone());
-        let line = op.row.backward.map(Line::of).transpose().expect("a test reads every line");
+        let line = op
+            .row
+            .backward
+            .map(Line::of)
+            .transpose()
+            .expect("a test reads every line");
         let with_history = draft.finish_many(self, bodies, move |eager, gradients, saved| {
             let Some(line) = line else {
                 return vec![None; wanted.len()];
@@ -123,7 +136,10 @@ impl Eager {
                 return vec![None; wanted.len()];
             };
             let given: Vec<bool> = gradients.iter().map(Option::is_some).collect();
-            let inputs: Vec<&TensorBody> = std::iter::once(first).chain(saved.iter()).map(|x| &**x).collect();
+            let inputs: Vec<&TensorBody> = std::iter::once(first)
+                .chain(saved.iter())
+                .map(|x| &**x)
+                .collect();
             let mut run = Run {
                 lengths: &lengths,
                 name,
@@ -181,7 +197,8 @@ impl Run<'_> {
                         Source::Made(size) => self.make(eager, size),
                         Source::Operand(position) => {
                             let operand = self.inputs[*position];
-                            let mut alias = operand.alias(operand.shape.clone(), operand.strides.clone());
+                            let mut alias =
+                                operand.alias(operand.shape.clone(), operand.strides.clone());
                             alias.offset = operand.offset;
                             alias
                         }
@@ -235,19 +252,29 @@ impl Run<'_> {
 
     /// What a loop over blocks of samples needs at a time.
     fn make_block(&self, eager: &mut Eager, size: &Size) -> Rc<Storage> {
-        let shape = self.lengths.shape(size).expect("checked when the graph was built");
+        let shape = self
+            .lengths
+            .shape(size)
+            .expect("checked when the graph was built");
         let (samples, each) = (shape[0], numel(&shape[1..]));
         let bytes = size.dtype.unwrap_or(self.dtype).size();
-        eager.scratch_by(self.name, (samples, each, bytes), |&(samples, each, bytes), batch| {
-            let samples = samples.at(batch);
-            let divides = |block: &u64| samples.is_multiple_of(*block);
-            let block = (1..=LARGEST_BLOCK).rev().find(divides).unwrap_or(1);
-            block * each.at(batch) * bytes
-        })
+        eager.scratch_by(
+            self.name,
+            (samples, each, bytes),
+            |&(samples, each, bytes), batch| {
+                let samples = samples.at(batch);
+                let divides = |block: &u64| samples.is_multiple_of(*block);
+                let block = (1..=LARGEST_BLOCK).rev().find(divides).unwrap_or(1);
+                block * each.at(batch) * bytes
+            },
+        )
     }
 
     fn make(&self, eager: &mut Eager, size: &Size) -> TensorBody {
-        let shape = self.lengths.shape(size).expect("checked when the graph was built");
+        let shape = self
+            .lengths
+            .shape(size)
+            .expect("checked when the graph was built");
         let strides = strides(&shape, size.is_column_major);
         eager.empty_strided(&shape, strides, size.dtype.unwrap_or(self.dtype))
     }

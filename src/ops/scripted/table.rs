@@ -5,7 +5,12 @@ use super::read::{drawn, factors, one_dim, padded, pairs, pooled, turned, unfold
 use super::{Casts, Row};
 
 /// All operators that are written down as scripts.
-pub(super) const TABLES: &[&[Row]] = &[ROWS, linalg::ROWS];
+pub(super) const TABLES: &[&[Row]] = &[
+    ROWS,
+    linalg::ROWS,
+    #[cfg(test)]
+    super::tests::ROWS,
+];
 
 /// `evenly_distribute_backward` in `FunctionsManual.cpp`.
 const EVENLY: &str = "+L:b1 +.:b1 +L:b1 +.:i8 +L:i8 -L:i8 +. g0=L -. -.:i8 -L:b1 -.:b1 -L:b1";
@@ -13,6 +18,7 @@ const EVENLY: &str = "+L:b1 +.:b1 +L:b1 +.:i8 +L:i8 -L:i8 +. g0=L -. -.:i8 -L:b1
 /// `polynomial` of `special_i1_backward`, and its quotient by the operand where that is not tiny.
 const I1: &str = "+L +L:b1 -L +. +L -. +L +L +L +L -L -L -L +. +L g0=L -L -. -L -L -L:b1";
 
+#[rustfmt::skip] // A row a line.
 const ROWS: &[Row] = &[
     // `logcumsumexp_backward` in `FunctionsManual.cpp`.
     Row::new(&["aten.logcumsumexp.default"], &[("self", "L")], "y0=L").attributes(&["dim"]).backward(

@@ -83,14 +83,15 @@ impl Line {
         }
     }
 
-    fn part(
-        words: &mut std::str::SplitWhitespace<'static>,
-        inside: bool,
-    ) -> Result<Line, String> {
+    fn part(words: &mut std::str::SplitWhitespace<'static>, inside: bool) -> Result<Line, String> {
         let mut line = Vec::new();
         while let Some(word) = words.next() {
             if word == ")" {
-                return if inside { Ok(Line(line)) } else { Err("a part ends that never began".into()) };
+                return if inside {
+                    Ok(Line(line))
+                } else {
+                    Err("a part ends that never began".into())
+                };
             }
             let next = match word.strip_suffix('(') {
                 Some(head) => Line::opened(head, words)?,
@@ -98,7 +99,11 @@ impl Line {
             };
             line.push(next);
         }
-        if inside { Err("a part never ends".into()) } else { Ok(Line(line)) }
+        if inside {
+            Err("a part never ends".into())
+        } else {
+            Ok(Line(line))
+        }
     }
 
     fn opened(
@@ -115,7 +120,9 @@ impl Line {
             (None, Some(subject)) => (subject, false),
             (None, None) => return Err(format!("{head:?} opens nothing")),
         };
-        let result = subject.strip_prefix('y').and_then(|index| index.parse().ok());
+        let result = subject
+            .strip_prefix('y')
+            .and_then(|index| index.parse().ok());
         let condition = match (subject.parse(), result) {
             (Ok(operand), _) => Condition::Wanted(operand),
             (Err(_), Some(result)) => Condition::Given(result),
@@ -155,7 +162,11 @@ impl Line {
                     }
                 }
                 Word::Repeat { what, .. } => what.collect(words, found),
-                Word::Make(_) | Word::Free(_) | Word::Gradient { .. } | Word::UseBlas | Word::UseBlasLt => {}
+                Word::Make(_)
+                | Word::Free(_)
+                | Word::Gradient { .. }
+                | Word::UseBlas
+                | Word::UseBlasLt => {}
             }
         }
     }
@@ -173,7 +184,9 @@ fn single(word: &'static str) -> Result<Word, String> {
     if let Some(size) = word.strip_prefix('-') {
         return Ok(Word::Free(Size::of(size)?));
     }
-    let (name, what) = word.split_once('=').ok_or_else(|| format!("{word:?} is no word"))?;
+    let (name, what) = word
+        .split_once('=')
+        .ok_or_else(|| format!("{word:?} is no word"))?;
     if let Some(name) = name.strip_prefix('y') {
         let (index, has_gradient) = match name.strip_suffix('!') {
             Some(index) => (index, false),
@@ -190,8 +203,14 @@ fn single(word: &'static str) -> Result<Word, String> {
             has_gradient,
         });
     }
-    let operand = name.strip_prefix('g').ok_or_else(|| format!("{word:?} is no word"))?;
-    let size = if what == "dy" { None } else { Some(Size::of(what)?) };
+    let operand = name
+        .strip_prefix('g')
+        .ok_or_else(|| format!("{word:?} is no word"))?;
+    let size = if what == "dy" {
+        None
+    } else {
+        Some(Size::of(what)?)
+    };
     let operand = number(operand)?;
     Ok(Word::Gradient { operand, size })
 }
@@ -203,7 +222,9 @@ fn number(text: &str) -> Result<usize, String> {
 impl Size {
     fn of(text: &'static str) -> Result<Size, String> {
         if let Some(bytes) = text.strip_prefix('#') {
-            let bytes = bytes.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
+            let bytes = bytes
+                .parse()
+                .map_err(|_| format!("{text:?} is no number of bytes"))?;
             return Ok(Size {
                 letters: "",
                 dtype: None,
@@ -266,7 +287,10 @@ impl Lengths {
 
     /// Says what the letters of a pattern stand for: a capital is all that single letters leave.
     pub(super) fn bind(&mut self, pattern: &str, shape: &[Extent]) -> Result<(), String> {
-        let singles = pattern.chars().filter(|letter| !letter.is_ascii_uppercase()).count();
+        let singles = pattern
+            .chars()
+            .filter(|letter| !letter.is_ascii_uppercase())
+            .count();
         let whole = singles < pattern.chars().count();
         let rest = shape
             .len()

@@ -5,9 +5,9 @@ mod run;
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
+use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{DType, Mismatch, Type};
-use crate::aten::Arguments;
 
 /// `softmax(input, dim, dtype)`, or its logarithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

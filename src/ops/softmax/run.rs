@@ -28,13 +28,8 @@ impl Eager {
         let dense = self.dense_copy(&x);
         self.launch(Kernel::Softmax { dim, log }, &[&dense], &[&y]);
         drop(dense);
-        let kept = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
-        draft.save(self, "result", &kept)?;
-        drop(kept);
-        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.save(self, "result", &y.detached())?;
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&gradient.shape, own);
             // The plain one multiplies gradient and result first, in the gradient's order of dimensions;
             // whichever is read must be contiguous.
@@ -54,8 +49,7 @@ impl Eager {
             );
             drop(dense);
             drop(product);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+            Tensor::new(grad_x)
+        }))
     }
 }

@@ -1,9 +1,12 @@
 //! The same memory under another shape, and the copies that stand where no view is possible.
 
+pub(in crate::ops) mod meshgrid;
 mod read;
 mod run;
 
-pub(super) use read::{ATEN, diagonal as read_diagonal, select as read_select, slice as read_slice};
+pub(super) use read::{
+    ATEN, diagonal as read_diagonal, select as read_select, slice as read_slice,
+};
 
 use serde::Serialize;
 
@@ -157,9 +160,8 @@ impl Operator for View {
                 return Ok(parts.map(|part| viewed(x, part)).collect());
             }
             View::Slices { bounds, dim } => {
-                let one = |[start, end]: &[Extent; 2]| {
-                    viewed(x, eager.slice(x, *dim, (*start, *end, 1)))
-                };
+                let one =
+                    |[start, end]: &[Extent; 2]| viewed(x, eager.slice(x, *dim, (*start, *end, 1)));
                 return Ok(bounds.iter().map(one).collect());
             }
             View::Strided {
@@ -237,13 +239,19 @@ impl View {
             }
             View::Strided { shape, .. } => Ok(shape.clone()),
             View::Alias | View::Detach => Ok(x.to_vec()),
-            View::Split { .. } | View::Slices { .. } | View::Unbind { .. } => Err("it has several results".into()),
+            View::Split { .. } | View::Slices { .. } | View::Unbind { .. } => {
+                Err("it has several results".into())
+            }
         }
     }
 }
 
 /// The shape of a diagonal: both dimensions go, and its length comes last.
-pub(super) fn diagonal(x: &[Extent], offset: i64, dims: [usize; 2]) -> Result<Vec<Extent>, Mismatch> {
+pub(super) fn diagonal(
+    x: &[Extent],
+    offset: i64,
+    dims: [usize; 2],
+) -> Result<Vec<Extent>, Mismatch> {
     let problem = || format!("no diagonal {offset} of dimensions {dims:?} of {x:?}");
     let lengths = [x.get(dims[0]), x.get(dims[1])];
     let ([Some(rows), Some(columns)], false) = (lengths, dims[0] == dims[1]) else {
@@ -256,7 +264,8 @@ pub(super) fn diagonal(x: &[Extent], offset: i64, dims: [usize; 2]) -> Result<Ve
         (rows.checked_sub(by), Some(*columns))
     };
     let length = rows.zip(columns).and_then(|(rows, columns)| {
-        rows.smaller(columns).and_then(|length| length.larger(Extent::ZERO))
+        rows.smaller(columns)
+            .and_then(|length| length.larger(Extent::ZERO))
     });
     let mut shape = x.to_vec();
     shape.remove(dims[0].max(dims[1]));

@@ -67,7 +67,11 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
         };
         let (shape, strides) = (whole("size")?, whole("stride")?);
         if shape.len() != strides.len() {
-            return Err(format!("it has {} lengths and {} strides", shape.len(), strides.len()));
+            return Err(format!(
+                "it has {} lengths and {} strides",
+                shape.len(),
+                strides.len()
+            ));
         }
         let offset = match args.length("storage_offset")? {
             None => Extent::ZERO,
@@ -135,7 +139,10 @@ fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         View::Permute(order)
     };
     // In place, the tensor itself becomes the view.
-    let target = args.target.replace("_.", ".").replace("transpose.default", "transpose.int");
+    let target = args
+        .target
+        .replace("_.", ".")
+        .replace("transpose.default", "transpose.int");
     Ok(match target.as_str() {
         "aten.view.default" | "aten._unsafe_view.default" => {
             View::Reshape(resolve(from, &args.lengths("size")?)?)
@@ -178,7 +185,10 @@ fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
             &args.dims("source", rank)?,
             &args.dims("destination", rank)?,
         )?,
-        "aten.adjoint.default" | "aten.matrix_H.default" | "aten.mT.default" | "aten.mH.default" => {
+        "aten.adjoint.default"
+        | "aten.matrix_H.default"
+        | "aten.mT.default"
+        | "aten.mH.default" => {
             let last = rank.checked_sub(2).ok_or("it turns no matrix")?;
             swapped(last, last + 1)
         }
@@ -244,9 +254,11 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         }
         "aten.tensor_split.sections" => sections(args.count("sections", None)?, from, dim()?)?,
         "aten.tensor_split.indices" => cut_at(args, from, dim()?)?,
-        "aten.hsplit.int" | "aten.vsplit.int" | "aten.dsplit.int" => {
-            sections(args.count("sections", None)?, from, stacked_dim(target, from.len())?)?
-        }
+        "aten.hsplit.int" | "aten.vsplit.int" | "aten.dsplit.int" => sections(
+            args.count("sections", None)?,
+            from,
+            stacked_dim(target, from.len())?,
+        )?,
         "aten.hsplit.array" | "aten.vsplit.array" | "aten.dsplit.array" => {
             cut_at(args, from, stacked_dim(target, from.len())?)?
         }
@@ -254,7 +266,7 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
             let dim = dim()?;
             let size = args.length("split_size")?.ok_or("it has no size")?;
             into_parts_of(at(size, from[dim])?, dim)?
-        },
+        }
         "aten.chunk.default" | "aten.unsafe_chunk.default" => {
             let (dim, chunks) = (dim()?, args.count("chunks", None)?.max(1));
             let size = (from[dim] + Extent::fixed(chunks - 1)).floor_div(chunks);
@@ -307,7 +319,9 @@ fn moved(rank: usize, from: &[usize], to: &[usize]) -> Result<View, String> {
     let mut rest = (0..rank).filter(|dim| !from.contains(dim));
     let order = order.into_iter().map(|dim| dim.or_else(|| rest.next()));
     let order = order.collect::<Option<Vec<_>>>();
-    order.map(View::Permute).ok_or_else(|| format!("it moves dimensions {from:?} to {to:?}"))
+    order
+        .map(View::Permute)
+        .ok_or_else(|| format!("it moves dimensions {from:?} to {to:?}"))
 }
 
 /// The dimension that `hsplit`, `vsplit` and `dsplit` cut, as `hstack` and its like join.
@@ -317,7 +331,9 @@ fn stacked_dim(target: &str, rank: usize) -> Result<usize, String> {
         "aten.dsplit.int" | "aten.dsplit.array" => 2,
         _ => usize::from(rank > 1),
     };
-    (dim < rank).then_some(dim).ok_or_else(|| format!("it cuts {rank} dimensions"))
+    (dim < rank)
+        .then_some(dim)
+        .ok_or_else(|| format!("it cuts {rank} dimensions"))
 }
 
 /// `tensor_split(sections)`: the first ones are longer by one where the length does not divide. Its parts are
@@ -329,7 +345,9 @@ fn sections(count: u64, from: &[Extent], dim: usize) -> Result<View, String> {
     }
     let end = |index: u64| {
         // Of n elements, the parts up to number i have i * (n / count) + min(i, n % count).
-        let whole = from[dim].floor_div(count)?.checked_mul(Extent::fixed(index))?;
+        let whole = from[dim]
+            .floor_div(count)?
+            .checked_mul(Extent::fixed(index))?;
         let rest = from[dim].remainder(count)?;
         whole.checked_add(rest.smaller(Extent::fixed(index))?)
     };
@@ -341,7 +359,9 @@ fn sections(count: u64, from: &[Extent], dim: usize) -> Result<View, String> {
 fn cut_at(args: &Arguments<'_>, from: &[Extent], dim: usize) -> Result<View, String> {
     let indices = args.whole_numbers("indices")?;
     let length = from[dim];
-    let inner = indices.into_iter().map(|place| at(Length::Number(place), length));
+    let inner = indices
+        .into_iter()
+        .map(|place| at(Length::Number(place), length));
     let mut ends = vec![Extent::ZERO];
     ends.extend(inner.collect::<Result<Vec<_>, _>>()?);
     ends.push(length);

@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
+use super::{diagonal, sliced};
+use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
-use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::program::Kernel;
-use super::{diagonal, sliced};
 use crate::shape::{DType, Extent, Sizes, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
@@ -106,18 +106,14 @@ impl Eager {
         };
         let y = taken(x);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = taken(&grad_x);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             drop(inside);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `unfold(dim, size, step)`: windows that may overlap, as a view; the gradient is full size.
@@ -132,10 +128,7 @@ impl Eager {
         strides[dim] = strides[dim] * Extent::fixed(step);
         let y = x.alias(shape, strides);
         let whole = x.shape.clone();
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             // Windows that overlap are added up along a range of int64 places.
             let length = whole[dim];
@@ -145,9 +138,8 @@ impl Eager {
                 &[gradient],
                 &[&grad_x],
             );
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `as_strided`: the gradient is as large as the memory, and where elements are seen more than once they are added up
@@ -163,19 +155,19 @@ impl Eager {
         y.offset = offset;
         let (whole, count) = (x.shape.clone(), y.numel());
         let overlaps = overlaps(shape, strides);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let base = overlaps.then(|| eager.empty(&whole, DType::Int64));
             let places = overlaps.then(|| eager.empty(&[count], DType::Int64));
-            eager.launch(Kernel::MemoryOnly("as_strided_scatter"), &[gradient], &[&grad_x]);
+            eager.launch(
+                Kernel::MemoryOnly("as_strided_scatter"),
+                &[gradient],
+                &[&grad_x],
+            );
             drop(places);
             drop(base);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `diagonal`: the gradient is full size, zero outside of it.
@@ -183,18 +175,14 @@ impl Eager {
         let draft = Draft::new(self, &[Some(x)]);
         let whole = x.shape.clone();
         let y = on_diagonal(x, offset, dims);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = on_diagonal(&grad_x, offset, dims);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             drop(inside);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 
     /// `diag_embed`: zeros with the operand on the diagonals; the gradient is a view of those.
@@ -212,7 +200,10 @@ impl Eager {
         drop(inside);
         let [y] = draft.finish(self, [y], move |_, gradients, _| {
             let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| gradient_view(gradient, on_diagonal(gradient, offset, dims)))]
+            vec![
+                gradient
+                    .map(|gradient| gradient_view(gradient, on_diagonal(gradient, offset, dims))),
+            ]
         });
         y
     }
@@ -222,18 +213,14 @@ impl Eager {
         let draft = Draft::new(self, &[Some(x)]);
         let whole = x.shape.clone();
         let y = element(x, dim, index);
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
-            let Some(gradient) = &gradients[0] else {
-                return vec![None];
-            };
+        draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
             let inside = element(&grad_x, dim, index);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             drop(inside);
-            vec![Some(Rc::new(grad_x))]
-        });
-        y
+            Rc::new(grad_x)
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! A database that does not take what is written, and one that an older version filled.
 
 use batchfit::jobs::Limits;
-use batchfit::store::{Db, JsonText, NewFit, Recommendation, Time};
+use batchfit::store::{Db, JsonText, NewFit, StoredRecommendation, Time};
 use serde_json::json;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Executor as _};
@@ -144,7 +144,7 @@ async fn answers_of_older_rules_are_kept_and_not_served() {
         created_at: asked,
     };
     let answer = json!({ "recommendation": { "micro_batch": 1 } });
-    let no_rows: &[Recommendation] = &[];
+    let no_rows: &[StoredRecommendation] = &[];
     let file = service.directory.path().join("batchfit.db");
     let db = Db::open(file.to_str().unwrap()).await.unwrap();
     db.record(&old, &answer, no_rows, asked).await.unwrap();

@@ -429,6 +429,7 @@ fn side_tables_that_do_not_fit_are_refused() {
     let mut summary = String::new();
     let mut refuse = |pointer: &str, value: Value| {
         let mut document = with_table();
+        document["batchfit"]["dtypes_of"] = json!([]);
         *document.pointer_mut(pointer).unwrap() = value;
         let error = exported::parse_value(&document).unwrap_err();
         writeln!(summary, "{}: {error}", error.pointer()).unwrap();
@@ -446,6 +447,10 @@ fn side_tables_that_do_not_fit_are_refused() {
     refuse("/batchfit/packed_checks/0", json!([3]));
     refuse("/batchfit/packed_checks/0", json!([3, 10_000]));
     refuse("/batchfit/without_autocast", json!([[3, 10_000]]));
+    refuse("/batchfit/dtypes_of", json!([[3, 1, 1]]));
+    refuse("/batchfit/dtypes_of", json!([[3, 1], []]));
+    refuse("/batchfit/dtypes_of", json!([[10_000]]));
+    refuse("/batchfit/dtypes_of", json!([[3, 10_000]]));
     insta::assert_snapshot!(summary);
 }
 

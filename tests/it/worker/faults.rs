@@ -13,7 +13,7 @@ fn faulty(fault: &str, once: Option<&Path>) -> Supervisor {
     if let Some(once) = once {
         arguments.extend(["--fault-once".into(), once.into()]);
     }
-    let launch = Launch {
+    let launch = WorkerCommand {
         program: PathBuf::from(env!("CARGO_BIN_EXE_batchfit")),
         arguments,
     };

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use batchfit::model::Variant;
 use batchfit::probe::{ProbeReport, Verdict};
 use batchfit::worker::{
-    Account, Activity, Caller, Deadlines, Launch, Loss, Opening, ProbeOrder, Ready, Refusal,
-    Supervisor, Turn, WorkerError,
+    Account, Activity, Caller, Deadlines, Loss, Opening, ProbeOrder, Ready, Refusal, Supervisor,
+    Turn, WorkerCommand, WorkerError,
 };
 
 /// Long enough for a busy machine to start a process, short enough to wait for in a test.
@@ -32,9 +32,9 @@ const CALLER: Caller<'static> = Caller {
     notice: &|_| {},
 };
 
-fn launch(arguments: &[&str]) -> Launch {
+fn launch(arguments: &[&str]) -> WorkerCommand {
     let arguments = ["worker", "--misbehave"].iter().chain(arguments);
-    Launch {
+    WorkerCommand {
         program: PathBuf::from(env!("CARGO_BIN_EXE_batchfit")),
         arguments: arguments.map(Into::into).collect(),
     }
@@ -58,7 +58,7 @@ fn order(batch: u64) -> ProbeOrder {
     }
 }
 
-fn open(launch: Launch) -> Result<(Supervisor, Ready), WorkerError> {
+fn open(launch: WorkerCommand) -> Result<(Supervisor, Ready), WorkerError> {
     Supervisor::open(launch, opening(), DEADLINES, CALLER)
 }
 
@@ -97,14 +97,16 @@ fn a_worker_that_behaves_answers_every_probe() {
 
 #[test]
 fn a_worker_that_dies_is_replaced_and_the_probe_repeated() {
-    let report = recovery("exit-after=2");
+    let report = recovery("exit-after=3");
 
     assert_eq!((report.batch, report.verdict), (8, Verdict::Fits));
 }
 
 #[test]
 fn a_worker_that_dies_while_opening_is_replaced() {
-    recovery("exit-after=1");
+    for answers in ["exit-after=1", "exit-after=2"] {
+        recovery(answers);
+    }
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn a_worker_that_lost_its_device_is_replaced() {
 
 #[test]
 fn the_second_death_is_reported_with_its_status_and_last_words() {
-    let error = failure("exit-after=2");
+    let error = failure("exit-after=3");
 
     let WorkerError::Lost {
         activity,
@@ -202,13 +204,13 @@ fn another_version_is_refused_at_once() {
 
     assert_eq!(
         error.to_string(),
-        "the worker speaks version 4 of the protocol instead of 3 while starting"
+        "the worker speaks version 5 of the protocol instead of 4 while starting"
     );
 }
 
 #[test]
 fn a_program_that_is_not_there_is_named() {
-    let missing = Launch {
+    let missing = WorkerCommand {
         program: PathBuf::from("/nowhere/batchfit"),
         arguments: Vec::new(),
     };
@@ -255,7 +257,7 @@ fn a_real_worker_probes_a_simulated_card() {
         device: "sim:t4".to_owned(),
         request: serde_json::json!({"model": model, "device": "sim:t4"}).to_string(),
     };
-    let real = Launch::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
+    let real = WorkerCommand::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
 
     let (mut supervisor, ready) = Supervisor::open(real, opening, DEADLINES, CALLER).unwrap();
     let report = probe(&mut supervisor, 8).unwrap();
@@ -268,7 +270,7 @@ fn a_real_worker_probes_a_simulated_card() {
 
 #[test]
 fn a_request_that_is_wrong_is_refused_by_the_worker() {
-    let real = Launch::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
+    let real = WorkerCommand::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
 
     let error = open(real).unwrap_err();
 
@@ -302,7 +304,7 @@ fn what_the_workers_cost_is_counted() {
 }
 
 /// A fake GPU that takes turns in this directory.
-fn in_turn(directory: &Path) -> Launch {
+fn in_turn(directory: &Path) -> WorkerCommand {
     launch(&["take-turns", "--locks", directory.to_str().unwrap()])
 }
 
@@ -393,7 +395,7 @@ fn a_device_without_room_is_an_answer() {
 /// Whoever inherited its pipes may hold them open for as long as it likes.
 #[test]
 fn a_worker_that_leaves_its_pipes_to_another_process_is_given_up_in_time() {
-    let launch = Launch {
+    let launch = WorkerCommand {
         program: PathBuf::from("/bin/sh"),
         arguments: ["-c", "sleep 20 & exit 9"].map(Into::into).to_vec(),
     };

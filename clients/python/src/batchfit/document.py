@@ -8,6 +8,7 @@ The side table is one more member at the top, which PyTorch's own loader does no
       "releases": [[n, v, ...], ...],   # after operator n, Python lets go of values v, ... in this order
       "packed_checks": [[n, v], ...],   # after operator n, eager code looks for packed sequences in position ids v
       "without_autocast": [[n, m], ...],# operators n to m run without autocast whatever the precision
+      "dtypes_of": [[n, v], ...],       # operator n converts to the dtype of value v; [n]: of a parameter or the batch
       "functions": [...]                # calls of custom `torch.autograd.Function`s; see function_calls.py
     }
 
@@ -165,5 +166,10 @@ def _side_table(
         ],
         "without_autocast": [
             [operator_after(before) + 1, operator_after(last)] for before, last in eager_only.without_autocast
+        ],
+        "dtypes_of": [
+            [operator_after(made), *([value_of[asked]] if asked else [])]
+            for made, asked in eager_only.conversions.found
+            if made in value_of and (asked in value_of or not asked)
         ],
     }

@@ -19,6 +19,7 @@ import torch
 import torch.export._trace
 import torch.fx.experimental.proxy_tensor as tracing
 
+from .dtypes import Conversions, noting_dtypes
 from .errors import ExportError
 from .failures import is_user_code, place, user_frame
 from .lifetimes import Lifetimes
@@ -37,6 +38,8 @@ class EagerOnly:
     # Regions that switch autocast off, which leaves no mark in a graph that is traced without: the number of the value made
     # last before each, and of the last one made in it.
     without_autocast: list[tuple[int, int]] = field(default_factory=list)
+    # Whose dtype conversions ask for.
+    conversions: Conversions = field(default_factory=Conversions)
 
 
 @contextlib.contextmanager
@@ -54,6 +57,7 @@ def eager_decisions(lifetimes: Lifetimes, values: KnownValues) -> Iterator[Eager
         stack.enter_context(replaced(torch.autograd, "grad", _differentiated))
         stack.enter_context(replaced(torch.Tensor, "__format__", _written(torch.Tensor.__format__)))
         stack.enter_context(_autocast_regions(lifetimes, found))
+        found.conversions = stack.enter_context(noting_dtypes(lifetimes))
         stack.enter_context(gpu_rules())
         _patch_transformers(stack, lifetimes, values, found)
         yield found

@@ -16,7 +16,7 @@ use crate::units::Bytes;
 
 use super::candidates::first_plan;
 use super::graph::{GraphBuilder, Layout, TensorRef};
-use super::plan::Plan;
+use super::plan::ExecutionPlan;
 use super::{CudnnError, Handle};
 
 const FLOAT: cudnnDataType_t = cudnnDataType_t::CUDNN_DATA_FLOAT;
@@ -106,7 +106,7 @@ impl Hash for AttentionShape {
 
 /// A plan for an attention.
 pub struct AttentionPlan {
-    plan: Plan,
+    plan: ExecutionPlan,
     /// For [`Role::QuerySums`].
     pub query_sums: Bytes,
     /// For [`Role::RowProducts`].
@@ -157,7 +157,7 @@ impl AttentionPlan {
     ///
     /// # Safety
     ///
-    /// As for [`Plan::execute`]; there is an address for every role that the pass has.
+    /// As for [`ExecutionPlan::execute`]; there is an address for every role that the pass has.
     pub unsafe fn execute(
         &self,
         tensors: &[(Role, u64)],

@@ -12,7 +12,7 @@ use crate::units::Bytes;
 
 use super::descriptor::{Descriptor, NumericalNote};
 use super::graph::Graph;
-use super::plan::{Plan, engine_of};
+use super::plan::{ExecutionPlan, engine_of};
 use super::{CudnnError, Handle, OperationGraph};
 
 /// Whether fp32 convolutions may run on tensor cores. PyTorch allows it by default
@@ -35,11 +35,11 @@ pub fn list_plans(
     handle: &Handle,
     convolution: &Convolution,
     tf32: Tf32,
-) -> Result<Vec<Plan>, CudnnError> {
+) -> Result<Vec<ExecutionPlan>, CudnnError> {
     let graph = OperationGraph::build(handle, convolution)?;
     let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
     let mut plans = heuristic_plans(&graph, Mode::CUDNN_HEUR_MODE_INSTANT, wants_full_fp32)?;
-    let needs_none = |plan: &Plan| plan.workspace() == Bytes::ZERO;
+    let needs_none = |plan: &ExecutionPlan| plan.workspace() == Bytes::ZERO;
     if !plans.iter().any(needs_none) {
         // Where there is no fallback list there is nothing more to try; that alone is no error.
         plans.extend(
@@ -65,12 +65,12 @@ fn heuristic_plans(
     graph: &OperationGraph,
     mode: Mode,
     wants_full_fp32: bool,
-) -> Result<Vec<Plan>, CudnnError> {
+) -> Result<Vec<ExecutionPlan>, CudnnError> {
     let configs = configurations(graph.descriptor(), mode)?;
     let mut plans = Vec::with_capacity(configs.len());
     for config in configs {
         if is_allowed(&config, wants_full_fp32)? {
-            plans.extend(Plan::of(graph.handle(), config)?);
+            plans.extend(ExecutionPlan::of(graph.handle(), config)?);
         }
     }
     Ok(plans)
@@ -88,10 +88,14 @@ fn configurations(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, Cud
 }
 
 /// The first plan of one heuristic mode that can be built, ready to run.
-pub(super) fn first_plan(handle: &Handle, graph: &Graph, mode: Mode) -> Result<Plan, CudnnError> {
+pub(super) fn first_plan(
+    handle: &Handle,
+    graph: &Graph,
+    mode: Mode,
+) -> Result<ExecutionPlan, CudnnError> {
     let mut refusal = CudnnError::NoEngine;
     for config in configurations(&graph.descriptor, mode)? {
-        match Plan::ready_with(handle, config, graph.numbers.clone()) {
+        match ExecutionPlan::ready_with(handle, config, graph.numbers.clone()) {
             Ok(plan) => return Ok(plan),
             Err(error) => refusal = error,
         }

@@ -28,8 +28,8 @@ pub use candidates::{Tf32, list_plans};
 pub use graph::Layout;
 pub use handle::{Handle, is_present, version};
 pub use operation::DeviceAddresses;
-pub use plan::Plan;
-pub use record::{BatchGrid, Recording, record};
+pub use plan::ExecutionPlan;
+pub use record::{BatchGrid, WorkspaceRecording, record};
 
 use operation::OperationGraph;
 

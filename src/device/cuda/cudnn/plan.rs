@@ -21,7 +21,7 @@ const MOST_KNOBS: usize = 64;
 ///
 /// Plans of engines that compile their kernels at run time are made ready when they first run,
 /// which can take a second; the others are ready from the start.
-pub struct Plan {
+pub struct ExecutionPlan {
     config: Descriptor,
     ready: OnceCell<Descriptor>,
     handle: Handle,
@@ -30,7 +30,7 @@ pub struct Plan {
     numbers: Vec<(i64, f32)>,
 }
 
-impl Plan {
+impl ExecutionPlan {
     /// The plan of an engine configuration, or nothing when it cannot be built.
     pub(super) fn of(handle: &Handle, config: Descriptor) -> Result<Option<Self>, CudnnError> {
         let handle = handle.clone();
@@ -38,7 +38,7 @@ impl Plan {
             // See Note [Workspaces without building].
             let size = config.read_one(Name::CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, 0_i64)?;
             let workspace = bytes(size);
-            return Ok(Some(Plan {
+            return Ok(Some(ExecutionPlan {
                 config,
                 ready: OnceCell::new(),
                 handle,
@@ -51,7 +51,7 @@ impl Plan {
         };
         let size = plan.read_one(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 0_i64)?;
         let workspace = bytes(size);
-        Ok(Some(Plan {
+        Ok(Some(ExecutionPlan {
             config,
             ready: OnceCell::from(plan),
             handle,
@@ -68,7 +68,7 @@ impl Plan {
     ) -> Result<Self, CudnnError> {
         let plan = build(handle, &config)?;
         let size = plan.read_one(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 0_i64)?;
-        Ok(Plan {
+        Ok(ExecutionPlan {
             config,
             ready: OnceCell::from(plan),
             handle: handle.clone(),

@@ -48,7 +48,7 @@ impl BatchGrid {
 
 /// What to record.
 #[derive(Debug, Clone, Copy)]
-pub struct Recording<'a> {
+pub struct WorkspaceRecording<'a> {
     /// The layers.
     pub layers: &'a [ConvolutionLayer],
     /// In which element types.
@@ -65,7 +65,7 @@ pub struct Recording<'a> {
 /// Writes a recording; the number of convolutions asked about.
 pub fn record(
     handle: &Handle,
-    recording: &Recording<'_>,
+    recording: &WorkspaceRecording<'_>,
     out: &mut impl Write,
 ) -> io::Result<usize> {
     let jobs = recording.layers.iter().flat_map(|layer| {

@@ -105,7 +105,7 @@ fn the_list_ends_with_a_plan_that_needs_nothing() {
     for pass in ConvolutionPass::ALL {
         let call = layer.call(pass, DType::Float32, 32);
         let plans = list_plans(&handle, &call, Tf32::Allowed).unwrap();
-        let needs_none = |plan: &Plan| plan.workspace() == Bytes::ZERO;
+        let needs_none = |plan: &ExecutionPlan| plan.workspace() == Bytes::ZERO;
         assert_eq!(plans.iter().position(needs_none), Some(plans.len() - 1));
     }
 }

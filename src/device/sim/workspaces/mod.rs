@@ -19,6 +19,7 @@ mod table;
 pub use archive::{merge, pack, unpack};
 pub use condense::{CondenseError, Provenance, condense};
 pub use lookup::Lookup;
+pub(super) use neighbours::tensor_bytes;
 pub use table::{TableError, WorkspaceTable};
 
 use crate::units::Bytes;

@@ -151,7 +151,7 @@ fn channel_pairs(call: &Convolution) -> u128 {
 }
 
 /// Bytes of all three tensors: most engines rearrange each into a copy.
-fn tensor_bytes(call: &Convolution) -> u64 {
+pub(in crate::device::sim) fn tensor_bytes(call: &Convolution) -> u64 {
     let elements: u64 = call.operands().elements().iter().sum();
     elements.saturating_mul(call.dtype.size())
 }

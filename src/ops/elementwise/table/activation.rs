@@ -1,10 +1,10 @@
 //! Activations: what `torch.nn.functional` has of functions of one tensor.
 
+use super::super::Elementwise;
 use super::super::kernel::{gelu, hardtanh};
 use super::super::row::{
     BOTH, Casts, Computes, FIRST, Forward, Gradient, Order, Read, Row, Step, made, ordered,
 };
-use super::super::Elementwise;
 use crate::program::Unary;
 
 /// `prelu_kernel_backward` makes both gradients; one that nobody wants goes at once.
@@ -14,6 +14,7 @@ fn prelu(_: &Elementwise, wanted: [bool; 3]) -> Vec<Step> {
     both.into_iter().chain(unwanted.map(Step::Free)).collect()
 }
 
+#[rustfmt::skip] // A row a line.
 pub(super) const ROWS: &[Row] = &[
     Row::unary(&["aten.celu.default", "aten.celu_.default"]).attributes(&["alpha"]).saves_operand(&[]).in_place(made(&[Read::Result], &[]), Gradient::None),
     Row::unary(&["aten.elu.default", "aten.elu_.default"]).attributes(&["alpha", "scale", "input_scale"]).saves_operand(&[]).in_place(made(&[Read::Result], &[]), Gradient::None),

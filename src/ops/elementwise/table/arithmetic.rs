@@ -1,7 +1,8 @@
 //! Sums, products, powers and other functions of several tensors.
 
 use super::super::row::{
-    BOTH, Casts, Computes, FIRST, Forward, Gradient, Read, ResultType, Row, SECOND, THIRD, Temporary,
+    BOTH, Casts, Computes, FIRST, Forward, Gradient, Read, ResultType, Row, SECOND, THIRD,
+    Temporary,
     Temporary::{Like, Mask, Number},
     made, steps, times_alpha,
 };
@@ -11,6 +12,7 @@ use super::formulas::{
     rounded_dividend, rounded_divisor, xlogy, zeta,
 };
 
+#[rustfmt::skip] // A row a line.
 pub(super) const ROWS: &[Row] = &[
     Row::binary(&["aten.add.Tensor", "aten.add.Scalar", "aten.add_.Tensor", "aten.add_.Scalar"]).attributes(&["alpha"]).gradients([Gradient::Pass, Gradient::By(times_alpha)]).computes(Computes::Sum),
     Row::binary(&["aten.sub.Tensor", "aten.sub.Scalar", "aten.sub_.Tensor", "aten.sub_.Scalar", "aten.subtract.Tensor", "aten.subtract.Scalar", "aten.subtract_.Tensor", "aten.subtract_.Scalar"]).attributes(&["alpha"]).gradients([Gradient::Pass, Gradient::By(minus_alpha)]),

@@ -19,6 +19,7 @@ const IS_FINITE: &[Step] = &[
 /// `self.abs() == inf` (`isinf` in `UnaryOps.cpp`).
 const IS_INF: &[Step] = &[Step::Make(Of(0)), Step::Give(0), Step::Free(0)];
 
+#[rustfmt::skip] // A row a line.
 pub(super) const ROWS: &[Row] = &[
     Row::binary(&["aten.eq.Tensor", "aten.eq.Scalar", "aten.eq_.Scalar", "aten.eq_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),
     Row::binary(&["aten.ne.Tensor", "aten.ne.Scalar", "aten.ne_.Scalar", "aten.ne_.Tensor", "aten.not_equal.Tensor", "aten.not_equal.Scalar", "aten.not_equal_.Scalar", "aten.not_equal_.Tensor"]).truth().in_place(Gradient::Zeros(&[]), Gradient::Zeros(&[])),

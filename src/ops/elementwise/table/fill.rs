@@ -23,6 +23,7 @@ const BRANCH: Gradient = Gradient::Made {
     order: Order::Read,
 };
 
+#[rustfmt::skip] // A row a line.
 pub(super) const ROWS: &[Row] = &[
     Row::with_operands(&["aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar"], &["condition", "self", "other"]).result(ResultType::Branches).forward(Forward::Where).gradients([Gradient::None, BRANCH, BRANCH]),
     Row::with_operands(&["aten.masked_fill.Scalar", "aten.masked_fill.Tensor", "aten.masked_fill_.Scalar", "aten.masked_fill_.Tensor"], &["self", "mask", "value"]).result(ResultType::First).gradients([ordered(&[SECOND], Order::Contiguous)]),

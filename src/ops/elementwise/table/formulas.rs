@@ -20,7 +20,8 @@ pub(super) const EXTREME: Gradient = Gradient::Made {
 };
 
 /// `pow_backward_self`: `where(exponent == 0, 0, grad * (exponent * self.pow(exponent - 1)))`.
-pub(super) const POWER_OF_BASE: Gradient = made(BOTH, &[Of(1), Like, Like, Like, Number, MaskOf(1)]);
+pub(super) const POWER_OF_BASE: Gradient =
+    made(BOTH, &[Of(1), Like, Like, Like, Number, MaskOf(1)]);
 
 /// `pow_backward_exponent`.
 pub(super) const POWER_OF_EXPONENT: Gradient = Gradient::Steps {
@@ -45,8 +46,7 @@ pub(super) const POWER_OF_EXPONENT: Gradient = Gradient::Steps {
 };
 
 /// `pow(number, exponent)`: the number becomes a tensor once the result is there.
-pub(super) const POWER_OF_NUMBER: &[Step] =
-    &[Step::Give(0), Step::Make(Bytes(8)), Step::Free(1)];
+pub(super) const POWER_OF_NUMBER: &[Step] = &[Step::Give(0), Step::Make(Bytes(8)), Step::Free(1)];
 
 /// `copysign_tensor_self_backward`: `grad * (result / self).masked_fill_(self == 0, 0)`.
 pub(super) const COPYSIGN: &[Step] = &[
@@ -158,7 +158,9 @@ pub(super) fn clamp_by_tensors(op: &Elementwise, wanted: [bool; 3]) -> Vec<Step>
         }
         let zero = take(&mut steps, Step::Make(Number));
         for position in group {
-            let held: Vec<usize> = (0..masks).map(|_| take(&mut steps, Step::Make(Mask))).collect();
+            let held: Vec<usize> = (0..masks)
+                .map(|_| take(&mut steps, Step::Make(Mask)))
+                .collect();
             take(&mut steps, Step::Give(*position));
             steps.extend(held.into_iter().rev().map(Step::Free));
         }

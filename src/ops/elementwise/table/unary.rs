@@ -47,6 +47,7 @@ const SINC: &[Step] = &[
     Step::Free(0),
 ];
 
+#[rustfmt::skip] // A row a line.
 pub(super) const ROWS: &[Row] = &[
     Row::unary(&["aten.abs.default", "aten.abs_.default", "aten.absolute.default", "aten.absolute_.default"]).saves_operand(&[Like]),
     Row::unary(&["aten.acos.default", "aten.acos_.default", "aten.arccos.default", "aten.arccos_.default"]).real().high().saves_operand(&[Like, Like, Like, Like, Like]),

@@ -1,0 +1,77 @@
+"""Conversions know whose dtype they ask for."""
+
+import unittest
+
+import torch
+from torch import nn
+
+from batchfit.batches import parse_batch
+from batchfit.exporting import export_built
+
+
+class Conversions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+    @staticmethod
+    def as_dtype(x, dtype):
+        if x.dtype == dtype:
+            return x
+        return x.to(dtype)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        kept, other = hidden.dtype, x.dtype
+        of_weight = self.as_dtype(hidden, self.first.weight.dtype)
+        of_hidden = self.norm(of_weight).to(kept)
+        if of_hidden.dtype != hidden.dtype:
+            of_hidden = of_hidden.to(hidden.dtype)
+        of_batch = of_hidden.to(dtype=other)
+        of_tensor = of_batch.to(of_weight)
+        return of_tensor.to(torch.float32).float()
+
+
+class Other(nn.Module):
+    """Compares dtypes to decide about something else, and converts to what no line tells."""
+
+    def forward(self, x):
+        dtypes = {"mine": x.dtype}
+        if x.dtype == torch.float32:
+            x = x + 1
+        else:
+            x = x - 1
+        return x.to(dtypes["mine"])
+
+
+def exported(model):
+    return export_built(model, parse_batch(["x=f32[B,8]", "y=f32[B,8]"]), "mse").document
+
+
+def conversions(document):
+    """The operators that convert, with the operator that made the value whose dtype is asked for."""
+    nodes = [node["target"].split(".")[-2] for node in document["graph_module"]["graph"]["nodes"]]
+    makers = [name for name, node in zip(nodes, document["graph_module"]["graph"]["nodes"]) for _ in node["outputs"]]
+    found = document["batchfit"]["dtypes_of"]
+    return [(nodes[operator], *(makers[value] for value in values)) for operator, *values in found]
+
+
+class ConversionsTest(unittest.TestCase):
+    def test_each_conversion_is_led_back_to_a_value_or_a_parameter(self):
+        found = conversions(exported(Conversions))
+        self.assertEqual(found, [("to",), ("to", "linear"), ("to", "linear"), ("to",), ("to", "to")])
+
+    def test_what_is_not_known_is_not_noted(self):
+        document = exported(Other)
+        self.assertEqual(conversions(document), [])
+        targets = [node["target"] for node in document["graph_module"]["graph"]["nodes"]]
+        self.assertIn("torch.ops.aten.add.Tensor", targets)
+
+    def test_tensors_have_their_own_dtype_again(self):
+        exported(Conversions)
+        self.assertNotIn("dtype", vars(torch.Tensor))
+        self.assertEqual(torch.ones(1).to(torch.float64).dtype, torch.float64)
+
+
+if __name__ == "__main__":
+    unittest.main()

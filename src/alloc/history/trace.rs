@@ -1,0 +1,111 @@
+//! What the allocator did, in the order and the words of PyTorch's memory history.
+
+use std::fmt;
+
+use crate::alloc::memory::segment::Address;
+use crate::units::Bytes;
+
+/// One entry of PyTorch's `device_traces`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A segment came from the source.
+    SegmentAlloc {
+        /// Its start.
+        address: Address,
+        /// Its size.
+        size: Bytes,
+    },
+    /// A segment went back to the source.
+    SegmentFree {
+        /// Its start.
+        address: Address,
+        /// Its size.
+        size: Bytes,
+    },
+    /// Memory was mapped into an expandable segment.
+    SegmentMap {
+        /// Where it starts.
+        address: Address,
+        /// How much was mapped.
+        size: Bytes,
+    },
+    /// Memory of an expandable segment went back to the source.
+    SegmentUnmap {
+        /// Where it started.
+        address: Address,
+        /// How much was unmapped.
+        size: Bytes,
+    },
+    /// A block was handed to the caller.
+    Alloc {
+        /// Its start.
+        address: Address,
+        /// What the caller asked for, before rounding.
+        requested: Bytes,
+    },
+    /// The caller gave a block back.
+    FreeRequested {
+        /// Its start.
+        address: Address,
+        /// What the caller had asked for.
+        requested: Bytes,
+    },
+    /// The block can be reused. It follows `FreeRequested` at once, unless another stream used the block.
+    FreeCompleted {
+        /// Its start.
+        address: Address,
+        /// What the caller had asked for.
+        requested: Bytes,
+    },
+    /// A request was refused after everything cached had been given back.
+    OutOfMemory {
+        /// The refused size, rounded.
+        rounded: Bytes,
+    },
+}
+
+impl fmt::Display for Event {
+    /// Writes PyTorch's name of the action, the address (`-` where there is none) and the size.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Event::SegmentAlloc { address, size } => {
+                write!(f, "segment_alloc {address} {}", size.0)
+            }
+            Event::SegmentFree { address, size } => write!(f, "segment_free {address} {}", size.0),
+            Event::SegmentMap { address, size } => write!(f, "segment_map {address} {}", size.0),
+            Event::SegmentUnmap { address, size } => {
+                write!(f, "segment_unmap {address} {}", size.0)
+            }
+            Event::Alloc { address, requested } => write!(f, "alloc {address} {}", requested.0),
+            Event::FreeRequested { address, requested } => {
+                write!(f, "free_requested {address} {}", requested.0)
+            }
+            Event::FreeCompleted { address, requested } => {
+                write!(f, "free_completed {address} {}", requested.0)
+            }
+            Event::OutOfMemory { rounded } => write!(f, "oom - {}", rounded.0),
+        }
+    }
+}
+
+/// Is told of every event, as it happens. `()` listens to nothing and costs nothing.
+pub trait Observer {
+    /// Takes in one event.
+    fn record(&mut self, event: Event);
+}
+
+impl Observer for () {
+    fn record(&mut self, _: Event) {}
+}
+
+impl Observer for Vec<Event> {
+    fn record(&mut self, event: Event) {
+        self.push(event);
+    }
+}
+
+impl<O: Observer + ?Sized> Observer for &mut O {
+    fn record(&mut self, event: Event) {
+        (**self).record(event);
+    }
+}

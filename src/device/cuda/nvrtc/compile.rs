@@ -1,0 +1,410 @@
+//! Compiles the kernel files with NVRTC, or finds them compiled. Needs neither a GPU nor a driver, and no header files.
+
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+
+use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
+
+use super::kernel_cache::{KernelCache, Key};
+use crate::device::cuda::driver::error::GpuError;
+use crate::device::cuda::driver::libraries::Library;
+
+/// A file of kernels.
+pub(in crate::device::cuda) struct KernelFile {
+    /// Its name, for messages.
+    pub(in crate::device::cuda) name: &'static str,
+    text: &'static str,
+    /// The kernels in it that the host launches.
+    pub(in crate::device::cuda) kernels: &'static [&'static str],
+}
+
+/// What comes before each file.
+const PRELUDE: &str = include_str!("kernels/prelude.cu");
+
+/// The kernels that most models need.
+pub(in crate::device::cuda) static FILES: [KernelFile; 9] = [
+    KernelFile {
+        name: "elementwise.cu",
+        text: include_str!("kernels/elementwise.cu"),
+        kernels: &[
+            "map8",
+            "map4",
+            "map1",
+            "map_runs8",
+            "map_light4",
+            "map_light8",
+            "map_medium4",
+            "map_medium8",
+            "map_integer",
+        ],
+    },
+    KernelFile {
+        name: "random.cu",
+        text: include_str!("kernels/random.cu"),
+        kernels: &[
+            "random",
+            "dropout4",
+            "dropout8",
+            "dropout_grad4",
+            "dropout_grad8",
+        ],
+    },
+    KernelFile {
+        name: "reduce.cu",
+        text: include_str!("kernels/reduce.cu"),
+        kernels: &[
+            "sum_along8",
+            "sum_along4",
+            "sum_along1",
+            "sum_across4",
+            "sum_across1",
+            "sum_direct",
+            "sum_finish",
+        ],
+    },
+    KernelFile {
+        name: "batch_norm.cu",
+        text: include_str!("kernels/batch_norm.cu"),
+        kernels: &[
+            "batch_norm_statistics8",
+            "batch_norm_statistics4",
+            "batch_norm_statistics1",
+            "batch_norm_finish",
+            "batch_norm_apply8",
+            "batch_norm_apply4",
+            "batch_norm_apply1",
+            "batch_norm_inference8",
+            "batch_norm_inference4",
+            "batch_norm_inference1",
+            "batch_norm_grad_sums8",
+            "batch_norm_grad_sums4",
+            "batch_norm_grad_sums1",
+            "batch_norm_grad_finish",
+            "batch_norm_grad_input8",
+            "batch_norm_grad_input4",
+            "batch_norm_grad_input1",
+        ],
+    },
+    KernelFile {
+        name: "pool.cu",
+        text: include_str!("kernels/pool.cu"),
+        kernels: &[
+            "max_pool",
+            "max_pool_grad",
+            "max_pool_grad_tiles",
+            "adaptive_avg_pool",
+            "adaptive_avg_pool_grad",
+        ],
+    },
+    KernelFile {
+        name: "loss.cu",
+        text: include_str!("kernels/loss.cu"),
+        kernels: &[
+            "softmax_rows",
+            "softmax_rows_grad",
+            "softmax_wide",
+            "softmax_wide_grad",
+            "softmax_columns",
+            "softmax_columns_grad",
+            "nll_loss_partial",
+            "nll_loss_finish",
+            "nll_loss_grad",
+            "nll_loss_grad_wide",
+        ],
+    },
+    KernelFile {
+        name: "optimizer.cu",
+        text: include_str!("kernels/optimizer.cu"),
+        kernels: &["sgd", "sgd_momentum", "adam", "unscale", "update_scale"],
+    },
+    KernelFile {
+        name: "layer_norm.cu",
+        text: include_str!("kernels/layer_norm.cu"),
+        kernels: &[
+            "layer_norm",
+            "layer_norm_warp8",
+            "layer_norm_warp16",
+            "layer_norm_grad_input",
+            "layer_norm_grad_sums",
+            "layer_norm_grad_warp8",
+            "layer_norm_grad_warp16",
+            "layer_norm_grad_finish",
+        ],
+    },
+    KernelFile {
+        name: "rows.cu",
+        text: include_str!("kernels/rows.cu"),
+        kernels: &[
+            "embedding",
+            "embedding_grad",
+            "gather",
+            "gather_grad",
+            "tril",
+            "hidden_rows",
+        ],
+    },
+];
+
+/// Kernels that take long to compile and that few models need.
+pub(in crate::device::cuda) static ON_DEMAND: [KernelFile; 2] = [
+    KernelFile {
+        name: "attention.cu",
+        text: concat!(
+            include_str!("kernels/attention_arguments.cu"),
+            include_str!("kernels/attention.cu")
+        ),
+        kernels: &[
+            "attention64",
+            "attention128",
+            "attention_delta",
+            "attention_grad_queries64",
+            "attention_grad_queries128",
+            "attention_grad_keys64",
+            "attention_grad_keys128",
+        ],
+    },
+    KernelFile {
+        name: "attention_tensor.cu",
+        text: concat!(
+            include_str!("kernels/attention_arguments.cu"),
+            include_str!("kernels/attention_tensor.cu")
+        ),
+        kernels: &[
+            "attention_tensor",
+            "attention_tensor_delta",
+            "attention_tensor_grad_queries",
+            "attention_tensor_grad_keys",
+        ],
+    },
+];
+
+/// Kernels of the search for unwritten results, which a numerics check asks for.
+pub(in crate::device::cuda) static CHECKS: [KernelFile; 1] = [KernelFile {
+    name: "poison.cu",
+    text: include_str!("kernels/poison.cu"),
+    kernels: &["poison_fill", "poison_count"],
+}];
+
+/// Compiles files for a compute capability, side by side, unless the cache has them: what the driver loads, in
+/// the order given.
+pub(in crate::device::cuda) fn compile_all(
+    files: &'static [KernelFile],
+    compute: (u32, u32),
+    cache: KernelCache<'_>,
+) -> Result<Vec<Vec<u8>>, GpuError> {
+    if !Library::Nvrtc.is_present() {
+        return Err(GpuError::LibrariesMissing {
+            libraries: Library::Nvrtc.to_string(),
+        });
+    }
+    std::thread::scope(|scope| {
+        let compilations = files
+            .iter()
+            .map(|file| scope.spawn(move || compile(file, compute, cache)))
+            .collect::<Vec<_>>();
+        compilations
+            .into_iter()
+            .map(|compilation| {
+                compilation.join().unwrap_or_else(|_| {
+                    Err(GpuError::Call {
+                        call: "NVRTC",
+                        detail: "the compiling thread panicked".to_owned(),
+                    })
+                })
+            })
+            .collect()
+    })
+}
+
+/// Checks that all kernels compile for a compute capability, such as `(9, 0)`.
+pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
+    let no_cache = KernelCache::new(None);
+    for files in [&FILES[..], &CHECKS, &ON_DEMAND] {
+        compile_all(files, compute, no_cache)?;
+    }
+    Ok(())
+}
+
+/// What the compiler is asked for.
+enum Target {
+    /// Machine code for this very card.
+    MachineCode(String),
+    /// For a card newer than the compiler: portable code for the newest it knows, which the driver
+    /// translates.
+    Portable(String),
+}
+
+impl Target {
+    fn of((major, minor): (u32, u32)) -> Result<Target, GpuError> {
+        let mut count: c_int = 0;
+        // SAFETY: the library is present, and `count` is a place for the number.
+        check("nvrtcGetNumSupportedArchs", unsafe {
+            sys::nvrtcGetNumSupportedArchs(&raw mut count)
+        })?;
+        let mut known: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: the buffer has room for as many numbers as were announced.
+        check("nvrtcGetSupportedArchs", unsafe {
+            sys::nvrtcGetSupportedArchs(known.as_mut_ptr())
+        })?;
+        let wanted = c_int::try_from(major * 10 + minor).unwrap_or(c_int::MAX);
+        Ok(match known.into_iter().max() {
+            Some(newest) if newest < wanted => Target::Portable(format!("compute_{newest}")),
+            _ => Target::MachineCode(format!("sm_{wanted}")),
+        })
+    }
+
+    fn architecture(&self) -> &str {
+        let (Target::MachineCode(name) | Target::Portable(name)) = self;
+        name
+    }
+}
+
+fn compile(
+    file: &KernelFile,
+    compute: (u32, u32),
+    cache: KernelCache<'_>,
+) -> Result<Vec<u8>, GpuError> {
+    let target = Target::of(compute)?;
+    let architecture = target.architecture();
+    // The precision of PyTorch's own kernels: fused multiply-adds, no flushing of denormals.
+    let options = [
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++17".to_owned(),
+    ];
+    let source = format!("{PRELUDE}\n#line 1 \"{}\"\n{}", file.name, file.text);
+    let key = Key {
+        source: &source,
+        options: &options,
+        compiler: version()?,
+    };
+    if let Some(image) = cache.find(key) {
+        return Ok(image);
+    }
+    let name = c_text(file.name.to_owned())?;
+    let program = SourceProgram::create(&c_text(source.clone())?, &name)?;
+    let [architecture_option, standard] = options.clone();
+    let texts = [c_text(architecture_option)?, c_text(standard)?];
+    let pointers = texts.each_ref().map(|option| option.as_ptr());
+    // SAFETY: the program is live, and there are two options, each a live text.
+    let status = unsafe { sys::nvrtcCompileProgram(program.0, 2, pointers.as_ptr()) };
+    if status != nvrtcResult::NVRTC_SUCCESS {
+        return Err(GpuError::Compile {
+            file: file.name,
+            architecture: architecture.to_owned(),
+            log: program.log(),
+        });
+    }
+    let image = match target {
+        Target::MachineCode(_) => program.machine_code(),
+        Target::Portable(_) => program.portable_code(),
+    }?;
+    cache.keep(key, &image);
+    Ok(image)
+}
+
+/// The compiler's major and minor version.
+fn version() -> Result<(i32, i32), GpuError> {
+    let (mut major, mut minor): (c_int, c_int) = (0, 0);
+    // SAFETY: the library is present, and both are places for a number.
+    check("nvrtcVersion", unsafe {
+        sys::nvrtcVersion(&raw mut major, &raw mut minor)
+    })?;
+    Ok((major, minor))
+}
+
+fn c_text(text: String) -> Result<CString, GpuError> {
+    CString::new(text).map_err(|_| GpuError::Call {
+        call: "NVRTC",
+        detail: "a source text holds a zero byte".to_owned(),
+    })
+}
+
+/// A program in the compiler, destroyed with this value.
+struct SourceProgram(nvrtcProgram);
+
+impl SourceProgram {
+    fn create(source: &CString, name: &CString) -> Result<SourceProgram, GpuError> {
+        let mut raw: nvrtcProgram = ptr::null_mut();
+        // SAFETY: both texts are live and copied by the call; there are no headers to point to.
+        check("nvrtcCreateProgram", unsafe {
+            sys::nvrtcCreateProgram(
+                &raw mut raw,
+                source.as_ptr(),
+                name.as_ptr(),
+                0,
+                ptr::null(),
+                ptr::null(),
+            )
+        })?;
+        Ok(SourceProgram(raw))
+    }
+
+    fn log(&self) -> String {
+        let mut size = 0_usize;
+        // SAFETY: the program is live, and `size` is a place for the number.
+        if check("nvrtcGetProgramLogSize", unsafe {
+            sys::nvrtcGetProgramLogSize(self.0, &raw mut size)
+        })
+        .is_err()
+        {
+            return "no log".to_owned();
+        }
+        let mut log = vec![0_u8; size];
+        // SAFETY: the buffer has the size that the log is said to have.
+        let status = unsafe { sys::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast::<c_char>()) };
+        match check("nvrtcGetProgramLog", status) {
+            Ok(()) => String::from_utf8_lossy(&log)
+                .trim_end_matches(['\0', '\n'])
+                .to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    fn machine_code(&self) -> Result<Vec<u8>, GpuError> {
+        let mut size = 0_usize;
+        // SAFETY: the program is live and compiled, and `size` is a place for the number.
+        check("nvrtcGetCUBINSize", unsafe {
+            sys::nvrtcGetCUBINSize(self.0, &raw mut size)
+        })?;
+        let mut code = vec![0_u8; size];
+        // SAFETY: the buffer has the size that the code is said to have.
+        check("nvrtcGetCUBIN", unsafe {
+            sys::nvrtcGetCUBIN(self.0, code.as_mut_ptr().cast::<c_char>())
+        })?;
+        Ok(code)
+    }
+}
+
+impl SourceProgram {
+    /// Text that ends in a zero byte.
+    fn portable_code(&self) -> Result<Vec<u8>, GpuError> {
+        let mut size = 0_usize;
+        // SAFETY: the program is live and compiled, and `size` is a place for the number.
+        check("nvrtcGetPTXSize", unsafe {
+            sys::nvrtcGetPTXSize(self.0, &raw mut size)
+        })?;
+        let mut code = vec![0_u8; size];
+        // SAFETY: the buffer has the size that the code is said to have.
+        check("nvrtcGetPTX", unsafe {
+            sys::nvrtcGetPTX(self.0, code.as_mut_ptr().cast::<c_char>())
+        })?;
+        Ok(code)
+    }
+}
+
+impl Drop for SourceProgram {
+    fn drop(&mut self) {
+        // SAFETY: created by `nvrtcCreateProgram` and not used after this.
+        unsafe { sys::nvrtcDestroyProgram(&raw mut self.0) };
+    }
+}
+
+fn check(call: &'static str, status: nvrtcResult) -> Result<(), GpuError> {
+    match status {
+        nvrtcResult::NVRTC_SUCCESS => Ok(()),
+        status => Err(GpuError::Call {
+            call,
+            detail: format!("{status:?}"),
+        }),
+    }
+}

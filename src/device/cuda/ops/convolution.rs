@@ -1,0 +1,130 @@
+//! Launches of convolutions, by the plans that cuDNN proposes.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::device::LaunchError;
+use crate::program::{Convolution, ConvolutionPass};
+use crate::units::Bytes;
+
+use crate::device::cuda::cudnn::{
+    CudnnError, DeviceAddresses, ExecutionPlan, Handle, Tf32, list_plans,
+};
+use crate::device::cuda::driver::gpu::Gpu;
+use crate::device::cuda::layout::Operands;
+use crate::device::cuda::nvrtc::kernels::Queue;
+
+/// cuDNN on a card's stream, with the plans made so far.
+pub(in crate::device::cuda) struct Convolutions {
+    plans: HashMap<Convolution, Vec<ExecutionPlan>>,
+    tf32: Tf32,
+    handle: Handle,
+}
+
+impl Convolutions {
+    /// Opens cuDNN on the card's stream. The value must not outlive the card.
+    pub(in crate::device::cuda) fn open(
+        gpu: &Gpu,
+        tf32: Tf32,
+    ) -> Result<Convolutions, LaunchError> {
+        // SAFETY: the card's context is current on its thread, which this value cannot leave, and the
+        // launcher that holds it holds the card as well and drops it later.
+        let handle = unsafe { Handle::create(gpu.stream()) }.map_err(refused)?;
+        Ok(Convolutions {
+            plans: HashMap::new(),
+            tf32,
+            handle,
+        })
+    }
+
+    /// The library, for what else runs through it.
+    pub(in crate::device::cuda) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The scratch memory that each plan wants, in the order in which PyTorch tries them.
+    pub(in crate::device::cuda) fn workspaces(
+        &mut self,
+        convolution: &Convolution,
+    ) -> Result<Vec<Bytes>, LaunchError> {
+        Ok(self
+            .plans_for(convolution)?
+            .iter()
+            .map(ExecutionPlan::workspace)
+            .collect())
+    }
+
+    fn plans_for(&mut self, convolution: &Convolution) -> Result<&[ExecutionPlan], LaunchError> {
+        match self.plans.entry(*convolution) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(place) => {
+                let plans = list_plans(&self.handle, convolution, self.tf32).map_err(refused)?;
+                Ok(place.insert(plans))
+            }
+        }
+    }
+
+    /// Queues a convolution by one of its plans. `workspace` is an address, or 0 for a plan that wants
+    /// none.
+    pub(in crate::device::cuda) fn launch(
+        &mut self,
+        queue: &mut Queue,
+        operands: &Operands<'_>,
+        convolution: &Convolution,
+        plan: usize,
+        workspace: u64,
+    ) -> Result<(), LaunchError> {
+        let first = operands.dense_input(0)?.address;
+        let second = operands.dense_input(1)?.address;
+        let result = operands.dense_output(0)?.address;
+        let (layer_input, layer_output, w) = match convolution.pass {
+            ConvolutionPass::Forward => (first, result, second),
+            ConvolutionPass::GradInput => (result, first, second),
+            ConvolutionPass::GradWeight => (second, first, result),
+        };
+        // The library's roles: a transposed layer is an ordinary one run backwards.
+        let (x, y) = if convolution.transposed {
+            (layer_output, layer_input)
+        } else {
+            (layer_input, layer_output)
+        };
+        let plans = self.plans_for(convolution)?.get(plan..).unwrap_or_default();
+        let Some(granted) = plans.first().map(ExecutionPlan::workspace) else {
+            return Err(operands.failed(format!("there is no plan {plan}")));
+        };
+        if workspace == 0 && granted > Bytes::ZERO {
+            return Err(operands.failed(format!(
+                "the plan wants {granted} of scratch memory and got none"
+            )));
+        }
+        if granted > Bytes::ZERO {
+            queue
+                .gpu()
+                .expect_held("the workspace of a convolution", workspace, granted.0)?;
+        }
+        let addresses = DeviceAddresses { x, y, w };
+        // A plan may turn out not to run, as PyTorch expects as well: then the next one that makes do
+        // with the same scratch memory is tried.
+        let mut outcome = Err(CudnnError::NoEngine);
+        for plan in plans.iter().filter(|plan| plan.workspace() <= granted) {
+            // SAFETY: operands and workspace were looked up to be device memory of ours. The operands were checked to be dense, their shapes are those of the call that the
+            // plan was made for, and tensors start where the allocator aligns blocks. Workspace and
+            // operands live until the program frees them, and the allocator hands their memory only to
+            // work that is queued later on the same stream.
+            outcome = unsafe { plan.execute(&addresses.by_uid(), workspace) };
+            if outcome.is_ok() {
+                queue.count_library_launch();
+                break;
+            }
+        }
+        outcome.map_err(refused)
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // for `map_err`
+fn refused(error: CudnnError) -> LaunchError {
+    LaunchError::Failed {
+        call: "cuDNN".to_owned(),
+        detail: error.to_string(),
+    }
+}

@@ -1,0 +1,26 @@
+//! The memory of a card, as a simulation has it.
+
+use crate::alloc::{CachingAllocator, Settings, SimulatedMemory};
+use crate::units::Bytes;
+
+/// How much memory a card has, and how much of it is ours.
+#[derive(Debug, Clone, Copy)]
+pub struct CardMemory {
+    /// All of it.
+    pub total: Bytes,
+    /// What is left for the allocator. With expandable segments it may pass its limit by less than a
+    /// unit, but never this.
+    pub available: Bytes,
+}
+
+impl CardMemory {
+    /// An allocator that may reserve `limit` of it.
+    pub fn allocator(
+        &self,
+        settings: &Settings,
+        limit: Bytes,
+    ) -> CachingAllocator<SimulatedMemory> {
+        let memory = SimulatedMemory::new(self.available.max(limit)).on_device_of(self.total);
+        CachingAllocator::new(memory, settings.clone(), Some(limit))
+    }
+}

@@ -1,0 +1,208 @@
+//! What a fit asks of a device.
+
+use std::collections::BTreeMap;
+
+use crate::jobs::EngineError;
+use crate::model::Variant;
+use crate::probe::{Detail, Evidence, Outline, ProbeReport, Verdict};
+use crate::units::Bytes;
+
+use super::observer::Observer;
+use crate::jobs::fit::uncertainty::{self, Uncertainty};
+
+/// A finished probe.
+#[derive(Debug, Clone)]
+pub(in crate::jobs::fit) struct Probed {
+    /// What it found.
+    pub(in crate::jobs::fit) report: ProbeReport,
+    /// How long it took, loading included.
+    pub(in crate::jobs::fit) wall_ms: f64,
+    /// What it had to assume, in order.
+    pub(in crate::jobs::fit) uncertainties: Vec<Uncertainty>,
+}
+
+impl Probed {
+    /// What is to be left free of `limit`, for what this probe had to assume.
+    pub(in crate::jobs::fit) fn headroom(&self, limit: Bytes) -> Bytes {
+        uncertainty::headroom(&self.uncertainties, limit)
+    }
+
+    /// Whether it ran without a retry and left `headroom` free.
+    pub(in crate::jobs::fit) fn leaves(&self, headroom: Bytes, limit: Bytes) -> bool {
+        // What ran without a retry runs the same under any limit that it did not pass.
+        self.report.verdict == Verdict::Fits
+            && Bytes(self.report.peak_reserved_bytes) <= limit.saturating_sub(headroom)
+    }
+}
+
+/// Runs probes of the model of one request on one device.
+pub(in crate::jobs::fit) trait Prober {
+    /// Runs three steps of `batch`, with `limit` for the allocator.
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        detail: Detail,
+    ) -> Result<Probed, EngineError>;
+
+    /// What a probe of `batch` needs at least; `None` where only the probe can tell.
+    fn outline(&mut self, _: &Variant, _batch: u64) -> Result<Option<Outline>, EngineError> {
+        Ok(None)
+    }
+
+    /// Whether its kernels run.
+    fn evidence(&self) -> Evidence;
+
+    /// The device, as a request would name it.
+    fn device(&self) -> &str;
+
+    /// Whether it can run nothing any more, and nothing can take its place.
+    fn is_lost(&self) -> bool {
+        false
+    }
+}
+
+/// A prober that remembers the probes of one variant, and tells a observer of each new one.
+pub(in crate::jobs::fit) struct ProbeCache<'a> {
+    prober: &'a mut dyn Prober,
+    observer: &'a Observer<'a>,
+    variant: Variant,
+    limit: Bytes,
+    ceiling: u64,
+    /// By accumulation and batch.
+    seen: BTreeMap<(u32, u64), Probed>,
+}
+
+impl<'a> ProbeCache<'a> {
+    pub(in crate::jobs::fit) fn new(
+        prober: &'a mut dyn Prober,
+        observer: &'a Observer<'a>,
+        variant: Variant,
+        limit: Bytes,
+        ceiling: u64,
+    ) -> ProbeCache<'a> {
+        ProbeCache {
+            prober,
+            observer,
+            variant,
+            limit,
+            ceiling,
+            seen: BTreeMap::new(),
+        }
+    }
+
+    /// Whether its device can run nothing any more.
+    pub(in crate::jobs::fit) fn is_lost(&self) -> bool {
+        self.prober.is_lost()
+    }
+
+    pub(in crate::jobs::fit) fn evidence(&self) -> Evidence {
+        self.prober.evidence()
+    }
+
+    pub(in crate::jobs::fit) fn limit(&self) -> Bytes {
+        self.limit
+    }
+
+    /// The largest batch that may be an answer.
+    pub(in crate::jobs::fit) fn ceiling(&self) -> u64 {
+        self.ceiling
+    }
+
+    /// Micro-steps in each step of its probes.
+    pub(in crate::jobs::fit) fn accumulation(&self) -> u32 {
+        self.variant.accumulation
+    }
+
+    /// Has probes run so many micro-steps in each step from now on.
+    pub(in crate::jobs::fit) fn accumulate(&mut self, micro_steps: u32) {
+        self.variant.accumulation = micro_steps;
+    }
+
+    /// What a probe of `batch` needs at least, where that can be told without it.
+    pub(in crate::jobs::fit) fn outline(
+        &mut self,
+        batch: u64,
+    ) -> Result<Option<Outline>, EngineError> {
+        self.prober.outline(&self.variant, batch)
+    }
+
+    /// The probe of `batch`, run now unless it was run before.
+    pub(in crate::jobs::fit) fn probe(&mut self, batch: u64) -> Result<&Probed, EngineError> {
+        self.run(batch, Detail::Verdict)
+    }
+
+    /// The same with what the peak was made of.
+    pub(in crate::jobs::fit) fn probe_in_full(
+        &mut self,
+        batch: u64,
+    ) -> Result<&Probed, EngineError> {
+        let key = (self.accumulation(), batch);
+        // A real probe is always written down in full, because it takes seconds anyway.
+        let is_brief = |probed: &Probed| probed.report.at_peak.is_empty();
+        if self.evidence() == Evidence::Simulated && self.seen.get(&key).is_some_and(is_brief) {
+            self.seen.remove(&key);
+        }
+        self.run(batch, Detail::Full)
+    }
+
+    fn run(&mut self, batch: u64, detail: Detail) -> Result<&Probed, EngineError> {
+        let key = (self.accumulation(), batch);
+        if !self.seen.contains_key(&key) {
+            let note = match self.prober.evidence() {
+                Evidence::Simulated => "simulating",
+                Evidence::Probed => "probing on the GPU",
+            };
+            self.observer
+                .before(batch, &format!("{}: {note} batch {batch}", self.variant))?;
+            let probed = self
+                .prober
+                .probe(&self.variant, batch, self.limit, detail)?;
+            self.observer.after();
+            if probed.report.verdict == Verdict::Failed {
+                return Err(self.failed(&probed.report));
+            }
+            self.seen.insert(key, probed);
+        }
+        Ok(&self.seen[&key])
+    }
+
+    /// A probe under another limit. Not remembered.
+    pub(in crate::jobs::fit) fn probe_within(
+        &mut self,
+        limit: Bytes,
+        batch: u64,
+    ) -> Result<Probed, EngineError> {
+        self.observer.before(
+            batch,
+            &format!("{}: simulating batch {batch} within {limit}", self.variant),
+        )?;
+        let probed = self
+            .prober
+            .probe(&self.variant, batch, limit, Detail::Verdict)?;
+        self.observer.after();
+        Ok(probed)
+    }
+
+    /// Steps did not run, for another reason than memory. Nothing is known of memory then.
+    fn failed(&self, report: &ProbeReport) -> EngineError {
+        let cause = report.cause.as_deref().unwrap_or("the steps did not run");
+        EngineError::DeviceFailed {
+            device: self.prober.device().to_owned(),
+            cause: format!("batch {}: {cause}", report.batch),
+        }
+    }
+
+    /// The probe that was run with this many micro-steps.
+    pub(in crate::jobs::fit) fn seen(&self, accumulation: u32, batch: u64) -> Option<&Probed> {
+        self.seen.get(&(accumulation, batch))
+    }
+
+    /// All probes run, in the order of their batches.
+    pub(in crate::jobs::fit) fn probes(&self) -> impl Iterator<Item = (u32, &Probed)> {
+        self.seen
+            .iter()
+            .map(|((accumulation, _), probed)| (*accumulation, probed))
+    }
+}

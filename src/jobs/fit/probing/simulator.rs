@@ -1,0 +1,138 @@
+//! Simulated probes: the allocator on memory that is not there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use crate::alloc::Settings;
+use crate::compile::CompileError;
+use crate::device::Capability;
+use crate::device::sim::{CardMemory, SimulatedLauncher};
+use crate::graph::Graph;
+use crate::jobs::EngineError;
+use crate::model::{Invalid, Variant};
+use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS};
+use crate::search::MAX_BATCH;
+use crate::units::Bytes;
+use crate::worker::Programs;
+
+use super::prober::{Probed, Prober};
+use crate::jobs::fit::uncertainty::{Assumed, Uncertainty, of_graph};
+
+/// Probes on a simulated card.
+pub(in crate::jobs::fit) struct Simulator {
+    device: String,
+    programs: Programs,
+    settings: Settings,
+    launcher: SimulatedLauncher,
+    memory: CardMemory,
+    /// What is assumed of the model and the card.
+    uncertainties: BTreeSet<Uncertainty>,
+    /// Becomes true when nobody wants another probe.
+    cancel: Arc<AtomicBool>,
+    assumed: Assumed,
+    ceiling: u64,
+}
+
+impl Simulator {
+    pub(in crate::jobs::fit) fn new(
+        device: String,
+        graph: Arc<Graph>,
+        capability: Capability,
+        settings: Settings,
+        memory: CardMemory,
+        cancel: &Arc<AtomicBool>,
+    ) -> Simulator {
+        let uncertainties = of_graph(&graph).into_iter().collect();
+        Simulator {
+            device,
+            uncertainties,
+            assumed: Assumed::of(&graph),
+            ceiling: graph.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH),
+            programs: Programs::simulated(graph, capability),
+            settings,
+            launcher: SimulatedLauncher::default(),
+            memory,
+            cancel: Arc::clone(cancel),
+        }
+    }
+
+    /// The largest batch that may be an answer: the graph holds for no larger one.
+    pub(in crate::jobs::fit) fn ceiling(&self) -> u64 {
+        self.ceiling
+    }
+
+    /// The same for a card on which nothing was measured.
+    pub(in crate::jobs::fit) fn transferred(mut self) -> Simulator {
+        self.uncertainties.insert(Uncertainty::Card);
+        self
+    }
+}
+
+impl Prober for Simulator {
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        let began = Instant::now();
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        let mut allocator = self.memory.allocator(&self.settings, limit);
+        let probe = Probe {
+            program,
+            batch,
+            steps: STEPS,
+            detail,
+        };
+        let mut resources = Resources {
+            allocator: &mut allocator,
+            launcher: &mut self.launcher,
+            evidence: Evidence::Simulated,
+        };
+        let report = probe.run_unless(&self.cancel, &mut resources);
+        let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
+        let mut uncertainties = self.uncertainties.clone();
+        if let Some(estimates) = self.launcher.take_estimates() {
+            uncertainties.insert(Uncertainty::Workspaces(estimates.short_by));
+            report.notes.push(estimates.note());
+        }
+        uncertainties.extend(self.assumed.at(batch));
+        Ok(Probed {
+            report,
+            wall_ms: began.elapsed().as_secs_f64() * 1000.0,
+            uncertainties: uncertainties.into_iter().collect(),
+        })
+    }
+
+    fn outline(&mut self, variant: &Variant, batch: u64) -> Result<Option<Outline>, EngineError> {
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        Ok(Some(Outline::of(program, batch)))
+    }
+
+    fn evidence(&self) -> Evidence {
+        Evidence::Simulated
+    }
+
+    fn device(&self) -> &str {
+        &self.device
+    }
+}
+
+/// A variant that the model does not have is the request's fault.
+pub(in crate::jobs::fit) fn not_compiled(error: &CompileError) -> EngineError {
+    match error {
+        CompileError::Cancelled => EngineError::Cancelled,
+        CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
+            EngineError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A device that does as the test says.
+
+use std::sync::Arc;
+
+use crate::jobs::fit::answer::{Devices, Method, Question, answer};
+use crate::jobs::fit::plan::Wish;
+use crate::jobs::fit::probing::observer::Observer;
+use crate::jobs::fit::probing::prober::{Probed, Prober};
+use crate::jobs::fit::uncertainty::Uncertainty;
+use crate::jobs::{EngineError, Environment, FitResult};
+use crate::model::{Optimizer, Variant};
+use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, StepMemory, Verdict};
+use crate::program::Category;
+use crate::search::MAX_BATCH;
+use crate::units::Bytes;
+
+pub(super) const MIB: u64 = 1 << 20;
+
+/// Needs `fixed + per_sample * batch` MiB, and `accumulating` more with several micro-steps. It reserves
+/// `retrying` MiB beyond that, unless retries give them back.
+#[derive(Clone)]
+pub(super) struct Script {
+    pub(super) evidence: Evidence,
+    pub(super) fixed: u64,
+    pub(super) per_sample: u64,
+    pub(super) accumulating: u64,
+    pub(super) retrying: u64,
+    /// Batches that run out of memory though larger ones do not.
+    pub(super) holes: Vec<u64>,
+    /// A batch whose steps do not run.
+    pub(super) breaks_at: Option<u64>,
+    /// How many probes it answers before it is lost.
+    pub(super) lost_after: usize,
+    pub(super) uncertainties: Vec<Uncertainty>,
+    /// What passes through operators taken to be elementwise, for each sample.
+    pub(super) assumed_per_sample: Bytes,
+    pub(super) asked: Vec<(u32, u64)>,
+}
+
+impl Script {
+    pub(super) fn new(evidence: Evidence) -> Script {
+        Script {
+            evidence,
+            fixed: 100,
+            per_sample: 10,
+            accumulating: 0,
+            retrying: 100,
+            holes: Vec::new(),
+            breaks_at: None,
+            lost_after: usize::MAX,
+            uncertainties: match evidence {
+                Evidence::Simulated => vec![Uncertainty::Driver, Uncertainty::Lifetimes],
+                Evidence::Probed => Vec::new(),
+            },
+            assumed_per_sample: Bytes::ZERO,
+            asked: Vec::new(),
+        }
+    }
+}
+
+impl Prober for Script {
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        _detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        self.asked.push((variant.accumulation, batch));
+        if self.is_lost() {
+            return Err(EngineError::DeviceFailed {
+                device: "cuda:0".to_owned(),
+                cause: "the worker ended (signal: 9 (SIGKILL))".to_owned(),
+            });
+        }
+        let state = if variant.optimizer == Optimizer::Sgd {
+            0
+        } else {
+            200
+        };
+        let extra = if variant.accumulation > 1 {
+            self.accumulating
+        } else {
+            0
+        };
+        let needed = (self.fixed + state + extra + self.per_sample * batch) * MIB;
+        let verdict = if needed > limit.0 || self.holes.contains(&batch) {
+            Verdict::OutOfMemory
+        } else if self.breaks_at == Some(batch) {
+            Verdict::Failed
+        } else if needed + self.retrying * MIB > limit.0 {
+            Verdict::FitsWithRetries
+        } else {
+            Verdict::Fits
+        };
+        let elapsed_ms = (self.evidence == Evidence::Probed).then_some(batch as f64);
+        let step = StepMemory {
+            elapsed_ms,
+            ..StepMemory::default()
+        };
+        let report = ProbeReport {
+            batch,
+            verdict,
+            evidence: self.evidence,
+            limit_bytes: limit.0,
+            used_by_others_bytes: None,
+            peak_allocated_bytes: needed.min(limit.0),
+            peak_reserved_bytes: (needed + self.retrying * MIB).min(limit.0),
+            simulated_peak_reserved_bytes: None,
+            retries: 0,
+            ooms: 0,
+            model_allocated_bytes: self.fixed * MIB,
+            steps: vec![step; 3],
+            micro_steps_run: None,
+            at_peak: vec![CategoryBytes {
+                category: Category::Activations,
+                bytes: needed,
+            }],
+            timeline: Vec::new(),
+            cause: (verdict == Verdict::OutOfMemory).then(|| "conv1 wants 10 MiB".to_owned()),
+            assumptions: Vec::new(),
+            notes: Vec::new(),
+        };
+        Ok(Probed {
+            report,
+            wall_ms: 1.0,
+            uncertainties: {
+                let assumed = Bytes(self.assumed_per_sample.0 * batch);
+                let assumed = Some(Uncertainty::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
+                self.uncertainties.iter().copied().chain(assumed).collect()
+            },
+        })
+    }
+
+    fn evidence(&self) -> Evidence {
+        self.evidence
+    }
+
+    fn device(&self) -> &'static str {
+        "cuda:0"
+    }
+
+    fn is_lost(&self) -> bool {
+        self.asked.len() > self.lost_after
+    }
+}
+
+pub(super) fn environment() -> Environment {
+    Environment {
+        device: "sim:h200".to_owned(),
+        gpu: "NVIDIA H200".to_owned(),
+        driver: None,
+        cuda: None,
+        cudnn: None,
+        batchfit: "0".to_owned(),
+        pytorch: "2.11".to_owned(),
+    }
+}
+
+pub(super) fn sgd() -> Variant {
+    Variant {
+        optimizer: Optimizer::Sgd,
+        accumulation: 1,
+        ..Variant::default()
+    }
+}
+
+pub(super) fn question() -> Question {
+    Question {
+        variants: vec![sgd()],
+        wish: Wish {
+            target_batch: None,
+            world_size: 1,
+        },
+        limit: Bytes::mib(1200),
+        ceiling: MAX_BATCH,
+        method: Method::SimulateFirst,
+        assumptions: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+pub(super) fn fit(
+    question: &Question,
+    simulated: &mut Script,
+    real: Option<&mut Script>,
+) -> FitResult {
+    let cancel = Arc::default();
+    let observer = Observer::new(&|_| {}, &cancel);
+    let devices = Devices {
+        simulated,
+        real: real.map(|real| real as &mut dyn Prober),
+    };
+    answer(question, devices, environment(), &observer).unwrap()
+}

@@ -1,0 +1,124 @@
+//! Weights as directions and lengths: `torch.nn.utils.weight_norm`.
+
+use serde::Serialize;
+
+use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Reader};
+use crate::program::Kernel;
+use crate::shape::{DType, Mismatch, Type};
+
+/// `_weight_norm(v, g)`: `v` scaled to the norms `g` along all dimensions but this one, the first or the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct WeightNorm {
+    /// The dimension that keeps its length.
+    pub dim: usize,
+    /// Whether norms are a result as well.
+    pub with_norms: bool,
+}
+
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
+    ("aten._weight_norm.default", |args| {
+        let operands = args.all(&["v", "g"])?;
+        let dim = dim(args)?;
+        Ok((
+            WeightNorm {
+                dim,
+                with_norms: false,
+            }
+            .into(),
+            operands,
+        ))
+    }),
+    ("aten._weight_norm_interface.default", |args| {
+        let operands = args.all(&["v", "g"])?;
+        let dim = dim(args)?;
+        Ok((
+            WeightNorm {
+                dim,
+                with_norms: true,
+            }
+            .into(),
+            operands,
+        ))
+    }),
+];
+
+fn dim(args: &crate::aten::Arguments<'_>) -> Result<usize, String> {
+    let rank = args.shape(args.tensor("v")?).len();
+    let dim = args.dim("dim", Some(0), rank)?;
+    if dim != 0 && dim + 1 != rank {
+        return Err("it keeps a dimension that is neither the first nor the last".into());
+    }
+    Ok(dim)
+}
+
+impl Operator for WeightNorm {
+    fn name(&self) -> &'static str {
+        "weight_norm"
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (2, 2)
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        let ((dtype, v), (norms, g)) = (&operands[0], &operands[1]);
+        let kept = |(dim, length): (usize, &crate::shape::Extent)| {
+            if dim == self.dim {
+                *length
+            } else {
+                crate::shape::Extent::ONE
+            }
+        };
+        let expected: Vec<_> = v.iter().enumerate().map(kept).collect();
+        if *g != expected {
+            return Err(format!("the norms are {g:?}, not {expected:?}"));
+        }
+        let mut results = vec![(*dtype, v.clone())];
+        results.extend(self.with_norms.then(|| (*norms, g.clone())));
+        Ok(results)
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        _: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let mut results = eager.weight_norm(&operands[0], &operands[1])?;
+        results.truncate(1 + usize::from(self.with_norms));
+        Ok(results)
+    }
+}
+
+impl Eager {
+    /// `_weight_norm_interface`: saves both operands and the norms, in float32 for half weights.
+    fn weight_norm(&mut self, v: &Tensor, g: &Tensor) -> Result<Vec<Tensor>, Stop> {
+        let mut draft = Draft::new(self, &[Some(v), Some(g)]);
+        draft.save(self, "g", g)?;
+        draft.save(self, "v", v)?;
+        let accumulated = if v.dtype.is_half() {
+            DType::Float32
+        } else {
+            v.dtype
+        };
+        let y = self.empty(&v.shape, v.dtype);
+        let norms = Tensor::new(self.empty(&g.shape, accumulated));
+        let name = "weight_norm";
+        self.launch(Kernel::MemoryOnly(name), &[v, g], &[&y, &norms]);
+        draft.save(self, "norms", &norms)?;
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None];
+            };
+            let (v, g) = (saved.get("v"), saved.get("g"));
+            let gradient = eager.dense_copy(gradient);
+            let grad_v = eager.empty(&v.shape, v.dtype);
+            let grad_g = eager.empty(&g.shape, g.dtype);
+            let inputs = [&*gradient, v, g, saved.get("norms")];
+            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_v, &grad_g]);
+            vec![Some(Tensor::new(grad_v)), Some(Tensor::new(grad_g))]
+        });
+        Ok(vec![y, norms])
+    }
+}

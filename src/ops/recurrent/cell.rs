@@ -1,0 +1,221 @@
+//! One step of a recurrent network: `LSTMCell`, `GRUCell`, `RNNCell`. PyTorch's own kernels run them.
+
+use serde::Serialize;
+
+use crate::aten::Arguments;
+use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::recurrent::CellKind;
+use crate::ops::{Context, Operator, Read, Reader};
+use crate::program::Kernel;
+use crate::shape::{Extent, Mismatch, Type};
+
+/// `lstm_cell(input, hx, cx, w_ih, w_hh[, b_ih, b_hh])`; the others have no `cx`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RecurrentCell {
+    /// What it computes.
+    pub kind: CellKind,
+}
+
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
+    ("aten.lstm_cell.default", |args| read(args, CellKind::Lstm)),
+    ("aten.gru_cell.default", |args| read(args, CellKind::Gru)),
+    ("aten.rnn_tanh_cell.default", |args| {
+        read(args, CellKind::Tanh)
+    }),
+    ("aten.rnn_relu_cell.default", |args| {
+        read(args, CellKind::Relu)
+    }),
+];
+
+fn read(args: &Arguments<'_>, kind: CellKind) -> Result<Read, String> {
+    let mut operands = vec![args.tensor("input")?];
+    match kind {
+        CellKind::Lstm => operands.extend(args.tensors("hx")?),
+        CellKind::Gru | CellKind::Tanh | CellKind::Relu => operands.push(args.tensor("hx")?),
+    }
+    operands.extend(args.all_and(&["w_ih", "w_hh"], &["b_ih", "b_hh"])?);
+    let bare = 3 + kind.states();
+    if ![bare, bare + 2].contains(&operands.len()) {
+        return Err("it has one state or one bias too few".into());
+    }
+    Ok((RecurrentCell { kind }.into(), operands))
+}
+
+impl RecurrentCell {
+    fn has_biases(self, operands: usize) -> bool {
+        operands == 5 + self.kind.states()
+    }
+}
+
+impl Operator for RecurrentCell {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            CellKind::Lstm => "lstm_cell",
+            CellKind::Gru => "gru_cell",
+            CellKind::Tanh => "rnn_tanh_cell",
+            CellKind::Relu => "rnn_relu_cell",
+        }
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        (3 + self.kind.states(), 5 + self.kind.states())
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        let states = self.kind.states();
+        let (dtype, x) = &operands[0];
+        let state = &operands[1].1;
+        let ([batch, features], [samples, hidden]) = (x.as_slice(), state.as_slice()) else {
+            return Err(format!(
+                "input {x:?} and state {state:?} are not batch and features"
+            ));
+        };
+        let rows = *hidden * Extent::fixed(self.kind.gates());
+        let mut expected = vec![vec![*samples, *hidden]; states];
+        expected.extend([vec![rows, *features], vec![rows, *hidden]]);
+        if self.has_biases(operands.len()) {
+            expected.extend([vec![rows], vec![rows]]);
+        }
+        let given = operands[1..].iter().map(|(_, shape)| shape.clone());
+        if batch != samples || !given.eq(expected.iter().cloned()) {
+            return Err(format!("state and weights should be {expected:?}"));
+        }
+        Ok(vec![(*dtype, vec![*batch, *hidden]); states])
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        _: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        // Autocast casts the last argument first.
+        let mut operands = operands.to_vec();
+        for operand in operands.iter_mut().rev() {
+            *operand = eager.low(operand);
+        }
+        let states = self.kind.states();
+        let (x, hidden) = (&operands[0], &operands[1]);
+        let weights = &operands[1 + states..];
+        let biases = self
+            .has_biases(operands.len())
+            .then(|| [&weights[2], &weights[3]]);
+        Ok(match self.kind {
+            CellKind::Lstm | CellKind::Gru => {
+                let input = eager.linear(x, &weights[0], None)?;
+                let recurrent = eager.linear(hidden, &weights[1], None)?;
+                eager.fused_cell(self.kind, [&input, &recurrent], &operands[states], biases)?
+            }
+            CellKind::Tanh | CellKind::Relu => {
+                let bias = |at: usize| biases.map(|biases| biases[at]);
+                let recurrent = eager.linear(hidden, &weights[1], bias(1))?;
+                let input = eager.linear(x, &weights[0], bias(0))?;
+                let sum = eager.add_in_place(&recurrent, &input);
+                let y = eager.saturated(&sum)?;
+                drop(input);
+                drop(recurrent);
+                vec![y]
+            }
+        })
+    }
+}
+
+impl Eager {
+    /// `_thnn_fused_lstm_cell` and `_thnn_fused_gru_cell`: save both products and what the gates became. `state` is
+    /// the cell state of an LSTM, the hidden one of a GRU.
+    fn fused_cell(
+        &mut self,
+        kind: CellKind,
+        [input, recurrent]: [&Tensor; 2],
+        state: &Tensor,
+        biases: Option<[&Tensor; 2]>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let is_lstm = kind == CellKind::Lstm;
+        let inputs = [
+            Some(input),
+            Some(recurrent),
+            Some(state),
+            biases.map(|[first, _]| first),
+            biases.map(|[_, second]| second),
+        ];
+        let mut draft = Draft::new(self, &inputs);
+        draft.save(self, "hidden_gates", recurrent)?;
+        draft.save(self, "input_gates", input)?;
+        draft.save(self, "state", state)?;
+        let dtype = input.dtype;
+        let gates = if is_lstm { 4 } else { 5 };
+        let shape = [state.shape[0], state.shape[1] * Extent::fixed(gates)];
+        let workspace = Tensor::new(self.empty(&shape, dtype));
+        let hidden = self.empty(&state.shape, dtype);
+        let cell = is_lstm.then(|| self.empty(&state.shape, dtype));
+        let name = "recurrent cell";
+        self.launch(
+            Kernel::MemoryOnly(name),
+            &[input, recurrent, state],
+            &[&hidden],
+        );
+        if let Some(cell) = &cell {
+            draft.save(self, "result1", &cell.detached())?;
+        }
+        draft.save(self, "workspace", &workspace)?;
+        drop(workspace);
+        let with_biases = biases.is_some();
+        // An initial state of zeros wants no gradient; it gets one that goes at once.
+        let wants_state = state.requires_grad();
+        let outputs = std::iter::once(hidden).chain(cell).collect();
+        Ok(
+            draft.finish_many(self, outputs, move |eager, gradients, saved| {
+                if gradients.iter().all(Option::is_none) {
+                    return vec![None; 5];
+                }
+                let (of, state) = (saved.get("input_gates"), saved.get("state"));
+                let rows = [of.shape[1]];
+                let made =
+                    |eager: &mut Eager, shape: &[Extent]| Tensor::new(eager.empty(shape, dtype));
+                let of_input = made(eager, &of.shape);
+                // An LSTM's products have one gradient, and so have its biases.
+                let of_recurrent = if is_lstm {
+                    Tensor::clone(&of_input)
+                } else {
+                    made(eager, &of.shape)
+                };
+                let of_state = made(eager, &state.shape);
+                let of_biases = with_biases.then(|| {
+                    let first = made(eager, &rows);
+                    let second = if is_lstm {
+                        Tensor::clone(&first)
+                    } else {
+                        made(eager, &rows)
+                    };
+                    [first, second]
+                });
+                eager.launch(
+                    Kernel::MemoryOnly(name),
+                    &[saved.get("workspace")],
+                    &[&of_input],
+                );
+                let of_state = Some(of_state).filter(|_| wants_state);
+                let [first, second] = of_biases.map_or([None, None], |biases| biases.map(Some));
+                vec![Some(of_input), Some(of_recurrent), of_state, first, second]
+            }),
+        )
+    }
+
+    /// `tanh` or `relu`, which save their result.
+    fn saturated(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+        let mut draft = Draft::new(self, &[Some(x)]);
+        let y = self.empty(&x.shape, x.dtype);
+        self.launch(Kernel::MemoryOnly("recurrent cell"), &[x], &[&y]);
+        draft.save(self, "result", &y.detached())?;
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let gradient = gradients[0].as_ref();
+            vec![gradient.map(|gradient| {
+                let grad_x = eager.empty(&gradient.shape, gradient.dtype);
+                let inputs = [&**gradient, saved.get("result")];
+                eager.launch(Kernel::MemoryOnly("recurrent cell"), &inputs, &[&grad_x]);
+                Tensor::new(grad_x)
+            })]
+        });
+        Ok(y)
+    }
+}

@@ -1,0 +1,198 @@
+//! Looking up planes and volumes at places that are computed: `grid_sample` and the grids of affine maps.
+
+use serde::Serialize;
+
+use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::{Context, Operator, Reader};
+use crate::program::Kernel;
+use crate::shape::{DType, Extent, Mismatch, Type, numel};
+
+/// See the variants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Sampling {
+    /// `grid_sampler(input, grid)`.
+    GridSample {
+        /// 0 linear, 1 nearest, 2 cubic.
+        interpolation: i64,
+        /// Outside: 0 zeros, 1 the border, 2 a reflection.
+        padding: i64,
+        /// Whether corners are the centres of the outermost elements.
+        align_corners: bool,
+    },
+    /// `affine_grid_generator(theta)` for results of this shape.
+    AffineGrid {
+        /// Batch, channels, sides.
+        size: Vec<Extent>,
+        /// As above.
+        align_corners: bool,
+    },
+}
+
+pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
+    ("aten.grid_sampler.default", |args| {
+        let sampling = Sampling::GridSample {
+            interpolation: args.int("interpolation_mode", None)?,
+            padding: args.int("padding_mode", None)?,
+            align_corners: args.flag("align_corners", false)?,
+        };
+        Ok((sampling.into(), args.all(&["input", "grid"])?))
+    }),
+    ("aten.affine_grid_generator.default", |args| {
+        let size = args
+            .lengths("size")?
+            .into_iter()
+            .collect::<Option<Vec<_>>>();
+        let sampling = Sampling::AffineGrid {
+            size: size.ok_or("its argument \"size\" contains -1")?,
+            align_corners: args.flag("align_corners", false)?,
+        };
+        Ok((sampling.into(), args.all(&["theta"])?))
+    }),
+];
+
+impl Operator for Sampling {
+    fn name(&self) -> &'static str {
+        match self {
+            Sampling::GridSample { .. } => "grid_sampler",
+            Sampling::AffineGrid { .. } => "affine_grid_generator",
+        }
+    }
+
+    fn arity(&self) -> (usize, usize) {
+        match self {
+            Sampling::GridSample { .. } => (2, 2),
+            Sampling::AffineGrid { .. } => (1, 1),
+        }
+    }
+
+    fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
+        let (dtype, x) = &operands[0];
+        let shape = match self {
+            Sampling::GridSample { .. } => {
+                let grid = &operands[1].1;
+                let ([n, channels, sides @ ..], [samples, places @ .., last]) =
+                    (x.as_slice(), grid.as_slice())
+                else {
+                    return Err(format!("input {x:?} and grid {grid:?} must have channels"));
+                };
+                let rank = Extent::fixed(sides.len() as u64);
+                if !(2..=3).contains(&sides.len())
+                    || places.len() != sides.len()
+                    || n != samples
+                    || *last != rank
+                {
+                    return Err(format!("the grid {grid:?} does not fit the input {x:?}"));
+                }
+                [&[*n, *channels], places].concat()
+            }
+            Sampling::AffineGrid { size, .. } => {
+                let [n, _, sides @ ..] = size.as_slice() else {
+                    return Err(format!("the size {size:?} has no channels"));
+                };
+                let rank = sides.len() as u64;
+                if !(2..=3).contains(&rank) || *x != [*n, rank.into(), (rank + 1).into()] {
+                    return Err(format!("the maps {x:?} do not fit the size {size:?}"));
+                }
+                [&[*n], sides, &[rank.into()]].concat()
+            }
+        };
+        Ok(vec![(*dtype, shape)])
+    }
+
+    fn run(
+        &self,
+        eager: &mut Eager,
+        operands: &[Tensor],
+        context: &Context<'_>,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let shape = &context.results[0];
+        Ok(vec![match self {
+            Sampling::GridSample { .. } => eager.grid_sample(&operands[0], &operands[1], shape)?,
+            Sampling::AffineGrid { size, .. } => eager.affine_grid(&operands[0], size, shape),
+        }])
+    }
+}
+
+impl Eager {
+    /// `grid_sample`; autocast runs it in the widest type of its operands. Saves both and makes both gradients,
+    /// cuDNN's kernel as well as PyTorch's own. Seen on an H200 (2.11).
+    fn grid_sample(&mut self, x: &Tensor, grid: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
+        let (x, grid) = match self.autocast {
+            Some(_)
+                if [x, grid]
+                    .iter()
+                    .any(|operand| operand.dtype == DType::Float32) =>
+            {
+                (self.high(x), self.high(grid))
+            }
+            Some(_) | None => (Tensor::clone(x), Tensor::clone(grid)),
+        };
+        let mut draft = Draft::new(self, &[Some(&x), Some(&grid)]);
+        draft.save(self, "grid", &grid)?;
+        draft.save(self, "input", &x)?;
+        let y = self.empty(shape, x.dtype);
+        let name = "grid_sampler";
+        self.launch(Kernel::MemoryOnly(name), &[&x, &grid], &[&y]);
+        let wants = [x.requires_grad(), grid.requires_grad()];
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None, None];
+            };
+            let (x, grid) = (saved.get("input"), saved.get("grid"));
+            let grad_x = wants[0].then(|| Tensor::new(eager.empty(&x.shape, x.dtype)));
+            let grad_grid = Tensor::new(eager.empty(&grid.shape, grid.dtype));
+            let mut results = vec![&*grad_grid];
+            results.extend(grad_x.as_deref());
+            eager.launch(Kernel::MemoryOnly(name), &[gradient, x, grid], &results);
+            vec![grad_x, Some(grad_grid).filter(|_| wants[1])]
+        });
+        Ok(y)
+    }
+
+    /// `affine_grid`: coordinates of all places and a one beside them, times the maps; made again for the gradient.
+    fn affine_grid(&mut self, theta: &Tensor, size: &[Extent], shape: &[Extent]) -> Tensor {
+        let draft = Draft::new(self, &[Some(theta)]);
+        let size = size.to_vec();
+        let base = self.base_grid(&size, theta.dtype);
+        let y = self.empty(shape, theta.dtype);
+        self.launch(
+            Kernel::MemoryOnly("affine_grid_generator"),
+            &[&base, theta],
+            &[&y],
+        );
+        drop(base);
+        let maps = theta.shape.clone();
+        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+            let Some(gradient) = &gradients[0] else {
+                return vec![None];
+            };
+            let base = eager.base_grid(&size, gradient.dtype);
+            // The product is made transposed.
+            let (rows, columns) = (maps[1], maps[2]);
+            let strides = vec![rows * columns, Extent::ONE, rows];
+            let grad_theta = eager.empty_strided(&maps, strides, gradient.dtype);
+            let name = "affine_grid_generator";
+            eager.launch(Kernel::MemoryOnly(name), &[&base, gradient], &[&grad_theta]);
+            drop(base);
+            vec![Some(Tensor::new(grad_theta))]
+        });
+        y
+    }
+
+    /// `make_base_grid_4D` and `5D`: for each side, last first, a range and what scales it.
+    fn base_grid(&mut self, size: &[Extent], dtype: DType) -> Tensor {
+        let [n, _, sides @ ..] = size else {
+            unreachable!("checked when the graph was built")
+        };
+        let coordinates = Extent::fixed(sides.len() as u64 + 1);
+        let base = self.empty(&[*n, numel(sides), coordinates], dtype);
+        for side in sides.iter().rev() {
+            let lines = [0, 1, 2].map(|_| self.empty(&[*side], dtype));
+            for line in lines {
+                drop(line);
+            }
+        }
+        self.launch(Kernel::MemoryOnly("affine_grid_generator"), &[], &[&base]);
+        Tensor::new(base)
+    }
+}
