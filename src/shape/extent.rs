@@ -178,7 +178,10 @@ impl Extent {
         }
         // By a sum: a number or a multiple of the batch, if it is one.
         let (mine, theirs) = (self.leading()?, other.leading()?);
-        let by = (theirs != 0 && mine % theirs == 0).then(|| mine / theirs)?;
+        let by = mine
+            .checked_rem(theirs)
+            .filter(|rest| *rest == 0)
+            .and_then(|_| mine.checked_div(theirs))?;
         let candidates = [[by, 0, 0], [0, by, 0]].map(Extent::polynomial);
         let fits = |quotient: &Extent| other.checked_mul(*quotient) == Some(self);
         // Or of the same kind, where this is a square.
@@ -203,10 +206,10 @@ impl Extent {
             if c == 0 {
                 continue;
             }
-            if i < degree || c % by != 0 {
+            if i < degree || c.checked_rem(by)? != 0 {
                 return None;
             }
-            powers[i - degree] = c / by;
+            powers[i - degree] = c.checked_div(by)?;
         }
         let Some(piece) = self.piece() else {
             return Some(Extent::polynomial(powers));

@@ -123,7 +123,7 @@ pub(super) fn positive(constant: i64, slope: i64) -> Option<Extent> {
     if constant % slope != 0 {
         return None;
     }
-    let from = i32::try_from(-constant / slope).ok()?;
+    let from = i32::try_from(constant.checked_neg()? / slope).ok()?;
     Some(Steps::Beyond { from }.once(i32::try_from(slope).ok()?))
 }
 

@@ -1,0 +1,210 @@
+//! Sizes as they are written, and what they are read as.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn read(symbols: &mut Symbols, text: &str) -> Result<String, Unread> {
+    symbols.extent(text).map(|extent| extent.to_string())
+}
+
+fn problem(symbols: &mut Symbols, text: &str) -> String {
+    match symbols.extent(text).unwrap_err() {
+        Unread::Refused(problem) => problem,
+        Unread::OfValues(symbol) => symbol,
+    }
+}
+
+#[test]
+fn products_sums_and_steps_of_one_symbol_are_extents() {
+    let mut symbols = Symbols::default();
+    let b = "Symbol('s77', positive=True, integer=True)";
+    for (text, expected) in [
+        (b.to_owned(), "b"),
+        (format!("Mul(Integer(1024), {b})"), "1024b"),
+        (format!("Add(Mul(Integer(2), {b}), Integer(3))"), "2b+3"),
+        (format!("Add({b}, Integer(-1))"), "b-1"),
+        (format!("Mul({b}, {b})"), "b²"),
+        (format!("Mul(Integer(3), Pow({b}, Integer(2)))"), "3b²"),
+        (
+            format!("FloorDiv(Add({b}, Integer(1)), Integer(2))"),
+            "-⌊b/2⌋+b",
+        ),
+        (format!("FloorDiv(Mul(Integer(6), {b}), Integer(2))"), "3b"),
+        (
+            format!("Mul(Integer(2), FloorDiv({b}, Integer(2)))"),
+            "2⌊b/2⌋",
+        ),
+        (format!("Max(Integer(7), {b})"), "max(b-7,0)+7"),
+        (format!("Max(Integer(1), {b})"), "b"),
+        (format!("Mod({b}, Integer(3))"), "-3⌊b/3⌋+b"),
+        (format!("CeilToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b+3/4⌋"),
+        (format!("TruncToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b/4⌋"),
+    ] {
+        let extent = read(&mut symbols, &text).unwrap();
+        assert_eq!(
+            extent.replace(['(', ')'], ""),
+            expected.replace(['(', ')'], ""),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn what_python_writes_is_read_like_what_sympy_does() {
+    let mut symbols = Symbols::default();
+    let s = "Symbol('s0', integer=True)";
+    for (python, sympy) in [
+        ("s0".to_owned(), s.to_owned()),
+        (
+            "((s0)+1)//2".to_owned(),
+            format!("FloorDiv(Add({s}, Integer(1)), Integer(2))"),
+        ),
+        (
+            " 3*s0 ** 2 - 4 ".to_owned(),
+            format!("Add(Mul(Integer(3), Pow({s}, Integer(2))), Integer(-4))"),
+        ),
+        (
+            "-2 + s0*s0 - -s0 % 3".to_owned(),
+            format!(
+                "Add(Integer(-2), Mul({s}, {s}), Mul(Integer(-1), Mod(Mul(Integer(-1), {s}), Integer(3))))"
+            ),
+        ),
+        (
+            "Max(1, (s0 // 2))*8".to_owned(),
+            format!("Mul(Max(Integer(1), FloorDiv({s}, Integer(2))), Integer(8))"),
+        ),
+        (
+            format!("({s} + Integer(1))"),
+            format!("Add({s}, Integer(1))"),
+        ),
+        ("2**2*s0".to_owned(), format!("Mul(Integer(4), {s})")),
+        (
+            "2**5*s0 + (-2)**5".to_owned(),
+            format!("Add(Mul(Integer(32), {s}), Integer(-32))"),
+        ),
+        (
+            "CeilDiv(s0, 4)".to_owned(),
+            format!("CeilToInt(IntTrueDiv({s}, Integer(4)))"),
+        ),
+    ] {
+        let expected = read(&mut symbols, &sympy).unwrap();
+        assert_eq!(read(&mut symbols, &python), Ok(expected), "{python}");
+    }
+    assert_eq!(read(&mut symbols, "8 - 2 - 1"), Ok("5".into()));
+    assert_eq!(read(&mut symbols, "6*s0/2"), Ok("3b".into()));
+    assert_eq!(
+        read(&mut symbols, "u3 + 1"),
+        Err(Unread::OfValues("u3".into()))
+    );
+}
+
+#[test]
+fn what_is_no_such_size_is_refused() {
+    let mut symbols = Symbols::default();
+    symbols.extent("Symbol('s0')").unwrap();
+    let mut problem = |text: &str| problem(&mut symbols, text);
+
+    assert!(problem("Symbol('s1')").contains("two symbolic sizes, s0 and s1"));
+    assert!(problem("Zeta(Symbol('s0'), Integer(2))").contains("Zeta"));
+    assert!(problem("Mul(Integer(2), Symbol('s0')").contains("cannot read"));
+    assert!(problem("Pow(Symbol('s0'), Integer(3))").contains("too large"));
+    assert!(problem("Pow(Symbol('s0'), Integer(99999999999))").contains("too large"));
+    assert!(problem("FloorDiv(Symbol('s0'), Integer(0))").contains("intricate"));
+    assert!(problem(&"Mul(".repeat(1000)).contains("too deep"));
+    assert!(problem("").contains("cannot read"));
+    for text in [
+        "(s0", "s0)", "s0 +", "s0 s0", "s0 & 1", "2.5*s0", "()", "Max()", "(s0)(2)",
+    ] {
+        let problem = problem(text);
+        assert!(problem.contains(&format!("{text:?}")), "{problem}");
+    }
+    assert!(problem("s0 + 9223372036854775808").contains("below 2^63"));
+    assert!(problem("s0/2 + s0/2").contains("without a remainder"));
+    assert!(problem("1/0").contains("without a remainder"));
+    assert!(problem("(-9223372036854775807 - 1)/-1").contains("without a remainder"));
+    assert!(problem("2**64").contains("too large"));
+    assert!(problem(&"(".repeat(1000)).contains("too deep"));
+    assert!(problem(&"-".repeat(1000)).contains("too deep"));
+    assert!(problem(&"2**".repeat(1000)).contains("too deep"));
+}
+
+#[test]
+fn a_size_of_values_is_what_it_was_bound_to() {
+    let mut symbols = Symbols::default();
+    let text = "Mul(Integer(2), Symbol('u3', integer=True))";
+
+    assert_eq!(read(&mut symbols, text), Err(Unread::OfValues("u3".into())));
+    symbols.bind("u3", Extent::per_sample(5));
+    assert_eq!(read(&mut symbols, text), Ok("10b".into()));
+    assert_eq!(symbol_of_values("Symbol('u3', integer=True)"), Some("u3"));
+    assert_eq!(symbol_of_values("Symbol('s3')"), None);
+    assert_eq!(symbol_of_values(text), None);
+}
+
+/// An expression in Python's signs, and its value at each of some batches as far as 128 bits and division by
+/// positive numbers go.
+#[derive(Debug, Clone)]
+struct Expected {
+    text: String,
+    values: Vec<Option<i128>>,
+}
+
+const BATCHES: [i128; 6] = [1, 2, 3, 7, 64, 1009];
+
+fn leaf() -> impl Strategy<Value = Expected> {
+    let numbers = [0, 1, 2, 3, 7, 64, 1 << 31, 1 << 33, i128::from(i64::MAX)];
+    let number = proptest::sample::select(numbers.to_vec()).prop_map(|number| Expected {
+        text: number.to_string(),
+        values: vec![Some(number); BATCHES.len()],
+    });
+    let batch = Just(Expected {
+        text: "s0".to_owned(),
+        values: BATCHES.map(Some).to_vec(),
+    });
+    prop_oneof![number, batch]
+}
+
+fn calculated(sign: &str, a: i128, b: i128) -> Option<i128> {
+    match sign {
+        "+" => a.checked_add(b),
+        "-" => a.checked_sub(b),
+        "*" => a.checked_mul(b),
+        "//" => (b > 0).then(|| a.div_euclid(b)),
+        _ => (b > 0).then(|| a.rem_euclid(b)),
+    }
+}
+
+fn expected() -> impl Strategy<Value = Expected> {
+    leaf().prop_recursive(5, 24, 2, |inner| {
+        let signs = proptest::sample::select(&["+", "-", "*", "//", "%", "/", "Max", "Min"][..]);
+        (inner.clone(), signs, inner).prop_map(|(a, sign, b)| {
+            let pairs = a.values.iter().zip(&b.values);
+            let is_checked = ["+", "-", "*", "//", "%"].contains(&sign);
+            let value = |(a, b): (&Option<i128>, &Option<i128>)| calculated(sign, (*a)?, (*b)?);
+            Expected {
+                text: match sign {
+                    "Max" | "Min" => format!("{sign}({}, {})", a.text, b.text),
+                    sign => format!("({}){sign}({})", a.text, b.text),
+                },
+                values: pairs
+                    .map(|pair| value(pair).filter(|_| is_checked))
+                    .collect(),
+            }
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_read_is_what_python_calculates(expected in expected()) {
+        if let Ok(read) = Symbols::default().extent(&expected.text) {
+            for (batch, value) in BATCHES.into_iter().zip(&expected.values) {
+                let batch = u64::try_from(batch).unwrap();
+                if let Some(value) = value.filter(|value| (0..1 << 62).contains(value)) {
+                    prop_assert_eq!(i128::from(read.at(batch)), value, "{} at {}", expected.text, batch);
+                }
+            }
+        }
+    }
+}
