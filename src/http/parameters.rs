@@ -37,6 +37,8 @@ impl Known {
             let operations = [
                 (Method::GET, &item.get),
                 (Method::POST, &item.post),
+                (Method::PUT, &item.put),
+                (Method::PATCH, &item.patch),
                 (Method::DELETE, &item.delete),
             ];
             let known = operations
