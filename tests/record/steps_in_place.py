@@ -258,24 +258,6 @@ def divided(m, h, g):
     return h.sin()
 
 
-def multiplied_by_float(m, h, g):
-    h = h * 2
-    h.mul_(g.exp())
-    return h.sin()
-
-
-def divided_by_float(m, h, g):
-    h = h * 2
-    h.div_(g.exp())
-    return h.sin()
-
-
-def float_divided(m, h, g):
-    h = h.exp() * 2
-    h.div_(g)
-    return h.sin()
-
-
 def of_itself(m, h, g):
     h = h * 2
     h[:, 1:] = h[:, :-1].clone()
@@ -294,12 +276,12 @@ FORMS = (
     into_zeros, into_zeros_twice, step_by_step, into_made, into_result, added, multiplied, view_read_after, written_view_read, base_written,
     base_relu, view_relu, view_of_view, transposed, transposed_base, broadcast, broadcast_added, number, zeroed, masked, constant, without_gradients,
     dropped, wide, narrow, spectrum, real_into_complex, real_part, looked_up, looked_up_view, summed_up, scattered, unused, overwritten,
-    in_two_dimensions, of_a_diagonal, divided, multiplied_by_float, divided_by_float, float_divided, of_itself, normed, normed_of_linear,
+    in_two_dimensions, of_a_diagonal, divided, of_itself, normed, normed_of_linear,
 )  # fmt: skip
 
 # What autocast refuses, or where it changes nothing.
 IN_FLOAT32 = (
-    "looked_up", "looked_up_view", "summed_up", "scattered", "spectrum", "real_into_complex", "real_part", "wide", "constant", "number", "zeroed", "masked", "unused",
+    "divided", "looked_up", "looked_up_view", "summed_up", "scattered", "spectrum", "real_into_complex", "real_part", "wide", "constant", "number", "zeroed", "masked", "unused",
 )  # fmt: skip
 
 MODELS = {

@@ -267,18 +267,6 @@ enum Held {
     Bytes(#[expect(dead_code, reason = "held until it is dropped")] Rc<Storage>),
 }
 
-/// The type that a formula computes in. What was written in place has the type it had, and its gradient as well, also
-/// where the other operand is of a wider one; the engine converts what the formula gives.
-fn computed_in(incoming: &Tensor, read: &[&Tensor]) -> DType {
-    let floats = read
-        .iter()
-        .filter(|tensor| tensor.dtype.is_float() && !tensor.shape.is_empty());
-    let floats = floats.filter(|_| incoming.dtype.is_float());
-    floats
-        .map(|tensor| tensor.dtype)
-        .fold(incoming.dtype, DType::promote)
-}
-
 impl Eager {
     fn temporary<'a>(
         &mut self,
@@ -304,15 +292,14 @@ impl Eager {
     }
 
     fn gradient_like(&mut self, incoming: &Tensor, read: &[&Tensor], order: Order) -> TensorBody {
-        let dtype = computed_in(incoming, read);
         let read = read.iter().map(|tensor| &***tensor);
         let incoming: &TensorBody = incoming;
         let operands: Vec<&TensorBody> = match order {
-            Order::Contiguous => return self.empty(&incoming.shape, dtype),
+            Order::Contiguous => return self.empty(&incoming.shape, incoming.dtype),
             Order::Gradient => std::iter::once(incoming).chain(read).collect(),
             Order::Read => read.chain(std::iter::once(incoming)).collect(),
         };
-        self.broadcast_like(&operands, dtype)
+        self.broadcast_like(&operands, incoming.dtype)
     }
 
     /// The result of a call that allocates more than that.
