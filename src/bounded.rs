@@ -44,6 +44,7 @@ thread_local! {
 struct Account {
     left: usize,
     nodes_left: usize,
+    names_left: usize,
     excess: Option<Excess>,
 }
 
@@ -54,6 +55,8 @@ pub(crate) enum Excess {
     Memory,
     /// It has more nodes.
     Nodes,
+    /// They have more operands and results.
+    Names,
     /// Not a bound of the document: nobody wants it any more.
     Cancelled,
 }
@@ -61,11 +64,15 @@ pub(crate) enum Excess {
 /// Most nodes of a graph. The largest models in use have a few tens of thousands.
 pub(crate) const MOST_NODES: usize = 100_000;
 
+/// Most operands and results of all nodes together. Convolutional nets have six for each node, most others three.
+pub(crate) const MOST_NAMES: usize = 8 * MOST_NODES;
+
 /// Runs `read` with an account of this many bytes; says which bound was passed, when one was.
 pub(crate) fn within<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<Excess>) {
     let account = Account {
         left: bytes,
         nodes_left: MOST_NODES,
+        names_left: MOST_NAMES,
         excess: None,
     };
     let outer = ACCOUNT.replace(Some(account));
@@ -171,6 +178,20 @@ pub(crate) fn count_node<E: de::Error>() -> Result<(), E> {
     account.nodes_left = left.unwrap_or(0);
     ACCOUNT.set(Some(account));
     left.map(drop).ok_or_else(|| E::custom("too many nodes"))
+}
+
+/// Counts operands or results of a node.
+pub(crate) fn count_names<E: de::Error>(names: usize) -> Result<(), E> {
+    let Some(mut account) = ACCOUNT.get() else {
+        return Ok(());
+    };
+    let left = account.names_left.checked_sub(names);
+    if left.is_none() {
+        account.excess = Some(Excess::Names);
+    }
+    account.names_left = left.unwrap_or(0);
+    ACCOUNT.set(Some(account));
+    left.map(drop).ok_or_else(|| E::custom("too many operands"))
 }
 
 /// A list that is charged for.

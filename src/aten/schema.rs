@@ -9,7 +9,7 @@ use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::bounded::{List, Table, Text, charge, count_node};
+use crate::bounded::{List, Table, Text, charge, count_names, count_node};
 
 /// The whole document.
 #[derive(Debug, Deserialize)]
@@ -86,7 +86,7 @@ pub(crate) struct NamedArg<'a> {
 #[derive(Debug, Deserialize)]
 pub(crate) struct TensorMeta<'a> {
     pub(crate) dtype: u32,
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "shape")]
     pub(crate) sizes: List<ExportedSize<'a>>,
     #[serde(default)]
     pub(crate) requires_grad: bool,
@@ -281,13 +281,18 @@ impl<'de> Visitor<'de> for ArgVisitor {
             return Err(de::Error::custom("an argument without a kind"));
         };
         let arg = match kind.as_ref() {
-            "as_tensor" => Arg::Tensor(map.next_value::<Name>()?.name),
+            "as_tensor" => {
+                count_names(1)?;
+                Arg::Tensor(map.next_value::<Name>()?.name)
+            }
             "as_tensors" => {
                 let names = map.next_value::<List<Name>>()?;
+                count_names(names.len())?;
                 Arg::Tensors(names.map(|name| name.name))
             }
             "as_optional_tensors" => {
                 let items = map.next_value::<List<OptionalName>>()?;
+                count_names(items.len())?;
                 let name = |item| match item {
                     OptionalName::AsTensor(name) => Some(name.name),
                     OptionalName::AsNone(_) => None,
@@ -295,9 +300,9 @@ impl<'de> Visitor<'de> for ArgVisitor {
                 Arg::OptionalTensors(items.map(name))
             }
             "as_int" => Arg::Int(map.next_value()?),
-            "as_ints" => Arg::Ints(map.next_value()?),
+            "as_ints" => Arg::Ints(short(map.next_value()?)?),
             "as_sym_int" => Arg::SymInt(map.next_value()?),
-            "as_sym_ints" => Arg::SymInts(map.next_value()?),
+            "as_sym_ints" => Arg::SymInts(short(map.next_value()?)?),
             "as_float" => Arg::Float(map.next_value::<Float>()?.0),
             "as_floats" => {
                 let values = map.next_value::<List<Float>>()?;
@@ -341,6 +346,36 @@ impl<'de> Visitor<'de> for ArgVisitor {
 fn counted<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Text<'a>, D::Error> {
     count_node()?;
     Text::deserialize(deserializer)
+}
+
+/// Most numbers of one argument: lengths, dimensions, or the pieces of a `split`.
+const MOST_NUMBERS: usize = 4096;
+
+/// A list of lengths or dimensions. Each number costs a hundred times its text in the shapes that are made of it.
+fn short<T, E: de::Error>(list: List<T>) -> Result<List<T>, E> {
+    if list.len() > MOST_NUMBERS {
+        let numbers = list.len();
+        return Err(E::custom(format!(
+            "an argument has {numbers} numbers; at most {MOST_NUMBERS} are read"
+        )));
+    }
+    Ok(list)
+}
+
+/// Most dimensions of a tensor: PyTorch's kernels take no more (`dim_bitset_size` in `WrapDimUtilsMulti.h`).
+const MOST_DIMENSIONS: usize = 64;
+
+fn shape<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<List<ExportedSize<'a>>, D::Error> {
+    let sizes = List::<ExportedSize<'a>>::deserialize(deserializer)?;
+    if sizes.len() > MOST_DIMENSIONS {
+        return Err(de::Error::custom(format!(
+            "a tensor has {} dimensions; at most {MOST_DIMENSIONS} are read",
+            sizes.len()
+        )));
+    }
+    Ok(sizes)
 }
 
 /// A complex number.

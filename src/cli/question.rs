@@ -81,6 +81,9 @@ fn open(path: &Path) -> io::Result<File> {
 /// Refuses what has no end: a pipe ends with its writer, a device may never.
 fn checked(file: File) -> io::Result<File> {
     let kind = file.metadata()?.file_type();
+    if kind.is_file() && file.metadata()?.len() > LARGEST_FILE {
+        return Err(too_large());
+    }
     let is_device = kind.is_char_device() || kind.is_block_device();
     // `/dev/null` is how scripts say that there is nothing.
     if is_device && (&file).read(&mut [0])? > 0 {
@@ -96,8 +99,12 @@ fn read_to_end(mut file: impl Read) -> io::Result<Vec<u8>> {
         .take(LARGEST_FILE + 1)
         .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST_FILE {
-        let limit = LARGEST_FILE >> 30;
-        return Err(io::Error::other(format!("it is larger than {limit} GiB")));
+        return Err(too_large());
     }
     Ok(bytes)
+}
+
+fn too_large() -> io::Error {
+    let limit = LARGEST_FILE >> 30;
+    io::Error::other(format!("it is larger than {limit} GiB"))
 }

@@ -148,6 +148,15 @@ impl Graph {
         }
     }
 
+    /// Operations, their operands and results, and parameters, all counted as one: what memory and time grow with.
+    pub fn size(&self) -> usize {
+        let names = self
+            .nodes
+            .iter()
+            .map(|node| node.inputs.len() + node.outputs.len());
+        self.nodes.len() + names.sum::<usize>() + self.parameters.len()
+    }
+
     /// Elements of all parameters, trained or not.
     pub fn parameter_count(&self) -> u64 {
         self.parameters

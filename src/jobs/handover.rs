@@ -8,8 +8,9 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::model::Request;
 
-/// Most operations of the models in requests that wait, beside the latest. One takes about a kilobyte.
-const MOST_OPERATIONS: usize = 20_000;
+/// Largest size of the models in requests that wait, beside the latest: see [`Graph::size`](crate::graph::Graph::size).
+/// An operation takes about a kilobyte.
+const LARGEST: usize = 80_000;
 /// Most requests that wait.
 const MOST_REQUESTS: usize = 64;
 
@@ -28,6 +29,8 @@ struct Waiting {
     /// The fit's name.
     id: String,
     request: Request,
+    /// Of its model.
+    size: usize,
     /// The permit under which a large model was read, and under which it is answered: so that no other is read in
     /// between.
     permit: Option<OwnedSemaphorePermit>,
@@ -63,13 +66,14 @@ impl Handover {
         let permit = permit.filter(|_| !is_wanted);
         all.push_back(Waiting {
             id: id.to_owned(),
+            size: request.graph().map_or(0, |graph| graph.size()),
             request,
             permit,
         });
         let latest = all.len() - 1;
-        let mut operations: usize = all.range(..latest).map(Waiting::operations).sum();
-        while all.len() > MOST_REQUESTS || operations > MOST_OPERATIONS {
-            operations -= all.pop_front().map_or(0, |oldest| oldest.operations());
+        let mut size: usize = all.range(..latest).map(|waiting| waiting.size).sum();
+        while all.len() > MOST_REQUESTS || size > LARGEST {
+            size -= all.pop_front().map_or(0, |oldest| oldest.size);
         }
         Left {
             handover: self,
@@ -115,12 +119,6 @@ impl Drop for Left<'_> {
         if let Some(id) = &self.id {
             self.handover.take(id);
         }
-    }
-}
-
-impl Waiting {
-    fn operations(&self) -> usize {
-        self.request.graph().map_or(0, |graph| graph.nodes.len())
     }
 }
 
@@ -191,17 +189,13 @@ mod tests {
     fn the_oldest_make_room() {
         let handover = Handover::default();
         for id in ["1", "2", "3"] {
-            handover
-                .leave(id, request(MOST_OPERATIONS / 2 - 10), None)
-                .stay();
+            handover.leave(id, request(LARGEST / 8), None).stay();
         }
         let taken = ["1", "2", "3"].map(|id| handover.take(id).is_some());
         assert_eq!(taken, [true, true, true]);
 
         for id in ["1", "2", "3", "4"] {
-            handover
-                .leave(id, request(MOST_OPERATIONS / 2 + 10), None)
-                .stay();
+            handover.leave(id, request(LARGEST / 6), None).stay();
         }
         let taken = ["1", "2", "3", "4"].map(|id| handover.take(id).is_some());
         assert_eq!(taken, [false, false, true, true]);

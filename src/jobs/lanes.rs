@@ -13,9 +13,10 @@ use crate::store::SIMULATED_LANE;
 /// those of ordinary models do not wait for it.
 pub(super) const LARGE_LANE: &str = "simulated, large";
 
-/// Operations from which on a model is large. The largest models in use have some thousands. Each takes 3 KiB, and up to
-/// 14 in convolutional nets under autocast.
-const LARGE: usize = 5_000;
+/// Size from which on a model is large: see [`Graph::size`](crate::graph::Graph::size). The largest models in use have
+/// some thousand operations of three operands and results each. An operation takes 3 KiB, and up to 14 in convolutional nets under
+/// autocast.
+const LARGE: usize = 20_000;
 
 /// The lanes in use. A permit is held by the thread that works, so a lane stays taken until the thread
 /// has really ended, cancelled or not.
@@ -69,9 +70,9 @@ pub(super) fn lane_of(device: &str) -> &str {
 /// The lane of a fit, or of a probe.
 pub(super) fn lane_of_fit(request: &Request) -> String {
     let device = request.device.to_string();
-    let operations = request.graph().map_or(0, |graph| graph.nodes.len());
+    let size = request.graph().map_or(0, |graph| graph.size());
     match request.device {
-        DeviceChoice::Sim(_) if operations >= LARGE => LARGE_LANE.to_owned(),
+        DeviceChoice::Sim(_) if size >= LARGE => LARGE_LANE.to_owned(),
         DeviceChoice::Sim(_) | DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
             lane_of(&device).to_owned()
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::problems::NodeProblem;
 use super::unknown::{UnknownOperator, is_not_supported, not_supported};
-use crate::bounded::MOST_NODES;
+use crate::bounded::{MOST_NAMES, MOST_NODES};
 
 /// So many nodes are listed; of more, only how many there are.
 const MOST_LISTED: usize = 10;
@@ -52,6 +52,11 @@ pub enum ExportedError {
     /// More nodes than are read.
     #[error("the graph has more than {MOST_NODES} nodes; at most that many are read")]
     TooManyNodes,
+    /// More operands and results than are read.
+    #[error(
+        "the nodes of the graph have more than {MOST_NAMES} operands and results together; at most that many are read"
+    )]
+    TooManyNames,
     /// A document that is small in the file and would be large in memory.
     #[error(
         "reading the graph would take more than {} MiB of memory, which exports of {MOST_NODES} nodes do not",
@@ -158,6 +163,7 @@ impl ExportedError {
             | ExportedError::Compressed { .. }
             | ExportedError::TooLarge { .. }
             | ExportedError::TooManyNodes
+            | ExportedError::TooManyNames
             | ExportedError::Cancelled
             | ExportedError::TooComplex { .. }
             | ExportedError::Syntax { .. } => "",

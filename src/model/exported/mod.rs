@@ -91,6 +91,7 @@ pub(crate) fn parse_text(text: &[u8], assumptions: Assumptions) -> Result<Export
     match (exported, excess) {
         (Ok(exported), None) => exported,
         (_, Some(Excess::Nodes)) => Err(ExportedError::TooManyNodes),
+        (_, Some(Excess::Names)) => Err(ExportedError::TooManyNames),
         (_, Some(Excess::Cancelled)) => Err(ExportedError::Cancelled),
         (_, Some(Excess::Memory)) => Err(ExportedError::TooComplex { limit_bytes }),
         (Err(error), None) => Err(if serde_json::Error::is_data(&error) {

@@ -15,8 +15,8 @@ use crate::model::nn::{BatchNorm, Bias};
 use crate::program::{Placement, Unary};
 use crate::shape::{DType, Window};
 
-/// Most layers read. The deepest network in use has a few thousand.
-const MOST_LAYERS: usize = 100_000;
+/// Most layers read. The deepest network in use has a few thousand, and each takes up to ten kilobytes in a step.
+const MOST_LAYERS: usize = 25_000;
 
 /// Most dimensions of a sample.
 const MOST_DIMENSIONS: usize = 8;

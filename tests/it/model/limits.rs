@@ -88,6 +88,61 @@ fn a_graph_of_many_small_things_is_refused_with_the_limit() {
     );
 }
 
+/// A graph of `relu`, whose second node has this argument, and whose result has these sizes.
+fn with_argument(argument: &Value, sizes: &Value) -> String {
+    let mut graph = chain(2, false);
+    let inner = &mut graph["graph_module"]["graph"];
+    let inputs = inner["nodes"][1]["inputs"].as_array_mut().unwrap();
+    inputs.push(json!({ "name": "other", "arg": argument }));
+    inner["tensor_values"]["relu_0"]["sizes"] = sizes.clone();
+    exported::parse_value(&graph).unwrap_err().to_string()
+}
+
+#[test]
+fn an_argument_of_more_numbers_than_are_read_is_refused_with_the_limit() {
+    let row = json!([{ "as_expr": { "expr_str": "Symbol('s0')" } }, { "as_int": 8 }]);
+    for argument in [
+        json!({ "as_ints": vec![1; 4097] }),
+        json!({ "as_sym_ints": vec![json!({ "as_int": 1 }); 4097] }),
+    ] {
+        let error = with_argument(&argument, &row);
+        let expected = "an argument has 4097 numbers; at most 4096 are read";
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_tensor_of_more_dimensions_than_pytorch_has_is_refused_with_the_limit() {
+    let error = with_argument(
+        &json!({ "as_none": true }),
+        &json!(vec![json!({ "as_int": 1 }); 65]),
+    );
+    let expected = "a tensor has 65 dimensions; at most 64 are read";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn nodes_of_more_operands_than_are_read_are_refused_with_the_limit() {
+    let tensors = vec![json!({ "name": "x" }); 800_001];
+    let row = json!([{ "as_expr": { "expr_str": "Symbol('s0')" } }, { "as_int": 8 }]);
+    assert_eq!(
+        with_argument(&json!({ "as_tensors": tensors }), &row),
+        "the nodes of the graph have more than 800000 operands and results together; at most that many are read"
+    );
+}
+
+#[test]
+fn more_layers_than_are_read_are_refused_with_the_limit() {
+    let layers = vec![json!({ "type": "relu" }); 25_001];
+    let model = json!({ "input": { "shape": [8] }, "layers": layers });
+
+    let invalid = request(json!({ "model": model })).unwrap_err();
+
+    assert_eq!(invalid.pointer, "/model/layers");
+    let expected = "25001 layers are more than the 25000 that are read";
+    assert!(invalid.problem.contains(expected), "{invalid}");
+}
+
 #[test]
 fn a_request_of_many_small_things_beside_its_model_is_refused_with_the_limit() {
     let things = "{},".repeat(100_000);
