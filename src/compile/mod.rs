@@ -113,7 +113,8 @@ fn compile_with(
     })
 }
 
-fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
+/// Whether what a variant asks to checkpoint is there.
+pub(crate) fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
     let nothing = variant.mode == Mode::Train
         && variant.checkpointing != Checkpointing::None
         && checkpoint::regions(graph, &variant.checkpointing).is_empty();

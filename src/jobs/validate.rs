@@ -2,13 +2,22 @@
 
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
-use crate::model::{Invalid, Lowered, Request};
+use crate::compile::check_checkpointing;
+use crate::model::{Checkpointing, Invalid, Lowered, Request};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     settings(request)?;
     let lowered = request.lower()?;
     bounded(lowered.graph.nodes.len(), request.variants.len())?;
+    let mut asked: Vec<&Checkpointing> = Vec::new();
+    for variant in &request.variants {
+        if !asked.contains(&&variant.checkpointing) {
+            asked.push(&variant.checkpointing);
+            check_checkpointing(&lowered.graph, variant)
+                .map_err(|error| Invalid::at("/training/checkpointing", error.to_string()))?;
+        }
+    }
     Ok(lowered)
 }
 
@@ -73,6 +82,7 @@ fn invalid_settings(request: &Request, error: &SettingsError) -> Invalid {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::RequestDocument;
 
     #[test]
     fn work_is_refused_with_the_figure_and_the_limit() {
@@ -87,5 +97,28 @@ mod tests {
         );
         assert!(refused.problem.contains(" at most 1000000 "), "{refused}");
         assert!(bounded(usize::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_checkpointed_is_refused_before_anything_runs() {
+        let asked = |checkpointing: &str| {
+            let layers = r#"{"type": "linear", "out_features": 8}, {"type": "relu"}"#;
+            let model = format!(r#"{{"input": {{"shape": [8]}}, "layers": [{layers}]}}"#);
+            let training = format!(r#"{{"checkpointing": {checkpointing}}}"#);
+            let text = format!(r#"{{"model": {model}, "training": {training}}}"#);
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            validate(&Request::parse(document, &[]).unwrap()).map(drop)
+        };
+
+        assert_eq!(asked(r#""none""#), Ok(()));
+        for missing in [
+            r#""per_block""#,
+            r#"["none", "per_block"]"#,
+            r#"{"modules": ["nowhere"]}"#,
+        ] {
+            let refused = asked(missing).unwrap_err();
+            assert_eq!(refused.pointer, "/training/checkpointing");
+            assert!(refused.problem.contains("no module"), "{refused}");
+        }
     }
 }
