@@ -282,7 +282,7 @@ pub(super) fn log_failure(failure: ServerErrorsFailureClass, latency: Duration, 
     let latency_ms = latency.as_millis();
     match failure {
         ServerErrorsFailureClass::StatusCode(StatusCode::SERVICE_UNAVAILABLE) => {
-            tracing::warn!(latency_ms, "refused for now");
+            tracing::warn!(latency_ms, "refused: busy, or about to end");
         }
         failed => tracing::error!(latency_ms, "answered with a fault: {failed}"),
     }
