@@ -180,6 +180,10 @@ async fn refusing_for_now_is_no_error_of_the_service() {
     assert_eq!((full.status, ending.status), (503, 503));
     drop(logging);
     let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(logged.matches("refused: busy, or about to end").count(), 2, "{logged}");
+    assert_eq!(
+        logged.matches("refused: busy, or about to end").count(),
+        2,
+        "{logged}"
+    );
     assert!(!logged.contains("ERROR"), "{logged}");
 }
