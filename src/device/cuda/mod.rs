@@ -11,6 +11,7 @@
 pub mod cudnn;
 
 mod driver;
+mod generate;
 mod launcher;
 mod layout;
 mod nvrtc;

@@ -119,7 +119,7 @@ pub(in crate::device::cuda) fn sum(
 }
 
 /// Which dimensions of the operand the result has, each with the result's stride.
-fn kept_dimensions(input: &Operand, out: &Operand) -> Option<Vec<Option<u64>>> {
+pub(super) fn kept_dimensions(input: &Operand, out: &Operand) -> Option<Vec<Option<u64>>> {
     let mut kept = vec![None; input.shape.len()];
     let missing = input.shape.len().checked_sub(out.shape.len())?;
     let is_bias = input.shape.len() == 4 && out.shape.len() == 1;
