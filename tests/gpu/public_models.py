@@ -157,9 +157,7 @@ def load() -> dict[str, Model]:
         build = functools.partial(torchvision_model, name, segments)
         add(full, "torchvision", family, build, (f"x=f32[B,3,{side},{side}]", target), loss)
     for family, name, full, side in images("timm", TIMM):
-        # A model with a distilled head gives both heads' logits in training.
-        loss = auxiliary if "distilled" in name or name == "levit_128s" else "cross_entropy"
-        add(full, "timm", family, functools.partial(timm_model, name), (f"x=f32[B,3,{side},{side}]", "y=i64[B]"), loss)
+        add(full, "timm", family, functools.partial(timm_model, name), (f"x=f32[B,3,{side},{side}]", "y=i64[B]"), "cross_entropy")
     for family, kind, purpose, options, batch in TRANSFORMERS:
         loss = both_ways if kind == "CLIP" else "model"
         build = functools.partial(transformers_model, kind, purpose, options)
