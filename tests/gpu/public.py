@@ -76,7 +76,7 @@ class Lane:
             process.communicate()
             raise TookTooLong(f"took longer than {self.options.limit} s") from None
         try:
-            answer = json.loads(said)
+            answer = json.loads(said or wrong)
         except json.JSONDecodeError:
             return process.returncode, (said + wrong).strip() or f"said nothing and ended with {process.returncode}"
         if "detail" in answer and "title" in answer:
