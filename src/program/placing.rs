@@ -41,10 +41,20 @@ impl Combine {
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Written {
-    /// Elements of the operand `values`, the second input.
+    /// Elements of the operand `values`, the first input.
     Values,
     /// A number.
     Number(f64),
+}
+
+impl Written {
+    /// How many operands that is.
+    fn count(self) -> usize {
+        match self {
+            Written::Values => 1,
+            Written::Number(_) => 0,
+        }
+    }
 }
 
 /// A loop that breaks a number down into coordinates: targets and lengths, the last dimension first.
@@ -87,7 +97,7 @@ pub struct Places {
     pub ranks: [usize; 3],
 }
 
-/// `index (, values) -> into`: what is written to the places that an index names. Indices outside are left out, and so is
+/// `(values, ) index -> into`: what is written to the places that an index names. Indices outside are left out, and so is
 /// the one that `skipped` says.
 pub fn by_owners(
     name: &'static str,
@@ -159,7 +169,7 @@ pub fn by_owners(
     }}"
     );
     let form = Form::Groups {
-        over: 0,
+        over: written.count(),
         without: (0..places.ranks[0])
             .filter(|d| !places.own.iter().any(|own| own[0] == *d))
             .collect(),
@@ -175,7 +185,7 @@ fn finish(
     skipped: i64,
 ) -> Generated {
     let inputs: &[&'static str] = match written {
-        Written::Values => &["index", "values"],
+        Written::Values => &["values", "index"],
         Written::Number(_) => &["index"],
     };
     let generated = Generated::of(name, inputs, ["into"], form);
@@ -190,7 +200,7 @@ fn finish(
     generated.with("skipped", Number::Whole(skipped))
 }
 
-/// `index (, values) -> into` along a dimension of tensors with as many dimensions: `scatter`. `shared` says along which
+/// `(values, ) index -> into` along a dimension of tensors with as many dimensions: `scatter`. `shared` says along which
 /// others an index repeats; `has_few_lines` whether too few are left to keep a card busy with a thread for each.
 pub fn scatter(
     name: &'static str,
@@ -233,7 +243,7 @@ pub fn scatter(
     }}"
     );
     let form = Form::Each {
-        over: 0,
+        over: written.count(),
         without: vec![dim],
         body: body.into(),
     };

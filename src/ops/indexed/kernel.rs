@@ -224,7 +224,7 @@ impl Eager {
         };
         let written = Written::Values;
         let generated = placing::by_owners("index_put_", &places, Combine::Add, written, NONE);
-        self.launch(generated.into(), &[&linear, &values], &[into]);
+        self.launch(generated.into(), &[&values, &linear], &[into]);
     }
 
     /// `into[index] = combine(into[index], values)` along a dimension of tensors with as many dimensions.
@@ -260,7 +260,7 @@ impl Eager {
             Ok(values) => {
                 let how = (combine, Written::Values);
                 let kernel = placing::scatter("scatter", dim, of, how, NONE);
-                self.launch(kernel.into(), &[&index, &line(values)], &[&into]);
+                self.launch(kernel.into(), &[&line(values), &index], &[&into]);
             }
             Err(number) => {
                 let how = (combine, Written::Number(number));

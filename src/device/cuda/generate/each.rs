@@ -35,7 +35,7 @@ pub(super) fn launches(
     coordinates(&mut writer, "thread", &visited.operand.shape, without, is_short);
     tensors(&mut writer, operation);
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
-    let (source, words) = writer.finish(is_short);
+    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
     Ok(vec![GeneratedLaunch {
         source,
         entry: "kernel",
@@ -43,6 +43,7 @@ pub(super) fn launches(
         threads: [THREADS, 1],
         work: count,
         words,
+        changing,
     }])
 }
 
@@ -82,12 +83,13 @@ pub(super) fn coordinates(
 
 /// Declares the operands, to be read and written by coordinates.
 pub(super) fn tensors(writer: &mut Writer, operation: &Operation<'_>) {
-    for named in operation.operands() {
+    for (position, named) in operation.operands().enumerate() {
         let (name, of, operand) = (named.name, element(named.operand.dtype), named.operand);
-        let mut words = vec![operand.address];
-        words.extend(&operand.shape);
-        words.extend(&operand.strides);
-        let start = writer.array(&words);
+        let start = format!("(parameters.words + {})", writer.words.len());
+        writer.address(operation, position);
+        writer
+            .words
+            .extend(operand.shape.iter().chain(&operand.strides));
         let rank = operand.shape.len();
         writer.line(format_args!(
             "    const Tensor<{of}, {rank}> {name} = {{({of}*){start}[0], {start}}};"

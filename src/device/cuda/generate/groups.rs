@@ -65,7 +65,7 @@ pub(super) fn launches(
     coordinates(&mut writer, "row", shape, without, is_short);
     tensors(&mut writer, operation);
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
-    let (source, words) = writer.finish(is_short);
+    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
     Ok(vec![GeneratedLaunch {
         source,
         entry: "kernel",
@@ -73,5 +73,6 @@ pub(super) fn launches(
         threads: [lanes, groups_in_block],
         work: groups,
         words,
+        changing,
     }])
 }

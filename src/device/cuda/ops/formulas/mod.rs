@@ -1,6 +1,7 @@
 //! Formulas of operations that have tuned kernels or a library too: for what those do not take.
 
 mod convolution;
+mod indexed;
 mod matmul;
 mod pointwise;
 mod softmax;
@@ -8,7 +9,7 @@ mod softmax;
 use crate::device::LaunchError;
 use crate::device::cuda::generate::{self, GeneratedLaunch, Resources};
 use crate::device::cuda::layout::{Operand, Operands};
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::program::{Form, Generated, Kernel, Number, Text, pooling, placing};
 
 /// A formula and its operands, seen as it wants them.
 struct Written {
@@ -30,13 +31,15 @@ pub(in crate::device::cuda) fn launches(
     let Some(written) = written(operands, resources)? else {
         return Err(operands.no_kernel());
     };
-    generate::launches(
-        &written.generated,
-        &written.inputs,
-        &written.outputs,
-        resources,
-    )
-    .map_err(misuse)
+    let launches = |generated: &Generated| {
+        generate::launches(generated, &written.inputs, &written.outputs, resources).map_err(misuse)
+    };
+    let mut all = Vec::new();
+    if let Kernel::GatherGrad { .. } | Kernel::EmbeddingGrad { .. } = operands.kernel() {
+        all = launches(&indexed::cleared())?;
+    }
+    all.extend(launches(&written.generated)?);
+    Ok(all)
 }
 
 fn written(operands: &Operands<'_>, resources: Resources) -> Result<Option<Written>, LaunchError> {
@@ -82,10 +85,24 @@ fn written(operands: &Operands<'_>, resources: Resources) -> Result<Option<Writt
             inputs: operands.inputs().to_vec(),
             outputs: operands.outputs().to_vec(),
         },
+        Kernel::Gather { dim } => plain(placing::gather(operands.input(1)?.shape.len(), *dim)),
+        Kernel::GatherGrad { dim } => indexed::gather_grad(operands, *dim)?,
+        Kernel::Embedding => plain(indexed::embedding(operands.input(1)?.shape.len())),
+        Kernel::EmbeddingGrad { padding } => indexed::embedding_grad(operands, *padding)?,
+        Kernel::MaxPool(window) => plain(pooling::max(window, sides(out()?))),
+        Kernel::MaxPoolGrad(window) => plain(pooling::max_backward(window, sides(out()?))),
+        Kernel::AdaptiveAvgPool => plain(pooling::adaptive_avg(sides(out()?))),
+        Kernel::AdaptiveAvgPoolGrad => plain(pooling::adaptive_avg_backward(sides(out()?))),
+        Kernel::Tril => plain(indexed::tril(out()?.shape.len())),
         Kernel::Softmax { dim, log } => plain(softmax::forward(*dim, *log)),
         Kernel::SoftmaxGrad { dim, log } => plain(softmax::gradient(*dim, *log)),
         _ => return Ok(None),
     }))
+}
+
+/// How many dimensions of a tensor are pooled: all but batch and channels.
+fn sides(tensor: &Operand) -> usize {
+    tensor.shape.len().saturating_sub(2)
 }
 
 /// Rows along some dimensions.
