@@ -93,6 +93,19 @@ pub enum Form {
         /// The formula.
         body: Text,
     },
+    /// The same, with some operands that belong to no row: they keep their own dimensions and are read and written by
+    /// coordinates, as in [`Form::Each`].
+    ///
+    /// Threads of a row wait for each other, and see what the others have written, at `row_sync()`. `lane` of `LANES`
+    /// is a thread's number; a row's threads are `LANES / WARP` warps, and `warp_sum(value)` adds up within one.
+    RowsAndTables {
+        /// The dimensions along which elements belong to a row.
+        dims: Vec<usize>,
+        /// The names of the operands that belong to none.
+        tables: Vec<&'static str>,
+        /// The formula.
+        body: Text,
+    },
 }
 
 impl Generated {

@@ -1,7 +1,7 @@
 //! A thread for each element of an operand's shape, which reads and writes by coordinates.
 
 use super::dims::is_short;
-use super::source::{Writer, divider_of, element};
+use super::source::{Writer, divider_of};
 use super::{GeneratedLaunch, NoKernel, Operation};
 
 /// Threads of a block.
@@ -56,17 +56,8 @@ pub(super) fn launches(
         ));
     }
     writer.line("    (void)i; (void)rest;");
-    for (position, named) in operation.operands().enumerate() {
-        let (name, of, operand) = (named.name, element(named.operand.dtype), named.operand);
-        let start = format!("(parameters.words + {})", writer.words.len());
-        writer.address(operation, position);
-        writer
-            .words
-            .extend(operand.shape.iter().chain(&operand.strides));
-        let rank = operand.shape.len();
-        writer.line(format_args!(
-            "    const Tensor<{of}, {rank}> {name} = {{({of}*){start}[0], {start}}};"
-        ));
+    for position in 0..operation.operands().count() {
+        writer.tensor(operation, position);
     }
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
     let (source, words, changing) = writer.finish(is_short, &["kernel"]);

@@ -109,7 +109,10 @@ pub(super) fn launches(
             body,
         } => each::launches(&operation, *over, without, body),
         Form::Reduce { dims, .. } => reduce::launches(&operation, dims),
-        Form::Rows { dims, body } => rows::launches(&operation, dims, body),
+        Form::Rows { dims, body } => rows::launches(&operation, dims, &[], body),
+        Form::RowsAndTables { dims, tables, body } => {
+            rows::launches(&operation, dims, tables, body)
+        }
     }
 }
 

@@ -284,4 +284,19 @@ struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) con
 #define row_sum(value) combined<LANES>(value, Adding())
 #define row_max(value) combined<LANES>(value, Largest())
 #define row_min(value) combined<LANES>(value, Smallest())
+#ifdef ON_HOST
+static const int WARP = 1;
+template <typename V> static inline V warp_sum(V value) { return value; }
+#define row_sync() ((void)0)
+#else
+static const int WARP = 32;
+template <typename V> DEVICE V warp_sum(V value)
+{
+#pragma unroll
+    for (int other = 16; other > 0; other >>= 1) value += __shfl_xor_sync(0xffffffffu, value, other);
+    return value;
+}
+// A row of one warp shares its block with others.
+#define row_sync() (LANES > 32 ? __syncthreads() : __syncwarp())
+#endif
 #define for_each(j) for (I j = lane; j < n; j += LANES)
