@@ -279,9 +279,11 @@ template <int LANES, typename V, typename C> DEVICE V combined(V value, C combin
 }
 #endif
 struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a + b; } };
+struct Multiplying { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a * b; } };
 struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
 #define row_sum(value) combined<LANES>(value, Adding())
+#define row_product(value) combined<LANES>(value, Multiplying())
 #define row_max(value) combined<LANES>(value, Largest())
 #define row_min(value) combined<LANES>(value, Smallest())
 #define for_each(j) for (I j = lane; j < n; j += LANES)
