@@ -75,7 +75,8 @@ pub enum Form {
         state: Text,
         /// Makes `s` start: `s = 0;`.
         start: Text,
-        /// Takes an element in: `s += x;`. `j` is its row-major index within the dimensions that go away.
+        /// Takes an element in: `s += x;`. `j` is its row-major index within the dimensions that go away; it lies at
+        /// `x_start[x_at]`.
         step: Text,
         /// Takes another state `o` in, of later elements or earlier ones: `s += o;`.
         merge: Text,
@@ -86,7 +87,7 @@ pub enum Form {
     ///
     /// The formula runs in all threads of a row. `for_each(j)` begins a loop over its `n` elements, shared out among
     /// the threads; `x(j)` reads and `y.set(value, j)` writes. `row_sum(value)`, `row_product`, `row_max` and `row_min` combine what
-    /// threads have; all must call them. `is_first` is true in one of a row's threads. `row` is the row's index.
+    /// threads have; all must call them. `x.data` points at a row's first element. `is_first` is true in one of a row's threads. `row` is the row's index.
     Rows {
         /// The dimensions along which elements belong to a row.
         dims: Vec<usize>,

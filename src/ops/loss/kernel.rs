@@ -174,17 +174,16 @@ pub(crate) struct Likelihood {
 }
 
 impl Likelihood {
-    fn finished(self, kernel: Generated) -> Kernel {
+    fn finished(self, kernel: Generated) -> Generated {
         kernel
             .with("ignored", Number::Whole(self.ignored))
             .with("classes", Number::Length(self.classes))
-            .into()
     }
 
     /// `t, x (, weight) -> loss, total_weight`, where `x` and the weights are seen at the first class, which is
     /// `x_step` and `weight_step` elements before the next. (`nll_loss_forward_reduce_cuda_kernel_2d` in NLLLoss.cu,
     /// `nll_loss2d_forward_kernel` in NLLLoss2d.cu.)
-    pub(crate) fn reduced(self, rank: usize, steps: [Extent; 2]) -> Kernel {
+    pub(crate) fn reduced(self, rank: usize, steps: [Extent; 2]) -> Generated {
         const STATE: &str = "struct { T loss, weight; }";
         const START: &str = "s.loss = 0; s.weight = 0;";
         const MERGE: &str = "s.loss += o.loss; s.weight += o.weight;";
@@ -213,7 +212,7 @@ impl Likelihood {
     }
 
     /// `t, x (, weight) -> loss`, a loss for each target.
-    pub(super) fn each(self, rank: usize) -> Kernel {
+    pub(super) fn each(self, rank: usize) -> Generated {
         let place: Vec<String> = (0..rank)
             .map(|d| match d {
                 0 => "i[0]".to_owned(),
@@ -236,7 +235,7 @@ impl Likelihood {
     }
 
     /// `grad, t (, total_weight) (, weight) -> grad_x`, zero elsewhere. The total is there for means.
-    pub(crate) fn gradient(self, rank: usize) -> Kernel {
+    pub(crate) fn gradient(self, rank: usize) -> Generated {
         let place: Vec<String> = (0..rank)
             .filter(|d| *d != 1)
             .map(|d| format!("i[{d}]"))

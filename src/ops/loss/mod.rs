@@ -2,7 +2,7 @@
 
 pub(in crate::ops) mod composed;
 mod ctc;
-mod kernel;
+pub(in crate::ops) mod kernel;
 mod margin;
 mod paired;
 mod read;

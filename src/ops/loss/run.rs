@@ -237,12 +237,12 @@ impl Eager {
                 let mut inputs = vec![&**target, &scores];
                 inputs.extend(&of_class);
                 let kernel = likelihood.reduced(rank, [strides[1], step]);
-                self.launch(kernel, &inputs, &[&loss, &total_weight]);
+                self.launch(kernel.into(), &inputs, &[&loss, &total_weight]);
             }
             Summary::None => {
                 let mut inputs = vec![&**target, &**log_probabilities];
                 inputs.extend(weight);
-                self.launch(likelihood.each(rank), &inputs, &[&loss]);
+                self.launch(likelihood.each(rank).into(), &inputs, &[&loss]);
             }
         }
         draft.save(self, "total_weight", &total_weight)?;
@@ -261,7 +261,7 @@ impl Eager {
             let kernel = if is_plain {
                 Kernel::NllLossGrad
             } else {
-                likelihood.gradient(rank)
+                likelihood.gradient(rank).into()
             };
             eager.launch(kernel, &inputs, &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]

@@ -46,7 +46,7 @@ impl Eager {
         let mut outputs = vec![&y];
         outputs.extend(&made);
         let momentum = running.map(|(momentum, _)| momentum);
-        self.launch(norm.forward(eps, momentum), &inputs, &outputs);
+        self.launch(norm.forward(eps, momentum).into(), &inputs, &outputs);
         drop((seen, made));
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
@@ -131,7 +131,7 @@ impl Eager {
             let mut inputs = vec![&of_x];
             inputs.extend(parameters.iter().flatten());
             let outputs = [&of_y, &statistics[0], &statistics[1]];
-            self.launch(norm.forward(eps, None), &inputs, &outputs);
+            self.launch(norm.forward(eps, None).into(), &inputs, &outputs);
         }
         draft.save(self, "mean", &mean)?;
         draft.save(self, "rstd", &inverse_std)?;
@@ -234,7 +234,7 @@ impl Eager {
         let mut inputs = vec![gradient, x];
         inputs.extend(statistics);
         let with_weight: Vec<&TensorBody> = inputs.iter().copied().chain(weight).collect();
-        self.launch(norm.gradient(), &with_weight, &[grad_x]);
+        self.launch(norm.gradient().into(), &with_weight, &[grad_x]);
         let Some(parameter) = of_weight.or(of_bias) else {
             return;
         };
@@ -249,7 +249,7 @@ impl Eager {
             (Some(of_weight), of_bias) => {
                 let mut outputs = vec![of_weight];
                 outputs.extend(of_bias);
-                let kernel = norm.weight_gradient(&others, of_bias.is_some());
+                let kernel = norm.weight_gradient(&others, of_bias.is_some()).into();
                 self.launch(kernel, &inputs, &outputs);
             }
             (None, Some(of_bias)) => {

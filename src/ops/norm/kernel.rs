@@ -3,7 +3,7 @@
 //! All are of one kind: elements are normalized along some dimensions, by statistics that broadcast to the operand, and
 //! get a factor and a summand that broadcast too. Sums are made in two passes, of differences from the mean.
 
-use crate::program::{Generated, Kernel, Number};
+use crate::program::{Generated, Number};
 
 /// What a normalization has, and along which dimensions of its operand it goes.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ pub(crate) struct Normalization<'a> {
 impl Normalization<'_> {
     /// `x (, weight) (, bias) -> y (, mean), inverse_std`. With `running`, its share of new statistics, also
     /// `running_mean, running_var`, which are updated.
-    pub(crate) fn forward(self, eps: f64, running: Option<f64>) -> Kernel {
+    pub(crate) fn forward(self, eps: f64, running: Option<f64>) -> Generated {
         let statistics = if self.centred {
             "
     T total = 0, squares = 0;
@@ -67,7 +67,6 @@ impl Normalization<'_> {
         Generated::rows(self.name, inputs, outputs, self.dims, body)
             .with("eps", Number::Real(eps))
             .with("momentum", Number::Real(running.unwrap_or(0.0)))
-            .into()
     }
 
     fn inputs_of_gradients(self) -> Vec<&'static str> {
@@ -78,7 +77,7 @@ impl Normalization<'_> {
     }
 
     /// `grad, x (, mean), inverse_std (, weight) -> grad_x`.
-    pub(crate) fn gradient(self) -> Kernel {
+    pub(crate) fn gradient(self) -> Generated {
         let factor = if self.weight { " * (T)weight(j)" } else { "" };
         let (mean, off) = if self.centred {
             ("(T)mean(0)", "a + ")
@@ -96,11 +95,11 @@ impl Normalization<'_> {
         );
         let mut inputs = self.inputs_of_gradients();
         inputs.extend(self.weight.then_some("weight"));
-        Generated::rows(self.name, inputs, ["grad_x"], self.dims, body).into()
+        Generated::rows(self.name, inputs, ["grad_x"], self.dims, body)
     }
 
     /// `grad, x (, mean), inverse_std -> grad_weight (, grad_bias)` over all other dimensions than the parameters have.
-    pub(crate) fn weight_gradient(self, others: &[usize], with_bias: bool) -> Kernel {
+    pub(crate) fn weight_gradient(self, others: &[usize], with_bias: bool) -> Generated {
         let step = if self.centred {
             "s.of_weight += (T)grad * ((T)x - (T)mean) * (T)inverse_std; s.of_bias += (T)grad;"
         } else {
@@ -126,36 +125,31 @@ impl Normalization<'_> {
             others,
             texts,
         )
-        .into()
     }
 }
 
-/// `x, running_mean, running_var (, weight) (, bias) -> y`, elements one by one.
-pub(crate) fn by_running_statistics(eps: f64, weight: bool, bias: bool) -> Kernel {
-    let factor = if weight { " * (T)weight" } else { "" };
-    let summand = if bias { " + (T)bias" } else { "" };
-    let body = format!("result = ((T)x - (T)mean) * rsqrt((T)var + (T)eps){factor}{summand};");
-    let mut inputs = vec!["x", "mean", "var"];
-    inputs.extend(weight.then_some("weight"));
-    inputs.extend(bias.then_some("bias"));
-    Generated::map("batch_norm", inputs, body)
-        .with("eps", Number::Real(eps))
-        .into()
+/// `x, running_mean, running_var, weight, bias -> y`, elements one by one.
+pub(crate) fn by_running_statistics(eps: f64) -> Generated {
+    Generated::map(
+        "batch_norm",
+        ["x", "mean", "var", "weight", "bias"],
+        "result = ((T)x - (T)mean) * rsqrt((T)var + (T)eps) * (T)weight + (T)bias;",
+    )
+    .with("eps", Number::Real(eps))
 }
 
 /// `grad, running_var, weight -> grad_x`: the statistics are constants.
-pub(crate) fn by_running_statistics_grad(eps: f64) -> Kernel {
+pub(crate) fn by_running_statistics_grad(eps: f64) -> Generated {
     Generated::map(
         "batch_norm",
         ["grad", "var", "weight"],
         "result = (T)grad * (T)weight * rsqrt((T)var + (T)eps);",
     )
     .with("eps", Number::Real(eps))
-    .into()
 }
 
 /// `grad, x, running_mean, running_var -> grad_weight, grad_bias` over all dimensions but the channels.
-pub(crate) fn by_running_statistics_weight_grad(eps: f64, others: &[usize]) -> Kernel {
+pub(crate) fn by_running_statistics_weight_grad(eps: f64, others: &[usize]) -> Generated {
     let texts = [
         "struct { T of_weight, of_bias; }",
         "s.of_weight = 0; s.of_bias = 0;",
@@ -165,7 +159,5 @@ pub(crate) fn by_running_statistics_weight_grad(eps: f64, others: &[usize]) -> K
     ];
     let inputs = ["grad", "x", "mean", "var"];
     let outputs = ["grad_weight", "grad_bias"];
-    Generated::reduce("batch_norm", inputs, outputs, others, texts)
-        .with("eps", Number::Real(eps))
-        .into()
+    Generated::reduce("batch_norm", inputs, outputs, others, texts).with("eps", Number::Real(eps))
 }

@@ -125,7 +125,11 @@ impl Eager {
                 bias: bias.is_some(),
             };
             let [of_mean, of_std] = [&mean, &inverse_std].map(|of| by_row(of, &x.shape, dims));
-            self.launch(norm.forward(eps, None), &inputs, &[&y, &of_mean, &of_std]);
+            self.launch(
+                norm.forward(eps, None).into(),
+                &inputs,
+                &[&y, &of_mean, &of_std],
+            );
         }
         drop(dense);
         draft.save(self, "mean", &mean)?;
@@ -183,7 +187,7 @@ impl Eager {
             let mut inputs: Vec<&TensorBody> = vec![&dense];
             inputs.extend(weight.map(|weight| &**weight));
             let of_rms = by_row(&inverse_rms, &x.shape, dims);
-            self.launch(norm.forward(eps, None), &inputs, &[&y, &of_rms]);
+            self.launch(norm.forward(eps, None).into(), &inputs, &[&y, &of_rms]);
         }
         drop(dense);
         draft.save(self, "inverse_std", &inverse_rms)?;

@@ -198,6 +198,10 @@ template <typename E, int R> struct Row {
     template <typename V> DEVICE_MEMBER void set(V value, I j) const { data[offset(j)] = Narrow<E>::from(value); }
 };
 
+// How the elements of a row's operand lie in memory.
+template <typename R> struct Element;
+template <typename E, int R> struct Element<const Row<E, R>> { typedef E Type; };
+
 // Functions that `<math.h>` lacks.
 
 template <typename V> DEVICE bool is_nan(V value) { return value != value; }
