@@ -15,7 +15,7 @@ each("reductions", (4, 6), [
     lambda w, x: (w * x).mean(), lambda w, x: (w * x).mean((0, 2)), lambda w, x: (w * x).sum(1, keepdim=True), lambda w, x: (w + x).var(-1), lambda w, x: (w + x).transpose(0, 2).std((0, 1), correction=0),
     lambda w, x: torch.var_mean(w + x, 1, keepdim=True)[0] * torch.var_mean(w * x, 1, keepdim=True)[1], lambda w, x: (w + x).var(), lambda w, x: torch.std_mean(w + x, (0, 2))[0],
     lambda w, x: (w * x).logsumexp(1), lambda w, x: (w * x).logsumexp((0, 2), keepdim=True), lambda w, x: (w * x).amax((0, 2)), lambda w, x: (w * x).amin(1, keepdim=True), lambda w, x: (w * x).max(), lambda w, x: (w * x).min(),
-    lambda w, x: (w + x).prod(1), lambda w, x: torch.relu(w).prod(0) + (w + 2).prod(), lambda w, x: (w * x).nansum(2), lambda w, x: torch.round(w * 2).amax(1), lambda w, x: w * torch.count_nonzero(torch.round(x), 1).unsqueeze(1),
+    lambda w, x: (w + x).prod(1), lambda w, x: torch.relu(w).prod(0) + (w * 0.2 + 1).prod(), lambda w, x: (w * x).nansum(2), lambda w, x: torch.round(w * 2).amax(1), lambda w, x: w * torch.count_nonzero(torch.round(x), 1).unsqueeze(1),
     lambda w, x: w * torch.aminmax(x, dim=1, keepdim=True)[0] + torch.aminmax(x)[1], lambda w, x: w * torch.round(x * 5).long().sum(1, keepdim=True) + (x > 0).sum() * w, lambda w, x: w * torch.round(x * 5).long().prod(1, keepdim=True),
 ], x=(4, 6))  # fmt: skip
 
@@ -106,8 +106,8 @@ class CrossEntropies(nn.Module):
             kind = {"reduction": reduction}
             for loss in (
                 F.cross_entropy(y[:, 0], target, **kind), F.cross_entropy(z, map_target, **kind), F.cross_entropy(y[:, 0], target, weight=self.of_class, **kind), F.cross_entropy(z, map_target, weight=self.of_class, ignore_index=2, **kind),
-                F.cross_entropy(y[:, 1], target, label_smoothing=0.2, **kind), F.cross_entropy(y[:, 0], torch.softmax(y[:, 1], -1), label_smoothing=0.3, **kind),
-                F.cross_entropy(y[:, 0], torch.softmax(x[:, 1], -1), weight=self.of_class, **kind), F.nll_loss(torch.log_softmax(y[:, 2], -1), target, **kind),
+                F.cross_entropy(y[:, 1], target, label_smoothing=0.2, **kind), F.cross_entropy(z, map_target, weight=self.of_class, label_smoothing=0.1, **kind),
+                F.nll_loss(torch.log_softmax(y[:, 2], -1), target, **kind),
             ):  # fmt: skip
                 total = total + (loss * torch.cos(loss.detach() + number)).sum()
         return total
@@ -116,3 +116,69 @@ class CrossEntropies(nn.Module):
 @case("cross-entropies")
 def cross_entropies():
     return CrossEntropies(), {"x": torch.randn(BATCH, 4, 5), "target": torch.tensor([1, 4, 2]), "map_target": torch.tensor([[1, 0, 2, -100], [4, 4, 3, 1], [2, 2, 0, 0]])}
+
+
+each("products", (4, 6), [
+    lambda w, x: torch.mv((w * x)[:, 0], w[0]), lambda w, x: torch.outer((w * x)[:, 0, 0], w[1]), lambda w, x: torch.dot((w * x).flatten(), (x + 0.5).flatten()), lambda w, x: torch.addmv((w * x)[:, 0, 0], (w + x)[:, 1], w[0], beta=0.5),
+    lambda w, x: (w * x) @ w[2], lambda w, x: w[:, 0] @ (w * x), lambda w, x: torch.addmm((w * x)[:, 0, :4], (w * x)[:, 1], w.T), lambda w, x: torch.baddbmm((w * x)[:, :, :4], w * x, x.transpose(1, 2), beta=0.3, alpha=0.7),
+    lambda w, x: torch.bmm(w * x, (w + x).transpose(1, 2)), lambda w, x: torch.linalg.cross((w * x)[..., :3], (w + x)[..., 3:]), lambda w, x: torch.linalg.cross((w * x)[:, :3], (w + x)[:, 1:], dim=1), lambda w, x: torch.tensordot(w * x, w, ([1, 2], [0, 1])),
+    lambda w, x: torch.einsum("bij,kj->bik", w * x, w), lambda w, x: torch.einsum("bii,bjj->bij", (w * x)[:, :, :4], (w + x)[:, :, 2:]), lambda w, x: torch.einsum("bij,bij->b", w * x, w + x), lambda w, x: torch.chain_matmul((w * x)[:, 0], w.T, w),
+    lambda w, x: torch.cdist(w * x, w + x), lambda w, x: torch.cdist(w * x, w + x, p=1.0), lambda w, x: torch.cdist(w * x, w[:3], p=3.0), lambda w, x: torch.cdist((w * x).repeat(1, 7, 1), w + 1), lambda w, x: torch.addr((w * x)[:, 0], (w + x)[:, 0, 1], w[0]), lambda w, x: torch.addbmm(w[:, :4], w * x, x.transpose(1, 2)),
+])  # fmt: skip
+
+
+class Cells(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.gru, self.rnn, self.plain = nn.LSTMCell(6, 5), nn.GRUCell(6, 5), nn.RNNCell(6, 5, nonlinearity="relu"), nn.RNNCell(6, 5)
+        self.bare_lstm, self.bare_gru = nn.LSTMCell(6, 5, bias=False), nn.GRUCell(6, 5, bias=False)
+
+    def forward(self, x):
+        hidden, cell = self.lstm(x[:, 0])
+        hidden, cell = self.lstm(x[:, 1], (hidden, cell))
+        other, last = self.bare_lstm(x[:, 2], (hidden, cell))
+        gru = self.bare_gru(x[:, 3], self.gru(x[:, 0], hidden))
+        rnn = self.plain(x[:, 1], self.rnn(x[:, 0], other))
+        return (gru * torch.cos(gru.detach() * 5)).sum() + (rnn * torch.cos(rnn.detach() * 5)).sum() + (last * 0.3).sum()
+
+
+@case("cells")
+def cells():
+    return Cells(), {"x": torch.randn(BATCH, 4, 6)}
+
+
+class Attentions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.few = nn.Linear(8, 4)
+
+    def forward(self, x):
+        heads = lambda y, width=2: y.unflatten(-1, (-1, width)).transpose(1, 2)  # noqa: E731
+        q, k, v = heads(self.q(x)), heads(self.k(x)), heads(self.v(x))
+        few = heads(self.few(x))
+        results = [
+            F.scaled_dot_product_attention(q, k, v), F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7), F.scaled_dot_product_attention(q[:, :, 1:], few, few, enable_gqa=True),
+            F.scaled_dot_product_attention(heads(self.q(x), 4), heads(self.k(x), 4)[:, :, :3], heads(self.v(x), 4)[:, :, :3]),
+        ]  # fmt: skip
+        return sum((y * torch.cos(y.detach() * 5)).sum() for y in results)
+
+
+@case("attentions")
+def attentions():
+    return Attentions(), {"x": torch.randn(BATCH, 5, 8)}
+
+
+@case("attentions-bf16", dtype=torch.bfloat16)
+def attentions_in_half():
+    return Attentions(), {"x": torch.randn(BATCH, 5, 8)}
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3, 6, 8))
+        self.register_buffer("ends", torch.tensor([4, 4, 12], dtype=torch.int32))
+
+    def forward(self, x):
+        return torch._grouped_mm(x.flatten(0, 1), self.w, self.ends)
