@@ -339,15 +339,29 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
             vec![&[2, 9]],
         ),
         (
-            Op::Norm(Norm::Group { groups: 2 }),
+            Op::Norm(Norm::Group {
+                groups: 2,
+                eps: 1e-5,
+            }),
             vec![&[2, 4, 3, 3], &[4], &[4]],
         ),
-        (Op::Norm(Norm::Group { groups: 2 }), vec![&[2, 4, 3, 3]]),
-        (Op::Norm(Norm::Instance), vec![&[2, 4, 3, 3], &[4], &[4]]),
+        (
+            Op::Norm(Norm::Group {
+                groups: 2,
+                eps: 1e-5,
+            }),
+            vec![&[2, 4, 3, 3]],
+        ),
+        (
+            Op::Norm(Norm::Instance { eps: 1e-5 }),
+            vec![&[2, 4, 3, 3], &[4], &[4]],
+        ),
         (
             Op::Norm(Norm::PlainBatch {
                 weight: true,
                 bias: false,
+                momentum: 0.1,
+                eps: 1e-5,
             }),
             vec![&[1, 4, 9], &[4]],
         ),

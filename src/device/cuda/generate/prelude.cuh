@@ -198,6 +198,10 @@ template <typename E, int R> struct Row {
     template <typename V> DEVICE_MEMBER void set(V value, I j) const { data[offset(j)] = Narrow<E>::from(value); }
 };
 
+// How the elements of a row's operand lie in memory.
+template <typename R> struct Element;
+template <typename E, int R> struct Element<const Row<E, R>> { typedef E Type; };
+
 // Functions that `<math.h>` lacks.
 
 template <typename V> DEVICE bool is_nan(V value) { return value != value; }
@@ -279,9 +283,11 @@ template <int LANES, typename V, typename C> DEVICE V combined(V value, C combin
 }
 #endif
 struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a + b; } };
+struct Multiplying { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a * b; } };
 struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
 #define row_sum(value) combined<LANES>(value, Adding())
+#define row_product(value) combined<LANES>(value, Multiplying())
 #define row_max(value) combined<LANES>(value, Largest())
 #define row_min(value) combined<LANES>(value, Smallest())
 #ifdef ON_HOST
