@@ -67,6 +67,19 @@ pub enum Form {
         /// The formula.
         body: Text,
     },
+    /// As [`Form::Each`], but the formula runs in all threads of a group: this one is number `lane` of `LANES`, and they go
+    /// along the dimensions that are not visited together. Beside what [`Form::Rows`] has for that there are
+    /// `row_before(value, start)`, `row_vote(truth)`, `row_from(value, lane)` and `row_wait()`.
+    ///
+    /// A formula that names `part` shares each element's work out among `parts` warps, as many as keep a card busy.
+    Groups {
+        /// Which operand: inputs are counted first, then outputs.
+        over: usize,
+        /// Dimensions of it that are not visited.
+        without: Vec<usize>,
+        /// The formula.
+        body: Text,
+    },
     /// Each element of the first input, combined over some of its dimensions. Outputs have those with length one.
     Reduce {
         /// Dimensions that go away.
