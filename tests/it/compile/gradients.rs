@@ -318,10 +318,12 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         ),
         (Op::Pool(average(window)), vec![&[2, 3, 8, 8]]),
         (
-            Op::Resample(Resample::Interpolate {
+            Op::Resample(Resample::Interpolate(batchfit::ops::Interpolation {
                 to: vec![9, 9],
-                nearest: true,
-            }),
+                mode: batchfit::ops::Interpolated::Nearest,
+                align_corners: false,
+                ratios: vec![0.0, 0.0],
+            })),
             vec![&[2, 3, 8, 8]],
         ),
         (Op::Resample(Resample::PixelShuffle(2)), vec![&[2, 8, 3, 3]]),
@@ -333,8 +335,8 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (Op::Resample(Resample::Unfold(window)), vec![&[2, 3, 8, 8]]),
         (
             Op::Resample(Resample::Fold {
-                window: 4,
-                to: [6, 6],
+                window: Window::of([2, 2]),
+                to: [4, 4],
             }),
             vec![&[2, 12, 9]],
         ),
