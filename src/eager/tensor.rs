@@ -93,11 +93,7 @@ impl From<Elements> for TensorBody {
 
 impl TensorBody {
     /// A scratch buffer seen as a tensor.
-    pub(crate) fn over(
-        storage: &Rc<Storage>,
-        shape: impl Into<Sizes>,
-        dtype: DType,
-    ) -> TensorBody {
+    pub(crate) fn over(storage: &Rc<Storage>, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
         let shape = shape.into();
         let strides = contiguous_strides(&shape).into();
         TensorBody::from(Elements {

@@ -61,7 +61,10 @@ impl Written {
 fn unravel(number: &str, dims: &[(Vec<String>, String)]) -> String {
     let mut text = format!("{{ I left = {number}; ");
     for (targets, length) in dims.iter().rev() {
-        let _ = write!(text, "{{ const I length = (I){length}; const I at = length > 0 ? left % length : 0; left = length > 0 ? left / length : 0; ");
+        let _ = write!(
+            text,
+            "{{ const I length = (I){length}; const I at = length > 0 ? left % length : 0; left = length > 0 ? left / length : 0; "
+        );
         for target in targets {
             let _ = write!(text, "{target} = at; ");
         }
@@ -113,7 +116,12 @@ pub fn by_owners(
     let of_feature: Vec<(Vec<String>, String)> = places
         .shared
         .iter()
-        .map(|(to, of, length)| (vec![format!("to[{to}]"), format!("of[{of}]")], length.clone()))
+        .map(|(to, of, length)| {
+            (
+                vec![format!("to[{to}]"), format!("of[{of}]")],
+                length.clone(),
+            )
+        })
         .collect();
     let of_feature = unravel("feature", &of_feature);
     let of_row: Vec<(Vec<String>, String)> = places
@@ -216,7 +224,11 @@ pub fn scatter(
             along: dim,
             values_along: dim,
             rows: vec![dim],
-            own: others.clone().filter(|d| !shared[*d]).map(|d| [d; 3]).collect(),
+            own: others
+                .clone()
+                .filter(|d| !shared[*d])
+                .map(|d| [d; 3])
+                .collect(),
             shared: others
                 .filter(|d| shared[*d])
                 .map(|d| (d, d, format!("index.size({d})")))

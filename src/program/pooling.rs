@@ -101,12 +101,18 @@ fn regions_covering(results: &'static str, pooled: &'static str) -> impl Fn(usiz
     }
 }
 
-const LARGEST: &str = "const T value = x.at(at); if (value > best || is_nan(value)) { best = value; best_at = ";
+const LARGEST: &str =
+    "const T value = x.at(at); if (value > best || is_nan(value)) { best = value; best_at = ";
 
 /// `x -> y, indices`: as in `DilatedMaxPool2d.cu`, positions within a plane.
 pub fn max(window: &Window, sides: Sides) -> Generated {
     let rank = sides + 2;
-    let at = |d: usize| format!("i[{}] * (I)stride[{d}] - (I)padding[{d}] + w{d} * (I)dilation[{d}]", d + 2);
+    let at = |d: usize| {
+        format!(
+            "i[{}] * (I)stride[{d}] - (I)padding[{d}] + w{d} * (I)dilation[{d}]",
+            d + 2
+        )
+    };
     let inside: Vec<String> = (0..sides)
         .map(|d| format!("at[{0}] >= 0 && at[{0}] < (I)x.size({0})", d + 2))
         .collect();
@@ -125,14 +131,23 @@ pub fn max(window: &Window, sides: Sides) -> Generated {
             d + 2
         );
     }
-    let loops = nested(sides, "w", |d| ["0".into(), format!("(I)kernel[{d}]")], &body);
+    let loops = nested(
+        sides,
+        "w",
+        |d| ["0".into(), format!("(I)kernel[{d}]")],
+        &body,
+    );
     let text = format!(
         "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; {starts}
     T best = (T)-INFINITY; i64 best_at = {start};
     {loops}
     y.set_at(best, i); indices.set_at(best_at, i);"
     );
-    of_window(each("max_pool", &["x"], &["y", "indices"], text), window, sides)
+    of_window(
+        each("max_pool", &["x"], &["y", "indices"], text),
+        window,
+        sides,
+    )
 }
 
 /// `grad, indices -> grad_x`, where an element is looked for in the results that these loops visit.
@@ -172,7 +187,12 @@ fn divisor(sides: Sides, result: impl Fn(usize) -> String, pooled: &str) -> Stri
     text
 }
 
-fn average(generated: Generated, window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
+fn average(
+    generated: Generated,
+    window: &Window,
+    of: (bool, Option<i64>),
+    sides: Sides,
+) -> Generated {
     of_window(generated, window, sides)
         .with("counts_padding", Number::Truth(of.0))
         .with("divisor", Number::Whole(of.1.unwrap_or(0)))
@@ -186,7 +206,9 @@ pub fn avg(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated 
         let (first, at) = (first(d), d + 2);
         [
             format!("{first} < 0 ? 0 : {first}"),
-            format!("{first} + (I)kernel[{d}] < (I)x.size({at}) ? {first} + (I)kernel[{d}] : (I)x.size({at})"),
+            format!(
+                "{first} + (I)kernel[{d}] < (I)x.size({at}) ? {first} + (I)kernel[{d}] : (I)x.size({at})"
+            ),
         ]
     };
     let body = format!(
@@ -217,7 +239,12 @@ pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: Sides) -> G
     grad_x.set_at(sum, i);",
         nested(sides, "w", covering("grad"), &body)
     );
-    average(each("avg_pool", &["grad"], &["grad_x"], text), window, of, sides)
+    average(
+        each("avg_pool", &["grad"], &["grad_x"], text),
+        window,
+        of,
+        sides,
+    )
 }
 
 /// `x -> y`: averages over regions.
@@ -307,10 +334,20 @@ pub fn fractional_max(kernel: [u64; 3], sides: Sides) -> Generated {
     T best = (T)-INFINITY; i64 best_at = {start};
     {}
     y.set_at(best, i); indices.set_at(best_at, i);",
-        nested(sides, "w", |d| ["0".into(), format!("(I)kernel[{d}]")], &body)
+        nested(
+            sides,
+            "w",
+            |d| ["0".into(), format!("(I)kernel[{d}]")],
+            &body
+        )
     );
-    each("fractional_max_pool", &["x", "samples"], &["y", "indices"], text)
-        .with("kernel", list(kernel, sides))
+    each(
+        "fractional_max_pool",
+        &["x", "samples"],
+        &["y", "indices"],
+        text,
+    )
+    .with("kernel", list(kernel, sides))
 }
 
 /// `values, indices -> into`: elements to their places within each plane, added up, a plane a thread; what else is there
@@ -324,7 +361,9 @@ pub fn placed(name: &'static str, sides: Sides) -> Generated {
         })
     };
     let counts = |tensor: &str| {
-        (2..rank).fold("(i64)1".to_owned(), |text, at| format!("{text} * {tensor}.size({at})"))
+        (2..rank).fold("(i64)1".to_owned(), |text, at| {
+            format!("{text} * {tensor}.size({at})")
+        })
     };
     let text = format!(
         "const i64 places = {}, count = {};
@@ -352,13 +391,18 @@ pub fn placed(name: &'static str, sides: Sides) -> Generated {
 /// `x, indices -> y`: what is at places within each plane.
 pub fn taken(name: &'static str, sides: Sides) -> Generated {
     let rank = sides + 2;
-    let mut text = format!("I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1");
+    let mut text = format!(
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
+    );
     for at in 2..rank {
         let _ = write!(text, " * x.size({at})");
     }
     text.push_str("; left = left < 0 ? 0 : left >= places ? places - 1 : left; ");
     for at in (2..rank).rev() {
-        let _ = write!(text, "at[{at}] = (I)(left % x.size({at})); left /= x.size({at}); ");
+        let _ = write!(
+            text,
+            "at[{at}] = (I)(left % x.size({at})); left /= x.size({at}); "
+        );
     }
     text.push_str("y.set_at(x.at(at), i);");
     each(name, &["x", "indices"], &["y"], text)
@@ -367,13 +411,18 @@ pub fn taken(name: &'static str, sides: Sides) -> Generated {
 /// `values, indices -> into`: elements to their places within each plane, of which equal ones have equal elements.
 pub fn put(name: &'static str, sides: Sides) -> Generated {
     let rank = sides + 2;
-    let mut text = format!("I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1");
+    let mut text = format!(
+        "I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
+    );
     for at in 2..rank {
         let _ = write!(text, " * into.size({at})");
     }
     text.push_str("; if (left < 0 || left >= places) return; ");
     for at in (2..rank).rev() {
-        let _ = write!(text, "to[{at}] = (I)(left % into.size({at})); left /= into.size({at}); ");
+        let _ = write!(
+            text,
+            "to[{at}] = (I)(left % into.size({at})); left /= into.size({at}); "
+        );
     }
     text.push_str("into.set_at(values.at(i), to);");
     let form = Form::Each {

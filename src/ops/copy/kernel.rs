@@ -26,7 +26,9 @@ pub(super) fn rolled(shift: i64, dim: Option<usize>, rank: usize) -> Kernel {
     y.set_at(x.flat(from < 0 ? from + n : from), i);"
         ),
     };
-    each("roll", body).with("shift", Number::Whole(shift)).into()
+    each("roll", body)
+        .with("shift", Number::Whole(shift))
+        .into()
 }
 
 /// `flip` along these dimensions.

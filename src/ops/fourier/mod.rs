@@ -356,7 +356,11 @@ impl Operator for Fourier {
             Fourier::Shift { dims, inverse } => {
                 let by = |dim: &usize| {
                     let length = x.shape[*dim].as_fixed().unwrap_or(0);
-                    let half = if *inverse { length.div_ceil(2) } else { length / 2 };
+                    let half = if *inverse {
+                        length.div_ceil(2)
+                    } else {
+                        length / 2
+                    };
                     (half.cast_signed(), Some(*dim))
                 };
                 eager.roll(x, &dims.iter().map(by).collect::<Vec<_>>())

@@ -298,7 +298,11 @@ impl Eager {
                 radix_bytes(&card, length, ALL_BITS)
             }
         });
-        self.launch(sorted(dim, x.shape.len(), descending), &[x], &[&values, &places]);
+        self.launch(
+            sorted(dim, x.shape.len(), descending),
+            &[x],
+            &[&values, &places],
+        );
         drop(buffer);
         drop(keys);
         draft.save(self, "indices", &places)?;

@@ -22,7 +22,9 @@ pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Ke
         Mode::CubicAntialias => 5,
     };
     let (read, written) = if backward { ("y", "x") } else { ("x", "y") };
-    let mut text = format!("I at[{rank}]; for (int d = 0; d < {first}; ++d) at[d] = i[d]; T sum = 0; const T all = 1; (void)all;\n");
+    let mut text = format!(
+        "I at[{rank}]; for (int d = 0; d < {first}; ++d) at[d] = i[d]; T sum = 0; const T all = 1; (void)all;\n"
+    );
     for d in 0..sides {
         let at = first + d;
         let _ = writeln!(
@@ -173,7 +175,9 @@ pub(super) fn shuffle(factor: u64, outward: bool, rank: usize) -> Kernel {
             "at[{channel}] = (I)(i[{channel}] / (by * by)); at[{height}] = (I)(i[{height}] * by + i[{channel}] / by % by); at[{width}] = (I)(i[{width}] * by + i[{channel}] % by);"
         )
     };
-    mapped("pixel_shuffle", rank, &from).with("by", Number::Whole(factor.cast_signed())).into()
+    mapped("pixel_shuffle", rank, &from)
+        .with("by", Number::Whole(factor.cast_signed()))
+        .into()
 }
 
 /// `channel_shuffle`: channels of so many groups, transposed.
@@ -205,7 +209,12 @@ fn mapped(name: &'static str, rank: usize, from: &str) -> Generated {
 
 fn of_window(generated: Generated, window: &Window) -> Kernel {
     let pair = |values: [u64; 3]| {
-        Number::List(values[1..].iter().map(|value| value.cast_signed()).collect())
+        Number::List(
+            values[1..]
+                .iter()
+                .map(|value| value.cast_signed())
+                .collect(),
+        )
     };
     generated
         .with("kernel", pair(window.kernel))

@@ -61,12 +61,14 @@ fn kernels(resample: &Resample, rank: usize) -> [Kernel; 2] {
         Resample::Interpolate(of) => {
             [false, true].map(|backward| kernel::interpolate(of, rank, backward))
         }
-        Resample::Unfold(window) => {
-            [kernel::columns(window, rank - 1), kernel::planes(window, rank)]
-        }
-        Resample::Fold { window, .. } => {
-            [kernel::planes(window, rank + 1), kernel::columns(window, rank)]
-        }
+        Resample::Unfold(window) => [
+            kernel::columns(window, rank - 1),
+            kernel::planes(window, rank),
+        ],
+        Resample::Fold { window, .. } => [
+            kernel::planes(window, rank + 1),
+            kernel::columns(window, rank),
+        ],
         Resample::Glu(dim) => [kernel::glu(*dim, rank), kernel::glu_backward(*dim, rank)],
         Resample::PixelShuffle(by) => [true, false].map(|out| kernel::shuffle(*by, out, rank)),
         Resample::PixelUnshuffle(by) => [false, true].map(|out| kernel::shuffle(*by, out, rank)),

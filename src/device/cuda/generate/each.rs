@@ -1,7 +1,7 @@
 //! A thread for each element of an operand's shape, which reads and writes by coordinates.
 
 use super::dims::is_short;
-use super::source::{Writer, divider_of, element};
+use super::source::{Writer, divider_of};
 use super::{GeneratedLaunch, NoKernel, Operation};
 
 /// Threads of a block.
@@ -32,7 +32,13 @@ pub(super) fn launches(
     writer.line("    const I thread = (I)((i64)blockIdx.x * blockDim.x + threadIdx.x);");
     writer.line(format_args!("    if (thread >= (I){total}) return;"));
     writer.declare(operation);
-    coordinates(&mut writer, "thread", &visited.operand.shape, without, is_short);
+    coordinates(
+        &mut writer,
+        "thread",
+        &visited.operand.shape,
+        without,
+        is_short,
+    );
     tensors(&mut writer, operation);
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
     let (source, words, changing) = writer.finish(is_short, &["kernel"]);
@@ -81,18 +87,9 @@ pub(super) fn coordinates(
     writer.line("    (void)i; (void)rest;");
 }
 
-/// Declares the operands, to be read and written by coordinates.
+/// Declares all operands as read by coordinates.
 pub(super) fn tensors(writer: &mut Writer, operation: &Operation<'_>) {
-    for (position, named) in operation.operands().enumerate() {
-        let (name, of, operand) = (named.name, element(named.operand.dtype), named.operand);
-        let start = format!("(parameters.words + {})", writer.words.len());
-        writer.address(operation, position);
-        writer
-            .words
-            .extend(operand.shape.iter().chain(&operand.strides));
-        let rank = operand.shape.len();
-        writer.line(format_args!(
-            "    const Tensor<{of}, {rank}> {name} = {{({of}*){start}[0], {start}}};"
-        ));
+    for position in 0..operation.operands().count() {
+        writer.tensor(operation, position);
     }
 }

@@ -115,7 +115,10 @@ pub(super) fn launches(
             body,
         } => groups::launches(&operation, *over, without, body),
         Form::Reduce { dims, .. } => reduce::launches(&operation, dims),
-        Form::Rows { dims, body } => rows::launches(&operation, dims, body),
+        Form::Rows { dims, body } => rows::launches(&operation, dims, &[], body),
+        Form::RowsAndTables { dims, tables, body } => {
+            rows::launches(&operation, dims, tables, body)
+        }
     }
 }
 

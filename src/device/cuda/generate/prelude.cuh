@@ -200,6 +200,10 @@ template <typename E, int R> struct Row {
     template <typename V> DEVICE_MEMBER void set(V value, I j) const { data[offset(j)] = Narrow<E>::from(value); }
 };
 
+// How the elements of a row's operand lie in memory.
+template <typename R> struct Element;
+template <typename E, int R> struct Element<const Row<E, R>> { typedef E Type; };
+
 // Functions that `<math.h>` lacks.
 
 template <typename V> DEVICE bool is_nan(V value) { return value != value; }
@@ -437,11 +441,28 @@ template <int LANES> DEVICE void wait()
 }
 #endif
 struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a + b; } };
+struct Multiplying { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a * b; } };
 struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
 #define row_sum(value) combined<LANES>(value, Adding())
+#define row_product(value) combined<LANES>(value, Multiplying())
 #define row_max(value) combined<LANES>(value, Largest())
 #define row_min(value) combined<LANES>(value, Smallest())
+#ifdef ON_HOST
+static const int WARP = 1;
+template <typename V> static inline V warp_sum(V value) { return value; }
+#define row_sync() ((void)0)
+#else
+static const int WARP = 32;
+template <typename V> DEVICE V warp_sum(V value)
+{
+#pragma unroll
+    for (int other = 16; other > 0; other >>= 1) value += __shfl_xor_sync(0xffffffffu, value, other);
+    return value;
+}
+// A row of one warp shares its block with others.
+#define row_sync() (LANES > 32 ? __syncthreads() : __syncwarp())
+#endif
 #define row_before(value, start) combined_before<LANES>(value, start, Adding())
 #define row_wait() wait<LANES>()
 #define for_each(j) for (I j = lane; j < n; j += LANES)
