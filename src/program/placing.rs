@@ -98,6 +98,8 @@ pub struct Places {
     pub shared: Vec<(usize, usize, String)>,
     /// Dimensions of `index`, `into` and `values`.
     pub ranks: [usize; 3],
+    /// Whether `index` and `values` are read in row-major order, whatever their shapes are.
+    pub flat: bool,
 }
 
 /// `(values, ) index -> into`: what is written to the places that an index names. Indices outside are left out, and so is
@@ -135,14 +137,20 @@ pub fn by_owners(
     for [index, to, of] in &places.own {
         let _ = write!(own, "to[{to}] = of[{of}] = i[{index}]; ");
     }
+    let (count, index) = if places.flat {
+        ("index.count()".to_owned(), "index.flat(i[0])")
+    } else {
+        (format!("index.size({})", places.along), "index.at(i)")
+    };
     let value = match written {
+        Written::Values if places.flat => "values.flat(of[0])",
         Written::Values => "values.at(of)",
         Written::Number(_) => "value",
     };
     let (along, values_along) = (places.along, places.values_along);
     let combined = combine.text("sum", value);
     let body = format!(
-        "const I n = (I)index.size({along}), rows = {rows}, features = {features};
+        "const I n = (I){count}, rows = {rows}, features = {features};
     const I blocks = (features + 31) / 32, across = blocks < 1 ? 1 : blocks < parts ? blocks : parts, down = parts / across;
     const I own_row = part / across, own_block = part % across;
     if (own_row >= down) return;
@@ -157,7 +165,7 @@ pub fn by_owners(
         for (I start = 0; start < n; start += LANES) {{
             i64 place = NOWHERE;
             i[{along}] = start + lane;
-            if (i[{along}] < n) {{ place = index.at(i); if (place < 0) place += rows; }}
+            if (i[{along}] < n) {{ place = {index}; if (place < 0) place += rows; }}
             u32 found = row_vote(place >= low && place < high && place != skipped);
             for (; found != 0; found &= found - 1) {{
                 const int which = lowest_bit(found);
@@ -234,6 +242,7 @@ pub fn scatter(
                 .map(|d| (d, d, format!("index.size({d})")))
                 .collect(),
             ranks: [rank; 3],
+            flat: false,
         };
         return by_owners(name, &places, combine, written, skipped);
     }

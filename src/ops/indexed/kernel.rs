@@ -221,6 +221,7 @@ impl Eager {
                 .map(|(number, d)| (*d, layout.place(number), format!("into.size({d})")))
                 .collect(),
             ranks: [1, into.shape.len(), values.shape.len()],
+            flat: false,
         };
         let written = Written::Values;
         let generated = placing::by_owners("index_put_", &places, Combine::Add, written, NONE);

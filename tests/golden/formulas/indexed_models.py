@@ -47,7 +47,7 @@ looked("index-put", (5, 6), [
 ], below=5)  # fmt: skip
 
 looked("scatter", (4, 6), [
-    lambda w, i, j: torch.gather(w, 1, i[:, :2]), lambda w, i, j: w.gather(0, i[:, :1].expand(-1, 6)), lambda w, i, j: torch.take_along_dim(w, i[:1], 1),
+    lambda w, i, j: torch.gather(w, 1, i[:2, :2]), lambda w, i, j: w.gather(0, i[:, :1].expand(-1, 6)), lambda w, i, j: torch.take_along_dim(w, i[:1], 1),
     lambda w, i, j: (w * 1.0).scatter(1, i[:, :1], 0.25), lambda w, i, j: (w * 1.0).scatter(0, torch.arange(3, device=i.device).unsqueeze(1).expand(3, 5), w[:3, 1:]),
     lambda w, i, j: (w * 0.5).scatter_add(1, i[:2], w[:3, :4]), lambda w, i, j: (w * 0.5).scatter_add_(0, i[0].unsqueeze(1).expand(4, 6), w),
 ], below=4)  # fmt: skip

@@ -223,6 +223,11 @@ DEVICE i64 wrapped(i64 index, i64 length)
     return index < 0 ? 0 : index >= length ? length - 1 : index;
 }
 
+// A quotient, of whole numbers rounded down.
+DEVICE float floor_if_whole(float a, float b) { return a / b; }
+DEVICE double floor_if_whole(double a, double b) { return a / b; }
+DEVICE i64 floor_if_whole(i64 a, i64 b) { const i64 q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }
+
 // A number kept within a length.
 DEVICE i64 between(i64 index, i64 length) { return index < 0 ? 0 : index >= length ? length - 1 : index; }
 DEVICE i64 max_whole(i64 a, i64 b) { return a > b ? a : b; }
