@@ -38,12 +38,17 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "clients/python/src"))
 
 import torch
-from batchfit.exporting import export
+from batchfit.batches import as_batch
+from batchfit.exporting import export_built
 from batchfit.losses import with_loss
-from numerics_models import MODELS, weights
+import numerics_families
+import numerics_models
+import numerics_operators
+from numerics_models import weights
 from safetensors.torch import load_file, save_file
 from torch.utils.checkpoint import checkpoint
 
+MODELS = {**numerics_models.MODELS, **numerics_operators.MODELS, **numerics_families.MODELS}
 LIMITS = {"fp32": 1e-3, "amp_fp16": 2e-2, "amp_bf16": 2e-2, "bf16": 2e-2, "fp16": 2e-2}
 DEVICE = "cuda"
 Tensors = dict[str, torch.Tensor]
@@ -90,7 +95,7 @@ CHECKS = [
     Check("bottlenecks", "amp_fp16", checkpointed=True),
     Check("gpt2", "amp_fp16", accumulation=2),
     Check("resnet18", "fp32", accumulation=2),
-    *(Check(name, precision, curve=True) for name in ("gpt2", "resnet18") for precision in ("fp32", "amp_bf16")),
+    *(Check(name, precision, curve=True) for name, model in MODELS.items() if model.curve for precision in ("fp32", "amp_bf16")),
 ]
 
 
@@ -99,21 +104,18 @@ CHECKS = [
 def prepare(check: Check, folder: str) -> None:
     """Writes the graph and the values; in a process of its own, without a GPU."""
     torch.set_num_threads(1)
-    spec = MODELS[check.model]
-    model = weights(check.model).to(PARAMETERS.get(check.precision, torch.float32))
+    spec, dtype = MODELS[check.model], PARAMETERS.get(check.precision, torch.float32)
     torch.manual_seed(1)
     batch = spec.make_batch(spec.batch)
-    given = {id(tensor): tensor.to(model_type(model)) if tensor.is_floating_point() else tensor for tensor in batch.values()}
+    given = {id(tensor): tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in batch.values()}
     batch = {name: given[id(tensor)] for name, tensor in batch.items()}
-    export(model, batch, spec.loss).save(f"{folder}/{check.files}.json")
+    # Before anything else imports the model's modules: compiled functions in them take no sizes that stand for others.
+    export_built(spec.build, as_batch(batch, {}), spec.loss, None if dtype == torch.float32 else dtype).save(f"{folder}/{check.files}.json")
+    model = weights(spec).to(dtype)
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     values = {name: tensor.detach().clone() for name, tensor in {**held, **batch}.items()}
     save_file(values, f"{folder}/{check.files}.values.part")
     os.replace(f"{folder}/{check.files}.values.part", f"{folder}/{check.files}.values")
-
-
-def model_type(model: torch.nn.Module) -> torch.dtype:
-    return next(model.parameters()).dtype
 
 
 # PyTorch's side.
