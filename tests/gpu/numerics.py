@@ -31,8 +31,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "clients/python/src"))
@@ -101,6 +103,33 @@ CHECKS = [
 
 # The values that both sides start from.
 
+@contextlib.contextmanager
+def noting_constants(constants: Tensors) -> Iterator[None]:
+    """Adds the values of tensors that the model's code makes of numbers, which a graph names but does not hold."""
+    trace, make, made = torch.export.export, torch.tensor, []
+
+    def making(data, *args, **named):
+        result = make(data, *args, **named)
+        if result.is_meta:
+            made.append((data, result.dtype, result.shape))
+        return result
+
+    def traced(*args, **named):
+        made.clear()
+        with mock.patch.object(torch, "tensor", making):
+            program = trace(*args, **named)
+        lifted = {path.removeprefix("model."): value for path, value in program.constants.items() if "lifted_tensor" in path}
+        # They are numbered in the order in which the code makes them.
+        numbered = sorted((path for path in lifted if lifted[path].is_meta), key=lambda path: int(path.rsplit("_", 1)[1]))
+        if [told[1:] for told in made] == [(lifted[path].dtype, lifted[path].shape) for path in numbered]:
+            lifted.update({path: make(data, dtype=dtype) for path, (data, dtype, _) in zip(numbered, made)})
+        constants.update({path: value for path, value in lifted.items() if not value.is_meta})
+        return program
+
+    with mock.patch.object(torch.export, "export", traced):
+        yield
+
+
 def prepare(check: Check, folder: str) -> None:
     """Writes the graph and the values; in a process of its own, without a GPU."""
     torch.set_num_threads(1)
@@ -110,10 +139,13 @@ def prepare(check: Check, folder: str) -> None:
     given = {id(tensor): tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in batch.values()}
     batch = {name: given[id(tensor)] for name, tensor in batch.items()}
     # Before anything else imports the model's modules: compiled functions in them take no sizes that stand for others.
-    export_built(spec.build, as_batch(batch, {}), spec.loss, None if dtype == torch.float32 else dtype).save(f"{folder}/{check.files}.json")
+    constants: Tensors = {}
+    with noting_constants(constants):
+        exported = export_built(spec.build, as_batch(batch, {}), spec.loss, None if dtype == torch.float32 else dtype)
+    exported.save(f"{folder}/{check.files}.json")
     model = weights(spec).to(dtype)
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values = {name: tensor.detach().clone() for name, tensor in {**held, **batch}.items()}
+    values = {name: tensor.detach().clone() for name, tensor in {**constants, **held, **batch}.items()}
     save_file(values, f"{folder}/{check.files}.values.part")
     os.replace(f"{folder}/{check.files}.values.part", f"{folder}/{check.files}.values")
 

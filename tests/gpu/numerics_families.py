@@ -108,7 +108,7 @@ MODELS = {
     # Convolutional networks.
     "densenet": Model(densenet, image(64, 10), 8, curve=True),
     "squeezenet": of_torchvision("squeezenet1_1", dropout=0.0),
-    "mobilenet_v3": vision("mobilenetv3_small_050", 96, rate=3e-6, curve=True),
+    "mobilenet_v3": vision("mobilenetv3_small_050", 96),
     "shufflenet": of_torchvision("shufflenet_v2_x0_5", rate=3e-4),
     "efficientnet": vision("test_efficientnet", 96, rate=5e-5, curve=True),
     "efficientnet_gn": vision("test_efficientnet_gn", 96),
@@ -162,7 +162,6 @@ MODELS = {
     "gemma": language("Gemma", "ForCausalLM", TOKENS, **CAUSAL, head_dim=32),
     "qwen3": language("Qwen3", "ForCausalLM", TOKENS, **CAUSAL, head_dim=32),
     "mistral": language("Mistral", "ForCausalLM", TOKENS, **CAUSAL, sliding_window=16),
-    "falcon": language("Falcon", "ForCausalLM", TOKENS, vocab_size=WORDS, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, alibi=True, initializer_range=0.05, use_cache=False, hidden_dropout=0.0, attention_dropout=0.0),
     "t5": language("T5", "ForConditionalGeneration", MASKED, curve=True, vocab_size=WORDS, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4, dropout_rate=0.0, use_cache=False, decoder_start_token_id=0),
     "bart": language("Bart", "ForConditionalGeneration", MASKED, curve=True, **SEQ2SEQ, max_position_embeddings=64),
     "marian": language("Marian", "MTModel", TOKENS, **SEQ2SEQ, max_position_embeddings=64),

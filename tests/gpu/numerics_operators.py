@@ -78,9 +78,14 @@ REDUCTIONS: dict[str, Function] = {
 }  # fmt: skip
 
 
+def rows(x, count: int, stride: int):
+    """Indices of six rows."""
+    return torch.arange(count, device=x.device) * stride % 6
+
+
 def put(x):
     out = x.new_zeros(x.shape)
-    out[:, :, [0, 2, 3]] = x[:, :, [4, 1, 1]]
+    out[:, :, rows(x, 3, 2)] = x[:, :, rows(x, 3, 4)]
     return out
 
 
@@ -93,10 +98,10 @@ def places(x):
 INDEXING: dict[str, Function] = {
     "select": lambda x: x[:, 1], "slices": lambda x: x[:, :, 1::2, :-1], "narrow": lambda x: x.narrow(2, 1, 3), "flip": lambda x: x.flip(2, 3),
     "roll": lambda x: x.roll((1, -2), (2, 3)), "tril": lambda x: x.tril(), "triu": lambda x: x.triu(1), "diagonal": lambda x: x.diagonal(dim1=2, dim2=3),
-    "index_select": lambda x: x.index_select(2, torch.tensor([3, 0, 3, 5], device=x.device)), "indexed": lambda x: x[:, :, [1, 1, 4]],
-    "two_indices": lambda x: x[:, :, [0, 2, 5], [1, 1, 4]], "gather": lambda x: x.gather(2, places(x)), "put": put,
+    "index_select": lambda x: x.index_select(2, rows(x, 4, 3)), "indexed": lambda x: x[:, :, rows(x, 4, 3)],
+    "two_indices": lambda x: x[:, :, rows(x, 3, 2), rows(x, 3, 4)], "gather": lambda x: x.gather(2, places(x)), "put": put,
     "scatter": lambda x: torch.zeros_like(x).scatter(2, places(x), x), "scatter_add": lambda x: torch.zeros_like(x).scatter_add(2, places(x) // 2, x),
-    "index_add": lambda x: torch.zeros_like(x).index_add(2, torch.tensor([0, 1, 1, 2, 5, 5], device=x.device), x),
+    "index_add": lambda x: torch.zeros_like(x).index_add(2, rows(x, 6, 2), x),
     "sort": lambda x: x.sort(-1).values, "topk": lambda x: x.topk(3, -1).values, "cat": lambda x: torch.cat([x, x[:, :2] * 2], 1), "stack": lambda x: torch.stack([x, -x], 2),
     "chunk": lambda x: x.chunk(2, 1)[1] * x.chunk(2, 1)[0], "split": lambda x: x.split([1, 3], 1)[1], "unbind": lambda x: x.unbind(2)[3], "repeat": lambda x: x.repeat(1, 2, 1, 1),
     "expand": lambda x: x[:, :1].expand(-1, 3, -1, -1) * x[:, :3], "interleave": lambda x: x.repeat_interleave(2, 2), "shuffle": lambda x: F.pixel_shuffle(x, 2),
