@@ -8,6 +8,7 @@ use crate::shape::{DType, Extent, Sizes, Window, contiguous_strides};
 
 use super::TensorId;
 use super::convolution::ConvolutionShape;
+use super::generated::Generated;
 
 /// Part of a tensor's memory, seen under a shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,6 +215,8 @@ pub enum Kernel {
     NllLoss,
     /// `grad, target, total_weight -> grad_x`, zero elsewhere.
     NllLossGrad,
+    /// `in.. -> out..`: what formulas say, by kernels made from them.
+    Generated(Box<Generated>),
     /// `in.. -> out..`: an operation whose memory is followed and whose values are not. A GPU refuses it by
     /// its name.
     MemoryOnly(&'static str),

@@ -6,6 +6,7 @@
 
 mod capability;
 mod convolution;
+mod generated;
 mod kernel;
 mod unary;
 
@@ -22,6 +23,7 @@ pub use capability::Capability;
 pub use convolution::{
     Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operands, Operation,
 };
+pub use generated::{Form, Generated, Number, Text};
 pub use kernel::{Binary, Call, Initial, Kernel, View};
 pub use unary::{Placement, Unary};
 

@@ -24,6 +24,7 @@ mod cases;
 mod convolutions;
 mod elementwise;
 mod expandable;
+mod formulas;
 mod losses;
 mod normalizations;
 mod numbers;

@@ -183,6 +183,21 @@ impl<'a> Operands<'a> {
         &self.inputs
     }
 
+    /// All that are written.
+    pub(super) fn outputs(&self) -> &[Operand] {
+        &self.outputs
+    }
+
+    /// What to call the launch in a message.
+    pub(super) fn name(&self) -> String {
+        name_of(self.launch)
+    }
+
+    /// What is launched.
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.launch.call.kernel
+    }
+
     /// An input whose elements must lie in row-major order.
     pub(super) fn dense_input(&self, position: usize) -> Result<Array, LaunchError> {
         self.dense(self.input(position)?)
@@ -241,6 +256,7 @@ impl<'a> Operands<'a> {
 pub(super) fn name_of(launch: &Launch<'_>) -> String {
     match launch.call.kernel {
         Kernel::MemoryOnly(name) => return name.to_owned(),
+        Kernel::Generated(ref generated) => return generated.name.to_owned(),
         Kernel::Unary(function) => return function.name().to_owned(),
         _ => {}
     }

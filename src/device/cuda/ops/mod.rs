@@ -4,6 +4,7 @@ pub(in crate::device::cuda) mod attention;
 pub(in crate::device::cuda) mod convolution;
 pub(in crate::device::cuda) mod cublas;
 pub(in crate::device::cuda) mod elementwise;
+pub(in crate::device::cuda) mod formulas;
 pub(in crate::device::cuda) mod fused_attention;
 pub(in crate::device::cuda) mod gather;
 pub(in crate::device::cuda) mod loss;

@@ -1,0 +1,255 @@
+//! Runs programs on a host, by the texts that a GPU runs: compiled as C++, one thread a block.
+//!
+//! What it is for: formulas are compared with PyTorch without a GPU. It is slow and knows no library.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use libloading::{Library, Symbol};
+use sha2::{Digest as _, Sha256};
+
+use super::{GeneratedLaunch, Resources, Source};
+use crate::device::Launch;
+use crate::device::cuda::layout::Operands;
+use crate::device::cuda::ops::formulas;
+use crate::device::cuda::script::HostTensor;
+use crate::program::{Call, Instruction, Kernel, Program, Size};
+use crate::shape::DType;
+use crate::units::Bytes;
+
+/// A kernel on a host: its parameter, blocks and splits.
+type Entry = unsafe extern "C" fn(*const u64, i64, i64);
+
+/// Compiled texts, kept in a folder of the build: compiling takes half a second each.
+#[derive(Default)]
+struct Compiled {
+    libraries: HashMap<Source, Library>,
+}
+
+impl Compiled {
+    fn folder() -> PathBuf {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/formulas");
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn of(&mut self, source: &Source) -> &Library {
+        self.libraries.entry(source.clone()).or_insert_with(|| {
+            let digest = format!("{:x}", Sha256::digest(source.text()));
+            let library = Compiled::folder().join(format!("{}.so", &digest[..32]));
+            if !library.exists() {
+                let text = Compiled::folder().join(format!(
+                    "{}.{}.cpp",
+                    &digest[..32],
+                    std::process::id()
+                ));
+                let made = text.with_extension("so");
+                fs::write(&text, source.text()).unwrap();
+                let ran = Command::new("c++")
+                    .args([
+                        "-std=c++17",
+                        "-O1",
+                        "-shared",
+                        "-fPIC",
+                        "-w",
+                        "-DON_HOST",
+                        "-o",
+                    ])
+                    .args([&made, &text])
+                    .output()
+                    .expect("a C++ compiler is called `c++`");
+                let complaint = String::from_utf8_lossy(&ran.stderr);
+                assert!(ran.status.success(), "{}\n{complaint}", text.display());
+                fs::rename(&made, &library).unwrap();
+                fs::remove_file(&text).unwrap();
+            }
+            // SAFETY: made just now, or earlier, from a text of ours; loading it runs nothing.
+            unsafe { Library::new(&library) }.unwrap()
+        })
+    }
+
+    fn run(&mut self, launch: &GeneratedLaunch) {
+        let library = self.of(&launch.source);
+        // SAFETY: the text defines it with this type.
+        let entry: Symbol<'_, Entry> = unsafe { library.get(launch.entry) }.unwrap();
+        let (work, splits) = (launch.work.cast_signed(), launch.blocks[1].cast_signed());
+        // SAFETY: the addresses in the parameter are of live allocations of [`Machine`], which are as large as the
+        // program says.
+        unsafe { entry(launch.words.as_ptr(), work, splits) };
+    }
+}
+
+/// Memory of one tensor, aligned as a GPU's is.
+struct Block(Vec<u128>);
+
+impl Block {
+    fn new(size: Bytes) -> Block {
+        // What is read unwritten shows: floats are no numbers.
+        let words = usize::try_from(size.0.div_ceil(16)).unwrap() + 32;
+        Block(vec![u128::MAX; words])
+    }
+
+    fn address(&self) -> u64 {
+        let start = self.0.as_ptr() as u64;
+        start.next_multiple_of(512)
+    }
+}
+
+/// What a run computed.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) losses: Vec<f64>,
+    /// By the parameter's path.
+    pub(super) gradients: BTreeMap<String, HostTensor>,
+    /// Launches without a formula.
+    pub(super) gaps: Vec<String>,
+}
+
+/// Runs the first step of a program on given values.
+pub(super) fn first_step(
+    program: &Program,
+    batch: u64,
+    feed: &HashMap<String, HostTensor>,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut compiled = Compiled::default();
+    let sizes = program.bytes_at(batch);
+    let mut blocks: Vec<Option<Block>> = program.tensors.iter().map(|_| None).collect();
+    let mut addresses = vec![0; program.tensors.len()];
+    let scratch = Block::new(Bytes::mib(1));
+    let mut seed = 0;
+    for instruction in program.unrolled(1) {
+        match instruction {
+            Instruction::Allocate(id) => {
+                let index = id.0 as usize;
+                let size = match program.size(*id) {
+                    Size::Workspace(_) => Bytes::ZERO,
+                    _ => sizes[index],
+                };
+                // One more element than asked for is no error that a test should hide, so none is there.
+                let block = Block::new(Bytes(size.0 + 512));
+                addresses[index] = block.address();
+                blocks[index] = Some(block);
+            }
+            Instruction::Free(id) => {
+                blocks[id.0 as usize] = None;
+                addresses[id.0 as usize] = 0;
+            }
+            Instruction::Launch(call) => {
+                seed += 1;
+                let label = call
+                    .outputs
+                    .first()
+                    .map(|view| &*program.tensor(view.tensor).label);
+                let launch = Launch {
+                    call,
+                    batch,
+                    addresses: &addresses,
+                    sizes: &sizes,
+                    plan: 0,
+                };
+                let resources = Resources {
+                    multiprocessors: 1,
+                    scratch: (scratch.address(), 1 << 20),
+                    seed,
+                    batch,
+                };
+                step(&launch, label, feed, resources, &mut compiled, &mut outcome);
+            }
+        }
+    }
+    outcome
+}
+
+fn step(
+    launch: &Launch<'_>,
+    label: Option<&str>,
+    feed: &HashMap<String, HostTensor>,
+    resources: Resources,
+    compiled: &mut Compiled,
+    outcome: &mut Outcome,
+) {
+    let operands = match Operands::of(launch) {
+        Ok(operands) => operands,
+        Err(error) => return outcome.gaps.push(error.to_string()),
+    };
+    let is_source = matches!(
+        launch.call.kernel,
+        Kernel::Initialize(_) | Kernel::RandomNormal | Kernel::RandomBelow(_)
+    );
+    if let (true, Some(given)) = (is_source, label.and_then(|label| feed.get(label))) {
+        let out = operands.output(0).unwrap();
+        assert_eq!(
+            (given.dtype, &given.shape),
+            (out.dtype, &out.shape),
+            "{label:?}"
+        );
+        // SAFETY: the operand lies in a live block of at least its size.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                given.bytes.as_ptr(),
+                out.address as *mut u8,
+                given.bytes.len(),
+            );
+        }
+        return;
+    }
+    match &launch.call.kernel {
+        Kernel::ObserveLoss => {
+            let loss = operands.input(0).unwrap();
+            let bytes = read(loss.address, loss.dtype.size());
+            outcome.losses.push(number(loss.dtype, &bytes));
+            return;
+        }
+        Kernel::Sgd | Kernel::SgdMomentum { .. } | Kernel::Adam { .. } => {
+            let gradient = operands.input(0).unwrap();
+            let tensor = HostTensor {
+                dtype: gradient.dtype,
+                shape: gradient.shape.clone(),
+                bytes: read(gradient.address, gradient.count() * gradient.dtype.size()),
+            };
+            outcome
+                .gradients
+                .entry(label.unwrap_or_default().to_owned())
+                .or_insert(tensor);
+            return;
+        }
+        _ => {}
+    }
+    match formulas::launches(&operands, resources) {
+        Ok(launches) => launches.iter().for_each(|launch| compiled.run(launch)),
+        Err(error) => outcome.gaps.push(format!(
+            "{error} ({})",
+            shapes(launch.call, resources.batch)
+        )),
+    }
+}
+
+fn shapes(call: &Call, batch: u64) -> String {
+    let views = call.inputs.iter().chain(&call.outputs);
+    let of = |view: &crate::program::View| {
+        let shape: Vec<u64> = view.shape.iter().map(|extent| extent.at(batch)).collect();
+        format!("{}{shape:?}", view.dtype)
+    };
+    views.map(of).collect::<Vec<_>>().join(", ")
+}
+
+fn read(address: u64, size: u64) -> Vec<u8> {
+    // SAFETY: the callers' operands lie in live blocks of at least this size.
+    unsafe { std::slice::from_raw_parts(address as *const u8, usize::try_from(size).unwrap()) }
+        .to_vec()
+}
+
+/// An element as a number.
+pub(super) fn number(dtype: DType, bytes: &[u8]) -> f64 {
+    let array = |n: usize| bytes[..n].try_into().ok();
+    match dtype {
+        DType::Float32 => f64::from(f32::from_le_bytes(bytes[..4].try_into().unwrap())),
+        DType::Float16 => half::f16::from_le_bytes(bytes[..2].try_into().unwrap()).to_f64(),
+        DType::BFloat16 => half::bf16::from_le_bytes(bytes[..2].try_into().unwrap()).to_f64(),
+        DType::Float64 => array(8).map_or(f64::NAN, f64::from_le_bytes),
+        other => panic!("{other} is no type of a gradient"),
+    }
+}

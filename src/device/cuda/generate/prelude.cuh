@@ -1,0 +1,287 @@
+// What generated kernels are compiled behind. Compiles with NVRTC, without any header, and as C++ for a host, where
+// each block has one thread (see `host` in mod.rs): formulas are checked there against PyTorch without a GPU.
+
+typedef unsigned char u8;
+typedef signed char i8;
+typedef unsigned short u16;
+typedef short i16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#ifdef ON_HOST
+
+#include <cmath>
+#include <cstring>
+using namespace std;
+#define DEVICE static inline
+#define DEVICE_MEMBER inline
+#define SHARED static
+struct Index { i64 x, y; };
+static Index blockIdx, gridDim;
+static const Index threadIdx = {0, 0}, blockDim = {1, 1};
+static inline void __syncthreads() {}
+static inline u32 __umulhi(u32 a, u32 b) { return (u32)(((u64)a * b) >> 32); }
+static inline float bits_to_float(u32 bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline u32 float_to_bits(float value) { u32 bits; memcpy(&bits, &value, 4); return bits; }
+static inline float rsqrt(float x) { return 1.0f / sqrt(x); }
+static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+#define KERNEL(name) static void name##_body(const Parameters& parameters)
+#define ENTRY(name)                                                                       \
+    extern "C" void name(const Parameters* parameters, i64 blocks, i64 splits)            \
+    {                                                                                     \
+        gridDim = {blocks, splits};                                                       \
+        for (blockIdx.y = 0; blockIdx.y < splits; ++blockIdx.y)                           \
+            for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) name##_body(*parameters); \
+    }
+
+// `_Float16` rounds as the card does.
+static inline float half_to_float(u16 bits) { _Float16 value; memcpy(&value, &bits, 2); return (float)value; }
+static inline u16 float_to_half(float value) { _Float16 half = (_Float16)value; u16 bits; memcpy(&bits, &half, 2); return bits; }
+
+#else
+
+#define DEVICE __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
+#define SHARED __shared__
+#define INFINITY __int_as_float(0x7f800000)
+#define NAN __int_as_float(0x7fffffff)
+DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 float_to_bits(float value) { return __float_as_uint(value); }
+#define KERNEL(name) extern "C" __global__ void name(const __grid_constant__ Parameters parameters)
+#define ENTRY(name)
+
+DEVICE float half_to_float(u16 bits)
+{
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+DEVICE u16 float_to_half(float value)
+{
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+#endif
+
+// The bits of a word as a `double`.
+#ifdef ON_HOST
+static inline double to_double(i64 word) { double value; memcpy(&value, &word, 8); return value; }
+#else
+DEVICE double to_double(i64 word) { return __longlong_as_double(word); }
+#endif
+
+DEVICE float brain_to_float(u16 bits) { return bits_to_float((u32)bits << 16); }
+
+// Round to nearest, ties to even. By hand: the instruction exists from compute capability 8.0 only.
+DEVICE u16 float_to_brain(float value)
+{
+    u32 bits = float_to_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)((bits >> 16) | 0x40u);
+    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Elements as they lie in memory.
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+
+// The type in which an element is computed with.
+template <typename E> struct Computed { typedef i64 Type; };
+template <> struct Computed<float> { typedef float Type; };
+template <> struct Computed<f16> { typedef float Type; };
+template <> struct Computed<bf16> { typedef float Type; };
+template <> struct Computed<double> { typedef double Type; };
+template <> struct Computed<bool> { typedef bool Type; };
+
+template <typename E> DEVICE typename Computed<E>::Type widened(E element) { return (typename Computed<E>::Type)element; }
+DEVICE float widened(f16 element) { return half_to_float(element.bits); }
+DEVICE float widened(bf16 element) { return brain_to_float(element.bits); }
+
+template <typename E> struct Narrow {
+    template <typename V> static DEVICE_MEMBER E from(V value) { return (E)value; }
+};
+template <> struct Narrow<bool> {
+    template <typename V> static DEVICE_MEMBER bool from(V value) { return value != (V)0; }
+};
+template <> struct Narrow<f16> {
+    template <typename V> static DEVICE_MEMBER f16 from(V value) { f16 half; half.bits = float_to_half((float)value); return half; }
+};
+template <> struct Narrow<bf16> {
+    template <typename V> static DEVICE_MEMBER bf16 from(V value) { bf16 half; half.bits = float_to_brain((float)value); return half; }
+};
+// Of a negative fraction, what PyTorch stores as well: through a signed type.
+template <> struct Narrow<u8> {
+    template <typename V> static DEVICE_MEMBER u8 from(V value) { return (u8)(i64)value; }
+};
+
+// Elements that lie behind one another, loaded and stored together.
+template <typename E, int V> struct alignas(sizeof(E) * V < 16 ? sizeof(E) * V : 16) Group { E at[V]; };
+
+// Divides numbers below 2^31 by a length, by a factor and a shift.
+DEVICE u32 quotient(u32 number, u64 divider)
+{
+    u32 factor = (u32)divider, shift = (u32)(divider >> 32);
+    return (u32)(((u64)__umulhi(number, factor) + number) >> shift);
+}
+
+// An operand that is read and written by coordinates.
+template <typename E, int R> struct Tensor {
+    E* data;
+    const i64* words;
+
+    DEVICE_MEMBER i64 size(int d) const { return words[1 + d]; }
+    DEVICE_MEMBER i64 stride(int d) const { return words[1 + R + d]; }
+    DEVICE_MEMBER i64 count() const
+    {
+        i64 product = 1;
+        for (int d = 0; d < R; ++d) product *= size(d);
+        return product;
+    }
+    template <typename C> DEVICE_MEMBER I offset_at(const C* c) const
+    {
+        I offset = 0;
+#pragma unroll
+        for (int d = 0; d < R; ++d) offset += (I)c[d] * (I)stride(d);
+        return offset;
+    }
+    DEVICE_MEMBER I offset_flat(i64 index) const
+    {
+        I offset = 0;
+#pragma unroll
+        for (int d = R - 1; d >= 0; --d) {
+            I length = (I)size(d), rest = (I)index / length;
+            offset += ((I)index - rest * length) * (I)stride(d);
+            index = rest;
+        }
+        return offset;
+    }
+    template <typename C> DEVICE_MEMBER typename Computed<E>::Type at(const C* c) const { return widened(data[offset_at(c)]); }
+    DEVICE_MEMBER typename Computed<E>::Type flat(i64 index) const { return widened(data[offset_flat(index)]); }
+    template <typename... C> DEVICE_MEMBER typename Computed<E>::Type operator()(C... c) const
+    {
+        static_assert(sizeof...(C) == R, "as many coordinates as dimensions");
+        const i64 all[sizeof...(C) + 1] = {(i64)c..., 0};
+        return at(all);
+    }
+    template <typename V, typename C> DEVICE_MEMBER void set_at(V value, const C* c) const { data[offset_at(c)] = Narrow<E>::from(value); }
+    template <typename V> DEVICE_MEMBER void set_flat(V value, i64 index) const { data[offset_flat(index)] = Narrow<E>::from(value); }
+    template <typename V, typename... C> DEVICE_MEMBER void set(V value, C... c) const
+    {
+        static_assert(sizeof...(C) == R, "as many coordinates as dimensions");
+        const i64 all[sizeof...(C) + 1] = {(i64)c..., 0};
+        set_at(value, all);
+    }
+};
+
+// An operand along a row: `R` dimensions with common lengths.
+template <typename E, int R> struct Row {
+    E* data;
+    const i64* lengths;
+    const i64* strides;
+
+    DEVICE_MEMBER I offset(I j) const
+    {
+        if (R == 1) return j * (I)strides[0];
+        I offset = 0;
+#pragma unroll
+        for (int d = R - 1; d >= 0; --d) {
+            I length = (I)lengths[d], rest = j / length;
+            offset += (j - rest * length) * (I)strides[d];
+            j = rest;
+        }
+        return offset;
+    }
+    DEVICE_MEMBER typename Computed<E>::Type operator()(I j) const { return widened(data[offset(j)]); }
+    template <typename V> DEVICE_MEMBER void set(V value, I j) const { data[offset(j)] = Narrow<E>::from(value); }
+};
+
+// Functions that `<math.h>` lacks.
+
+template <typename V> DEVICE bool is_nan(V value) { return value != value; }
+
+// Unlike `fmax`, not a number where either is none.
+template <typename V> DEVICE V maximum(V a, V b) { return (a > b || is_nan(a)) ? a : b; }
+template <typename V> DEVICE V minimum(V a, V b) { return (a < b || is_nan(a)) ? a : b; }
+
+template <typename V> DEVICE V square(V x) { return x * x; }
+template <typename V> DEVICE V sigmoid(V x) { return (V)1 / ((V)1 + exp(-x)); }
+template <typename V> DEVICE V sign_of(V x) { return (V)((x > (V)0) - (x < (V)0)); }
+
+// An index that may count from the end, kept within the length: whatever memory holds, no access leaves the tensor.
+DEVICE i64 wrapped(i64 index, i64 length)
+{
+    if (index < 0) index += length;
+    return index < 0 ? 0 : index >= length ? length - 1 : index;
+}
+
+struct Words { u32 at[4]; };
+
+// Four random words for a counter under a key: Philox 4x32-10.
+DEVICE Words philox(u64 counter, u64 key)
+{
+    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;
+    u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+        u32 high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
+        u32 high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
+        c0 = high1 ^ c1 ^ k0;
+        c1 = low1;
+        c2 = high0 ^ c3 ^ k1;
+        c3 = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    Words words = {{c0, c1, c2, c3}};
+    return words;
+}
+
+// A random number in (0, 1) for each index under a key.
+DEVICE float uniform(u64 seed, i64 index) { return ((float)(philox((u64)index, seed).at[0] >> 8) + 0.5f) * 5.9604644775390625e-8f; }
+
+// A standard normal one.
+DEVICE float normal(u64 seed, i64 index)
+{
+    Words words = philox((u64)index, seed);
+    float u = ((float)(words.at[0] >> 8) + 0.5f) * 5.9604644775390625e-8f;
+    float v = ((float)(words.at[1] >> 8) + 0.5f) * 5.9604644775390625e-8f;
+    return sqrt(-2.0f * log(u)) * cos(6.283185307179586f * v);
+}
+
+// A whole one from `low` to below `high`.
+DEVICE i64 whole_between(u64 seed, i64 index, i64 low, i64 high)
+{
+    Words words = philox((u64)index, seed);
+    u64 range = (u64)(high > low ? high - low : 1);
+    return low + (i64)((((u64)words.at[0] << 32) | words.at[1]) % range);
+}
+
+// What the threads of a row do together. LANES is how many there are: a warp, or a block of whole warps.
+#ifdef ON_HOST
+template <int LANES, typename V, typename C> static inline V combined(V value, C) { return value; }
+#else
+template <int LANES, typename V, typename C> DEVICE V combined(V value, C combine)
+{
+#pragma unroll
+    for (int other = 16; other > 0; other >>= 1) value = combine(value, __shfl_xor_sync(0xffffffffu, value, other));
+    if (LANES > 32) {
+        __shared__ V of_warp[32];
+        __syncthreads();
+        if ((threadIdx.x & 31) == 0) of_warp[threadIdx.x >> 5] = value;
+        __syncthreads();
+        value = of_warp[0];
+        for (int warp = 1; warp < LANES / 32; ++warp) value = combine(value, of_warp[warp]);
+    }
+    return value;
+}
+#endif
+struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a + b; } };
+struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
+struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
+#define row_sum(value) combined<LANES>(value, Adding())
+#define row_max(value) combined<LANES>(value, Largest())
+#define row_min(value) combined<LANES>(value, Smallest())
+#define for_each(j) for (I j = lane; j < n; j += LANES)

@@ -1,0 +1,86 @@
+//! Rows: threads work together on all elements along some dimensions.
+
+use super::dims::{Dims, strides_under};
+use super::source::{Writer, element};
+use super::{GeneratedLaunch, NoKernel, Operation};
+
+/// Threads of a block, where each row has a warp.
+const WARPS: u32 = 8;
+
+pub(super) fn launches(
+    operation: &Operation<'_>,
+    dims: &[usize],
+    body: &str,
+) -> Result<Vec<GeneratedLaunch>, NoKernel> {
+    let Some(first) = operation.inputs.first() else {
+        return Err(NoKernel::Misuse("a formula over rows has no input"));
+    };
+    let shape = &first.operand.shape;
+    let strides = strides_under(operation.operands(), shape)?;
+    let (within, across): (Vec<usize>, Vec<usize>) =
+        (0..shape.len()).partition(|d| dims.contains(d));
+    let within = Dims::merged(shape, &strides, &within);
+    let across = Dims::merged(shape, &strides, &across);
+    let (length, rows) = (within.count(), across.count());
+    if rows == 0 {
+        return Ok(Vec::new());
+    }
+    let whole = Dims {
+        lengths: [&across.lengths[..], &within.lengths].concat(),
+        strides: across
+            .strides
+            .iter()
+            .zip(&within.strides)
+            .map(|(a, w)| [&a[..], w].concat())
+            .collect(),
+    };
+    let is_short = whole.is_short();
+    let lanes = match length {
+        0..=1024 => 32,
+        1025..=8192 => 256,
+        8193.. => 1024,
+    };
+    let rows_in_block = if lanes == 32 { WARPS } else { 1 };
+    let names: Vec<&str> = operation.operands().map(|named| named.name).collect();
+
+    let mut writer = Writer::default();
+    let (count, n) = (writer.word(rows), writer.word(length));
+    writer.line(format_args!(
+        "#ifdef ON_HOST\nstatic const int LANES = 1;\n#else\nstatic const int LANES = {lanes};\n#endif"
+    ));
+    writer.declare_types(operation);
+    writer.line("KERNEL(kernel)\n{");
+    writer.line(
+        "    const I row = (I)((i64)blockIdx.x * blockDim.y + threadIdx.y), lane = (I)threadIdx.x;",
+    );
+    writer.line(format_args!("    if (row >= (I){count}) return;"));
+    writer.line(format_args!(
+        "    const I n = (I){n}; const bool is_first = lane == 0; (void)n; (void)is_first;"
+    ));
+    writer.declare(operation);
+    for name in &names {
+        writer.line(format_args!("    I {name}_at = 0;"));
+    }
+    writer.offsets("row", &names, &across, is_short, 1);
+    let lengths = writer.array(&within.lengths);
+    for (position, (named, strides)) in operation.operands().zip(&within.strides).enumerate() {
+        let (name, of) = (named.name, element(named.operand.dtype));
+        let start = writer.address(operation, position);
+        let strides = writer.array(strides);
+        let rank = within.rank();
+        writer.line(format_args!(
+            "    const Row<{of}, {rank}> {name} = {{({of}*){start} + {name}_at, {lengths}, {strides}}};"
+        ));
+    }
+    writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
+    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
+    Ok(vec![GeneratedLaunch {
+        source,
+        entry: "kernel",
+        blocks: [rows.div_ceil(u64::from(rows_in_block)), 1],
+        threads: [lanes, rows_in_block],
+        work: rows,
+        words,
+        changing,
+    }])
+}

@@ -1,0 +1,136 @@
+//! Computations that are written down as formulas, from which devices make kernels.
+
+use std::borrow::Cow;
+
+use crate::shape::Extent;
+
+/// A text in the language of formulas: C++ expressions and statements over scalars, with the functions of C's
+/// `<math.h>` (`exp`, `log1p`, ...) and those of `generate/prelude.cuh`.
+pub type Text = Cow<'static, str>;
+
+/// A computation written down: how its elements are visited, and what is computed for each.
+///
+/// Formulas call operands and numbers by the names given here. Half types are read as `float` and rounded once when
+/// they are stored; integers are read as 64-bit ones. In a formula `T` is the type in which the first output is
+/// computed (`float`, `double`, `i64` or `bool`), and `P` the type to which inputs and numbers promote.
+///
+/// Not every operand of a call needs a name: those beyond the names are neither read nor written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Generated {
+    /// What a user knows it by, such as `avg_pool2d`.
+    pub name: &'static str,
+    /// How elements are visited, and the formulas.
+    pub form: Form,
+    /// Names of the operands that are read.
+    pub inputs: Vec<&'static str>,
+    /// Names of the operands that are written.
+    pub outputs: Vec<&'static str>,
+    /// Constants.
+    pub numbers: Vec<(&'static str, Number)>,
+}
+
+/// A constant of a formula.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Number {
+    /// A fraction: of type `P` where that is one, else of `T` where that is one, else `double`.
+    Real(f64),
+    /// An `i64`.
+    Whole(i64),
+    /// A `bool`.
+    Truth(bool),
+    /// An `i64` that depends on the batch.
+    Length(Extent),
+    /// An array of `i64`; empty ones have one element that means nothing.
+    List(Vec<i64>),
+    /// A `u64` that differs from draw to draw: the key of random numbers.
+    Seed,
+}
+
+/// How elements are visited.
+///
+/// In all forms but [`Form::Each`] operands broadcast to the visited shape as in PyTorch: trailing dimensions
+/// correspond, and those of length one stand still.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Form {
+    /// Each element of the first output. Inputs are values; the formula assigns to outputs: `y = exp(x);`. The
+    /// element's row-major index is `index`, an `i64`, where the formula names it.
+    Map(Text),
+    /// Each element of the shape of an operand, a thread each, in no order. The element's coordinates are `i[0]`,
+    /// `i[1]`, ... Operands are read as `x(i[0], k)`, by as many coordinates as they have dimensions, or as
+    /// `x.flat(index)` by row-major index; outputs are written by `y.set(value, i[0], k)` and
+    /// `y.set_flat(value, index)`. Lengths are `x.size(0)`, and `x.count()`; `x.at(c)` and `y.set_at(value, c)` take an array of coordinates.
+    Each {
+        /// Which operand: inputs are counted first, then outputs.
+        over: usize,
+        /// Dimensions of it that are not visited, where coordinates stay zero: the formula goes along them itself.
+        without: Vec<usize>,
+        /// The formula.
+        body: Text,
+    },
+    /// Each element of the first input, combined over some of its dimensions. Outputs have those with length one.
+    Reduce {
+        /// Dimensions that go away.
+        dims: Vec<usize>,
+        /// The C++ type of what is carried, `s`: `double`, or `struct { T value; i64 index; }`.
+        state: Text,
+        /// Makes `s` start: `s = 0;`.
+        start: Text,
+        /// Takes an element in: `s += x;`. `j` is its row-major index within the dimensions that go away.
+        step: Text,
+        /// Takes another state `o` in, of later elements or earlier ones: `s += o;`.
+        merge: Text,
+        /// Assigns to outputs: `y = s / count;`. `count` is the number of elements.
+        finish: Text,
+    },
+    /// Each row of the first input, by threads that work together: a row is all elements along some dimensions.
+    ///
+    /// The formula runs in all threads of a row. `for_each(j)` begins a loop over its `n` elements, shared out among
+    /// the threads; `x(j)` reads and `y.set(value, j)` writes. `row_sum(value)`, `row_max` and `row_min` combine what
+    /// threads have; all must call them. `is_first` is true in one of a row's threads. `row` is the row's index.
+    Rows {
+        /// The dimensions along which elements belong to a row.
+        dims: Vec<usize>,
+        /// The formula.
+        body: Text,
+    },
+}
+
+impl Generated {
+    /// A map: each element of the result is a formula of the inputs' elements.
+    pub fn map(
+        name: &'static str,
+        inputs: impl Into<Vec<&'static str>>,
+        body: impl Into<Text>,
+    ) -> Generated {
+        Generated::of(name, inputs, ["result"], Form::Map(body.into()))
+    }
+
+    /// Any form.
+    pub fn of(
+        name: &'static str,
+        inputs: impl Into<Vec<&'static str>>,
+        outputs: impl Into<Vec<&'static str>>,
+        form: Form,
+    ) -> Generated {
+        Generated {
+            name,
+            form,
+            inputs: inputs.into(),
+            outputs: outputs.into(),
+            numbers: Vec::new(),
+        }
+    }
+
+    /// With this constant.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, number: Number) -> Generated {
+        self.numbers.push((name, number));
+        self
+    }
+}
+
+impl From<Generated> for super::Kernel {
+    fn from(generated: Generated) -> super::Kernel {
+        super::Kernel::Generated(Box::new(generated))
+    }
+}
