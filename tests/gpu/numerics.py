@@ -13,7 +13,7 @@ front of its relus keeps all but a few activations away from the kink; VGG has n
 A gradient that is zero but for rounding (of an attention key's bias) is measured against all gradients together.
 
 Usage: python3 numerics.py CHECK [--only MODEL,..] [--precision PRECISION] [--jobs N] [--keep DIR] [--list]
-           [--no-poison] [--memcheck | --dry-run]
+           [--shard I/N] [--no-poison] [--memcheck | --dry-run]
 CHECK is the test binary that `cargo test --test gpu --no-run` builds. Needs a GPU, torch, torchvision, transformers, safetensors.
 --memcheck runs two steps of each model, on exactly as much memory as it asks for, under compute-sanitizer instead.
 --dry-run needs no GPU: it exports and compiles, and checks that batchfit would get a value for each tensor.
@@ -371,6 +371,9 @@ def selected(options) -> list[Check]:
     names = options.only.split(",") if options.only else list(MODELS)
     if unknown := set(names) - set(MODELS):
         sys.exit(f"unknown models {', '.join(sorted(unknown))}; known are {', '.join(MODELS)}")
+    if options.shard:
+        which, of = map(int, options.shard.split("/"))
+        names = names[which::of]
     checks = [c for c in CHECKS if c.model in names and options.precision in (None, c.precision)]
     if options.memcheck:
         # The others launch the same kernels.
@@ -383,6 +386,7 @@ def main() -> None:
     parser.add_argument("check")
     parser.add_argument("--only", help="models, with commas between them")
     parser.add_argument("--precision")
+    parser.add_argument("--shard", help="only every so many models, as in 0/4, for several of these at a time")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="runs of batchfit at a time")
     parser.add_argument("--keep", help="a folder for graphs and values, used again if they are there")
     parser.add_argument("--list", action="store_true")
