@@ -86,7 +86,9 @@ pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
 pub use create::{CreatedType, Place};
 pub use loss::composed::Composed;
+pub(crate) use loss::kernel::Likelihood;
 pub use loss::{LossFunction, Summary};
+pub(crate) use norm::kernel as normalization;
 pub(crate) use opaque::not_elementwise;
 pub use random::Dropout;
 pub use reduce::{Dims, Reduction};
