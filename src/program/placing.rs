@@ -59,11 +59,11 @@ impl Written {
 
 /// A loop that breaks a number down into coordinates: targets and lengths, the last dimension first.
 fn unravel(number: &str, dims: &[(Vec<String>, String)]) -> String {
-    let mut text = format!("{{ I rest = {number}; ");
+    let mut text = format!("{{ I left = {number}; ");
     for (targets, length) in dims.iter().rev() {
         let _ = write!(
             text,
-            "{{ const I length = (I){length}; const I at = length > 0 ? rest % length : 0; rest = length > 0 ? rest / length : 0; "
+            "{{ const I length = (I){length}; const I at = length > 0 ? left % length : 0; left = length > 0 ? left / length : 0; "
         );
         for target in targets {
             let _ = write!(text, "{target} = at; ");

@@ -357,7 +357,7 @@ pub fn placed(name: &'static str, sides: Sides) -> Generated {
     let unravel = |array: &str, tensor: &str| {
         (0..sides).rev().fold(String::new(), |text, d| {
             let at = d + 2;
-            format!("{text}{array}[{at}] = (I)(rest % {tensor}.size({at})); rest /= {tensor}.size({at}); ")
+            format!("{text}{array}[{at}] = (I)(left % {tensor}.size({at})); left /= {tensor}.size({at}); ")
         })
     };
     let counts = |tensor: &str| {
@@ -368,10 +368,10 @@ pub fn placed(name: &'static str, sides: Sides) -> Generated {
     let text = format!(
         "const i64 places = {}, count = {};
     I to[{rank}]; to[0] = i[0]; to[1] = i[1];
-    for (i64 place = 0; place < places; ++place) {{ i64 rest = place; {}into.set_at(0, to); }}
+    for (i64 place = 0; place < places; ++place) {{ i64 left = place; {}into.set_at(0, to); }}
     for (i64 number = 0; number < count; ++number) {{
-        i64 rest = number; {}
-        rest = indices.at(i); if (rest < 0 || rest >= places) continue;
+        i64 left = number; {}
+        left = indices.at(i); if (left < 0 || left >= places) continue;
         {}into.set_at(into.at(to) + values.at(i), to);
     }}",
         counts("into"),
@@ -392,16 +392,16 @@ pub fn placed(name: &'static str, sides: Sides) -> Generated {
 pub fn taken(name: &'static str, sides: Sides) -> Generated {
     let rank = sides + 2;
     let mut text = format!(
-        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 rest = indices.at(i); const i64 places = (i64)1"
+        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
     );
     for at in 2..rank {
         let _ = write!(text, " * x.size({at})");
     }
-    text.push_str("; rest = rest < 0 ? 0 : rest >= places ? places - 1 : rest; ");
+    text.push_str("; left = left < 0 ? 0 : left >= places ? places - 1 : left; ");
     for at in (2..rank).rev() {
         let _ = write!(
             text,
-            "at[{at}] = (I)(rest % x.size({at})); rest /= x.size({at}); "
+            "at[{at}] = (I)(left % x.size({at})); left /= x.size({at}); "
         );
     }
     text.push_str("y.set_at(x.at(at), i);");
@@ -412,16 +412,16 @@ pub fn taken(name: &'static str, sides: Sides) -> Generated {
 pub fn put(name: &'static str, sides: Sides) -> Generated {
     let rank = sides + 2;
     let mut text = format!(
-        "I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 rest = indices.at(i); const i64 places = (i64)1"
+        "I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
     );
     for at in 2..rank {
         let _ = write!(text, " * into.size({at})");
     }
-    text.push_str("; if (rest < 0 || rest >= places) return; ");
+    text.push_str("; if (left < 0 || left >= places) return; ");
     for at in (2..rank).rev() {
         let _ = write!(
             text,
-            "to[{at}] = (I)(rest % into.size({at})); rest /= into.size({at}); "
+            "to[{at}] = (I)(left % into.size({at})); left /= into.size({at}); "
         );
     }
     text.push_str("into.set_at(values.at(i), to);");
