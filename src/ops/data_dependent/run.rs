@@ -69,7 +69,7 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "mask", mask)?;
         draft.save(self, "self", x)?;
-        let y = self.selected(x, mask, rows);
+        let y = self.selected(x, mask, rows, Beyond::Repeat);
         let y = Rc::try_unwrap(y).expect("made just now");
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let (x, mask) = (saved.get("self"), saved.get("mask"));
@@ -86,14 +86,20 @@ impl Eager {
     }
 
     /// The elements of `x` where `mask` is true, both expanded to a common shape.
-    pub(crate) fn selected(&mut self, x: &Tensor, mask: &Tensor, rows: Extent) -> Tensor {
+    pub(crate) fn selected(
+        &mut self,
+        x: &Tensor,
+        mask: &Tensor,
+        rows: Extent,
+        beyond: Beyond,
+    ) -> Tensor {
         let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
         let mask = Tensor::new(expanded(mask, &shape));
-        let places = self.nonzero(&mask, rows, Beyond::Repeat);
+        let places = self.nonzero(&mask, rows, beyond);
         let y = self.empty(&[rows], x.dtype);
         let (rank, seen) = (shape.len(), expanded(x, &shape));
         let columns = Eager::columns_of(&places, rank);
-        self.look_up(&seen, &vec![true; rank], &columns, &y);
+        self.look_up_or_zero(&seen, &vec![true; rank], &columns, &y);
         drop((seen, columns));
         drop(places);
         Tensor::new(y)

@@ -360,7 +360,9 @@ impl Eager {
         let copies = self.alike_indices(&found, &common_shape(&found));
         let result = Tensor::new(self.empty(shape, gradient.dtype));
         match op {
-            Indexed::Put { marked, .. } => self.look_up(gradient, marked, &found, &result),
+            Indexed::Put { marked, .. } => {
+                self.look_up_or_zero(gradient, marked, &found, &result);
+            }
             Indexed::Add { dim, .. } => self.select_along(gradient, *dim, &indices[0], &result),
             Indexed::Scatter { dim, .. } => {
                 let kernel = placing::gather(gradient.shape.len(), *dim);

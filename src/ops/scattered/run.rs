@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::kernel;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::view::gradient_view;
 use crate::ops::{Context, Operator, View};
@@ -226,7 +227,7 @@ impl Eager {
                 });
                 let written = wants[1].then(|| {
                     // All of a mask as large as the source are taken for as many as the source has.
-                    let selected = eager.selected(gradient, mask, rows);
+                    let selected = eager.selected(gradient, mask, rows, Beyond::Nowhere);
                     let view = expanded_flat(&selected, &of_source);
                     gradient_view(&selected, view)
                 });
