@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::autocast::CastCache;
 use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
+use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size};
@@ -108,6 +109,11 @@ impl Eager {
         self.with_launches = false;
     }
 
+    /// Whether it emits launches.
+    pub(crate) fn emits_launches(&self) -> bool {
+        self.with_launches
+    }
+
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -162,6 +168,7 @@ impl Eager {
             shape,
             strides: strides.into(),
             is_of_host: false,
+            host_number: None,
         })
     }
 
@@ -215,10 +222,11 @@ impl Eager {
         if !self.with_launches {
             return;
         }
+        let (kernel, inputs) = by_value(kernel, inputs);
         let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
         self.recorder.launch(Call {
             kernel,
-            inputs: views(inputs),
+            inputs: views(&inputs),
             outputs: views(outputs),
             workspace: workspace.map(Storage::id),
         });

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::autograd::GradFn;
 use super::recorder::Storage;
-use crate::program::View;
+use crate::program::{Number, View};
 
 /// A handle to a tensor, as a Python name or a C++ `Tensor` is one.
 pub(crate) type Tensor = Rc<TensorBody>;
@@ -39,6 +39,8 @@ pub(crate) struct Elements {
     pub(crate) strides: Sizes,
     /// Whether it is a number in the host's memory.
     pub(crate) is_of_host: bool,
+    /// Which number, where it is one in the host's memory and the export spells it out.
+    pub(crate) host_number: Option<Number>,
 }
 
 /// Where the gradient of a tensor goes.
@@ -145,6 +147,7 @@ impl TensorBody {
             shape: shape.into(),
             strides: strides.into(),
             is_of_host: self.is_of_host,
+            host_number: self.host_number.clone(),
         })
     }
 
