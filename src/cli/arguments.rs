@@ -131,7 +131,11 @@ pub(super) struct Probe {
     /// Samples per micro-step.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
     pub(super) batch: u64,
-    /// Print the JSON document of `GET /v1/probes/{id}` and nothing else.
+    /// Say what of the step a GPU cannot run, instead of running it. With a simulated card it needs no GPU; exit
+    /// code 4 when there is something.
+    #[arg(long)]
+    pub(super) explain: bool,
+    /// Print the JSON document of `GET /v1/probes/{id}`, or of what `--explain` says, and nothing else.
     #[arg(long)]
     pub(super) json: bool,
     #[command(flatten)]

@@ -8,6 +8,7 @@
 mod answer;
 mod arguments;
 mod devices;
+mod explain;
 mod fit;
 mod output;
 mod presets;

@@ -1,7 +1,7 @@
 //! What programs run on: simulated cards and real ones.
 
 pub use crate::program::Capability;
-use crate::program::{Call, Convolution};
+use crate::program::{Call, Convolution, Program};
 use crate::units::Bytes;
 
 #[allow(unsafe_code)]
@@ -12,6 +12,10 @@ pub mod sim;
 pub trait Launcher {
     /// The scratch memory that each plan for a convolution wants, in the order PyTorch tries them.
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError>;
+
+    /// Gets ready for a program at a batch, before anything is allocated: finds all that cannot be launched, and
+    /// compiles kernels.
+    fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError>;
 
     /// Queues one launch.
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError>;

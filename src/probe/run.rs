@@ -238,6 +238,9 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         model_allocated: &mut Bytes,
     ) -> Result<(), Stopped> {
         let program = self.probe.program;
+        if self.resources.evidence == Evidence::Probed {
+            self.resources.launcher.prepare(program, self.probe.batch)?;
+        }
         self.execute(&program.construction)?;
         self.resources.launcher.finish_step()?;
         *model_allocated = self.resources.allocator.stats().allocated();

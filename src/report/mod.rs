@@ -5,6 +5,7 @@
 
 mod device;
 mod fit;
+mod gaps;
 mod preset;
 mod probe;
 mod program;
@@ -17,6 +18,7 @@ mod table;
 
 pub use device::devices;
 pub use fit::fit;
+pub use gaps::gaps;
 pub use preset::presets;
 pub use probe::probe;
 pub use program::program;

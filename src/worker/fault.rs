@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::device::{Launch, LaunchError, Launcher, StepReport};
-use crate::program::Convolution;
+use crate::program::{Convolution, Program};
 use crate::units::Bytes;
 
 /// An address where no card has memory.
@@ -117,6 +117,10 @@ impl<'a> Faulty<'a> {
 impl Launcher for Faulty<'_> {
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError> {
         self.launcher.convolution_plans(convolution)
+    }
+
+    fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
+        self.launcher.prepare(program, batch)
     }
 
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {

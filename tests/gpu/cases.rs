@@ -45,6 +45,10 @@ impl Launcher for Timed<'_> {
         self.launcher.convolution_plans(shape)
     }
 
+    fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
+        self.launcher.prepare(program, batch)
+    }
+
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
         let began = Instant::now();
         self.launcher.launch(launch)?;

@@ -5,19 +5,57 @@
 //! `BATCHFIT_REQUIRE_NVRTC=1` a missing library is a failure.
 #![allow(clippy::print_stdout)] // A test harness answers on standard output.
 
-use std::env;
+use std::path::Path;
 use std::process::ExitCode;
+use std::{env, fs};
 
-use batchfit::device::cuda::{Library, check_kernels};
+use batchfit::compile::compile;
+use batchfit::device::cuda::plan::{Sources, Target, sources};
+use batchfit::device::cuda::{GpuError, Library, check_generated, check_kernels};
+use batchfit::device::sim::Card;
+use batchfit::model::{Precision, Variant, exported};
+
+/// The test of generated kernels.
+const FORMULAS: &str = "generated_kernels_compile_for_hopper";
 
 /// The oldest architecture that CUDA 13 compiles for, and the generations since.
-const ARCHITECTURES: [(&str, (u32, u32)); 5] = [
+const ARCHITECTURES: [(&str, (u32, u32)); 6] = [
+    (FORMULAS, (9, 0)),
     ("kernels_compile_for_turing", (7, 5)),
     ("kernels_compile_for_ampere", (8, 0)),
     ("kernels_compile_for_ada", (8, 9)),
     ("kernels_compile_for_hopper", (9, 0)),
     ("kernels_compile_for_blackwell", (12, 0)),
 ];
+
+/// Compiles the kernels that the models of `tests/golden/formulas` need.
+fn check_formulas() -> Result<(), GpuError> {
+    let capability = Card::find("h200")
+        .expect("the card of the recordings")
+        .capability;
+    let mut all = Sources::default();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/formulas");
+    for entry in fs::read_dir(folder).expect("the folder is part of the repository") {
+        let path = entry.expect("a folder can be listed").path();
+        if path.extension().is_none_or(|end| end != "gz") {
+            continue;
+        }
+        let model = exported::parse(&fs::read(&path).expect("a file can be read"));
+        let graph = model.expect("goldens are graphs").graph;
+        for precision in [Precision::Fp32, Precision::AmpBf16] {
+            let variant = Variant {
+                precision,
+                ..Variant::default()
+            };
+            // Graphs of half types have no autocast.
+            if let Ok(program) = compile(&graph, &variant, capability) {
+                all.extend(sources(&program, 3, Target::of(&capability)));
+            }
+        }
+    }
+    println!("{} generated kernels", all.generated());
+    check_generated(&all, capability.compute)
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -59,7 +97,11 @@ fn main() -> ExitCode {
             ignored += 1;
             continue;
         }
-        match check_kernels(*compute) {
+        let checked = match *name {
+            FORMULAS => check_formulas(),
+            _ => check_kernels(*compute),
+        };
+        match checked {
             Ok(()) => println!("test {name} ... ok"),
             Err(error) => {
                 println!("test {name} ... FAILED\n{error}");

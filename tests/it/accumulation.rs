@@ -36,6 +36,10 @@ impl Launcher for Shared<'_> {
         self.1.inner.convolution_plans(convolution)
     }
 
+    fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
+        self.1.inner.prepare(program, batch)
+    }
+
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
         self.1.launches += 1;
         if self.1.cancel_after == Some(self.1.launches) {

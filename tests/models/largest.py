@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TextIO
 
 import one
+import zoo
 from run import PRECISIONS, Child, Lines, card_of, preload, uses_cudnn
 
 MIB = 1 << 20
@@ -67,7 +68,7 @@ def trial(name: str, precision: str, limit: int, batch: int) -> dict:
     if child == 0:
         os.close(read)
         try:
-            result = one.peaks(name, precision, batch, limit)
+            result = one.peaks(zoo.load()[name], precision, batch, limit)
         except BaseException as error:  # Out of memory, or what is wrong with the model.
             result = one.failure(error)
         with os.fdopen(write, "w") as file:
@@ -167,8 +168,6 @@ def main() -> int:
     if options.table:
         table(sorted(lines.rows, key=lambda row: (row["model"], row["precision"])))
         return 0
-    import zoo
-
     models = zoo.load()
     unknown = [name for name in options.names if name not in models and name not in zoo.AREAS]
     if unknown:

@@ -14,6 +14,8 @@ import traceback
 import warnings
 from typing import TextIO
 
+from zoo import Model
+
 # Nothing is downloaded: a model that wants weights from somewhere fails.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.simplefilter("ignore")
@@ -36,12 +38,9 @@ def failure(error: BaseException) -> dict[str, str]:
     return {"error": f"{type(error).__name__}: {error}"[:4000], "where": where}
 
 
-def export(name: str, path: str) -> dict:
+def export(model: Model, path: str) -> dict:
     """Exports a model to `path`; tells how long it took and how large it is."""
-    import zoo
-
-    model = zoo.load()[name]
-    told = {"model": name, "area": model.area, "library": model.library, "version": version(model.library)}
+    told = {"model": model.name, "area": model.area, "library": model.library, "version": version(model.library)}
     if told["version"] is None:
         return {**told, "missing": True, "error": f"{model.library} is not installed"}
     from batchfit import ExportError
@@ -61,11 +60,10 @@ def export(name: str, path: str) -> dict:
     return {**told, "seconds": round(time.monotonic() - begin, 1), "nodes": len(nodes), "bytes": os.path.getsize(path)}
 
 
-def peaks(name: str, precision: str, batch: int, limit: int | None = None) -> dict:
+def peaks(model: Model, precision: str, batch: int, limit: int | None = None) -> dict:
     """The peaks of three training steps, as a plain training loop takes them; `limit` bytes are all that it may reserve."""
     import torch
 
-    import zoo
     from batchfit.batches import parse_batch
     from batchfit.losses import with_loss
 
@@ -77,7 +75,6 @@ def peaks(name: str, precision: str, batch: int, limit: int | None = None) -> di
         total = torch.cuda.get_device_properties(0).total_memory
         # PyTorch takes a fraction and rounds the product down.
         torch.cuda.set_per_process_memory_fraction((limit + 0.5) / total)
-    model = zoo.load()[name]
     spec = parse_batch(model.batch)
     torch.manual_seed(0)
     built = model.build().train().to("cuda")
@@ -138,19 +135,16 @@ def without_packed_sequences() -> None:
     masking_utils.find_packed_sequence_indices = found_none
 
 
-def record(name: str, rows: list[str], file: TextIO) -> None:
+def record(model: Model, rows: list[str], file: TextIO) -> None:
     """Writes the peaks of each row, `PRECISION:BATCH`, each in a process that has used no GPU before."""
-    import zoo
-
-    model = zoo.load()[name]
-    told = {"model": name, "torch": version("torch"), "version": version(model.library)}
+    told = {"model": model.name, "torch": version("torch"), "version": version(model.library)}
     for row in rows:
         precision, batch = row.split(":")
         child = os.fork()
         if child == 0:
             begin = time.monotonic()
             try:
-                result = peaks(name, precision, int(batch))
+                result = peaks(model, precision, int(batch))
             except BaseException as error:  # The next row is run all the same.
                 result = failure(error)
                 result["error"] = result["error"][:400]

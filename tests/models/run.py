@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TextIO
 
 import one
+import zoo
 
 PRECISIONS = ("fp32", "amp_bf16")
 # What runs in cuDNN on a GPU, which does not start on a stub.
@@ -118,7 +119,7 @@ def card_of(graph: Path) -> str:
 
 
 def export(name: str, model, out: Path, file: TextIO) -> None:
-    file.write(json.dumps(one.export(name, str(out / "graphs" / f"{name}.json.gz"))) + "\n")
+    file.write(json.dumps(one.export(model, str(out / "graphs" / f"{name}.json.gz"))) + "\n")
 
 
 def record(name: str, model, out: Path, file: TextIO) -> None:
@@ -128,7 +129,7 @@ def record(name: str, model, out: Path, file: TextIO) -> None:
             return
         major, sms = ("8", "108") if card_of(graph) == "sim:a100-80g" else ("9", "132")
         os.environ.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
-    one.record(name, [f"{precision}:{batch}" for precision in PRECISIONS for batch in model.batches], file)
+    one.record(model, [f"{precision}:{batch}" for precision in PRECISIONS for batch in model.batches], file)
 
 
 def answer(name: str, model, options: argparse.Namespace) -> list[dict]:
@@ -192,6 +193,7 @@ def main() -> int:
     parser.add_argument("command", choices=("export", "record", "answer"))
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*", help="models, or areas; all without")
+    parser.add_argument("--list", type=Path, help="a Python file whose `load` gives other models than zoo's")
     parser.add_argument("--batchfit", default="target/release/batchfit", help="the binary that answers")
     parser.add_argument("--no-fit", action="store_true", help="only probes, not the largest batch")
     parser.add_argument("--limit", type=int, default=300, help="seconds for one model")
@@ -199,10 +201,9 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="those that failed, once more")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time")
     options = parser.parse_intermixed_args()
-    import zoo
-
-    models = zoo.load()
-    unknown = [name for name in options.names if name not in models and name not in zoo.AREAS]
+    models = zoo.load(options.list)
+    areas = {model.area for model in models.values()}
+    unknown = [name for name in options.names if name not in models and name not in areas]
     if unknown:
         parser.error(f"no model or area is called {', '.join(unknown)}")
     (options.out / "graphs").mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
 //! Runs the launches of a program on a GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
 use crate::device::{Launch, LaunchError, Launcher, StepReport};
-use crate::program::{Convolution, Kernel, TensorId, View};
+use crate::program::{Convolution, Kernel, Program};
 use crate::units::Bytes;
 
 use super::cudnn::Tf32;
@@ -15,20 +15,14 @@ use super::driver::gpu::{Event, Gpu};
 use super::driver::memory::{download, upload};
 use super::layout::{Operand, Operands, name_of};
 use super::nvrtc::kernels::Queue;
-use super::ops::attention::{self, Attention};
 use super::ops::convolution::Convolutions;
-use super::ops::elementwise::{self, Map};
-use super::ops::fused_attention::{FusedAttention, Pass};
+use super::ops::fused_attention::FusedAttention;
 use super::ops::matmul::MatMul;
 use super::ops::optimizer::StepCounts;
-use super::ops::random::{self, Random};
-use super::ops::{gather, loss, masks, norm, optimizer, pool, reduce};
+use super::plan::{self, Context, Step, is_source, listed};
 use super::poison;
 use super::script::{Gradients, HostTensor, Outputs, Script};
 use super::step_losses::Losses;
-
-/// The increment of `SplitMix64`: multiples of neighbouring numbers differ in about half of their bits.
-const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// How a launcher computes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -56,6 +50,8 @@ pub struct CudaLauncher {
     draws: u64,
     /// Steps finished.
     steps: u64,
+    /// The steps of launches that are generated, by the call and the batch: what is queued again for the next step.
+    kept: HashMap<(usize, u64), Vec<Step>>,
     script: Script,
     gradients: BTreeMap<String, HostTensor>,
     /// Near the end: it waits for the stream when it is dropped and holds the card.
@@ -82,6 +78,7 @@ impl CudaLauncher {
             optimizer_steps: StepCounts::new(),
             draws: 0,
             steps: 0,
+            kept: HashMap::new(),
             script: Script::default(),
             gradients: BTreeMap::new(),
             queue: Queue::open(gpu, options.kernel_cache)?,
@@ -107,6 +104,7 @@ impl CudaLauncher {
         self.optimizer_steps.clear();
         self.draws = 0;
         self.steps = 0;
+        self.kept.clear();
         self.gradients.clear();
         self.script = Script::default();
     }
@@ -148,12 +146,6 @@ impl CudaLauncher {
         self.gpu.record(&end)?;
         self.gpu.synchronize()?;
         Ok(clock.begin.elapsed_ms(&end)?)
-    }
-
-    /// A key for the next random draw.
-    fn next_seed(&mut self) -> u64 {
-        self.draws += 1;
-        self.draws.wrapping_mul(SEED_STEP)
     }
 
     /// Given values for the tensor that a launch would fill, copied to it.
@@ -215,194 +207,91 @@ impl CudaLauncher {
             .map(|label| &**label)
     }
 
-    fn run(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
-        let operands = &Operands::of(launch)?;
+    fn run(&mut self, launch: &Launch<'_>, operands: &Operands<'_>) -> Result<(), LaunchError> {
         operands.expect_held(&self.gpu)?;
-        let is_source = matches!(
-            launch.call.kernel,
-            Kernel::Initialize(_) | Kernel::RandomNormal | Kernel::RandomBelow(_)
-        );
-        if is_source && self.feed(launch, operands.output(0)?)? {
+        if is_source(&launch.call.kernel) && self.feed(launch, operands.output(0)?)? {
             return Ok(());
         }
-        match &launch.call.kernel {
-            Kernel::Initialize(initial) => {
-                let seed = self.next_seed();
-                random::initialize(&mut self.queue, operands, *initial, seed)
-            }
-            Kernel::RandomNormal => self.random(operands, Random::Normal),
-            Kernel::RandomBelow(limit) => self.random(operands, Random::Below(*limit)),
-            Kernel::Fill(value) => self.map(operands, Map::Fill(*value)),
-            Kernel::Arange => self.map(operands, Map::Arange),
-            Kernel::Copy => self.map(operands, Map::Copy),
-            Kernel::MaskBias => self.map(operands, Map::MaskBias),
-            Kernel::Scale(factor) => self.map(operands, Map::Scale(*factor)),
-            Kernel::Shift(summand) => self.map(operands, Map::Shift(*summand)),
-            Kernel::Power(exponent) => self.map(operands, Map::Power(*exponent)),
-            Kernel::PowerGrad(exponent) => self.map(operands, Map::PowerGrad(*exponent)),
-            Kernel::Binary(function) => self.map(operands, Map::Binary(*function)),
-            Kernel::Unary(function) => self.map(operands, Map::Unary(*function)),
-            Kernel::UnaryGrad(function) => self.map(operands, Map::UnaryGrad(*function)),
-            Kernel::Sum { scale } => reduce::sum(&mut self.queue, operands, *scale),
-            Kernel::MatMul => self.matmul.launch(&mut self.queue, operands),
-            Kernel::Convolution(shape) => {
-                let workspace = launch.call.workspace;
-                let at = |id: TensorId| launch.addresses.get(id.0 as usize).copied().unwrap_or(0);
-                self.convolutions.launch(
-                    &mut self.queue,
-                    operands,
-                    &shape.at(launch.batch),
-                    launch.plan,
-                    workspace.map_or(0, at),
-                )
-            }
-            Kernel::Dropout { p } => {
-                let seed = self.next_seed();
-                random::dropout(&mut self.queue, operands, *p, seed)
-            }
-            Kernel::DropoutGrad { p } => random::dropout_grad(&mut self.queue, operands, *p),
-            Kernel::ObserveLoss => {
-                self.losses.observe(&self.gpu, operands.input(0)?)?;
-                self.queue.count_library_launch();
-                Ok(())
-            }
-            Kernel::SgdMomentum { .. } | Kernel::Sgd | Kernel::Adam { .. } => {
-                self.record_gradient(launch, operands)?;
-                self.optimize(launch, operands)
-            }
-            Kernel::Attention {
-                causal,
-                dropout,
-                scale,
-            } => {
-                let rows = launch.call.outputs.get(1);
-                let settings = self.attention(rows, *causal, [*dropout, *scale]);
-                let pass = Pass::forward(operands, settings)?;
-                if self.runs_fused(launch, pass, settings)? {
-                    return Ok(());
+        self.draws += 1;
+        let context = self.context(launch, operands)?;
+        let kernel = &launch.call.kernel;
+        let key = (std::ptr::from_ref(launch.call) as usize, launch.batch);
+        let is_kept = matches!(kernel, Kernel::Generated(_));
+        if let (true, Some(mut steps)) = (is_kept, self.kept.remove(&key)) {
+            for step in &mut steps {
+                if let Step::Kernel(kernel) = step {
+                    kernel.parameter.update(operands, context.seed());
                 }
-                attention::attention(&mut self.queue, operands, settings)
             }
-            Kernel::AttentionGrad {
-                causal,
-                dropout,
-                scale,
-            } => {
-                let rows = launch.call.inputs.get(5);
-                let settings = self.attention(rows, *causal, [*dropout, *scale]);
-                let pass = Pass::backward(operands, settings)?;
-                if self.runs_fused(launch, pass, settings)? {
-                    return Ok(());
-                }
-                if self.fused_attention.has_drawn(settings) {
-                    let detail = "cuDNN dropped weights in the forward pass and does not take the backward one";
-                    return Err(operands.failed(detail.to_owned()));
-                }
-                attention::attention_grad(&mut self.queue, operands, settings)
-            }
-            other => library_free(&mut self.queue, operands, other),
+            self.queue_all(&steps)?;
+            self.kept.insert(key, steps);
+            return Ok(());
         }
-    }
-
-    /// Queues attention through the library, if that takes it.
-    fn runs_fused(
-        &mut self,
-        launch: &Launch<'_>,
-        pass: Option<Pass<'_>>,
-        settings: Attention,
-    ) -> Result<bool, LaunchError> {
-        let Some(pass) = pass else {
-            return Ok(false);
-        };
-        let at = |id: TensorId| {
-            let address = launch.addresses.get(id.0 as usize).copied();
-            let size = launch.sizes.get(id.0 as usize).copied();
-            address.zip(size)
-        };
-        let workspace = launch.call.workspace.and_then(at);
-        let workspace = workspace.unwrap_or((0, Bytes::ZERO));
-        self.fused_attention
-            .launch(&mut self.queue, &pass, settings, workspace)
-    }
-
-    /// The forward and the backward pass share their tensor of row sums, and nothing else does before the
-    /// step ends: it names their random draws.
-    fn attention(
-        &self,
-        rows: Option<&View>,
-        causal: bool,
-        [dropout, scale]: [f64; 2],
-    ) -> Attention {
-        let tensor = rows.map_or(0, |rows| u64::from(rows.tensor.0));
-        Attention {
-            causal,
-            dropout,
-            scale,
-            seed: (self.steps << 32 | tensor).wrapping_mul(SEED_STEP),
+        let steps = plan::steps(launch, operands, self.queue.target(), context)?;
+        self.queue_all(&steps)?;
+        if is_kept {
+            self.kept.insert(key, steps);
         }
+        Ok(())
     }
 
-    fn map(&mut self, operands: &Operands<'_>, function: Map) -> Result<(), LaunchError> {
-        elementwise::map(&mut self.queue, operands, function)
-    }
-
-    fn random(&mut self, operands: &Operands<'_>, of: Random) -> Result<(), LaunchError> {
-        let seed = self.next_seed();
-        random::random(&mut self.queue, operands, of, seed)
-    }
-
-    fn optimize(
+    /// Where in the run a launch stands.
+    fn context(
         &mut self,
         launch: &Launch<'_>,
         operands: &Operands<'_>,
-    ) -> Result<(), LaunchError> {
-        let rate = self.script.rate;
-        match &launch.call.kernel {
-            Kernel::SgdMomentum { first } => {
-                optimizer::sgd_momentum(&mut self.queue, operands, *first, rate)
-            }
-            Kernel::Adam { decoupled } => {
+    ) -> Result<Context, LaunchError> {
+        let mut context = Context {
+            draws: self.draws,
+            steps: self.steps,
+            optimizer_step: 0,
+            rate: self.script.rate,
+        };
+        match launch.call.kernel {
+            Kernel::SgdMomentum { .. } | Kernel::Sgd => self.record_gradient(launch, operands)?,
+            Kernel::Adam { .. } => {
+                self.record_gradient(launch, operands)?;
                 let Some(parameter) = launch.call.outputs.first() else {
                     return Err(operands.failed("output 0 is missing".to_owned()));
                 };
                 let step = self.optimizer_steps.entry(parameter.tensor).or_insert(0);
                 *step += 1;
-                optimizer::adam(&mut self.queue, operands, *step, *decoupled, rate)
+                context.optimizer_step = *step;
             }
-            _ => optimizer::sgd(&mut self.queue, operands, rate),
+            _ => {}
         }
+        Ok(context)
     }
-}
 
-/// Launches that need nothing but a queue.
-fn library_free(
-    queue: &mut Queue,
-    operands: &Operands<'_>,
-    kernel: &Kernel,
-) -> Result<(), LaunchError> {
-    match kernel {
-        Kernel::BatchNorm { momentum, eps } => norm::batch_norm(queue, operands, *momentum, *eps),
-        Kernel::BatchNormInference { eps } => norm::batch_norm_inference(queue, operands, *eps),
-        Kernel::BatchNormGrad => norm::batch_norm_grad(queue, operands),
-        Kernel::LayerNorm { eps } => norm::layer_norm(queue, operands, *eps),
-        Kernel::LayerNormGrad => norm::layer_norm_grad(queue, operands),
-        Kernel::MaxPool(window) => pool::max_pool(queue, operands, window),
-        Kernel::MaxPoolGrad(window) => pool::max_pool_grad(queue, operands, window),
-        Kernel::AdaptiveAvgPool => pool::adaptive_avg_pool(queue, operands),
-        Kernel::AdaptiveAvgPoolGrad => pool::adaptive_avg_pool_grad(queue, operands),
-        Kernel::Embedding => loss::embedding(queue, operands),
-        Kernel::EmbeddingGrad { padding } => loss::embedding_grad(queue, operands, *padding),
-        Kernel::Gather { dim } => gather::gather(queue, operands, *dim),
-        Kernel::GatherGrad { dim } => gather::gather_grad(queue, operands, *dim),
-        Kernel::Softmax { dim, log } => loss::softmax(queue, operands, *dim, *log),
-        Kernel::SoftmaxGrad { dim, log } => loss::softmax_grad(queue, operands, *dim, *log),
-        Kernel::Tril => masks::tril(queue, operands),
-        Kernel::HiddenRows => masks::hidden_rows(queue, operands),
-        Kernel::NllLoss => loss::nll_loss(queue, operands),
-        Kernel::NllLossGrad => loss::nll_loss_grad(queue, operands),
-        Kernel::Unscale => optimizer::unscale(queue, operands),
-        Kernel::ScalerUpdate => optimizer::update_scale(queue, operands),
-        _ => Err(operands.no_kernel()),
+    fn queue_all(&mut self, steps: &[Step]) -> Result<(), LaunchError> {
+        for step in steps {
+            match step {
+                Step::Kernel(kernel) => self.queue.launch(kernel)?,
+                Step::Product(product) => self.matmul.launch(&mut self.queue, product)?,
+                Step::Convolution(call) => self.convolutions.launch(&mut self.queue, call)?,
+                Step::ObserveLoss(loss) => {
+                    self.losses.observe(&self.gpu, loss)?;
+                    self.queue.count_library_launch();
+                }
+                Step::FusedAttention(call) => {
+                    if self.fused_attention.launch(&mut self.queue, call)? {
+                        continue;
+                    }
+                    if call.pass.is_backward() && self.fused_attention.has_drawn(call.settings) {
+                        return Err(LaunchError::Failed {
+                            call: "attention".to_owned(),
+                            detail: "cuDNN dropped weights in the forward pass and does not take the backward one"
+                                .to_owned(),
+                        });
+                    }
+                    match &call.otherwise {
+                        Ok(steps) => self.queue_all(steps)?,
+                        Err(error) => return Err(error.clone()),
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -411,15 +300,27 @@ impl Launcher for CudaLauncher {
         self.convolutions.workspaces(convolution)
     }
 
+    fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
+        self.kept.clear();
+        let target = self.queue.target();
+        let gaps = plan::gaps(program, batch, target);
+        if !gaps.is_empty() {
+            return Err(LaunchError::Unsupported {
+                operation: listed(&gaps),
+            });
+        }
+        Ok(self.queue.prepare(&plan::sources(program, batch, target))?)
+    }
+
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {
         self.start_clock()?;
-        if self.script.outputs == Outputs::Trusted {
-            return self.run(launch);
-        }
         let operands = Operands::of(launch)?;
+        if self.script.outputs == Outputs::Trusted {
+            return self.run(launch, &operands);
+        }
         operands.expect_held(&self.gpu)?;
         poison::fill(&mut self.queue, launch.call, &operands)?;
-        self.run(launch)?;
+        self.run(launch, &operands)?;
         let label = self.label(launch).unwrap_or_default().to_owned();
         poison::check(&mut self.queue, launch.call, &operands, &label)
     }

@@ -188,6 +188,11 @@ impl<'a> Operands<'a> {
         &self.outputs
     }
 
+    /// What to call the launch in a message.
+    pub(super) fn name(&self) -> String {
+        name_of(self.launch)
+    }
+
     /// What is launched.
     pub(super) fn kernel(&self) -> &Kernel {
         &self.launch.call.kernel

@@ -16,6 +16,7 @@ mod launcher;
 mod layout;
 mod nvrtc;
 mod ops;
+pub mod plan;
 mod poison;
 mod record;
 mod script;
@@ -28,7 +29,7 @@ pub use driver::libraries::Library;
 pub use driver::memory::CudaMemory;
 pub use driver::nvml::{Card, Meter, Usage, cards};
 pub use launcher::{CudaLauncher, LauncherOptions};
-pub use nvrtc::compile::check_kernels;
+pub use nvrtc::compile::{check_generated, check_kernels};
 pub use record::record_workspaces;
 pub use script::{
     Gradients, HostTensor, Outputs, Script, TensorFileError, read_tensors, write_tensors,

@@ -10,7 +10,8 @@ use crate::program::{Call, Kernel};
 use super::driver::gpu::Gpu;
 use super::driver::memory::{download, upload};
 use super::layout::{Loop, MAX_RANK, Operand, Operands, fixed};
-use super::nvrtc::kernels::{Arguments, Queue};
+use super::nvrtc::kernels::Queue;
+use super::plan::{Arguments, Plan, Step};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -139,8 +140,15 @@ fn visit(
         size: i32::try_from(out.dtype.size()).unwrap_or(i32::MAX),
         found,
     };
-    let grid = queue.spread(out.count());
-    Ok(queue.launch(kernel, grid, &arguments)?)
+    let mut plan = Plan::new(queue.target());
+    let grid = plan.spread(out.count());
+    plan.launch(kernel, grid, &arguments);
+    for step in &plan.steps {
+        if let Step::Kernel(kernel) = step {
+            queue.launch(kernel)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::device::{Launch, LaunchError, Launcher, StepReport};
-use crate::program::Convolution;
+use crate::program::{Convolution, Program};
 use crate::units::Bytes;
 
 use super::workspaces::{Lookup, Source, WorkspaceTable, tensor_bytes};
@@ -71,6 +71,10 @@ impl Launcher for SimulatedLauncher {
             }
         }
         Ok(plans.workspaces)
+    }
+
+    fn prepare(&mut self, _program: &Program, _batch: u64) -> Result<(), LaunchError> {
+        Ok(())
     }
 
     fn launch(&mut self, _launch: &Launch<'_>) -> Result<(), LaunchError> {

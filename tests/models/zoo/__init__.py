@@ -7,8 +7,10 @@ no other. Configurations are small where size costs time and changes no operator
 from __future__ import annotations
 
 import importlib
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 AREAS = (
@@ -62,8 +64,10 @@ def model(
     return listed
 
 
-def load() -> dict[str, Model]:
-    """All models, in the order of the areas."""
+def load(other: Path | None = None) -> dict[str, Model]:
+    """All models, in the order of the areas; or those of another list, a Python file with a function `load`."""
+    if other is not None:
+        return runpy.run_path(str(other))["load"]()
     for area in AREAS:
         importlib.import_module(f"{__name__}.{area}")
     return MODELS

@@ -3,6 +3,9 @@
 use super::{Named, NoKernel};
 use crate::device::cuda::layout::Operand;
 
+/// What has 31 bits is below this.
+const SHORT: u64 = 1 << 31;
+
 /// A loop over several operands at once: lengths, outermost first, and each operand's strides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Dims {
@@ -65,7 +68,6 @@ impl Dims {
                 sum.saturating_add(stride.saturating_mul(length.saturating_sub(1)))
             })
         };
-        const SHORT: u64 = 1 << 31;
         self.count() < SHORT && self.strides.iter().all(|strides| last(strides) < SHORT)
     }
 }
@@ -88,5 +90,5 @@ pub(super) fn strides_under<'a>(
 
 /// Whether an operand and all offsets in it have 31 bits.
 pub(super) fn is_short(operand: &Operand) -> bool {
-    operand.span() / operand.dtype.size() < 1 << 31
+    operand.span() / operand.dtype.size() < SHORT
 }

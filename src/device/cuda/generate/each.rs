@@ -56,19 +56,20 @@ pub(super) fn launches(
         ));
     }
     writer.line("    (void)i; (void)rest;");
-    for named in operation.operands() {
+    for (position, named) in operation.operands().enumerate() {
         let (name, of, operand) = (named.name, element(named.operand.dtype), named.operand);
-        let mut words = vec![operand.address];
-        words.extend(&operand.shape);
-        words.extend(&operand.strides);
-        let start = writer.array(&words);
+        let start = format!("(parameters.words + {})", writer.words.len());
+        writer.address(operation, position);
+        writer
+            .words
+            .extend(operand.shape.iter().chain(&operand.strides));
         let rank = operand.shape.len();
         writer.line(format_args!(
             "    const Tensor<{of}, {rank}> {name} = {{({of}*){start}[0], {start}}};"
         ));
     }
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
-    let (source, words) = writer.finish(is_short);
+    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
     Ok(vec![GeneratedLaunch {
         source,
         entry: "kernel",
@@ -76,5 +77,6 @@ pub(super) fn launches(
         threads: [THREADS, 1],
         work: count,
         words,
+        changing,
     }])
 }

@@ -19,6 +19,9 @@ use crate::program::{Call, Instruction, Kernel, Program, Size};
 use crate::shape::DType;
 use crate::units::Bytes;
 
+/// A kernel on a host: its parameter, blocks and splits.
+type Entry = unsafe extern "C" fn(*const u64, i64, i64);
+
 /// Compiled texts, kept in a folder of the build: compiling takes half a second each.
 #[derive(Default)]
 struct Compiled {
@@ -69,7 +72,6 @@ impl Compiled {
 
     fn run(&mut self, launch: &GeneratedLaunch) {
         let library = self.of(&launch.source);
-        type Entry = unsafe extern "C" fn(*const u64, i64, i64);
         // SAFETY: the text defines it with this type.
         let entry: Symbol<'_, Entry> = unsafe { library.get(launch.entry) }.unwrap();
         let (work, splits) = (launch.work.cast_signed(), launch.blocks[1].cast_signed());

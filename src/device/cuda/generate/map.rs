@@ -59,26 +59,7 @@ pub(super) fn launches(
         writer.line(format_args!("    I {name}_at = 0;"));
     }
     writer.offsets("group", &names, &dims, is_short, width);
-    for (named, along) in operation.operands().zip(&along) {
-        let (name, of) = (named.name, element(named.operand.dtype));
-        let start = writer.word(named.operand.address);
-        writer.line(format_args!(
-            "    {of}* const {name}_start = ({of}*){start} + {name}_at;"
-        ));
-        match along {
-            Along::Group => writer.line(format_args!("    Group<{of}, {width}> {name}_group;")),
-            Along::Still | Along::Element => writer.line(format_args!("    {of} {name}_one;")),
-        }
-    }
-    for (named, along) in operation.inputs.iter().zip(&along) {
-        let (name, of) = (named.name, element(named.operand.dtype));
-        writer.line(match along {
-            Along::Group => {
-                format!("    {name}_group = *(const Group<{of}, {width}>*){name}_start;")
-            }
-            Along::Still | Along::Element => format!("    {name}_one = *{name}_start;"),
-        });
-    }
+    write_loads(&mut writer, operation, &along, width);
     writer.line(format_args!(
         "#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{"
     ));
@@ -87,11 +68,49 @@ pub(super) fn launches(
             "        const i64 index = (i64)group * {width} + v; (void)index;"
         ));
     }
-    let place = |name: &str, along: Along| match along {
-        Along::Group => format!("{name}_group.at[v]"),
-        Along::Still | Along::Element => format!("{name}_one"),
-    };
-    for (named, along) in operation.inputs.iter().zip(&along) {
+    write_element(&mut writer, operation, &along, body);
+    writer.line("    }");
+    write_stores(&mut writer, operation, &along[result..], width);
+    writer.line("}\nENTRY(kernel)");
+    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
+    Ok(vec![GeneratedLaunch {
+        source,
+        entry: "kernel",
+        blocks: [groups.div_ceil(u64::from(THREADS)), 1],
+        threads: [THREADS, 1],
+        work: groups,
+        words,
+        changing,
+    }])
+}
+
+/// Where operands begin, and what is read.
+fn write_loads(writer: &mut Writer, operation: &Operation<'_>, along: &[Along], width: u64) {
+    for (position, (named, along)) in operation.operands().zip(along).enumerate() {
+        let (name, of) = (named.name, element(named.operand.dtype));
+        let start = writer.address(operation, position);
+        writer.line(format_args!(
+            "    {of}* const {name}_start = ({of}*){start} + {name}_at;"
+        ));
+        match along {
+            Along::Group => writer.line(format_args!("    Group<{of}, {width}> {name}_group;")),
+            Along::Still | Along::Element => writer.line(format_args!("    {of} {name}_one;")),
+        }
+    }
+    for (named, along) in operation.inputs.iter().zip(along) {
+        let (name, of) = (named.name, element(named.operand.dtype));
+        writer.line(match along {
+            Along::Group => {
+                format!("    {name}_group = *(const Group<{of}, {width}>*){name}_start;")
+            }
+            Along::Still | Along::Element => format!("    {name}_one = *{name}_start;"),
+        });
+    }
+}
+
+/// One element: inputs as values, the formula, outputs rounded.
+fn write_element(writer: &mut Writer, operation: &Operation<'_>, along: &[Along], body: &str) {
+    for (named, along) in operation.inputs.iter().zip(along) {
         let name = named.name;
         writer.line(format_args!(
             "        const auto {name} = widened({});",
@@ -106,31 +125,36 @@ pub(super) fn launches(
         ));
     }
     writer.line(format_args!("        {body}"));
-    for (named, along) in operation.outputs.iter().zip(&along[result..]) {
+    for (named, along) in operation
+        .outputs
+        .iter()
+        .zip(&along[operation.inputs.len()..])
+    {
         let (name, of) = (named.name, element(named.operand.dtype));
         writer.line(format_args!(
             "        {} = Narrow<{of}>::from({name});",
             place(name, *along)
         ));
     }
-    writer.line("    }");
-    for (named, along) in operation.outputs.iter().zip(&along[result..]) {
+}
+
+/// What is written.
+fn write_stores(writer: &mut Writer, operation: &Operation<'_>, along: &[Along], width: u64) {
+    for (named, along) in operation.outputs.iter().zip(along) {
         let (name, of) = (named.name, element(named.operand.dtype));
         writer.line(match along {
             Along::Group => format!("    *(Group<{of}, {width}>*){name}_start = {name}_group;"),
             Along::Still | Along::Element => format!("    *{name}_start = {name}_one;"),
         });
     }
-    writer.line("}\nENTRY(kernel)");
-    let (source, words) = writer.finish(is_short);
-    Ok(vec![GeneratedLaunch {
-        source,
-        entry: "kernel",
-        blocks: [groups.div_ceil(u64::from(THREADS)), 1],
-        threads: [THREADS, 1],
-        work: groups,
-        words,
-    }])
+}
+
+/// Where a formula's element is kept.
+fn place(name: &str, along: Along) -> String {
+    match along {
+        Along::Group => format!("{name}_group.at[v]"),
+        Along::Still | Along::Element => format!("{name}_one"),
+    }
 }
 
 /// How many neighbours a thread takes: 16 bytes of the widest elements, if all operands allow it.

@@ -19,7 +19,7 @@ use crate::program::{Form, Generated};
 
 use super::layout::Operand;
 
-pub(super) use source::{PRELUDE, Source};
+pub(super) use source::{Changing, Source};
 
 /// A launch of a generated kernel.
 #[derive(Debug, Clone)]
@@ -34,6 +34,7 @@ pub(super) struct GeneratedLaunch {
     pub(super) work: u64,
     /// The kernel's parameter.
     pub(super) words: Vec<u64>,
+    pub(super) changing: Changing,
 }
 
 /// What decides how work is shared out.

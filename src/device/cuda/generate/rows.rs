@@ -63,9 +63,9 @@ pub(super) fn launches(
     }
     writer.offsets("row", &names, &across, is_short, 1);
     let lengths = writer.array(&within.lengths);
-    for (named, strides) in operation.operands().zip(&within.strides) {
+    for (position, (named, strides)) in operation.operands().zip(&within.strides).enumerate() {
         let (name, of) = (named.name, element(named.operand.dtype));
-        let start = writer.word(named.operand.address);
+        let start = writer.address(operation, position);
         let strides = writer.array(strides);
         let rank = within.rank();
         writer.line(format_args!(
@@ -73,7 +73,7 @@ pub(super) fn launches(
         ));
     }
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
-    let (source, words) = writer.finish(is_short);
+    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
     Ok(vec![GeneratedLaunch {
         source,
         entry: "kernel",
@@ -81,5 +81,6 @@ pub(super) fn launches(
         threads: [lanes, rows_in_block],
         work: rows,
         words,
+        changing,
     }])
 }

@@ -9,16 +9,31 @@ use crate::program::Number;
 use crate::shape::DType;
 
 /// What comes before each text.
-pub(in crate::device::cuda) const PRELUDE: &str = include_str!("prelude.cuh");
+const PRELUDE: &str = include_str!("prelude.cuh");
 
 /// The text of a kernel, to be compiled behind [`PRELUDE`] and the type of its indices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::device::cuda) struct Source(Arc<str>);
+pub(in crate::device::cuda) struct Source {
+    is_short: bool,
+    /// Words of the parameter.
+    words: usize,
+    entries: &'static [&'static str],
+    body: Arc<str>,
+}
 
 impl Source {
+    /// The kernels in it.
+    pub(in crate::device::cuda) fn entries(&self) -> &'static [&'static str] {
+        self.entries
+    }
+
     /// All that a compiler reads.
-    pub(in crate::device::cuda) fn text(&self) -> &str {
-        &self.0
+    pub(in crate::device::cuda) fn text(&self) -> String {
+        let index = if self.is_short { "int" } else { "long long" };
+        format!(
+            "typedef {index} I;\nstruct Parameters {{ long long words[{}]; }};\n{PRELUDE}\n{}",
+            self.words, self.body
+        )
     }
 }
 
@@ -28,6 +43,17 @@ impl Source {
 pub(super) struct Writer {
     pub(super) text: String,
     pub(super) words: Vec<u64>,
+    /// What of the words changes from launch to launch.
+    pub(super) changing: Changing,
+}
+
+/// Which words of a parameter change when a call is launched again at the same batch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::device::cuda) struct Changing {
+    /// Words that are addresses, each with the operand's position, inputs first.
+    pub(in crate::device::cuda) addresses: Vec<(usize, usize)>,
+    /// Words that are keys of random numbers.
+    pub(in crate::device::cuda) seeds: Vec<usize>,
 }
 
 impl Writer {
@@ -40,6 +66,13 @@ impl Writer {
     pub(super) fn word(&mut self, word: u64) -> String {
         self.words.push(word);
         format!("parameters.words[{}]", self.words.len() - 1)
+    }
+
+    /// Adds the address of the operand at this position; gives how the text calls it.
+    pub(super) fn address(&mut self, operation: &Operation<'_>, position: usize) -> String {
+        self.changing.addresses.push((self.words.len(), position));
+        let named = operation.operands().nth(position);
+        self.word(named.map_or(0, |named| named.operand.address))
     }
 
     /// Adds an array to the parameter; gives how the text calls its start.
@@ -83,6 +116,7 @@ impl Writer {
                     format!("const i64* const {name} = {start};")
                 }
                 Number::Seed => {
+                    self.changing.seeds.push(self.words.len());
                     let word = self.word(operation.resources.seed);
                     format!("const u64 {name} = (u64){word};")
                 }
@@ -149,14 +183,18 @@ impl Writer {
     }
 
     /// The whole text around what was written.
-    pub(super) fn finish(self, is_short: bool) -> (Source, Vec<u64>) {
-        let index = if is_short { "int" } else { "long long" };
-        let length = self.words.len();
-        let text = format!(
-            "typedef {index} I;\nstruct Parameters {{ long long words[{length}]; }};\n{PRELUDE}\n{}",
-            self.text
-        );
-        (Source(text.into()), self.words)
+    pub(super) fn finish(
+        self,
+        is_short: bool,
+        entries: &'static [&'static str],
+    ) -> (Source, Vec<u64>, Changing) {
+        let source = Source {
+            is_short,
+            words: self.words.len(),
+            entries,
+            body: self.text.into(),
+        };
+        (source, self.words, self.changing)
     }
 }
 

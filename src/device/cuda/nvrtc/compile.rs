@@ -1,13 +1,17 @@
 //! Compiles the kernel files with NVRTC, or finds them compiled. Needs neither a GPU nor a driver, and no header files.
 
 use std::ffi::{CString, c_char, c_int};
-use std::ptr;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{ptr, thread};
 
 use cudarc::nvrtc::sys::{self, nvrtcProgram, nvrtcResult};
 
 use super::kernel_cache::{KernelCache, Key};
 use crate::device::cuda::driver::error::GpuError;
 use crate::device::cuda::driver::libraries::Library;
+use crate::device::cuda::generate::Source;
+use crate::device::cuda::plan::Sources;
 
 /// A file of kernels.
 pub(in crate::device::cuda) struct KernelFile {
@@ -21,8 +25,8 @@ pub(in crate::device::cuda) struct KernelFile {
 /// What comes before each file.
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
 
-/// The kernels that most models need.
-pub(in crate::device::cuda) static FILES: [KernelFile; 9] = [
+/// All that models may need. A file is compiled when one of its kernels is.
+pub(in crate::device::cuda) static FILES: [KernelFile; 11] = [
     KernelFile {
         name: "elementwise.cu",
         text: include_str!("kernels/elementwise.cu"),
@@ -35,7 +39,6 @@ pub(in crate::device::cuda) static FILES: [KernelFile; 9] = [
             "map_light8",
             "map_medium4",
             "map_medium8",
-            "map_integer",
         ],
     },
     KernelFile {
@@ -143,10 +146,6 @@ pub(in crate::device::cuda) static FILES: [KernelFile; 9] = [
             "hidden_rows",
         ],
     },
-];
-
-/// Kernels that take long to compile and that few models need.
-pub(in crate::device::cuda) static ON_DEMAND: [KernelFile; 2] = [
     KernelFile {
         name: "attention.cu",
         text: concat!(
@@ -185,10 +184,42 @@ pub(in crate::device::cuda) static CHECKS: [KernelFile; 1] = [KernelFile {
     kernels: &["poison_fill", "poison_count"],
 }];
 
-/// Compiles files for a compute capability, side by side, unless the cache has them: what the driver loads, in
+/// A text to be compiled, and what messages call it.
+pub(in crate::device::cuda) struct Text {
+    pub(in crate::device::cuda) name: &'static str,
+    pub(in crate::device::cuda) text: String,
+}
+
+impl Text {
+    /// The text of a file of kernels.
+    pub(in crate::device::cuda) fn of(file: &KernelFile) -> Text {
+        Text {
+            name: file.name,
+            text: format!("{PRELUDE}\n#line 1 \"{}\"\n{}", file.name, file.text),
+        }
+    }
+
+    /// The text of a generated kernel.
+    pub(in crate::device::cuda) fn generated(source: &Source) -> Text {
+        Text {
+            name: "a generated kernel",
+            text: source.text(),
+        }
+    }
+}
+
+/// The file that a kernel written by hand is in.
+pub(in crate::device::cuda) fn file_of(kernel: &str) -> Option<&'static KernelFile> {
+    let files = FILES.iter().chain(&CHECKS);
+    files
+        .into_iter()
+        .find(|file| file.kernels.contains(&kernel))
+}
+
+/// Compiles texts for a compute capability, side by side, unless the cache has them: what the driver loads, in
 /// the order given.
 pub(in crate::device::cuda) fn compile_all(
-    files: &'static [KernelFile],
+    texts: &[Text],
     compute: (u32, u32),
     cache: KernelCache<'_>,
 ) -> Result<Vec<Vec<u8>>, GpuError> {
@@ -197,32 +228,47 @@ pub(in crate::device::cuda) fn compile_all(
             libraries: Library::Nvrtc.to_string(),
         });
     }
-    std::thread::scope(|scope| {
-        let compilations = files
-            .iter()
-            .map(|file| scope.spawn(move || compile(file, compute, cache)))
-            .collect::<Vec<_>>();
-        compilations
+    let next = AtomicUsize::new(0);
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(text) = texts.get(index) else {
+                return done;
+            };
+            done.push((index, compile(text, compute, cache)));
+        }
+    };
+    let mut images: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores.min(texts.len()))
+            .map(|_| scope.spawn(work))
+            .collect();
+        workers
             .into_iter()
-            .map(|compilation| {
-                compilation.join().unwrap_or_else(|_| {
-                    Err(GpuError::Call {
-                        call: "NVRTC",
-                        detail: "the compiling thread panicked".to_owned(),
-                    })
-                })
-            })
+            .flat_map(|worker| worker.join().unwrap_or_default())
             .collect()
-    })
+    });
+    if images.len() < texts.len() {
+        return Err(GpuError::Call {
+            call: "NVRTC",
+            detail: "a compiling thread panicked".to_owned(),
+        });
+    }
+    images.sort_by_key(|(index, _)| *index);
+    images.into_iter().map(|(_, image)| image).collect()
 }
 
-/// Checks that all kernels compile for a compute capability, such as `(9, 0)`.
+/// Checks that all written kernels compile for a compute capability, such as `(9, 0)`.
 pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
-    let no_cache = KernelCache::new(None);
-    for files in [&FILES[..], &CHECKS, &ON_DEMAND] {
-        compile_all(files, compute, no_cache)?;
-    }
-    Ok(())
+    let texts: Vec<Text> = FILES.iter().chain(&CHECKS).map(Text::of).collect();
+    compile_all(&texts, compute, KernelCache::new(None)).map(drop)
+}
+
+/// Checks that these generated kernels compile for a compute capability.
+pub fn check_generated(sources: &Sources, compute: (u32, u32)) -> Result<(), GpuError> {
+    let texts: Vec<Text> = sources.generated.iter().map(Text::generated).collect();
+    compile_all(&texts, compute, KernelCache::new(None)).map(drop)
 }
 
 /// What the compiler is asked for.
@@ -259,11 +305,7 @@ impl Target {
     }
 }
 
-fn compile(
-    file: &KernelFile,
-    compute: (u32, u32),
-    cache: KernelCache<'_>,
-) -> Result<Vec<u8>, GpuError> {
+fn compile(text: &Text, compute: (u32, u32), cache: KernelCache<'_>) -> Result<Vec<u8>, GpuError> {
     let target = Target::of(compute)?;
     let architecture = target.architecture();
     // The precision of PyTorch's own kernels: fused multiply-adds, no flushing of denormals.
@@ -271,17 +313,16 @@ fn compile(
         format!("--gpu-architecture={architecture}"),
         "--std=c++17".to_owned(),
     ];
-    let source = format!("{PRELUDE}\n#line 1 \"{}\"\n{}", file.name, file.text);
     let key = Key {
-        source: &source,
+        source: &text.text,
         options: &options,
         compiler: version()?,
     };
     if let Some(image) = cache.find(key) {
         return Ok(image);
     }
-    let name = c_text(file.name.to_owned())?;
-    let program = SourceProgram::create(&c_text(source.clone())?, &name)?;
+    let name = c_text(text.name.to_owned())?;
+    let program = SourceProgram::create(&c_text(text.text.clone())?, &name)?;
     let [architecture_option, standard] = options.clone();
     let texts = [c_text(architecture_option)?, c_text(standard)?];
     let pointers = texts.each_ref().map(|option| option.as_ptr());
@@ -289,7 +330,7 @@ fn compile(
     let status = unsafe { sys::nvrtcCompileProgram(program.0, 2, pointers.as_ptr()) };
     if status != nvrtcResult::NVRTC_SUCCESS {
         return Err(GpuError::Compile {
-            file: file.name,
+            file: text.name,
             architecture: architecture.to_owned(),
             log: program.log(),
         });

@@ -12,37 +12,22 @@ use cudarc::driver::sys::{
 
 use crate::units::Bytes;
 
-use super::compile::{CHECKS, FILES, KernelFile, ON_DEMAND, compile_all};
+use super::compile::{KernelFile, Text, compile_all, file_of};
 use super::kernel_cache::KernelCache;
 use crate::device::cuda::driver::error::{GpuError, check};
 use crate::device::cuda::driver::gpu::Gpu;
 use crate::device::cuda::driver::memory::Scratch;
-
-/// Room for partial sums and the matrix library's workspace. Large enough for two float32 sums of every
-/// entry of a position table (1024 x 768), and what cuBLAS wants for splitting a product.
-const SCRATCH: Bytes = Bytes::mib(16);
+use crate::device::cuda::generate::Source;
+use crate::device::cuda::plan::{Code, KernelLaunch, SCRATCH, Sources, Target};
 
 /// Bytes that a block may share without asking, on every card.
 const DEFAULT_SHARED: u32 = 48 << 10;
 
-/// The parameter of a kernel: a struct passed by value.
-///
-/// # Safety
-///
-/// The type is `repr(C)`, and every kernel it is launched with takes exactly one parameter, a struct of
-/// the same fields in the same order.
-pub(in crate::device::cuda) unsafe trait Arguments: Copy {}
-
-/// How many blocks, and how many threads in each.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::device::cuda) struct Grid {
-    pub(in crate::device::cuda) blocks: [u32; 2],
-    pub(in crate::device::cuda) threads: [u32; 2],
-}
-
 /// Where launches go: a card's stream, with the kernels loaded on it.
 pub(in crate::device::cuda) struct Queue {
-    functions: HashMap<&'static str, CUfunction>,
+    written: HashMap<&'static str, CUfunction>,
+    /// Those of generated texts, by their names.
+    generated: HashMap<Source, Vec<(&'static str, CUfunction)>>,
     modules: Vec<CUmodule>,
     scratch: Scratch,
     launches: u64,
@@ -52,34 +37,67 @@ pub(in crate::device::cuda) struct Queue {
 }
 
 impl Queue {
-    /// Loads the kernels that most models need, from the folder of compiled ones or by compiling them: a few
-    /// seconds of processor time, spread over its cores.
+    /// Takes its scratch memory. Kernels are loaded when they are needed, from the folder of compiled ones or by
+    /// compiling them.
     pub(in crate::device::cuda) fn open(
         gpu: &Rc<Gpu>,
         cache: Option<PathBuf>,
     ) -> Result<Queue, GpuError> {
-        let mut queue = Queue {
-            functions: HashMap::new(),
+        Ok(Queue {
+            written: HashMap::new(),
+            generated: HashMap::new(),
             modules: Vec::new(),
             scratch: Scratch::take(gpu, SCRATCH)?,
             launches: 0,
             cache,
             gpu: Rc::clone(gpu),
-        };
-        queue.compile(&FILES)?;
-        Ok(queue)
+        })
     }
 
-    fn compile(&mut self, files: &'static [KernelFile]) -> Result<(), GpuError> {
+    /// Loads all of this code that is not loaded yet, compiling side by side what is not kept.
+    pub(in crate::device::cuda) fn prepare(&mut self, sources: &Sources) -> Result<(), GpuError> {
+        let mut files: Vec<&'static KernelFile> = Vec::new();
+        for kernel in sources
+            .written
+            .iter()
+            .filter(|kernel| !self.written.contains_key(*kernel))
+        {
+            let file = file_of(kernel).ok_or_else(|| no_kernel(kernel))?;
+            if !files.iter().any(|known| known.name == file.name) {
+                files.push(file);
+            }
+        }
+        let generated = sources.generated.iter();
+        let generated: Vec<&Source> = generated
+            .filter(|source| !self.generated.contains_key(*source))
+            .collect();
+        let written = files.iter().map(|file| Text::of(file));
+        let texts: Vec<Text> = written
+            .chain(generated.iter().map(|source| Text::generated(source)))
+            .collect();
+        if texts.is_empty() {
+            return Ok(());
+        }
         let cache = KernelCache::new(self.cache.as_deref());
-        let images = compile_all(files, self.gpu.facts().capability.compute, cache)?;
-        for (file, image) in files.iter().zip(&images) {
-            self.load(file.kernels, image)?;
+        let images = compile_all(&texts, self.gpu.facts().capability.compute, cache)?;
+        let (of_files, of_generated) = images.split_at(files.len());
+        for (file, image) in files.iter().zip(of_files) {
+            let module = self.load_module(image)?;
+            for name in file.kernels {
+                self.written.insert(name, function_of(module, name)?);
+            }
+        }
+        for (source, image) in generated.into_iter().zip(of_generated) {
+            let module = self.load_module(image)?;
+            let entries = source.entries().iter();
+            let entries = entries.map(|entry| Ok((*entry, function_of(module, entry)?)));
+            let entries = entries.collect::<Result<Vec<_>, GpuError>>()?;
+            self.generated.insert(source.clone(), entries);
         }
         Ok(())
     }
 
-    fn load(&mut self, kernels: &'static [&'static str], image: &[u8]) -> Result<(), GpuError> {
+    fn load_module(&mut self, image: &[u8]) -> Result<CUmodule, GpuError> {
         let mut module: CUmodule = ptr::null_mut();
         // SAFETY: the image is a whole cubin, which says how long it is, or text that ends in a zero byte;
         // the driver copies it.
@@ -87,40 +105,16 @@ impl Queue {
             sys::cuModuleLoadData(&raw mut module, image.as_ptr().cast())
         })?;
         self.modules.push(module);
-        for name in kernels {
-            let text = CString::new(*name).map_err(|_| GpuError::Call {
-                call: "cuModuleGetFunction",
-                detail: "a kernel's name holds a zero byte".to_owned(),
-            })?;
-            let mut function: CUfunction = ptr::null_mut();
-            // SAFETY: the module was just loaded, the name is a live text, and `function` is a place.
-            check("cuModuleGetFunction", unsafe {
-                sys::cuModuleGetFunction(&raw mut function, module, text.as_ptr())
-            })?;
-            self.functions.insert(name, function);
-        }
-        Ok(())
+        Ok(module)
     }
 
     /// Queues a kernel.
-    pub(in crate::device::cuda) fn launch<A: Arguments>(
+    pub(in crate::device::cuda) fn launch(
         &mut self,
-        kernel: &'static str,
-        grid: Grid,
-        arguments: &A,
+        launch: &KernelLaunch,
     ) -> Result<(), GpuError> {
-        self.launch_with_shared(kernel, grid, 0, arguments)
-    }
-
-    /// Queues a kernel whose blocks share so many bytes beyond those it declares.
-    pub(in crate::device::cuda) fn launch_with_shared<A: Arguments>(
-        &mut self,
-        kernel: &'static str,
-        grid: Grid,
-        shared: u32,
-        arguments: &A,
-    ) -> Result<(), GpuError> {
-        let function = self.function(kernel)?;
+        let function = self.function(&launch.code)?;
+        let (grid, shared) = (launch.grid, launch.shared);
         if shared > DEFAULT_SHARED {
             // SAFETY: the function belongs to a module that lives as long as `self`.
             check("cuFuncSetAttribute", unsafe {
@@ -131,13 +125,13 @@ impl Queue {
                 )
             })?;
         }
-        let mut parameter: *mut c_void = ptr::from_ref(arguments).cast_mut().cast();
+        let mut parameter: *mut c_void = launch.parameter.address();
         // SAFETY: the function belongs to a module that lives as long as `self`. It takes one struct,
-        // whose layout `A` repeats (that is what `Arguments` promises), and the driver copies it before
-        // it returns, without writing to it. The addresses inside are scratch of this queue or operands, which
-        // were looked up to be device memory of ours before the launch, as far as their elements reach; and
-        // kernels touch no others. See Note [Addresses] in `held`.
-        check(kernel, unsafe {
+        // whose layout the parameter repeats (that is what `Arguments` promises; of a generated kernel it is an array of
+        // words of the length in its text), and the driver copies it before it returns, without writing to it. The
+        // addresses inside are scratch of this queue or operands, which were looked up to be device memory of ours before
+        // the launch, as far as their elements reach; and kernels touch no others. See Note [Addresses] in `held`.
+        check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 function,
                 grid.blocks[0],
@@ -156,36 +150,27 @@ impl Queue {
         Ok(())
     }
 
-    /// A loaded kernel; one of those on demand is compiled now.
-    fn function(&mut self, kernel: &'static str) -> Result<CUfunction, GpuError> {
-        if !self.functions.contains_key(kernel) {
-            let has_it = |file: &&KernelFile| file.kernels.contains(&kernel);
-            if let Some(file) = ON_DEMAND.iter().chain(&CHECKS).find(has_it) {
-                self.compile(std::slice::from_ref(file))?;
+    /// A loaded kernel; one that is not is compiled now.
+    fn function(&mut self, code: &Code) -> Result<CUfunction, GpuError> {
+        if let Some(function) = self.loaded(code) {
+            return Ok(function);
+        }
+        let mut sources = Sources::default();
+        sources.add(code);
+        self.prepare(&sources)?;
+        self.loaded(code).ok_or_else(|| no_kernel(code.name()))
+    }
+
+    fn loaded(&self, code: &Code) -> Option<CUfunction> {
+        match code {
+            Code::Written(kernel) => self.written.get(kernel).copied(),
+            Code::Generated(source, entry) => {
+                let mut entries = self.generated.get(source)?.iter();
+                entries
+                    .find(|(name, _)| name == entry)
+                    .map(|(_, function)| *function)
             }
         }
-        self.functions
-            .get(kernel)
-            .copied()
-            .ok_or_else(|| GpuError::Call {
-                call: kernel,
-                detail: "there is no such kernel".to_owned(),
-            })
-    }
-
-    /// Blocks of 256 threads for so many independent pieces of work, which the kernel loops over: enough
-    /// to fill the card, no more.
-    pub(in crate::device::cuda) fn spread(&self, work: u64) -> Grid {
-        let full = self.multiprocessors() * 32;
-        Grid {
-            blocks: [clamp(work.div_ceil(256).min(full)), 1],
-            threads: [256, 1],
-        }
-    }
-
-    /// Multiprocessors of the card.
-    pub(in crate::device::cuda) fn multiprocessors(&self) -> u64 {
-        self.gpu.facts().capability.multiprocessors.max(1)
     }
 
     /// Scratch memory, to be used before the next call on this queue only.
@@ -212,6 +197,14 @@ impl Queue {
         Ok(())
     }
 
+    /// What plans for this card go by.
+    pub(in crate::device::cuda) fn target(&self) -> Target {
+        Target {
+            scratch: self.scratch(),
+            ..Target::of(&self.gpu.facts().capability)
+        }
+    }
+
     /// Counts a launch that a library made on this queue's stream.
     pub(in crate::device::cuda) fn count_library_launch(&mut self) {
         self.launches += 1;
@@ -228,6 +221,27 @@ impl Queue {
     }
 }
 
+fn no_kernel(name: &str) -> GpuError {
+    GpuError::Call {
+        call: "cuModuleGetFunction",
+        detail: format!("there is no kernel `{name}`"),
+    }
+}
+
+/// A kernel of a loaded module.
+fn function_of(module: CUmodule, name: &str) -> Result<CUfunction, GpuError> {
+    let text = CString::new(name).map_err(|_| GpuError::Call {
+        call: "cuModuleGetFunction",
+        detail: "a kernel's name holds a zero byte".to_owned(),
+    })?;
+    let mut function: CUfunction = ptr::null_mut();
+    // SAFETY: the callers just loaded the module, the name is a live text, and `function` is a place.
+    check("cuModuleGetFunction", unsafe {
+        sys::cuModuleGetFunction(&raw mut function, module, text.as_ptr())
+    })?;
+    Ok(function)
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         // Kernels that still run would lose their code. An error has nobody left to act on it.
@@ -237,9 +251,4 @@ impl Drop for Queue {
             unsafe { sys::cuModuleUnload(*module) };
         }
     }
-}
-
-/// A block count as the driver wants it: at least one.
-pub(in crate::device::cuda) fn clamp(blocks: u64) -> u32 {
-    u32::try_from(blocks.max(1)).unwrap_or(i32::MAX as u32)
 }

@@ -9,7 +9,7 @@ use crate::shape::DType;
 
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Operand, Operands};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Grid, Queue, clamp};
+use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
 
 /// Positions that a block works on at a time. Must agree with `TILE` in `attention_arguments.cu`.
 const TILE: u64 = 64;
@@ -153,8 +153,8 @@ struct Kernels {
 
 impl Extents {
     /// Float32 heads of up to 64 features run on tensor cores where there are any for them.
-    fn kernels(&self, queue: &Queue, dtype: DType) -> Kernels {
-        let has_tf32 = queue.gpu().facts().capability.compute >= (8, 0);
+    fn kernels(&self, plan: &Plan, dtype: DType) -> Kernels {
+        let has_tf32 = plan.target.compute >= (8, 0);
         if has_tf32 && dtype == DType::Float32 && self.width <= TILE {
             let tile = TILE * TILE * 4;
             return Kernels {
@@ -209,9 +209,17 @@ fn small(bytes: u64) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
+/// Refuses what a block of the card cannot share.
+fn expect_room(plan: &Plan, operands: &Operands<'_>, shared: u32) -> Result<(), LaunchError> {
+    if shared > plan.target.shared_memory {
+        return Err(operands.unsupported("heads this wide on this card"));
+    }
+    Ok(())
+}
+
 /// Queues `query, key, value -> out, log_sum_exp`.
 pub(in crate::device::cuda) fn attention(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     attention: Attention,
 ) -> Result<(), LaunchError> {
@@ -229,15 +237,17 @@ pub(in crate::device::cuda) fn attention(
         out: view(operands, operands.output(0)?)?,
         ..arguments
     };
-    let kernels = extents.kernels(queue, query.dtype);
+    let kernels = extents.kernels(plan, query.dtype);
     let grid = kernels.grid(extents.samples * extents.query_heads, extents.queries);
     let shared = kernels.forward_shared;
-    Ok(queue.launch_with_shared(kernels.forward, grid, shared, &arguments)?)
+    expect_room(plan, operands, shared)?;
+    plan.launch_with_shared(kernels.forward, grid, shared, &arguments);
+    Ok(())
 }
 
 /// Queues `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`.
 pub(in crate::device::cuda) fn attention_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     attention: Attention,
 ) -> Result<(), LaunchError> {
@@ -248,7 +258,7 @@ pub(in crate::device::cuda) fn attention_grad(
     if query.count() == 0 {
         return Ok(());
     }
-    let (delta, room) = queue.scratch();
+    let (delta, room) = plan.scratch();
     let arguments = AttentionArguments {
         grad: view(operands, operands.input(0)?)?,
         query: view(operands, query)?,
@@ -267,8 +277,9 @@ pub(in crate::device::cuda) fn attention_grad(
     if at_once == 0 {
         return Err(operands.unsupported("sequences this long"));
     }
-    let kernels = extents.kernels(queue, query.dtype);
+    let kernels = extents.kernels(plan, query.dtype);
     let shared = kernels.backward_shared;
+    expect_room(plan, operands, shared)?;
     let mut first = 0;
     while first < extents.samples {
         let samples = at_once.min(extents.samples - first);
@@ -280,11 +291,11 @@ pub(in crate::device::cuda) fn attention_grad(
             blocks: [clamp(rows.div_ceil(8)), clamp(samples)],
             threads: [32, 8],
         };
-        queue.launch(kernels.delta, grid, &arguments)?;
+        plan.launch(kernels.delta, grid, &arguments);
         let grid = kernels.grid(samples * extents.query_heads, extents.queries);
-        queue.launch_with_shared(kernels.grad_queries, grid, shared, &arguments)?;
+        plan.launch_with_shared(kernels.grad_queries, grid, shared, &arguments);
         let grid = kernels.grid(samples * extents.key_heads, extents.keys);
-        queue.launch_with_shared(kernels.grad_keys, grid, shared, &arguments)?;
+        plan.launch_with_shared(kernels.grad_keys, grid, shared, &arguments);
         first += samples;
     }
     Ok(())

@@ -64,36 +64,28 @@ impl Convolutions {
         }
     }
 
-    /// Queues a convolution by one of its plans. `workspace` is an address, or 0 for a plan that wants
-    /// none.
+    /// Queues a convolution.
     pub(in crate::device::cuda) fn launch(
         &mut self,
         queue: &mut Queue,
-        operands: &Operands<'_>,
-        convolution: &Convolution,
-        plan: usize,
-        workspace: u64,
+        call: &ConvolutionCall,
     ) -> Result<(), LaunchError> {
-        let first = operands.dense_input(0)?.address;
-        let second = operands.dense_input(1)?.address;
-        let result = operands.dense_output(0)?.address;
-        let (layer_input, layer_output, w) = match convolution.pass {
-            ConvolutionPass::Forward => (first, result, second),
-            ConvolutionPass::GradInput => (result, first, second),
-            ConvolutionPass::GradWeight => (second, first, result),
-        };
-        // The library's roles: a transposed layer is an ordinary one run backwards.
-        let (x, y) = if convolution.transposed {
-            (layer_output, layer_input)
-        } else {
-            (layer_input, layer_output)
+        let ConvolutionCall {
+            ref convolution,
+            plan,
+            workspace,
+            addresses: [x, y, w],
+        } = *call;
+        let failed = |detail: String| LaunchError::Failed {
+            call: "Convolution".to_owned(),
+            detail,
         };
         let plans = self.plans_for(convolution)?.get(plan..).unwrap_or_default();
         let Some(granted) = plans.first().map(ExecutionPlan::workspace) else {
-            return Err(operands.failed(format!("there is no plan {plan}")));
+            return Err(failed(format!("there is no plan {plan}")));
         };
         if workspace == 0 && granted > Bytes::ZERO {
-            return Err(operands.failed(format!(
+            return Err(failed(format!(
                 "the plan wants {granted} of scratch memory and got none"
             )));
         }
@@ -118,6 +110,48 @@ impl Convolutions {
             }
         }
         outcome.map_err(refused)
+    }
+}
+
+/// A convolution to be queued.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device::cuda) struct ConvolutionCall {
+    convolution: Convolution,
+    /// Which of its plans.
+    plan: usize,
+    /// An address, or 0 for a plan that wants none.
+    workspace: u64,
+    /// Of `x`, `y` and `w` as the library calls them.
+    addresses: [u64; 3],
+}
+
+impl ConvolutionCall {
+    pub(in crate::device::cuda) fn of(
+        operands: &Operands<'_>,
+        convolution: &Convolution,
+        plan: usize,
+        workspace: u64,
+    ) -> Result<ConvolutionCall, LaunchError> {
+        let first = operands.dense_input(0)?.address;
+        let second = operands.dense_input(1)?.address;
+        let result = operands.dense_output(0)?.address;
+        let (layer_input, layer_output, w) = match convolution.pass {
+            ConvolutionPass::Forward => (first, result, second),
+            ConvolutionPass::GradInput => (result, first, second),
+            ConvolutionPass::GradWeight => (second, first, result),
+        };
+        // The library's roles: a transposed layer is an ordinary one run backwards.
+        let (x, y) = if convolution.transposed {
+            (layer_output, layer_input)
+        } else {
+            (layer_input, layer_output)
+        };
+        Ok(ConvolutionCall {
+            convolution: *convolution,
+            plan,
+            workspace,
+            addresses: [x, y, w],
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::program::{Binary, Unary};
 use crate::shape::DType;
 
 use crate::device::cuda::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Grid, Queue, clamp};
+use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
 
 /// What a map computes. Must agree with `Function` in elementwise.cu.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,7 +18,6 @@ pub(in crate::device::cuda) enum Map {
     PowerGrad(f64),
     Binary(Binary),
     Arange,
-    MaskBias,
     Unary(Unary),
     UnaryGrad(Unary),
 }
@@ -35,7 +34,6 @@ impl Map {
             Map::Binary(Binary::Add) => (6, 0.0),
             Map::Binary(Binary::Mul) => (7, 0.0),
             Map::Arange => (8, 0.0),
-            Map::MaskBias => (9, 0.0),
             Map::Unary(function) => (10 + unary_number(function), 0.0),
             Map::UnaryGrad(function) => (20 + unary_number(function), 0.0),
         }
@@ -44,12 +42,7 @@ impl Map {
     fn operands(self) -> usize {
         match self {
             Map::Fill(_) | Map::Arange => 0,
-            Map::Copy
-            | Map::Scale(_)
-            | Map::Shift(_)
-            | Map::Power(_)
-            | Map::MaskBias
-            | Map::Unary(_) => 1,
+            Map::Copy | Map::Scale(_) | Map::Shift(_) | Map::Power(_) | Map::Unary(_) => 1,
             Map::PowerGrad(_) | Map::Binary(_) | Map::UnaryGrad(_) => 2,
         }
     }
@@ -92,7 +85,6 @@ struct MapArguments {
     operands: i32,
     number: f32,
     is_short: i32,
-    whole_number: i64,
 }
 
 // SAFETY: repeats `MapArguments` in elementwise.cu, the parameter of the `map` kernels.
@@ -100,7 +92,7 @@ unsafe impl Arguments for MapArguments {}
 
 /// Queues an elementwise operation, broadcast to the shape of the result.
 pub(in crate::device::cuda) fn map(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     function: Map,
 ) -> Result<(), LaunchError> {
@@ -125,16 +117,14 @@ pub(in crate::device::cuda) fn map(
         Loop::over(&out.shape, strides)
     };
     let (number, constant) = function.number_and_constant();
-    let is_whole = is_integer(out.dtype) && read.iter().all(|operand| is_integer(operand.dtype));
     let innermost = steps.shape.last().copied().unwrap_or(1);
     let dense = dense_kernel(function, &steps, out, &read);
-    let (kernel, work) = match (is_whole, innermost % 8) {
-        (false, _) if let Some(dense) = &dense => (dense.kernel, out.count() / dense.group),
-        (true, _) => ("map_integer", out.count()),
+    let (kernel, work) = match innermost % 8 {
+        _ if let Some(dense) = &dense => (dense.kernel, out.count() / dense.group),
         // Eight float32 would be two loads, between which a warp leaves gaps.
-        (false, 0) if out.dtype.is_half() => ("map8", out.count() / 8),
-        (false, 0 | 4) => ("map4", out.count() / 4),
-        (false, _) => ("map1", out.count()),
+        0 if out.dtype.is_half() => ("map8", out.count() / 8),
+        0 | 4 => ("map4", out.count() / 4),
+        _ => ("map1", out.count()),
     };
     let too_many = || operands.unsupported("more than six separate dimensions");
     let seen = |operand: &Operand, strides: &[u64]| {
@@ -166,16 +156,16 @@ pub(in crate::device::cuda) fn map(
         function: number,
         operands: i32::try_from(read.len()).unwrap_or(i32::MAX),
         number: single(constant),
-        whole_number: whole(constant),
     };
     let grid = match dense {
         Some(dense) => Grid {
             blocks: [clamp(work.div_ceil(256 * dense.groups_a_thread)), 1],
             threads: [256, 1],
         },
-        None => queue.spread(work),
+        None => plan.spread(work),
     };
-    Ok(queue.launch(kernel, grid, &arguments)?)
+    plan.launch(kernel, grid, &arguments);
+    Ok(())
 }
 
 /// A factor and a shift that divide a number below 2^31: `(high half of n * factor + n) >> shift`.
@@ -216,8 +206,7 @@ fn dense_kernel(function: Map, steps: &Loop<3>, out: &Operand, read: &[&Operand]
         ) => false,
         Map::Unary(Unary::Cos | Unary::Sin)
         | Map::UnaryGrad(Unary::Cos | Unary::Sin)
-        | Map::Arange
-        | Map::MaskBias => return None,
+        | Map::Arange => return None,
         Map::Unary(_) | Map::UnaryGrad(_) => true,
         // Powers that are multiplied out.
         Map::Power(exponent) | Map::PowerGrad(exponent) => {
@@ -268,19 +257,10 @@ fn runs_of_eight(steps: &Loop<3>, operands: usize) -> bool {
         && (operands < 2 || b[last] == 0 || goes(b))
 }
 
-fn is_integer(dtype: DType) -> bool {
-    !dtype.is_float()
-}
-
 /// Kernels compute in float32.
 #[allow(clippy::cast_possible_truncation)]
 pub(in crate::device::cuda) fn single(value: f64) -> f32 {
     value as f32
-}
-
-#[allow(clippy::cast_possible_truncation)]
-fn whole(value: f64) -> i64 {
-    value as i64
 }
 
 #[cfg(test)]

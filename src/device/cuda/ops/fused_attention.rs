@@ -11,10 +11,11 @@ use crate::units::Bytes;
 use super::attention::Attention;
 use super::elementwise::single;
 use crate::device::cuda::cudnn::{
-    AttentionPlan, AttentionShape, GradientLayouts, Handle, Layout, Role,
+    AttentionPlan, AttentionShape, CudnnError, GradientLayouts, Handle, Layout, Role,
 };
 use crate::device::cuda::layout::{Operand, Operands};
 use crate::device::cuda::nvrtc::kernels::Queue;
+use crate::device::cuda::plan::Step;
 
 /// Blocks of scratch memory start at multiples of this.
 const ALIGNMENT: u64 = 256;
@@ -34,10 +35,20 @@ pub(in crate::device::cuda) struct FusedAttention {
 }
 
 /// A launch of either pass.
-pub(in crate::device::cuda) struct Pass<'a> {
-    operands: &'a Operands<'a>,
+#[derive(Debug, Clone)]
+pub(in crate::device::cuda) struct Pass {
     shape: AttentionShape,
     tensors: Vec<(Role, u64)>,
+}
+
+/// Attention to be queued.
+pub(in crate::device::cuda) struct FusedCall {
+    pub(in crate::device::cuda) pass: Pass,
+    pub(in crate::device::cuda) settings: Attention,
+    /// Memory of the program's for this launch alone.
+    pub(in crate::device::cuda) workspace: (u64, Bytes),
+    /// What is done where the library does not take it.
+    pub(in crate::device::cuda) otherwise: Result<Vec<Step>, LaunchError>,
 }
 
 impl FusedAttention {
@@ -61,14 +72,17 @@ impl FusedAttention {
 
     /// Queues a pass, unless the library does not take it or there is no room for its sums; then nothing is queued and
     /// the answer is no.
-    /// `workspace` is memory of the program's for this launch alone.
     pub(in crate::device::cuda) fn launch(
         &mut self,
         queue: &mut Queue,
-        pass: &Pass<'_>,
-        attention: Attention,
-        workspace: (u64, Bytes),
+        call: &FusedCall,
     ) -> Result<bool, LaunchError> {
+        let FusedCall {
+            ref pass,
+            settings: attention,
+            workspace,
+            ..
+        } = *call;
         let (is_backward, drops) = (pass.shape.gradients.is_some(), pass.shape.dropout > 0.0);
         if is_backward && drops && !self.has_drawn(attention) {
             // Our own kernels ran forward, and draw in another way.
@@ -82,7 +96,7 @@ impl FusedAttention {
                     tracing::debug!("{:?} runs without cuDNN: {error}", pass.shape);
                     place.insert(None)
                 }
-                Err(error) => return Err(pass.operands.failed(format!("cuDNN: {error}"))),
+                Err(error) => return Err(failed(&error)),
             },
         };
         let Some(plan) = plan else {
@@ -129,18 +143,22 @@ impl FusedAttention {
         // Operands live until the program frees them, scratch memory until the next launch, and the allocator
         // hands their memory only to work that is queued later on the same stream.
         let outcome = unsafe { plan.execute(&tensors, scratch) };
-        outcome.map_err(|error| pass.operands.failed(format!("cuDNN: {error}")))?;
+        outcome.map_err(|error| failed(&error))?;
         queue.count_library_launch();
         Ok(true)
     }
 }
 
-impl<'a> Pass<'a> {
+impl Pass {
+    pub(in crate::device::cuda) fn is_backward(&self) -> bool {
+        self.shape.gradients.is_some()
+    }
+
     /// `query, key, value -> out, log_sum_exp`, if its layout is one that the library takes.
     pub(in crate::device::cuda) fn forward(
-        operands: &'a Operands<'a>,
+        operands: &Operands<'_>,
         attention: Attention,
-    ) -> Result<Option<Pass<'a>>, LaunchError> {
+    ) -> Result<Option<Pass>, LaunchError> {
         let [query, key, value] = [0, 1, 2].map(|i| operands.input(i));
         let given = [
             (Role::Query, query?),
@@ -155,9 +173,9 @@ impl<'a> Pass<'a> {
 
     /// `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`, likewise.
     pub(in crate::device::cuda) fn backward(
-        operands: &'a Operands<'a>,
+        operands: &Operands<'_>,
         attention: Attention,
-    ) -> Result<Option<Pass<'a>>, LaunchError> {
+    ) -> Result<Option<Pass>, LaunchError> {
         let given = [
             (Role::Query, operands.input(1)?),
             (Role::Key, operands.input(2)?),
@@ -172,11 +190,11 @@ impl<'a> Pass<'a> {
     }
 
     fn of(
-        operands: &'a Operands<'a>,
+        operands: &Operands<'_>,
         given: &[(Role, &Operand)],
         row_sums: &Operand,
         attention: Attention,
-    ) -> Option<Pass<'a>> {
+    ) -> Option<Pass> {
         let mut tensors: Vec<_> = given
             .iter()
             .map(|(role, operand)| (*role, operand.address))
@@ -217,11 +235,14 @@ impl<'a> Pass<'a> {
             scale: single(attention.scale),
             gradients,
         };
-        shape.dtype.is_half().then_some(Pass {
-            operands,
-            shape,
-            tensors,
-        })
+        shape.dtype.is_half().then_some(Pass { shape, tensors })
+    }
+}
+
+fn failed(error: &CudnnError) -> LaunchError {
+    LaunchError::Failed {
+        call: "attention by cuDNN".to_owned(),
+        detail: error.to_string(),
     }
 }
 

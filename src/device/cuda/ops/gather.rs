@@ -4,7 +4,7 @@ use crate::device::LaunchError;
 
 use super::elementwise::{self, Map};
 use crate::device::cuda::layout::{Array, MAX_RANK, Operand, Operands, fixed};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Queue};
+use crate::device::cuda::plan::{Arguments, Plan};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -27,27 +27,27 @@ unsafe impl Arguments for GatherArguments {}
 
 /// Queues `x, indices -> y` along a dimension.
 pub(in crate::device::cuda) fn gather(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     dim: usize,
 ) -> Result<(), LaunchError> {
     let parts = [operands.input(0)?, operands.input(1)?, operands.output(0)?];
-    launch(queue, operands, "gather", parts, dim)
+    launch(plan, operands, "gather", parts, dim)
 }
 
 /// Queues `grad, indices -> grad_x`, which it clears first.
 pub(in crate::device::cuda) fn gather_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     dim: usize,
 ) -> Result<(), LaunchError> {
-    elementwise::map(queue, operands, Map::Fill(0.0))?;
+    elementwise::map(plan, operands, Map::Fill(0.0))?;
     let parts = [operands.output(0)?, operands.input(1)?, operands.input(0)?];
-    launch(queue, operands, "gather_grad", parts, dim)
+    launch(plan, operands, "gather_grad", parts, dim)
 }
 
 fn launch(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     kernel: &'static str,
     [source, indices, chosen]: [&Operand; 3],
@@ -79,6 +79,7 @@ fn launch(
         count: count.cast_signed(),
         rank: i32::try_from(rank).unwrap_or(i32::MAX),
     };
-    let grid = queue.spread(count);
-    Ok(queue.launch(kernel, grid, &arguments)?)
+    let grid = plan.spread(count);
+    plan.launch(kernel, grid, &arguments);
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::device::LaunchError;
 
 use crate::device::cuda::layout::{Array, Operand, Operands};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Grid, Queue, clamp};
+use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -59,7 +59,7 @@ fn along(operands: &Operands<'_>, of: &Operand, dim: usize) -> Result<LossArgume
 
 /// Queues `x -> y`: softmax, or its logarithm.
 pub(in crate::device::cuda) fn softmax(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     dim: usize,
     log: bool,
@@ -71,12 +71,13 @@ pub(in crate::device::cuda) fn softmax(
         ..along(operands, operands.input(0)?, dim)?
     };
     let kernels = ["softmax_rows", "softmax_wide", "softmax_columns"];
-    softmax_kernel(queue, &arguments, kernels)
+    softmax_kernel(plan, &arguments, kernels);
+    Ok(())
 }
 
 /// Queues `grad, y -> grad_x`.
 pub(in crate::device::cuda) fn softmax_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     dim: usize,
     log: bool,
@@ -93,36 +94,39 @@ pub(in crate::device::cuda) fn softmax_grad(
         "softmax_wide_grad",
         "softmax_columns_grad",
     ];
-    softmax_kernel(queue, &arguments, kernels)
+    softmax_kernel(plan, &arguments, kernels);
+    Ok(())
 }
 
 fn softmax_kernel(
-    queue: &mut Queue,
+    plan: &mut Plan,
     arguments: &LossArguments,
     [rows, wide, columns]: [&'static str; 3],
-) -> Result<(), LaunchError> {
+) {
     let distributions = (arguments.outer * arguments.inner).cast_unsigned();
     if distributions == 0 {
-        return Ok(());
+        return;
     }
     if arguments.is_wide() {
         let grid = arguments.block_per_row(1024);
-        return Ok(queue.launch(wide, grid, arguments)?);
+        plan.launch(wide, grid, arguments);
+        return;
     }
     if arguments.inner == 1 {
         let grid = Grid {
             blocks: [clamp(distributions.div_ceil(8).min(1 << 20)), 1],
             threads: [32, 8],
         };
-        return Ok(queue.launch(rows, grid, arguments)?);
+        plan.launch(rows, grid, arguments);
+        return;
     }
-    let grid = queue.spread(distributions);
-    Ok(queue.launch(columns, grid, arguments)?)
+    let grid = plan.spread(distributions);
+    plan.launch(columns, grid, arguments);
 }
 
 /// Queues `log_probabilities, target -> loss, total_weight`.
 pub(in crate::device::cuda) fn nll_loss(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
     let mut arguments = LossArguments {
@@ -130,24 +134,25 @@ pub(in crate::device::cuda) fn nll_loss(
         target: operands.dense_input(1)?.address,
         loss: operands.dense_output(0)?,
         total_weight: operands.dense_output(1)?,
-        partial: queue.scratch().0,
+        partial: plan.scratch().0,
         ..arguments(operands, operands.input(0)?)?
     };
     let targets = (arguments.outer * arguments.inner).cast_unsigned();
-    let mut grid = queue.spread(targets.div_ceil(4));
+    let mut grid = plan.spread(targets.div_ceil(4));
     grid.blocks[0] = grid.blocks[0].min(1024);
     arguments.blocks = i64::from(grid.blocks[0]);
-    queue.launch("nll_loss_partial", grid, &arguments)?;
+    plan.launch("nll_loss_partial", grid, &arguments);
     let one_block = Grid {
         blocks: [1, 1],
         threads: [256, 1],
     };
-    Ok(queue.launch("nll_loss_finish", one_block, &arguments)?)
+    plan.launch("nll_loss_finish", one_block, &arguments);
+    Ok(())
 }
 
 /// Queues `grad, target, total_weight -> grad_x`.
 pub(in crate::device::cuda) fn nll_loss_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
     let out = operands.output(0)?;
@@ -163,10 +168,12 @@ pub(in crate::device::cuda) fn nll_loss_grad(
     };
     if arguments.is_wide() {
         let grid = arguments.block_per_row(256);
-        return Ok(queue.launch("nll_loss_grad_wide", grid, &arguments)?);
+        plan.launch("nll_loss_grad_wide", grid, &arguments);
+        return Ok(());
     }
-    let grid = queue.spread(out.count());
-    Ok(queue.launch("nll_loss_grad", grid, &arguments)?)
+    let grid = plan.spread(out.count());
+    plan.launch("nll_loss_grad", grid, &arguments);
+    Ok(())
 }
 
 #[repr(C)]
@@ -185,7 +192,7 @@ struct EmbeddingArguments {
 unsafe impl Arguments for EmbeddingArguments {}
 
 fn embedding_kernel(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     kernel: &'static str,
     table: &Operand,
@@ -209,13 +216,14 @@ fn embedding_kernel(
         entries: entries.cast_signed(),
         padding: padding.map_or(-1, u64::cast_signed),
     };
-    let grid = queue.spread(indices * width);
-    Ok(queue.launch(kernel, grid, &arguments)?)
+    let grid = plan.spread(indices * width);
+    plan.launch(kernel, grid, &arguments);
+    Ok(())
 }
 
 /// Queues `weight, indices -> y`.
 pub(in crate::device::cuda) fn embedding(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
     let arrays = [
@@ -224,23 +232,23 @@ pub(in crate::device::cuda) fn embedding(
         operands.dense_output(0)?,
     ];
     let table = operands.input(0)?;
-    embedding_kernel(queue, operands, "embedding", table, None, arrays)
+    embedding_kernel(plan, operands, "embedding", table, None, arrays)
 }
 
 /// Queues `grad, indices -> grad_weight`, which it clears first.
 pub(in crate::device::cuda) fn embedding_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     padding: Option<u64>,
 ) -> Result<(), LaunchError> {
-    super::elementwise::map(queue, operands, super::elementwise::Map::Fill(0.0))?;
+    super::elementwise::map(plan, operands, super::elementwise::Map::Fill(0.0))?;
     let arrays = [
         operands.dense_output(0)?,
         operands.dense_input(1)?,
         operands.dense_input(0)?,
     ];
     embedding_kernel(
-        queue,
+        plan,
         operands,
         "embedding_grad",
         operands.output(0)?,

@@ -19,11 +19,63 @@ use crate::device::cuda::driver::error::GpuError;
 use crate::device::cuda::driver::libraries::Library;
 use crate::device::cuda::layout::{Loop, Operand, Operands};
 use crate::device::cuda::nvrtc::kernels::Queue;
+use crate::device::cuda::plan::{Plan, Step};
 
 /// The library, with the plans made so far.
 pub(in crate::device::cuda) struct MatMul {
     plans: HashMap<Shape, ProductPlan>,
     handle: cublasLtHandle_t,
+}
+
+/// A product to be queued.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::device::cuda) struct Product {
+    shape: Shape,
+    /// Of `a`, `b` and the result.
+    addresses: [u64; 3],
+    bias: Option<u64>,
+}
+
+/// Plans `a[..,m,k], b[..,k,n] (, bias[n]) -> out[..,m,n]`.
+pub(in crate::device::cuda) fn product(
+    plan: &mut Plan,
+    operands: &Operands<'_>,
+) -> Result<(), LaunchError> {
+    let (a, b, out) = (operands.input(0)?, operands.input(1)?, operands.output(0)?);
+    let bias = operands.optional_input(2);
+    let Some((matrices, leading)) = matrices_of([a, b, out]) else {
+        let detail = format!("{:?} times {:?} is not {:?}", a.shape, b.shape, out.shape);
+        return Err(operands.failed(detail));
+    };
+    let [a, b, out] = matrices;
+    // The innermost of the leading dimensions is the library's; it is called for each index of the others.
+    let innermost = leading.shape.len() - 1;
+    let mut shape = shape_of(operands, &a, &b, &out, bias)?;
+    shape.products = leading.shape[innermost];
+    shape.steps = leading.strides.each_ref().map(|steps| steps[innermost]);
+    let alignments = [
+        &mut shape.a.alignment,
+        &mut shape.b.alignment,
+        &mut shape.out_alignment,
+    ];
+    for (alignment, steps) in alignments.into_iter().zip(&leading.strides) {
+        for step in steps {
+            *alignment = alignment_of(step * a.dtype.size()).min(*alignment);
+        }
+    }
+    if shape.m * shape.n * shape.k * shape.products == 0 {
+        return Ok(());
+    }
+    for at in leading.outer_offsets() {
+        let address =
+            |operand: &Operand, elements: u64| operand.address + elements * operand.dtype.size();
+        plan.steps.push(Step::Product(Product {
+            shape,
+            addresses: [address(&a, at[0]), address(&b, at[1]), address(&out, at[2])],
+            bias: bias.map(|bias| bias.address),
+        }));
+    }
+    Ok(())
 }
 
 /// What a plan depends on. The library is column-major, so it is asked for the transposed product:
@@ -74,54 +126,17 @@ impl MatMul {
         })
     }
 
-    /// Queues `a[..,m,k], b[..,k,n] (, bias[n]) -> out[..,m,n]`.
+    /// Queues a product.
     pub(in crate::device::cuda) fn launch(
         &mut self,
         queue: &mut Queue,
-        operands: &Operands<'_>,
+        product: &Product,
     ) -> Result<(), LaunchError> {
-        let (a, b, out) = (operands.input(0)?, operands.input(1)?, operands.output(0)?);
-        let bias = operands.optional_input(2);
-        let Some((matrices, leading)) = matrices_of([a, b, out]) else {
-            let detail = format!("{:?} times {:?} is not {:?}", a.shape, b.shape, out.shape);
-            return Err(operands.failed(detail));
-        };
-        let [a, b, out] = matrices;
-        // The innermost of the leading dimensions is the library's; it is called for each index of the others.
-        let innermost = leading.shape.len() - 1;
-        let mut shape = shape_of(operands, &a, &b, &out, bias)?;
-        shape.products = leading.shape[innermost];
-        shape.steps = leading.strides.each_ref().map(|steps| steps[innermost]);
-        let alignments = [
-            &mut shape.a.alignment,
-            &mut shape.b.alignment,
-            &mut shape.out_alignment,
-        ];
-        for (alignment, steps) in alignments.into_iter().zip(&leading.strides) {
-            for step in steps {
-                *alignment = alignment_of(step * a.dtype.size()).min(*alignment);
-            }
-        }
-        if shape.m * shape.n * shape.k * shape.products == 0 {
-            return Ok(());
-        }
-        for at in leading.outer_offsets() {
-            let address = |operand: &Operand, elements: u64| {
-                operand.address + elements * operand.dtype.size()
-            };
-            let addresses = [address(&a, at[0]), address(&b, at[1]), address(&out, at[2])];
-            self.multiply(queue, shape, addresses, bias)?;
-        }
-        Ok(())
-    }
-
-    fn multiply(
-        &mut self,
-        queue: &mut Queue,
-        shape: Shape,
-        [a, b, out]: [u64; 3],
-        bias: Option<&Operand>,
-    ) -> Result<(), LaunchError> {
+        let Product {
+            shape,
+            addresses: [a, b, out],
+            bias,
+        } = *product;
         let (workspace, room) = queue.scratch();
         let plan = match self.plans.entry(shape) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
@@ -130,10 +145,8 @@ impl MatMul {
             }
         };
         if let Some(bias) = bias {
-            plan.description.set(
-                DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                &bias.address,
-            )?;
+            plan.description
+                .set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
         let (alpha, beta) = (1.0_f32, 0.0_f32);
         // SAFETY: handle, descriptors and algorithm are live and made for one another; alpha and beta are

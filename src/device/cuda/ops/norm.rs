@@ -4,7 +4,7 @@ use crate::device::LaunchError;
 
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Operands};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Grid, Queue, clamp};
+use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -50,10 +50,10 @@ impl Planes {
     }
 
     /// Blocks that reduce one channel each, or a part of it.
-    fn by_channel(&self, queue: &Queue) -> (u64, Grid) {
-        let (_, room) = queue.scratch();
+    fn by_channel(&self, plan: &Plan) -> (u64, Grid) {
+        let (_, room) = plan.scratch();
         let elements = self.samples * self.area;
-        let splits = (queue.multiprocessors() * 8)
+        let splits = (plan.multiprocessors() * 8)
             .div_ceil(self.channels)
             .min(elements / (256 * 16))
             // Two sums for each split, and two means behind them.
@@ -93,9 +93,9 @@ fn planes_of(operands: &Operands<'_>, position: usize) -> Result<Planes, LaunchE
     }
 }
 
-fn batch_norm_arguments(queue: &Queue, planes: &Planes, splits: u64) -> BatchNormArguments {
+fn batch_norm_arguments(plan: &Plan, planes: &Planes, splits: u64) -> BatchNormArguments {
     BatchNormArguments {
-        partial: queue.scratch().0,
+        partial: plan.scratch().0,
         samples: planes.samples.cast_signed(),
         channels: planes.channels.cast_signed(),
         area: planes.area.cast_signed(),
@@ -106,7 +106,7 @@ fn batch_norm_arguments(queue: &Queue, planes: &Planes, splits: u64) -> BatchNor
 
 /// Queues `x, weight, bias -> y, mean, inverse_std, running_mean, running_var`.
 pub(in crate::device::cuda) fn batch_norm(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     momentum: f64,
     eps: f64,
@@ -115,7 +115,7 @@ pub(in crate::device::cuda) fn batch_norm(
     if operands.input(0)?.count() == 0 {
         return Ok(());
     }
-    let (splits, reducing) = planes.by_channel(queue);
+    let (splits, reducing) = planes.by_channel(plan);
     let arguments = BatchNormArguments {
         x: operands.dense_input(0)?,
         weight: operands.optional_dense_input(1)?,
@@ -127,22 +127,23 @@ pub(in crate::device::cuda) fn batch_norm(
         running_var: operands.optional_dense_output(4)?,
         momentum: single(momentum),
         eps: single(eps),
-        ..batch_norm_arguments(queue, &planes, splits)
+        ..batch_norm_arguments(plan, &planes, splits)
     };
     let (statistics, apply) = match planes.width() {
         8 => ("batch_norm_statistics8", "batch_norm_apply8"),
         4 => ("batch_norm_statistics4", "batch_norm_apply4"),
         _ => ("batch_norm_statistics1", "batch_norm_apply1"),
     };
-    queue.launch(statistics, reducing, &arguments)?;
-    let grid = queue.spread(planes.channels);
-    queue.launch("batch_norm_finish", grid, &arguments)?;
-    Ok(queue.launch(apply, planes.by_plane(), &arguments)?)
+    plan.launch(statistics, reducing, &arguments);
+    let grid = plan.spread(planes.channels);
+    plan.launch("batch_norm_finish", grid, &arguments);
+    plan.launch(apply, planes.by_plane(), &arguments);
+    Ok(())
 }
 
 /// Queues `x, weight, bias, running_mean, running_var -> y`.
 pub(in crate::device::cuda) fn batch_norm_inference(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     eps: f64,
 ) -> Result<(), LaunchError> {
@@ -158,26 +159,27 @@ pub(in crate::device::cuda) fn batch_norm_inference(
         inverse_std: operands.dense_input(4)?,
         y: operands.dense_output(0)?,
         eps: single(eps),
-        ..batch_norm_arguments(queue, &planes, 1)
+        ..batch_norm_arguments(plan, &planes, 1)
     };
     let kernel = match planes.width() {
         8 => "batch_norm_inference8",
         4 => "batch_norm_inference4",
         _ => "batch_norm_inference1",
     };
-    Ok(queue.launch(kernel, planes.by_plane(), &arguments)?)
+    plan.launch(kernel, planes.by_plane(), &arguments);
+    Ok(())
 }
 
 /// Queues `grad, x, weight, mean, inverse_std -> grad_x, grad_weight, grad_bias`.
 pub(in crate::device::cuda) fn batch_norm_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
     let planes = planes_of(operands, 1)?;
     if operands.input(1)?.count() == 0 {
         return Ok(());
     }
-    let (splits, reducing) = planes.by_channel(queue);
+    let (splits, reducing) = planes.by_channel(plan);
     let arguments = BatchNormArguments {
         grad: operands.dense_input(0)?,
         x: operands.dense_input(1)?,
@@ -187,17 +189,18 @@ pub(in crate::device::cuda) fn batch_norm_grad(
         y: operands.dense_output(0)?,
         grad_weight: operands.optional_dense_output(1)?,
         grad_bias: operands.optional_dense_output(2)?,
-        ..batch_norm_arguments(queue, &planes, splits)
+        ..batch_norm_arguments(plan, &planes, splits)
     };
     let (sums, input) = match planes.width() {
         8 => ("batch_norm_grad_sums8", "batch_norm_grad_input8"),
         4 => ("batch_norm_grad_sums4", "batch_norm_grad_input4"),
         _ => ("batch_norm_grad_sums1", "batch_norm_grad_input1"),
     };
-    queue.launch(sums, reducing, &arguments)?;
-    let grid = queue.spread(planes.channels);
-    queue.launch("batch_norm_grad_finish", grid, &arguments)?;
-    Ok(queue.launch(input, planes.by_plane(), &arguments)?)
+    plan.launch(sums, reducing, &arguments);
+    let grid = plan.spread(planes.channels);
+    plan.launch("batch_norm_grad_finish", grid, &arguments);
+    plan.launch(input, planes.by_plane(), &arguments);
+    Ok(())
 }
 
 #[repr(C)]
@@ -260,7 +263,7 @@ fn block_per_row(rows: u64, width: u64) -> Grid {
 
 /// Queues `x, weight, bias -> y, mean, inverse_std` over rows.
 pub(in crate::device::cuda) fn layer_norm(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     eps: f64,
 ) -> Result<(), LaunchError> {
@@ -282,21 +285,23 @@ pub(in crate::device::cuda) fn layer_norm(
     };
     if let Some([kernel, _]) = warp_kernels(width) {
         let grid = warp_per_row(rows.div_ceil(4).min(1 << 20));
-        return Ok(queue.launch(kernel, grid, &arguments)?);
+        plan.launch(kernel, grid, &arguments);
+        return Ok(());
     }
-    Ok(queue.launch("layer_norm", block_per_row(rows, width), &arguments)?)
+    plan.launch("layer_norm", block_per_row(rows, width), &arguments);
+    Ok(())
 }
 
 /// Queues `grad, x, weight, mean, inverse_std -> grad_x, grad_weight, grad_bias`.
 pub(in crate::device::cuda) fn layer_norm_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
     if operands.input(1)?.count() == 0 {
         return Ok(());
     }
     let (rows, width) = rows_of(operands, 1, operands.input(3)?.count())?;
-    let (partial, room) = queue.scratch();
+    let (partial, room) = plan.scratch();
     let columns = width.div_ceil(32);
     let most = (room.0 / 8 / width).min(1024);
     if most == 0 {
@@ -305,8 +310,8 @@ pub(in crate::device::cuda) fn layer_norm_grad(
     let by_warp = warp_kernels(width);
     let splits = match by_warp {
         // As many blocks as run at once, each with its part of the sums.
-        Some(_) => (queue.multiprocessors() * 4).min(rows.div_ceil(8)),
-        None => (queue.multiprocessors() * 8)
+        Some(_) => (plan.multiprocessors() * 4).min(rows.div_ceil(8)),
+        None => (plan.multiprocessors() * 8)
             .div_ceil(columns)
             .min(rows / 64),
     }
@@ -331,11 +336,12 @@ pub(in crate::device::cuda) fn layer_norm_grad(
         threads: [32, 8],
     };
     if let Some([_, kernel]) = by_warp {
-        queue.launch(kernel, warp_per_row(splits), &arguments)?;
+        plan.launch(kernel, warp_per_row(splits), &arguments);
     } else {
         let grid = block_per_row(rows, width);
-        queue.launch("layer_norm_grad_input", grid, &arguments)?;
-        queue.launch("layer_norm_grad_sums", by_column(splits), &arguments)?;
+        plan.launch("layer_norm_grad_input", grid, &arguments);
+        plan.launch("layer_norm_grad_sums", by_column(splits), &arguments);
     }
-    Ok(queue.launch("layer_norm_grad_finish", by_column(1), &arguments)?)
+    plan.launch("layer_norm_grad_finish", by_column(1), &arguments);
+    Ok(())
 }

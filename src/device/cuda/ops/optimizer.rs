@@ -7,7 +7,7 @@ use crate::program::TensorId;
 
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Operands};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Grid, Queue};
+use crate::device::cuda::plan::{Arguments, Grid, Plan};
 
 /// Learning rate of plain SGD and SGD with momentum. The values change nothing about memory or time; a
 /// small one keeps the losses of a probe finite.
@@ -64,21 +64,16 @@ fn common(operands: &Operands<'_>) -> Result<OptimizerArguments, LaunchError> {
     })
 }
 
-fn launch(
-    queue: &mut Queue,
-    kernel: &'static str,
-    arguments: &OptimizerArguments,
-) -> Result<(), LaunchError> {
-    if arguments.count == 0 {
-        return Ok(());
+fn launch(plan: &mut Plan, kernel: &'static str, arguments: &OptimizerArguments) {
+    if arguments.count > 0 {
+        let grid = plan.spread(arguments.count.cast_unsigned().div_ceil(4));
+        plan.launch(kernel, grid, arguments);
     }
-    let grid = queue.spread(arguments.count.cast_unsigned().div_ceil(4));
-    Ok(queue.launch(kernel, grid, arguments)?)
 }
 
 /// Queues `gradient (, found_inf) -> parameter`.
 pub(in crate::device::cuda) fn sgd(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     rate: Option<f32>,
 ) -> Result<(), LaunchError> {
@@ -86,12 +81,13 @@ pub(in crate::device::cuda) fn sgd(
         rate: rate.unwrap_or(SGD_RATE),
         ..common(operands)?
     };
-    launch(queue, "sgd", &arguments)
+    launch(plan, "sgd", &arguments);
+    Ok(())
 }
 
 /// Queues `gradient (, found_inf) -> parameter, momentum`.
 pub(in crate::device::cuda) fn sgd_momentum(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     first: bool,
     rate: Option<f32>,
@@ -103,13 +99,14 @@ pub(in crate::device::cuda) fn sgd_momentum(
         is_first: i32::from(first),
         ..common(operands)?
     };
-    launch(queue, "sgd_momentum", &arguments)
+    launch(plan, "sgd_momentum", &arguments);
+    Ok(())
 }
 
 /// Queues `gradient (, found_inf) -> parameter, exp_avg, exp_avg_sq`, as the parameter's step of this
 /// number; the first is 1.
 pub(in crate::device::cuda) fn adam(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     step: u32,
     decoupled: bool,
@@ -128,13 +125,14 @@ pub(in crate::device::cuda) fn adam(
         correction2: single(1.0 - BETA2.powi(step)),
         ..common(operands)?
     };
-    launch(queue, "adam", &arguments)
+    launch(plan, "adam", &arguments);
+    Ok(())
 }
 
 /// Queues `scale, gradients -> found_inf, gradients`: a launch for each gradient. Sets `found_inf` where
 /// it finds an infinity and never clears it.
 pub(in crate::device::cuda) fn unscale(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
     let scale = operands.dense_input(0)?.address;
@@ -147,14 +145,14 @@ pub(in crate::device::cuda) fn unscale(
             count: grad.count().cast_signed(),
             ..OptimizerArguments::default()
         };
-        launch(queue, "unscale", &arguments)?;
+        launch(plan, "unscale", &arguments);
     }
     Ok(())
 }
 
 /// Queues `found_inf -> scale, growth_tracker`.
 pub(in crate::device::cuda) fn update_scale(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
 ) -> Result<(), LaunchError> {
     let arguments = OptimizerArguments {
@@ -168,5 +166,6 @@ pub(in crate::device::cuda) fn update_scale(
         blocks: [1, 1],
         threads: [1, 1],
     };
-    Ok(queue.launch("update_scale", one_thread, &arguments)?)
+    plan.launch("update_scale", one_thread, &arguments);
+    Ok(())
 }

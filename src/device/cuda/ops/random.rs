@@ -5,7 +5,7 @@ use crate::program::Initial;
 
 use super::elementwise::{self, Map, single};
 use crate::device::cuda::layout::{Array, Operands};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Grid, Queue, clamp};
+use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
 
 /// What random values are drawn from. Must agree with `Distribution` in random.cu.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,7 +31,7 @@ unsafe impl Arguments for RandomArguments {}
 
 /// Queues the filling of a tensor with random values.
 pub(in crate::device::cuda) fn random(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     distribution: Random,
     seed: u64,
@@ -53,20 +53,21 @@ pub(in crate::device::cuda) fn random(
         distribution: number,
         limit,
     };
-    let grid = queue.spread(count.div_ceil(4));
-    Ok(queue.launch("random", grid, &arguments)?)
+    let grid = plan.spread(count.div_ceil(4));
+    plan.launch("random", grid, &arguments);
+    Ok(())
 }
 
 /// Queues a parameter's first values.
 pub(in crate::device::cuda) fn initialize(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     initial: Initial,
     seed: u64,
 ) -> Result<(), LaunchError> {
     match initial {
-        Initial::Constant(value) => elementwise::map(queue, operands, Map::Fill(value)),
-        Initial::Uniform { bound } => random(queue, operands, Random::Uniform { bound }, seed),
+        Initial::Constant(value) => elementwise::map(plan, operands, Map::Fill(value)),
+        Initial::Uniform { bound } => random(plan, operands, Random::Uniform { bound }, seed),
     }
 }
 
@@ -87,24 +88,24 @@ unsafe impl Arguments for DropoutArguments {}
 
 /// Queues the dropping of elements.
 pub(in crate::device::cuda) fn dropout(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     p: f64,
     seed: u64,
 ) -> Result<(), LaunchError> {
     let mask = operands.dense_output(1)?;
-    dropout_kernel(queue, operands, ["dropout4", "dropout8"], mask, p, seed)
+    dropout_kernel(plan, operands, ["dropout4", "dropout8"], mask, p, seed)
 }
 
 /// Queues its backward pass.
 pub(in crate::device::cuda) fn dropout_grad(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     p: f64,
 ) -> Result<(), LaunchError> {
     let mask = operands.dense_input(1)?;
     dropout_kernel(
-        queue,
+        plan,
         operands,
         ["dropout_grad4", "dropout_grad8"],
         mask,
@@ -114,7 +115,7 @@ pub(in crate::device::cuda) fn dropout_grad(
 }
 
 fn dropout_kernel(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     [by_four, by_eight]: [&'static str; 2],
     mask: Array,
@@ -149,5 +150,6 @@ fn dropout_kernel(
         blocks: [clamp(count.div_ceil(group * 256)), 1],
         threads: [256, 1],
     };
-    Ok(queue.launch(kernel, grid, &arguments)?)
+    plan.launch(kernel, grid, &arguments);
+    Ok(())
 }

@@ -4,7 +4,7 @@ use crate::device::LaunchError;
 
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
-use crate::device::cuda::nvrtc::kernels::{Arguments, Grid, Queue, clamp};
+use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ unsafe impl Arguments for SumArguments {}
 /// Which it lacks: for a vector out of four dimensions the channels stay (the gradient of a
 /// convolution's bias); else trailing dimensions correspond, as in broadcasting.
 pub(in crate::device::cuda) fn sum(
-    queue: &mut Queue,
+    plan: &mut Plan,
     operands: &Operands<'_>,
     scale: f64,
 ) -> Result<(), LaunchError> {
@@ -53,7 +53,7 @@ pub(in crate::device::cuda) fn sum(
     if kept_count == 0 {
         return Ok(());
     }
-    let (partial, room) = queue.scratch();
+    let (partial, room) = plan.scratch();
     let mut arguments = SumArguments {
         input: input.array(),
         out: out.array(),
@@ -68,10 +68,11 @@ pub(in crate::device::cuda) fn sum(
     };
     let most_splits = (room.0 / 4 / kept_count).min(1024);
     if most_splits == 0 {
-        let grid = queue.spread(kept_count);
-        return Ok(queue.launch("sum_direct", grid, &arguments)?);
+        let grid = plan.spread(kept_count);
+        plan.launch("sum_direct", grid, &arguments);
+        return Ok(());
     }
-    let enough_blocks = queue.multiprocessors() * 8;
+    let enough_blocks = plan.multiprocessors() * 8;
     let innermost = |axes: &Axes| axes.strides[usize::try_from(axes.rank - 1).unwrap_or(0)];
     let is_along = kept_count == 1
         || (reduced_count > 1 && innermost(&arguments.reduced) < innermost(&arguments.kept));
@@ -95,7 +96,7 @@ pub(in crate::device::cuda) fn sum(
             blocks: [clamp(kept_count), clamp(splits)],
             threads: [clamp(threads.clamp(32, 256)), 1],
         };
-        queue.launch(kernel, grid, &arguments)?;
+        plan.launch(kernel, grid, &arguments);
     } else {
         let length = arguments.kept.shape[usize::try_from(kept.rank - 1).unwrap_or(0)];
         let (kernel, width) = match length % 4 {
@@ -112,10 +113,11 @@ pub(in crate::device::cuda) fn sum(
             blocks: [clamp(columns), clamp(splits)],
             threads: [32, 8],
         };
-        queue.launch(kernel, grid, &arguments)?;
+        plan.launch(kernel, grid, &arguments);
     }
-    let grid = queue.spread(kept_count);
-    Ok(queue.launch("sum_finish", grid, &arguments)?)
+    let grid = plan.spread(kept_count);
+    plan.launch("sum_finish", grid, &arguments);
+    Ok(())
 }
 
 /// Which dimensions of the operand the result has, each with the result's stride.

@@ -11,7 +11,6 @@ enum Function {
     ADD = 6,
     MUL = 7,
     ARANGE = 8,
-    MASK_BIAS = 9,
     RELU = 10,
     GELU = 11,
     GELU_TANH = 12,
@@ -48,14 +47,13 @@ struct MapArguments {
     // How to divide by each, where there are fewer than 2^31 groups.
     u32 factors[MAX_RANK];
     u32 shifts[MAX_RANK];
-    // Elements for `map1` and `map_integer`, groups along the last dimension for `map4` and `map8`.
+    // Elements for `map1`, groups along the last dimension for `map4` and `map8`.
     i64 count;
     int rank;
     int function;
     int operands;
     float number;
     int is_short;
-    i64 whole_number;
 };
 
 __device__ __forceinline__ float power(float base, float exponent)
@@ -178,7 +176,6 @@ __device__ __forceinline__ void apply(int function, float number, i64 first, con
     case POWER: EACH(power(x, number))
     case POWER_GRAD: EACH(number == 0.0f ? 0.0f : x * (number * power(y, number - 1.0f)))
     case ARANGE: EACH((float)(first + k))
-    case MASK_BIAS: EACH(x != 0.0f ? 0.0f : -__int_as_float(0x7f800000))
     case COS: EACH(cosf(x))
     case SIN: EACH(sinf(x))
     case COS_GRAD: EACH(-x * sinf(y))
@@ -362,25 +359,4 @@ extern "C" __global__ void __launch_bounds__(256) map_medium4(const __grid_const
 extern "C" __global__ void __launch_bounds__(256) map_medium8(const __grid_constant__ MapArguments p)
 {
     map_halves<2, true>(p);
-}
-
-// The same for integers, which float32 would round.
-extern "C" __global__ void map_integer(const __grid_constant__ MapArguments p)
-{
-    for (i64 index = thread_index(); index < p.count; index += thread_count()) {
-        i64 out, at_a, at_b;
-        locate<1>(p, index, out, at_a, at_b);
-        i64 a = p.operands > 0 ? load_integer(p.a.array, at_a) : 0;
-        i64 b = p.operands > 1 ? load_integer(p.b.array, at_b) : 0;
-        i64 r = a;
-        switch (p.function) {
-        case FILL: r = p.whole_number; break;
-        case SCALE: r = a * p.whole_number; break;
-        case SHIFT: r = a + p.whole_number; break;
-        case ADD: r = a + b; break;
-        case MUL: r = a * b; break;
-        case ARANGE: r = index; break;
-        }
-        store_integer(p.out.array, out, r);
-    }
 }

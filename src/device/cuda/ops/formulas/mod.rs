@@ -1,0 +1,117 @@
+//! Formulas of operations that have tuned kernels or a library too: for what those do not take.
+
+mod convolution;
+mod matmul;
+mod pointwise;
+mod softmax;
+
+use crate::device::LaunchError;
+use crate::device::cuda::generate::{self, GeneratedLaunch, Resources};
+use crate::device::cuda::layout::{Operand, Operands};
+use crate::program::{Form, Generated, Kernel, Number, Text};
+
+/// A formula and its operands, seen as it wants them.
+struct Written {
+    generated: Generated,
+    inputs: Vec<Operand>,
+    outputs: Vec<Operand>,
+}
+
+/// The launches of generated kernels that compute a call.
+pub(in crate::device::cuda) fn launches(
+    operands: &Operands<'_>,
+    resources: Resources,
+) -> Result<Vec<GeneratedLaunch>, LaunchError> {
+    let misuse = |error: generate::NoKernel| operands.failed(error.to_string());
+    if let Kernel::Generated(generated) = operands.kernel() {
+        return generate::launches(generated, operands.inputs(), operands.outputs(), resources)
+            .map_err(misuse);
+    }
+    let Some(written) = written(operands, resources)? else {
+        return Err(operands.no_kernel());
+    };
+    generate::launches(
+        &written.generated,
+        &written.inputs,
+        &written.outputs,
+        resources,
+    )
+    .map_err(misuse)
+}
+
+fn written(operands: &Operands<'_>, resources: Resources) -> Result<Option<Written>, LaunchError> {
+    let plain = |generated: Generated| Written {
+        generated,
+        inputs: operands.inputs().to_vec(),
+        outputs: operands.outputs().to_vec(),
+    };
+    if let Some(generated) = pointwise::pointwise(operands.kernel()) {
+        return Ok(Some(plain(generated)));
+    }
+    let out = || operands.output(0);
+    Ok(Some(match operands.kernel() {
+        Kernel::Sum { scale } => {
+            let x = operands.input(0)?;
+            let kept = super::reduce::kept_dimensions(x, out()?).ok_or_else(|| {
+                operands.failed(format!(
+                    "{:?} is no sum of {:?}",
+                    operands.outputs()[0].shape,
+                    x.shape
+                ))
+            })?;
+            let dims = (0..kept.len()).filter(|d| kept[*d].is_none()).collect();
+            let seen = Operand {
+                shape: (0..kept.len())
+                    .map(|d| kept[d].map_or(1, |_| x.shape[d]))
+                    .collect(),
+                strides: kept.iter().map(|stride| stride.unwrap_or(0)).collect(),
+                ..out()?.clone()
+            };
+            Written {
+                generated: sum(dims).with("scale", Number::Real(*scale)),
+                inputs: vec![x.clone()],
+                outputs: vec![seen],
+            }
+        }
+        Kernel::MatMul => matmul::product(operands)?,
+        Kernel::Convolution(shape) => Written {
+            generated: convolution::convolution(
+                &shape.at(resources.batch),
+                operands.input(0)?.shape.len(),
+            ),
+            inputs: operands.inputs().to_vec(),
+            outputs: operands.outputs().to_vec(),
+        },
+        Kernel::Softmax { dim, log } => plain(softmax::forward(*dim, *log)),
+        Kernel::SoftmaxGrad { dim, log } => plain(softmax::gradient(*dim, *log)),
+        _ => return Ok(None),
+    }))
+}
+
+/// Rows along some dimensions.
+fn rows(
+    name: &'static str,
+    inputs: &[&'static str],
+    outputs: &[&'static str],
+    dims: Vec<usize>,
+    body: &'static str,
+) -> Generated {
+    let form = Form::Rows {
+        dims,
+        body: Text::Borrowed(body),
+    };
+    Generated::of(name, inputs, outputs, form)
+}
+
+/// A sum over dimensions, times `scale`.
+fn sum(dims: Vec<usize>) -> Generated {
+    let form = Form::Reduce {
+        dims,
+        state: "P".into(),
+        start: "s = 0;".into(),
+        step: "s += x;".into(),
+        merge: "s += o;".into(),
+        finish: "y = s * scale;".into(),
+    };
+    Generated::of("sum", ["x"], ["y"], form)
+}
