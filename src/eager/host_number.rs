@@ -14,12 +14,23 @@ pub(super) fn by_value<'a>(
     if !inputs.iter().any(|input| input.is_of_host) {
         return (kernel, inputs.to_vec());
     }
-    let on_card = || inputs.iter().filter(|input| !input.is_of_host).copied().collect();
+    let on_card = || {
+        inputs
+            .iter()
+            .filter(|input| !input.is_of_host)
+            .copied()
+            .collect()
+    };
     let generated = match kernel {
         Kernel::Copy => Generated::map("copy", ["x"], "result = x;"),
         Kernel::Generated(generated) => *generated,
         Kernel::MemoryOnly(name) => return (Kernel::MemoryOnly(name), on_card()),
-        _ => return (Kernel::MemoryOnly("a kernel of numbers of the host's"), on_card()),
+        _ => {
+            return (
+                Kernel::MemoryOnly("a kernel of numbers of the host's"),
+                on_card(),
+            );
+        }
     };
     let is_value = matches!(generated.form, Form::Map(_) | Form::Reduce { .. });
     let mut converted = Generated {

@@ -153,19 +153,19 @@ impl Create {
             None => Some(Number::Whole(0)),
         };
         let body = if self.name == "tril_indices" {
-            "i64 rest = i[1], r = 0, width = 0;
-    for (; r < row; ++r, rest -= width) {
+            "i64 left = i[1], r = 0, width = 0;
+    for (; r < row; ++r, left -= width) {
         width = r + offset + 1 < 0 ? 0 : r + offset + 1 > col ? col : r + offset + 1;
-        if (rest < width) break;
+        if (left < width) break;
     }
-    result.set(i[0] == 0 ? r : rest, i[0], i[1]);"
+    result.set(i[0] == 0 ? r : left, i[0], i[1]);"
         } else {
-            "i64 rest = i[1], r = 0, first = 0;
-    for (; r < row; ++r, rest -= col - first) {
+            "i64 left = i[1], r = 0, first = 0;
+    for (; r < row; ++r, left -= col - first) {
         first = r + offset < 0 ? 0 : r + offset > col ? col : r + offset;
-        if (rest < col - first) break;
+        if (left < col - first) break;
     }
-    result.set(i[0] == 0 ? r : first + rest, i[0], i[1]);"
+    result.set(i[0] == 0 ? r : first + left, i[0], i[1]);"
         };
         let each = self.each(body);
         Some(

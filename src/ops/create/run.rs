@@ -1,7 +1,7 @@
 //! Tensors made out of nothing.
 
-use crate::eager::{Eager, Elements, Tensor, TensorBody};
 use super::formula;
+use crate::eager::{Eager, Elements, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
 use crate::shape::{DType, Extent, contiguous_strides};
 

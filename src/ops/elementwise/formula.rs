@@ -194,7 +194,7 @@ impl Derivative {
     ) {
         let names = self.op.row.operands;
         let operand = |position: usize| saved.find(names[position]);
-        let named: Vec<(&'static str, &TensorBody)> = reads
+        let given: Vec<(&'static str, &TensorBody)> = reads
             .iter()
             .filter_map(|read| {
                 let name = match read {
@@ -204,7 +204,7 @@ impl Derivative {
                 Some((name, &**saved.find(name)?))
             })
             .collect();
-        let read: Vec<&TensorBody> = named.iter().map(|(_, tensor)| *tensor).collect();
+        let read: Vec<&TensorBody> = given.iter().map(|(_, tensor)| *tensor).collect();
         let mut held: Vec<Option<Held>> = Vec::new();
         for step in steps {
             match step {
@@ -214,7 +214,7 @@ impl Derivative {
                 Step::Give(position) => {
                     let gradient = eager.gradient_like(incoming, &read, order);
                     if eager.emits_launches() {
-                        let launched = self.op.gradient_launch(*position, incoming, &named);
+                        let launched = self.op.gradient_launch(*position, incoming, &given);
                         let inputs: Vec<&TensorBody> = launched.inputs.iter().collect();
                         eager.launch(launched.kernel, &inputs, &[&gradient]);
                     }
@@ -283,7 +283,12 @@ impl Eager {
         Held::Tensor(Tensor::new(body))
     }
 
-    fn gradient_like(&mut self, incoming: &Tensor, read: &[&TensorBody], order: Order) -> TensorBody {
+    fn gradient_like(
+        &mut self,
+        incoming: &Tensor,
+        read: &[&TensorBody],
+        order: Order,
+    ) -> TensorBody {
         let read = read.iter().copied();
         let incoming: &TensorBody = incoming;
         let operands: Vec<&TensorBody> = match order {

@@ -33,28 +33,33 @@ impl Elementwise {
 
     /// Its forward launch on these tensors, into a result.
     pub(super) fn forward_launch(&self, tensors: &[&TensorBody], result: &TensorBody) -> Launched {
-        let names = self.positions().map(|position| self.row.operands[position]);
-        let named: Vec<Named<'_>> = names.zip(tensors.iter().copied()).collect();
-        let tuned = self.tuned_forward(tensors, result);
-        if let Some(kernel) = tuned {
+        if let Some(kernel) = self.tuned_forward(tensors, result) {
             let broadcasts = matches!(kernel, Kernel::Binary(_));
-            let seen = |tensor: &&TensorBody| match broadcasts {
-                true => expanded(tensor, &result.shape),
-                false => same(tensor),
+            let seen = |tensor: &&TensorBody| {
+                if broadcasts {
+                    expanded(tensor, &result.shape)
+                } else {
+                    same(tensor)
+                }
             };
             return Launched {
                 kernel,
                 inputs: tensors.iter().map(seen).collect(),
             };
         }
+        let positions = self.positions();
+        let given: Vec<Named<'_>> = positions
+            .map(|position| self.row.operands[position])
+            .zip(tensors.iter().copied())
+            .collect();
         let types: Vec<(DType, bool)> = tensors
             .iter()
             .map(|tensor| (tensor.dtype, tensor.shape.is_empty()))
             .collect();
         let common = self.common_type(&types);
         let text = of(self.row.formula, self, common);
-        self.generated(text, common, &named, "result")
-            .unwrap_or_else(|| self.unknown(&named))
+        self.generated(text, common, &given, "result")
+            .unwrap_or_else(|| self.unknown(&given))
     }
 
     /// The launch of the gradient of the operand at this position, from the incoming one and what is saved.
@@ -69,7 +74,9 @@ impl Elementwise {
             let mut inputs = vec![same(incoming)];
             match kernel {
                 Kernel::Binary(_) => {
-                    let factor = saved.first().map(|(_, read)| expanded(read, &incoming.shape));
+                    let factor = saved
+                        .first()
+                        .map(|(_, read)| expanded(read, &incoming.shape));
                     inputs.extend(factor);
                 }
                 Kernel::Scale(_) => {}
@@ -77,18 +84,20 @@ impl Elementwise {
             }
             return Launched { kernel, inputs };
         }
-        let mut named = vec![("grad", incoming)];
-        named.extend(saved);
+        let mut given = vec![("grad", incoming)];
+        given.extend(saved);
         let in_place = self.placement() == Placement::InPlace;
         let formula = match (self.row.derivative_in_place, self.row.in_place) {
-            (written @ (Formula::Text(_) | Formula::By(_)), Some(_)) if in_place && position == 0 => {
+            (written @ (Formula::Text(_) | Formula::By(_)), Some(_))
+                if in_place && position == 0 =>
+            {
                 written
             }
             _ => self.row.derivatives[position],
         };
         let text = of(formula, self, incoming.dtype);
-        self.generated(text, incoming.dtype, &named, "gradient")
-            .unwrap_or_else(|| self.unknown(&named))
+        self.generated(text, incoming.dtype, &given, "gradient")
+            .unwrap_or_else(|| self.unknown(&given))
     }
 
     /// A kernel made from a formula; `None` where it lacks something.
@@ -96,7 +105,7 @@ impl Elementwise {
         &self,
         text: Option<&'static str>,
         common: DType,
-        named: &[Named<'_>],
+        given: &[Named<'_>],
         result: &'static str,
     ) -> Option<Launched> {
         let text = text?;
@@ -120,7 +129,7 @@ impl Elementwise {
             DType::Complex64 | DType::Complex128 => return None,
         };
         let is_fraction = computed == "float" || computed == "double";
-        let read = named.iter().filter(|(name, _)| mentions(text, name));
+        let read = given.iter().filter(|(name, _)| mentions(text, name));
         let read: Vec<Named<'_>> = read.copied().collect();
         let mut casts: Vec<&str> = read.iter().map(|(name, _)| *name).collect();
         let mut numbers = Vec::new();

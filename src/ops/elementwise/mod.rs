@@ -141,8 +141,7 @@ impl Elementwise {
 
     /// Whether it adds two tensors, under whatever name.
     pub(crate) fn is_sum_of_tensors(&self) -> bool {
-        matches!(self.row.tuned, Tuned::Sum)
-            && self.operands == [Operand::Tensor, Operand::Tensor]
+        matches!(self.row.tuned, Tuned::Sum) && self.operands == [Operand::Tensor, Operand::Tensor]
     }
 
     /// Whether it multiplies two tensors into a new one.

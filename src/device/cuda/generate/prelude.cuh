@@ -430,7 +430,7 @@ DEVICE double bessel(int kind, int order, double x)
     if (kind == 0) return order == 0 ? j0 : sign * j1;
     const double turn = log(size / 2) + 0.5772156649015329;
     return order == 0 ? 0.6366197723675814 * (turn * j0 - 2 * series)
-                      : 0.6366197723675814 * ((turn - 1) * j1 - 1 / size - 2 * series) ;
+                      : 0.6366197723675814 * ((turn - 1) * j1 - j0 / size - series);
 }
 template <typename V> DEVICE V bessel_j0(V x) { return (V)bessel(0, 0, (double)x); }
 template <typename V> DEVICE V bessel_j1(V x) { return (V)bessel(0, 1, (double)x); }

@@ -2,10 +2,10 @@
 
 use super::super::Elementwise;
 use super::super::kernel::{gelu, hardtanh};
-use super::choices::{gelu_derivative, gelu_formula};
 use super::super::row::{
-    BOTH, Casts, Tuned, FIRST, Forward, Gradient, Order, Read, Row, Step, made, ordered,
+    BOTH, Casts, FIRST, Forward, Gradient, Order, Read, Row, Step, Tuned, made, ordered,
 };
+use super::choices::{gelu_derivative, gelu_formula};
 use crate::program::Unary;
 
 /// `prelu_kernel_backward` makes both gradients; one that nobody wants goes at once.

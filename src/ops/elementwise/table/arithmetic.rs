@@ -1,12 +1,14 @@
 //! Sums, products, powers and other functions of several tensors.
 
 use super::super::row::{
-    BOTH, Casts, Tuned, FIRST, Forward, Gradient, Read, ResultType, Row, SECOND, THIRD,
-    Temporary,
+    BOTH, Casts, FIRST, Forward, Gradient, Read, ResultType, Row, SECOND, THIRD, Temporary,
     Temporary::{Like, Mask, Number},
-    made, steps, times_alpha,
+    Tuned, made, steps, times_alpha,
 };
-use super::choices::{clamped, next, of_clamped, of_dividend, of_divisor, of_lower_bound, of_upper_bound, quotient, remainder};
+use super::choices::{
+    clamped, next, of_clamped, of_dividend, of_divisor, of_lower_bound, of_upper_bound, quotient,
+    remainder,
+};
 use super::formulas::{
     COPYSIGN, EXTREME, LOGADDEXP2_FIRST, LOGADDEXP2_SECOND, OF_QUOTIENT, POWER_OF_BASE,
     POWER_OF_EXPONENT, POWER_OF_NUMBER, atan2, clamp, clamp_by_tensors, minus_alpha, power,
@@ -46,7 +48,7 @@ pub(super) const ROWS: &[Row] = &[
     Row::binary(&["aten.special_zeta.default", "aten.special_zeta.other_scalar", "aten.special_zeta.self_scalar"]).real().gradients([Gradient::None, Gradient::By(zeta)]).computes("zeta(self, other)").derives(["0", "-grad * self * zeta(self + 1, other)"]),
     Row::binary(&["aten.nextafter.default", "aten.nextafter_.default"]).computes_by(next),
     Row::binary(&["aten.gcd.default", "aten.gcd_.default"]).computes("common_divisor(self, other)"),
-    Row::binary(&["aten.lcm.default", "aten.lcm_.default"]).computes("self == 0 || other == 0 ? 0 : self / common_divisor(self, other) * other"),
+    Row::binary(&["aten.lcm.default", "aten.lcm_.default"]).computes("self == 0 || other == 0 ? 0 : absolute(self / common_divisor(self, other) * other)"),
     Row::with_operands(&["aten.lerp.Scalar", "aten.lerp_.Scalar"], &["self", "end", "weight"]).gradients([made(&[], &[]), made(&[], &[])]).computes("fabs(weight) < 0.5 ? self + weight * (end - self) : end - (end - self) * (1 - weight)").derives(["grad * (1 - weight)", "grad * weight"]),
     Row::with_operands(&["aten.lerp.Tensor", "aten.lerp_.Tensor"], &["self", "end", "weight"]).gradients([made(&[THIRD], &[Temporary::Of(2)]), made(&[THIRD], &[]), made(&[FIRST, SECOND], &[Like])]).computes("fabs(weight) < 0.5 ? self + weight * (end - self) : end - (end - self) * (1 - weight)").derives(["grad * (1 - weight)", "grad * weight", "grad * (end - self)"]),
     Row::with_operands(&["aten.addcmul.default", "aten.addcmul_.default"], &["self", "tensor1", "tensor2"]).attributes(&["value"]).casts(Casts::Widest).gradients([Gradient::Pass, made(&[THIRD], &[Temporary::Of(2)]), made(&[SECOND], &[Temporary::Of(1)])]).computes("self + value * tensor1 * tensor2").derives(["grad", "grad * (tensor2 * value)", "grad * (tensor1 * value)"]),

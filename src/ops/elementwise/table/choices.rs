@@ -1,5 +1,7 @@
 //! Formulas that depend on attributes, on which operands are given, or on their type.
 
+#![expect(clippy::unnecessary_wraps, reason = "all rules have one type")]
+
 use super::super::row::Formula;
 use super::super::{Elementwise, Operand};
 use crate::aten::Constant;

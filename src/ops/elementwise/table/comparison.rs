@@ -1,10 +1,10 @@
 //! Comparisons, and functions of truth values and bits. None has a derivative.
 
-use super::choices::has_sign;
 use super::super::row::{
     Forward, Gradient, Row, Step,
     Temporary::{MaskOf, Of},
 };
+use super::choices::has_sign;
 
 /// `(self == self) * (self.abs() != inf)` (`isfinite` in `TensorCompare.cpp`).
 const IS_FINITE: &[Step] = &[

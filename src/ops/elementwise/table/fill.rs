@@ -1,11 +1,11 @@
 //! Choosing among values, and writing over them.
 
-use super::choices::random;
 use super::super::row::{
     FIRST, Forward, Gradient, Order, ResultType, Row, SECOND, Step,
     Temporary::{Float, Number, Of},
     made, ordered,
 };
+use super::choices::random;
 
 /// Chances are read as float32 (`bernoulli_tensor_cuda_kernel` in `DistributionTemplates.h`): those of the operand.
 const OF_SELF: &[Step] = &[Step::Give(0), Step::Make(Float(0)), Step::Free(1)];

@@ -1,11 +1,11 @@
 //! Functions of one tensor, but for activations.
 
-use super::choices::{bessel, bessel_of_x, ceil, finite, floor, logit, of_logit, round, trunc};
 use super::super::row::{
-    Tuned, FIRST, Gradient, Read, Row, Step,
+    FIRST, Gradient, Read, Row, Step,
     Temporary::{Like, Mask, Number},
-    made, steps,
+    Tuned, made, steps,
 };
+use super::choices::{bessel, bessel_of_x, ceil, finite, floor, logit, of_logit, round, trunc};
 use crate::program::Unary;
 
 /// `nan_to_num_backward`: `grad * at::isfinite(self)`, which is `(self == self) * (self.abs() != inf)`.
