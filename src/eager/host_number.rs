@@ -4,7 +4,7 @@
 //! (`opmath_gpu_kernel_with_scalars` in `Loops.cuh`).
 
 use super::tensor::TensorBody;
-use crate::program::{Form, Generated, Kernel};
+use crate::program::{Form, Generated, Kernel, Number};
 
 /// A launch that reads no memory of the host's.
 pub(super) fn by_value<'a>(
@@ -22,6 +22,9 @@ pub(super) fn by_value<'a>(
             .collect()
     };
     let generated = match kernel {
+        Kernel::Copy if let Some(number) = inputs[0].number => {
+            return (Kernel::Fill(number), Vec::new());
+        }
         Kernel::Copy => Generated::map("copy", ["x"], "result = x;"),
         Kernel::Generated(generated) => *generated,
         Kernel::MemoryOnly(name) => return (Kernel::MemoryOnly(name), on_card()),
@@ -39,12 +42,14 @@ pub(super) fn by_value<'a>(
     };
     let mut read = Vec::new();
     for (name, input) in generated.inputs.into_iter().zip(inputs) {
-        match &input.host_number {
+        match input.number {
             _ if !input.is_of_host => {
                 converted.inputs.push(name);
                 read.push(*input);
             }
-            Some(number) if is_value => converted.numbers.push((name, number.clone())),
+            Some(number) if is_value => {
+                converted.numbers.push((name, Number::Real(number)));
+            }
             Some(_) | None => {
                 let unknown = "a number that the export does not spell out";
                 return (Kernel::MemoryOnly(unknown), on_card());

@@ -168,7 +168,7 @@ impl Eager {
             shape,
             strides: strides.into(),
             is_of_host: false,
-            host_number: None,
+            number: None,
         })
     }
 
@@ -219,7 +219,8 @@ impl Eager {
         outputs: &[&TensorBody],
         workspace: Option<&Storage>,
     ) {
-        if !self.with_launches {
+        // What a number of the host's is filled with happens there.
+        if !self.with_launches || outputs.iter().any(|output| output.is_of_host) {
             return;
         }
         let (kernel, inputs) = by_value(kernel, inputs);

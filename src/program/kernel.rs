@@ -172,7 +172,7 @@ pub enum Kernel {
         /// The row that gets none.
         padding: Option<u64>,
     },
-    /// `query, key, value -> out (, log_sum_exp)`.
+    /// `query, key, value (, bias) -> out (, log_sum_exp)`: the bias is added to scaled scores, and broadcasts.
     Attention {
         /// Whether later positions are hidden.
         causal: bool,
@@ -181,7 +181,7 @@ pub enum Kernel {
         /// What scores are multiplied by.
         scale: f64,
     },
-    /// `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`.
+    /// `grad, query, key, value, out, log_sum_exp (, bias) -> grad_query, grad_key, grad_value (, grad_bias)`.
     AttentionGrad {
         /// Whether later positions are hidden.
         causal: bool,

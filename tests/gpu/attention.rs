@@ -16,14 +16,17 @@ struct Expected {
     grad_query: Vec<f64>,
     grad_key: Vec<f64>,
     grad_value: Vec<f64>,
+    /// Row-major `[sample, head, query, key]`.
+    grad_bias: Vec<f64>,
 }
 
-/// `factors` multiplies the probabilities, row-major `[sample, head, query, key]`.
+/// `factors` multiplies the probabilities and `bias` is added to scaled scores, both row-major
+/// `[sample, head, query, key]`.
 fn expected(
     lengths: Lengths,
     causal: bool,
     [q, k, v, grad]: [&[f64]; 4],
-    factors: &[f64],
+    [factors, bias]: [&[f64]; 2],
 ) -> Expected {
     let [samples, heads, key_heads, queries, keys, width] = lengths.map(|length| length as usize);
     let scale = 1.0 / (width as f64).sqrt();
@@ -33,6 +36,7 @@ fn expected(
         grad_query: vec![0.0; q.len()],
         grad_key: vec![0.0; k.len()],
         grad_value: vec![0.0; v.len()],
+        grad_bias: vec![0.0; bias.len()],
     };
     for n in 0..samples {
         for h in 0..heads {
@@ -43,12 +47,12 @@ fn expected(
                 let dot = |a: &[f64], at: usize, b: &[f64], bt: usize| -> f64 {
                     (0..width).map(|d| a[at + d] * b[bt + d]).sum()
                 };
+                let row = ((n * heads + h) * queries + i) * keys;
                 let scores: Vec<f64> = (0..seen)
-                    .map(|j| dot(q, at_q(i), k, at_k(j)) * scale)
+                    .map(|j| dot(q, at_q(i), k, at_k(j)) * scale + bias[row + j])
                     .collect();
                 let total: f64 = scores.iter().map(|s| s.exp()).sum();
                 result.log_sum_exp[(n * heads + h) * queries + i] = total.ln();
-                let row = ((n * heads + h) * queries + i) * keys;
                 let p: Vec<f64> = scores.iter().map(|s| s.exp() / total).collect();
                 for j in 0..seen {
                     for d in 0..width {
@@ -58,6 +62,7 @@ fn expected(
                 let delta = dot(grad, at_q(i), &result.out, at_q(i));
                 for j in 0..seen {
                     let slope = dot(grad, at_q(i), v, at_k(j)) * factors[row + j];
+                    result.grad_bias[row + j] = p[j] * (slope - delta);
                     let of_score = p[j] * (slope - delta) * scale;
                     for d in 0..width {
                         result.grad_query[at_q(i) + d] += of_score * k[at_k(j) + d];
@@ -118,7 +123,8 @@ fn attention_and_its_gradients() {
             let (q, k) = (values(query_shape, 50), values(key_shape, 51));
             let (v, grad) = (values(key_shape, 52), values(query_shape, 53));
             let ones = vec![1.0; (samples * heads * queries * keys) as usize];
-            let expected = expected(lengths, causal, [&q, &k, &v, &grad], &ones);
+            let zeros = vec![0.0; ones.len()];
+            let expected = expected(lengths, causal, [&q, &k, &v, &grad], [&ones, &zeros]);
             let q = projected(&mut card, dtype, query_shape, &q);
             let k = projected(&mut card, dtype, key_shape, &k);
             let v = card.tensor(dtype, &key_shape, &v);
@@ -255,7 +261,13 @@ fn attention_drops_the_same_weights_in_both_passes() {
         .iter()
         .map(|weight| if *weight == 0.0 { 0.0 } else { 1.0 / 0.75 })
         .collect();
-    let expected = expected(lengths, false, [&q, &k, &identity, &grad], &factors);
+    let zeros = vec![0.0; factors.len()];
+    let expected = expected(
+        lengths,
+        false,
+        [&q, &k, &identity, &grad],
+        [&factors, &zeros],
+    );
     compare("Attention with dropout", &weights, &expected.out, 5e-6);
     compare(
         "  query",
@@ -270,4 +282,106 @@ fn attention_drops_the_same_weights_in_both_passes() {
         &expected.grad_value,
         1e-5,
     );
+}
+
+/// A bias for each head, the same for all samples, with its own gradient or without: without, half types may run in
+/// cuDNN.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn attention_with_a_bias() {
+    let mut card = Card::open();
+    let cases: [Lengths; 3] = [
+        [2, 3, 3, 70, 70, 64],
+        [2, 2, 2, 64, 136, 40],
+        [1, 4, 2, 33, 64, 128],
+    ];
+    for (dtype, is_trained) in [DType::Float32, DType::Float16, DType::BFloat16]
+        .into_iter()
+        .flat_map(|dtype| [(dtype, true), (dtype, false)])
+    {
+        for lengths in cases {
+            let [samples, heads, key_heads, queries, keys, width] = lengths;
+            let (shape, key_shape) = (
+                [samples, heads, queries, width],
+                [samples, key_heads, keys, width],
+            );
+            let values = |count: u64, seed| rounded(dtype, &scattered(count as usize, seed));
+            let [q, grad] = [60, 61].map(|seed| values(shape.iter().product(), seed));
+            let [k, v] = [62, 63].map(|seed| values(key_shape.iter().product(), seed));
+            let one_bias = values(heads * queries * keys, 64);
+            let bias = one_bias.repeat(samples as usize);
+            let ones = vec![1.0; bias.len()];
+            let expected = expected(lengths, false, [&q, &k, &v, &grad], [&ones, &bias]);
+            let [q, grad] = [&q, &grad].map(|x| card.tensor(dtype, &shape, x));
+            let [k, v] = [&k, &v].map(|x| card.tensor(dtype, &key_shape, x));
+            // Rows begin at multiples of eight, as PyTorch's aligned masks do.
+            let pitch = keys.next_multiple_of(8);
+            let padded: Vec<f64> = one_bias
+                .chunks(keys as usize)
+                .flat_map(|row| [row, &vec![0.0; (pitch - keys) as usize]].concat())
+                .collect();
+            let stored = card.tensor(dtype, &[heads, queries, pitch], &padded);
+            let bias = strided(
+                &stored,
+                0,
+                &[samples, heads, queries, keys],
+                &[0, queries * pitch, pitch, 1],
+            );
+            let out = card.empty(dtype, &shape);
+            let rows = card.empty(DType::Float32, &[samples, heads, queries]);
+            let (causal, dropout, scale) = (false, 0.0, 1.0 / (width as f64).sqrt());
+            let forward = Kernel::Attention {
+                causal,
+                dropout,
+                scale,
+            };
+            card.run(forward, &[&q, &k, &v, &bias], &[&out, &rows]);
+
+            let what = format!("Attention with a bias {lengths:?} {dtype} {is_trained}");
+            compare(
+                &what,
+                &card.read(&out),
+                &expected.out,
+                tolerance(dtype) * 2.0,
+            );
+            compare(
+                "  log sum exp",
+                &card.read(&rows),
+                &expected.log_sum_exp,
+                5e-6,
+            );
+
+            let grad_query = card.empty(dtype, &shape);
+            let [grad_key, grad_value] = [(); 2].map(|()| card.empty(dtype, &key_shape));
+            let grad_bias = card.empty(dtype, &[samples, heads, queries, keys]);
+            let mut outputs = vec![&grad_query, &grad_key, &grad_value];
+            if is_trained {
+                outputs.push(&grad_bias);
+            }
+            let backward = Kernel::AttentionGrad {
+                causal,
+                dropout,
+                scale,
+            };
+            card.run(backward, &[&grad, &q, &k, &v, &out, &rows, &bias], &outputs);
+
+            let limit = tolerance(dtype) * 4.0;
+            compare(
+                "  query",
+                &card.read(&grad_query),
+                &expected.grad_query,
+                limit,
+            );
+            compare("  key", &card.read(&grad_key), &expected.grad_key, limit);
+            compare(
+                "  value",
+                &card.read(&grad_value),
+                &expected.grad_value,
+                limit,
+            );
+            if is_trained {
+                compare("  bias", &card.read(&grad_bias), &expected.grad_bias, limit);
+            }
+        }
+    }
 }

@@ -24,6 +24,8 @@ mod cases;
 mod convolutions;
 mod elementwise;
 mod expandable;
+mod formulas;
+mod large;
 mod losses;
 mod normalizations;
 mod numbers;

@@ -185,9 +185,8 @@ impl Eager {
         draft.save(self, "key", key)?;
         draft.save(self, "query", query)?;
         draft.save(self, "value", value)?;
-        let kernels = kernels(&request, bias.is_some());
+        let kernels = kernels(&request, lengths.width);
         let bias_is_trained = bias.as_ref().is_some_and(|bias| bias.requires_grad());
-        drop(bias);
         let mut state: Vec<Tensor> = Vec::new();
         if backend == Backend::Cudnn {
             // Philox seed and offset, made even without dropout.
@@ -227,7 +226,9 @@ impl Eager {
         }
         let mut results: Vec<&TensorBody> = vec![&output];
         results.extend(log_sum_exp.as_deref());
-        self.launch(kernels[0].clone(), &[query, key, value], &results);
+        let mut operands: Vec<&TensorBody> = vec![query, key, value];
+        operands.extend(bias.as_deref());
+        self.launch(kernels[0].clone(), &operands, &results);
         let kept = Tensor::new(output.alias(output.shape.clone(), output.strides.clone()));
         if let Some(log_sum_exp) = &log_sum_exp {
             draft.save(self, "log_sum_exp", log_sum_exp)?;
@@ -339,7 +340,9 @@ impl Eager {
         if let Some(sums) = saved.find("log_sum_exp") {
             from.push(sums);
         }
-        let into = [&*results[0], &*results[1], &*results[2]];
+        from.extend(saved.find("attn_bias").map(|bias| &**bias));
+        let mut into = vec![&*results[0], &*results[1], &*results[2]];
+        into.extend(grad_bias.as_deref());
         // What of it the fused kernels sum up in: FlashAttention's accumulator of the queries' gradient, and all
         // of cuDNN's.
         let sums = match backend {
@@ -451,27 +454,24 @@ impl Eager {
     }
 }
 
-/// The kernels of both passes: those a GPU runs, unless what is asked for is beyond them.
-fn kernels(request: &Attention, masked: bool) -> [Kernel; 2] {
+/// The kernels of both passes.
+fn kernels(request: &Attention, width: u64) -> [Kernel; 2] {
     let Attention {
-        causal,
-        dropout,
-        scale,
-        ..
+        causal, dropout, ..
     } = *request;
-    match scale {
-        Some(scale) if !masked => [
-            Kernel::Attention {
-                causal,
-                dropout,
-                scale,
-            },
-            Kernel::AttentionGrad {
-                causal,
-                dropout,
-                scale,
-            },
-        ],
-        _ => [(); 2].map(|()| Kernel::MemoryOnly("scaled_dot_product_attention with a mask")),
-    }
+    #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
+    let usual = 1.0 / (width as f64).sqrt();
+    let scale = request.scale.unwrap_or(usual);
+    [
+        Kernel::Attention {
+            causal,
+            dropout,
+            scale,
+        },
+        Kernel::AttentionGrad {
+            causal,
+            dropout,
+            scale,
+        },
+    ]
 }

@@ -6,7 +6,7 @@ use crate::program::{Form, Generated, Kernel, Number, Text};
 use crate::shape::{DType, Extent};
 
 /// As a constant of a kernel, where it is known.
-pub(super) fn number(constant: &Constant) -> Option<Number> {
+fn number(constant: &Constant) -> Option<Number> {
     Some(match constant {
         Constant::Truth(value) => Number::Truth(*value),
         Constant::Whole(value) => Number::Whole(*value),
@@ -18,7 +18,7 @@ pub(super) fn number(constant: &Constant) -> Option<Number> {
 
 impl Create {
     /// A number among its arguments.
-    pub(super) fn number(&self, name: &str) -> Option<&Constant> {
+    fn argument(&self, name: &str) -> Option<&Constant> {
         let found = self.numbers.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| value)
     }
@@ -26,11 +26,11 @@ impl Create {
     /// What writes a new tensor of this type; nothing where nobody does, as in `empty`, whose elements are whatever was
     /// there.
     pub(super) fn kernel(&self, dtype: DType) -> Option<Kernel> {
-        if matches!(self.name, "empty" | "empty_like" | "new_empty") {
-            return None;
-        }
         // A number in the host's memory is no card's to write.
-        if self.name == "scalar_tensor" && self.number("s").and_then(number).is_some() {
+        if matches!(
+            self.name,
+            "empty" | "empty_like" | "new_empty" | "scalar_tensor"
+        ) {
             return None;
         }
         let kernel = self.filled(dtype).or_else(|| self.written(dtype));
@@ -43,7 +43,7 @@ impl Create {
             "zeros" | "zeros_like" | "new_zeros" => 0.0,
             "ones" | "ones_like" | "new_ones" => 1.0,
             "full" | "full_like" | "new_full" => {
-                let value = self.number("fill_value")?;
+                let value = self.argument("fill_value")?;
                 // Tuned kernels fill in float32.
                 let exact = value.real().filter(|value| value.abs() < 16_777_216.0);
                 match (dtype, exact) {
@@ -64,7 +64,7 @@ impl Create {
         if dtype.is_complex() {
             return None;
         }
-        let given = |name: &str, default: i64| match self.number(name) {
+        let given = |name: &str, default: i64| match self.argument(name) {
             Some(value) => number(value),
             None => Some(Number::Whole(default)),
         };
@@ -116,7 +116,7 @@ impl Create {
                 "randint" | "randint_like" => {
                     map("result = whole_between(seed, index, (i64)low, (i64)high);")
                         .with("low", given("low", 0)?)
-                        .with("high", number(self.number("high")?)?)
+                        .with("high", number(self.argument("high")?)?)
                         .with("seed", Number::Seed)
                 }
                 "randperm" => map("result = shuffled(seed, index, count);")
@@ -131,7 +131,7 @@ impl Create {
     /// Whether a range is 0, 1, 2, …
     fn counts_from_zero(&self) -> bool {
         let is = |name: &str, expected: i64| {
-            self.number(name)
+            self.argument(name)
                 .is_none_or(|value| *value == Constant::Whole(expected))
         };
         is("start", 0) && is("step", 1)
@@ -148,7 +148,7 @@ impl Create {
 
     /// Rows and columns of the elements of a triangle, row by row (`tril_indices_cuda` in `TensorFactories.cu`).
     fn triangle(&self) -> Option<Generated> {
-        let given = |name: &str| match self.number(name) {
+        let given = |name: &str| match self.argument(name) {
             Some(value) => number(value),
             None => Some(Number::Whole(0)),
         };

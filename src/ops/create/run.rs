@@ -1,6 +1,5 @@
 //! Tensors made out of nothing.
 
-use super::formula;
 use crate::eager::{Eager, Elements, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
 use crate::shape::{DType, Extent, contiguous_strides};
@@ -55,7 +54,7 @@ impl Eager {
                 shape: create.shape.as_slice().into(),
                 strides: contiguous_strides(&create.shape).into(),
                 is_of_host: true,
-                host_number: create.number("s").and_then(formula::number),
+                number: create.number(),
             }),
         };
         if let Some(kernel) = create.kernel(dtype) {

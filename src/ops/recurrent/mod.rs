@@ -2,6 +2,7 @@
 #![doc = include_str!("NOTES.md")]
 
 pub(in crate::ops) mod cell;
+mod gates;
 mod run;
 mod sizes;
 

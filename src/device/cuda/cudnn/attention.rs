@@ -51,6 +51,8 @@ pub enum Role {
     Seed = 12,
     /// Its offset: an int64.
     Offset = 13,
+    /// What is added to scaled scores.
+    Bias = 14,
 }
 
 /// Ids from here on are those of tensors in between.
@@ -71,6 +73,8 @@ pub struct AttentionShape {
     pub out: Layout,
     /// `[samples, heads, positions, 1]`.
     pub row_sums: Layout,
+    /// What is added to scaled scores, in lengths of one where it broadcasts.
+    pub bias: Option<Layout>,
     /// Whether later positions are hidden.
     pub causal: bool,
     /// Share of attention weights dropped.
@@ -99,7 +103,7 @@ impl Eq for AttentionShape {}
 impl Hash for AttentionShape {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let layouts = [self.query, self.key, self.value, self.out, self.row_sums];
-        (self.dtype, layouts, self.causal, self.gradients).hash(state);
+        (self.dtype, layouts, self.bias, self.causal, self.gradients).hash(state);
         (self.dropout.to_bits(), self.scale.to_bits()).hash(state);
     }
 }
@@ -209,7 +213,7 @@ impl Draft<'_> {
         Ok(out)
     }
 
-    /// `query · keyᵀ`, scaled.
+    /// `query · keyᵀ`, scaled, and what is added to it.
     fn scaled_scores(
         &mut self,
         query: TensorRef,
@@ -219,12 +223,13 @@ impl Draft<'_> {
         let scores = self.scores();
         let products = self.graph.between(scores, FLOAT)?;
         self.graph.matmul(query, key, products)?;
-        self.then(
-            Pointwise::CUDNN_POINTWISE_MUL,
-            products,
-            Some(scale),
-            scores,
-        )
+        let multiply = Pointwise::CUDNN_POINTWISE_MUL;
+        let scaled = self.then(multiply, products, Some(scale), scores)?;
+        let Some(bias) = self.shape.bias else {
+            return Ok(scaled);
+        };
+        let bias = self.given(Role::Bias, bias)?;
+        self.then(Pointwise::CUDNN_POINTWISE_ADD, scaled, Some(bias), scores)
     }
 
     /// Minus infinity where the key's position is behind the query's.

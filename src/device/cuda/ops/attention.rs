@@ -34,6 +34,8 @@ struct AttentionArguments {
     grad_query: View4,
     grad_key: View4,
     grad_value: View4,
+    bias: View4,
+    grad_bias: View4,
     log_sum_exp: u64,
     log_sum_exp_strides: [i64; 3],
     delta: u64,
@@ -47,6 +49,8 @@ struct AttentionArguments {
     is_causal: i32,
     scale: f32,
     dropout: f32,
+    inverse_scale: f32,
+    unused: f32,
 }
 
 // SAFETY: repeats `AttentionArguments` in attention_arguments.cu, the parameter of its kernels.
@@ -82,6 +86,29 @@ fn view(operands: &Operands<'_>, operand: &Operand) -> Result<View4, LaunchError
             strides: [batch, head, position, feature].map(u64::cast_signed),
         }),
         _ => Err(operands.failed(format!("{:?} is not four-dimensional", operand.shape))),
+    }
+}
+
+/// A mask or its gradient, seen for all scores; nothing where there is none.
+fn of_scores(
+    operands: &Operands<'_>,
+    operand: Option<&Operand>,
+    [query, key]: [&Operand; 2],
+) -> Result<View4, LaunchError> {
+    let Some(operand) = operand else {
+        return Ok(View4::default());
+    };
+    let (&[samples, heads, queries, _], &[_, _, keys, _]) = (&query.shape[..], &key.shape[..])
+    else {
+        return Err(operands.failed(format!("{:?} is not four-dimensional", query.shape)));
+    };
+    let strides = operand.strides_under(&[samples, heads, queries, keys]);
+    match strides.as_deref() {
+        Some(&[batch, head, position, feature]) => Ok(View4 {
+            array: operand.array(),
+            strides: [batch, head, position, feature].map(u64::cast_signed),
+        }),
+        _ => Err(operands.failed(format!("{:?} is no mask of these scores", operand.shape))),
     }
 }
 
@@ -126,6 +153,7 @@ fn common(
         is_causal: i32::from(attention.causal),
         scale: single(attention.scale),
         dropout: single(attention.dropout),
+        inverse_scale: single(1.0 / attention.scale),
         ..AttentionArguments::default()
     };
     let extents = Extents {
@@ -217,7 +245,7 @@ fn expect_room(plan: &Plan, operands: &Operands<'_>, shared: u32) -> Result<(), 
     Ok(())
 }
 
-/// Queues `query, key, value -> out, log_sum_exp`.
+/// Queues `query, key, value (, bias) -> out, log_sum_exp`.
 pub(in crate::device::cuda) fn attention(
     plan: &mut Plan,
     operands: &Operands<'_>,
@@ -235,6 +263,7 @@ pub(in crate::device::cuda) fn attention(
         key: view(operands, all[1])?,
         value: view(operands, value)?,
         out: view(operands, operands.output(0)?)?,
+        bias: of_scores(operands, operands.optional_input(3), [query, all[1]])?,
         ..arguments
     };
     let kernels = extents.kernels(plan, query.dtype);
@@ -245,7 +274,7 @@ pub(in crate::device::cuda) fn attention(
     Ok(())
 }
 
-/// Queues `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`.
+/// Queues `grad, query, key, value, out, log_sum_exp (, bias) -> grad_query, grad_key, grad_value (, grad_bias)`.
 pub(in crate::device::cuda) fn attention_grad(
     plan: &mut Plan,
     operands: &Operands<'_>,
@@ -268,6 +297,8 @@ pub(in crate::device::cuda) fn attention_grad(
         grad_query: view(operands, operands.output(0)?)?,
         grad_key: view(operands, operands.output(1)?)?,
         grad_value: view(operands, operands.output(2)?)?,
+        bias: of_scores(operands, operands.optional_input(6), [query, all[1]])?,
+        grad_bias: of_scores(operands, operands.outputs().get(3), [query, all[1]])?,
         delta,
         ..arguments
     };

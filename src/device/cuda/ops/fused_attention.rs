@@ -168,7 +168,8 @@ impl Pass {
         ];
         // Without a backward pass there may be no row sums, which the graph has.
         let row_sums = operands.output(1).ok();
-        Ok(row_sums.and_then(|row_sums| Pass::of(operands, &given, row_sums, attention)))
+        let bias = operands.optional_input(3);
+        Ok(row_sums.and_then(|row_sums| Pass::of(operands, &given, (row_sums, bias), attention)))
     }
 
     /// `grad, query, key, value, out, log_sum_exp -> grad_query, grad_key, grad_value`, likewise.
@@ -186,13 +187,18 @@ impl Pass {
             (Role::GradKey, operands.output(1)?),
             (Role::GradValue, operands.output(2)?),
         ];
-        Ok(Pass::of(operands, &given, operands.input(5)?, attention))
+        // Here the library gives no gradient of a bias.
+        if operands.outputs().len() > 3 {
+            return Ok(None);
+        }
+        let further = (operands.input(5)?, operands.optional_input(6));
+        Ok(Pass::of(operands, &given, further, attention))
     }
 
     fn of(
         operands: &Operands<'_>,
         given: &[(Role, &Operand)],
-        row_sums: &Operand,
+        (row_sums, bias): (&Operand, Option<&Operand>),
         attention: Attention,
     ) -> Option<Pass> {
         let mut tensors: Vec<_> = given
@@ -200,6 +206,7 @@ impl Pass {
             .map(|(role, operand)| (*role, operand.address))
             .collect();
         tensors.push((Role::RowSums, row_sums.address));
+        tensors.extend(bias.map(|bias| (Role::Bias, bias.address)));
         let layouts = given.iter().map(|(_, operand)| layout(operand));
         let layouts = layouts.collect::<Option<Vec<_>>>()?;
         let (&[query, key, value, out], gradients) = layouts.split_first_chunk()?;
@@ -219,6 +226,11 @@ impl Pass {
         if !row_sums.address.is_multiple_of(ROW_ALIGNMENT) {
             return None;
         }
+        let bias = match bias {
+            Some(bias) if bias.dtype != operands.input(0).ok()?.dtype => return None,
+            Some(bias) => Some(broadcast_layout(bias)?),
+            None => None,
+        };
         let signed = u64::cast_signed;
         let shape = AttentionShape {
             dtype: operands.input(0).ok()?.dtype,
@@ -230,6 +242,7 @@ impl Pass {
                 dims: [samples, heads, positions, 1],
                 strides: [signed(batch), signed(head), signed(position), 1],
             },
+            bias,
             causal: attention.causal,
             dropout: attention.dropout,
             scale: single(attention.scale),
@@ -256,6 +269,33 @@ fn layout(operand: &Operand) -> Option<Layout> {
         && is_aligned(operand.address)
         && is_aligned(dims[3] * step)
         && strides[..3].iter().all(|stride| is_aligned(stride * step));
+    is_taken.then(|| Layout {
+        dims: dims.map(u64::cast_signed),
+        strides: strides.map(u64::cast_signed),
+    })
+}
+
+/// What is added to scores: lengths of one where it broadcasts, other rows aligned.
+fn broadcast_layout(operand: &Operand) -> Option<Layout> {
+    let missing = 4_usize.checked_sub(operand.shape.len())?;
+    let (mut dims, mut strides) = ([1_u64; 4], [0_u64; 4]);
+    for (d, (length, stride)) in operand.shape.iter().zip(&operand.strides).enumerate() {
+        if *stride != 0 {
+            (dims[missing + d], strides[missing + d]) = (*length, *stride);
+        }
+    }
+    let step = operand.dtype.size();
+    let is_taken = strides[3] == 1
+        && operand.address.is_multiple_of(ROW_ALIGNMENT)
+        && strides[..3]
+            .iter()
+            .all(|stride| (stride * step).is_multiple_of(ROW_ALIGNMENT));
+    // The stride of a length of one says nothing; the library wants one all the same.
+    for d in (0..3).rev() {
+        if dims[d] == 1 {
+            strides[d] = strides[d + 1] * dims[d + 1];
+        }
+    }
     is_taken.then(|| Layout {
         dims: dims.map(u64::cast_signed),
         strides: strides.map(u64::cast_signed),

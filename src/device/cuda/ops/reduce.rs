@@ -36,8 +36,7 @@ unsafe impl Arguments for SumArguments {}
 
 /// Queues a sum over the dimensions that the result lacks or has with length one, times `scale`.
 ///
-/// Which it lacks: for a vector out of four dimensions the channels stay (the gradient of a
-/// convolution's bias); else trailing dimensions correspond, as in broadcasting.
+/// Trailing dimensions correspond, as in broadcasting.
 pub(in crate::device::cuda) fn sum(
     plan: &mut Plan,
     operands: &Operands<'_>,
@@ -124,11 +123,9 @@ pub(in crate::device::cuda) fn sum(
 pub(super) fn kept_dimensions(input: &Operand, out: &Operand) -> Option<Vec<Option<u64>>> {
     let mut kept = vec![None; input.shape.len()];
     let missing = input.shape.len().checked_sub(out.shape.len())?;
-    let is_bias = input.shape.len() == 4 && out.shape.len() == 1;
-    let first = if is_bias { 1 } else { missing };
     for (i, (length, stride)) in out.shape.iter().zip(&out.strides).enumerate() {
-        if *length == input.shape[first + i] {
-            kept[first + i] = Some(*stride);
+        if *length == input.shape[missing + i] {
+            kept[missing + i] = Some(*stride);
         } else if *length != 1 {
             return None;
         }

@@ -193,6 +193,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& p, float* shar
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 bool hidden = is_hidden(p, query, first_key + tx * 4 + j);
+                if (p.bias.array.address) s[i][j] += bias_of(p, sample, head, query, first_key + tx * 4 + j);
                 s[i][j] = hidden ? -__int_as_float(0x7f800000) : s[i][j] * p.scale;
                 most = fmaxf(most, s[i][j]);
             }
@@ -297,9 +298,12 @@ __device__ __forceinline__ void grad_queries(const AttentionArguments& p, float*
             keep_factors(p, absolute_head, query, first_key + tx * 4, factors);
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
-                bool hidden = is_hidden(p, query, first_key + tx * 4 + j);
+                int key = first_key + tx * 4 + j;
+                bool hidden = is_hidden(p, query, key);
+                if (p.bias.array.address) s[i][j] += bias_of(p, sample, head, query, key);
                 float probability = hidden ? 0.0f : expf(s[i][j] * p.scale - normal[i]);
                 s[i][j] = probability * (g[i][j] * factors[j] - delta[i]) * p.scale;
+                if (p.grad_bias.array.address) write_grad_bias(p, sample, head, query, key, s[i][j]);
             }
         }
         keep_scores(scores, ty, tx, s);
@@ -367,6 +371,7 @@ __device__ __forceinline__ void grad_keys(const AttentionArguments& p, float* sh
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     bool hidden = is_hidden(p, query, first_key + ty * 4 + i);
+                    if (p.bias.array.address) s[i][j] += bias_of(p, sample, head, query, first_key + ty * 4 + i);
                     float probability = hidden ? 0.0f : expf(s[i][j] * p.scale - normal);
                     kept[i][j] = probability * factors[i];
                     s[i][j] = probability * (g[i][j] * factors[i] - delta) * p.scale;

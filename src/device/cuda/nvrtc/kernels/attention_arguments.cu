@@ -19,6 +19,9 @@ struct AttentionArguments {
     View4 grad_query;
     View4 grad_key;
     View4 grad_value;
+    // What is added to each scaled score, and its gradient; nothing where there is no address.
+    View4 bias;
+    View4 grad_bias;
     // float, by batch, head, position.
     u64 log_sum_exp;
     i64 log_sum_exp_strides[3];
@@ -36,6 +39,9 @@ struct AttentionArguments {
     float scale;
     // Share of scores dropped.
     float dropout;
+    // One over the scale.
+    float inverse_scale;
+    float unused;
 };
 
 __device__ __forceinline__ i64 base_of(const View4& view, i64 sample, i64 head)
@@ -45,13 +51,32 @@ __device__ __forceinline__ i64 base_of(const View4& view, i64 sample, i64 head)
 
 __device__ __forceinline__ float log_sum_exp_of(const AttentionArguments& p, i64 sample, i64 head, int query)
 {
-    return ((const float*)p.log_sum_exp)[sample * p.log_sum_exp_strides[0] + head * p.log_sum_exp_strides[1] +
-                                         query * p.log_sum_exp_strides[2]];
+    float sum = ((const float*)p.log_sum_exp)[sample * p.log_sum_exp_strides[0] + head * p.log_sum_exp_strides[1] +
+                                              query * p.log_sum_exp_strides[2]];
+    // Of a row in which a mask hides everything; no score has a share in it.
+    return sum == -__int_as_float(0x7f800000) ? __int_as_float(0x7f800000) : sum;
 }
 
 __device__ __forceinline__ bool is_hidden(const AttentionArguments& p, int query, int key)
 {
     return key >= p.keys || query >= p.queries || (p.is_causal && key > query);
+}
+
+// What a mask adds to a score before it is scaled. Hidden scores are the caller's to skip.
+__device__ __forceinline__ float bias_of(const AttentionArguments& p, i64 sample, i64 head, int query, int key)
+{
+    i64 at = base_of(p.bias, sample, head) + min(query, p.queries - 1) * p.bias.strides[2]
+        + min(key, p.keys - 1) * p.bias.strides[3];
+    return load(p.bias.array, at) * p.inverse_scale;
+}
+
+// Stores the gradient of what was added to a score, from that of the score before it is scaled.
+__device__ __forceinline__ void write_grad_bias(const AttentionArguments& p, i64 sample, i64 head, int query, int key,
+                                                float grad)
+{
+    if (query >= p.queries || key >= p.keys) return;
+    i64 at = base_of(p.grad_bias, sample, head) + query * p.grad_bias.strides[2] + key * p.grad_bias.strides[3];
+    store(p.grad_bias.array, at, grad * p.inverse_scale);
 }
 
 // The sum of grad * out over features, one warp for each query.

@@ -204,6 +204,14 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_tensor(const __gr
         commit_copies();
         float s[8][4] = {};
         multiply_turned<8>(s, rows, keys, 0);
+        if (p.bias.array.address) {
+#pragma unroll
+            for (int n = 0; n < 8; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    s[n][i] += bias_of(p, spot.sample, spot.head, query + (i >> 1),
+                                       first_key + 8 * n + 2 * t + (i & 1));
+        }
         bool is_whole = first_key + TILE <= p.keys && !(p.is_causal && first_key + TILE > spot.row);
         if (!is_whole) {
 #pragma unroll
@@ -320,9 +328,13 @@ extern "C" __global__ void __launch_bounds__(128, 3)
                 if (p.dropout > 0.0f) keep_factors(p, absolute_head, query, key, factors);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    bool hidden = is_hidden(p, query + (i >> 1), key + (i & 1));
+                    int at_query = query + (i >> 1), at_key = key + (i & 1);
+                    bool hidden = is_hidden(p, at_query, at_key);
+                    if (p.bias.array.address) s[n][i] += bias_of(p, spot.sample, spot.head, at_query, at_key);
                     float probability = hidden ? 0.0f : exp2f(s[n][i] * scale - normal[i >> 1]);
                     s[n][i] = probability * (g[n][i] * factors[i] - delta[i >> 1]) * p.scale;
+                    if (p.grad_bias.array.address)
+                        write_grad_bias(p, spot.sample, spot.head, at_query, at_key, s[n][i]);
                 }
                 multiply_plain(sums, s[n], keys, column + 8 * n);
             }
@@ -387,6 +399,8 @@ extern "C" __global__ void __launch_bounds__(128, 2)
                     int local = column + 2 * t + (i & 1);
                     float factor = factors[(i & 1) * 2 + (i >> 1)];
                     bool hidden = is_hidden(p, query + (i & 1), key + (i >> 1));
+                    if (p.bias.array.address)
+                        s[0][i] += bias_of(p, spot.sample, head, query + (i & 1), key + (i >> 1));
                     float probability = hidden ? 0.0f : exp2f(s[0][i] * scale - numbers[buffer][0][local]);
                     kept[i] = probability * factor;
                     s[0][i] = probability * (g[0][i] * factor - numbers[buffer][1][local]) * p.scale;

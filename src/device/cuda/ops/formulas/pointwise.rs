@@ -7,7 +7,7 @@ pub(super) fn pointwise(kernel: &Kernel) -> Option<Generated> {
     let none: [&'static str; 0] = [];
     Some(match kernel {
         Kernel::Initialize(Initial::Constant(value)) | Kernel::Fill(value) => {
-            Generated::map("fill", none, "result = value;").with("value", Number::Real(*value))
+            Generated::map("fill", none, "result = value;").with("value", number(*value))
         }
         Kernel::Initialize(Initial::Uniform { bound }) => Generated::map(
             "uniform",
@@ -28,10 +28,11 @@ pub(super) fn pointwise(kernel: &Kernel) -> Option<Generated> {
         Kernel::Arange => Generated::map("arange", none, "result = index;"),
         Kernel::Copy => Generated::map("copy", ["x"], "result = x;"),
         Kernel::MaskBias => Generated::map("mask", ["x"], "result = x ? (T)0 : (T)-INFINITY;"),
-        Kernel::Scale(factor) => Generated::map("mul", ["x"], "result = (T)x * factor;")
-            .with("factor", Number::Real(*factor)),
+        Kernel::Scale(factor) => {
+            Generated::map("mul", ["x"], "result = (T)x * factor;").with("factor", number(*factor))
+        }
         Kernel::Shift(summand) => Generated::map("add", ["x"], "result = (T)x + summand;")
-            .with("summand", Number::Real(*summand)),
+            .with("summand", number(*summand)),
         Kernel::Power(exponent) => Generated::map("pow", ["x"], "result = pow((P)x, exponent);")
             .with("exponent", Number::Real(*exponent)),
         Kernel::PowerGrad(exponent) => Generated::map(
@@ -65,6 +66,17 @@ pub(super) fn pointwise(kernel: &Kernel) -> Option<Generated> {
         .with("p", Number::Real(*p)),
         _ => return None,
     })
+}
+
+/// A whole number as one, so that integers stay integers.
+#[allow(clippy::cast_possible_truncation)] // Below 2^53 whole numbers are exact.
+fn number(value: f64) -> Number {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() < EXACT {
+        Number::Whole(value as i64)
+    } else {
+        Number::Real(value)
+    }
 }
 
 fn unary(function: Unary) -> &'static str {
