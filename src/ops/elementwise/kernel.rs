@@ -168,7 +168,8 @@ impl Elementwise {
         if let Some(position) = self.row.operands.iter().position(|known| *known == name) {
             return match &self.operands[position] {
                 Operand::Number(value) => Some(value.clone()),
-                Operand::Tensor | Operand::Missing => None,
+                Operand::Missing => super::row::default(self.base_name(), name),
+                Operand::Tensor => None,
             };
         }
         let given = self.attribute(name).cloned();

@@ -413,6 +413,7 @@ pub(super) fn default(operator: &str, attribute: &str) -> Option<Constant> {
         ("softplus", "threshold") => Constant::Whole(20),
         ("hardshrink" | "softshrink", "lambd") => Constant::Real(0.5),
         ("gelu", "approximate") => Constant::Text("none".into()),
+        ("bernoulli", "p") => Constant::Real(0.5),
         ("uniform", "from") | ("normal_functional" | "normal", "mean") | ("cauchy", "median") => {
             Constant::Real(0.0)
         }
