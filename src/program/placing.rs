@@ -65,6 +65,26 @@ impl Written {
     }
 }
 
+impl Written {
+    /// One element, for the `of[..]`-th.
+    fn element(self, flat: bool) -> &'static str {
+        match self {
+            Written::Values if flat => "(T)values.flat(of[0])",
+            Written::Values => "(T)values.at(of)",
+            Written::Bags { mean, scaled } => match (mean, scaled) {
+                (true, _) => {
+                    "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1]) / (T)max_whole(sizes(wrapped(bag_of(of[0]), values.size(0))), 1)"
+                }
+                (false, false) => "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1])",
+                (false, true) => {
+                    "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1]) * (T)scales(of[0])"
+                }
+            },
+            Written::Number(_) => "(T)value",
+        }
+    }
+}
+
 /// A loop that breaks a number down into coordinates: targets and lengths, the last dimension first.
 fn unravel(number: &str, dims: &[(Vec<String>, String)]) -> String {
     let mut text = format!("{{ I left = {number}; ");
@@ -150,20 +170,7 @@ pub fn by_owners(
     } else {
         (format!("index.size({})", places.along), "index.at(i)")
     };
-    let value = match written {
-        Written::Values if places.flat => "(T)values.flat(of[0])",
-        Written::Values => "(T)values.at(of)",
-        Written::Bags { mean, scaled } => match (mean, scaled) {
-            (true, _) => {
-                "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1]) / (T)max_whole(sizes(wrapped(bag_of(of[0]), values.size(0))), 1)"
-            }
-            (false, false) => "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1])",
-            (false, true) => {
-                "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1]) * (T)scales(of[0])"
-            }
-        },
-        Written::Number(_) => "(T)value",
-    };
+    let value = written.element(places.flat);
     let (along, values_along) = (places.along, places.values_along);
     let combined = combine.text("sum", "element[v]");
     let body = format!(

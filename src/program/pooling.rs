@@ -18,7 +18,7 @@ fn nested(sides: Sides, index: &str, range: impl Fn(usize) -> [String; 2], body:
             "for (I {index}{d} = {first}, {index}_end{d} = {behind}; {index}{d} < {index}_end{d}; ++{index}{d}) "
         );
     }
-    text.push_str(&format!("{{ {body} }}"));
+    let _ = write!(text, "{{ {body} }}");
     text
 }
 

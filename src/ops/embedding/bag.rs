@@ -160,8 +160,8 @@ impl Eager {
             let indices = saved.get("indices");
             let of_scales = wants[1].then(|| {
                 let of_scales = eager.empty(&indices.shape, gradient.dtype);
-                let bag_of = saved.get("offset2bag");
-                let inputs = [&*gradient, saved.get("weight"), indices, bag_of];
+                let bags = saved.get("offset2bag");
+                let inputs = [&*gradient, saved.get("weight"), indices, bags];
                 eager.launch(of_scales_of(bag), &inputs, &[&of_scales]);
                 Rc::new(of_scales)
             });
@@ -186,9 +186,13 @@ impl Eager {
                         written,
                         skipped,
                     );
-                    let mut more = vec![saved.get("offset2bag"), saved.get("bag_size")];
-                    more.extend(saved.find("per_sample_weights"));
-                    eager.embedding_bag_grad([&gradient, &indices], &more, (kernel.into(), &table))
+                    let mut further = vec![saved.get("offset2bag"), saved.get("bag_size")];
+                    further.extend(saved.find("per_sample_weights"));
+                    eager.embedding_bag_grad(
+                        [&gradient, &indices],
+                        &further,
+                        (kernel.into(), &table),
+                    )
                 }
                 Mode::Max => {
                     let zeros = eager.empty(&table, gradient.dtype);

@@ -1,5 +1,7 @@
 //! Kernels of gradients of views whose elements are seen more than once.
 
+use std::fmt::Write as _;
+
 use crate::program::{Form, Generated, Kernel, Number};
 use crate::shape::Extent;
 
@@ -33,7 +35,7 @@ pub(super) fn strided_places(strides: &[Extent], offset: Extent) -> Kernel {
     }
     let mut body = String::from("i64 at = offset; ");
     for (d, name) in NAMES.iter().enumerate().take(strides.len()) {
-        body.push_str(&format!("at += i[{d}] * {name}; "));
+        let _ = write!(body, "at += i[{d}] * {name}; ");
     }
     body.push_str("places.set_at(at, i);");
     let form = Form::Each {
