@@ -6,6 +6,9 @@ use super::{Interpolation, Mode};
 use crate::program::{Form, Generated, Kernel, Number};
 use crate::shape::Window;
 
+/// What formulas call the scale of each dimension.
+const RATIOS: [&str; 3] = ["ratio0", "ratio1", "ratio2"];
+
 /// Mixes along the last dimensions; the gradient goes the same way backwards.
 ///
 /// What an element of the result takes of one of the operand is a product over dimensions; `mixed` in the prelude says
@@ -63,8 +66,7 @@ pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Ke
     };
     let mut generated = Generated::of("interpolate", [read], [written], form)
         .with("aligned", Number::Truth(of.align_corners));
-    const NAMES: [&str; 3] = ["ratio0", "ratio1", "ratio2"];
-    for (name, ratio) in NAMES.into_iter().zip(&of.ratios) {
+    for (name, ratio) in RATIOS.into_iter().zip(&of.ratios) {
         generated = generated.with(name, Number::Real(*ratio));
     }
     generated.into()

@@ -111,6 +111,10 @@ impl Eager {
 
     /// Gradients of what was written into and of what was written, temporaries in the order of PyTorch's
     /// expressions.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the temporaries of each expression in their order"
+    )]
     fn scatter_reduce_grad(
         &mut self,
         reduced: Reduced,

@@ -159,19 +159,16 @@ impl Eager {
             let base = overlaps.then(|| eager.empty(&whole, DType::Int64));
             let places = overlaps.then(|| eager.empty(&[count], DType::Int64));
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
-            match &places {
-                Some(places) => {
-                    let seen = places.alias(own.0.clone(), contiguous_strides(&own.0));
-                    let kernel = kernel::strided_places(&own.1, own.2);
-                    eager.launch(kernel, &[], &[&seen]);
-                    let added = (Combine::Add, Ok(&**gradient));
-                    eager.put_flat(&grad_x, &seen, added);
-                }
-                None => {
-                    let mut inside = grad_x.alias(own.0, own.1);
-                    inside.offset = own.2;
-                    eager.launch(Kernel::Copy, &[gradient], &[&inside]);
-                }
+            if let Some(places) = &places {
+                let seen = places.alias(own.0.clone(), contiguous_strides(&own.0));
+                let kernel = kernel::strided_places(&own.1, own.2);
+                eager.launch(kernel, &[], &[&seen]);
+                let added = (Combine::Add, Ok(&**gradient));
+                eager.put_flat(&grad_x, &seen, added);
+            } else {
+                let mut inside = grad_x.alias(own.0, own.1);
+                inside.offset = own.2;
+                eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             }
             drop(places);
             drop(base);
