@@ -108,6 +108,11 @@ impl Eager {
         self.with_launches = false;
     }
 
+    /// Whether launches are kept: they need not be prepared where they are not.
+    pub(crate) fn keeps_launches(&self) -> bool {
+        self.with_launches
+    }
+
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }

@@ -2,6 +2,8 @@
 #![doc = include_str!("NOTES.md")]
 
 pub(in crate::ops) mod cell;
+mod formulas;
+mod launches;
 mod run;
 mod sizes;
 
