@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::autocast::CastCache;
 use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
+use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size};
@@ -108,8 +109,8 @@ impl Eager {
         self.with_launches = false;
     }
 
-    /// Whether launches are kept: they need not be prepared where they are not.
-    pub(crate) fn keeps_launches(&self) -> bool {
+    /// Whether it emits launches.
+    pub(crate) fn emits_launches(&self) -> bool {
         self.with_launches
     }
 
@@ -167,6 +168,7 @@ impl Eager {
             shape,
             strides: strides.into(),
             is_of_host: false,
+            number: None,
         })
     }
 
@@ -217,13 +219,15 @@ impl Eager {
         outputs: &[&TensorBody],
         workspace: Option<&Storage>,
     ) {
-        if !self.with_launches {
+        // What a number of the host's is filled with happens there.
+        if !self.with_launches || outputs.iter().any(|output| output.is_of_host) {
             return;
         }
+        let (kernel, inputs) = by_value(kernel, inputs);
         let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
         self.recorder.launch(Call {
             kernel,
-            inputs: views(inputs),
+            inputs: views(&inputs),
             outputs: views(outputs),
             workspace: workspace.map(Storage::id),
         });

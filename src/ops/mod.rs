@@ -86,11 +86,14 @@ pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
 pub use create::{CreatedType, Place};
 pub use loss::composed::Composed;
+pub(crate) use loss::kernel::Likelihood;
 pub use loss::{LossFunction, Summary};
+pub(crate) use norm::kernel as normalization;
 pub(crate) use opaque::not_elementwise;
 pub use random::Dropout;
 pub use reduce::{Dims, Reduction};
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
+pub use resample::{Interpolation, Mode as Interpolated};
 pub use scan::Running;
 
 use crate::shape::{DType, Type};

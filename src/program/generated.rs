@@ -67,6 +67,19 @@ pub enum Form {
         /// The formula.
         body: Text,
     },
+    /// As [`Form::Each`], but the formula runs in all threads of a group: this one is number `lane` of `LANES`, and they go
+    /// along the dimensions that are not visited together. Beside what [`Form::Rows`] has for that there are
+    /// `row_before(value, start)`, `row_vote(truth)`, `row_from(value, lane)` and `row_wait()`.
+    ///
+    /// A formula that names `part` shares each element's work out among `parts` warps, as many as keep a card busy.
+    Groups {
+        /// Which operand: inputs are counted first, then outputs.
+        over: usize,
+        /// Dimensions of it that are not visited.
+        without: Vec<usize>,
+        /// The formula.
+        body: Text,
+    },
     /// Each element of the first input, combined over some of its dimensions. Outputs have those with length one.
     Reduce {
         /// Dimensions that go away.
@@ -75,7 +88,8 @@ pub enum Form {
         state: Text,
         /// Makes `s` start: `s = 0;`.
         start: Text,
-        /// Takes an element in: `s += x;`. `j` is its row-major index within the dimensions that go away.
+        /// Takes an element in: `s += x;`. `j` is its row-major index within the dimensions that go away; it lies at
+        /// `x_start[x_at]`.
         step: Text,
         /// Takes another state `o` in, of later elements or earlier ones: `s += o;`.
         merge: Text,
@@ -85,8 +99,8 @@ pub enum Form {
     /// Each row of the first input, by threads that work together: a row is all elements along some dimensions.
     ///
     /// The formula runs in all threads of a row. `for_each(j)` begins a loop over its `n` elements, shared out among
-    /// the threads; `x(j)` reads and `y.set(value, j)` writes. `row_sum(value)`, `row_max` and `row_min` combine what
-    /// threads have; all must call them. `is_first` is true in one of a row's threads. `row` is the row's index.
+    /// the threads; `x(j)` reads and `y.set(value, j)` writes. `row_sum(value)`, `row_product`, `row_max` and `row_min` combine what
+    /// threads have; all must call them. `x.data` points at a row's first element. `is_first` is true in one of a row's threads. `row` is the row's index.
     Rows {
         /// The dimensions along which elements belong to a row.
         dims: Vec<usize>,
@@ -132,6 +146,57 @@ impl Generated {
             outputs: outputs.into(),
             numbers: Vec::new(),
         }
+    }
+
+    /// A combination over dimensions: the texts are those of [`Form::Reduce`], in its order.
+    pub fn reduce(
+        name: &'static str,
+        inputs: impl Into<Vec<&'static str>>,
+        outputs: impl Into<Vec<&'static str>>,
+        dims: impl Into<Vec<usize>>,
+        texts: [&'static str; 5],
+    ) -> Generated {
+        let [state, start, step, merge, finish] = texts.map(Text::Borrowed);
+        let form = Form::Reduce {
+            dims: dims.into(),
+            state,
+            start,
+            step,
+            merge,
+            finish,
+        };
+        Generated::of(name, inputs, outputs, form)
+    }
+
+    /// A formula over rows, which lie along these dimensions.
+    pub fn rows(
+        name: &'static str,
+        inputs: impl Into<Vec<&'static str>>,
+        outputs: impl Into<Vec<&'static str>>,
+        dims: impl Into<Vec<usize>>,
+        body: impl Into<Text>,
+    ) -> Generated {
+        let form = Form::Rows {
+            dims: dims.into(),
+            body: body.into(),
+        };
+        Generated::of(name, inputs, outputs, form)
+    }
+
+    /// A formula for each element of an operand's shape, which goes along none of its dimensions itself.
+    pub fn each(
+        name: &'static str,
+        inputs: impl Into<Vec<&'static str>>,
+        outputs: impl Into<Vec<&'static str>>,
+        over: usize,
+        body: impl Into<Text>,
+    ) -> Generated {
+        let form = Form::Each {
+            over,
+            without: Vec::new(),
+            body: body.into(),
+        };
+        Generated::of(name, inputs, outputs, form)
     }
 
     /// With this constant.

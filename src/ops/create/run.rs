@@ -2,7 +2,6 @@
 
 use crate::eager::{Eager, Elements, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
-use crate::program::Kernel;
 use crate::shape::{DType, Extent, contiguous_strides};
 
 impl Eager {
@@ -55,14 +54,12 @@ impl Eager {
                 shape: create.shape.as_slice().into(),
                 strides: contiguous_strides(&create.shape).into(),
                 is_of_host: true,
+                number: create.number(),
             }),
         };
-        // A range of int64 from zero has a kernel of its own.
-        let kernel = match (create.name, dtype) {
-            ("arange", DType::Int64) => Kernel::Arange,
-            (name, _) => Kernel::MemoryOnly(name),
-        };
-        self.launch(kernel, &[], &[&y]);
+        if let Some(kernel) = create.kernel(dtype) {
+            self.launch(kernel, &[], &[&y]);
+        }
         if create.name == "randperm" {
             self.shuffle(create.shape[0]);
         }

@@ -2,6 +2,8 @@
 
 pub(in crate::ops) mod composed;
 mod ctc;
+pub(in crate::ops) mod kernel;
+mod margin;
 mod paired;
 mod read;
 mod run;
@@ -120,11 +122,14 @@ impl LossFunction {
 }
 
 impl Loss {
+    /// The target that does not count unless another is named.
+    pub const IGNORED_BY_DEFAULT: i64 = -100;
+
     /// The mean cross-entropy of class indices.
     pub const CROSS_ENTROPY: Loss = Loss {
         function: LossFunction::CrossEntropy {
             smoothing: 0.0,
-            ignored: -100,
+            ignored: Loss::IGNORED_BY_DEFAULT,
         },
         summary: Summary::Mean,
     };

@@ -1,8 +1,10 @@
 //! Losses of pairs of elements, and of margins between classes.
 
-use super::{Loss, LossFunction, Summary};
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use super::kernel::{self, Weights};
+use super::{Loss, LossFunction, Summary, margin};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
+use crate::shape::numel;
 
 impl Eager {
     /// A loss of pairs of elements. The result of some starts as large as the operands and only shows one
@@ -35,16 +37,30 @@ impl Eager {
                 draft.save(self, name, saved)?;
             }
         }
-        let y = self.paired_result(loss, (x, target), positive);
-        let inputs: Vec<&TensorBody> = operands.iter().map(|operand| &**operand).collect();
-        let kernel = Kernel::MemoryOnly(loss.function.name());
-        self.launch(kernel, &inputs, &[&y]);
+        let weights = Weights {
+            weight: weight.is_some(),
+            positive: positive.is_some(),
+        };
+        let mut inputs: Vec<&TensorBody> = vec![x, target];
+        inputs.extend(weight.map(|weight| &**weight));
+        inputs.extend(positive.map(|positive| &**positive));
+        let y = self.paired_result(loss, &inputs, weights);
         let wants = [x.requires_grad(), target.requires_grad()];
+        let by = (loss.summary, x.numel());
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };
-            let of_self = wants[0].then(|| eager.paired_gradient(loss.function, gradient, saved));
+            let mut inputs: Vec<&TensorBody> =
+                vec![gradient, saved.get("self"), saved.get("target")];
+            inputs.extend(saved.find("weight").map(|weight| &**weight));
+            inputs.extend(saved.find("pos_weight").map(|weight| &**weight));
+            let kernel = |of_target: bool| {
+                kernel::of_pair_grad(loss.function, weights, of_target, by)
+                    .expect("a loss of pairs has gradients")
+            };
+            let of_self =
+                wants[0].then(|| eager.paired_gradient(loss.function, &inputs, kernel(false)));
             let of_target = wants[1].then(|| {
                 let like = saved.get("target");
                 let takes_more = matches!(
@@ -53,8 +69,7 @@ impl Eager {
                 );
                 let temporary = takes_more.then(|| eager.empty_like(like, gradient.dtype));
                 let result = eager.empty_like(like, gradient.dtype);
-                let kernel = Kernel::MemoryOnly(loss.function.name());
-                eager.launch(kernel, &[gradient], &[&result]);
+                eager.launch(kernel(true), &inputs, &[&result]);
                 drop(temporary);
                 Tensor::new(result)
             });
@@ -63,18 +78,25 @@ impl Eager {
         Ok(y)
     }
 
+    /// The losses of all pairs of `inputs` (predictions, targets, weights), as one number where they become one.
     fn paired_result(
         &mut self,
         loss: Loss,
-        (x, target): (&Tensor, &Tensor),
-        positive: Option<&Tensor>,
+        inputs: &[&TensorBody],
+        weights: Weights,
     ) -> TensorBody {
+        let (x, target) = (inputs[0], inputs[1]);
         let dtype = x.dtype.promote(target.dtype);
         let number = |whole: &TensorBody| whole.alias(Vec::new(), Vec::new());
+        let is_mean = loss.summary == Summary::Mean;
+        let fill = |eager: &mut Eager, each: &TensorBody| {
+            let kernel = kernel::of_pair(loss.function, weights).expect("a loss of pairs");
+            eager.launch(kernel, inputs, &[each]);
+        };
         match (loss.function, loss.summary) {
             (LossFunction::BinaryCrossEntropyOfLogits { .. }, summary) => {
                 let likelihood = self.empty_like(x, dtype);
-                if let Some(positive) = positive {
+                if let Some(positive) = inputs.last().filter(|_| weights.positive) {
                     // `(pos_weight - 1).mul(target).add_(1)`.
                     let lowered = self.empty_like(positive, dtype);
                     let weight = self.broadcast_like(&[&lowered, target], dtype);
@@ -82,26 +104,36 @@ impl Eager {
                     drop(weight);
                 }
                 let each = self.empty_like(x, dtype);
+                fill(self, &each);
                 let result = match summary {
                     Summary::None => each,
-                    Summary::Mean | Summary::Sum => self.total(&Tensor::new(each)),
+                    Summary::Mean | Summary::Sum => self.total(&Tensor::new(each), is_mean),
                 };
                 drop(likelihood);
                 result
             }
-            (_, Summary::None) => self.empty_like(x, dtype),
+            (_, Summary::None) => {
+                let each = self.empty_like(x, dtype);
+                fill(self, &each);
+                each
+            }
             (LossFunction::Squared | LossFunction::SmoothAbsolute { .. }, _) => {
                 let result = self.empty_like(x, dtype);
                 let each = Tensor::new(self.empty_like(x, dtype));
+                fill(self, &each);
                 let shown = number(&result);
-                self.total_into(&each, &shown);
+                self.total_into(&each, &shown, is_mean);
                 drop(each);
                 shown
             }
             (LossFunction::BinaryCrossEntropy | LossFunction::SoftMargin, _) => {
                 let result = Tensor::new(self.empty_like(x, dtype));
-                drop(self.total(&result));
-                number(&result)
+                fill(self, &result);
+                let total = self.total(&result, is_mean);
+                let shown = number(&result);
+                self.launch(Kernel::Copy, &[&total], &[&shown]);
+                drop(total);
+                shown
             }
             (
                 LossFunction::Huber { .. }
@@ -115,7 +147,8 @@ impl Eager {
                 _,
             ) => {
                 let each = Tensor::new(self.empty_like(x, dtype));
-                self.total(&each)
+                fill(self, &each);
+                self.total(&each, is_mean)
             }
         }
     }
@@ -123,10 +156,10 @@ impl Eager {
     fn paired_gradient(
         &mut self,
         function: LossFunction,
-        gradient: &Tensor,
-        saved: &Saved,
+        inputs: &[&TensorBody],
+        kernel: Kernel,
     ) -> Tensor {
-        let x = saved.get("self");
+        let (gradient, x) = (inputs[0], inputs[1]);
         let like = |eager: &mut Eager| eager.empty_like(x, gradient.dtype);
         // `pos_weight * target`, and the sigmoid once the result is there.
         let is_weighted = matches!(
@@ -144,8 +177,7 @@ impl Eager {
         };
         let result = like(self);
         let after = is_weighted.then(|| like(self));
-        let kernel = Kernel::MemoryOnly(function.name());
-        self.launch(kernel, &[gradient, x], &[&result]);
+        self.launch(kernel, inputs, &[&result]);
         drop(after);
         drop(before);
         Tensor::new(result)
@@ -166,34 +198,57 @@ impl Eager {
             draft.save(self, "weight", weight)?;
         }
         let examples = &x.shape[..x.shape.len() - 1];
-        let kernel = Kernel::MemoryOnly(loss.function.name());
+        let by = (loss.function, loss.summary);
         let labelled = matches!(loss.function, LossFunction::MultilabelMargin);
         let is_target = labelled.then(|| Tensor::new(self.empty(&target.shape, x.dtype)));
+        let mut inputs: Vec<&TensorBody> = vec![x, target];
+        inputs.extend(operands.get(2).map(|weight| &**weight));
+        let losses = |eager: &mut Eager, each: &TensorBody| {
+            let mut outputs = vec![each];
+            outputs.extend(is_target.as_deref());
+            let kernel = margin::losses(loss.function, examples.len(), inputs.len() > 2);
+            eager.launch(kernel, &inputs, &outputs);
+        };
+        let is_mean = loss.summary == Summary::Mean;
         let y = match loss.summary {
-            Summary::None => self.empty(examples, x.dtype),
+            Summary::None => {
+                let y = self.empty(examples, x.dtype);
+                losses(self, &y);
+                y
+            }
             Summary::Mean | Summary::Sum if labelled => {
                 let each = self.empty(examples, x.dtype);
+                losses(self, &each);
                 let y = self.empty(&[], x.dtype);
+                self.launch(margin::total(examples.len(), is_mean), &[&each], &[&y]);
                 drop(each);
                 y
             }
             Summary::Mean | Summary::Sum => {
                 let y = self.empty(&[], x.dtype);
-                drop(self.empty(examples, x.dtype));
+                let each = self.empty(examples, x.dtype);
+                losses(self, &each);
+                self.launch(margin::total(examples.len(), is_mean), &[&each], &[&y]);
+                drop(each);
                 y
             }
         };
-        self.launch(kernel.clone(), &[x, target], &[&y]);
         if let Some(is_target) = &is_target {
             draft.save(self, "is_target", is_target)?;
         }
         drop(is_target);
+        let count = numel(examples);
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let grad_x = eager.empty_like(saved.get("self"), gradient.dtype);
-            eager.launch(kernel, &[gradient, saved.get("self")], &[&grad_x]);
+            let x = saved.get("self");
+            let grad_x = eager.empty_like(x, gradient.dtype);
+            let mut inputs: Vec<&TensorBody> = vec![gradient, x, saved.get("target")];
+            inputs.extend(saved.find("weight").map(|weight| &**weight));
+            inputs.extend(saved.find("is_target").map(|is_target| &**is_target));
+            let kernel = margin::gradient(by, x.shape.len() - 1, inputs.len() > 3, count);
+            eager.launch(kernel, &inputs, &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]
         });
         Ok(y)

@@ -4,7 +4,9 @@ use crate::aten::Constant;
 use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::ops::{Elementwise, Loss, LossFunction, Reduction, Summary};
 use crate::program::{Kernel, Placement};
-use crate::shape::Extent;
+use crate::shape::{Extent, numel};
+
+use super::kernel::{self, Likelihood};
 
 impl Eager {
     /// A loss of predictions, targets and weights.
@@ -12,14 +14,16 @@ impl Eager {
         let (x, target) = (&operands[0], &operands[1]);
         let weight = operands.get(2);
         match loss.function {
-            LossFunction::CrossEntropy { smoothing, .. } => {
+            LossFunction::CrossEntropy { smoothing, ignored } => {
                 let scores = self.log_softmax(x)?;
                 let high_weight = weight.map(|weight| self.high(weight));
                 let high = self.high(&scores);
-                let plain = self.nll_loss(&high, target, high_weight.as_ref(), loss.summary)?;
+                let by = (ignored, loss.summary);
+                let plain = self.nll_loss(&high, target, high_weight.as_ref(), by)?;
                 drop(high_weight);
                 if smoothing > 0.0 {
-                    self.smoothed((&scores, target, weight), &plain, smoothing, loss.summary)
+                    let labels = (smoothing, ignored);
+                    self.smoothed((&scores, target, weight), &plain, labels, loss.summary)
                 } else {
                     Ok(plain)
                 }
@@ -27,10 +31,10 @@ impl Eager {
             LossFunction::SoftCrossEntropy { smoothing } => {
                 self.soft_cross_entropy((x, target, weight), smoothing, loss.summary)
             }
-            LossFunction::NegativeLogLikelihood { .. } => {
+            LossFunction::NegativeLogLikelihood { ignored } => {
                 let weight = weight.map(|weight| self.high(weight));
                 let x = self.high(x);
-                self.nll_loss(&x, target, weight.as_ref(), loss.summary)
+                self.nll_loss(&x, target, weight.as_ref(), (ignored, loss.summary))
             }
             LossFunction::Absolute => {
                 let target = self.high(target);
@@ -62,7 +66,7 @@ impl Eager {
         &mut self,
         (scores, target, weight): (&Tensor, &Tensor, Option<&Tensor>),
         plain: &Tensor,
-        smoothing: f64,
+        (smoothing, ignored_label): (f64, i64),
         summary: Summary,
     ) -> Result<Tensor, Stop> {
         let weighted = weight
@@ -73,7 +77,9 @@ impl Eager {
         let negative = self.apply("aten.neg.default", &[&sums])?;
         drop(sums);
         drop(weighted);
-        let ignored = self.with_number("aten.eq.Scalar", target, "other", 0.0)?;
+        #[expect(clippy::cast_precision_loss, reason = "labels are small numbers")]
+        let label = ignored_label as f64;
+        let ignored = self.with_number("aten.eq.Scalar", target, "other", label)?;
         let fill = Elementwise::of("aten.masked_fill_.Scalar").with("value", Constant::Real(0.0));
         let uniform = self.elementwise(&fill, &[negative, Tensor::clone(&ignored)])?;
         let uniform = match summary {
@@ -84,6 +90,10 @@ impl Eager {
                 // The weights of the labels that count, and their sum.
                 let labels = self.empty(&target.shape, target.dtype);
                 let weights = Tensor::new(self.empty(&target.shape, scores.dtype));
+                if let Some(weight) = weight {
+                    let kernel = kernel::label_weights(ignored_label, scores.shape[1]);
+                    self.launch(kernel, &[target, weight], &[&weights]);
+                }
                 let count = self.summarized(&weights, Summary::Sum);
                 drop((weights, labels));
                 self.apply("aten.div.Tensor", &[&total, &count])?
@@ -97,7 +107,7 @@ impl Eager {
         };
         drop(ignored);
         let kept = self.mul_scalar(plain, 1.0 - smoothing);
-        let share = self.mul_scalar(&uniform, smoothing);
+        let share = self.mul_scalar(&uniform, smoothing / classes(scores));
         Ok(self.add(&kept, &share))
     }
 
@@ -110,7 +120,7 @@ impl Eager {
         let scores = self.log_softmax(x)?;
         let target = if smoothing > 0.0 {
             let scaled = self.mul_scalar(target, 1.0 - smoothing);
-            self.add_scalar(&scaled, smoothing, Placement::New)
+            self.add_scalar(&scaled, smoothing / classes(x), Placement::New)
         } else {
             Tensor::clone(target)
         };
@@ -127,7 +137,10 @@ impl Eager {
         let sum = self.reduction(Reduction::Sum, &product, &dims, false);
         let negative = self.apply("aten.neg.default", &[&sum])?;
         let loss = match summary {
-            Summary::Mean => self.mul_scalar(&negative, 1.0),
+            Summary::Mean => {
+                let examples: Vec<Extent> = [&x.shape[..1], &x.shape[2..]].concat();
+                self.divided(&negative, numel(&examples))
+            }
             Summary::None | Summary::Sum => Tensor::clone(&negative),
         };
         drop(negative);
@@ -135,6 +148,18 @@ impl Eager {
         drop(product);
         drop(plain);
         Ok(loss)
+    }
+
+    /// A number by a length.
+    fn divided(&mut self, x: &Tensor, by: Extent) -> Tensor {
+        let draft = Draft::new(self, &[Some(x)]);
+        let y = self.empty(&x.shape, x.dtype);
+        self.launch(kernel::quotient(by), &[x], &[&y]);
+        draft.finish_one(self, y, move |eager, gradient, _| {
+            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
+            eager.launch(kernel::quotient(by), &[gradient], &[&grad_x]);
+            Tensor::new(grad_x)
+        })
     }
 
     /// Scores times the weights of their classes, seen under their shape.
@@ -165,7 +190,7 @@ impl Eager {
         log_probabilities: &Tensor,
         target: &Tensor,
         weight: Option<&Tensor>,
-        summary: Summary,
+        (ignored, summary): (i64, Summary),
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(log_probabilities)]);
         draft.save(self, "self", log_probabilities)?;
@@ -186,16 +211,40 @@ impl Eager {
             let loss = self.empty(each, dtype);
             (loss, self.empty(&[], dtype))
         };
-        let kernels = match summary {
-            Summary::Mean if weight.is_none() => [Kernel::NllLoss, Kernel::NllLossGrad],
-            Summary::None | Summary::Mean | Summary::Sum => {
-                let name = "nll_loss that is no plain mean";
-                [Kernel::MemoryOnly(name), Kernel::MemoryOnly(name)]
-            }
-        };
         let total_weight = Tensor::new(total_weight);
-        let inputs = [&**log_probabilities, &**target];
-        self.launch(kernels[0].clone(), &inputs, &[&loss, &total_weight]);
+        let rank = log_probabilities.shape.len();
+        let likelihood = Likelihood {
+            weighted: weight.is_some(),
+            ignored,
+            classes: log_probabilities.shape[1],
+            summary,
+        };
+        // What the tuned kernels compute.
+        let is_plain =
+            summary == Summary::Mean && weight.is_none() && ignored == Loss::IGNORED_BY_DEFAULT;
+        let weight = weight.map(|weight| &**weight);
+        match summary {
+            Summary::Mean if is_plain => {
+                let inputs = [&**log_probabilities, &**target];
+                self.launch(Kernel::NllLoss, &inputs, &[&loss, &total_weight]);
+            }
+            Summary::Mean | Summary::Sum => {
+                let without = |list: &[Extent]| [&list[..1], &list[2..]].concat();
+                let (shape, strides) = (&log_probabilities.shape, &log_probabilities.strides);
+                let scores = log_probabilities.alias(without(shape), without(strides));
+                let of_class = weight.map(|weight| weight.alias(Vec::new(), Vec::new()));
+                let step = weight.map_or(Extent::ONE, |weight| weight.strides[0]);
+                let mut inputs = vec![&**target, &scores];
+                inputs.extend(&of_class);
+                let kernel = likelihood.reduced(rank, [strides[1], step]);
+                self.launch(kernel.into(), &inputs, &[&loss, &total_weight]);
+            }
+            Summary::None => {
+                let mut inputs = vec![&**target, &**log_probabilities];
+                inputs.extend(weight);
+                self.launch(likelihood.each(rank).into(), &inputs, &[&loss]);
+            }
+        }
         draft.save(self, "total_weight", &total_weight)?;
         drop(total_weight);
         let shape = log_probabilities.shape.clone();
@@ -204,10 +253,26 @@ impl Eager {
                 return vec![None];
             };
             let grad_x = eager.empty(&shape, gradient.dtype);
-            let inputs = [&**gradient, saved.get("target"), saved.get("total_weight")];
-            eager.launch(kernels[1].clone(), &inputs, &[&grad_x]);
+            let mut inputs = vec![&**gradient, &**saved.get("target")];
+            if summary == Summary::Mean {
+                inputs.push(saved.get("total_weight"));
+            }
+            inputs.extend(saved.find("weight").map(|weight| &**weight));
+            let kernel = if is_plain {
+                Kernel::NllLossGrad
+            } else {
+                likelihood.gradient(rank).into()
+            };
+            eager.launch(kernel, &inputs, &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]
         });
         Ok(loss)
     }
+}
+
+/// How many classes there are.
+fn classes(scores: &Tensor) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "there are not that many")]
+    let classes = scores.shape[1].at(1) as f64;
+    classes
 }

@@ -1,6 +1,9 @@
 //! Products of stacks of matrices.
 
+mod kernel;
 mod run;
+
+pub(in crate::ops) use run::turned;
 
 use serde::Serialize;
 
@@ -9,7 +12,7 @@ use crate::eager::{Eager, Stop, Tensor};
 use crate::shape::{Extent, Mismatch, Type, broadcast};
 
 /// A product of tensors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub enum Matmul {
     /// `matmul(a, b)` of vectors, matrices or stacks of them, which broadcast.
     Matmul,
@@ -17,8 +20,8 @@ pub enum Matmul {
     Bmm,
     /// `baddbmm(c, a, b)`.
     Baddbmm {
-        /// Whether `c` and the product are multiplied by numbers other than one.
-        scaled: [bool; 2],
+        /// What `c` and the product are multiplied by.
+        factors: [f64; 2],
     },
     /// `grouped_mm(input, weights, offsets)`: rows of the input times one matrix each; `weights` is
     /// `[groups, in, out]`.
@@ -36,10 +39,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         Ok((Matmul::Bmm.into(), args.all(&["self", "mat2"])?))
     }),
     ("aten.baddbmm.default", |args| {
-        let is_one = |name: &str| args.always(name, 1.0).is_ok();
-        let scaled = [!is_one("beta"), !is_one("alpha")];
+        let factors = [args.number_or("beta", 1.0)?, args.number_or("alpha", 1.0)?];
         let operands = args.all(&["self", "batch1", "batch2"])?;
-        Ok((Matmul::Baddbmm { scaled }.into(), operands))
+        Ok((Matmul::Baddbmm { factors }.into(), operands))
     }),
     ("aten._grouped_mm.default", |args| {
         Ok((Matmul::Grouped.into(), args.all(&["self", "mat2", "offs"])?))
@@ -86,8 +88,8 @@ impl Operator for Matmul {
         Ok(vec![match self {
             Matmul::Matmul => eager.matmul(&operands[0], &operands[1])?,
             Matmul::Bmm => eager.bmm(&operands[0], &operands[1])?,
-            Matmul::Baddbmm { scaled } => {
-                eager.baddbmm([&operands[0], &operands[1], &operands[2]], *scaled)?
+            Matmul::Baddbmm { factors } => {
+                eager.baddbmm([&operands[0], &operands[1], &operands[2]], *factors)?
             }
             Matmul::Grouped => eager.grouped_matmul([&operands[0], &operands[1], &operands[2]])?,
         }])

@@ -1,5 +1,6 @@
 //! Products of stacks of matrices: `matmul` of any rank, `bmm` and `baddbmm`.
 
+use super::kernel;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, broadcast, numel};
@@ -11,19 +12,19 @@ impl Eager {
         let a = self.low(a);
         match (a.shape.len(), b.shape.len()) {
             (2, 2) => self.mm(&a, &b),
-            (2, 1) => self.matrix_vector(None, [&a, &b], false),
+            (2, 1) => self.matrix_vector(None, [&a, &b]),
             // A vector is a matrix of one column, if that takes no copy or its gradient would.
             (3.., 1) if folds(&a, &b) => {
                 let (last, lead) = a.shape.split_last().expect("three dimensions or more");
                 let flat = self.reshape(&a, &[numel(lead), *last]);
-                let product = self.matrix_vector(None, [&flat, &b], false)?;
+                let product = self.matrix_vector(None, [&flat, &b])?;
                 Ok(self.reshape(&product, lead))
             }
             (1, 3..) if a.requires_grad() => {
                 let turned = self.turn(&b);
                 let (last, lead) = turned.shape.split_last().expect("three dimensions or more");
                 let flat = self.reshape(&turned, &[numel(lead), *last]);
-                let product = self.matrix_vector(None, [&flat, &a], false)?;
+                let product = self.matrix_vector(None, [&flat, &a])?;
                 Ok(self.reshape(&product, lead))
             }
             (_, 1) => {
@@ -75,26 +76,26 @@ impl Eager {
 
     /// `mm(a, b)`.
     fn mm(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
-        self.product_of(a, b, None, "mm")
+        self.product_of(a, b, None)
     }
 
     /// `bmm(a, b)`. Autocast casts `b` first.
     pub(crate) fn bmm(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
         let b = self.low(b);
         let a = self.low(a);
-        self.product_of(&a, &b, None, "bmm")
+        self.product_of(&a, &b, None)
     }
 
     /// `baddbmm(c, a, b, beta, alpha)`: the summand is copied into the result by the product itself.
     pub(crate) fn baddbmm(
         &mut self,
         [c, a, b]: [&Tensor; 3],
-        scaled: [bool; 2],
+        factors: [f64; 2],
     ) -> Result<Tensor, Stop> {
         let b = self.low(b);
         let a = self.low(a);
         let c = self.low(c);
-        self.product_of(&a, &b, Some((&c, scaled)), "baddbmm")
+        self.product_of(&a, &b, Some((&c, factors)))
     }
 
     /// A product that saves each operand for the gradient of the other. `mm` and `bmm` make the gradient
@@ -103,13 +104,12 @@ impl Eager {
         &mut self,
         a: &Tensor,
         b: &Tensor,
-        summand: Option<(&Tensor, [bool; 2])>,
-        name: &'static str,
+        summand: Option<(&Tensor, [f64; 2])>,
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(a), Some(b), summand.map(|(c, _)| c)]);
         let wants = [a.requires_grad(), b.requires_grad()];
         let wants_c = summand.is_some_and(|(c, _)| c.requires_grad());
-        let [beta, alpha] = summand.map_or([false; 2], |(_, scaled)| scaled);
+        let [beta, alpha] = summand.map_or([1.0; 2], |(_, factors)| factors);
         let saved = [(wants[0], "b", b), (wants[1], "a", a)];
         let in_order = if summand.is_some() {
             [saved[1], saved[0]]
@@ -123,9 +123,13 @@ impl Eager {
         let y = self.empty(&shape, a.dtype);
         let copies = [a, b].map(|factor| self.blas_copy(factor));
         self.use_blas();
-        match summand {
-            Some(_) => self.launch(Kernel::MemoryOnly(name), &[a, b], &[&y]),
-            None => self.launch(Kernel::MatMul, &[a, b], &[&y]),
+        let read = [
+            copies[0].as_ref().unwrap_or(a),
+            copies[1].as_ref().unwrap_or(b),
+        ];
+        self.launch(Kernel::MatMul, &read, &[&y]);
+        if let Some((c, factors)) = summand {
+            self.launch(kernel::scaled_sum(factors), &[c, &y], &[&y]);
         }
         drop(copies);
         let is_sum = summand.is_some();
@@ -138,15 +142,20 @@ impl Eager {
                 let result = eager.empty(&shape, gradient.dtype);
                 let copies = [left, right].map(|factor| eager.blas_copy(factor));
                 eager.use_blas();
-                eager.launch(Kernel::MatMul, &[left, right], &[&result]);
+                let [first, second] = &copies;
+                let read = [
+                    first.as_ref().unwrap_or(left),
+                    second.as_ref().unwrap_or(right),
+                ];
+                eager.launch(Kernel::MatMul, &read, &[&result]);
                 drop(copies);
                 Tensor::new(result)
             };
             let scale = |eager: &mut Eager, product: Tensor| {
-                if alpha {
-                    eager.mul_scalar(&product, 1.0)
-                } else {
+                if is_one(alpha) {
                     product
+                } else {
+                    eager.mul_scalar(&product, alpha)
                 }
             };
             let grad_a = |eager: &mut Eager| {
@@ -165,10 +174,10 @@ impl Eager {
                 (wants[0].then(|| grad_a(eager)), b)
             };
             let c = wants_c.then(|| {
-                if beta {
-                    eager.mul_scalar(gradient, 1.0)
-                } else {
+                if is_one(beta) {
                     Tensor::clone(gradient)
+                } else {
+                    eager.mul_scalar(gradient, beta)
                 }
             });
             vec![a, b, c]
@@ -193,29 +202,29 @@ impl Eager {
         draft.save(self, "offs", offsets)?;
         let y = self.empty(&[x.shape[0], weights.shape[2]], x.dtype);
         self.grouped_scratch(weights);
-        let name = "grouped_mm";
-        self.launch(Kernel::MemoryOnly(name), &[x, weights, offsets], &[&y]);
+        self.launch(kernel::grouped(), &[x, weights, offsets], &[&y]);
         let (x_shape, shape) = (x.shape.clone(), weights.shape.clone());
         let strides = weights.strides.clone();
         let groups = weights.shape[0];
         let loops = self.capability.compute.0 < 8;
-        let [y] = draft.finish(self, [y], move |eager, gradients, _| {
+        let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };
             let dtype = gradient.dtype;
-            let make = |eager: &mut Eager, result: TensorBody| {
+            let offsets = saved.get("offs");
+            let make = |eager: &mut Eager, result: TensorBody, kernel: Kernel, other: &str| {
                 eager.grouped_scratch_of(groups, dtype);
-                eager.launch(Kernel::MemoryOnly(name), &[gradient], &[&result]);
+                eager.launch(kernel, &[gradient, saved.get(other), offsets], &[&result]);
                 Tensor::new(result)
             };
             let grad_x = |eager: &mut Eager| {
                 let result = eager.empty(&x_shape, dtype);
-                make(eager, result)
+                make(eager, result, kernel::grouped_grad(), "mat_b")
             };
             let grad_weights = |eager: &mut Eager| {
                 let result = eager.empty_strided(&shape, strides.clone(), dtype);
-                make(eager, result)
+                make(eager, result, kernel::grouped_weight_grad(), "mat_a")
             };
             if loops {
                 let x = wants[0].then(|| grad_x(eager));
@@ -274,6 +283,11 @@ impl Eager {
     }
 }
 
+#[expect(clippy::float_cmp, reason = "factors are written in the model's code")]
+fn is_one(factor: f64) -> bool {
+    factor == 1.0
+}
+
 /// Rows of all matrices together.
 fn rows(tensor: &Tensor) -> Extent {
     numel(&tensor.shape[..tensor.shape.len() - 1])
@@ -296,7 +310,7 @@ fn product_shape(stack: &[Extent], a: &TensorBody, b: &TensorBody) -> Vec<Extent
 }
 
 /// The matrices with their last two dimensions exchanged.
-fn turned(matrices: &TensorBody) -> TensorBody {
+pub(in crate::ops) fn turned(matrices: &TensorBody) -> TensorBody {
     let (mut shape, mut strides) = (matrices.shape.to_vec(), matrices.strides.to_vec());
     let last = shape.len() - 1;
     shape.swap(last - 1, last);

@@ -1,6 +1,7 @@
 //! Normalizations.
 
 mod group;
+pub(crate) mod kernel;
 mod run;
 pub(in crate::ops) mod weight;
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 use super::{Context, Operator, Read, Reader};
 use crate::aten::{Arguments, ValueId};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// What is normalized. Operands are `input`, then `weight` and `bias` where there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -29,6 +30,10 @@ pub enum Norm {
         weight: bool,
         /// Whether there is a bias.
         bias: bool,
+        /// Share of the new statistics in running ones, where there are any.
+        momentum: f64,
+        /// Added to the variance.
+        eps: f64,
     },
     /// `layer_norm(input[, weight[, bias]])` over the last `dims` dimensions.
     Layer {
@@ -41,14 +46,21 @@ pub enum Norm {
     Rms {
         /// How many trailing dimensions are normalized.
         dims: usize,
+        /// Added to the mean of squares; unless told, the machine epsilon of what is computed in.
+        eps: Option<f64>,
     },
     /// `group_norm`.
     Group {
         /// How many groups the channels form.
         groups: u64,
+        /// Added to the variance.
+        eps: f64,
     },
-    /// `instance_norm` with the statistics of its input.
-    Instance,
+    /// `instance_norm` with the statistics of its input. A bias without a weight is none.
+    Instance {
+        /// Added to the variance.
+        eps: f64,
+    },
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
@@ -59,7 +71,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.rms_norm.default", |args| {
         let dims = args.lengths("normalized_shape")?.len();
         let operands = args.all_and(&["input"], &["weight"])?;
-        Ok((Norm::Rms { dims }.into(), operands))
+        let eps = args.has("eps").then(|| args.number_or("eps", 0.0));
+        let eps = eps.transpose()?;
+        Ok((Norm::Rms { dims, eps }.into(), operands))
     }),
 ];
 
@@ -93,18 +107,24 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             if !training {
                 return Err("it lacks a weight, a bias or statistics, outside of training".into());
             }
-            (Norm::PlainBatch { weight, bias }.into(), operands)
+            let op = Norm::PlainBatch {
+                weight,
+                bias,
+                momentum: momentum()?,
+                eps,
+            };
+            (op.into(), operands)
         }
         "aten.group_norm.default" => {
             let groups = args.count("num_groups", None)?;
-            let op = Norm::Group { groups };
+            let op = Norm::Group { groups, eps };
             (op.into(), given(&names[..3])?)
         }
         _ => {
             if !args.flag("use_input_stats", true)? || args.has("running_mean") {
                 return Err("only instance norms without running statistics are supported".into());
             }
-            (Norm::Instance.into(), given(&names[..3])?)
+            (Norm::Instance { eps }.into(), given(&names[..3])?)
         }
     })
 }
@@ -116,7 +136,7 @@ impl Operator for Norm {
             Norm::Layer { .. } => "layer_norm",
             Norm::Rms { .. } => "rms_norm",
             Norm::Group { .. } => "group_norm",
-            Norm::Instance => "instance_norm",
+            Norm::Instance { .. } => "instance_norm",
         }
     }
 
@@ -125,7 +145,7 @@ impl Operator for Norm {
             Norm::Batch { .. } => (5, 5),
             Norm::PlainBatch { .. } => (1, 5),
             Norm::Rms { .. } => (1, 2),
-            Norm::Layer { .. } | Norm::Group { .. } | Norm::Instance => (1, 3),
+            Norm::Layer { .. } | Norm::Group { .. } | Norm::Instance { .. } => (1, 3),
         }
     }
 
@@ -133,8 +153,8 @@ impl Operator for Norm {
         let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
         let shape = match *self {
             Norm::Batch { .. } => batch_norm(&shapes)?,
-            Norm::Layer { dims, .. } | Norm::Rms { dims } => layer_norm(&shapes, dims)?,
-            Norm::PlainBatch { .. } | Norm::Group { .. } | Norm::Instance => {
+            Norm::Layer { dims, .. } | Norm::Rms { dims, .. } => layer_norm(&shapes, dims)?,
+            Norm::PlainBatch { .. } | Norm::Group { .. } | Norm::Instance { .. } => {
                 by_channel(*self, &shapes)?
             }
         };
@@ -161,16 +181,35 @@ impl Operator for Norm {
                     eager.batch_norm_inference(all, eps)?
                 }
             }
-            Norm::PlainBatch { weight, bias } => {
+            Norm::PlainBatch {
+                weight,
+                bias,
+                momentum,
+                eps,
+            } => {
                 let of = |there: bool, at: usize| operands.get(at).filter(|_| there);
-                let bias = of(bias, 1 + usize::from(weight));
-                eager.native_batch_norm(x, of(weight, 1), bias)?
+                let parameters = [of(weight, 1), of(bias, 1 + usize::from(weight))];
+                let behind = operands.get(1 + usize::from(weight) + usize::from(bias)..);
+                let running = match behind {
+                    Some([mean, var]) => Some((momentum, [mean, var])),
+                    _ => None,
+                };
+                eager.native_batch_norm(x, parameters, running, eps)?
             }
             Norm::Layer { dims, eps } => eager.layer_norm(x, [second, third], dims, eps)?,
-            Norm::Rms { dims } => eager.rms_norm(x, second, dims)?,
-            Norm::Group { groups } => eager.group_norm(groups, x, second, third)?,
-            Norm::Instance => eager.instance_norm(x, second, third)?,
+            Norm::Rms { dims, eps } => eager.rms_norm(x, second, dims, eps)?,
+            Norm::Group { groups, eps } => eager.group_norm((groups, eps), x, second, third)?,
+            Norm::Instance { eps } => eager.instance_norm(x, second, third, eps)?,
         }])
+    }
+}
+
+/// The type in which statistics are kept.
+fn accumulated(dtype: DType) -> DType {
+    if dtype == DType::Float64 {
+        DType::Float64
+    } else {
+        DType::Float32
     }
 }
 
@@ -220,11 +259,11 @@ fn by_channel(norm: Norm, operands: &[&[Extent]]) -> Result<Vec<Extent>, String>
     }
     let whole = channels.as_fixed().filter(|channels| *channels > 0);
     let fits = match norm {
-        Norm::Group { groups } => {
+        Norm::Group { groups, .. } => {
             groups > 0 && whole.is_some_and(|channels| channels.is_multiple_of(groups))
         }
         Norm::PlainBatch { .. } => operands[0].len() >= 2,
-        Norm::Instance | Norm::Batch { .. } | Norm::Layer { .. } | Norm::Rms { .. } => {
+        Norm::Instance { .. } | Norm::Batch { .. } | Norm::Layer { .. } | Norm::Rms { .. } => {
             operands[0].len() >= 3
         }
     };

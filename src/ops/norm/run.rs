@@ -1,9 +1,12 @@
 //! Batch and layer normalization.
 
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
+use super::accumulated;
+use super::group::Operands;
+use super::kernel::Normalization;
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Reduction;
 use crate::program::{Kernel, Placement};
-use crate::shape::{DType, MemoryFormat, numel, strides_match};
+use crate::shape::{DType, Extent, MemoryFormat, contiguous_strides, numel, strides_match};
 
 impl Eager {
     /// `batch_norm(x, weight, bias, running_mean, running_var)` with batch statistics.
@@ -24,8 +27,8 @@ impl Eager {
         draft.save(self, "weight", weight)?;
         let strides = x.suggested_format().strides(&x.shape);
         let y = self.empty_strided(&x.shape, strides, x.dtype);
-        let mean = Tensor::new(self.empty(&weight.shape, DType::Float32));
-        let inverse_std = Tensor::new(self.empty(&weight.shape, DType::Float32));
+        let [mean, inverse_std] =
+            [(); 2].map(|()| Tensor::new(self.empty(&weight.shape, accumulated(x.dtype))));
         self.launch(
             Kernel::BatchNorm { momentum, eps },
             &[x, weight, bias],
@@ -104,17 +107,30 @@ impl Eager {
         // The operand itself is saved; what the kernels read is a copy, made anew in the backward pass.
         let dense = self.dense_copy(&x);
         let y = self.empty(&x.shape, x.dtype);
-        let mean = Tensor::new(self.empty(&[rows], DType::Float32));
-        let inverse_std = Tensor::new(self.empty(&[rows], DType::Float32));
+        let [mean, inverse_std] =
+            [(); 2].map(|()| Tensor::new(self.empty(&[rows], accumulated(x.dtype))));
         let whole = weight.is_some() && bias.is_some();
-        let kernel = if whole {
-            Kernel::LayerNorm { eps }
+        let parameters = [&weight, &bias].into_iter().flatten().map(|t| &**t);
+        let inputs: Vec<&TensorBody> = std::iter::once(&*dense).chain(parameters).collect();
+        if whole {
+            let kernel = Kernel::LayerNorm { eps };
+            self.launch(kernel, &inputs, &[&y, &mean, &inverse_std]);
         } else {
-            Kernel::MemoryOnly("layer_norm without weight or bias")
-        };
-        let mut inputs = vec![&*dense];
-        inputs.extend([&weight, &bias].into_iter().flatten().map(|t| &**t));
-        self.launch(kernel, &inputs, &[&y, &mean, &inverse_std]);
+            let along = last(x.shape.len(), dims);
+            let norm = Normalization {
+                name: "layer_norm",
+                dims: &along,
+                centred: true,
+                weight: weight.is_some(),
+                bias: bias.is_some(),
+            };
+            let [of_mean, of_std] = [&mean, &inverse_std].map(|of| by_row(of, &x.shape, dims));
+            self.launch(
+                norm.forward(eps, None).into(),
+                &inputs,
+                &[&y, &of_mean, &of_std],
+            );
+        }
         drop(dense);
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
@@ -126,7 +142,8 @@ impl Eager {
                 let (kernel, format) = (Kernel::LayerNormGrad, MemoryFormat::Contiguous);
                 return eager.norm_grads(kernel, format, gradients[0].as_ref(), saved, statistics);
             }
-            let gradients = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained);
+            let by = ("layer_norm", dims);
+            let gradients = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained, by);
             gradients.into()
         });
         Ok(y)
@@ -139,9 +156,15 @@ impl Eager {
         x: &Tensor,
         weight: Option<&Tensor>,
         dims: usize,
+        eps: Option<f64>,
     ) -> Result<Tensor, Stop> {
+        // Unless told, the least that one can be told from in the type that is computed in.
+        let eps = eps.unwrap_or(match accumulated(x.dtype) {
+            DType::Float64 => f64::EPSILON,
+            _ => f64::from(f32::EPSILON),
+        });
         if weight.is_some_and(|weight| weight.dtype != x.dtype) {
-            return self.composite_rms_norm(x, weight, dims);
+            return self.composite_rms_norm(x, weight, dims, eps);
         }
         let mut draft = Draft::new(self, &[Some(x), weight]);
         draft.save(self, "input", x)?;
@@ -151,18 +174,29 @@ impl Eager {
         let rows = numel(&x.shape[..x.shape.len() - dims]);
         let dense = self.dense_copy(x);
         let y = self.empty(&x.shape, x.dtype);
-        let inverse_rms = Tensor::new(self.empty(&[rows], DType::Float32));
-        self.launch(
-            Kernel::MemoryOnly("rms_norm"),
-            &[&dense],
-            &[&y, &inverse_rms],
-        );
+        let inverse_rms = Tensor::new(self.empty(&[rows], accumulated(x.dtype)));
+        {
+            let along = last(x.shape.len(), dims);
+            let norm = Normalization {
+                name: "rms_norm",
+                dims: &along,
+                centred: false,
+                weight: weight.is_some(),
+                bias: false,
+            };
+            let mut inputs: Vec<&TensorBody> = vec![&dense];
+            inputs.extend(weight.map(|weight| &**weight));
+            let of_rms = by_row(&inverse_rms, &x.shape, dims);
+            self.launch(norm.forward(eps, None).into(), &inputs, &[&y, &of_rms]);
+        }
         drop(dense);
         draft.save(self, "inverse_std", &inverse_rms)?;
         drop(inverse_rms);
         let trained = [weight.is_some(), false];
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
-            let [x, weight, _] = eager.partial_norm_grads(gradients[0].as_ref(), saved, trained);
+            let by = ("rms_norm", dims);
+            let [x, weight, _] =
+                eager.partial_norm_grads(gradients[0].as_ref(), saved, trained, by);
             vec![x, weight]
         });
         Ok(y)
@@ -173,12 +207,13 @@ impl Eager {
         x: &Tensor,
         weight: Option<&Tensor>,
         dims: usize,
+        eps: f64,
     ) -> Result<Tensor, Stop> {
         let high = self.cast(x, DType::Float32);
         let squares = self.pow_scalar(&high, 2.0)?;
         let last: Vec<usize> = (x.shape.len() - dims..x.shape.len()).collect();
         let mean = self.reduction(Reduction::Mean, &squares, &last, true);
-        let shifted = self.add_scalar(&mean, 0.0, Placement::InPlace);
+        let shifted = self.add_scalar(&mean, eps, Placement::InPlace);
         let inverse = self.apply("aten.rsqrt.default", &[&shifted])?;
         drop(shifted);
         drop(mean);
@@ -196,6 +231,7 @@ impl Eager {
         gradient: Option<&Tensor>,
         saved: &Saved,
         trained: [bool; 2],
+        (name, dims): (&'static str, usize),
     ) -> [Option<Tensor>; 3] {
         let Some(gradient) = gradient else {
             return [None, None, None];
@@ -207,8 +243,25 @@ impl Eager {
             Some(Tensor::new(self.empty(&weight.shape, weight.dtype)))
         });
         let gradient = self.dense_copy(gradient);
-        let kernel = Kernel::MemoryOnly("a normalization without weight or bias");
-        self.launch(kernel, &[&gradient, &x], &[&grad_x]);
+        let along = last(x.shape.len(), dims);
+        let norm = Normalization {
+            name,
+            dims: &along,
+            centred: saved.find("mean").is_some(),
+            weight: saved.find("weight").is_some(),
+            bias: trained[1],
+        };
+        let statistics = ["mean", "inverse_std"].into_iter();
+        let statistics = statistics.filter_map(|name| saved.find(name));
+        let statistics: Vec<TensorBody> = statistics.map(|of| by_row(of, &x.shape, dims)).collect();
+        let operands = Operands {
+            gradient: &gradient,
+            x: &x,
+            statistics: &statistics,
+            weight: saved.find("weight").map(|weight| &**weight),
+        };
+        let of_parameters = parameters.each_ref().map(Option::as_deref);
+        self.normalization_grads(norm, operands, &grad_x, of_parameters);
         let [weight, bias] = parameters;
         [Some(Tensor::new(grad_x)), weight, bias]
     }
@@ -305,6 +358,21 @@ impl Eager {
         drop(counters);
         drop(staging);
     }
+}
+
+/// The last so many dimensions.
+fn last(rank: usize, dims: usize) -> Vec<usize> {
+    (rank - dims..rank).collect()
+}
+
+/// A value for each row, as it broadcasts to rows of so many dimensions.
+fn by_row(tensor: &TensorBody, shape: &[Extent], dims: usize) -> TensorBody {
+    let mut seen = shape.to_vec();
+    for dim in last(shape.len(), dims) {
+        seen[dim] = Extent::ONE;
+    }
+    let strides = contiguous_strides(&seen);
+    tensor.alias(seen, strides)
 }
 
 /// Whether PyTorch's own kernels for channels side by side run: on what cuDNN does not take (bfloat16, half

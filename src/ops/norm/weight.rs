@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::ops::{Context, Operator, Reader};
-use crate::program::Kernel;
+use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Mismatch, Type};
 
 /// `_weight_norm(v, g)`: `v` scaled to the norms `g` along all dimensions but this one, the first or the last.
@@ -85,7 +85,7 @@ impl Operator for WeightNorm {
         operands: &[Tensor],
         _: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
-        let mut results = eager.weight_norm(&operands[0], &operands[1])?;
+        let mut results = eager.weight_norm(&operands[0], &operands[1], self.dim)?;
         results.truncate(1 + usize::from(self.with_norms));
         Ok(results)
     }
@@ -93,7 +93,7 @@ impl Operator for WeightNorm {
 
 impl Eager {
     /// `_weight_norm_interface`: saves both operands and the norms, in float32 for half weights.
-    fn weight_norm(&mut self, v: &Tensor, g: &Tensor) -> Result<Vec<Tensor>, Stop> {
+    fn weight_norm(&mut self, v: &Tensor, g: &Tensor, dim: usize) -> Result<Vec<Tensor>, Stop> {
         let mut draft = Draft::new(self, &[Some(v), Some(g)]);
         draft.save(self, "g", g)?;
         draft.save(self, "v", v)?;
@@ -104,8 +104,8 @@ impl Eager {
         };
         let y = self.empty(&v.shape, v.dtype);
         let norms = Tensor::new(self.empty(&g.shape, accumulated));
-        let name = "weight_norm";
-        self.launch(Kernel::MemoryOnly(name), &[v, g], &[&y, &norms]);
+        let dims: Vec<usize> = (0..v.shape.len()).filter(|own| *own != dim).collect();
+        self.launch(scaled(&dims), &[v, g], &[&y, &norms]);
         draft.save(self, "norms", &norms)?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
@@ -116,9 +116,33 @@ impl Eager {
             let grad_v = eager.empty(&v.shape, v.dtype);
             let grad_g = eager.empty(&g.shape, g.dtype);
             let inputs = [&*gradient, v, g, saved.get("norms")];
-            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_v, &grad_g]);
+            eager.launch(scaled_grad(&dims), &inputs, &[&grad_v, &grad_g]);
             vec![Some(Tensor::new(grad_v)), Some(Tensor::new(grad_g))]
         });
         Ok(vec![y, norms])
     }
+}
+
+/// `weight_norm_fwd_first_dim_kernel` in WeightNorm.cu.
+fn scaled(dims: &[usize]) -> Kernel {
+    let body = "
+    T squares = 0;
+    for_each(j) squares += square((T)v(j));
+    const T norm = sqrt(row_sum(squares)), factor = (T)g(0) / norm;
+    for_each(j) w.set((T)v(j) * factor, j);
+    if (is_first) norms.set(norm, 0);";
+    Generated::rows("weight_norm", ["v", "g"], ["w", "norms"], dims, body).into()
+}
+
+/// `weight_norm_bwd_first_dim_kernel` in WeightNorm.cu.
+fn scaled_grad(dims: &[usize]) -> Kernel {
+    let body = "
+    T product = 0;
+    for_each(j) product += (T)grad(j) * (T)v(j);
+    product = row_sum(product);
+    const T inverse = (T)1 / (T)norms(0), factor = (T)g(0) * inverse;
+    for_each(j) grad_v.set(factor * ((T)grad(j) - (T)v(j) * product * inverse * inverse), j);
+    if (is_first) grad_g.set(product * inverse, 0);";
+    let inputs = ["grad", "v", "g", "norms"];
+    Generated::rows("weight_norm", inputs, ["grad_v", "grad_g"], dims, body).into()
 }

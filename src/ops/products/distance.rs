@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
-use crate::program::Kernel;
+use super::kernel;
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::shape::{DType, Extent, broadcast, numel};
 
 /// Euclidean distances between more rows than these are made of a product of matrices.
@@ -30,7 +30,7 @@ impl Eager {
             let (a, b) = (self.expand_to(&a, &of_a), self.expand_to(&b, &of_b));
             return self.euclidean([&a, &b], &shape);
         }
-        self.pairwise([&a, &b], &common, &shape)
+        self.pairwise([&a, &b], &common, &shape, norm)
     }
 
     /// `_euclidean_dist`: squares, products and a root.
@@ -70,7 +70,8 @@ impl Eager {
         drop(b_ones);
         let y = self.empty(shape, dtype);
         self.use_blas();
-        self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
+        // The product's factors are there for their memory alone: differences tell more than it.
+        self.launch(kernel::distances(shape.len(), 2.0), &[a, b], &[&y]);
         drop(right);
         drop(left);
         draft.save(self, "result", &y.detached())?;
@@ -87,19 +88,26 @@ impl Eager {
         let ratio = self.empty(&gradient.shape, dtype);
         drop(self.empty(&gradient.shape, DType::Bool));
         let last = gradient.shape.len() - 1;
-        let mut of = |name: &str, row: Extent| {
-            let shape = saved.get(name).shape.clone();
+        let inputs: [&TensorBody; 4] = [
+            gradient,
+            saved.get("result"),
+            saved.get("x1"),
+            saved.get("x2"),
+        ];
+        let mut of = |of_second: bool, row: Extent| {
+            let shape = inputs[2 + usize::from(of_second)].shape.clone();
             let product = self.empty(&shape, dtype);
             self.use_blas();
-            self.launch(Kernel::MatMul, &[&ratio, saved.get(name)], &[&product]);
             let count = numel(&gradient.shape[..last - 1]) * row;
             let sums = self.scratch_of(count, DType::Float32);
             let scaled = self.empty(&shape, dtype);
             let result = Rc::new(self.empty(&shape, dtype));
+            let kernel = kernel::distances_grad(last + 1, 2.0, of_second);
+            self.launch(kernel, &inputs, &[&result]);
             (result, (scaled, sums, product))
         };
-        let (of_a, temporaries_of_a) = of("x1", gradient.shape[last - 1]);
-        let (of_b, temporaries_of_b) = of("x2", gradient.shape[last]);
+        let (of_a, temporaries_of_a) = of(false, gradient.shape[last - 1]);
+        let (of_b, temporaries_of_b) = of(true, gradient.shape[last]);
         drop(temporaries_of_b);
         drop(temporaries_of_a);
         drop(ratio);
@@ -112,6 +120,7 @@ impl Eager {
         [a, b]: [&Tensor; 2],
         common: &[Extent],
         shape: &[Extent],
+        norm: f64,
     ) -> Result<Tensor, Stop> {
         let whole = |tensor: &Tensor| {
             let matrix = &tensor.shape[tensor.shape.len() - 2..];
@@ -129,7 +138,8 @@ impl Eager {
         let left = dense(self, a, &wholes[0]);
         let right = dense(self, b, &wholes[1]);
         let y = self.empty(shape, a.dtype);
-        self.launch(Kernel::MemoryOnly("cdist"), &[&left, &right], &[&y]);
+        let kernel = kernel::distances(shape.len(), norm);
+        self.launch(kernel, &[&left, &right], &[&y]);
         drop((right, left));
         draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
@@ -150,7 +160,16 @@ impl Eager {
                     eager.dense_copy(&Tensor::new(seen))
                 });
                 let result = Rc::new(eager.empty(&wholes[own], gradient.dtype));
-                drop(eager.scratch_of(pairs, gradient.dtype));
+                let differences = eager.scratch_of(pairs, gradient.dtype);
+                let kernel = kernel::distances_grad(last + 1, norm, turned);
+                let [first, second] = &operands;
+                let [a, b] = if turned {
+                    [second, first]
+                } else {
+                    [first, second]
+                };
+                eager.launch(kernel, &[gradient, saved.get("result"), a, b], &[&result]);
+                drop(differences);
                 drop(operands);
                 drop(dense);
                 drop(copies);

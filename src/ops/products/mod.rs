@@ -1,6 +1,7 @@
 //! Products of vectors, and of tensors over some of their dimensions; distances between vectors.
 
 mod distance;
+mod kernel;
 mod run;
 
 use serde::Serialize;
@@ -21,8 +22,8 @@ pub enum Product {
     MatrixVector,
     /// `addmv(c, matrix, vector)`.
     AddMatrixVector {
-        /// Whether `c` is multiplied by a number.
-        scaled: bool,
+        /// What `c` is multiplied by.
+        beta: f64,
     },
     /// `tensordot(a, b)`, and `inner` of more than vectors: a sum over dimensions of each.
     Tensordot {
@@ -63,9 +64,9 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         if args.always("alpha", 1.0).is_err() {
             return super::scripted::read_as("scaled.addmv", args);
         }
-        let scaled = args.always("beta", 1.0).is_err();
+        let beta = args.number_or("beta", 1.0)?;
         let operands = args.all(&["self", "mat", "vec"])?;
-        Ok((Product::AddMatrixVector { scaled }.into(), operands))
+        Ok((Product::AddMatrixVector { beta }.into(), operands))
     }),
     ("aten.tensordot.default", |args| {
         let operands = args.all(&["self", "other"])?;
@@ -210,12 +211,12 @@ impl Operator for Product {
                 eager.mul(&column, b)?
             }
             Product::Dot => eager.dot(a, b)?,
-            Product::MatrixVector => eager.matrix_vector(None, [a, b], false)?,
-            Product::AddMatrixVector { scaled } => {
-                eager.matrix_vector(Some(a), [b, &operands[2]], *scaled)?
+            Product::MatrixVector => eager.matrix_vector(None, [a, b])?,
+            Product::AddMatrixVector { beta } => {
+                eager.matrix_vector(Some((a, *beta)), [b, &operands[2]])?
             }
             Product::Tensordot { left, right } => eager.tensordot([a, b], [left, right])?,
-            Product::Cross { .. } => eager.cross(a, b)?,
+            Product::Cross { dim } => eager.cross(a, b, *dim)?,
             Product::Distances { norm } => eager.distances([a, b], *norm)?,
         }])
     }

@@ -2,8 +2,10 @@
 
 use std::rc::Rc;
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::program::Kernel;
+use super::kernel;
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::ops::elementwise::expanded;
+use crate::ops::matmul::turned;
 use crate::shape::{Extent, broadcast, numel};
 
 impl Eager {
@@ -20,7 +22,9 @@ impl Eager {
         }
         let y = self.empty(&[], a.dtype);
         self.use_blas();
-        self.launch(Kernel::MemoryOnly("dot"), &[a, b], &[&y]);
+        let shown = y.alias(&[Extent::ONE], &[Extent::ONE]);
+        self.launch(kernel::dot(0), &[a, b], &[&shown]);
+        drop(shown);
         let like = (a.shape.clone(), a.dtype);
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
@@ -28,11 +32,7 @@ impl Eager {
             };
             let mut times = |name: &str| {
                 let product = eager.empty(&like.0, like.1);
-                eager.launch(
-                    Kernel::MemoryOnly("mul"),
-                    &[gradient, saved.get(name)],
-                    &[&product],
-                );
+                eager.launch(kernel::product(), &[gradient, saved.get(name)], &[&product]);
                 Rc::new(product)
             };
             let of_a = wants[0].then(|| times("tensor"));
@@ -45,13 +45,13 @@ impl Eager {
     /// the last first.
     pub(crate) fn matrix_vector(
         &mut self,
-        summand: Option<&Tensor>,
+        summand: Option<(&Tensor, f64)>,
         [matrix, vector]: [&Tensor; 2],
-        scaled: bool,
     ) -> Result<Tensor, Stop> {
+        let beta = summand.map(|(_, beta)| beta);
         let vector = self.low(vector);
         let matrix = self.low(matrix);
-        let summand = summand.map(|summand| self.low(summand));
+        let summand = summand.map(|(summand, _)| self.low(summand));
         let inputs = [Some(&matrix), Some(&vector), summand.as_ref()];
         let mut draft = Draft::new(self, &inputs);
         let wants = inputs.map(|input| input.is_some_and(|input| input.requires_grad()));
@@ -63,7 +63,13 @@ impl Eager {
         }
         let y = self.empty(&matrix.shape[..1], matrix.dtype);
         self.use_blas();
-        self.launch(Kernel::MemoryOnly("mv"), &[&matrix, &vector], &[&y]);
+        {
+            let of_summand = summand.as_ref().map(|summand| column(summand, &y.shape));
+            let mut operands: Vec<&TensorBody> = vec![&matrix, &vector];
+            operands.extend(&of_summand);
+            let results = [&column(&y, &y.shape)];
+            self.launch(kernel::matrix_vector(beta), &operands, &results);
+        }
         let shapes = [matrix.shape.clone(), vector.shape.clone()];
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
@@ -71,29 +77,21 @@ impl Eager {
             };
             let of_matrix = wants[0].then(|| {
                 let outer = eager.empty(&shapes[0], gradient.dtype);
-                eager.launch(
-                    Kernel::MemoryOnly("outer"),
-                    &[gradient, saved.get("vec")],
-                    &[&outer],
-                );
+                let rows = column(gradient, &gradient.shape);
+                eager.launch(kernel::product(), &[&rows, saved.get("vec")], &[&outer]);
                 Rc::new(outer)
             });
             let of_vector = wants[1].then(|| {
                 let product = eager.empty(&shapes[1], gradient.dtype);
                 eager.use_blas();
-                eager.launch(
-                    Kernel::MemoryOnly("mv"),
-                    &[saved.get("mat"), gradient],
-                    &[&product],
-                );
+                let matrix = turned(saved.get("mat"));
+                let results = [&column(&product, &product.shape)];
+                eager.launch(kernel::matrix_vector(None), &[&matrix, gradient], &results);
                 Rc::new(product)
             });
-            let of_summand = wants[2].then(|| {
-                if scaled {
-                    eager.mul_scalar(gradient, 1.0)
-                } else {
-                    Tensor::clone(gradient)
-                }
+            let of_summand = wants[2].then(|| match beta {
+                Some(beta) if (beta - 1.0).abs() > 0.0 => eager.mul_scalar(gradient, beta),
+                _ => Tensor::clone(gradient),
             });
             vec![of_matrix, of_vector, of_summand]
         });
@@ -139,7 +137,7 @@ impl Eager {
     }
 
     /// `linalg_cross`.
-    pub(super) fn cross(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    pub(super) fn cross(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Stop> {
         let [a, b] = &self.alike([a, b]);
         let shape = broadcast(&a.shape, &b.shape).expect("checked when built");
         let (a, b) = (self.expand_to(a, &shape), self.expand_to(b, &shape));
@@ -152,20 +150,27 @@ impl Eager {
             draft.save(self, "self", &a)?;
         }
         let y = self.empty(&shape, a.dtype);
-        self.launch(Kernel::MemoryOnly("linalg_cross"), &[&a, &b], &[&y]);
+        self.launch(kernel::cross(dim), &[&a, &b], &[&y]);
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
             };
-            let mut with = |name: &str| {
+            let mut with = |first: &TensorBody, second: &TensorBody| {
                 let product = eager.empty(&shape, gradient.dtype);
-                let inputs = [&**gradient, saved.get(name)];
-                eager.launch(Kernel::MemoryOnly("linalg_cross"), &inputs, &[&product]);
+                eager.launch(kernel::cross(dim), &[first, second], &[&product]);
                 Rc::new(product)
             };
-            let of_a = wants[0].then(|| with("other"));
-            vec![of_a, wants[1].then(|| with("self"))]
+            // `other x grad` and `grad x self`.
+            let of_a = wants[0].then(|| with(saved.get("other"), gradient));
+            vec![of_a, wants[1].then(|| with(gradient, saved.get("self")))]
         });
         Ok(y)
     }
+}
+
+/// A vector as a column, broadcast to this many rows.
+fn column(vector: &TensorBody, rows: &[Extent]) -> TensorBody {
+    let seen = expanded(vector, rows);
+    let step = seen.strides[0];
+    seen.alias(&[rows[0], Extent::ONE], &[step, Extent::ZERO])
 }

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
+use super::{CellKind, gates};
 use crate::aten::Arguments;
-use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::ops::recurrent::CellKind;
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Read, Reader};
-use crate::program::Kernel;
+use crate::program::{Kernel, Unary};
 use crate::shape::{Extent, Mismatch, Type};
 
 /// `lstm_cell(input, hx, cx, w_ih, w_hh[, b_ih, b_hh])`; the others have no `cx`.
@@ -111,7 +111,11 @@ impl Operator for RecurrentCell {
                 let recurrent = eager.linear(hidden, &weights[1], bias(1))?;
                 let input = eager.linear(x, &weights[0], bias(0))?;
                 let sum = eager.add_in_place(&recurrent, &input);
-                let y = eager.saturated(&sum)?;
+                let function = match self.kind {
+                    CellKind::Relu => Unary::Relu,
+                    CellKind::Tanh | CellKind::Lstm | CellKind::Gru => Unary::Tanh,
+                };
+                let y = eager.saturated(&sum, function)?;
                 drop(input);
                 drop(recurrent);
                 vec![y]
@@ -148,12 +152,14 @@ impl Eager {
         let workspace = Tensor::new(self.empty(&shape, dtype));
         let hidden = self.empty(&state.shape, dtype);
         let cell = is_lstm.then(|| self.empty(&state.shape, dtype));
-        let name = "recurrent cell";
-        self.launch(
-            Kernel::MemoryOnly(name),
-            &[input, recurrent, state],
-            &[&hidden],
-        );
+        {
+            let mut operands: Vec<&TensorBody> = vec![input, recurrent, state];
+            operands.extend(biases.iter().flatten().map(|bias| &***bias));
+            let mut results = vec![&hidden, &*workspace];
+            results.extend(&cell);
+            let kernel = gates::forward(is_lstm, biases.is_some());
+            self.launch(kernel, &operands, &results);
+        }
         if let Some(cell) = &cell {
             draft.save(self, "result1", &cell.detached())?;
         }
@@ -189,11 +195,25 @@ impl Eager {
                     };
                     [first, second]
                 });
-                eager.launch(
-                    Kernel::MemoryOnly(name),
-                    &[saved.get("workspace")],
-                    &[&of_input],
-                );
+                let mut operands: Vec<&TensorBody> = vec![saved.get("workspace")];
+                operands.extend(gradients.iter().flatten().map(|gradient| &**gradient));
+                let there = [0, 1].map(|at: usize| gradients.get(at).is_some_and(Option::is_some));
+                let kernel = if is_lstm {
+                    operands.extend([&**state, saved.get("result1")]);
+                    gates::lstm_gradient(there)
+                } else {
+                    gates::gru_gradient()
+                };
+                let results = [&*of_state, &of_input, &of_recurrent];
+                let results = &results[..if is_lstm { 2 } else { 3 }];
+                eager.launch(kernel, &operands, results);
+                if let Some([first, second]) = &of_biases {
+                    let sum = Kernel::Sum { scale: 1.0 };
+                    eager.launch(sum.clone(), &[&of_input], &[first]);
+                    if !is_lstm {
+                        eager.launch(sum, &[&of_recurrent], &[second]);
+                    }
+                }
                 let of_state = Some(of_state).filter(|_| wants_state);
                 let [first, second] = of_biases.map_or([None, None], |biases| biases.map(Some));
                 vec![Some(of_input), Some(of_recurrent), of_state, first, second]
@@ -202,17 +222,17 @@ impl Eager {
     }
 
     /// `tanh` or `relu`, which save their result.
-    fn saturated(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+    fn saturated(&mut self, x: &Tensor, function: Unary) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
-        self.launch(Kernel::MemoryOnly("recurrent cell"), &[x], &[&y]);
+        self.launch(Kernel::Unary(function), &[x], &[&y]);
         draft.save(self, "result", &y.detached())?;
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let gradient = gradients[0].as_ref();
             vec![gradient.map(|gradient| {
                 let grad_x = eager.empty(&gradient.shape, gradient.dtype);
                 let inputs = [&**gradient, saved.get("result")];
-                eager.launch(Kernel::MemoryOnly("recurrent cell"), &inputs, &[&grad_x]);
+                eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
                 Tensor::new(grad_x)
             })]
         });

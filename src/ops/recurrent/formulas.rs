@@ -121,10 +121,7 @@ impl Layer {
         let (store, projection) = if self.is_projected {
             ("hidden.set(h, t, b, u);", PROJECTION)
         } else {
-            (
-                "out.set(h, t, b, u); if (is_last) hn.set(h, 0, b, u);",
-                "",
-            )
+            ("out.set(h, t, b, u); if (is_last) hn.set(h, 0, b, u);", "")
         };
         let body = format!(
             "
@@ -227,9 +224,8 @@ impl Layer {
         let through_gates = |to: &str| sums("w_t", multiplied, "after", to);
         let arrived = format!("+ grad(t, b, u) + (is_last ? grad_hn(0, b, u) : {around})");
         let (projected, of_hidden) = if self.is_projected {
-            let recurrent = through_gates(&format!(
-                "grad_projected.set(total {arrived}, t, b, u);"
-            ));
+            let recurrent =
+                through_gates(&format!("grad_projected.set(total {arrived}, t, b, u);"));
             let text = format!(
                 "for (I u = warp; u < outputs; u += warps) {{
             const I length = is_last ? 0 : GATES * units;

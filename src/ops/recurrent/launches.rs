@@ -1,8 +1,10 @@
 //! The launches of a recurrent network, on memory that its passes hold anyway.
-#![doc = "See Note [Kernels of recurrent networks]."]
+//!
+//! See Note [Kernels of recurrent networks].
 
 use std::rc::Rc;
 
+use super::CellKind;
 use super::formulas::Layer;
 use super::run::Job;
 use crate::eager::{Eager, Elements, Storage, Tensor, TensorBody};
@@ -37,6 +39,7 @@ impl Space {
             shape: shape.into(),
             strides: contiguous_strides(shape).into(),
             is_of_host: false,
+            number: None,
         });
         self.next = self.next + taken.numel();
         taken
@@ -139,7 +142,6 @@ impl Job {
 
     /// How the reserve space is divided.
     fn reserve(&self, storage: &Rc<Storage>, dtype: DType) -> Reserve {
-        use super::CellKind;
         let mut key = Space::of(storage, DType::Int64);
         let key = key.take(&[Extent::ONE]);
         let mut space = Space::of(storage, dtype);
@@ -249,10 +251,8 @@ impl Eager {
         let names = |named: &Named<'_>| named.iter().map(|(name, _)| *name).collect::<Vec<_>>();
         debug_assert_eq!(kernel.inputs, names(inputs));
         debug_assert_eq!(kernel.outputs, names(outputs));
-        let bodies = |named: &Named<'_>| named.iter().map(|(_, body)| body.alias(body.shape.clone(), body.strides.clone())).collect::<Vec<_>>();
-        let (inputs, outputs) = (bodies(inputs), bodies(outputs));
-        let inputs: Vec<&TensorBody> = inputs.iter().collect();
-        let outputs: Vec<&TensorBody> = outputs.iter().collect();
+        let inputs: Vec<&TensorBody> = inputs.iter().map(|(_, body)| *body).collect();
+        let outputs: Vec<&TensorBody> = outputs.iter().map(|(_, body)| *body).collect();
         self.launch(kernel.into(), &inputs, &outputs);
     }
 
@@ -298,7 +298,7 @@ impl Eager {
 
     /// The forward pass.
     pub(super) fn launch_recurrent(&mut self, job: &Job, pass: &Forward<'_>) {
-        if !self.keeps_launches() {
+        if !self.emits_launches() {
             return;
         }
         let dtype = pass.x.dtype;
@@ -312,8 +312,8 @@ impl Eager {
         let mut space = Space::of(pass.workspace, dtype);
         let layers = job.network.layers;
         // In inference layers write to `y` and to a buffer by turns, the last one to `y`.
-        let turn = (reserve.is_none() && layers > 1)
-            .then(|| space.take(&job.over_time(job.width())));
+        let turn =
+            (reserve.is_none() && layers > 1).then(|| space.take(&job.over_time(job.width())));
         let mut x = seen(pass.x, job.over_time(pass.x.shape[2]));
         for layer in 0..layers {
             let y = match (&reserve, &turn) {
@@ -412,11 +412,12 @@ impl Eager {
         past: &Past<'_>,
         gradients: &Gradients<'_>,
     ) {
-        if !self.keeps_launches() {
+        if !self.emits_launches() {
             return;
         }
         let Some(reserve) = past.reserve else {
-            let kernel = Kernel::MemoryOnly("the backward pass of a recurrent network in evaluation");
+            let kernel =
+                Kernel::MemoryOnly("the backward pass of a recurrent network in evaluation");
             return self.launch(kernel, &[past.x, gradients.of_y], &[gradients.grad_x]);
         };
         let dtype = past.x.dtype;
@@ -515,7 +516,7 @@ impl Eager {
         past: &Past<'_>,
         grad_weights: &[TensorBody],
     ) {
-        let Some(reserve) = past.reserve.filter(|_| self.keeps_launches()) else {
+        let Some(reserve) = past.reserve.filter(|_| self.emits_launches()) else {
             return;
         };
         let dtype = past.x.dtype;
@@ -534,9 +535,15 @@ impl Eager {
             for (direction, cell) in job.cells(layer) {
                 let (kept, own) = (&reserve.cells[cell], job.parameters(&grad_weights, cell));
                 let hx = part(past.hidden[0], Extent::fixed(cell as u64), Extent::ONE);
-                self.launch_states_before(job, &job.direction(y, direction), &hx, &before, direction);
+                self.launch_states_before(
+                    job,
+                    &job.direction(y, direction),
+                    &hx,
+                    &before,
+                    direction,
+                );
                 // A GRU's gates have a gradient for each of their two parts.
-                let is_gru = job.network.cell == super::CellKind::Gru;
+                let is_gru = job.network.cell == CellKind::Gru;
                 let of_products = kept.beside.as_ref().filter(|_| is_gru);
                 let (of_gates, of_products) = (
                     matrix(&kept.gates),
@@ -544,7 +551,12 @@ impl Eager {
                 );
                 self.launch_product(&transposed(&of_gates), &matrix(&x), own.w_ih);
                 self.launch_product(&transposed(&of_products), &matrix(&before), own.w_hh);
-                for (bias, from) in own.biases.into_iter().flatten().zip([&of_gates, &of_products]) {
+                for (bias, from) in own
+                    .biases
+                    .into_iter()
+                    .flatten()
+                    .zip([&of_gates, &of_products])
+                {
                     self.launch(Kernel::Sum { scale: 1.0 }, &[from], &[bias]);
                 }
                 if let (Some(w_hr), Some([hidden, grad])) = (own.w_hr, &kept.projected) {

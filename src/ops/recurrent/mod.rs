@@ -3,6 +3,7 @@
 
 pub(in crate::ops) mod cell;
 mod formulas;
+mod gates;
 mod launches;
 mod run;
 mod sizes;

@@ -149,6 +149,7 @@ impl Eager {
                 shape: Sizes::default(),
                 strides: Sizes::default(),
                 is_of_host: false,
+                number: None,
             }))
         });
         let forward = Forward {
@@ -308,12 +309,7 @@ impl Eager {
         }
     }
 
-    fn recurrent_scratch(
-        &mut self,
-        job: Job,
-        dtype: DType,
-        pass: Pass,
-    ) -> Rc<Storage> {
+    fn recurrent_scratch(&mut self, job: Job, dtype: DType, pass: Pass) -> Rc<Storage> {
         let Job {
             network,
             time,

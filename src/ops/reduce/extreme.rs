@@ -1,20 +1,30 @@
 //! The largest or smallest element: its gradient goes evenly to all that are equal to it.
 
-use super::Over;
 use super::run::{Kind, squeezed};
 use super::vector_norm::kept_shape;
+use super::{Over, kernel};
 use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::program::Kernel;
 use crate::shape::DType;
 
-const NAME: Kernel = Kernel::MemoryOnly("amax");
-
 impl Eager {
+    /// One of the results of `aminmax`, which has no derivative.
+    pub(super) fn unsaved_extreme(&mut self, x: &Tensor, over: Over<'_>, largest: bool) -> Tensor {
+        let by = (kernel::extreme(over.dims, largest), Kind::Extreme);
+        let whole = self.reduced_by(x, over.dims, x.dtype, by);
+        Tensor::new(squeezed(&whole, over.dims, over.keep))
+    }
+
     /// `amax(dims)`, `max()` and those of the smallest (`scale_grad_by_count`, `evenly_distribute_backward`).
-    pub(super) fn extreme(&mut self, x: &Tensor, over: Over<'_>) -> Result<Tensor, Stop> {
+    pub(super) fn extreme(
+        &mut self,
+        x: &Tensor,
+        over: Over<'_>,
+        largest: bool,
+    ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let whole = self.reduced_by(x, over.dims, x.dtype, (NAME, Kind::Extreme));
+        let by = (kernel::extreme(over.dims, largest), Kind::Extreme);
+        let whole = self.reduced_by(x, over.dims, x.dtype, by);
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
         draft.save(self, "result", &y.detached())?;
@@ -29,10 +39,17 @@ impl Eager {
                 let result = eager.empty(&[], DType::Bool);
                 (result, eager.empty_like(x, DType::Bool))
             });
-            let count = eager.reduced_by(&equal, &dims, DType::Int64, (NAME, Kind::Sum));
+            let result = eager.reshape(saved.get("result"), &kept);
+            eager.launch(kernel::equal_to_extreme(!named), &[x, &result], &[&equal]);
+            let by = (kernel::count(&dims), Kind::Sum);
+            let count = eager.reduced_by(&equal, &dims, DType::Int64, by);
             let share = eager.empty(&count.shape, gradient.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
-            eager.launch(NAME, &[&gradient, x, saved.get("result")], &[&grad_x]);
+            eager.launch(
+                kernel::shared_evenly(),
+                &[&gradient, &equal, &count],
+                &[&grad_x],
+            );
             drop(share);
             drop(count);
             if let Some((result, mask)) = missing {

@@ -1,6 +1,7 @@
 //! What is left of dimensions: sums, products, norms, extremes and statistics.
 
 mod extreme;
+mod kernel;
 mod read;
 mod run;
 mod statistic;
@@ -182,12 +183,14 @@ impl Operator for Reduce {
                 eager.vector_norm(x, over, (order, is_older), dtype)?
             }
             Reduction::Spread {
-                root, with_mean, ..
-            } => return eager.spread(x, over, root, with_mean),
+                root,
+                with_mean,
+                correction,
+            } => return eager.spread(x, over, (root, with_mean), correction),
             Reduction::LogSumExp => eager.logsumexp(x, over)?,
-            Reduction::Extreme { .. } => eager.extreme(x, over)?,
+            Reduction::Extreme { largest } => eager.extreme(x, over, largest)?,
             Reduction::Both => {
-                let both = [x.dtype; 2].map(|dtype| eager.unsaved_reduction(x, over, dtype));
+                let both = [false, true].map(|largest| eager.unsaved_extreme(x, over, largest));
                 return Ok(both.into());
             }
             Reduction::CountNonzero => eager.count_nonzero(x, over),

@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use super::Reduction;
 use super::vector_norm::kept_shape;
+use super::{Reduction, kernel};
 use crate::eager::{Draft, Eager, Storage, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::view::gradient_view;
 use crate::program::{Capability, Kernel};
-use crate::shape::{DType, Extent, numel};
+use crate::shape::{DType, Extent, contiguous_strides, numel};
 
 /// Bytes of an accumulator: float32 for every type that is trained in.
 const ACCUMULATOR: u64 = 4;
@@ -113,13 +113,17 @@ impl Eager {
         let (n, c) = (tensor.shape[0], tensor.shape[1]);
         let output = self.empty(&[n, c, Extent::ONE, Extent::ONE], tensor.dtype);
         let plane = numel(&tensor.shape[2..]).at(1) as f64;
+        let mut kept = vec![Extent::ONE; tensor.shape.len()];
+        kept[..2].copy_from_slice(&[n, c]);
+        let seen = output.alias(kept.clone(), contiguous_strides(&kept));
         self.reduce(
             tensor,
-            &output,
+            &seen,
             along(tensor, |dim| dim >= 2),
             Kernel::Sum { scale: 1.0 / plane },
             [n * c, tensor.numel()],
         );
+        drop(seen);
         output
     }
 
@@ -151,13 +155,17 @@ impl Eager {
             _ if is_sum && !x.dtype.is_float() && !x.dtype.is_complex() => DType::Int64,
             _ => x.dtype,
         });
-        let share = x.numel().checked_div(numel(&kept));
-        let scale = if is_sum {
-            1.0
-        } else {
-            1.0 / share.map_or(1, |inputs| inputs.at(1)) as f64
+        let reduced: Vec<Extent> = dims.iter().map(|dim| x.shape[*dim]).collect();
+        let count = numel(&reduced);
+        // A tuned kernel's factor is a number.
+        let share = count.as_fixed().filter(|count| *count > 0);
+        let share = share.map(|count| 1.0 / count as f64);
+        let (kernel, of_gradient) = match share {
+            _ if is_sum => (Kernel::Sum { scale: 1.0 }, None),
+            Some(scale) => (Kernel::Sum { scale }, Some(Kernel::Scale(scale))),
+            None => (kernel::mean(dims), Some(kernel::mean_grad(count))),
         };
-        let y = self.reduced(x, dims, dtype, Kernel::Sum { scale });
+        let y = self.reduced(x, dims, dtype, kernel);
         let y = squeezed(&y, dims, keep);
         let whole = x.shape.clone();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
@@ -166,11 +174,11 @@ impl Eager {
             };
             let inner = eager.reshape(gradient, &kept);
             let everywhere = expanded(&inner, &whole);
-            if is_sum {
+            let Some(kernel) = of_gradient else {
                 return vec![Some(gradient_view(gradient, everywhere))];
-            }
+            };
             let grad_x = eager.empty(&whole, gradient.dtype);
-            eager.launch(Kernel::Scale(scale), &[&everywhere], &[&grad_x]);
+            eager.launch(kernel, &[&everywhere], &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]
         });
         y
@@ -180,20 +188,25 @@ impl Eager {
     pub(in crate::ops) fn any_of(&mut self, x: &Tensor) {
         let y = self.empty(&[], DType::Bool);
         let all: Vec<usize> = (0..x.shape.len()).collect();
-        self.reduce_into(x, &y, &all, (Kernel::MemoryOnly("any"), Kind::Extreme));
+        self.reduce_into(x, &y, &all, (kernel::any(&all), Kind::Extreme));
     }
 
-    /// The sum of all elements.
-    pub(in crate::ops) fn total(&mut self, x: &Tensor) -> TensorBody {
+    /// The sum or the mean of all elements.
+    pub(in crate::ops) fn total(&mut self, x: &Tensor, is_mean: bool) -> TensorBody {
         let y = self.empty(&[], x.dtype);
-        self.total_into(x, &y);
+        self.total_into(x, &y, is_mean);
         y
     }
 
     /// The same, into a number that is there.
-    pub(in crate::ops) fn total_into(&mut self, x: &Tensor, y: &TensorBody) {
+    pub(in crate::ops) fn total_into(&mut self, x: &Tensor, y: &TensorBody, is_mean: bool) {
         let all: Vec<usize> = (0..x.shape.len()).collect();
-        self.reduce_into(x, y, &all, (Kernel::MemoryOnly("sum"), Kind::Sum));
+        let kernel = if is_mean {
+            kernel::mean(&all)
+        } else {
+            Kernel::Sum { scale: 1.0 }
+        };
+        self.reduce_into(x, y, &all, (kernel, Kind::Sum));
     }
 
     /// What a sum leaves, with a length of one in the place of each reduced dimension.
@@ -227,15 +240,40 @@ impl Eager {
         x: &Tensor,
         y: &TensorBody,
         dims: &[usize],
+        by: (Kernel, Kind),
+    ) {
+        self.reduce_to_all(x, &[y], dims, by);
+    }
+
+    /// The same with several results.
+    pub(super) fn reduce_to_all(
+        &mut self,
+        x: &Tensor,
+        results: &[&TensorBody],
+        dims: &[usize],
         (kernel, kind): (Kernel, Kind),
     ) {
+        let y = results[0];
         // Another type is converted first, but for halves summed in float32 (`make_reduction` in `ReduceOpsUtils.h`).
         let is_widened = x.dtype.is_half() && y.dtype == DType::Float32;
         let converted = (x.dtype != y.dtype && !is_widened).then(|| self.empty(&x.shape, y.dtype));
         let along = along(x, |dim| dims.contains(&dim));
         let width = kind.width(y.dtype);
-        self.reduce_with(x, y, (along, width), kernel, [y.numel(), x.numel()]);
+        self.reduce_with(x, results, (along, width), kernel, [y.numel(), x.numel()]);
         drop(converted);
+    }
+
+    /// The scratch memory of a sum, to be dropped once it is made.
+    pub(super) fn scratch_of_sum(
+        &mut self,
+        x: &TensorBody,
+        y: &TensorBody,
+        dims: &[usize],
+    ) -> (Rc<Storage>, Rc<Storage>) {
+        let along = along(x, |dim| dims.contains(&dim));
+        let width = Kind::Sum.width(y.dtype);
+        let (buffer, semaphores) = self.reduction_scratch(along, width, [y.numel(), x.numel()]);
+        (semaphores, buffer)
     }
 
     /// `_assert_async(index.max() < length)` of int64 positions.
@@ -272,19 +310,19 @@ impl Eager {
         [outputs, all]: [Extent; 2],
     ) {
         let width = Kind::Sum.width(output.dtype);
-        self.reduce_with(input, output, (along, width), kernel, [outputs, all]);
+        self.reduce_with(input, &[output], (along, width), kernel, [outputs, all]);
     }
 
     fn reduce_with(
         &mut self,
         input: &Tensor,
-        output: &TensorBody,
+        results: &[&TensorBody],
         (along, width): (Along, u64),
         kernel: Kernel,
         [outputs, all]: [Extent; 2],
     ) {
         let (buffer, semaphores) = self.reduction_scratch(along, width, [outputs, all]);
-        self.launch(kernel, &[input], &[output]);
+        self.launch(kernel, &[input], results);
         drop(semaphores);
         drop(buffer);
     }

@@ -1,27 +1,20 @@
 //! Products, sums of numbers, variances and `logsumexp`.
 
-use super::Over;
 use super::run::{Kind, squeezed};
 use super::vector_norm::kept_shape;
+use super::{Over, kernel};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
-use crate::program::Kernel;
+use crate::program::{Binary, Kernel};
 use crate::shape::{DType, Extent};
 
-const NAME: Kernel = Kernel::MemoryOnly("reduction");
-
 impl Eager {
-    /// A reduction without a derivative.
-    pub(super) fn unsaved_reduction(&mut self, x: &Tensor, over: Over<'_>, dtype: DType) -> Tensor {
-        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Extreme));
-        Tensor::new(squeezed(&whole, over.dims, over.keep))
-    }
-
     /// `count_nonzero`: a sum of `self != 0`.
     pub(super) fn count_nonzero(&mut self, x: &Tensor, over: Over<'_>) -> Tensor {
         let mask = Tensor::new(self.empty_like(x, DType::Bool));
-        self.launch(NAME, &[x], &[&mask]);
-        let whole = self.reduced_by(&mask, over.dims, DType::Int64, (NAME, Kind::Sum));
+        self.launch(kernel::nonzero(), &[x], &[&mask]);
+        let by = (kernel::count(over.dims), Kind::Sum);
+        let whole = self.reduced_by(&mask, over.dims, DType::Int64, by);
         Tensor::new(squeezed(&whole, over.dims, over.keep))
     }
 
@@ -39,15 +32,18 @@ impl Eager {
         } else {
             DType::Int64
         });
-        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
+        let by = (kernel::nansum(over.dims), Kind::Sum);
+        let whole = self.reduced_by(x, over.dims, dtype, by);
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
+        let kept = kept_shape(&x.shape, over.dims);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
+            let shown = eager.reshape(gradient, &kept);
             let missing = eager.empty_like(x, DType::Bool);
             let there = eager.empty_like(x, DType::Bool);
             let grad_x = eager.empty_like(x, gradient.dtype);
-            eager.launch(NAME, &[gradient, x], &[&grad_x]);
+            eager.launch(kernel::nansum_grad(), &[&shown, x], &[&grad_x]);
             drop(there);
             drop(missing);
             Tensor::new(grad_x)
@@ -68,28 +64,34 @@ impl Eager {
             _ if !x.dtype.is_float() => DType::Int64,
             _ => x.dtype,
         });
-        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
+        let by = (kernel::prod(over.dims), Kind::Sum);
+        let whole = self.reduced_by(x, over.dims, dtype, by);
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
         draft.save(self, "result", &y.detached())?;
         let (dims, named) = (over.dims.to_vec(), over.named);
+        let kept = kept_shape(&x.shape, over.dims);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             // In the type of the gradient.
             let cast = (x.dtype != gradient.dtype).then(|| eager.copy_as(x, gradient.dtype));
             let x = cast.as_ref().unwrap_or(x);
             let zeros = Tensor::new(eager.empty_like(x, DType::Bool));
+            eager.launch(kernel::is_zero(), &[x], &[&zeros]);
             let counts = named.then(|| {
-                let counts = eager.reduced_by(&zeros, &dims, DType::Int64, (NAME, Kind::Sum));
-                let counts = Tensor::new(counts);
+                let by = (kernel::count(&dims), Kind::Sum);
+                let counts = Tensor::new(eager.reduced_by(&zeros, &dims, DType::Int64, by));
                 let all: Vec<usize> = (0..counts.shape.len()).collect();
-                drop(eager.reduced_by(&counts, &all, DType::Int64, (NAME, Kind::Extreme)));
+                let by = (kernel::extreme(&all, true), Kind::Extreme);
+                drop(eager.reduced_by(&counts, &all, DType::Int64, by));
                 counts
             });
             let ratio = eager.empty_like(x, gradient.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
-            let inputs: [&TensorBody; 3] = [gradient, x, saved.get("result")];
-            eager.launch(NAME, &inputs, &[&grad_x]);
+            let shown = eager.reshape(gradient, &kept);
+            let result = eager.reshape(saved.get("result"), &kept);
+            let inputs: [&TensorBody; 3] = [x, &shown, &result];
+            eager.launch(kernel::prod_grad(&dims), &inputs, &[&grad_x]);
             drop(ratio);
             drop(counts);
             drop(zeros);
@@ -103,22 +105,25 @@ impl Eager {
         &mut self,
         x: &Tensor,
         over: Over<'_>,
-        root: bool,
-        with_mean: bool,
+        (root, with_mean): (bool, bool),
+        correction: f64,
     ) -> Result<Vec<Tensor>, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let kept = kept_shape(&x.shape, over.dims);
         let whole = self.empty(&kept, x.dtype);
         let mean = with_mean.then(|| self.empty(&kept, x.dtype));
-        self.reduce_into(x, &whole, over.dims, (NAME, Kind::Welford));
+        let mut outputs = vec![&whole];
+        outputs.extend(&mean);
+        let kernel = kernel::spread(over.dims, root, with_mean, correction);
+        self.reduce_to_all(x, &outputs, over.dims, (kernel, Kind::Welford));
         let mut results = vec![squeezed(&whole, over.dims, over.keep)];
         results.extend(mean.iter().map(|mean| squeezed(mean, over.dims, over.keep)));
         drop((whole, mean));
         if root {
             draft.save(self, "result", &results[0].detached())?;
         }
-        let dims = over.dims.to_vec();
+        let (dims, count) = (over.dims.to_vec(), over.count(&x.shape));
         Ok(
             draft.finish_many(self, results, move |eager, gradients, saved| {
                 let x = saved.get("self");
@@ -128,19 +133,22 @@ impl Eager {
                         let result = eager.reshape(saved.get("result"), &kept);
                         eager.of_variance(&gradient, &result)
                     });
-                    eager.variance_gradient(x, &dims, of_variance.as_ref().unwrap_or(&gradient))
+                    let gradient = of_variance.as_ref().unwrap_or(&gradient);
+                    let kernel = kernel::variance_grad(count, correction);
+                    eager.variance_gradient(x, &dims, gradient, kernel)
                 });
                 let of_mean = gradients.get(1).and_then(Option::as_ref).map(|gradient| {
                     let gradient = eager.reshape(gradient, &kept);
                     let everywhere = expanded(&gradient, &x.shape);
                     let grad_x = eager.empty(&x.shape, gradient.dtype);
-                    eager.launch(NAME, &[&everywhere], &[&grad_x]);
+                    eager.launch(kernel::mean_grad(count), &[&everywhere], &[&grad_x]);
                     Tensor::new(grad_x)
                 });
                 vec![match (of_spread, of_mean) {
                     (Some(of_spread), Some(of_mean)) => {
                         let sum = eager.empty_like(&of_spread, of_spread.dtype);
-                        eager.launch(NAME, &[&of_spread, &of_mean], &[&sum]);
+                        let kernel = Kernel::Binary(Binary::Add);
+                        eager.launch(kernel, &[&of_spread, &of_mean], &[&sum]);
                         drop(of_spread);
                         drop(of_mean);
                         Some(Tensor::new(sum))
@@ -156,19 +164,25 @@ impl Eager {
         let double = self.empty_like(result, result.dtype);
         let quotient = self.empty_like(result, gradient.dtype);
         let mask = self.empty_like(result, DType::Bool);
-        self.launch(NAME, &[gradient, result], &[&quotient]);
+        self.launch(kernel::of_variance(), &[gradient, result], &[&quotient]);
         drop(mask);
         drop(double);
         Tensor::new(quotient)
     }
 
     /// `var_backward`: `(2 / (n - correction)) * grad * (self - self.mean(dim))`.
-    fn variance_gradient(&mut self, x: &Tensor, dims: &[usize], gradient: &Tensor) -> Tensor {
-        let mean = self.reduced_by(x, dims, x.dtype, (NAME, Kind::Sum));
+    fn variance_gradient(
+        &mut self,
+        x: &Tensor,
+        dims: &[usize],
+        gradient: &Tensor,
+        kernel: Kernel,
+    ) -> Tensor {
+        let mean = self.reduced_by(x, dims, x.dtype, (kernel::mean(dims), Kind::Sum));
         let centred = self.empty_like(x, x.dtype);
         let scaled = self.empty_like(gradient, gradient.dtype);
         let grad_x = self.empty_like(x, gradient.dtype);
-        self.launch(NAME, &[gradient, x, &mean], &[&grad_x]);
+        self.launch(kernel, &[gradient, x, &mean], &[&grad_x]);
         drop(scaled);
         drop(centred);
         drop(mean);
@@ -184,13 +198,18 @@ impl Eager {
         };
         let mut draft = Draft::new(self, &[Some(&x)]);
         draft.save(self, "self", &x)?;
-        let largest = self.reduced_by(&x, over.dims, x.dtype, (NAME, Kind::Extreme));
+        let by = (kernel::extreme(over.dims, true), Kind::Extreme);
+        let largest = self.reduced_by(&x, over.dims, x.dtype, by);
         let magnitudes = self.empty_like(&largest, x.dtype);
         let infinite = self.empty_like(&largest, DType::Bool);
         drop(infinite);
         drop(magnitudes);
         let powers = Tensor::new(self.empty_like(&x, x.dtype));
-        let whole = self.reduced_by(&powers, over.dims, x.dtype, (NAME, Kind::Sum));
+        // Of the operand itself: the exponentials are there for their memory alone.
+        let whole = self.empty(&kept_shape(&x.shape, over.dims), x.dtype);
+        let scratch = self.scratch_of_sum(&powers, &whole, over.dims);
+        self.launch(kernel::logsumexp(over.dims), &[&x], &[&whole]);
+        drop(scratch);
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
         drop(powers);
@@ -204,7 +223,12 @@ impl Eager {
             let difference = eager.empty_like(x, x.dtype);
             let power = eager.empty_like(x, x.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
-            eager.launch(NAME, &[&gradient, x, saved.get("result")], &[&grad_x]);
+            let result = eager.reshape(saved.get("result"), &kept);
+            eager.launch(
+                kernel::logsumexp_grad(),
+                &[&gradient, x, &result],
+                &[&grad_x],
+            );
             drop(power);
             drop(difference);
             Tensor::new(grad_x)

@@ -1,12 +1,9 @@
 //! Norms of vectors, of any order.
 
-use super::Over;
 use super::run::{Kind, squeezed};
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
-use crate::program::Kernel;
+use super::{Over, kernel};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::shape::{DType, Extent};
-
-const NAME: Kernel = Kernel::MemoryOnly("linalg_vector_norm");
 
 impl Eager {
     /// The norm over some dimensions; autocast makes it in float32, without a copy of its operand.
@@ -24,7 +21,8 @@ impl Eager {
             _ => x.dtype,
         });
         let kept = kept_shape(&x.shape, over.dims);
-        let whole = self.reduced_by(x, over.dims, dtype, (NAME, Kind::Sum));
+        let by = (kernel::norm(over.dims, order), Kind::Sum);
+        let whole = self.reduced_by(x, over.dims, dtype, by);
         let y = squeezed(&whole, over.dims, over.keep);
         drop(whole);
         draft.save(self, "result", &y.detached())?;
@@ -51,7 +49,7 @@ impl Eager {
                 dims: &dims,
                 mixed,
             };
-            let grad_x = eager.norm_gradient(order, form, &gradient, saved);
+            let grad_x = eager.norm_gradient(order, form, &gradient);
             drop(cast);
             vec![grad_x]
         });
@@ -84,13 +82,7 @@ impl Eager {
 
     /// `linalg_vector_norm_backward` in `FunctionsManual.cpp`.
     #[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
-    fn norm_gradient(
-        &mut self,
-        order: f64,
-        form: Form<'_>,
-        gradient: &Tensor,
-        saved: &Saved,
-    ) -> Option<Tensor> {
+    fn norm_gradient(&mut self, order: f64, form: Form<'_>, gradient: &Tensor) -> Option<Tensor> {
         let Form {
             x,
             norm,
@@ -115,12 +107,19 @@ impl Eager {
             temporaries.push(self.empty_like(x, own));
             let [equal, missing] = [0, 1].map(|_| mask(self, x));
             let largest = Tensor::new(mask(self, x));
+            self.launch(kernel::equal_to_norm(), &[x, norm], &[&largest]);
             drop((missing, equal));
-            let count = self.reduced_by(&largest, dims, DType::Int64, (NAME, Kind::Sum));
+            let by = (kernel::count(dims), Kind::Sum);
+            let count = self.reduced_by(&largest, dims, DType::Int64, by);
             let share = self.empty(&count.shape, gradient.dtype);
             let spread = self.empty_like(x, mixed);
             let sign = self.empty_like(x, own);
             let grad_x = self.empty_like(x, mixed);
+            self.launch(
+                kernel::norm_grad_of_largest(),
+                &[gradient, x, &largest, &count],
+                &[&grad_x],
+            );
             drop(sign);
             drop(spread);
             drop(share);
@@ -154,7 +153,9 @@ impl Eager {
             drop(mask(self, norm));
             self.empty_like(x, mixed)
         };
-        self.launch(NAME, &[gradient, x, saved.get("result")], &[&grad_x]);
+        if order.is_finite() {
+            self.launch(kernel::norm_grad(order), &[gradient, x, norm], &[&grad_x]);
+        }
         while let Some(last) = temporaries.pop() {
             drop(last);
         }

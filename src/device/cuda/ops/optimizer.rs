@@ -23,7 +23,7 @@ const EPS: f32 = 1e-8;
 /// `PyTorch`'s default for `AdamW`.
 const WEIGHT_DECAY: f32 = 0.01;
 /// Steps without an infinity before `GradScaler` doubles its scale.
-const GROWTH_INTERVAL: i32 = 2000;
+pub(super) const GROWTH_INTERVAL: i32 = 2000;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -2,9 +2,10 @@
 //! the function. The right operand of an operator is made before the left one.
 
 use super::{Composed, ComposedLoss};
+use crate::aten::Constant;
 use crate::eager::{Eager, Stop, Tensor};
-use crate::ops::Reduction;
-use crate::program::Placement;
+use crate::ops::{Elementwise, Reduction};
+use crate::program::{Kernel, Placement};
 
 impl Eager {
     /// A composed loss, of operands that autocast makes float32.
@@ -73,7 +74,12 @@ impl Eager {
                 let loss = match &stirling {
                     Some(stirling) => {
                         let small = self.with_number("aten.le.Scalar", b, "other", 1.0)?;
-                        let masked = self.apply("aten.masked_fill.Scalar", &[stirling, &small])?;
+                        let fill = Elementwise::of("aten.masked_fill.Scalar")
+                            .with("value", Constant::Real(0.0));
+                        let masked = self.elementwise(
+                            &fill,
+                            &[Tensor::clone(stirling), Tensor::clone(&small)],
+                        )?;
                         let loss = self.add_in_place(&loss, &masked);
                         drop(masked);
                         drop(small);
@@ -86,6 +92,7 @@ impl Eager {
             }
             Composed::HingeEmbedding { margin } => {
                 let zeros = Tensor::new(self.empty_like(a, a.dtype));
+                self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
                 let difference = self.with_number("aten.rsub.Scalar", a, "other", margin)?;
                 let clamped =
                     self.with_number("aten.clamp_min_.default", &difference, "min", 0.0)?;
@@ -198,6 +205,7 @@ impl Eager {
         drop(squares);
         let cosine = self.apply("aten.div.Tensor", &[&product, &lengths])?;
         let zeros = Tensor::new(self.empty_like(&cosine, cosine.dtype));
+        self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
         let near = self.with_number("aten.rsub.Scalar", &cosine, "other", 1.0)?;
         let shifted = self.with_number("aten.sub.Tensor", &cosine, "other", margin)?;
         let far = self.with_number("aten.clamp_min_.default", &shifted, "min", 0.0)?;

@@ -1,14 +1,19 @@
 //! Formulas of operations that have tuned kernels or a library too: for what those do not take.
 
+mod attention;
 mod convolution;
+mod indexed;
+mod loss;
 mod matmul;
+mod norm;
 mod pointwise;
+mod scaler;
 mod softmax;
 
 use crate::device::LaunchError;
 use crate::device::cuda::generate::{self, GeneratedLaunch, Resources};
 use crate::device::cuda::layout::{Operand, Operands};
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::program::{Form, Generated, Kernel, Number, Text, placing, pooling};
 
 /// A formula and its operands, seen as it wants them.
 struct Written {
@@ -30,16 +35,48 @@ pub(in crate::device::cuda) fn launches(
     let Some(written) = written(operands, resources)? else {
         return Err(operands.no_kernel());
     };
-    generate::launches(
-        &written.generated,
-        &written.inputs,
-        &written.outputs,
-        resources,
-    )
-    .map_err(misuse)
+    let mut launches = Vec::new();
+    if let Kernel::GatherGrad { .. } | Kernel::EmbeddingGrad { .. } = operands.kernel() {
+        if let [of] = &*written {
+            let cleared = indexed::cleared();
+            let made = generate::launches(&cleared, &of.inputs, &of.outputs, resources);
+            launches.extend(made.map_err(misuse)?);
+        }
+    }
+    for of in &written {
+        let made = generate::launches(&of.generated, &of.inputs, &of.outputs, resources);
+        launches.extend(made.map_err(misuse)?);
+    }
+    Ok(launches)
 }
 
-fn written(operands: &Operands<'_>, resources: Resources) -> Result<Option<Written>, LaunchError> {
+/// The formulas that compute a call, one after another.
+fn written(
+    operands: &Operands<'_>,
+    resources: Resources,
+) -> Result<Option<Vec<Written>>, LaunchError> {
+    match operands.kernel() {
+        Kernel::BatchNorm { .. }
+        | Kernel::BatchNormGrad
+        | Kernel::BatchNormInference { .. }
+        | Kernel::BatchNormInferenceGrad { .. }
+        | Kernel::LayerNorm { .. }
+        | Kernel::LayerNormGrad => norm::written(operands),
+        Kernel::NllLoss | Kernel::NllLossGrad => loss::likelihood(operands).map(one),
+        Kernel::HiddenRows => loss::hidden_rows(operands).map(one),
+        Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => attention::written(operands),
+        Kernel::Unscale => scaler::unscale(operands).map(Some),
+        Kernel::ScalerUpdate => scaler::update(operands).map(one),
+        _ => Ok(by_one(operands, resources)?.map(|written| vec![written])),
+    }
+}
+
+fn one(written: Written) -> Option<Vec<Written>> {
+    Some(vec![written])
+}
+
+/// The formula that computes a call by itself.
+fn by_one(operands: &Operands<'_>, resources: Resources) -> Result<Option<Written>, LaunchError> {
     let plain = |generated: Generated| Written {
         generated,
         inputs: operands.inputs().to_vec(),
@@ -82,10 +119,24 @@ fn written(operands: &Operands<'_>, resources: Resources) -> Result<Option<Writt
             inputs: operands.inputs().to_vec(),
             outputs: operands.outputs().to_vec(),
         },
+        Kernel::Gather { dim } => plain(placing::gather(operands.input(1)?.shape.len(), *dim)),
+        Kernel::GatherGrad { dim } => indexed::gather_grad(operands, *dim)?,
+        Kernel::Embedding => plain(indexed::embedding(operands.input(1)?.shape.len())),
+        Kernel::EmbeddingGrad { padding } => indexed::embedding_grad(operands, *padding)?,
+        Kernel::MaxPool(window) => plain(pooling::max(window, sides(out()?))),
+        Kernel::MaxPoolGrad(window) => plain(pooling::max_backward(window, sides(out()?))),
+        Kernel::AdaptiveAvgPool => plain(pooling::adaptive_avg(sides(out()?))),
+        Kernel::AdaptiveAvgPoolGrad => plain(pooling::adaptive_avg_backward(sides(out()?))),
+        Kernel::Tril => plain(indexed::tril(out()?.shape.len())),
         Kernel::Softmax { dim, log } => plain(softmax::forward(*dim, *log)),
         Kernel::SoftmaxGrad { dim, log } => plain(softmax::gradient(*dim, *log)),
         _ => return Ok(None),
     }))
+}
+
+/// How many dimensions of a tensor are pooled: all but batch and channels.
+fn sides(tensor: &Operand) -> usize {
+    tensor.shape.len().saturating_sub(2)
 }
 
 /// Rows along some dimensions.
@@ -107,11 +158,11 @@ fn rows(
 fn sum(dims: Vec<usize>) -> Generated {
     let form = Form::Reduce {
         dims,
-        state: "P".into(),
+        state: "T".into(),
         start: "s = 0;".into(),
-        step: "s += x;".into(),
+        step: "s += (T)x;".into(),
         merge: "s += o;".into(),
-        finish: "y = s * scale;".into(),
+        finish: "y = s * (T)scale;".into(),
     };
     Generated::of("sum", ["x"], ["y"], form)
 }

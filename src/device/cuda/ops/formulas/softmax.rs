@@ -14,31 +14,31 @@ pub(super) fn gradient(dim: usize, log: bool) -> Generated {
 }
 
 const SOFTMAX: &str = "
-    float top = -INFINITY;
-    for_each(j) top = maximum(top, (float)x(j));
+    T top = -INFINITY;
+    for_each(j) top = maximum(top, (T)x(j));
     top = row_max(top);
-    float total = 0;
-    for_each(j) total += exp((float)x(j) - top);
+    T total = 0;
+    for_each(j) total += exp((T)x(j) - top);
     total = row_sum(total);
-    for_each(j) y.set(exp((float)x(j) - top) / total, j);";
+    for_each(j) y.set(exp((T)x(j) - top) / total, j);";
 
 const LOG_SOFTMAX: &str = "
-    float top = -INFINITY;
-    for_each(j) top = maximum(top, (float)x(j));
+    T top = -INFINITY;
+    for_each(j) top = maximum(top, (T)x(j));
     top = row_max(top);
-    float total = 0;
-    for_each(j) total += exp((float)x(j) - top);
+    T total = 0;
+    for_each(j) total += exp((T)x(j) - top);
     total = log(row_sum(total));
-    for_each(j) y.set((float)x(j) - top - total, j);";
+    for_each(j) y.set((T)x(j) - top - total, j);";
 
 const SOFTMAX_GRAD: &str = "
-    float total = 0;
-    for_each(j) total += (float)grad(j) * (float)y(j);
+    T total = 0;
+    for_each(j) total += (T)grad(j) * (T)y(j);
     total = row_sum(total);
-    for_each(j) grad_x.set(((float)grad(j) - total) * (float)y(j), j);";
+    for_each(j) grad_x.set(((T)grad(j) - total) * (T)y(j), j);";
 
 const LOG_SOFTMAX_GRAD: &str = "
-    float total = 0;
-    for_each(j) total += (float)grad(j);
+    T total = 0;
+    for_each(j) total += (T)grad(j);
     total = row_sum(total);
-    for_each(j) grad_x.set((float)grad(j) - exp((float)y(j)) * total, j);";
+    for_each(j) grad_x.set((T)grad(j) - exp((T)y(j)) * total, j);";

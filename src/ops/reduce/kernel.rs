@@ -1,0 +1,316 @@
+//! What reductions and their gradients compute.
+
+use super::Over;
+use crate::program::{Generated, Kernel, Number};
+use crate::shape::Extent;
+
+/// A combination of the elements of one tensor.
+fn reduction(name: &'static str, dims: &[usize], texts: [&'static str; 5]) -> Generated {
+    Generated::reduce(name, ["x"], ["y"], dims, texts)
+}
+
+/// The mean, whatever the number of elements is. (`MeanOps` in `ReduceMomentKernel.cu`.)
+pub(super) fn mean(dims: &[usize]) -> Kernel {
+    let texts = ["T", "s = 0;", "s += (T)x;", "s += o;", "y = s / (T)count;"];
+    reduction("mean", dims, texts).into()
+}
+
+/// `grad / n`, of a gradient that is seen everywhere.
+pub(super) fn mean_grad(count: Extent) -> Kernel {
+    Generated::map("mean", ["grad"], "result = grad / (T)n;")
+        .with("n", Number::Length(count))
+        .into()
+}
+
+/// The sum of what is a number.
+pub(super) fn nansum(dims: &[usize]) -> Kernel {
+    let step = "if (!is_nan(x)) s += (T)x;";
+    reduction("nansum", dims, ["T", "s = 0;", step, "s += o;", "y = s;"]).into()
+}
+
+/// `grad * self.isnan().logical_not()`.
+pub(super) fn nansum_grad() -> Kernel {
+    Generated::map(
+        "nansum",
+        ["grad", "x"],
+        "result = is_nan(x) ? (T)0 : (T)grad;",
+    )
+    .into()
+}
+
+/// The product.
+pub(super) fn prod(dims: &[usize]) -> Kernel {
+    let texts = ["T", "s = 1;", "s *= (T)x;", "s *= o;", "y = s;"];
+    reduction("prod", dims, texts).into()
+}
+
+/// The product of all others, times the incoming gradient (`prod_backward`): as quotients where nothing is zero.
+pub(super) fn prod_grad(dims: &[usize]) -> Kernel {
+    let body = "
+    T zeros = 0, others = 1;
+    for_each(j) { const T value = (T)x(j); if (value == 0) zeros += 1; else others *= value; }
+    zeros = row_sum(zeros);
+    others = row_product(others);
+    for_each(j) {
+        const T value = (T)x(j);
+        grad_x.set(zeros == 0 ? (T)grad(j) * (T)y(j) / value : zeros == 1 && value == 0 ? (T)grad(j) * others : (T)0, j);
+    }";
+    Generated::rows("prod", ["x", "grad", "y"], ["grad_x"], dims, body).into()
+}
+
+/// How many elements are not zero, of truth values.
+pub(super) fn count(dims: &[usize]) -> Kernel {
+    let texts = ["i64", "s = 0;", "s += x ? 1 : 0;", "s += o;", "y = (T)s;"];
+    reduction("sum", dims, texts).into()
+}
+
+/// `self != 0`.
+pub(super) fn nonzero() -> Kernel {
+    Generated::map("count_nonzero", ["x"], "result = x != 0;").into()
+}
+
+/// `self == 0`.
+pub(super) fn is_zero() -> Kernel {
+    Generated::map("prod", ["x"], "result = x == 0;").into()
+}
+
+/// Whether any element is true.
+pub(super) fn any(dims: &[usize]) -> Kernel {
+    let texts = [
+        "bool",
+        "s = false;",
+        "s = s || x != 0;",
+        "s = s || o;",
+        "y = s;",
+    ];
+    reduction("any", dims, texts).into()
+}
+
+/// The largest or the smallest element; what is no number is both.
+pub(super) fn extreme(dims: &[usize], largest: bool) -> Kernel {
+    const STATE: &str = "struct { P value; bool any; }";
+    const START: &str = "s.value = 0; s.any = false;";
+    const FINISH: &str = "y = s.value;";
+    let (name, step, merge) = if largest {
+        (
+            "amax",
+            "s.value = s.any ? maximum(s.value, (P)x) : (P)x; s.any = true;",
+            "if (o.any) { s.value = s.any ? maximum(s.value, o.value) : o.value; s.any = true; }",
+        )
+    } else {
+        (
+            "amin",
+            "s.value = s.any ? minimum(s.value, (P)x) : (P)x; s.any = true;",
+            "if (o.any) { s.value = s.any ? minimum(s.value, o.value) : o.value; s.any = true; }",
+        )
+    };
+    reduction(name, dims, [STATE, START, step, merge, FINISH]).into()
+}
+
+/// Whether elements are equal to the result; what is no number is equal to a result that is none where `missing` counts.
+pub(super) fn equal_to_extreme(missing: bool) -> Kernel {
+    Generated::map(
+        "amax",
+        ["x", "y"],
+        "result = x == y || missing && is_nan(x) && is_nan(y);",
+    )
+    .with("missing", Number::Truth(missing))
+    .into()
+}
+
+/// The incoming gradient goes evenly to all elements that count (`scale_grad_by_count`, `evenly_distribute_backward`).
+pub(super) fn shared_evenly() -> Kernel {
+    Generated::map(
+        "amax",
+        ["grad", "equal", "count"],
+        "result = equal ? (T)grad / (T)count : (T)0;",
+    )
+    .into()
+}
+
+/// Variance or standard deviation, and the mean where it is a result of its own, as `WelfordOps` in
+/// `SharedReduceOps.h`.
+pub(super) fn spread(dims: &[usize], root: bool, with_mean: bool, correction: f64) -> Kernel {
+    const STATE: &str = "struct { T mean, squares; i64 n; }";
+    const START: &str = "s.mean = 0; s.squares = 0; s.n = 0;";
+    const STEP: &str = "
+    s.n += 1;
+    const T off = (T)x - s.mean;
+    s.mean += off / (T)s.n;
+    s.squares += off * ((T)x - s.mean);";
+    const MERGE: &str = "
+    if (o.n > 0) {
+        const T off = o.mean - s.mean, n = (T)(s.n + o.n);
+        s.mean += off * ((T)o.n / n);
+        s.squares += o.squares + off * off * (T)s.n * ((T)o.n / n);
+        s.n += o.n;
+    }";
+    let (name, finish) = match (root, with_mean) {
+        (false, false) => (
+            "var",
+            "y = s.squares / maximum((T)s.n - (T)correction, (T)0);",
+        ),
+        (true, false) => (
+            "std",
+            "y = sqrt(s.squares / maximum((T)s.n - (T)correction, (T)0));",
+        ),
+        (false, true) => (
+            "var_mean",
+            "y = s.squares / maximum((T)s.n - (T)correction, (T)0); mean = s.mean;",
+        ),
+        (true, true) => (
+            "std_mean",
+            "y = sqrt(s.squares / maximum((T)s.n - (T)correction, (T)0)); mean = s.mean;",
+        ),
+    };
+    let outputs: &[&'static str] = if with_mean { &["y", "mean"] } else { &["y"] };
+    Generated::reduce(
+        name,
+        ["x"],
+        outputs,
+        dims,
+        [STATE, START, STEP, MERGE, finish],
+    )
+    .with("correction", Number::Real(correction))
+    .into()
+}
+
+/// `std_backward`: `(grad / (result * 2)).masked_fill_(result == 0, 0)`.
+pub(super) fn of_variance() -> Kernel {
+    Generated::map(
+        "std",
+        ["grad", "y"],
+        "result = y == 0 ? (T)0 : (T)grad / ((T)y * 2);",
+    )
+    .into()
+}
+
+/// `var_backward`: `(2 / (n - correction)) * grad * (self - self.mean(dim))`.
+pub(super) fn variance_grad(count: Extent, correction: f64) -> Kernel {
+    Generated::map(
+        "var",
+        ["grad", "x", "mean"],
+        "result = (T)2 / ((T)n - (T)correction) * (T)grad * ((T)x - (T)mean);",
+    )
+    .with("n", Number::Length(count))
+    .with("correction", Number::Real(correction))
+    .into()
+}
+
+/// `logsumexp`, of the largest element so far and the sum of exponentials without it.
+pub(super) fn logsumexp(dims: &[usize]) -> Kernel {
+    const STATE: &str = "struct { T top, total; }";
+    const START: &str = "s.top = -INFINITY; s.total = 0;";
+    const STEP: &str = "
+    const T value = (T)x;
+    if (value > s.top) { s.total = s.total * (s.top == -INFINITY ? (T)0 : exp(s.top - value)) + 1; s.top = value; }
+    else s.total += value == s.top ? (T)1 : exp(value - s.top);";
+    const MERGE: &str = "
+    if (o.top > s.top) { s.total = s.total * (s.top == -INFINITY ? (T)0 : exp(s.top - o.top)) + o.total; s.top = o.top; }
+    else s.total += o.top == s.top ? o.total : o.total * (o.top == -INFINITY ? (T)0 : exp(o.top - s.top));";
+    // Nothing but minus infinity is the logarithm of zero, however often it was counted.
+    const FINISH: &str = "y = s.top + log(s.total);";
+    reduction("logsumexp", dims, [STATE, START, STEP, MERGE, FINISH]).into()
+}
+
+/// `grad * (self - result).exp()`.
+pub(super) fn logsumexp_grad() -> Kernel {
+    Generated::map(
+        "logsumexp",
+        ["grad", "x", "y"],
+        "result = (T)grad * exp((T)x - (T)y);",
+    )
+    .into()
+}
+
+/// The norm of an order (`NormOps` and its special cases in `SharedReduceOps.h`).
+#[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
+pub(super) fn norm(dims: &[usize], order: f64) -> Kernel {
+    let texts = if order == 0.0 {
+        ["T", "s = 0;", "s += x != 0 ? 1 : 0;", "s += o;", "y = s;"]
+    } else if order == 1.0 {
+        ["T", "s = 0;", "s += fabs((T)x);", "s += o;", "y = s;"]
+    } else if order == 2.0 {
+        [
+            "T",
+            "s = 0;",
+            "s += square((T)x);",
+            "s += o;",
+            "y = sqrt(s);",
+        ]
+    } else if order == f64::INFINITY {
+        [
+            "T",
+            "s = 0;",
+            "s = maximum(s, fabs((T)x));",
+            "s = maximum(s, o);",
+            "y = s;",
+        ]
+    } else if order == f64::NEG_INFINITY {
+        [
+            "T",
+            "s = INFINITY;",
+            "s = minimum(s, fabs((T)x));",
+            "s = minimum(s, o);",
+            "y = s;",
+        ]
+    } else {
+        [
+            "T",
+            "s = 0;",
+            "s += pow(fabs((T)x), (T)order);",
+            "s += o;",
+            "y = pow(s, (T)1 / (T)order);",
+        ]
+    };
+    reduction("linalg_vector_norm", dims, texts)
+        .with("order", Number::Real(order))
+        .into()
+}
+
+/// Whether elements are as large as the norm of an infinite order, or no numbers.
+pub(super) fn equal_to_norm() -> Kernel {
+    Generated::map(
+        "linalg_vector_norm",
+        ["x", "norm"],
+        "result = fabs((P)x) == norm || is_nan(x) && is_nan(norm);",
+    )
+    .into()
+}
+
+/// `self.sgn() * ((grad / mask.sum(dim)) * mask)`.
+pub(super) fn norm_grad_of_largest() -> Kernel {
+    Generated::map(
+        "linalg_vector_norm",
+        ["grad", "x", "largest", "count"],
+        "result = largest ? sign_of((T)x) * ((T)grad / (T)count) : (T)0;",
+    )
+    .into()
+}
+
+/// `linalg_vector_norm_backward` in `FunctionsManual.cpp`, of a finite order other than zero.
+#[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
+pub(super) fn norm_grad(order: f64) -> Kernel {
+    let body = if order == 1.0 {
+        "result = sign_of((T)x) * (T)grad;"
+    } else if order == 2.0 {
+        "result = norm == 0 ? (T)0 : (T)grad * ((T)x / (T)norm);"
+    } else if order < 1.0 {
+        "result = x == 0 ? (T)0 : sign_of((T)x) * pow(fabs((T)x), (T)order - 1) * (T)grad * pow((T)norm, (T)1 - (T)order);"
+    } else if order < 2.0 {
+        "result = norm == 0 ? (T)0 : sign_of((T)x) * pow(fabs((T)x), (T)order - 1) * ((T)grad / pow((T)norm, (T)order - 1));"
+    } else {
+        "result = norm == 0 ? (T)0 : (T)x * pow(fabs((T)x), (T)order - 2) * ((T)grad / pow((T)norm, (T)order - 1));"
+    };
+    Generated::map("linalg_vector_norm", ["grad", "x", "norm"], body)
+        .with("order", Number::Real(order))
+        .into()
+}
+
+impl Over<'_> {
+    /// How many elements become one, of a tensor of this shape.
+    pub(super) fn count(&self, shape: &[Extent]) -> Extent {
+        let lengths: Vec<Extent> = self.dims.iter().map(|dim| shape[*dim]).collect();
+        crate::shape::numel(&lengths)
+    }
+}
