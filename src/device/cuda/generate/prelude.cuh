@@ -27,6 +27,7 @@ static inline u32 float_to_bits(float value) { u32 bits; memcpy(&bits, &value, 4
 static inline float rsqrt(float x) { return 1.0f / sqrt(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 #define KERNEL(name) static void name##_body(const Parameters& parameters)
+#define KERNEL_OF(threads, name) KERNEL(name)
 #define ENTRY(name)                                                                       \
     extern "C" void name(const Parameters* parameters, i64 blocks, i64 splits)            \
     {                                                                                     \
@@ -49,6 +50,8 @@ static inline u16 float_to_half(float value) { _Float16 half = (_Float16)value; 
 DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 float_to_bits(float value) { return __float_as_uint(value); }
 #define KERNEL(name) extern "C" __global__ void name(const __grid_constant__ Parameters parameters)
+// With so many threads in a block: a compiler that does not know them may use more registers than they all can have.
+#define KERNEL_OF(threads, name) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameters parameters)
 #define ENTRY(name)
 
 DEVICE float half_to_float(u16 bits)
