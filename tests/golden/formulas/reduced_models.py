@@ -105,9 +105,9 @@ class CrossEntropies(nn.Module):
         for number, reduction in enumerate(("mean", "sum", "none")):
             kind = {"reduction": reduction}
             for loss in (
-                F.cross_entropy(y[:, 0], target, **kind), F.cross_entropy(z, map_target, **kind), F.cross_entropy(y[:, 0], target, weight=self.of_class, **kind), F.cross_entropy(z, map_target, weight=self.of_class, ignore_index=2, **kind),
-                F.cross_entropy(y[:, 1], target, label_smoothing=0.2, **kind), F.cross_entropy(z, map_target, weight=self.of_class, label_smoothing=0.1, **kind),
-                F.nll_loss(torch.log_softmax(y[:, 2], -1), target, **kind),
+                F.cross_entropy(y[:, 0], target, **kind), F.cross_entropy(z, map_target, **kind), F.cross_entropy(y[:, 0], target, weight=self.of_class, **kind), F.cross_entropy(z, map_target, weight=self.of_class, **kind),
+                F.cross_entropy(y[:, 1], target, label_smoothing=0.2, **kind), F.cross_entropy(y[:, 0], target, weight=self.of_class, label_smoothing=0.1, **kind),
+                F.nll_loss(torch.log_softmax(y[:, 2], -1), target, ignore_index=1, **kind),
             ):  # fmt: skip
                 total = total + (loss * torch.cos(loss.detach() + number)).sum()
         return total

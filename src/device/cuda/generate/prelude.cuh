@@ -286,6 +286,12 @@ struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const
 struct Multiplying { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a * b; } };
 struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
+// Until all threads of a row are here; what they wrote before is seen behind.
+#ifdef ON_HOST
+#define row_sync()
+#else
+#define row_sync() (LANES > 32 ? __syncthreads() : __syncwarp())
+#endif
 #define row_sum(value) combined<LANES>(value, Adding())
 #define row_product(value) combined<LANES>(value, Multiplying())
 #define row_max(value) combined<LANES>(value, Largest())
