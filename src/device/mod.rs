@@ -54,7 +54,9 @@ pub struct StepReport {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaunchError {
     /// The operation has no kernel on this kind of device.
-    #[error("{operation} does not run on a GPU yet; use a simulated device for this model")]
+    #[error(
+        "a GPU cannot run this yet: {operation}; ask about a simulated card (`sim:h200`) instead"
+    )]
     Unsupported {
         /// Which operation.
         operation: String,

@@ -162,6 +162,7 @@ impl Eager {
             shape,
             strides: strides.into(),
             is_of_host: false,
+            number: None,
         })
     }
 
@@ -212,9 +213,15 @@ impl Eager {
         outputs: &[&TensorBody],
         workspace: Option<&Storage>,
     ) {
-        if !self.with_launches {
+        // What a number of the host's is filled with happens there.
+        if !self.with_launches || outputs.iter().any(|output| output.is_of_host) {
             return;
         }
+        let of_host = inputs.first().and_then(|input| input.number);
+        let (kernel, inputs) = match (kernel, of_host) {
+            (Kernel::Copy, Some(number)) => (Kernel::Fill(number), &[][..]),
+            (kernel, _) => (kernel, inputs),
+        };
         let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
         self.recorder.launch(Call {
             kernel,

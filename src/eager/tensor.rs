@@ -39,6 +39,8 @@ pub(crate) struct Elements {
     pub(crate) strides: Sizes,
     /// Whether it is a number in the host's memory.
     pub(crate) is_of_host: bool,
+    /// That number, where it is known: no kernel reads the host's memory.
+    pub(crate) number: Option<f64>,
 }
 
 /// Where the gradient of a tensor goes.
@@ -90,6 +92,21 @@ impl From<Elements> for TensorBody {
 }
 
 impl TensorBody {
+    /// A scratch buffer seen as a tensor.
+    pub(crate) fn over(storage: &Rc<Storage>, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
+        let shape = shape.into();
+        let strides = contiguous_strides(&shape).into();
+        TensorBody::from(Elements {
+            storage: Rc::clone(storage),
+            dtype,
+            offset: Extent::ZERO,
+            shape,
+            strides,
+            is_of_host: false,
+            number: None,
+        })
+    }
+
     pub(crate) fn numel(&self) -> Extent {
         numel(&self.shape)
     }
@@ -145,6 +162,7 @@ impl TensorBody {
             shape: shape.into(),
             strides: strides.into(),
             is_of_host: self.is_of_host,
+            number: self.number,
         })
     }
 

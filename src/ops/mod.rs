@@ -93,6 +93,7 @@ pub(crate) use opaque::not_elementwise;
 pub use random::Dropout;
 pub use reduce::{Dims, Reduction};
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
+pub use resample::{Interpolation, Mode as Interpolated};
 pub use scan::Running;
 
 use crate::shape::{DType, Type};

@@ -67,6 +67,19 @@ pub enum Form {
         /// The formula.
         body: Text,
     },
+    /// As [`Form::Each`], but the formula runs in all threads of a group: this one is number `lane` of `LANES`, and they go
+    /// along the dimensions that are not visited together. Beside what [`Form::Rows`] has for that there are
+    /// `row_before(value, start)`, `row_vote(truth)`, `row_from(value, lane)` and `row_wait()`.
+    ///
+    /// A formula that names `part` shares each element's work out among `parts` warps, as many as keep a card busy.
+    Groups {
+        /// Which operand: inputs are counted first, then outputs.
+        over: usize,
+        /// Dimensions of it that are not visited.
+        without: Vec<usize>,
+        /// The formula.
+        body: Text,
+    },
     /// Each element of the first input, combined over some of its dimensions. Outputs have those with length one.
     Reduce {
         /// Dimensions that go away.
@@ -91,6 +104,19 @@ pub enum Form {
     Rows {
         /// The dimensions along which elements belong to a row.
         dims: Vec<usize>,
+        /// The formula.
+        body: Text,
+    },
+    /// The same, with some operands that belong to no row: they keep their own dimensions and are read and written by
+    /// coordinates, as in [`Form::Each`].
+    ///
+    /// Threads of a row wait for each other, and see what the others have written, at `row_sync()`. `lane` of `LANES`
+    /// is a thread's number; a row's threads are `LANES / WARP` warps, and `warp_sum(value)` adds up within one.
+    RowsAndTables {
+        /// The dimensions along which elements belong to a row.
+        dims: Vec<usize>,
+        /// The names of the operands that belong to none.
+        tables: Vec<&'static str>,
         /// The formula.
         body: Text,
     },

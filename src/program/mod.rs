@@ -8,6 +8,8 @@ mod capability;
 mod convolution;
 mod generated;
 mod kernel;
+pub mod placing;
+pub mod pooling;
 mod unary;
 
 use std::hash::{Hash, Hasher};

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::alloc::{CachingAllocator, SegmentSource, Settings};
+use crate::device::cuda::plan::Target;
 use crate::device::cuda::{self, Facts, Library};
 use crate::device::sim::{self, Card, Estimates, SimulatedLauncher};
-use crate::device::{Capability, Launcher};
-use crate::model::{DeviceChoice, Request, RequestDocument};
+use crate::device::{Capability, LaunchError, Launcher};
+use crate::model::{DeviceChoice, Request, RequestDocument, Variant};
 use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS};
 use crate::program::Program;
 use crate::units::Bytes;
@@ -61,6 +62,10 @@ enum Device {
     },
     Cuda(Box<OpenCard>),
 }
+
+/// The batch at which a program is looked at before a card is opened: more than one sample, so that no dimension
+/// of a batch is one by chance.
+const BATCH_OF_A_PLAN: u64 = 2;
 
 pub(super) type Refused = (Refusal, String);
 
@@ -204,14 +209,18 @@ impl Handler for GpuHandler {
             .map_err(|error| invalid(&error))?;
         let settings = request.allocator.parse().map_err(|error| invalid(&error))?;
         let graph = request.graph().map_err(|error| invalid(&error))?;
-        let (device, ready) = self.open_device()?;
-        let capability = Capability {
-            compute: ready.gpu.compute,
-            multiprocessors: ready.gpu.multiprocessors,
-            threads_per_multiprocessor: ready.gpu.threads_per_multiprocessor,
+        let capability = match &self.taken {
+            None => return Err((Refusal::OutOfTurn, "no device was taken".to_owned())),
+            Some(Taken::Simulated(card)) => card.capability,
+            Some(Taken::Cuda { facts, .. }) => facts.capability,
         };
+        let mut programs = Programs::new(graph, capability);
+        if let (Some(Taken::Cuda { .. }), [variant, ..]) = (&self.taken, &*request.variants) {
+            expect_no_gaps(&mut programs, variant, capability)?;
+        }
+        let (device, ready) = self.open_device()?;
         self.work = device.map(|device| Work {
-            programs: Programs::new(graph, capability),
+            programs,
             settings,
             device,
         });
@@ -249,6 +258,26 @@ impl Handler for GpuHandler {
         };
         Ok(Answer::Report(Box::new(report)))
     }
+}
+
+/// Refuses a model that the card cannot run before anything is opened on it. Of several variants the first is looked
+/// at, which stands for the others: each probe looks at its own before it allocates.
+fn expect_no_gaps(
+    programs: &mut Programs,
+    variant: &Variant,
+    capability: Capability,
+) -> Result<(), Refused> {
+    let program = programs.of(variant);
+    let program = program.map_err(|error| (Refusal::Invalid, error.to_string()))?;
+    let gaps = cuda::plan::gaps(program, BATCH_OF_A_PLAN, Target::of(&capability));
+    if gaps.is_empty() {
+        return Ok(());
+    }
+    let operation = cuda::plan::listed(&gaps);
+    Err((
+        Refusal::DeviceFailed,
+        LaunchError::Unsupported { operation }.to_string(),
+    ))
 }
 
 fn invalid(error: &dyn fmt::Display) -> Refused {

@@ -14,6 +14,7 @@ pub struct Card {
     pub launcher: CudaLauncher,
     pub memory: CudaMemory,
     pub addresses: Vec<u64>,
+    pub sizes: Vec<Bytes>,
 }
 
 impl Card {
@@ -34,6 +35,7 @@ impl Card {
             .unwrap(),
             memory: CudaMemory::of(&gpu),
             addresses: vec![0],
+            sizes: vec![Bytes::ZERO],
         }
     }
 
@@ -42,6 +44,7 @@ impl Card {
         let size = shape.iter().product::<u64>() * dtype.size();
         let address = self.memory.take(Bytes(size.max(512))).unwrap().0;
         self.addresses.push(address);
+        self.sizes.push(Bytes(size));
         view(TensorId(self.addresses.len() as u32 - 1), dtype, shape)
     }
 
@@ -67,7 +70,7 @@ impl Card {
             call,
             batch: 1,
             addresses: &self.addresses,
-            sizes: &[],
+            sizes: &self.sizes,
             plan: 0,
         })
     }

@@ -164,7 +164,7 @@ fn all_plans_agree_with_the_definition() {
                         call: &call,
                         batch: BATCH,
                         addresses: &card.addresses,
-                        sizes: &[],
+                        sizes: &card.sizes,
                         plan,
                     };
                     // cuDNN may refuse a plan only now; PyTorch then goes on to the next.

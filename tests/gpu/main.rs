@@ -25,6 +25,7 @@ mod convolutions;
 mod elementwise;
 mod expandable;
 mod formulas;
+mod large;
 mod losses;
 mod normalizations;
 mod numbers;

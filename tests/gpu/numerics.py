@@ -13,7 +13,7 @@ front of its relus keeps all but a few activations away from the kink; VGG has n
 A gradient that is zero but for rounding (of an attention key's bias) is measured against all gradients together.
 
 Usage: python3 numerics.py CHECK [--only MODEL,..] [--precision PRECISION] [--jobs N] [--keep DIR] [--list]
-           [--no-poison] [--memcheck | --dry-run]
+           [--shard I/N] [--no-poison] [--memcheck | --dry-run]
 CHECK is the test binary that `cargo test --test gpu --no-run` builds. Needs a GPU, torch, torchvision, transformers, safetensors.
 --memcheck runs two steps of each model, on exactly as much memory as it asks for, under compute-sanitizer instead.
 --dry-run needs no GPU: it exports and compiles, and checks that batchfit would get a value for each tensor.
@@ -31,19 +31,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "clients/python/src"))
 
 import torch
-from batchfit.exporting import export
+from batchfit.batches import as_batch
+from batchfit.exporting import export_built
 from batchfit.losses import with_loss
-from numerics_models import MODELS, weights
+import numerics_families
+import numerics_models
+import numerics_operators
+from numerics_models import weights
 from safetensors.torch import load_file, save_file
 from torch.utils.checkpoint import checkpoint
 
+MODELS = {**numerics_models.MODELS, **numerics_operators.MODELS, **numerics_families.MODELS}
 LIMITS = {"fp32": 1e-3, "amp_fp16": 2e-2, "amp_bf16": 2e-2, "bf16": 2e-2, "fp16": 2e-2}
 DEVICE = "cuda"
 Tensors = dict[str, torch.Tensor]
@@ -90,30 +97,57 @@ CHECKS = [
     Check("bottlenecks", "amp_fp16", checkpointed=True),
     Check("gpt2", "amp_fp16", accumulation=2),
     Check("resnet18", "fp32", accumulation=2),
-    *(Check(name, precision, curve=True) for name in ("gpt2", "resnet18") for precision in ("fp32", "amp_bf16")),
+    *(Check(name, precision, curve=True) for name, model in MODELS.items() if model.curve for precision in ("fp32", "amp_bf16")),
 ]
 
 
 # The values that both sides start from.
 
+@contextlib.contextmanager
+def noting_constants(constants: Tensors) -> Iterator[None]:
+    """Adds the values of tensors that the model's code makes of numbers, which a graph names but does not hold."""
+    trace, make, made = torch.export.export, torch.tensor, []
+
+    def making(data, *args, **named):
+        result = make(data, *args, **named)
+        if result.is_meta:
+            made.append((data, result.dtype, result.shape))
+        return result
+
+    def traced(*args, **named):
+        made.clear()
+        with mock.patch.object(torch, "tensor", making):
+            program = trace(*args, **named)
+        lifted = {path.removeprefix("model."): value for path, value in program.constants.items() if "lifted_tensor" in path}
+        # They are numbered in the order in which the code makes them.
+        numbered = sorted((path for path in lifted if lifted[path].is_meta), key=lambda path: int(path.rsplit("_", 1)[1]))
+        if [told[1:] for told in made] == [(lifted[path].dtype, lifted[path].shape) for path in numbered]:
+            lifted.update({path: make(data, dtype=dtype) for path, (data, dtype, _) in zip(numbered, made)})
+        constants.update({path: value for path, value in lifted.items() if not value.is_meta})
+        return program
+
+    with mock.patch.object(torch.export, "export", traced):
+        yield
+
+
 def prepare(check: Check, folder: str) -> None:
     """Writes the graph and the values; in a process of its own, without a GPU."""
     torch.set_num_threads(1)
-    spec = MODELS[check.model]
-    model = weights(check.model).to(PARAMETERS.get(check.precision, torch.float32))
+    spec, dtype = MODELS[check.model], PARAMETERS.get(check.precision, torch.float32)
     torch.manual_seed(1)
     batch = spec.make_batch(spec.batch)
-    given = {id(tensor): tensor.to(model_type(model)) if tensor.is_floating_point() else tensor for tensor in batch.values()}
+    given = {id(tensor): tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in batch.values()}
     batch = {name: given[id(tensor)] for name, tensor in batch.items()}
-    export(model, batch, spec.loss).save(f"{folder}/{check.files}.json")
+    # Before anything else imports the model's modules: compiled functions in them take no sizes that stand for others.
+    constants: Tensors = {}
+    with noting_constants(constants):
+        exported = export_built(spec.build, as_batch(batch, {}), spec.loss, None if dtype == torch.float32 else dtype)
+    exported.save(f"{folder}/{check.files}.json")
+    model = weights(spec).to(dtype)
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values = {name: tensor.detach().clone() for name, tensor in {**held, **batch}.items()}
+    values = {name: tensor.detach().clone() for name, tensor in {**constants, **held, **batch}.items()}
     save_file(values, f"{folder}/{check.files}.values.part")
     os.replace(f"{folder}/{check.files}.values.part", f"{folder}/{check.files}.values")
-
-
-def model_type(model: torch.nn.Module) -> torch.dtype:
-    return next(model.parameters()).dtype
 
 
 # PyTorch's side.
@@ -337,6 +371,9 @@ def selected(options) -> list[Check]:
     names = options.only.split(",") if options.only else list(MODELS)
     if unknown := set(names) - set(MODELS):
         sys.exit(f"unknown models {', '.join(sorted(unknown))}; known are {', '.join(MODELS)}")
+    if options.shard:
+        which, of = map(int, options.shard.split("/"))
+        names = names[which::of]
     checks = [c for c in CHECKS if c.model in names and options.precision in (None, c.precision)]
     if options.memcheck:
         # The others launch the same kernels.
@@ -349,6 +386,7 @@ def main() -> None:
     parser.add_argument("check")
     parser.add_argument("--only", help="models, with commas between them")
     parser.add_argument("--precision")
+    parser.add_argument("--shard", help="only every so many models, as in 0/4, for several of these at a time")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="runs of batchfit at a time")
     parser.add_argument("--keep", help="a folder for graphs and values, used again if they are there")
     parser.add_argument("--list", action="store_true")

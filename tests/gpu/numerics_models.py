@@ -38,6 +38,10 @@ class Model:
     rate: float = 1e-3
     # The class of the blocks that batchfit checkpoints for `per_block`.
     block: str | None = None
+    # By how much weights are larger than they are made.
+    gain: float = 1.0
+    # Whether twenty steps of training are compared as well.
+    curve: bool = False
 
     def make_batch(self, batch: int) -> dict[str, torch.Tensor]:
         made: dict[str, torch.Tensor] = {}
@@ -168,37 +172,39 @@ def llama():
         vocab_size=1000, max_position_embeddings=128, initializer_range=0.05, use_cache=False))
 
 
-def _image(size, classes):
+def image(size: int, classes: int) -> dict[str, Input]:
     return {"x": Input((3, size, size)), "y": Input((), below=classes)}
 
 
 _TOKENS = {"input_ids": Input((128,), below=1000), "labels": "input_ids"}
 
 MODELS = {
-    "cifarnet": Model(CifarNet, _image(32, 10), 64),
+    "cifarnet": Model(CifarNet, image(32, 10), 64),
     "mlp": Model(Mlp, {"x": Input((512,)), "y": Input((), below=100)}, 96, precisions=(*AMP, "bf16")),
     "transformer": Model(Transformer, {"x": Input((64, 128)), "y": Input((), below=10)}, 24),
-    "resnet18": Model(resnet18, _image(224, 1000), 16, rate=3e-5, block="BasicBlock"),
-    "bottlenecks": Model(bottlenecks, _image(64, 100), 16, block="Bottleneck"),
-    "vgg11": Model(vgg11, _image(224, 10), 4),
-    "mobilenet_v2": Model(mobilenet_v2, _image(96, 100), 16),
+    "resnet18": Model(resnet18, image(224, 1000), 16, rate=3e-5, block="BasicBlock", curve=True),
+    "bottlenecks": Model(bottlenecks, image(64, 100), 16, block="Bottleneck"),
+    "vgg11": Model(vgg11, image(224, 10), 4),
+    "mobilenet_v2": Model(mobilenet_v2, image(96, 100), 16),
     "unet": Model(UNet, {"x": Input((3, 64, 64)), "y": Input((64, 64), below=21)}, 8),
-    "gpt2": Model(gpt2, _TOKENS, 8, loss="model", block="GPT2Block"),
+    "gpt2": Model(gpt2, _TOKENS, 8, loss="model", block="GPT2Block", curve=True),
     "bert": Model(bert, {"input_ids": Input((128,), below=1000), "labels": Input((), below=2)}, 8, loss="model"),
     "vit": Model(vit, {"pixel_values": Input((3, 64, 64)), "labels": Input((), below=100)}, 16, loss="model"),
     "llama": Model(llama, _TOKENS, 8, loss="model", precisions=(*AMP, "bf16")),
 }
 
 
-def weights(name: str) -> nn.Module:
+def weights(spec: Model) -> nn.Module:
     """The model with the values that both sides start from, always the same."""
     torch.manual_seed(0)
-    model = MODELS[name].build()
+    model = spec.build()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 1:  # ones and zeros would hide mistakes
+            if parameter.ndim <= 1 or not parameter.var() > 0:  # ones and zeros would hide mistakes
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+            else:
+                parameter.mul_(spec.gain)
         for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):  # away from the kinks of the activations behind
+            if isinstance(module, nn.BatchNorm2d) and module.affine:  # away from the kinks of the activations behind
                 module.bias.add_(3.0)
     return model

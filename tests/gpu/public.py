@@ -11,7 +11,7 @@ Several fits run at a time, each with a lock of its own, so that they share the 
 Usage: public.py BATCHFIT GRAPHS [--only NAME,...] [--out FILE] [--seconds N]
 GRAPHS is a folder of *.json.gz, of `tests/models/run.py export OUT --list tests/gpu/public_models.py` say. Results are added to
 FILE, a line of JSON each; what has a line that is not about time is left out. Exits 1 when less than 15 of 16 models run.
-`--device sim:h200` tries everything but the GPU.
+`--device sim:h200` tries everything but the GPU. `--explain` needs none either: it lists what a GPU could not run, and of how many models.
 """
 import argparse
 import collections
@@ -94,6 +94,16 @@ class Lane:
                 return math.ceil(1.05 * answer["peak_reserved_bytes"] / 2**20)
         raise ValueError(answer if isinstance(answer, str) else f"does not fit: {answer['cause']}")
 
+    def explained(self, graph, precision):
+        """What of a model would not run on a GPU."""
+        row = {"model": graph.name.split(".json")[0], "precision": precision, "gaps": []}
+        try:
+            _, answer = self.simulated(graph, precision, 2, "--explain")
+            row["gaps"] = [answer] if isinstance(answer, str) else [gap["operation"] for gap in answer["variants"][0]["gaps"]]
+        except TookTooLong as error:
+            row["gaps"] = [str(error)]
+        return row
+
     def fit(self, graph, precision):
         """Everything there is to know of one model in one precision."""
         began = time.time()
@@ -170,6 +180,22 @@ def kind_of(why):
     return re.sub(r"\d+", "N", why.splitlines()[0])[:140]
 
 
+def gaps(rows):
+    """Prints what a GPU could not run, by how many models need it; tells whether enough need nothing."""
+    needed, alone = collections.defaultdict(set), collections.defaultdict(set)
+    for row in rows:
+        for gap in row["gaps"]:
+            needed[kind_of(gap)].add(row["model"])
+        if len(row["gaps"]) == 1:
+            alone[kind_of(row["gaps"][0])].add(row["model"])
+    for gap, models in sorted(needed.items(), key=lambda item: -len(item[1])):
+        print(f"{len(models):4} models, {len(alone[gap]):3} of them but for this alone: {gap}\n      {', '.join(sorted(models)[:6])}{' ...' if len(models) > 6 else ''}")
+    models = {row["model"] for row in rows}
+    free = models - {row["model"] for row in rows if row["gaps"]}
+    print(f"{len(free)} of {len(models)} models need nothing that a GPU cannot run")
+    return len(free) >= ENOUGH * len(models)
+
+
 def table(rows, seconds):
     """Prints how many run, and why the others do not; tells whether enough do."""
     models = collections.defaultdict(dict)
@@ -217,6 +243,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=max(2, min(8, (os.cpu_count() or 2) // 2)), help="fits at a time")
     parser.add_argument("--limit", type=int, default=40, help="seconds for one command")
     parser.add_argument("--seconds", type=int, default=340, help="nothing is begun after so many seconds")
+    parser.add_argument("--explain", action="store_true", help="only list what a GPU could not run; needs none")
     parser.add_argument("--table", action="store_true", help="only print what FILE says")
     options = parser.parse_args()
     out = options.out or pathlib.Path(os.environ.get("OUT", ".")) / "public.jsonl"
@@ -248,6 +275,11 @@ def main():
             if not row["runs"]:
                 print(f"{row['model']} {row['precision']}: {row['why'][:200]}", flush=True)
 
+    if options.explain:
+        with tempfile.TemporaryDirectory() as folder, futures.ThreadPoolExecutor(options.jobs) as pool:
+            lane = Lane(os.path.abspath(options.batchfit), pathlib.Path(folder, "lane"), options)
+            found = list(pool.map(lambda cell: lane.explained(*cell), [(graph, precision) for graph in graphs for precision in PRECISIONS]))
+        sys.exit(0 if gaps(found) else 1)
     if not options.table:
         with tempfile.TemporaryDirectory() as folder, out.open("a") as file:
             with futures.ThreadPoolExecutor(options.jobs) as pool:

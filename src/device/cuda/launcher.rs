@@ -50,8 +50,9 @@ pub struct CudaLauncher {
     draws: u64,
     /// Steps finished.
     steps: u64,
-    /// The steps of launches that are generated, by the call and the batch: what is queued again for the next step.
-    kept: HashMap<(usize, u64), Vec<Step>>,
+    /// The steps of launches that are generated, by where the call lies and the batch: what is queued again for the next
+    /// step. Only of the program that was got ready, whose calls stay where they are.
+    kept: Option<HashMap<(usize, u64), Vec<Step>>>,
     script: Script,
     gradients: BTreeMap<String, HostTensor>,
     /// Near the end: it waits for the stream when it is dropped and holds the card.
@@ -78,7 +79,7 @@ impl CudaLauncher {
             optimizer_steps: StepCounts::new(),
             draws: 0,
             steps: 0,
-            kept: HashMap::new(),
+            kept: None,
             script: Script::default(),
             gradients: BTreeMap::new(),
             queue: Queue::open(gpu, options.kernel_cache)?,
@@ -104,7 +105,7 @@ impl CudaLauncher {
         self.optimizer_steps.clear();
         self.draws = 0;
         self.steps = 0;
-        self.kept.clear();
+        self.kept = None;
         self.gradients.clear();
         self.script = Script::default();
     }
@@ -214,23 +215,24 @@ impl CudaLauncher {
         }
         self.draws += 1;
         let context = self.context(launch, operands)?;
-        let kernel = &launch.call.kernel;
         let key = (std::ptr::from_ref(launch.call) as usize, launch.batch);
-        let is_kept = matches!(kernel, Kernel::Generated(_));
-        if let (true, Some(mut steps)) = (is_kept, self.kept.remove(&key)) {
-            for step in &mut steps {
-                if let Step::Kernel(kernel) = step {
-                    kernel.parameter.update(operands, context.seed());
+        let is_generated = matches!(launch.call.kernel, Kernel::Generated(_));
+        let kept = self.kept.as_mut().filter(|_| is_generated);
+        let known = kept.and_then(|kept| kept.remove(&key));
+        let steps = match known {
+            Some(mut steps) => {
+                for step in &mut steps {
+                    if let Step::Kernel(kernel) = step {
+                        kernel.parameter.update(operands, context.seed());
+                    }
                 }
+                steps
             }
-            self.queue_all(&steps)?;
-            self.kept.insert(key, steps);
-            return Ok(());
-        }
-        let steps = plan::steps(launch, operands, self.queue.target(), context)?;
+            None => plan::steps(launch, operands, self.queue.target(), context)?,
+        };
         self.queue_all(&steps)?;
-        if is_kept {
-            self.kept.insert(key, steps);
+        if let (true, Some(kept)) = (is_generated, &mut self.kept) {
+            kept.insert(key, steps);
         }
         Ok(())
     }
@@ -301,7 +303,7 @@ impl Launcher for CudaLauncher {
     }
 
     fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
-        self.kept.clear();
+        self.kept = None;
         let target = self.queue.target();
         let gaps = plan::gaps(program, batch, target);
         if !gaps.is_empty() {
@@ -309,7 +311,9 @@ impl Launcher for CudaLauncher {
                 operation: listed(&gaps),
             });
         }
-        Ok(self.queue.prepare(&plan::sources(program, batch, target))?)
+        self.queue.prepare(&plan::sources(program, batch, target))?;
+        self.kept = Some(HashMap::new());
+        Ok(())
     }
 
     fn launch(&mut self, launch: &Launch<'_>) -> Result<(), LaunchError> {

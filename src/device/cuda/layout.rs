@@ -57,12 +57,28 @@ impl Operand {
                 .map(|extent| extent.at(launch.batch))
                 .collect::<Vec<_>>()
         };
-        Ok(Operand {
-            address: start + view.offset.at(launch.batch) * view.dtype.size(),
+        let offset = view.offset.at(launch.batch) * view.dtype.size();
+        let operand = Operand {
+            address: start + offset,
             dtype: view.dtype,
             shape: at(&view.shape),
             strides: at(&view.strides),
-        })
+        };
+        let size = launch.sizes.get(view.tensor.0 as usize).copied();
+        let (end, size) = (
+            offset.saturating_add(operand.span()),
+            size.unwrap_or_default().0,
+        );
+        if operand.count() > 0 && end > size {
+            return Err(failed(
+                launch,
+                format!(
+                    "a view ends at byte {end} of the {size} of {:?}",
+                    view.tensor
+                ),
+            ));
+        }
+        Ok(operand)
     }
 
     /// Number of elements.

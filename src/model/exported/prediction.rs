@@ -89,7 +89,7 @@ fn only_arranges(op: &Op) -> bool {
                 | View::Split { .. }
                 | View::Slices { .. }
                 | View::Alias
-        ) | Op::Resample(Resample::PadConstant(_))
+        ) | Op::Resample(Resample::PadConstant { .. })
             | Op::Copy(Copy::Contiguous)
             | Op::Cast(_)
     )

@@ -165,7 +165,7 @@ impl Eager {
             dim => *length + Extent::fixed(after[3 - rank + dim - 2]),
         });
         let shape: Vec<Extent> = sides.collect();
-        let padded = self.resample(&Resample::PadConstant(amounts), x, &shape)?;
+        let padded = self.resample(&Resample::constant(amounts), x, &shape)?;
         let padded = padded.into_iter().next().expect("a pad has a result");
         Ok((padded, Convolution::Plain(*window)))
     }

@@ -1,5 +1,6 @@
 //! The same elements elsewhere in memory.
 
+mod kernel;
 mod run;
 
 use serde::Serialize;
@@ -21,13 +22,16 @@ pub enum Copy {
     },
     /// `clone()`.
     Clone,
-    /// `roll` along so many dimensions, one after the other.
+    /// `roll(shifts, dims)`, one dimension after the other.
     Roll {
-        /// How many.
-        dims: usize,
+        /// By how many elements along which dimension; along the flattened tensor if none.
+        shifts: Vec<(i64, Option<usize>)>,
     },
-    /// `flip`.
-    Flip,
+    /// `flip(dims)`.
+    Flip {
+        /// Along which dimensions.
+        dims: Vec<usize>,
+    },
     /// `repeat(times)`: copies side by side along each dimension of the result.
     Repeat(Vec<Extent>),
     /// `diag_embed(offset, dim1, dim2)`: matrices with the elements on a diagonal, and zeros.
@@ -62,13 +66,24 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     }),
     ("aten.roll.default", |args| {
         // Without dimensions it rolls the flattened tensor, by one shift.
-        let dims = args.whole_numbers("shifts")?.len();
-        Ok((Copy::Roll { dims }.into(), vec![args.tensor("self")?]))
+        let input = args.tensor("self")?;
+        let shifts = args.whole_numbers("shifts")?;
+        let dims = if args.has("dims") {
+            args.dims("dims", args.shape(input).len())?
+        } else {
+            Vec::new()
+        };
+        if !dims.is_empty() && dims.len() != shifts.len() {
+            return Err(format!("it rolls dimensions {dims:?} by {shifts:?}"));
+        }
+        let along = |(at, shift): (usize, &i64)| (*shift, dims.get(at).copied());
+        let shifts = shifts.iter().enumerate().map(along).collect();
+        Ok((Copy::Roll { shifts }.into(), vec![input]))
     }),
     ("aten.flip.default", |args| {
         let input = args.tensor("self")?;
-        args.dims("dims", args.shape(input).len())?;
-        Ok((Copy::Flip.into(), vec![input]))
+        let dims = args.dims("dims", args.shape(input).len())?;
+        Ok((Copy::Flip { dims }.into(), vec![input]))
     }),
     ("aten.diag_embed.default", |args| {
         let input = args.tensor("self")?;
@@ -120,7 +135,7 @@ impl Operator for Copy {
             Copy::Contiguous | Copy::ChannelsLast { .. } => "contiguous",
             Copy::Clone => "clone",
             Copy::Roll { .. } => "roll",
-            Copy::Flip => "flip",
+            Copy::Flip { .. } => "flip",
             Copy::Repeat(_) => "repeat",
             Copy::DiagEmbed { .. } => "diag_embed",
         }
@@ -137,7 +152,7 @@ impl Operator for Copy {
             | Copy::ChannelsLast { .. }
             | Copy::Clone
             | Copy::Roll { .. }
-            | Copy::Flip => x.clone(),
+            | Copy::Flip { .. } => x.clone(),
             Copy::Repeat(times) => repeat(x, times)?,
             Copy::DiagEmbed { offset, dims } => embedded(x, *offset, *dims)?,
         };
@@ -155,8 +170,8 @@ impl Operator for Copy {
             Copy::Contiguous => eager.contiguous(x),
             Copy::ChannelsLast { always } => eager.in_channels_last(x, *always),
             Copy::Clone => eager.clone_of(x),
-            Copy::Roll { dims } => eager.roll(x, *dims),
-            Copy::Flip => eager.flip(x),
+            Copy::Roll { shifts } => eager.roll(x, shifts),
+            Copy::Flip { dims } => eager.flip(x, dims),
             Copy::Repeat(times) => eager.repeat(x, times),
             Copy::DiagEmbed { offset, dims } => {
                 eager.diag_embed(x, &context.results[0], (*offset, *dims))

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::kernel;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{Extent, MemoryFormat, numel, strides_like};
@@ -60,37 +61,42 @@ impl Eager {
     }
 
     /// `roll` along so many dimensions: one after the other, each from a contiguous tensor to a new one.
-    pub(crate) fn roll(&mut self, x: &Tensor, dims: usize) -> Tensor {
+    pub(crate) fn roll(&mut self, x: &Tensor, shifts: &[(i64, Option<usize>)]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
-        let y = self.rolled(x, dims);
+        let y = self.rolled(x, shifts);
+        let back = |(shift, dim): &(i64, Option<usize>)| (-shift, *dim);
+        let shifts: Vec<_> = shifts.iter().map(back).collect();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| Rc::new(eager.rolled(gradient, dims)))]
+            vec![gradient.map(|gradient| Rc::new(eager.rolled(gradient, &shifts)))]
         });
         y
     }
 
-    fn rolled(&mut self, x: &Tensor, dims: usize) -> TensorBody {
-        let mut along = |x: &Tensor| {
+    fn rolled(&mut self, x: &Tensor, shifts: &[(i64, Option<usize>)]) -> TensorBody {
+        let mut along = |x: &Tensor, (shift, dim): (i64, Option<usize>)| {
             let dense = self.dense_copy(x);
             let y = self.empty(&x.shape, x.dtype);
-            self.launch(Kernel::MemoryOnly("roll"), &[&dense], &[&y]);
+            let kernel = kernel::rolled(shift, dim, x.shape.len());
+            self.launch(kernel, &[&dense], &[&y]);
             y
         };
-        let mut y = along(x);
-        for _ in 1..dims {
+        let mut shifts = shifts.iter().copied();
+        let mut y = along(x, shifts.next().unwrap_or((0, None)));
+        for shift in shifts {
             let before = Rc::new(y);
-            y = along(&before);
+            y = along(&before, shift);
         }
         y
     }
 
     /// `flip`.
-    pub(crate) fn flip(&mut self, x: &Tensor) -> Tensor {
+    pub(super) fn flip(&mut self, x: &Tensor, dims: &[usize]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
-        let flipped = |eager: &mut Eager, x: &Tensor| {
+        let kernel = kernel::flipped(dims, x.shape.len());
+        let flipped = move |eager: &mut Eager, x: &Tensor| {
             let y = eager.empty_strided(&x.shape, strides_like(&x.shape, &x.strides), x.dtype);
-            eager.launch(Kernel::MemoryOnly("flip"), &[x], &[&y]);
+            eager.launch(kernel.clone(), &[x], &[&y]);
             y
         };
         let y = flipped(self, x);
@@ -108,7 +114,7 @@ impl Eager {
         let padded = [&vec![Extent::ONE; added], &*x.shape].concat();
         let shape: Vec<Extent> = padded.iter().zip(times).map(|(n, t)| *n * *t).collect();
         let y = self.empty(&shape, x.dtype);
-        self.launch(Kernel::MemoryOnly("repeat"), &[x], &[&y]);
+        self.launch(kernel::repeated(x.shape.len(), times.len()), &[x], &[&y]);
         let (own, times) = (x.shape.clone(), times.to_vec());
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {

@@ -44,6 +44,23 @@ pub enum Place {
 }
 
 impl Create {
+    /// What all of its elements are, where that is one number.
+    pub(super) fn number(&self) -> Option<f64> {
+        let given = self
+            .numbers
+            .iter()
+            .find(|(name, _)| matches!(*name, "fill_value" | "s"));
+        match (self.name, given.map(|(_, number)| number)) {
+            #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
+            (_, Some(Constant::Whole(value))) => Some(*value as f64),
+            (_, Some(Constant::Real(value))) => Some(*value),
+            (_, Some(Constant::Truth(value))) => Some(f64::from(u8::from(*value))),
+            ("zeros" | "new_zeros" | "zeros_like", _) => Some(0.0),
+            ("ones" | "new_ones" | "ones_like", _) => Some(1.0),
+            _ => None,
+        }
+    }
+
     /// The type that the export recorded.
     pub fn recorded(&self) -> DType {
         match self.dtype {

@@ -55,6 +55,7 @@ impl Eager {
                 shape: create.shape.as_slice().into(),
                 strides: contiguous_strides(&create.shape).into(),
                 is_of_host: true,
+                number: create.number(),
             }),
         };
         // A range of int64 from zero has a kernel of its own.

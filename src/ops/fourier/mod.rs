@@ -46,7 +46,12 @@ pub enum Fourier {
         onesided: bool,
     },
     /// `fft_fftshift`, `fft_ifftshift`: a roll along these dimensions.
-    Shift(Vec<usize>),
+    Shift {
+        /// Which.
+        dims: Vec<usize>,
+        /// Whether it undoes the other.
+        inverse: bool,
+    },
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
@@ -211,7 +216,8 @@ fn shift(args: &Arguments<'_>) -> Result<Read, String> {
     } else {
         (0..rank).collect()
     };
-    Ok((Fourier::Shift(dims).into(), vec![x]))
+    let inverse = args.target.contains("ifftshift");
+    Ok((Fourier::Shift { dims, inverse }.into(), vec![x]))
 }
 
 fn stft(args: &Arguments<'_>) -> Result<Read, String> {
@@ -262,13 +268,13 @@ impl Operator for Fourier {
         match self {
             Fourier::Transform { .. } => "fft",
             Fourier::ShortTime { .. } => "stft",
-            Fourier::Shift(_) => "fftshift",
+            Fourier::Shift { .. } => "fftshift",
         }
     }
 
     fn arity(&self) -> (usize, usize) {
         match self {
-            Fourier::Transform { .. } | Fourier::Shift(_) => (1, 1),
+            Fourier::Transform { .. } | Fourier::Shift { .. } => (1, 1),
             Fourier::ShortTime { .. } => (1, 2),
         }
     }
@@ -323,7 +329,7 @@ impl Operator for Fourier {
                 let shape = [lead, &[bins.into(), frames.into()]].concat();
                 (complex(*dtype)?, shape)
             }
-            Fourier::Shift(_) => (*dtype, x.clone()),
+            Fourier::Shift { .. } => (*dtype, x.clone()),
         };
         Ok(vec![(dtype, shape)])
     }
@@ -347,7 +353,18 @@ impl Operator for Fourier {
                 hop,
                 onesided,
             } => eager.stft([*n_fft, *hop], *onesided, x, operands.get(1))?,
-            Fourier::Shift(dims) => eager.roll(x, dims.len()),
+            Fourier::Shift { dims, inverse } => {
+                let by = |dim: &usize| {
+                    let length = x.shape[*dim].as_fixed().unwrap_or(0);
+                    let half = if *inverse {
+                        length.div_ceil(2)
+                    } else {
+                        length / 2
+                    };
+                    (half.cast_signed(), Some(*dim))
+                };
+                eager.roll(x, &dims.iter().map(by).collect::<Vec<_>>())
+            }
         }])
     }
 }

@@ -55,7 +55,7 @@ impl Eager {
             shape[*dim] = wanted.into();
         }
         if pads.iter().any(|pad| *pad != [0, 0]) {
-            let padded = self.resample(&Resample::PadConstant(pads), &y, &shape)?;
+            let padded = self.resample(&Resample::constant(pads), &y, &shape)?;
             y = padded.into_iter().next().expect("a pad has a result");
         }
         Ok(y)

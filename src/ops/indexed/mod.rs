@@ -1,5 +1,7 @@
 //! Operations that look elements up by position, sort them or choose among them.
 
+mod kernel;
+mod ordering;
 mod read;
 mod run;
 pub(in crate::ops) mod search;
@@ -13,7 +15,7 @@ use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 use serde::Serialize;
 
 /// Which operation; operands are in the order of the ATen operator's arguments.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Indexed {
     /// `gather(input, index)`.
     Gather {
@@ -45,12 +47,14 @@ pub enum Indexed {
         /// How many places are taken to be chosen, where truth values choose them.
         rows: Option<Extent>,
     },
-    /// `index_add_(self, index, source)`.
+    /// `index_add_(self, dim, index, source)`.
     Add {
+        /// Which dimension.
+        dim: usize,
         /// Whether the result is a tensor of its own.
         fresh: bool,
-        /// Whether what is added is multiplied by a number.
-        scaled: bool,
+        /// What is added is multiplied by this number.
+        alpha: Option<f64>,
     },
     /// `scatter(self, index, source)`, `scatter_add`.
     Scatter {
@@ -58,6 +62,8 @@ pub enum Indexed {
         dim: usize,
         /// Whether it adds.
         adds: bool,
+        /// What is written where no tensor is.
+        value: Option<f64>,
         /// Whether the result replaces the first operand.
         in_place: bool,
     },
@@ -88,21 +94,29 @@ pub enum Indexed {
         count: u64,
         /// Which dimension.
         dim: usize,
+        /// Whether the largest.
+        largest: bool,
     },
     /// `sort(self)`: values and positions.
     Sort {
         /// Which dimension.
         dim: usize,
+        /// Whether the largest comes first.
+        descending: bool,
     },
     /// `argsort(self)`.
     ArgSort {
         /// Which dimension.
         dim: usize,
+        /// Whether the largest comes first.
+        descending: bool,
     },
     /// `histc(self, bins)`.
     Histogram {
         /// How many.
         bins: u64,
+        /// Where the first begins and the last ends; where the smallest and the largest element are if equal.
+        range: [f64; 2],
     },
     /// `one_hot(self, classes)`.
     OneHot {
@@ -123,8 +137,13 @@ pub enum Indexed {
         /// The type to sum in, where the model's code says.
         dtype: Option<DType>,
     },
-    /// `tril` or `triu`.
-    Triangle,
+    /// `tril` or `triu` of each matrix.
+    Triangle {
+        /// Whether it keeps what is above the diagonal, not below.
+        upper: bool,
+        /// Which diagonal: how far above the main one.
+        diagonal: i64,
+    },
 }
 
 impl Indexed {
@@ -147,7 +166,7 @@ impl Indexed {
             Indexed::OneHot { .. } => "one_hot",
             Indexed::RepeatInterleave { .. } => "repeat_interleave",
             Indexed::CumulativeSum { .. } => "cumsum",
-            Indexed::Triangle => "tril",
+            Indexed::Triangle { .. } => "tril",
         }
     }
 
@@ -231,16 +250,16 @@ impl Indexed {
                 vec![(DType::Int64, reduced(x, &dims, *keep))]
             }
             Indexed::Truth { dims, keep } => vec![(DType::Bool, reduced(x, dims, *keep))],
-            Indexed::TopK { count, dim } => {
+            Indexed::TopK { count, dim, .. } => {
                 let shape = with(*dim, Extent::fixed(*count))?;
                 vec![(dtype, shape.clone()), (DType::Int64, shape)]
             }
-            Indexed::Sort { dim } => {
+            Indexed::Sort { dim, .. } => {
                 along(*dim)?;
                 vec![(dtype, x.clone()), (DType::Int64, x.clone())]
             }
             Indexed::ArgSort { .. } => vec![(DType::Int64, x.clone())],
-            Indexed::Histogram { bins } => vec![(dtype, vec![Extent::fixed(*bins)])],
+            Indexed::Histogram { bins, .. } => vec![(dtype, vec![Extent::fixed(*bins)])],
             Indexed::OneHot { classes } => {
                 let mut shape = x.clone();
                 shape.push(Extent::fixed(*classes));
@@ -261,7 +280,7 @@ impl Indexed {
                 let dtype = into.unwrap_or(own);
                 vec![(dtype, x.clone())]
             }
-            Indexed::Add { .. } | Indexed::Scatter { .. } | Indexed::Triangle => {
+            Indexed::Add { .. } | Indexed::Scatter { .. } | Indexed::Triangle { .. } => {
                 vec![(dtype, x.clone())]
             }
         })

@@ -103,15 +103,19 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
         "aten.topk.default" => Indexed::TopK {
             count: args.count("k", None)?,
             dim: dim("dim", Some(-1))?,
+            largest: args.flag("largest", true)?,
         },
         "aten.sort.default" => Indexed::Sort {
             dim: dim("dim", Some(-1))?,
+            descending: args.flag("descending", false)?,
         },
         "aten.argsort.default" => Indexed::ArgSort {
             dim: dim("dim", Some(-1))?,
+            descending: args.flag("descending", false)?,
         },
         "aten.histc.default" => Indexed::Histogram {
             bins: args.count("bins", Some(100))?,
+            range: [args.number_or("min", 0.0)?, args.number_or("max", 0.0)?],
         },
         "aten.one_hot.default" => Indexed::OneHot {
             classes: args.count("num_classes", None)?,
@@ -129,7 +133,10 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             dim: if rank == 0 { 0 } else { dim("dim", None)? },
             dtype: args.dtype("dtype")?,
         },
-        _ => Indexed::Triangle,
+        _ => Indexed::Triangle {
+            upper: target == "aten.triu.default",
+            diagonal: args.int("diagonal", Some(0))?,
+        },
     };
     Ok((indexed.into(), operands))
 }
@@ -189,8 +196,10 @@ fn writing(
             operands.push(args.tensor("index")?);
             operands.push(args.tensor("source")?);
             Indexed::Add {
+                dim: args.dim("dim", None, rank)?,
                 fresh: !target.contains("_."),
-                scaled: args.always("alpha", 1.0).is_err(),
+                alpha: Some(args.number_or("alpha", 1.0)?)
+                    .filter(|_| args.always("alpha", 1.0).is_err()),
             }
         }
         "aten.scatter.src"
@@ -204,6 +213,10 @@ fn writing(
             Indexed::Scatter {
                 dim: args.dim("dim", None, rank)?,
                 adds: target.contains("scatter_add"),
+                value: args
+                    .has("value")
+                    .then(|| args.number("value"))
+                    .transpose()?,
                 in_place: target.contains("_."),
             }
         }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::ordering::{one_hot, running_sum, sorted, top, triangle};
 use super::{looked_up, shapes_of};
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
@@ -9,10 +10,11 @@ use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
+use crate::program::placing::Combine;
 use crate::shape::{DType, Extent, Sizes, Type, broadcast, strides_like, strides_match};
 
 /// Names under which indices are saved.
-pub(super) const INDICES: [&str; 5] = ["0", "1", "2", "3", "4"];
+pub(super) const INDICES: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
 
 /// So many indices as they were saved.
 pub(super) fn saved_indices(saved: &Saved, count: usize) -> Vec<Tensor> {
@@ -52,9 +54,9 @@ impl Eager {
         let x = &operands[0];
         let one = match op {
             Indexed::Gather { dim } => self.gather(x, &operands[1], *dim)?,
-            Indexed::Index(marked) => self.index((op, None), marked, operands, &results[0])?,
+            Indexed::Index(marked) => self.index(None, marked, operands, &results[0])?,
             Indexed::IndexMasked { marked, rows } => {
-                self.index((op, Some(*rows)), marked, operands, &results[0])?
+                self.index(Some(*rows), marked, operands, &results[0])?
             }
             Indexed::Select { dim } => self.index_select(x, &operands[1], *dim)?,
             Indexed::Put { .. } | Indexed::Add { .. } | Indexed::Scatter { .. } => {
@@ -63,15 +65,20 @@ impl Eager {
             Indexed::Extreme { .. } | Indexed::TopK { .. } => {
                 return self.choose(op, x, &results[0]);
             }
-            Indexed::Sort { dim } | Indexed::ArgSort { dim } => {
-                return self.sort(op, x, *dim);
+            Indexed::Sort { dim, descending } | Indexed::ArgSort { dim, descending } => {
+                return self.sort(op, x, (*dim, *descending));
             }
-            Indexed::CumulativeSum { dtype, .. } => self.cumulative_sum(x, *dtype),
-            Indexed::Triangle => {
+            Indexed::CumulativeSum { dim, dtype } => self.cumulative_sum(x, *dim, *dtype),
+            Indexed::Triangle { upper, diagonal } => {
+                let kernel = triangle(*upper, *diagonal, x.shape.len());
                 let draft = Draft::new(self, &[Some(x)]);
                 let y = self.empty(&x.shape, x.dtype);
-                self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&y]);
-                self.finish_copied(draft, y)
+                self.launch(kernel.clone(), &[x], &[&y]);
+                draft.finish_one(self, y, move |eager, gradient, _| {
+                    let grad_x = eager.empty(&gradient.shape, gradient.dtype);
+                    eager.launch(kernel, &[gradient], &[&grad_x]);
+                    Rc::new(grad_x)
+                })
             }
             Indexed::RepeatInterleave { times, dim } => {
                 let (times, dim) = (*times, *dim);
@@ -95,9 +102,12 @@ impl Eager {
                 })
             }
             Indexed::Histogram { .. } => self.plain(op, x, &results[0], x.dtype),
-            Indexed::ArgExtreme { .. } | Indexed::OneHot { .. } => {
-                self.plain(op, x, &results[0], DType::Int64)
+            Indexed::OneHot { .. } => {
+                let y = self.empty(&results[0], DType::Int64);
+                self.launch(one_hot(x.shape.len()), &[x], &[&y]);
+                Tensor::new(y)
             }
+            Indexed::ArgExtreme { .. } => self.plain(op, x, &results[0], DType::Int64),
             Indexed::Truth { .. } => self.plain(op, x, &results[0], DType::Bool),
         };
         Ok(vec![one])
@@ -118,8 +128,14 @@ impl Eager {
             *length = index.shape.first().copied().unwrap_or(Extent::ONE);
         }
         let y = self.empty(&shape, x.dtype);
-        self.launch(Kernel::MemoryOnly("index_select"), &[x, index], &[&y]);
-        Ok(self.finish_zeros(draft, y, like))
+        self.select_along(x, dim, index, &y);
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
+            let grad_x = eager.empty(&like.0, like.1);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let added = (Combine::Add, Ok(&**gradient));
+            eager.write_along(&grad_x, dim, saved.get("index"), added);
+            Rc::new(grad_x)
+        }))
     }
 
     /// Indices as int64 positions: `expandTensors` finds where truth values are true, and narrower types are
@@ -149,25 +165,30 @@ impl Eager {
         Tensor::new(y)
     }
 
-    /// Ends an operation whose gradient is one new tensor like the operand.
-    pub(super) fn finish_zeros(
+    /// Ends an operation that chose elements along a dimension, whose places are saved as `indices`: the gradient goes
+    /// there, and is zero elsewhere. `kept` says whether results have the dimension.
+    pub(super) fn finish_chosen(
         &mut self,
         draft: Draft,
         y: TensorBody,
         like: (Sizes, DType),
+        (dim, kept): (usize, bool),
     ) -> Tensor {
-        draft.finish_one(self, y, move |eager, gradient, _| {
+        draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&like.0, like.1);
-            eager.launch(Kernel::MemoryOnly("scatter_add"), &[gradient], &[&grad_x]);
-            Rc::new(grad_x)
-        })
-    }
-
-    /// Ends an operation whose gradient is a new tensor like the incoming one.
-    pub(super) fn finish_copied(&mut self, draft: Draft, y: TensorBody) -> Tensor {
-        draft.finish_one(self, y, move |eager, gradient, _| {
-            let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-            eager.launch(Kernel::Copy, &[gradient], &[&grad_x]);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let whole = |tensor: &TensorBody| {
+                let (mut shape, mut strides) = (tensor.shape.to_vec(), tensor.strides.to_vec());
+                if !kept && shape.len() < like.0.len() {
+                    shape.insert(dim, Extent::ONE);
+                    strides.insert(dim, Extent::ONE);
+                }
+                tensor.alias(shape, strides)
+            };
+            let (gradient, places) = (whole(gradient), whole(saved.get("indices")));
+            // No place is chosen twice.
+            eager.scatter_along(&grad_x, dim, &places, (Combine::Replace, Ok(&gradient)));
+            drop((gradient, places));
             Rc::new(grad_x)
         })
     }
@@ -175,7 +196,7 @@ impl Eager {
     /// `x[indices]`; its gradient adds up over sorted positions.
     fn index(
         &mut self,
-        (op, rows): (&Indexed, Option<Extent>),
+        rows: Option<Extent>,
         marked: &[bool],
         operands: &[Tensor],
         shape: &[Extent],
@@ -190,8 +211,7 @@ impl Eager {
         let positions = self.positions(indices, rows);
         let copies = self.alike_indices(&positions, &common_shape(&positions));
         let y = self.empty(shape, x.dtype);
-        let inputs: Vec<&TensorBody> = operands.iter().map(|operand| &**operand).collect();
-        self.launch(Kernel::MemoryOnly(op.aten_name()), &inputs, &[&y]);
+        self.look_up(x, &marked, &positions, &y);
         drop(copies);
         drop(positions);
         let whole = x.shape.clone();
@@ -238,18 +258,29 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         let values = self.empty(shape, x.dtype);
         let places = Tensor::new(self.empty(shape, DType::Int64));
-        self.launch(
-            Kernel::MemoryOnly(op.aten_name()),
-            &[x],
-            &[&values, &places],
-        );
+        let kernel = match op {
+            Indexed::TopK { dim, largest, .. } => top(*dim, x.shape.len(), *largest),
+            _ => Kernel::MemoryOnly(op.aten_name()),
+        };
+        self.launch(kernel, &[x], &[&values, &places]);
         draft.save(self, "indices", &places)?;
-        let values = self.finish_zeros(draft, values, (x.shape.clone(), x.dtype));
+        let along = match op {
+            Indexed::Extreme { dim, keep } => (*dim, *keep),
+            Indexed::TopK { dim, .. } => (*dim, true),
+            _ => (0, true),
+        };
+        let like = (x.shape.clone(), x.dtype);
+        let values = self.finish_chosen(draft, values, like, along);
         Ok(vec![values, places])
     }
 
     /// `sort` along a dimension: one row of more than 4,096 elements takes a radix sort's buffer.
-    fn sort(&mut self, op: &Indexed, x: &Tensor, dim: usize) -> Result<Vec<Tensor>, Stop> {
+    fn sort(
+        &mut self,
+        op: &Indexed,
+        x: &Tensor,
+        (dim, descending): (usize, bool),
+    ) -> Result<Vec<Tensor>, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         let strides = strides_like(&x.shape, &x.strides);
         let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);
@@ -268,14 +299,15 @@ impl Eager {
             }
         });
         self.launch(
-            Kernel::MemoryOnly(op.aten_name()),
+            sorted(dim, x.shape.len(), descending),
             &[x],
             &[&values, &places],
         );
         drop(buffer);
         drop(keys);
         draft.save(self, "indices", &places)?;
-        let values = self.finish_zeros(draft, values, (x.shape.clone(), x.dtype));
+        let like = (x.shape.clone(), x.dtype);
+        let values = self.finish_chosen(draft, values, like, (dim, true));
         Ok(match op {
             Indexed::ArgSort { .. } => {
                 drop(values);
@@ -286,7 +318,7 @@ impl Eager {
     }
 
     /// `cumsum`: whole numbers and what autocast sums in float32 are converted after the result exists.
-    fn cumulative_sum(&mut self, x: &Tensor, into: Option<DType>) -> Tensor {
+    fn cumulative_sum(&mut self, x: &Tensor, dim: usize, into: Option<DType>) -> Tensor {
         let natural = match x.dtype {
             dtype if !dtype.is_float() => DType::Int64,
             dtype if dtype.is_half() && self.autocast.is_some() => DType::Float32,
@@ -303,7 +335,7 @@ impl Eager {
         if x.shape.len() == 1 {
             drop(self.scratch(1023));
         }
-        self.launch(Kernel::MemoryOnly("cumsum"), &[x], &[&y]);
+        self.launch(running_sum(dim, x.shape.len(), false), &[x], &[&y]);
         drop(dense);
         drop(converted);
         draft.finish_one(self, y, move |eager, gradient, _| {
@@ -314,7 +346,8 @@ impl Eager {
             let sums = eager.empty(&gradient.shape, own);
             drop(eager.dense_copy(&turned));
             let grad_x = eager.empty(&gradient.shape, own);
-            eager.launch(Kernel::MemoryOnly("cumsum"), &[gradient], &[&grad_x]);
+            let kernel = running_sum(dim, gradient.shape.len(), true);
+            eager.launch(kernel, &[gradient], &[&grad_x]);
             drop(sums);
             drop(turned);
             drop(cast);

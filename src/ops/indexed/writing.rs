@@ -1,12 +1,15 @@
 //! Writing at looked-up places: `index_put_`, `index_add` and `scatter`.
 
+use std::rc::Rc;
+
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
-use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Stop, Storage, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::radix_bytes;
 use crate::ops::view::gradient_view;
-use crate::program::Kernel;
+use crate::program::placing::{self, Combine};
+use crate::program::{Generated, Kernel, Number};
 use crate::shape::{DType, Extent, Sizes, numel, strides_like};
 
 /// Where `index_put_(accumulate=True)` adds.
@@ -76,7 +79,7 @@ impl Eager {
         let common = common_shape(&found);
         let count = numel(&common);
         let positions = |eager: &mut Eager| eager.scratch_of(count, DType::Int64);
-        let mut linear = None;
+        let mut linear: Option<Rc<Storage>> = None;
         for index in &found {
             if places.checked {
                 // The largest and the smallest.
@@ -89,6 +92,12 @@ impl Eager {
             drop(wrapped);
             // Those of further indices are added to the first's.
             linear.get_or_insert(scaled);
+        }
+        let rows = linear
+            .as_ref()
+            .map(|linear| TensorBody::over(linear, vec![count], DType::Int64));
+        if let Some(rows) = &rows {
+            self.linear_positions(into, places.marked, &found, rows);
         }
         drop(found);
         let values = self.dense_copy(values);
@@ -111,7 +120,10 @@ impl Eager {
         });
         drop(buffer);
         drop(iota);
-        self.launch(Kernel::MemoryOnly("index_put_"), &[&values], &[into]);
+        if let Some(rows) = &rows {
+            self.add_to_rows(into, places.marked, rows, &values);
+        }
+        drop(rows);
         drop(original);
         drop(sorted);
         drop(moved);
@@ -192,10 +204,17 @@ impl Eager {
             let values = Tensor::new(expanded(values, &shape));
             self.accumulate_at(&places, &values, &y);
         } else {
-            let copies = self.places_to_write(op, indices, values.map(|values| &**values));
-            let inputs: Vec<&TensorBody> = operands[1..].iter().map(|operand| &**operand).collect();
-            self.launch(Kernel::MemoryOnly(op.aten_name()), &inputs, &[&y]);
-            drop(copies);
+            if written.is_none() && !matches!(op, Indexed::Put { .. }) {
+                self.launch(Kernel::Copy, &[x], &[&y]);
+            }
+            let found = self.places_to_write(op, indices, values.map(|values| &**values));
+            let written = match (values, op) {
+                (None, Indexed::Scatter { value, .. }) => Err(value.unwrap_or(0.0)),
+                (Some(values), _) => values.number.map_or(Ok(&**values), Err),
+                (None, _) => Err(0.0),
+            };
+            self.write(op, &y, (indices, &found.1), written);
+            drop(found);
         }
         let values_like = values.map(|values| (values.shape.clone(), values.dtype));
         let of_host = values.is_some_and(|values| values.is_of_host);
@@ -212,10 +231,11 @@ impl Eager {
             let values_like = values_like.as_ref();
             let indices = || saved_indices(saved, count);
             let kept = wants[0].then(|| {
-                let indices = match op {
-                    Indexed::Put { .. } => indices(),
-                    _ => Vec::new(),
-                };
+                let is_saved = !matches!(
+                    op,
+                    Indexed::Add { .. } | Indexed::Scatter { adds: true, .. }
+                );
+                let indices = if is_saved { indices() } else { Vec::new() };
                 // Zeros like a number of the host's are one too.
                 let values_like = values_like.filter(|_| !of_host);
                 eager.gradient_of_overwritten(&op, gradient, (&indices, values_like))
@@ -227,6 +247,75 @@ impl Eager {
             vec![kept, written]
         });
         Ok(y)
+    }
+
+    /// Writes values, or what stands for them, to their places. `found` are the positions of `index_put_`.
+    fn write(
+        &mut self,
+        op: &Indexed,
+        into: &TensorBody,
+        (indices, found): (&[Tensor], &[Tensor]),
+        values: Result<&TensorBody, f64>,
+    ) {
+        match op {
+            Indexed::Put { marked, rows, .. } if found.is_empty() && rows.is_some() => {
+                self.fill_masked(into, marked, &indices[0], values);
+            }
+            Indexed::Put { marked, .. } => self.overwrite_at(into, marked, found, values),
+            Indexed::Add { dim, alpha, .. } => match (*alpha, values) {
+                (Some(alpha), Ok(values)) => {
+                    let how = (Combine::AddTimes(alpha), Ok(values));
+                    self.write_along(into, *dim, &indices[0], how);
+                }
+                _ => self.write_along(into, *dim, &indices[0], (Combine::Add, values)),
+            },
+            Indexed::Scatter { dim, adds, .. } => {
+                let combine = if *adds {
+                    Combine::Add
+                } else {
+                    Combine::Replace
+                };
+                self.scatter_along(into, *dim, &indices[0], (combine, values));
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes one number wherever a mask is true.
+    fn fill_masked(
+        &mut self,
+        into: &TensorBody,
+        marked: &[bool],
+        mask: &TensorBody,
+        value: Result<&TensorBody, f64>,
+    ) {
+        // Dimensions behind those that the mask has repeat it.
+        let first = marked.iter().position(|marked| *marked).unwrap_or(0);
+        let rank = into.shape.len();
+        let mut strides = vec![Extent::ZERO; rank];
+        for (stride, own) in strides[first.min(rank)..].iter_mut().zip(&mask.strides) {
+            *stride = *own;
+        }
+        let mask = mask.alias(into.shape.clone(), strides);
+        match value {
+            Ok(value) => {
+                let kernel = Generated::map(
+                    "index_put_",
+                    ["mask", "value", "old"],
+                    "result = mask ? (T)value : (T)old;",
+                );
+                self.launch(kernel.into(), &[&mask, value, into], &[into]);
+            }
+            Err(number) => {
+                let kernel = Generated::map(
+                    "index_put_",
+                    ["mask", "old"],
+                    "result = mask ? (T)value : (T)old;",
+                );
+                let kernel = kernel.with("value", Number::Real(number));
+                self.launch(kernel.into(), &[&mask, into], &[into]);
+            }
+        }
     }
 
     /// What `index_put_` makes of indices before it overwrites what is there. One number of the host's under a
@@ -263,11 +352,21 @@ impl Eager {
         };
         let copies = self.alike_indices(&found, &common_shape(&found));
         let result = Tensor::new(self.empty(shape, gradient.dtype));
-        self.launch(Kernel::MemoryOnly("index"), &[gradient], &[&result]);
+        match op {
+            Indexed::Put { marked, .. } => self.look_up(gradient, marked, &found, &result),
+            Indexed::Add { dim, .. } => self.select_along(gradient, *dim, &indices[0], &result),
+            Indexed::Scatter { dim, .. } => {
+                let kernel = placing::gather(gradient.shape.len(), *dim);
+                self.launch(kernel.into(), &[gradient, &indices[0]], &[&result]);
+            }
+            _ => {}
+        }
         drop(copies);
         drop(found);
         match op {
-            Indexed::Add { scaled: true, .. } => self.mul_scalar(&result, 1.0),
+            Indexed::Add {
+                alpha: Some(alpha), ..
+            } => self.mul_scalar(&result, *alpha),
             // It is seen in the shape of what was added, which makes it a view.
             Indexed::Add { .. } => {
                 let view = result.alias(result.shape.clone(), result.strides.clone());
@@ -325,7 +424,9 @@ impl Eager {
         };
         let copy = self.empty(&gradient.shape, gradient.dtype);
         self.launch(Kernel::Copy, &[gradient], &[&copy]);
-        drop(self.places_to_write(op, indices, zeros.as_ref()));
+        let found = self.places_to_write(op, indices, zeros.as_ref());
+        self.write(op, &copy, (indices, &found.1), Err(0.0));
+        drop(found);
         drop(zeros);
         Tensor::new(copy)
     }

@@ -137,7 +137,8 @@ impl Eager {
                 let copy = eager.blas_copy(gradient);
                 eager.use_blas();
                 let by = flipped(&in_out(saved.get("weight"), layout));
-                eager.launch(Kernel::MatMul, &[gradient, &by], &[&result]);
+                let read = copy.as_ref().unwrap_or(gradient);
+                eager.launch(Kernel::MatMul, &[read, &by], &[&result]);
                 drop(copy);
                 Tensor::new(result)
             };
@@ -146,7 +147,7 @@ impl Eager {
                 let copy = eager.blas_copy(gradient);
                 eager.use_blas();
                 let x = saved.get("x");
-                drop(copy);
+                let gradient = copy.as_ref().unwrap_or(gradient);
                 match layout {
                     // The weight was transposed for the product, and its gradient is transposed back: a view,
                     // to which the other gradient of a tied weight is not added in place (GPT-2 in float32,

@@ -203,7 +203,7 @@ impl Eager {
         let is_target = labelled.then(|| Tensor::new(self.empty(&target.shape, x.dtype)));
         let mut inputs: Vec<&TensorBody> = vec![x, target];
         inputs.extend(operands.get(2).map(|weight| &**weight));
-        let mut losses = |eager: &mut Eager, each: &TensorBody| {
+        let losses = |eager: &mut Eager, each: &TensorBody| {
             let mut outputs = vec![each];
             outputs.extend(is_target.as_deref());
             let kernel = margin::losses(loss.function, examples.len(), inputs.len() > 2);

@@ -123,7 +123,11 @@ impl Eager {
         let y = self.empty(&shape, a.dtype);
         let copies = [a, b].map(|factor| self.blas_copy(factor));
         self.use_blas();
-        self.launch(Kernel::MatMul, &[a, b], &[&y]);
+        let read = [
+            copies[0].as_ref().unwrap_or(a),
+            copies[1].as_ref().unwrap_or(b),
+        ];
+        self.launch(Kernel::MatMul, &read, &[&y]);
         if let Some((c, factors)) = summand {
             self.launch(kernel::scaled_sum(factors), &[c, &y], &[&y]);
         }
@@ -138,7 +142,12 @@ impl Eager {
                 let result = eager.empty(&shape, gradient.dtype);
                 let copies = [left, right].map(|factor| eager.blas_copy(factor));
                 eager.use_blas();
-                eager.launch(Kernel::MatMul, &[left, right], &[&result]);
+                let [first, second] = &copies;
+                let read = [
+                    first.as_ref().unwrap_or(left),
+                    second.as_ref().unwrap_or(right),
+                ];
+                eager.launch(Kernel::MatMul, &read, &[&result]);
                 drop(copies);
                 Tensor::new(result)
             };

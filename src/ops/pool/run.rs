@@ -5,7 +5,7 @@
 
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Pool;
-use crate::program::Kernel;
+use crate::program::{Kernel, pooling};
 use crate::shape::{DType, Extent, MemoryFormat, Window, numel};
 
 impl Eager {
@@ -33,11 +33,21 @@ impl Eager {
                 Ok(results)
             }
             Pool::MaxWithIndices(window) => self.max_pool(window, x, shape),
-            Pool::Average { .. } => Ok(vec![self.avg_pool(x, shape)?]),
+            Pool::Average {
+                window,
+                count_include_pad,
+                divisor,
+            } => {
+                let of = (count_include_pad, divisor);
+                Ok(vec![self.avg_pool((window, of), x, shape)?])
+            }
             Pool::AdaptiveAverage([1, 1, 1]) => Ok(vec![self.mean_pool(x)]),
             Pool::AdaptiveAverage(_) => Ok(vec![self.adaptive_avg_pool(x, shape)?]),
             Pool::AdaptiveMax(_) => self.adaptive_max_pool(x, shape),
-            Pool::FractionalMax { .. } => self.fractional_max_pool(x, shape),
+            Pool::FractionalMax { kernel, .. } => {
+                let samples = second.expect("a fractional pool has two operands");
+                self.fractional_max_pool(kernel, [x, samples], shape)
+            }
             Pool::MaxUnpool(_) => {
                 let indices = second.expect("an unpool has two operands");
                 Ok(vec![self.max_unpool(x, indices, shape)?])
@@ -63,9 +73,10 @@ impl Eager {
         let kernels = if planes {
             [Kernel::MaxPool(window), Kernel::MaxPoolGrad(window)]
         } else {
+            let sides = shape.len() - 2;
             [
-                Kernel::MemoryOnly("max_pool3d"),
-                Kernel::MemoryOnly("max_pool3d"),
+                pooling::max(&window, sides).into(),
+                pooling::max_backward(&window, sides).into(),
             ]
         };
         let [forward, backward] = kernels;
@@ -79,16 +90,22 @@ impl Eager {
     }
 
     /// `avg_pool2d` and `avg_pool3d`, which save their input. Results of volumes are row-major.
-    fn avg_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
+    fn avg_pool(
+        &mut self,
+        (window, of): (Window, (bool, Option<i64>)),
+        x: &Tensor,
+        shape: &[Extent],
+    ) -> Result<Tensor, Stop> {
+        let sides = shape.len() - 2;
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let format = pooled_format(x);
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         let dense = self.copy_in(x, format);
-        self.launch(Kernel::MemoryOnly("avg_pool2d"), &[&dense], &[&y]);
+        self.launch(pooling::avg(&window, of, sides).into(), &[&dense], &[&y]);
         drop(dense);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
-            let backward = Kernel::MemoryOnly("avg_pool2d");
+            let backward = pooling::avg_backward(&window, of, sides).into();
             eager.window_pool_grad(backward, format, gradient, saved)
         }))
     }
@@ -145,9 +162,10 @@ impl Eager {
         let kernels = if planes {
             [Kernel::AdaptiveAvgPool, Kernel::AdaptiveAvgPoolGrad]
         } else {
+            let sides = shape.len() - 2;
             [
-                Kernel::MemoryOnly("adaptive_avg_pool3d"),
-                Kernel::MemoryOnly("adaptive_avg_pool3d"),
+                pooling::adaptive_avg(sides).into(),
+                pooling::adaptive_avg_backward(sides).into(),
             ]
         };
         let [forward, backward] = kernels;
@@ -184,8 +202,9 @@ impl Eager {
         let row_major: Option<[TensorBody; 2]> =
             indirect.then(|| [x.dtype, DType::Int64].map(|dtype| self.empty(shape, dtype)));
         let dense = self.dense_copy(x);
-        let name = "adaptive_max_pool2d";
-        self.launch(Kernel::MemoryOnly(name), &[&dense], &[&y, &indices]);
+        let sides = shape.len() - 2;
+        let kernel = pooling::adaptive_max(sides).into();
+        self.launch(kernel, &[&dense], &[&y, &indices]);
         drop(dense);
         drop_in_reverse(row_major);
         draft.save(self, "indices", &indices)?;
@@ -195,7 +214,8 @@ impl Eager {
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
             let row_major = indirect.then(|| eager.empty(&x.shape, gradient.dtype));
-            eager.launch(Kernel::MemoryOnly(name), &[&gradient, &indices], &[&grad_x]);
+            let kernel = pooling::adaptive_max_backward(sides).into();
+            eager.launch(kernel, &[&gradient, &indices], &[&grad_x]);
             drop(row_major);
             drop(indices);
             drop(gradient);
@@ -205,16 +225,23 @@ impl Eager {
     }
 
     /// `fractional_max_pool2d` and `3d`: row-major, with places.
-    fn fractional_max_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Vec<Tensor>, Stop> {
+    fn fractional_max_pool(
+        &mut self,
+        kernel: [u64; 3],
+        [x, samples]: [&Tensor; 2],
+        shape: &[Extent],
+    ) -> Result<Vec<Tensor>, Stop> {
+        let sides = shape.len() - 2;
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let y = self.empty(shape, x.dtype);
         let indices = Tensor::new(self.empty(shape, DType::Int64));
-        let name = "fractional_max_pool2d";
-        self.launch(Kernel::MemoryOnly(name), &[x], &[&y, &indices]);
+        let kernel = pooling::fractional_max(kernel, sides).into();
+        self.launch(kernel, &[x, samples], &[&y, &indices]);
         draft.save(self, "indices", &indices)?;
         let y = draft.finish_one(self, y, move |eager, gradient, saved| {
-            eager.placed_grad(name, &saved.get("self").shape, gradient, saved)
+            let kernel = pooling::placed("fractional_max_pool", sides).into();
+            eager.placed_grad(kernel, &saved.get("self").shape, gradient, saved)
         });
         Ok(vec![y, indices])
     }
@@ -229,25 +256,28 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "indices", indices)?;
         let y = self.empty(shape, x.dtype);
-        let name = "max_unpool2d";
-        self.launch(Kernel::MemoryOnly(name), &[x, indices], &[&y]);
+        let sides = shape.len() - 2;
+        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        let kernel = pooling::put("max_unpool", sides).into();
+        self.launch(kernel, &[x, indices], &[&y]);
         let from = x.shape.clone();
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
-            eager.placed_grad(name, &from, gradient, saved)
+            let kernel = pooling::taken("max_unpool", sides).into();
+            eager.placed_grad(kernel, &from, gradient, saved)
         }))
     }
 
     /// A row-major gradient from places that were saved.
     fn placed_grad(
         &mut self,
-        name: &'static str,
+        kernel: Kernel,
         shape: &[Extent],
         gradient: &Tensor,
         saved: &Saved,
     ) -> Tensor {
         let grad_x = self.empty(shape, gradient.dtype);
         let inputs = [&**gradient, saved.get("indices")];
-        self.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
+        self.launch(kernel, &inputs, &[&grad_x]);
         Tensor::new(grad_x)
     }
 }

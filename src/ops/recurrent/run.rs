@@ -146,6 +146,7 @@ impl Eager {
                 shape: Sizes::default(),
                 strides: Sizes::default(),
                 is_of_host: false,
+                number: None,
             }))
         });
         let kernel = Kernel::MemoryOnly("a recurrent network");

@@ -8,7 +8,7 @@ use crate::eager::{Draft, Eager, Storage, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::view::gradient_view;
 use crate::program::{Capability, Kernel};
-use crate::shape::{DType, Extent, numel};
+use crate::shape::{DType, Extent, contiguous_strides, numel};
 
 /// Bytes of an accumulator: float32 for every type that is trained in.
 const ACCUMULATOR: u64 = 4;
@@ -113,13 +113,17 @@ impl Eager {
         let (n, c) = (tensor.shape[0], tensor.shape[1]);
         let output = self.empty(&[n, c, Extent::ONE, Extent::ONE], tensor.dtype);
         let plane = numel(&tensor.shape[2..]).at(1) as f64;
+        let mut kept = vec![Extent::ONE; tensor.shape.len()];
+        kept[..2].copy_from_slice(&[n, c]);
+        let seen = output.alias(kept.clone(), contiguous_strides(&kept));
         self.reduce(
             tensor,
-            &output,
+            &seen,
             along(tensor, |dim| dim >= 2),
             Kernel::Sum { scale: 1.0 / plane },
             [n * c, tensor.numel()],
         );
+        drop(seen);
         output
     }
 

@@ -1,5 +1,6 @@
 //! Operations on planes and volumes: interpolation, padding, shuffling. They have one operand and no parameters.
 
+mod kernel;
 mod run;
 pub(in crate::ops) mod sampling;
 
@@ -11,21 +12,16 @@ use crate::shape::{Extent, Mismatch, Type, Window};
 use serde::Serialize;
 
 /// What is done to each plane.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Resample {
     /// `upsample_nearest2d`, `upsample_bilinear2d` and the like.
-    Interpolate {
-        /// Lengths of the last dimensions of the result.
-        to: Vec<u64>,
-        /// Whether elements are repeated, not mixed.
-        nearest: bool,
-    },
+    Interpolate(Interpolation),
     /// `im2col` (`unfold`): every window's elements as one column.
     Unfold(Window),
     /// `col2im` (`fold`): columns of this many elements for each channel, added up in planes of this size.
     Fold {
-        /// Elements of a window.
-        window: u64,
+        /// The windows.
+        window: Window,
         /// Height and width of the result.
         to: [u64; 2],
     },
@@ -39,7 +35,12 @@ pub enum Resample {
     ChannelShuffle(u64),
     /// `pad` with a constant: elements added before and after each of the last dimensions, the last one
     /// first. Negative ones are taken away.
-    PadConstant(Vec<[i64; 2]>),
+    PadConstant {
+        /// So many.
+        amounts: Vec<[i64; 2]>,
+        /// The constant.
+        value: f64,
+    },
     /// `pad` with what is there already.
     PadCopied {
         /// As for a constant.
@@ -49,24 +50,80 @@ pub enum Resample {
     },
 }
 
+/// An interpolation along the last dimensions.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Interpolation {
+    /// Lengths of these in the result.
+    pub to: Vec<u64>,
+    /// How elements are mixed.
+    pub mode: Mode,
+    /// Whether the outermost elements of both lie on one another.
+    pub align_corners: bool,
+    /// One by the factor for each dimension where the model's code says factors; else zero: lengths decide.
+    pub ratios: Vec<f64>,
+}
+
+/// What an element of a result is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Mode {
+    /// The element below it: `nearest`.
+    Nearest,
+    /// The element nearest to it: `nearest-exact`.
+    NearestExact,
+    /// Two along each dimension.
+    Linear,
+    /// Four along each dimension.
+    Cubic,
+    /// As many as come to lie on it, linearly less with their distance.
+    LinearAntialias,
+    /// As many as come to lie on it, by a cubic.
+    CubicAntialias,
+}
+
+impl Mode {
+    fn of(target: &str) -> Mode {
+        match (target.ends_with("_aa.vec"), target) {
+            (true, target) if target.contains("bicubic") => Mode::CubicAntialias,
+            (true, _) => Mode::LinearAntialias,
+            (false, target) if target.contains("nearest_exact") => Mode::NearestExact,
+            (false, target) if target.contains("nearest") => Mode::Nearest,
+            (false, target) if target.contains("bicubic") => Mode::Cubic,
+            (false, _) => Mode::Linear,
+        }
+    }
+
+    /// Whether elements are repeated, not mixed.
+    pub(super) fn is_nearest(self) -> bool {
+        matches!(self, Mode::Nearest | Mode::NearestExact)
+    }
+}
+
 impl Resample {
+    /// `pad` with zeros.
+    pub(crate) fn constant(amounts: Vec<[i64; 2]>) -> Resample {
+        Resample::PadConstant {
+            amounts,
+            value: 0.0,
+        }
+    }
+
     fn aten_name(&self) -> &'static str {
         match self {
-            Resample::Interpolate { .. } => "interpolate",
+            Resample::Interpolate(_) => "interpolate",
             Resample::Unfold(_) => "im2col",
             Resample::Fold { .. } => "col2im",
             Resample::Glu(_) => "glu",
             Resample::PixelShuffle(_) => "pixel_shuffle",
             Resample::PixelUnshuffle(_) => "pixel_unshuffle",
             Resample::ChannelShuffle(_) => "channel_shuffle",
-            Resample::PadConstant(_) | Resample::PadCopied { .. } => "pad",
+            Resample::PadConstant { .. } | Resample::PadCopied { .. } => "pad",
         }
     }
 
     /// The shape of the result, or what does not fit.
     pub fn shape(&self, x: &[Extent]) -> Result<Vec<Extent>, String> {
         match self {
-            Resample::Interpolate { to, .. } => {
+            Resample::Interpolate(Interpolation { to, .. }) => {
                 let kept = x.len().checked_sub(to.len()).filter(|kept| *kept >= 2);
                 let kept = kept.ok_or_else(|| format!("{x:?} has no planes for {to:?}"))?;
                 let to: Vec<Extent> = to.iter().copied().map(Extent::fixed).collect();
@@ -89,7 +146,8 @@ impl Resample {
                 let [lead @ .., column, _] = x else {
                     return Err(format!("the input {x:?} has no columns"));
                 };
-                let channels = column.checked_div(Extent::fixed(*window));
+                let area = window.kernel[1].saturating_mul(window.kernel[2]).max(1);
+                let channels = column.checked_div(Extent::fixed(area));
                 let channels = channels.ok_or_else(|| format!("{x:?} has other columns"))?;
                 Ok([lead, &[channels], &to.map(Extent::fixed)].concat())
             }
@@ -106,7 +164,7 @@ impl Resample {
                 shuffled(x, *factor, matches!(self, Resample::PixelShuffle(_)))
             }
             Resample::ChannelShuffle(_) => Ok(x.to_vec()),
-            Resample::PadConstant(amounts) | Resample::PadCopied { amounts, .. } => {
+            Resample::PadConstant { amounts, .. } | Resample::PadCopied { amounts, .. } => {
                 padded(x, amounts)
             }
         }
@@ -142,9 +200,8 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         of_one(args, Resample::Unfold(window(args, 2)?))
     }),
     ("aten.col2im.default", |args| {
-        let [height, width] = args.pair("kernel_size", None)?;
         let to = args.pair("output_size", None)?;
-        let window = height.saturating_mul(width).max(1);
+        let window = window(args, 2)?;
         of_one(args, Resample::Fold { window, to })
     }),
     ("aten.glu.default", |args| {
@@ -164,8 +221,19 @@ fn of_one(args: &Arguments<'_>, resample: Resample) -> Result<Read, String> {
 fn interpolate(args: &Arguments<'_>) -> Result<Read, String> {
     let input = args.tensor("input")?;
     let to = interpolated(args, &args.shape(input))?;
-    let nearest = args.target.contains("nearest");
-    Ok((Resample::Interpolate { to, nearest }.into(), vec![input]))
+    let inverse = |factor: &f64| if *factor > 0.0 { 1.0 / factor } else { 0.0 };
+    let ratios = if args.has("output_size") {
+        vec![0.0; to.len()]
+    } else {
+        args.floats("scale_factors")?.iter().map(inverse).collect()
+    };
+    let interpolation = Interpolation {
+        to,
+        mode: Mode::of(args.target),
+        align_corners: args.flag("align_corners", false)?,
+        ratios,
+    };
+    Ok((Resample::Interpolate(interpolation).into(), vec![input]))
 }
 
 /// The lengths that an interpolation makes.
@@ -205,7 +273,10 @@ fn padding(args: &Arguments<'_>) -> Result<Resample, String> {
     };
     let pairs = pairs.to_vec();
     match args.text("mode", "constant")? {
-        "constant" => Ok(Resample::PadConstant(pairs)),
+        "constant" => Ok(Resample::PadConstant {
+            amounts: pairs,
+            value: args.number_or("value", 0.0)?,
+        }),
         mode @ ("reflect" | "replicate") => Ok(Resample::PadCopied {
             amounts: pairs,
             reflect: mode == "reflect",

@@ -5,9 +5,9 @@
 
 use std::rc::Rc;
 
+use super::{Interpolation, kernel};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
-use crate::ops::join::part;
 use crate::program::Kernel;
 use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel};
 
@@ -35,9 +35,9 @@ fn rule(resample: &Resample) -> Rule {
             copies: false,
             row_major: false,
         },
-        Resample::Interpolate { nearest, .. } => Rule {
+        Resample::Interpolate(Interpolation { mode, .. }) => Rule {
             saves_operand: false,
-            copies: *nearest,
+            copies: mode.is_nearest(),
             row_major: false,
         },
         Resample::PixelShuffle(_) | Resample::PixelUnshuffle(_) | Resample::ChannelShuffle(_) => {
@@ -47,11 +47,42 @@ fn rule(resample: &Resample) -> Rule {
                 row_major: true,
             }
         }
-        Resample::Unfold(_) | Resample::Fold { .. } | Resample::PadConstant(_) => Rule {
+        Resample::Unfold(_) | Resample::Fold { .. } | Resample::PadConstant { .. } => Rule {
             saves_operand: false,
             copies: false,
             row_major: false,
         },
+    }
+}
+
+/// What computes an operation on a tensor of so many dimensions, and its gradient.
+fn kernels(resample: &Resample, rank: usize) -> [Kernel; 2] {
+    match resample {
+        Resample::Interpolate(of) => {
+            [false, true].map(|backward| kernel::interpolate(of, rank, backward))
+        }
+        Resample::Unfold(window) => [
+            kernel::columns(window, rank - 1),
+            kernel::planes(window, rank),
+        ],
+        Resample::Fold { window, .. } => [
+            kernel::planes(window, rank + 1),
+            kernel::columns(window, rank),
+        ],
+        Resample::Glu(dim) => [kernel::glu(*dim, rank), kernel::glu_backward(*dim, rank)],
+        Resample::PixelShuffle(by) => [true, false].map(|out| kernel::shuffle(*by, out, rank)),
+        Resample::PixelUnshuffle(by) => [false, true].map(|out| kernel::shuffle(*by, out, rank)),
+        Resample::ChannelShuffle(groups) => {
+            [false, true].map(|backward| kernel::channel_shuffle(*groups, rank, backward))
+        }
+        Resample::PadConstant { amounts, value } => [
+            kernel::pad_constant(amounts, *value, rank, false),
+            kernel::pad_constant(amounts, 0.0, rank, true),
+        ],
+        Resample::PadCopied { amounts, reflect } => [
+            kernel::pad_copied(amounts, *reflect, rank),
+            kernel::pad_copied_backward(amounts, *reflect, rank),
+        ],
     }
 }
 
@@ -64,11 +95,11 @@ impl Eager {
         shape: &[Extent],
     ) -> Result<Vec<Tensor>, Stop> {
         if let Resample::Unfold(_) | Resample::Fold { .. } = resample {
-            return Ok(vec![self.columns(resample.aten_name(), x, shape)]);
+            return Ok(vec![self.columns(resample, x, shape)]);
         }
         let rule = rule(resample);
         let x = match resample {
-            Resample::Interpolate { .. } => self.high(x),
+            Resample::Interpolate(_) => self.high(x),
             _ => Tensor::clone(x),
         };
         let mut draft = Draft::new(self, &[Some(&x)]);
@@ -84,7 +115,7 @@ impl Eager {
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         // Volumes are interpolated row-major: channels-last ones in copies of operand and result, where the
         // kernel minds.
-        let volumes = shape.len() == 5 && matches!(resample, Resample::Interpolate { .. });
+        let volumes = shape.len() == 5 && matches!(resample, Resample::Interpolate(_));
         let indirect = volumes && format == MemoryFormat::ChannelsLast;
         let row_major = (indirect && rule.copies).then(|| self.empty(shape, x.dtype));
         let dense = match (rule.copies, indirect) {
@@ -92,14 +123,12 @@ impl Eager {
             (true, false) => self.copy_in(&x, format),
             (false, _) => Tensor::clone(&x),
         };
-        match resample {
-            Resample::PadConstant(amounts) if !x.dtype.is_float() => self.pad(&x, &y, amounts),
-            _ => self.launch(Kernel::MemoryOnly(resample.aten_name()), &[&dense], &[&y]),
-        }
+        let [forward, backward] = kernels(resample, x.shape.len());
+        self.launch(forward, &[&dense], &[&y]);
         drop(dense);
         drop(row_major);
-        let (whole, name) = (x.shape.clone(), resample.aten_name());
-        let y = draft.finish_one(self, y, move |eager, gradient, _| {
+        let whole = x.shape.clone();
+        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
             let format = if rule.saves_operand || rule.row_major {
                 format
             } else {
@@ -114,7 +143,10 @@ impl Eager {
             };
             let row_major = (volumes && format == MemoryFormat::ChannelsLast)
                 .then(|| eager.empty(&whole, gradient.dtype));
-            eager.launch(Kernel::MemoryOnly(name), &[&dense], &[&grad_x]);
+            let mut inputs = vec![&*dense];
+            // Only the gradient of `glu` depends on its operand.
+            inputs.extend(saved.find("self").map(|x| &**x));
+            eager.launch(backward, &inputs, &[&grad_x]);
             drop(row_major);
             drop(dense);
             Rc::new(grad_x)
@@ -124,18 +156,19 @@ impl Eager {
 
     /// `im2col` or `col2im`. Both make their result as large as their operand and resize it, which takes
     /// new memory only to grow; so does the other one in the backward pass.
-    fn columns(&mut self, name: &'static str, x: &Tensor, shape: &[Extent]) -> Tensor {
+    fn columns(&mut self, resample: &Resample, x: &Tensor, shape: &[Extent]) -> Tensor {
         let draft = Draft::new(self, &[Some(x)]);
-        let y = self.resized(name, x, shape);
+        let [forward, backward] = kernels(resample, x.shape.len());
+        let y = self.resized(forward, x, shape);
         let whole = x.shape.clone();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let gradient = gradients[0].as_ref();
-            vec![gradient.map(|gradient| Rc::new(eager.resized(name, gradient, &whole)))]
+            vec![gradient.map(|gradient| Rc::new(eager.resized(backward, gradient, &whole)))]
         });
         y
     }
 
-    fn resized(&mut self, name: &'static str, x: &Tensor, shape: &[Extent]) -> TensorBody {
+    fn resized(&mut self, kernel: Kernel, x: &Tensor, shape: &[Extent]) -> TensorBody {
         let first = self.empty(&x.shape, x.dtype);
         let dense = self.dense_copy(x);
         let fits = numel(shape).at(1) <= x.numel().at(1);
@@ -145,25 +178,9 @@ impl Eager {
             self.empty(shape, x.dtype)
         };
         drop(first);
-        self.launch(Kernel::MemoryOnly(name), &[&dense], &[&y]);
+        self.launch(kernel, &[&dense], &[&y]);
         drop(dense);
         y
-    }
-
-    /// Targets are padded with what `cross_entropy` ignores.
-    fn pad(&mut self, x: &Tensor, y: &TensorBody, amounts: &[[i64; 2]]) {
-        let removes = amounts.as_flattened().iter().any(|amount| *amount < 0);
-        if removes {
-            self.launch(Kernel::MemoryOnly("pad"), &[x], &[y]);
-            return;
-        }
-        self.launch(Kernel::Fill(-100.0), &[], &[y]);
-        let mut inside = y.alias(y.shape.clone(), y.strides.clone());
-        for (dim, [before, _]) in (0..x.shape.len()).rev().zip(amounts) {
-            let before = Extent::fixed(before.unsigned_abs());
-            inside = part(&inside, dim, before, x.shape[dim]);
-        }
-        self.launch(Kernel::Copy, &[x], &[&inside]);
     }
 
     /// The tensor in a memory format: itself, or a copy without history.

@@ -280,8 +280,13 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (Op::View(View::Unbind { dim: 1 }), vec![&[2, 3, 4]]),
         (Op::Join(Join::Cat { dim: 1 }), vec![&[2, 3], &[2, 5]]),
         (Op::Join(Join::Stack { dim: 1 }), vec![&[2, 3], &[2, 3]]),
-        (Op::Copy(Copy::Roll { dims: 2 }), vec![&[2, 3]]),
-        (Op::Copy(Copy::Flip), vec![&[2, 3]]),
+        (
+            Op::Copy(Copy::Roll {
+                shifts: vec![(1, Some(0)), (-1, Some(1))],
+            }),
+            vec![&[2, 3]],
+        ),
+        (Op::Copy(Copy::Flip { dims: vec![0] }), vec![&[2, 3]]),
         (Op::Copy(Copy::Repeat(fixed(&[2, 1, 3]))), vec![&[4, 5]]),
         (Op::Copy(Copy::Repeat(fixed(&[1, 1]))), vec![&[4, 5]]),
         (
@@ -298,7 +303,10 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (Op::View(View::Alias), vec![&[3, 4]]),
         (Op::Cast(Cast(DType::BFloat16)), vec![&[3, 4]]),
         (
-            Op::Resample(Resample::PadConstant(vec![[1, 2], [0, -1]])),
+            Op::Resample(Resample::PadConstant {
+                amounts: vec![[1, 2], [0, -1]],
+                value: 0.0,
+            }),
             vec![&[3, 4]],
         ),
         (
@@ -310,10 +318,12 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         ),
         (Op::Pool(average(window)), vec![&[2, 3, 8, 8]]),
         (
-            Op::Resample(Resample::Interpolate {
+            Op::Resample(Resample::Interpolate(batchfit::ops::Interpolation {
                 to: vec![9, 9],
-                nearest: true,
-            }),
+                mode: batchfit::ops::Interpolated::Nearest,
+                align_corners: false,
+                ratios: vec![0.0, 0.0],
+            })),
             vec![&[2, 3, 8, 8]],
         ),
         (Op::Resample(Resample::PixelShuffle(2)), vec![&[2, 8, 3, 3]]),
@@ -325,8 +335,8 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
         (Op::Resample(Resample::Unfold(window)), vec![&[2, 3, 8, 8]]),
         (
             Op::Resample(Resample::Fold {
-                window: 4,
-                to: [6, 6],
+                window: Window::of([2, 2]),
+                to: [4, 4],
             }),
             vec![&[2, 12, 9]],
         ),

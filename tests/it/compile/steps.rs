@@ -85,10 +85,15 @@ fn steps_that_write_into_views_allocate_and_free_what_pytorch_does() {
     compare("in_place/", 60);
 }
 
+/// The models of a folder, by their names.
+pub(super) fn graphs(folder: &str) -> HashMap<String, Value> {
+    let graphs = unpacked(&format!("{folder}graphs.json"));
+    serde_json::from_str(&graphs).unwrap()
+}
+
 /// Compares all recordings of a folder, at least so many.
 fn compare(folder: &str, least: usize) {
-    let graphs = unpacked(&format!("{folder}graphs.json"));
-    let graphs: HashMap<String, Value> = serde_json::from_str(&graphs).unwrap();
+    let graphs = graphs(folder);
     let recorded = unpacked(&format!("{folder}sequences.txt"));
     let mut different = Vec::new();
     let mut compared = 0;

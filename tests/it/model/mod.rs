@@ -26,6 +26,18 @@ pub(crate) fn golden(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// The names of the exported graphs of the corpus, in order.
+pub(crate) fn golden_names() -> Vec<String> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/exported");
+    let names = std::fs::read_dir(folder).unwrap().filter_map(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        name.strip_suffix(".json.gz").map(str::to_owned)
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
 /// An exported graph of the corpus, as JSON.
 fn golden_json(name: &str) -> Value {
     let mut text = Vec::new();

@@ -29,14 +29,18 @@ pub enum Tf32 {
 /// The plans of a convolution in order, up to the first that needs no workspace: that one cannot
 /// be refused, so nothing after it is ever tried.
 ///
+/// `alignment` divides the addresses of all tensors: at most [`ALIGNMENT`](super::ALIGNMENT), which PyTorch states for
+/// those at the start of a block.
+///
 /// A depthwise layer that PyTorch runs with kernels of its own has only that last plan here.
 /// Takes a few milliseconds, because no kernel is compiled. See Note [Plan order].
 pub fn list_plans(
     handle: &Handle,
     convolution: &Convolution,
+    alignment: u64,
     tf32: Tf32,
 ) -> Result<Vec<ExecutionPlan>, CudnnError> {
-    let graph = OperationGraph::build(handle, convolution)?;
+    let graph = OperationGraph::build(handle, convolution, alignment)?;
     let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
     let mut plans = heuristic_plans(&graph, Mode::CUDNN_HEUR_MODE_INSTANT, wants_full_fp32)?;
     let needs_none = |plan: &ExecutionPlan| plan.workspace() == Bytes::ZERO;

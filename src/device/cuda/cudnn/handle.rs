@@ -20,6 +20,14 @@ pub fn version() -> Result<usize, CudnnError> {
     Ok(unsafe { (functions()?.get_version)() })
 }
 
+/// The major release of CUDA that the library was built for.
+pub fn cuda_release() -> Option<u32> {
+    let functions = functions().ok()?;
+    // SAFETY: the call takes nothing.
+    let version = unsafe { (functions.get_cudart_version)() };
+    u32::try_from(version / 1000).ok()
+}
+
 /// A cuDNN handle. Clones share it; the last one destroys it.
 #[derive(Clone)]
 pub struct Handle(Rc<Owned>);

@@ -22,6 +22,7 @@ const NAMES: [&str; 3] = ["libcudnn.so.9", "libcudnn.so", "cudnn64_9.dll"];
 /// What is used of cuDNN, by the C names without their prefix.
 pub(super) struct Functions {
     pub(super) get_version: unsafe extern "C" fn() -> usize,
+    pub(super) get_cudart_version: unsafe extern "C" fn() -> usize,
     pub(super) create: unsafe extern "C" fn(*mut cudnnHandle_t) -> cudnnStatus_t,
     pub(super) destroy: unsafe extern "C" fn(cudnnHandle_t) -> cudnnStatus_t,
     pub(super) set_stream: unsafe extern "C" fn(cudnnHandle_t, cudaStream_t) -> cudnnStatus_t,
@@ -82,6 +83,7 @@ fn look_up(library: &Library) -> Option<Functions> {
     }
     Some(Functions {
         get_version: get(library, b"cudnnGetVersion")?,
+        get_cudart_version: get(library, b"cudnnGetCudartVersion")?,
         create: get(library, b"cudnnCreate")?,
         destroy: get(library, b"cudnnDestroy")?,
         set_stream: get(library, b"cudnnSetStream")?,

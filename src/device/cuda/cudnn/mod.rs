@@ -26,8 +26,8 @@ mod tests;
 pub use attention::{AttentionPlan, AttentionShape, GradientLayouts, Role};
 pub use candidates::{Tf32, list_plans};
 pub use graph::Layout;
-pub use handle::{Handle, is_present, version};
-pub use operation::DeviceAddresses;
+pub use handle::{Handle, cuda_release, is_present, version};
+pub use operation::{ALIGNMENT, DeviceAddresses};
 pub use plan::ExecutionPlan;
 pub use record::{BatchGrid, WorkspaceRecording, record};
 

@@ -36,7 +36,7 @@ impl DeviceAddresses {
 ///
 /// It reports the largest power of two up to 32 that divides the address; its blocks start at
 /// multiples of 512.
-const ALIGNMENT: i64 = 32;
+pub const ALIGNMENT: u64 = 32;
 
 /// A finalized graph of one convolution, and the handle it belongs to.
 pub(super) struct OperationGraph {
@@ -48,15 +48,20 @@ pub(super) struct OperationGraph {
 
 impl OperationGraph {
     /// Describes a convolution on dense tensors, all in the order that it names.
-    pub(super) fn build(handle: &Handle, convolution: &Convolution) -> Result<Self, CudnnError> {
+    pub(super) fn build(
+        handle: &Handle,
+        convolution: &Convolution,
+        alignment: u64,
+    ) -> Result<Self, CudnnError> {
         let dtype = match convolution.dtype {
             DType::Float32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
             DType::Float16 => cudnnDataType_t::CUDNN_DATA_HALF,
             DType::BFloat16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+            DType::Float64 => cudnnDataType_t::CUDNN_DATA_DOUBLE,
             dtype => return Err(CudnnError::DType { dtype }),
         };
         let operands = convolution.operands();
-        let tensor = |uid, dims| tensor(uid, dims, convolution, dtype);
+        let tensor = |uid, dims| tensor(uid, dims, convolution, (dtype, alignment));
         let x = tensor(UIDS[0], operands.x)?;
         let y = tensor(UIDS[1], operands.y)?;
         let w = tensor(UIDS[2], operands.w)?;
@@ -68,8 +73,13 @@ impl OperationGraph {
         operation.set_descriptors(names.y, &[&y])?;
         operation.set_descriptors(names.w, &[&w])?;
         operation.set_descriptors(names.geometry, &[&geometry])?;
-        operation.set(names.alpha, &[1.0_f32])?;
-        operation.set(names.beta, &[0.0_f32])?;
+        if convolution.dtype == DType::Float64 {
+            operation.set(names.alpha, &[1.0_f64])?;
+            operation.set(names.beta, &[0.0_f64])?;
+        } else {
+            operation.set(names.alpha, &[1.0_f32])?;
+            operation.set(names.beta, &[0.0_f32])?;
+        }
         let operation = operation.finalize()?;
 
         let mut graph = Descriptor::create(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
@@ -97,7 +107,7 @@ fn tensor(
     uid: i64,
     dims: [u64; 5],
     convolution: &Convolution,
-    dtype: cudnnDataType_t,
+    (dtype, alignment): (cudnnDataType_t, u64),
 ) -> Result<Descriptor, CudnnError> {
     let dims = dims.map(signed);
     let [_, channels, depth, height, width] = dims;
@@ -119,7 +129,7 @@ fn tensor(
     tensor.set(Name::CUDNN_ATTR_TENSOR_DIMENSIONS, &dims)?;
     tensor.set(Name::CUDNN_ATTR_TENSOR_STRIDES, &strides)?;
     tensor.set(Name::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[uid])?;
-    tensor.set(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[ALIGNMENT])?;
+    tensor.set(Name::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[signed(alignment)])?;
     tensor.finalize()
 }
 
@@ -131,16 +141,18 @@ fn of_rank([batch, channels, depth, height, width]: [i64; 5], of: &Convolution) 
     kept
 }
 
-/// Kernel stride, padding and dilation; arithmetic in fp32 whatever the tensors hold.
+/// Kernel stride, padding and dilation; arithmetic in fp32 whatever the tensors hold, but for float64.
 fn geometry(convolution: &Convolution) -> Result<Descriptor, CudnnError> {
     let first = usize::from(!convolution.volumes);
     let sides = |of: [u64; 3]| -> Vec<i64> { of.into_iter().skip(first).map(signed).collect() };
     let padding = sides(convolution.padding);
     let mut geometry = Descriptor::create(Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)?;
-    geometry.set(
-        Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE,
-        &[cudnnDataType_t::CUDNN_DATA_FLOAT],
-    )?;
+    let compute = if convolution.dtype == DType::Float64 {
+        cudnnDataType_t::CUDNN_DATA_DOUBLE
+    } else {
+        cudnnDataType_t::CUDNN_DATA_FLOAT
+    };
+    geometry.set(Name::CUDNN_ATTR_CONVOLUTION_COMP_TYPE, &[compute])?;
     geometry.set(
         Name::CUDNN_ATTR_CONVOLUTION_CONV_MODE,
         &[cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION],

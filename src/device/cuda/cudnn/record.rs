@@ -13,7 +13,7 @@ use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 use crate::units::Bytes;
 
-use super::{Handle, Tf32, list_plans};
+use super::{ALIGNMENT, Handle, Tf32, list_plans};
 
 /// Which batches to record: all from `first` to `dense_to`, then in relative steps up to `largest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +105,8 @@ fn record_job(
             writeln!(out, "J {} {dtype} {pass}", layer_text(&call.layer()))?;
         }
         asked += 1;
-        let plans = list_plans(handle, &call, Tf32::Allowed).map_err(io::Error::other)?;
+        let plans =
+            list_plans(handle, &call, ALIGNMENT, Tf32::Allowed).map_err(io::Error::other)?;
         write!(out, "{}", call.batch)?;
         for plan in &plans {
             let tag = tags.number(plan.tag().map_err(io::Error::other)?);

@@ -104,7 +104,7 @@ fn the_list_ends_with_a_plan_that_needs_nothing() {
     };
     for pass in ConvolutionPass::ALL {
         let call = layer.call(pass, DType::Float32, 32);
-        let plans = list_plans(&handle, &call, Tf32::Allowed).unwrap();
+        let plans = list_plans(&handle, &call, ALIGNMENT, Tf32::Allowed).unwrap();
         let needs_none = |plan: &ExecutionPlan| plan.workspace() == Bytes::ZERO;
         assert_eq!(plans.iter().position(needs_none), Some(plans.len() - 1));
     }
@@ -132,7 +132,7 @@ fn check_plans(handle: &Handle, call: &Convolution) -> usize {
         Operation::BackwardFilter => (2, w),
     };
 
-    let plans = list_plans(handle, call, Tf32::Allowed).unwrap();
+    let plans = list_plans(handle, call, ALIGNMENT, Tf32::Allowed).unwrap();
     let buffers = inputs.map(|values| Buffer::holding(&encode(&values, call.dtype)));
     for plan in &plans {
         let size = usize::try_from(plan.workspace().0.max(1)).unwrap();

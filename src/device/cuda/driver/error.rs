@@ -21,6 +21,14 @@ pub enum GpuError {
         /// How many there are.
         count: u32,
     },
+    /// The libraries found do not go together, or not with the driver.
+    #[error("the driver serves CUDA {driver}: {detail}")]
+    Releases {
+        /// The newest release that the driver serves, such as `13.0`.
+        driver: String,
+        /// What does not go together.
+        detail: String,
+    },
     /// A library or the driver refused a call.
     #[error("{call} failed: {detail}")]
     Call {
@@ -50,6 +58,7 @@ impl From<GpuError> for LaunchError {
             },
             GpuError::LibrariesMissing { .. }
             | GpuError::NoSuchDevice { .. }
+            | GpuError::Releases { .. }
             | GpuError::Compile { .. } => LaunchError::Failed {
                 call: "opening the GPU".to_owned(),
                 detail: error.to_string(),

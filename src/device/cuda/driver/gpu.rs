@@ -13,7 +13,7 @@ use crate::units::Bytes;
 
 use super::error::{GpuError, check};
 use super::held::Held;
-use super::libraries::Library;
+use super::libraries::{self, Library};
 use crate::device::cuda::cudnn;
 
 /// What a card and its driver say about themselves.
@@ -21,7 +21,7 @@ use crate::device::cuda::cudnn;
 pub struct Facts {
     /// The product, such as `NVIDIA H200`.
     pub name: String,
-    /// Names the card itself, as NVML does: `GPU-` and a UUID.
+    /// Names the card itself, as NVML does: `GPU-` and a UUID, or `MIG-` and one for a part of a card.
     pub uuid: String,
     /// What the rules for scratch memory look at.
     pub capability: Capability,
@@ -66,6 +66,7 @@ impl Gpu {
             sys::cuDeviceGet(&raw mut device, ordinal)
         })?;
         let (facts, has_event_times) = read_facts(device)?;
+        libraries::expect_one_release(&facts.cuda)?;
         let mut context: CUcontext = ptr::null_mut();
         // SAFETY: the device came from the driver, and `context` is a place for the handle.
         check("cuDevicePrimaryCtxRetain", unsafe {
@@ -280,9 +281,11 @@ fn read_facts(device: CUdevice) -> Result<(Facts, bool), GpuError> {
         device,
         CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
     )?;
+    // The driver tells parts of a card (MIG) from whole ones in the name alone: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+    let is_part = name.contains(" MIG ");
     let facts = Facts {
         name,
-        uuid: format_uuid(&uuid.bytes),
+        uuid: format_uuid(&uuid.bytes, is_part),
         capability: Capability {
             compute: (major, minor),
             multiprocessors: u64::from(multiprocessors),
@@ -314,9 +317,9 @@ fn cudnn_version() -> Option<String> {
     ))
 }
 
-/// NVML's way to write a card's identifier.
-fn format_uuid(bytes: &[c_char; 16]) -> String {
-    let mut text = "GPU-".to_owned();
+/// NVML's way to write the identifier of a card, or of a part of one.
+fn format_uuid(bytes: &[c_char; 16], is_part: bool) -> String {
+    let mut text = if is_part { "MIG-" } else { "GPU-" }.to_owned();
     for (i, byte) in bytes.iter().enumerate() {
         if matches!(i, 4 | 6 | 8 | 10) {
             text.push('-');
@@ -339,8 +342,12 @@ mod tests {
         bytes[15] = 0x2a;
 
         assert_eq!(
-            format_uuid(&bytes),
+            format_uuid(&bytes, false),
             "GPU-ff000000-0000-0000-0000-00000000002a"
+        );
+        assert_eq!(
+            format_uuid(&bytes, true),
+            "MIG-ff000000-0000-0000-0000-00000000002a"
         );
     }
 }

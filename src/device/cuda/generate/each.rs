@@ -1,7 +1,7 @@
 //! A thread for each element of an operand's shape, which reads and writes by coordinates.
 
 use super::dims::is_short;
-use super::source::{Writer, divider_of, element};
+use super::source::{Writer, divider_of};
 use super::{GeneratedLaunch, NoKernel, Operation};
 
 /// Threads of a block.
@@ -19,9 +19,7 @@ pub(super) fn launches(
         ));
     };
     let shape = &visited.operand.shape;
-    let length = |d: usize| if without.contains(&d) { 1 } else { shape[d] };
-    let lengths: Vec<u64> = (0..shape.len()).map(length).collect();
-    let count: u64 = lengths.iter().product();
+    let count: u64 = visited_lengths(shape, without).product();
     if count == 0 {
         return Ok(Vec::new());
     }
@@ -34,40 +32,14 @@ pub(super) fn launches(
     writer.line("    const I thread = (I)((i64)blockIdx.x * blockDim.x + threadIdx.x);");
     writer.line(format_args!("    if (thread >= (I){total}) return;"));
     writer.declare(operation);
-    writer.line(format_args!(
-        "    I rest = thread, i[{}] = {{}};",
-        shape.len().max(1)
-    ));
-    for (d, length) in lengths
-        .iter()
-        .enumerate()
-        .rev()
-        .filter(|(d, _)| !without.contains(d))
-    {
-        let length_word = writer.word(*length);
-        let quotient = if is_short {
-            let divider = writer.word(divider_of(*length));
-            format!("(I)quotient((u32)rest, (u64){divider})")
-        } else {
-            format!("rest / (I){length_word}")
-        };
-        writer.line(format_args!(
-            "    {{ const I next = {quotient}; i[{d}] = rest - next * (I){length_word}; rest = next; }}"
-        ));
-    }
-    writer.line("    (void)i; (void)rest;");
-    for (position, named) in operation.operands().enumerate() {
-        let (name, of, operand) = (named.name, element(named.operand.dtype), named.operand);
-        let start = format!("(parameters.words + {})", writer.words.len());
-        writer.address(operation, position);
-        writer
-            .words
-            .extend(operand.shape.iter().chain(&operand.strides));
-        let rank = operand.shape.len();
-        writer.line(format_args!(
-            "    const Tensor<{of}, {rank}> {name} = {{({of}*){start}[0], {start}}};"
-        ));
-    }
+    coordinates(
+        &mut writer,
+        "thread",
+        &visited.operand.shape,
+        without,
+        is_short,
+    );
+    tensors(&mut writer, operation);
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
     let (source, words, changing) = writer.finish(is_short, &["kernel"]);
     Ok(vec![GeneratedLaunch {
@@ -79,4 +51,45 @@ pub(super) fn launches(
         words,
         changing,
     }])
+}
+
+/// Lengths of the dimensions that are visited.
+pub(super) fn visited_lengths(shape: &[u64], without: &[usize]) -> impl Iterator<Item = u64> {
+    let visited = (0..shape.len()).filter(|d| !without.contains(d));
+    visited.map(|d| shape[d])
+}
+
+/// Breaks a number down into the coordinates `i` of the dimensions that are visited.
+pub(super) fn coordinates(
+    writer: &mut Writer,
+    number: &str,
+    shape: &[u64],
+    without: &[usize],
+    is_short: bool,
+) {
+    writer.line(format_args!(
+        "    I rest = {number}, i[{}] = {{}};",
+        shape.len().max(1)
+    ));
+    let visited = (0..shape.len()).rev().filter(|d| !without.contains(d));
+    for d in visited {
+        let length_word = writer.word(shape[d]);
+        let quotient = if is_short {
+            let divider = writer.word(divider_of(shape[d]));
+            format!("(I)quotient((u32)rest, (u64){divider})")
+        } else {
+            format!("rest / (I){length_word}")
+        };
+        writer.line(format_args!(
+            "    {{ const I next = {quotient}; i[{d}] = rest - next * (I){length_word}; rest = next; }}"
+        ));
+    }
+    writer.line("    (void)i; (void)rest;");
+}
+
+/// Declares all operands as read by coordinates.
+pub(super) fn tensors(writer: &mut Writer, operation: &Operation<'_>) {
+    for position in 0..operation.operands().count() {
+        writer.tensor(operation, position);
+    }
 }

@@ -8,6 +8,7 @@
 
 mod dims;
 mod each;
+mod groups;
 #[cfg(test)]
 mod host;
 mod map;
@@ -108,8 +109,16 @@ pub(super) fn launches(
             without,
             body,
         } => each::launches(&operation, *over, without, body),
+        Form::Groups {
+            over,
+            without,
+            body,
+        } => groups::launches(&operation, *over, without, body),
         Form::Reduce { dims, .. } => reduce::launches(&operation, dims),
-        Form::Rows { dims, body } => rows::launches(&operation, dims, body),
+        Form::Rows { dims, body } => rows::launches(&operation, dims, &[], body),
+        Form::RowsAndTables { dims, tables, body } => {
+            rows::launches(&operation, dims, tables, body)
+        }
     }
 }
 

@@ -67,11 +67,13 @@ DEVICE u16 float_to_half(float value)
 
 #endif
 
-// The bits of a word as a `double`.
+// The bits of a word as a `double`, and back.
 #ifdef ON_HOST
 static inline double to_double(i64 word) { double value; memcpy(&value, &word, 8); return value; }
+static inline i64 to_bits(double value) { i64 word; memcpy(&word, &value, 8); return word; }
 #else
 DEVICE double to_double(i64 word) { return __longlong_as_double(word); }
+DEVICE i64 to_bits(double value) { return __double_as_longlong(value); }
 #endif
 
 DEVICE float brain_to_float(u16 bits) { return bits_to_float((u32)bits << 16); }
@@ -221,6 +223,124 @@ DEVICE i64 wrapped(i64 index, i64 length)
     return index < 0 ? 0 : index >= length ? length - 1 : index;
 }
 
+// A number kept within a length.
+DEVICE i64 between(i64 index, i64 length) { return index < 0 ? 0 : index >= length ? length - 1 : index; }
+DEVICE i64 max_whole(i64 a, i64 b) { return a > b ? a : b; }
+
+// An index that may count from the end, or a negative number where it is outside.
+DEVICE i64 inside(i64 index, i64 length)
+{
+    if (index < 0) index += length;
+    return index >= 0 && index < length ? index : -1;
+}
+
+// An index that is none: nothing is written there.
+#define NOWHERE (-(1ll << 62))
+
+// A whole number in the order in which values sort: what is no number comes last, and zeros are equal.
+DEVICE i64 ordered(bool value) { return value; }
+DEVICE i64 ordered(i64 value) { return value; }
+DEVICE i64 ordered(float value)
+{
+    if (is_nan(value)) return 1ll << 62;
+    const int bits = (int)float_to_bits(value == 0 ? 0.0f : value);
+    return bits < 0 ? -(i64)(bits & 0x7fffffff) : bits;
+}
+DEVICE i64 ordered(double value)
+{
+    if (is_nan(value)) return 0x7fffffffffffffffll;
+    const i64 bits = to_bits(value == 0 ? 0.0 : value);
+    return bits < 0 ? -(bits & 0x7fffffffffffffffll) : bits;
+}
+
+// How a dimension is interpolated: `from` elements to `to`, `scale` of the former for each of the latter. Modes: 0 the
+// nearest element below, 1 the nearest, 2 linear, 3 cubic; 4 and 5 the last two with filters as wide as the scale. As in
+// `UpSample.cuh`.
+template <typename A> struct Axis { i64 from, to; A scale; bool aligned; };
+
+// `ratio` is the scale where the model's code says one, else zero.
+template <int MODE, typename A> DEVICE Axis<A> axis_of(i64 from, i64 to, A ratio, bool aligned)
+{
+    Axis<A> axis = {from, to, 0, aligned && MODE > 1};
+    if (axis.aligned) axis.scale = to > 1 ? (A)(from - 1) / (A)(to - 1) : (A)0;
+    else axis.scale = ratio > 0 ? ratio : (A)from / (A)to;
+    return axis;
+}
+
+// Where an element of the result lies in the operand.
+template <int MODE, typename A> DEVICE A source_of(const Axis<A>& axis, i64 o)
+{
+    if (MODE == 0) return floor((A)o * axis.scale);
+    if (MODE == 1) return floor(((A)o + (A)0.5) * axis.scale);
+    if (MODE >= 4) return axis.scale * ((A)o + (A)0.5);
+    if (axis.aligned) return axis.scale * (A)o;
+    const A at = axis.scale * ((A)o + (A)0.5) - (A)0.5;
+    return MODE == 2 && at < 0 ? (A)0 : at;
+}
+
+template <int MODE, typename A> DEVICE A filter_width(const Axis<A>& axis) { return (A)(MODE == 4 ? 1 : 2) * (axis.scale > 1 ? axis.scale : (A)1); }
+
+template <int MODE, typename A> DEVICE i64 first_source(const Axis<A>& axis, i64 o)
+{
+    const A at = source_of<MODE>(axis, o);
+    if (MODE >= 4) return max_whole((i64)(at - filter_width<MODE>(axis) + (A)0.5), 0);
+    return between((i64)floor(at) - (MODE == 3 ? 1 : 0), axis.from);
+}
+
+template <int MODE, typename A> DEVICE i64 last_source(const Axis<A>& axis, i64 o)
+{
+    const A at = source_of<MODE>(axis, o);
+    if (MODE >= 4) return between((i64)(at + filter_width<MODE>(axis) + (A)0.5) - 1, axis.from);
+    return between((i64)floor(at) + (MODE == 2 ? 1 : MODE == 3 ? 2 : 0), axis.from);
+}
+
+// Results beyond these take nothing of an element: those within may.
+template <int MODE, typename A> DEVICE i64 result_near(const Axis<A>& axis, A at, i64 more)
+{
+    if (axis.scale <= 0) return more < 0 ? 0 : axis.to - 1;
+    const A o = (axis.aligned ? at : at + (A)0.5) / axis.scale;
+    return between((o < -1e9 ? -1000000000 : o > 1e15 ? (i64)1e15 : (i64)o) + more, axis.to);
+}
+template <int MODE, typename A> DEVICE A reach(const Axis<A>& axis) { return MODE < 2 ? (A)1.5 : MODE == 2 ? (A)1 : MODE == 3 ? (A)3 : filter_width<MODE>(axis) + 1; }
+template <int MODE, typename A> DEVICE i64 first_result(const Axis<A>& axis, i64 i) { return i == 0 ? 0 : result_near<MODE>(axis, (A)i - reach<MODE>(axis), -2); }
+template <int MODE, typename A> DEVICE i64 last_result(const Axis<A>& axis, i64 i) { return i == axis.from - 1 ? axis.to - 1 : result_near<MODE>(axis, (A)i + reach<MODE>(axis), 2); }
+
+template <int MODE, typename A> DEVICE A filtered(A x)
+{
+    if (x < 0) x = -x;
+    if (MODE == 4) return x < 1 ? 1 - x : (A)0;
+    const A a = (A)(MODE == 3 ? -0.75 : -0.5);
+    if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : (A)0;
+}
+
+// How much of element `i` is in element `o` of the result.
+template <int MODE, typename A> DEVICE A mixed(const Axis<A>& axis, i64 o, i64 i)
+{
+    const A at = source_of<MODE>(axis, o);
+    if (MODE < 2) return between((i64)at, axis.from) == i;
+    if (MODE == 2) {
+        const i64 low = between((i64)at, axis.from), high = low + (low < axis.from - 1);
+        const A rest = at - (A)low;
+        return (i == low ? 1 - rest : (A)0) + (i == high ? rest : (A)0);
+    }
+    if (MODE == 3) {
+        const i64 low = (i64)floor(at);
+        const A rest = at - (A)low;
+        A sum = 0;
+        for (int tap = -1; tap < 3; ++tap)
+            if (between(low + tap, axis.from) == i) sum += filtered<3>(rest - (A)tap);
+        return sum;
+    }
+    const i64 first = first_source<MODE>(axis, o), last = last_source<MODE>(axis, o);
+    if (i < first || i > last) return 0;
+    const A inverse = axis.scale >= 1 ? 1 / axis.scale : (A)1;
+    A sum = 0;
+    for (i64 j = first; j <= last; ++j) sum += filtered<MODE>(((A)j - at + (A)0.5) * inverse);
+    const A own = filtered<MODE>(((A)i - at + (A)0.5) * inverse);
+    return sum != 0 ? own / sum : own;
+}
+
 struct Words { u32 at[4]; };
 
 // Four random words for a counter under a key: Philox 4x32-10.
@@ -282,6 +402,44 @@ template <int LANES, typename V, typename C> DEVICE V combined(V value, C combin
     return value;
 }
 #endif
+
+// What the threads before this one in its row have, combined with `start`; a vote of a warp's threads; what one of them
+// has; and a wait for what all of a row wrote.
+#ifdef ON_HOST
+template <int LANES, typename V, typename C> static inline V combined_before(V, V start, C) { return start; }
+static inline u32 row_vote(bool truth) { return truth; }
+template <typename V> static inline V row_from(V value, int) { return value; }
+static inline int lowest_bit(u32 bits) { return __builtin_ctz(bits); }
+template <int LANES> static inline void wait() {}
+#else
+template <int LANES, typename V, typename C> DEVICE V combined_before(V value, V start, C combine)
+{
+    const int place = threadIdx.x & 31;
+    V sum = value;
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        const V other = __shfl_up_sync(0xffffffffu, sum, step);
+        if (place >= step) sum = combine(other, sum);
+    }
+    const V ahead = __shfl_up_sync(0xffffffffu, sum, 1);
+    if (LANES > 32) {
+        __shared__ V of_warp[32];
+        __syncthreads();
+        if (place == 31) of_warp[threadIdx.x >> 5] = sum;
+        __syncthreads();
+        for (int warp = 0; warp < (int)(threadIdx.x >> 5); ++warp) start = combine(start, of_warp[warp]);
+    }
+    return place == 0 ? start : combine(start, ahead);
+}
+DEVICE u32 row_vote(bool truth) { return __ballot_sync(0xffffffffu, truth); }
+template <typename V> DEVICE V row_from(V value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
+DEVICE int lowest_bit(u32 bits) { return __ffs((int)bits) - 1; }
+template <int LANES> DEVICE void wait()
+{
+    if (LANES > 32) __syncthreads();
+    else __syncwarp();
+}
+#endif
 struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a + b; } };
 struct Multiplying { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a * b; } };
 struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
@@ -296,4 +454,21 @@ struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) con
 #define row_product(value) combined<LANES>(value, Multiplying())
 #define row_max(value) combined<LANES>(value, Largest())
 #define row_min(value) combined<LANES>(value, Smallest())
+#ifdef ON_HOST
+static const int WARP = 1;
+template <typename V> static inline V warp_sum(V value) { return value; }
+#define row_sync() ((void)0)
+#else
+static const int WARP = 32;
+template <typename V> DEVICE V warp_sum(V value)
+{
+#pragma unroll
+    for (int other = 16; other > 0; other >>= 1) value += __shfl_xor_sync(0xffffffffu, value, other);
+    return value;
+}
+// A row of one warp shares its block with others.
+#define row_sync() (LANES > 32 ? __syncthreads() : __syncwarp())
+#endif
+#define row_before(value, start) combined_before<LANES>(value, start, Adding())
+#define row_wait() wait<LANES>()
 #define for_each(j) for (I j = lane; j < n; j += LANES)

@@ -1,6 +1,6 @@
 //! Rows: threads work together on all elements along some dimensions.
 
-use super::dims::{Dims, strides_under};
+use super::dims::{Dims, is_short, strides_under};
 use super::source::{Writer, element};
 use super::{GeneratedLaunch, NoKernel, Operation};
 
@@ -10,13 +10,19 @@ const WARPS: u32 = 8;
 pub(super) fn launches(
     operation: &Operation<'_>,
     dims: &[usize],
+    tables: &[&'static str],
     body: &str,
 ) -> Result<Vec<GeneratedLaunch>, NoKernel> {
     let Some(first) = operation.inputs.first() else {
         return Err(NoKernel::Misuse("a formula over rows has no input"));
     };
     let shape = &first.operand.shape;
-    let strides = strides_under(operation.operands(), shape)?;
+    let of_rows = || {
+        operation
+            .operands()
+            .filter(|named| !tables.contains(&named.name))
+    };
+    let strides = strides_under(of_rows(), shape)?;
     let (within, across): (Vec<usize>, Vec<usize>) =
         (0..shape.len()).partition(|d| dims.contains(d));
     let within = Dims::merged(shape, &strides, &within);
@@ -34,14 +40,14 @@ pub(super) fn launches(
             .map(|(a, w)| [&a[..], w].concat())
             .collect(),
     };
-    let is_short = whole.is_short();
+    let is_short = whole.is_short() && operation.operands().all(|named| is_short(named.operand));
     let lanes = match length {
         0..=1024 => 32,
         1025..=8192 => 256,
         8193.. => 1024,
     };
     let rows_in_block = if lanes == 32 { WARPS } else { 1 };
-    let names: Vec<&str> = operation.operands().map(|named| named.name).collect();
+    let names: Vec<&str> = of_rows().map(|named| named.name).collect();
 
     let mut writer = Writer::default();
     let (count, n) = (writer.word(rows), writer.word(length));
@@ -63,7 +69,13 @@ pub(super) fn launches(
     }
     writer.offsets("row", &names, &across, is_short, 1);
     let lengths = writer.array(&within.lengths);
-    for (position, (named, strides)) in operation.operands().zip(&within.strides).enumerate() {
+    let mut strides = within.strides.iter();
+    for (position, named) in operation.operands().enumerate() {
+        if tables.contains(&named.name) {
+            writer.tensor(operation, position);
+            continue;
+        }
+        let strides = strides.next().map_or(&[][..], |strides| strides);
         let (name, of) = (named.name, element(named.operand.dtype));
         let start = writer.address(operation, position);
         let strides = writer.array(strides);

@@ -131,6 +131,22 @@ impl Writer {
         self.line(format_args!("typedef {result} T; typedef {promoted} P;"));
     }
 
+    /// Declares the operand at this position as one that is read by coordinates.
+    pub(super) fn tensor(&mut self, operation: &Operation<'_>, position: usize) {
+        let Some(named) = operation.operands().nth(position) else {
+            return;
+        };
+        let (name, of, operand) = (named.name, element(named.operand.dtype), named.operand);
+        let start = format!("(parameters.words + {})", self.words.len());
+        self.address(operation, position);
+        self.words
+            .extend(operand.shape.iter().chain(&operand.strides));
+        let rank = operand.shape.len();
+        self.line(format_args!(
+            "    const Tensor<{of}, {rank}> {name} = {{({of}*){start}[0], {start}}};"
+        ));
+    }
+
     /// Breaks `{number}` down into an index in each of the dimensions and adds up each operand's offset, `{name}_at`.
     /// `scale` multiplies the innermost index.
     pub(super) fn offsets(

@@ -8,15 +8,16 @@ use crate::program::{Convolution, ConvolutionPass};
 use crate::units::Bytes;
 
 use crate::device::cuda::cudnn::{
-    CudnnError, DeviceAddresses, ExecutionPlan, Handle, Tf32, list_plans,
+    ALIGNMENT, CudnnError, DeviceAddresses, ExecutionPlan, Handle, Tf32, list_plans,
 };
 use crate::device::cuda::driver::gpu::Gpu;
-use crate::device::cuda::layout::Operands;
+use crate::device::cuda::layout::{Operand, Operands};
 use crate::device::cuda::nvrtc::kernels::Queue;
 
 /// cuDNN on a card's stream, with the plans made so far.
 pub(in crate::device::cuda) struct Convolutions {
-    plans: HashMap<Convolution, Vec<ExecutionPlan>>,
+    /// By the alignment of the tensors as well.
+    plans: HashMap<(Convolution, u64), Vec<ExecutionPlan>>,
     tf32: Tf32,
     handle: Handle,
 }
@@ -48,17 +49,22 @@ impl Convolutions {
         convolution: &Convolution,
     ) -> Result<Vec<Bytes>, LaunchError> {
         Ok(self
-            .plans_for(convolution)?
+            .plans_for(convolution, ALIGNMENT)?
             .iter()
             .map(ExecutionPlan::workspace)
             .collect())
     }
 
-    fn plans_for(&mut self, convolution: &Convolution) -> Result<&[ExecutionPlan], LaunchError> {
-        match self.plans.entry(*convolution) {
+    fn plans_for(
+        &mut self,
+        convolution: &Convolution,
+        alignment: u64,
+    ) -> Result<&[ExecutionPlan], LaunchError> {
+        match self.plans.entry((*convolution, alignment)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(place) => {
-                let plans = list_plans(&self.handle, convolution, self.tf32).map_err(refused)?;
+                let plans = list_plans(&self.handle, convolution, alignment, self.tf32);
+                let plans = plans.map_err(refused)?;
                 Ok(place.insert(plans))
             }
         }
@@ -75,12 +81,14 @@ impl Convolutions {
             plan,
             workspace,
             addresses: [x, y, w],
+            alignment,
         } = *call;
         let failed = |detail: String| LaunchError::Failed {
             call: "Convolution".to_owned(),
             detail,
         };
-        let plans = self.plans_for(convolution)?.get(plan..).unwrap_or_default();
+        let plans = self.plans_for(convolution, ALIGNMENT)?.get(plan..);
+        let plans = plans.unwrap_or_default();
         let Some(granted) = plans.first().map(ExecutionPlan::workspace) else {
             return Err(failed(format!("there is no plan {plan}")));
         };
@@ -95,6 +103,14 @@ impl Convolutions {
                 .expect_held("the workspace of a convolution", workspace, granted.0)?;
         }
         let addresses = DeviceAddresses { x, y, w };
+        // Which plans there are was asked for tensors at the start of blocks; others have plans of their own.
+        let plans = if alignment < ALIGNMENT {
+            self.plans_for(convolution, alignment)?
+        } else {
+            self.plans_for(convolution, ALIGNMENT)?
+                .get(plan..)
+                .unwrap_or_default()
+        };
         // A plan may turn out not to run, as PyTorch expects as well: then the next one that makes do
         // with the same scratch memory is tried.
         let mut outcome = Err(CudnnError::NoEngine);
@@ -123,6 +139,8 @@ pub(in crate::device::cuda) struct ConvolutionCall {
     workspace: u64,
     /// Of `x`, `y` and `w` as the library calls them.
     addresses: [u64; 3],
+    /// What divides all of them, up to [`ALIGNMENT`].
+    alignment: u64,
 }
 
 impl ConvolutionCall {
@@ -132,9 +150,16 @@ impl ConvolutionCall {
         plan: usize,
         workspace: u64,
     ) -> Result<ConvolutionCall, LaunchError> {
-        let first = operands.dense_input(0)?.address;
-        let second = operands.dense_input(1)?.address;
-        let result = operands.dense_output(0)?.address;
+        let all = [operands.input(0)?, operands.input(1)?, operands.output(0)?];
+        if !all
+            .iter()
+            .all(|operand| lies_as(operand, convolution.channels_last))
+        {
+            return Err(operands.unsupported("a strided operand"));
+        }
+        let [first, second, result] = all.map(|operand| operand.address);
+        let offsets = first | second | result;
+        let alignment = (1 << offsets.trailing_zeros().min(63)).min(ALIGNMENT);
         let (layer_input, layer_output, w) = match convolution.pass {
             ConvolutionPass::Forward => (first, result, second),
             ConvolutionPass::GradInput => (result, first, second),
@@ -151,8 +176,23 @@ impl ConvolutionCall {
             plan,
             workspace,
             addresses: [x, y, w],
+            alignment,
         })
     }
+}
+
+/// Whether an operand lies as the library is told: row by row, or with its channels side by side.
+fn lies_as(operand: &Operand, channels_last: bool) -> bool {
+    if !channels_last || operand.shape.len() < 3 {
+        return operand.is_contiguous();
+    }
+    let turn = |list: &[u64]| [&list[..1], &list[2..], &list[1..2]].concat();
+    Operand {
+        shape: turn(&operand.shape),
+        strides: turn(&operand.strides),
+        ..operand.clone()
+    }
+    .is_contiguous()
 }
 
 #[allow(clippy::needless_pass_by_value)] // for `map_err`

@@ -21,15 +21,22 @@ pub(in crate::device::cuda) fn operation(is_transposed: bool) -> i32 {
 pub(in crate::device::cuda) struct Description(pub(in crate::device::cuda) cublasLtMatmulDesc_t);
 
 impl Description {
-    pub(in crate::device::cuda) fn create() -> Result<Description, GpuError> {
+    /// A product in float32, or in float64 of float64.
+    pub(in crate::device::cuda) fn create(dtype: cudaDataType) -> Result<Description, GpuError> {
+        let (compute, scale) = match dtype {
+            cudaDataType::CUDA_R_64F => (
+                cublasComputeType_t::CUBLAS_COMPUTE_64F,
+                cudaDataType::CUDA_R_64F,
+            ),
+            _ => (
+                cublasComputeType_t::CUBLAS_COMPUTE_32F,
+                cudaDataType::CUDA_R_32F,
+            ),
+        };
         let mut raw: cublasLtMatmulDesc_t = ptr::null_mut();
         // SAFETY: `raw` is a place for the handle.
         check("cublasLtMatmulDescCreate", unsafe {
-            sys::cublasLtMatmulDescCreate(
-                &raw mut raw,
-                cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                cudaDataType::CUDA_R_32F,
-            )
+            sys::cublasLtMatmulDescCreate(&raw mut raw, compute, scale)
         })?;
         Ok(Description(raw))
     }

@@ -2,6 +2,7 @@
 //! TF32, half types accumulated in float32.
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -148,21 +149,33 @@ impl MatMul {
             plan.description
                 .set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
-        let (alpha, beta) = (1.0_f32, 0.0_f32);
+        let singles = [1.0_f32, 0.0];
+        let doubles = [1.0_f64, 0.0];
+        let [alpha, beta]: [*const c_void; 2] = if shape.dtype == DType::Float64 {
+            [
+                (&raw const doubles[0]).cast(),
+                (&raw const doubles[1]).cast(),
+            ]
+        } else {
+            [
+                (&raw const singles[0]).cast(),
+                (&raw const singles[1]).cast(),
+            ]
+        };
         // SAFETY: handle, descriptors and algorithm are live and made for one another; alpha and beta are
-        // float32 on the host, as the description says by default. The addresses are operands, looked up
+        // on the host, of the type that the description says. The addresses are operands, looked up
         // to be device memory of ours before the launch. The workspace is as large as the heuristics were told, and work on the one stream uses
         // it in turn.
         check("cublasLtMatmul", unsafe {
             sys::cublasLtMatmul(
                 self.handle,
                 plan.description.0,
-                (&raw const alpha).cast(),
+                alpha,
                 device(b),
                 plan.b.0,
                 device(a),
                 plan.a.0,
-                (&raw const beta).cast(),
+                beta,
                 device(out),
                 plan.out.0,
                 device(out).cast_mut(),
@@ -228,6 +241,10 @@ fn shape_of(
     if !is_consistent {
         let detail = format!("{:?} times {:?} is not {:?}", a.shape, b.shape, out.shape);
         return Err(operands.failed(detail));
+    }
+    // In float64 the library adds no bias.
+    if !a.dtype.is_float() || a.dtype == DType::Float64 && bias.is_some() {
+        return Err(operands.unsupported(&a.dtype.to_string()));
     }
     if a.dtype != b.dtype || a.dtype != out.dtype {
         return Err(operands.failed("the operands are of different types".to_owned()));
@@ -305,13 +322,14 @@ impl ProductPlan {
             DType::Float32 => cudaDataType::CUDA_R_32F,
             DType::Float16 => cudaDataType::CUDA_R_16F,
             DType::BFloat16 => cudaDataType::CUDA_R_16BF,
+            DType::Float64 => cudaDataType::CUDA_R_64F,
             other => {
                 return Err(LaunchError::Unsupported {
                     operation: format!("MatMul of {other}"),
                 });
             }
         };
-        let mut description = Description::create()?;
+        let mut description = Description::create(dtype)?;
         // In column-major terms a row-major matrix is its own transpose.
         description.set(
             DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA,

@@ -70,7 +70,7 @@ pub fn gaps(program: &Program, batch: u64, target: Target) -> Vec<Gap> {
 }
 
 /// Gaps in words.
-pub(in crate::device::cuda) fn listed(gaps: &[Gap]) -> String {
+pub fn listed(gaps: &[Gap]) -> String {
     gaps.iter()
         .map(|gap| &*gap.operation)
         .collect::<Vec<_>>()

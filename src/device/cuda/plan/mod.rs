@@ -19,8 +19,7 @@ use super::ops::fused_attention::FusedCall;
 use super::ops::matmul::Product;
 
 pub(super) use calls::{Context, is_source, steps};
-pub(super) use gaps::listed;
-pub use gaps::{Gap, Sources, gaps, sources};
+pub use gaps::{Gap, Sources, gaps, listed, sources};
 
 /// The parameter of a kernel: a struct passed by value.
 ///

@@ -165,6 +165,10 @@ pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, L
     if dropout > 0.0 {
         return Err(operands.unsupported("dropout in heads of such a layout"));
     }
+    let most_inputs = if is_gradient { 6 } else { 3 };
+    if operands.inputs().len() > most_inputs {
+        return Err(operands.unsupported("a mask over heads of such a layout"));
+    }
     let first = usize::from(is_gradient);
     let [query, key, value] = [first, first + 1, first + 2].map(|at| operands.input(at));
     let (query, key, value) = (query?, key?, value?);

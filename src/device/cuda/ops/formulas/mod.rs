@@ -2,6 +2,7 @@
 
 mod attention;
 mod convolution;
+mod indexed;
 mod loss;
 mod matmul;
 mod norm;
@@ -12,7 +13,7 @@ mod softmax;
 use crate::device::LaunchError;
 use crate::device::cuda::generate::{self, GeneratedLaunch, Resources};
 use crate::device::cuda::layout::{Operand, Operands};
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::program::{Form, Generated, Kernel, Number, Text, placing, pooling};
 
 /// A formula and its operands, seen as it wants them.
 struct Written {
@@ -35,6 +36,13 @@ pub(in crate::device::cuda) fn launches(
         return Err(operands.no_kernel());
     };
     let mut launches = Vec::new();
+    if let Kernel::GatherGrad { .. } | Kernel::EmbeddingGrad { .. } = operands.kernel() {
+        if let [of] = &*written {
+            let cleared = indexed::cleared();
+            let made = generate::launches(&cleared, &of.inputs, &of.outputs, resources);
+            launches.extend(made.map_err(misuse)?);
+        }
+    }
     for of in &written {
         let made = generate::launches(&of.generated, &of.inputs, &of.outputs, resources);
         launches.extend(made.map_err(misuse)?);
@@ -111,10 +119,24 @@ fn by_one(operands: &Operands<'_>, resources: Resources) -> Result<Option<Writte
             inputs: operands.inputs().to_vec(),
             outputs: operands.outputs().to_vec(),
         },
+        Kernel::Gather { dim } => plain(placing::gather(operands.input(1)?.shape.len(), *dim)),
+        Kernel::GatherGrad { dim } => indexed::gather_grad(operands, *dim)?,
+        Kernel::Embedding => plain(indexed::embedding(operands.input(1)?.shape.len())),
+        Kernel::EmbeddingGrad { padding } => indexed::embedding_grad(operands, *padding)?,
+        Kernel::MaxPool(window) => plain(pooling::max(window, sides(out()?))),
+        Kernel::MaxPoolGrad(window) => plain(pooling::max_backward(window, sides(out()?))),
+        Kernel::AdaptiveAvgPool => plain(pooling::adaptive_avg(sides(out()?))),
+        Kernel::AdaptiveAvgPoolGrad => plain(pooling::adaptive_avg_backward(sides(out()?))),
+        Kernel::Tril => plain(indexed::tril(out()?.shape.len())),
         Kernel::Softmax { dim, log } => plain(softmax::forward(*dim, *log)),
         Kernel::SoftmaxGrad { dim, log } => plain(softmax::gradient(*dim, *log)),
         _ => return Ok(None),
     }))
+}
+
+/// How many dimensions of a tensor are pooled: all but batch and channels.
+fn sides(tensor: &Operand) -> usize {
+    tensor.shape.len().saturating_sub(2)
 }
 
 /// Rows along some dimensions.

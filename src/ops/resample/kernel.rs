@@ -1,0 +1,307 @@
+//! Kernels of interpolation, padding, shuffles and columns.
+
+use std::fmt::Write as _;
+
+use super::{Interpolation, Mode};
+use crate::program::{Form, Generated, Kernel, Number};
+use crate::shape::Window;
+
+/// Mixes along the last dimensions; the gradient goes the same way backwards.
+///
+/// What an element of the result takes of one of the operand is a product over dimensions; `mixed` in the prelude says
+/// how much along one, and where what mixes lies.
+pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Kernel {
+    let sides = of.ratios.len();
+    let first = rank - sides;
+    let mode = match of.mode {
+        Mode::Nearest => 0,
+        Mode::NearestExact => 1,
+        Mode::Linear => 2,
+        Mode::Cubic => 3,
+        Mode::LinearAntialias => 4,
+        Mode::CubicAntialias => 5,
+    };
+    let (read, written) = if backward { ("y", "x") } else { ("x", "y") };
+    let mut text = format!(
+        "I at[{rank}]; for (int d = 0; d < {first}; ++d) at[d] = i[d]; T sum = 0; const T all = 1; (void)all;\n"
+    );
+    for d in 0..sides {
+        let at = first + d;
+        let _ = writeln!(
+            text,
+            "    const Axis<T> axis{d} = axis_of<{mode}>(x.size({at}), y.size({at}), (T)ratio{d}, aligned);"
+        );
+    }
+    let mut before = "all".to_owned();
+    for d in 0..sides {
+        let at = first + d;
+        let (one, other) = if backward {
+            (format!("at[{at}]"), format!("i[{at}]"))
+        } else {
+            (format!("i[{at}]"), format!("at[{at}]"))
+        };
+        let (from, to) = if backward {
+            ("first_result", "last_result")
+        } else {
+            ("first_source", "last_source")
+        };
+        let _ = write!(
+            text,
+            "    for (I j{d} = (I){from}<{mode}>(axis{d}, i[{at}]), end{d} = (I){to}<{mode}>(axis{d}, i[{at}]); j{d} <= end{d}; ++j{d}) {{ at[{at}] = j{d}; const T w{d} = {before} * mixed<{mode}>(axis{d}, {one}, {other}); if (w{d} == 0) continue; "
+        );
+        before = format!("w{d}");
+    }
+    let _ = write!(
+        text,
+        "sum += {before} * (T){read}.at(at); {}\n    {written}.set_at(sum, i);",
+        "} ".repeat(sides)
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: text.into(),
+    };
+    let mut generated = Generated::of("interpolate", [read], [written], form)
+        .with("aligned", Number::Truth(of.align_corners));
+    const NAMES: [&str; 3] = ["ratio0", "ratio1", "ratio2"];
+    for (name, ratio) in NAMES.into_iter().zip(&of.ratios) {
+        generated = generated.with(name, Number::Real(*ratio));
+    }
+    generated.into()
+}
+
+/// How many elements are added before each dimension, first dimension first, and what was said of them.
+fn before(amounts: &[[i64; 2]], rank: usize) -> Number {
+    let of = |d: usize| amounts.get(rank - 1 - d).map_or(0, |amount| amount[0]);
+    Number::List((0..rank).map(of).collect())
+}
+
+/// `pad` with a number, or its gradient: the same with what was added taken away.
+pub(super) fn pad_constant(
+    amounts: &[[i64; 2]],
+    value: f64,
+    rank: usize,
+    backward: bool,
+) -> Kernel {
+    let amounts: Vec<[i64; 2]> = if backward {
+        amounts.iter().map(|[a, b]| [-a, -b]).collect()
+    } else {
+        amounts.to_vec()
+    };
+    let body = format!(
+        "I at[{}]; bool is_inside = true;
+    for (int d = 0; d < {rank}; ++d) {{ at[d] = i[d] - (I)before[d]; is_inside = is_inside && at[d] >= 0 && at[d] < (I)x.size(d); }}
+    if (is_inside) y.set_at(x.at(at), i); else y.set_at(value, i);",
+        rank.max(1)
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of("pad", ["x"], ["y"], form)
+        .with("before", before(&amounts, rank))
+        .with("value", Number::Real(value))
+        .into()
+}
+
+/// `pad` with what is there: as `PadReflect` and `PadReplicate` index it.
+pub(super) fn pad_copied(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Kernel {
+    let body = format!(
+        "I at[{}];
+    for (int d = 0; d < {rank}; ++d) {{
+        const i64 n = x.size(d); i64 from = i[d] - before[d];
+        if (reflects) from = from < 0 ? -from : from >= n ? 2 * (n - 1) - from : from;
+        at[d] = (I)(from < 0 ? 0 : from >= n ? n - 1 : from);
+    }}
+    y.set_at(x.at(at), i);",
+        rank.max(1)
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of("pad", ["x"], ["y"], form)
+        .with("before", before(amounts, rank))
+        .with("reflects", Number::Truth(reflect))
+        .into()
+}
+
+/// The gradient of [`pad_copied`]: all results that are copies of an element, added up.
+pub(super) fn pad_copied_backward(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Kernel {
+    let mut text = format!("I at[{}]; T sum = 0;\n    ", rank.max(1));
+    let padded = rank.min(amounts.len());
+    for d in 0..rank - padded {
+        let _ = write!(text, "at[{d}] = i[{d}]; ");
+    }
+    for d in rank - padded..rank {
+        let _ = if reflect {
+            write!(
+                text,
+                "for (int c{d} = 0; c{d} < 3; ++c{d}) {{ const i64 n = grad_x.size({d}), own = i[{d}], o = c{d} == 0 ? own + before[{d}] : c{d} == 1 ? before[{d}] - own : before[{d}] + 2 * (n - 1) - own; if (o < 0 || o >= grad.size({d}) || (c{d} == 1 ? o >= before[{d}] : c{d} == 2 && o < before[{d}] + n)) continue; at[{d}] = (I)o; "
+            )
+        } else {
+            write!(
+                text,
+                "for (i64 o{d} = i[{d}] == 0 ? 0 : i[{d}] + before[{d}], end{d} = i[{d}] == grad_x.size({d}) - 1 ? grad.size({d}) - 1 : i[{d}] + before[{d}]; o{d} <= end{d}; ++o{d}) {{ if (o{d} < 0 || o{d} >= grad.size({d})) continue; at[{d}] = (I)o{d}; "
+            )
+        };
+    }
+    let _ = write!(
+        text,
+        "sum += (T)grad.at(at); {}\n    grad_x.set_at(sum, i);",
+        "} ".repeat(padded)
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: text.into(),
+    };
+    Generated::of("pad", ["grad"], ["grad_x"], form)
+        .with("before", before(amounts, rank))
+        .into()
+}
+
+/// `pixel_shuffle`, or `pixel_unshuffle` where it goes inward; each is the other's gradient.
+pub(super) fn shuffle(factor: u64, outward: bool, rank: usize) -> Kernel {
+    let (channel, height, width) = (rank - 3, rank - 2, rank - 1);
+    let from = if outward {
+        format!(
+            "at[{height}] = (I)(i[{height}] / by); at[{width}] = (I)(i[{width}] / by); at[{channel}] = (I)((i[{channel}] * by + i[{height}] % by) * by + i[{width}] % by);"
+        )
+    } else {
+        format!(
+            "at[{channel}] = (I)(i[{channel}] / (by * by)); at[{height}] = (I)(i[{height}] * by + i[{channel}] / by % by); at[{width}] = (I)(i[{width}] * by + i[{channel}] % by);"
+        )
+    };
+    mapped("pixel_shuffle", rank, &from)
+        .with("by", Number::Whole(factor.cast_signed()))
+        .into()
+}
+
+/// `channel_shuffle`: channels of so many groups, transposed.
+pub(super) fn channel_shuffle(groups: u64, rank: usize, backward: bool) -> Kernel {
+    let from = if backward {
+        "const i64 of = x.size(1) / groups; at[1] = (I)(i[1] % of * groups + i[1] / of);"
+    } else {
+        "const i64 of = x.size(1) / groups; at[1] = (I)(i[1] % groups * of + i[1] / groups);"
+    };
+    mapped("channel_shuffle", rank, from)
+        .with("groups", Number::Whole(groups.max(1).cast_signed()))
+        .into()
+}
+
+/// A permutation of elements: `from` assigns to some of the coordinates `at`.
+fn mapped(name: &'static str, rank: usize, from: &str) -> Generated {
+    let body = format!(
+        "I at[{rank}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
+    {from}
+    y.set_at(x.at(at), i);"
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of(name, ["x"], ["y"], form)
+}
+
+fn of_window(generated: Generated, window: &Window) -> Kernel {
+    let pair = |values: [u64; 3]| {
+        Number::List(
+            values[1..]
+                .iter()
+                .map(|value| value.cast_signed())
+                .collect(),
+        )
+    };
+    generated
+        .with("kernel", pair(window.kernel))
+        .with("stride", pair(window.stride))
+        .with("padding", pair(window.padding))
+        .with("dilation", pair(window.dilation))
+        .into()
+}
+
+/// `im2col`: of planes `x`, whose last dimensions are channels, height and width, every window as a column of `y`.
+pub(super) fn columns(window: &Window, rank: usize) -> Kernel {
+    let (column, place) = (rank - 2, rank - 1);
+    let lead = rank - 2;
+    let body = format!(
+        "const i64 height = x.size({lead} + 1), width = x.size({lead} + 2), area = kernel[0] * kernel[1];
+    const i64 across = (width + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1) / stride[1] + 1;
+    I at[{lead} + 3]; for (int d = 0; d < {lead}; ++d) at[d] = i[d];
+    const i64 tap = i[{column}] % area;
+    const i64 row = i[{place}] / across * stride[0] - padding[0] + tap / kernel[1] * dilation[0];
+    const i64 line = i[{place}] % across * stride[1] - padding[1] + tap % kernel[1] * dilation[1];
+    at[{lead}] = (I)(i[{column}] / area); at[{lead} + 1] = (I)row; at[{lead} + 2] = (I)line;
+    if (row >= 0 && row < height && line >= 0 && line < width) y.set_at(x.at(at), i); else y.set_at(0, i);"
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    of_window(Generated::of("im2col", ["x"], ["y"], form), window)
+}
+
+/// `col2im`: of columns `x`, planes `y` of this rank, in which windows that overlap add up.
+pub(super) fn planes(window: &Window, rank: usize) -> Kernel {
+    let lead = rank - 3;
+    let body = format!(
+        "const i64 height = y.size({lead} + 1), width = y.size({lead} + 2), area = kernel[0] * kernel[1];
+    const i64 down = (height + 2 * padding[0] - dilation[0] * (kernel[0] - 1) - 1) / stride[0] + 1;
+    const i64 across = (width + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1) / stride[1] + 1;
+    I at[{lead} + 2]; for (int d = 0; d < {lead}; ++d) at[d] = i[d];
+    T sum = 0;
+    for (i64 tap = 0; tap < area; ++tap) {{
+        const i64 row = i[{lead} + 1] + padding[0] - tap / kernel[1] * dilation[0];
+        const i64 line = i[{lead} + 2] + padding[1] - tap % kernel[1] * dilation[1];
+        if (row < 0 || line < 0 || row % stride[0] != 0 || line % stride[1] != 0 || row / stride[0] >= down || line / stride[1] >= across) continue;
+        at[{lead}] = (I)(i[{lead}] * area + tap); at[{lead} + 1] = (I)(row / stride[0] * across + line / stride[1]);
+        sum += (T)x.at(at);
+    }}
+    y.set_at(sum, i);"
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    of_window(Generated::of("col2im", ["x"], ["y"], form), window)
+}
+
+/// `glu` along a dimension.
+pub(super) fn glu(dim: usize, rank: usize) -> Kernel {
+    let body = format!(
+        "I at[{rank}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
+    const T value = (T)x.at(at); at[{dim}] += (I)y.size({dim});
+    y.set_at(value * sigmoid((T)x.at(at)), i);"
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of("glu", ["x"], ["y"], form).into()
+}
+
+/// The gradient of [`glu`].
+pub(super) fn glu_backward(dim: usize, rank: usize) -> Kernel {
+    let body = format!(
+        "I at[{rank}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
+    const I half = (I)grad.size({dim}); const bool is_value = i[{dim}] < half;
+    at[{dim}] = is_value ? i[{dim}] : i[{dim}] - half;
+    const T incoming = (T)grad.at(at), value = (T)x.at(at);
+    at[{dim}] += half;
+    const T gate = sigmoid((T)x.at(at));
+    grad_x.set_at(is_value ? incoming * gate : incoming * value * gate * ((T)1 - gate), i);"
+    );
+    let form = Form::Each {
+        over: 2,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of("glu", ["grad", "x"], ["grad_x"], form).into()
+}
