@@ -40,10 +40,7 @@ fn first_label_of(targets: &TensorBody, joined: bool) -> TensorBody {
 fn first_time(x: &TensorBody) -> TensorBody {
     match x.shape.len() {
         3 => x.alias(&x.shape[1..], &x.strides[1..]),
-        _ => x.alias(
-            &[Extent::ONE, x.shape[1]],
-            &[Extent::ZERO, x.strides[1]],
-        ),
+        _ => x.alias(&[Extent::ONE, x.shape[1]], &[Extent::ZERO, x.strides[1]]),
     }
 }
 
@@ -126,7 +123,13 @@ impl Eager {
                 let first = first_time(x);
                 let first_label = first_label_of(saved.get("targets"), joined);
                 let behind = ["result0", "result1"].map(|name| by_sample(saved.get(name)));
-                let operands = [&first, &first_label, &by_sample(gradient), &behind[0], &behind[1]];
+                let operands = [
+                    &first,
+                    &first_label,
+                    &by_sample(gradient),
+                    &behind[0],
+                    &behind[1],
+                ];
                 let last = x.shape.len() - 1;
                 let steps = [grad_x.strides[0], grad_x.strides[last]];
                 let shown = match last {
