@@ -7,6 +7,7 @@ mod autocast;
 mod autograd;
 mod checkpoint;
 mod engine;
+mod host_number;
 mod process;
 mod recorder;
 mod tensor;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::autocast::CastCache;
 use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
+use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size};
@@ -106,6 +107,11 @@ impl Eager {
     /// Emits no launches from here on.
     pub(crate) fn leave_out_launches(&mut self) {
         self.with_launches = false;
+    }
+
+    /// Whether it emits launches.
+    pub(crate) fn emits_launches(&self) -> bool {
+        self.with_launches
     }
 
     pub(crate) fn recorder(&self) -> &Recorder {
@@ -217,15 +223,11 @@ impl Eager {
         if !self.with_launches || outputs.iter().any(|output| output.is_of_host) {
             return;
         }
-        let of_host = inputs.first().and_then(|input| input.number);
-        let (kernel, inputs) = match (kernel, of_host) {
-            (Kernel::Copy, Some(number)) => (Kernel::Fill(number), &[][..]),
-            (kernel, _) => (kernel, inputs),
-        };
+        let (kernel, inputs) = by_value(kernel, inputs);
         let views = |tensors: &[&TensorBody]| tensors.iter().map(|t| t.view()).collect();
         self.recorder.launch(Call {
             kernel,
-            inputs: views(inputs),
+            inputs: views(&inputs),
             outputs: views(outputs),
             workspace: workspace.map(Storage::id),
         });

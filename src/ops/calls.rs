@@ -208,7 +208,9 @@ fn kernel(instruction: Instruction) -> Option<Kernel> {
 fn dtype(name: &str) -> DType {
     match name {
         "f32" => DType::Float32,
+        "f64" => DType::Float64,
         "bf16" => DType::BFloat16,
+        "i32" => DType::Int32,
         "i64" => DType::Int64,
         "bool" => DType::Bool,
         other => panic!("no type is called {other}"),

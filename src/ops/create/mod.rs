@@ -1,5 +1,6 @@
 //! Operations that make tensors out of nothing.
 
+mod formula;
 mod run;
 
 use super::{Context, Operator, Read, Reader};
@@ -210,7 +211,10 @@ fn arange(args: &Arguments<'_>) -> Result<Read, String> {
 }
 
 /// Arguments that are numbers and no lengths of the result.
-const NUMBERS: [&str; 10] = [
+const NUMBERS: [&str; 13] = [
+    "s",
+    "row",
+    "col",
     "start",
     "end",
     "step",

@@ -2,7 +2,6 @@
 
 use crate::eager::{Eager, Elements, Tensor, TensorBody};
 use crate::ops::{Create, CreatedType, Place};
-use crate::program::Kernel;
 use crate::shape::{DType, Extent, contiguous_strides};
 
 impl Eager {
@@ -58,12 +57,9 @@ impl Eager {
                 number: create.number(),
             }),
         };
-        // A range of int64 from zero has a kernel of its own.
-        let kernel = match (create.name, dtype) {
-            ("arange", DType::Int64) => Kernel::Arange,
-            (name, _) => Kernel::MemoryOnly(name),
-        };
-        self.launch(kernel, &[], &[&y]);
+        if let Some(kernel) = create.kernel(dtype) {
+            self.launch(kernel, &[], &[&y]);
+        }
         if create.name == "randperm" {
             self.shuffle(create.shape[0]);
         }

@@ -8,8 +8,6 @@ use crate::eager::{Eager, Saved, Storage, Tensor, TensorBody};
 use crate::program::{Kernel, Placement};
 use crate::shape::{DType, Sizes, strides_like};
 
-use super::run::expanded;
-
 /// The derivative of one call: a formula for each operand whose gradient is wanted.
 #[derive(Clone)]
 pub(super) struct Derivative {
@@ -196,13 +194,17 @@ impl Derivative {
     ) {
         let names = self.op.row.operands;
         let operand = |position: usize| saved.find(names[position]);
-        let read: Vec<&Tensor> = reads
+        let given: Vec<(&'static str, &TensorBody)> = reads
             .iter()
-            .filter_map(|read| match read {
-                Read::Operand(position) => operand(*position),
-                Read::Result => saved.find("result"),
+            .filter_map(|read| {
+                let name = match read {
+                    Read::Operand(position) => names[*position],
+                    Read::Result => "result",
+                };
+                Some((name, &**saved.find(name)?))
             })
             .collect();
+        let read: Vec<&TensorBody> = given.iter().map(|(_, tensor)| *tensor).collect();
         let mut held: Vec<Option<Held>> = Vec::new();
         for step in steps {
             match step {
@@ -211,21 +213,11 @@ impl Derivative {
                 }
                 Step::Give(position) => {
                     let gradient = eager.gradient_like(incoming, &read, order);
-                    let kernel = self.op.gradient_kernel();
-                    let factor = match kernel {
-                        Kernel::Binary(_) => {
-                            read.first().map(|read| expanded(read, &incoming.shape))
-                        }
-                        _ => None,
-                    };
-                    let mut inputs: Vec<&TensorBody> = vec![incoming];
-                    match (&factor, &kernel) {
-                        (Some(factor), _) => inputs.push(factor),
-                        (None, Kernel::Scale(_)) => {}
-                        (None, _) => inputs.extend(read.iter().map(|tensor| &***tensor)),
+                    if eager.emits_launches() {
+                        let launched = self.op.gradient_launch(*position, incoming, &given);
+                        let inputs: Vec<&TensorBody> = launched.inputs.iter().collect();
+                        eager.launch(launched.kernel, &inputs, &[&gradient]);
                     }
-                    eager.launch(kernel, &inputs, &[&gradient]);
-                    drop(factor);
                     let gradient = Tensor::new(gradient);
                     if self.wanted[*position] {
                         results[*position] = Some(Tensor::clone(&gradient));
@@ -291,8 +283,13 @@ impl Eager {
         Held::Tensor(Tensor::new(body))
     }
 
-    fn gradient_like(&mut self, incoming: &Tensor, read: &[&Tensor], order: Order) -> TensorBody {
-        let read = read.iter().map(|tensor| &***tensor);
+    fn gradient_like(
+        &mut self,
+        incoming: &Tensor,
+        read: &[&TensorBody],
+        order: Order,
+    ) -> TensorBody {
+        let read = read.iter().copied();
         let incoming: &TensorBody = incoming;
         let operands: Vec<&TensorBody> = match order {
             Order::Contiguous => return self.empty(&incoming.shape, incoming.dtype),

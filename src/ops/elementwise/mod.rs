@@ -25,7 +25,7 @@ use crate::shape::{DType, Mismatch, Number, Type, broadcast, result_type};
 pub(super) use read::ATEN;
 pub(crate) use run::expanded;
 
-use row::{Casts, Computes, Forward, ResultType, Row};
+use row::{Casts, Forward, ResultType, Row, Tuned};
 
 /// A call of an elementwise operator: which one, and its arguments in full.
 #[derive(Debug, Clone, Serialize)]
@@ -141,13 +141,12 @@ impl Elementwise {
 
     /// Whether it adds two tensors, under whatever name.
     pub(crate) fn is_sum_of_tensors(&self) -> bool {
-        matches!(self.row.computes, Computes::Sum)
-            && self.operands == [Operand::Tensor, Operand::Tensor]
+        matches!(self.row.tuned, Tuned::Sum) && self.operands == [Operand::Tensor, Operand::Tensor]
     }
 
     /// Whether it multiplies two tensors into a new one.
     pub(crate) fn is_product_of_tensors(&self) -> bool {
-        matches!(self.row.computes, Computes::Product)
+        matches!(self.row.tuned, Tuned::Product)
             && self.placement() == Placement::New
             && self.operands == [Operand::Tensor, Operand::Tensor]
     }
@@ -192,15 +191,24 @@ impl Elementwise {
         if self.placement() == Placement::InPlace {
             return tensors[0].0;
         }
+        match self.row.result {
+            ResultType::Truth => DType::Bool,
+            ResultType::Promoted | ResultType::Real | ResultType::First | ResultType::Branches => {
+                self.common_type(tensors)
+            }
+        }
+    }
+
+    /// The type to which operands of these types are converted before anything is computed.
+    fn common_type(&self, tensors: &[(DType, bool)]) -> DType {
         let number: Option<Number> = (0..self.operands.len())
             .filter_map(|position| self.number(position)?.kind())
             .max();
         let promoted = || result_type(tensors, number);
         match self.row.result {
-            ResultType::Promoted => promoted(),
+            ResultType::Promoted | ResultType::Truth => promoted(),
             ResultType::Real if promoted().is_float() || promoted().is_complex() => promoted(),
             ResultType::Real => DType::Float32,
-            ResultType::Truth => DType::Bool,
             ResultType::First => tensors[0].0,
             ResultType::Branches => result_type(&tensors[1..], number),
         }
@@ -241,7 +249,7 @@ impl Operator for Elementwise {
         context: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
         // Batch norms count their batches only in training.
-        let is_sum = matches!(self.row.computes, Computes::Sum);
+        let is_sum = matches!(self.row.tuned, Tuned::Sum);
         let counts = is_sum && self.placement() == Placement::InPlace;
         if counts && operands.len() == 1 && context.inference && context.of_buffer {
             return Ok(vec![Tensor::clone(&operands[0])]);

@@ -3,6 +3,7 @@
 use super::Elementwise;
 use crate::aten::Constant;
 use crate::program::Unary;
+use crate::shape::DType;
 
 /// An elementwise operator: its overloads, its arguments, and what eager PyTorch does for it.
 #[derive(Clone, Copy)]
@@ -25,8 +26,14 @@ pub(super) struct Row {
     pub(super) in_place: Option<[Gradient; 2]>,
     /// One formula for the gradients of all operands, in the place of their own.
     pub(super) together: Option<Together>,
-    /// What it computes, where kernels know.
-    pub(super) computes: Computes,
+    /// What it computes, by the names of its operands and attributes.
+    pub(super) formula: Formula,
+    /// What the gradient of each operand is, by these names, `grad` and `result`.
+    pub(super) derivatives: [Formula; 3],
+    /// The same in place, where [`Row::in_place`] reads something else.
+    pub(super) derivative_in_place: Formula,
+    /// The tuned kernels that compute it faster than what is made from the formulas.
+    pub(super) tuned: Tuned,
 }
 
 /// The type of a result.
@@ -165,22 +172,34 @@ pub(super) enum Order {
     Contiguous,
 }
 
-/// What a row computes, as far as there are kernels.
+/// What is computed: an expression, or statements that assign to `result` (`gradient` in a derivative). Operands,
+/// numbers and fractions such as `0.5` are of the type `C` to which operands promote.
 #[derive(Clone, Copy)]
-pub(super) enum Computes {
-    /// Something without a kernel.
-    Unknown,
-    /// A sum.
+pub(super) enum Formula {
+    /// Nothing.
+    None,
+    /// This.
+    Text(&'static str),
+    /// One of these, by the call and the type to which its operands promote; nothing where no kernel can compute it.
+    By(fn(&Elementwise, DType) -> Option<&'static str>),
+}
+
+/// Tuned kernels. They take fractions of at most 32 bits.
+#[derive(Clone, Copy)]
+pub(super) enum Tuned {
+    /// None.
+    None,
+    /// That of sums.
     Sum,
-    /// A product.
+    /// That of products.
     Product,
-    /// A negation.
+    /// That of negations.
     Negation,
-    /// A power, of a number's exponent.
+    /// That of powers, of a number's exponent.
     Power,
-    /// A square.
+    /// That of squares.
     Square,
-    /// A function of one tensor; which one may depend on attributes.
+    /// One of a function of one tensor; which one may depend on attributes.
     Unary(fn(&Elementwise) -> Option<Unary>),
 }
 
@@ -196,7 +215,10 @@ impl Row {
             gradients: [Gradient::None; 3],
             in_place: None,
             together: None,
-            computes: Computes::Unknown,
+            formula: Formula::None,
+            derivatives: [Formula::None; 3],
+            derivative_in_place: Formula::None,
+            tuned: Tuned::None,
         }
     }
 
@@ -292,8 +314,52 @@ impl Row {
         self
     }
 
-    pub(super) const fn computes(mut self, computes: Computes) -> Row {
-        self.computes = computes;
+    /// What it computes.
+    pub(super) const fn computes(mut self, text: &'static str) -> Row {
+        self.formula = Formula::Text(text);
+        self
+    }
+
+    /// What it computes, where that depends on the call.
+    pub(super) const fn computes_by(
+        mut self,
+        rule: fn(&Elementwise, DType) -> Option<&'static str>,
+    ) -> Row {
+        self.formula = Formula::By(rule);
+        self
+    }
+
+    /// The gradients of its operands, by position.
+    pub(super) const fn derives<const N: usize>(mut self, texts: [&'static str; N]) -> Row {
+        let mut position = 0;
+        while position < N {
+            self.derivatives[position] = Formula::Text(texts[position]);
+            position += 1;
+        }
+        self
+    }
+
+    /// The same, where they depend on the call.
+    pub(super) const fn derives_by<const N: usize>(
+        mut self,
+        rules: [fn(&Elementwise, DType) -> Option<&'static str>; N],
+    ) -> Row {
+        let mut position = 0;
+        while position < N {
+            self.derivatives[position] = Formula::By(rules[position]);
+            position += 1;
+        }
+        self
+    }
+
+    /// The gradient of its first operand in place.
+    pub(super) const fn derives_in_place(mut self, text: &'static str) -> Row {
+        self.derivative_in_place = Formula::Text(text);
+        self
+    }
+
+    pub(super) const fn tuned(mut self, tuned: Tuned) -> Row {
+        self.tuned = tuned;
         self
     }
 }
@@ -347,6 +413,17 @@ pub(super) fn default(operator: &str, attribute: &str) -> Option<Constant> {
         ("softplus", "threshold") => Constant::Whole(20),
         ("hardshrink" | "softshrink", "lambd") => Constant::Real(0.5),
         ("gelu", "approximate") => Constant::Text("none".into()),
+        ("bernoulli", "p") => Constant::Real(0.5),
+        ("uniform", "from") | ("normal_functional" | "normal", "mean") | ("cauchy", "median") => {
+            Constant::Real(0.0)
+        }
+        ("uniform", "to")
+        | ("normal_functional" | "normal", "std")
+        | ("log_normal", "mean")
+        | ("cauchy", "sigma")
+        | ("exponential", "lambd") => Constant::Real(1.0),
+        ("log_normal", "std") => Constant::Real(2.0),
+        ("round", "decimals") => Constant::Whole(0),
         _ => return None,
     })
 }

@@ -139,13 +139,10 @@ impl Eager {
             Some(steps) => self.result_by_steps(steps, (op, tensors), dtype),
             None => self.plain_result(op, &inputs, dtype),
         };
-        let kernel = op.kernel(tensors[0].dtype, dtype);
-        if let Kernel::Binary(_) = kernel {
-            let all: Vec<TensorBody> = inputs.iter().map(|x| expanded(x, &y.shape)).collect();
-            let all: Vec<&TensorBody> = all.iter().collect();
-            self.launch(kernel, &all, &[&y]);
-        } else {
-            self.launch(kernel, &inputs, &[&y]);
+        if self.emits_launches() {
+            let launched = op.forward_launch(&inputs, &y);
+            let read: Vec<&TensorBody> = launched.inputs.iter().collect();
+            self.launch(launched.kernel, &read, &[&y]);
         }
         while let Some(last) = held.pop() {
             drop(last);

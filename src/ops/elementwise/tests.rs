@@ -1,6 +1,6 @@
 //! Every row through reading, shapes, simulation, autocast and gradients, and against recorded calls.
 
-use super::row::{Computes, Gradient, ResultType, Row, Temporary::Like};
+use super::row::{Gradient, ResultType, Row, Temporary::Like, Tuned};
 use super::table::TABLES;
 use super::{ATEN, Elementwise, Operand, row};
 use crate::aten::Constant;
@@ -17,7 +17,9 @@ pub(super) const ROWS: &[Row] = &[Row::unary(&[
 .attributes(&["strength"])
 .real()
 .high()
-.saves_operand(&[Like, Like])];
+.saves_operand(&[Like, Like])
+.computes("self * strength")
+.derives(["grad * strength"])];
 
 /// In `tests/record/elementwise.py`, why these are not recorded.
 fn unrecorded(target: &str) -> bool {
@@ -215,35 +217,141 @@ fn numbers_are_kept_with_their_kind_and_value() {
     );
 }
 
-/// Functions that kernels exist for are launched by their names, so that a GPU computes them.
-#[test]
-fn what_has_a_kernel_is_launched_with_it() {
-    for row in TABLES.iter().copied().flatten() {
-        if matches!(row.computes, Computes::Unknown) {
-            continue;
-        }
-        let target = row.aten[0];
-        let call = Call {
-            target: target.to_owned(),
-            autocast: false,
-            arguments: vec![
-                argument("self=f32[4]!"),
-                argument("other=2.0"),
-                argument("exponent=2.0"),
-                argument("min_val=0.0"),
-                argument("max_val=6.0"),
-            ],
-        };
+/// Of these no kernel can be made.
+fn has_no_kernel(target: &str) -> bool {
+    // C has it for types of 32 and 64 bits.
+    target.contains("nextafter")
+}
 
-        let kernels = call.run().kernels;
-
-        let unknown = kernels
-            .iter()
-            .find(|kernel| matches!(kernel, Kernel::MemoryOnly(_)));
-        assert_eq!(unknown, None, "{target}");
+/// Which operands an overload takes as numbers alone.
+fn numbers_of(target: &str) -> &'static [usize] {
+    let name = target.trim_start_matches("aten.");
+    if ["pow.Scalar", "float_power.Scalar", "normal.float_Tensor"].contains(&name) {
+        &[0]
+    } else if name.starts_with("lerp") && name.contains("Scalar") {
+        &[2]
+    } else if name.starts_with("cl") && name.ends_with("default") && !name.contains("clamp_m") {
+        &[1, 2]
+    } else if name.contains("pow") && name.contains("Scalar") {
+        &[1]
+    } else {
+        &[]
     }
+}
+
+/// Every row is computed, forward and backward, in place too, of fractions and of halves, with tensors and with a number
+/// in the place of each operand.
+#[test]
+fn every_row_is_computed() {
+    let number = || Argument::Other(r#"{"as_float":0.75}"#.into());
+    let mut gaps = Vec::new();
+    for row in TABLES.iter().copied().flatten() {
+        for target in row.aten {
+            for autocast in [false, true] {
+                let call = |written: &[usize]| {
+                    let mut call = plain_call(row, target, autocast);
+                    for position in written {
+                        call.arguments[*position].1 = number();
+                    }
+                    // Texts.
+                    call.arguments
+                        .retain(|(name, _)| name != "rounding_mode" && name != "approximate");
+                    call
+                };
+                let numbers = numbers_of(target);
+                let mut calls = vec![call(numbers)];
+                let takes_numbers = numbers.is_empty() && !target.contains("prelu");
+                for position in (1..row.operands.len()).filter(|_| takes_numbers) {
+                    calls.push(call(&[position]));
+                }
+                for call in calls {
+                    let kernels = call.run().kernels;
+                    let mut kernels = kernels.iter();
+                    let gap = kernels.any(|kernel| matches!(kernel, Kernel::MemoryOnly(_)));
+                    if gap && !(autocast && has_no_kernel(target)) {
+                        gaps.push(*target);
+                    }
+                }
+            }
+        }
+    }
+    gaps.dedup();
+    assert!(gaps.is_empty(), "without a kernel: {gaps:?}");
     assert_eq!(
         row::default("gelu", "approximate"),
         Some(Constant::Text("none".into()))
     );
+}
+
+/// Each function with a tuned kernel is launched with it, where that takes the operands.
+#[test]
+fn tuned_kernels_are_launched_by_their_names() {
+    for row in TABLES.iter().copied().flatten() {
+        if matches!(row.tuned, Tuned::None) {
+            continue;
+        }
+        let run = |operand: &str| {
+            let call = Call {
+                target: row.aten[0].to_owned(),
+                autocast: false,
+                arguments: vec![
+                    argument(operand),
+                    argument("other=2.0"),
+                    argument("exponent=2.0"),
+                    argument("min_val=0.0"),
+                    argument("max_val=6.0"),
+                ],
+            };
+            call.run().kernels
+        };
+        let is_generated = |kernel: &Kernel| matches!(kernel, Kernel::Generated(_));
+
+        let (single, double) = (run("self=f32[4]!"), run("self=f64[4]!"));
+
+        assert!(!single.iter().any(is_generated), "{}", row.aten[0]);
+        assert!(is_generated(&double[0]), "{}", row.aten[0]);
+    }
+}
+
+/// Numbers and fractions are of the type that operands promote to, and only what a formula reads is read.
+#[test]
+fn formulas_are_typed() {
+    let kernel = |words: &str| {
+        let mut words = words.split(' ');
+        let target = words.next().unwrap().to_owned();
+        let arguments = words.map(argument).collect();
+        let autocast = false;
+        let call = Call {
+            target,
+            autocast,
+            arguments,
+        };
+        match call.run().kernels.remove(0) {
+            Kernel::Generated(generated) => *generated,
+            other => panic!("{other:?}"),
+        }
+    };
+    let body = |generated: &crate::program::Generated| match &generated.form {
+        crate::program::Form::Map(body) => body.clone().into_owned(),
+        other => panic!("{other:?}"),
+    };
+
+    let compared = kernel("aten.lt.Scalar self=i64[4] other=0.5");
+    let counted = kernel("aten.sub.Tensor self=i32[4] other=i64[4]");
+    let filled = kernel("aten.masked_fill.Scalar self=bf16[4] mask=bool[4] value=-1.0");
+    let copied = kernel("aten.copy.default self=f32[4] src=i64[4]");
+
+    assert_eq!(
+        body(&compared),
+        "typedef float C; result = (C)self < (C)other;"
+    );
+    assert_eq!(
+        body(&counted),
+        "typedef i64 C; result = (C)self - (C)alpha * (C)other;"
+    );
+    assert_eq!(
+        body(&filled),
+        "typedef float C; result = (C)mask ? (C)value : (C)self;"
+    );
+    assert_eq!(copied.inputs, ["src"]);
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor};
-use crate::program::{Kernel, Placement};
+use crate::program::{Generated, Kernel, Number, Placement};
 use crate::shape::{DType, Extent, Mismatch, Type};
 
 /// Elements set to zero by chance.
@@ -96,7 +96,7 @@ impl Operator for Random {
             Dropout::ByNoise {
                 placement,
                 features,
-            } => eager.noise_dropout(x, placement, features)?,
+            } => eager.noise_dropout(x, self.p, placement, features)?,
         }])
     }
 }
@@ -124,6 +124,7 @@ impl Eager {
     pub(crate) fn noise_dropout(
         &mut self,
         x: &Tensor,
+        p: f64,
         placement: Placement,
         features: bool,
     ) -> Result<Tensor, Stop> {
@@ -134,7 +135,12 @@ impl Eager {
         } else {
             self.empty_like(x, x.dtype)
         };
-        self.launch(Kernel::MemoryOnly("bernoulli_"), &[], &[&noise]);
+        // `noise.bernoulli_(1 - p).div_(1 - p)` (`Dropout.cpp`).
+        let drawn = "result = uniform(seed, index) < kept ? 1 / kept : 0;";
+        let drawn = Generated::map("bernoulli_", [], drawn)
+            .with("kept", Number::Real(1.0 - p))
+            .with("seed", Number::Seed);
+        self.launch(drawn.into(), &[], &[&noise]);
         let noise = Tensor::new(noise);
         match placement {
             Placement::New => self.mul(x, &noise),

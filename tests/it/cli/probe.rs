@@ -123,3 +123,29 @@ fn an_archive_without_a_model_is_bad_input() {
         stderr(&answered)
     );
 }
+
+#[test]
+fn what_a_gpu_runs_is_told_without_one() {
+    let place = Place::new();
+
+    let runs = place.ask("probe", &request(), &["--batch", "64", "--explain"]);
+
+    assert_eq!(runs.status.code(), Some(0));
+    assert!(stdout(&runs).contains("runs on sim:"), "{}", stdout(&runs));
+}
+
+#[test]
+fn a_simulated_card_is_advised_where_there_is_no_gpu_to_ask_about() {
+    let place = Place::new();
+    let mut elsewhere = request();
+    elsewhere["device"] = json!("cuda:4095");
+
+    let refused = place.ask("probe", &elsewhere, &["--batch", "4", "--explain"]);
+
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("such as `sim:h200`"),
+        "{}",
+        stderr(&refused)
+    );
+}

@@ -216,6 +216,257 @@ template <typename V> DEVICE V square(V x) { return x * x; }
 template <typename V> DEVICE V sigmoid(V x) { return (V)1 / ((V)1 + exp(-x)); }
 template <typename V> DEVICE V sign_of(V x) { return (V)((x > (V)0) - (x < (V)0)); }
 
+template <typename V> DEVICE V absolute(V x) { return x < (V)0 ? -x : x; }
+DEVICE float absolute(float x) { return fabs(x); }
+DEVICE double absolute(double x) { return fabs(x); }
+DEVICE bool inverted(bool x) { return !x; }
+DEVICE i64 inverted(i64 x) { return ~x; }
+
+// Quotients of whole numbers, zero where there is none.
+DEVICE i64 trunc_quotient(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? (i64)(0 - (u64)a) : a / b; }
+DEVICE i64 floor_quotient(i64 a, i64 b)
+{
+    const i64 q = trunc_quotient(a, b);
+    return b != 0 && q * b != a && (a < 0) != (b < 0) ? q - 1 : q;
+}
+DEVICE i64 floor_remainder(i64 a, i64 b) { return a - floor_quotient(a, b) * b; }
+
+// `div_floor_floating` in c10/util/generic_math.h, and `remainder_kernel_cuda`.
+template <typename V> DEVICE V floor_remainder(V a, V b)
+{
+    const V m = fmod(a, b);
+    return m != 0 && (m < 0) != (b < 0) ? m + b : m;
+}
+template <typename V> DEVICE V floor_quotient(V a, V b)
+{
+    if (b == 0) return a / b;
+    const V m = fmod(a, b);
+    V q = (a - m) / b;
+    if (m != 0 && (m < 0) != (b < 0)) q -= 1;
+    if (q == 0) return copysign((V)0, a / b);
+    const V whole = floor(q);
+    return q - whole > (V)0.5 ? whole + 1 : whole;
+}
+
+DEVICE float power(float a, float b) { return pow(a, b); }
+DEVICE double power(double a, double b) { return pow(a, b); }
+// `powi` in Pow.h.
+DEVICE i64 power(i64 a, i64 b)
+{
+    if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
+    u64 result = 1, factor = (u64)a;
+    for (; b; b >>= 1, factor *= factor) result *= b & 1 ? factor : 1;
+    return (i64)result;
+}
+
+DEVICE i64 common_divisor(i64 a, i64 b)
+{
+    a = absolute(a), b = absolute(b);
+    while (a != 0) { const i64 rest = b % a; b = a; a = rest; }
+    return b;
+}
+DEVICE i64 shifted_left(i64 a, i64 b) { return b < 0 || b > 63 ? 0 : (i64)((u64)a << b); }
+DEVICE i64 shifted_right(i64 a, i64 b) { return a >> (b < 0 || b > 63 ? 63 : b); }
+
+// The inverse of `erf`, improved by two steps of Newton's (`calc_erfinv` in Math.h).
+template <typename V> DEVICE V inverse_erf(V y)
+{
+    const V size = fabs(y);
+    if (!(size <= 1)) return (V)NAN;
+    if (size == 1) return copysign((V)INFINITY, y);
+    V x;
+    if (size <= (V)0.7) {
+        const V z = y * y;
+        x = y * (((((V)-0.140543331 * z + (V)0.914624893) * z + (V)-1.645349621) * z + (V)0.886226899))
+            / (((((V)0.012229801 * z + (V)-0.329097515) * z + (V)1.442710462) * z + (V)-2.118377725) * z + 1);
+    } else {
+        const V z = sqrt(-log((1 - size) / 2));
+        x = copysign(((((V)1.641345311 * z + (V)3.429567803) * z + (V)-1.624906493) * z + (V)-1.970840454)
+            / (((V)1.637067800 * z + (V)3.543889200) * z + 1), y);
+    }
+    for (int step = 0; step < 2; ++step) x -= (erf(x) - y) / ((V)1.1283791670955126 * exp(-x * x));
+    return x;
+}
+
+// `calc_digamma` in Math.h.
+template <typename V> DEVICE V digamma(V x)
+{
+    if (x == 0) return copysign((V)INFINITY, -x);
+    V result = 0;
+    if (x < 0) {
+        if (x == trunc(x)) return (V)NAN;
+        result = (V)-3.141592653589793 / tan((V)3.141592653589793 * (x - trunc(x)));
+        x = 1 - x;
+    }
+    for (; x < 10; x += 1) result -= 1 / x;
+    const V z = 1 / (x * x);
+    const V tail = ((((((V)(1.0 / 12) * z - (V)(691.0 / 32760)) * z + (V)(1.0 / 132)) * z - (V)(1.0 / 240)) * z + (V)(1.0 / 252)) * z - (V)(1.0 / 120)) * z + (V)(1.0 / 12);
+    return result + log(x) - (V)0.5 / x - z * tail;
+}
+
+// Hurwitz's zeta function by the formula of Euler and Maclaurin (`zeta` in Math.h).
+template <typename V> DEVICE V zeta(V s, V q)
+{
+    if (s == 1) return (V)INFINITY;
+    if (s < 1) return (V)NAN;
+    if (q <= 0) {
+        if (q == floor(q)) return (V)INFINITY;
+        if (s != floor(s)) return (V)NAN;
+    }
+    const double terms[8] = {12, -720, 30240, -1209600, 47900160, -1.8924375803183791606e9, 7.47242496e10, -2.950130727918164224e12};
+    V sum = 0, at = q;
+    for (int n = 0; n < 9 || at <= 9; ++n, at += 1) sum += pow(at, -s);
+    V power = pow(at, -s), factor = 1;
+    sum += power * at / (s - 1) + power / 2;
+    for (int n = 0; n < 8; ++n) {
+        factor *= s + 2 * n;
+        power /= at;
+        sum += power * factor / (V)terms[n];
+        factor *= s + 2 * n + 1;
+        power /= at;
+    }
+    return sum;
+}
+
+// Derivatives of digamma (`polygamma` in Math.h).
+template <typename V> DEVICE V polygamma(V n, V x)
+{
+    if (n == 0) return digamma(x);
+    if (n == 1 && x < (V)0.5) {
+        const V sine = sin((V)3.141592653589793 * x);
+        return (V)9.869604401089358 / (sine * sine) - zeta((V)2, 1 - x);
+    }
+    return (fmod(n, (V)2) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * zeta(n + 1, x);
+}
+
+// Modified Bessel functions of the first kind, times exp(-|x|): a series of powers, and Hankel's of 1 / x beyond.
+DEVICE double scaled_bessel_i(int order, double x)
+{
+    const double size = fabs(x), z = size * size / 4;
+    double sum = 1, term = 1;
+    if (size < 20) {
+        for (int k = 1; k < 100 && term > 1e-18 * sum; ++k) sum += term *= z / ((double)k * (k + order));
+        sum *= exp(-size) * (order == 0 ? 1 : size / 2);
+    } else {
+        for (int k = 1; k < 30; ++k) sum += term *= ((2.0 * k - 1) * (2 * k - 1) - 4 * order) / (8 * k * size);
+        sum /= sqrt(6.283185307179586 * size);
+    }
+    return order == 1 && x < 0 ? -sum : sum;
+}
+template <typename V> DEVICE V bessel_i0e(V x) { return (V)scaled_bessel_i(0, x); }
+template <typename V> DEVICE V bessel_i1e(V x) { return (V)scaled_bessel_i(1, x); }
+
+// Those of the second kind, times exp(x): an integral whose sum by trapezoids converges fast.
+template <typename V> DEVICE V bessel_ke(V order, V x)
+{
+    if (!(x > 0)) return x == 0 ? (V)INFINITY : (V)NAN;
+    const double step = 0.0625, size = (double)x;
+    double sum = 0.5;
+    for (int k = 1; k < 700; ++k) {
+        const double t = step * k, less = size * (cosh(t) - 1);
+        if (less > 45) break;
+        sum += exp(-less) * cosh((double)order * t);
+    }
+    return (V)(sum * step);
+}
+
+// exp(x * x) * erfc(x): a continued fraction where `erfc` is small.
+template <typename V> DEVICE V scaled_erfc(V x)
+{
+    const double at = (double)x;
+    if (at < 4) return (V)(exp(at * at) * erfc(at));
+    double rest = at;
+    for (int k = 60; k > 0; --k) rest = at + 0.5 * k / rest;
+    return (V)(0.5641895835477563 / rest);
+}
+
+// The logarithm of the normal distribution's share below x.
+template <typename V> DEVICE V log_ndtr(V x)
+{
+    const V t = x * (V)0.7071067811865476;
+    return x < -1 ? log(scaled_erfc(-t) / 2) - t * t : log1p(-erfc(t) / 2);
+}
+
+// Below which the normal distribution has this share: Abramowitz and Stegun 26.2.23, then Halley's method.
+template <typename V> DEVICE V normal_quantile(V share)
+{
+    if (share == 0 || share == 1) return share == 0 ? (V)-INFINITY : (V)INFINITY;
+    if (!(share > 0 && share < 1)) return (V)NAN;
+    const double p = (double)share, tail = p < 0.5 ? p : 1 - p, t = sqrt(-2 * log(tail));
+    double x = ((0.010328 * t + 0.802853) * t + 2.515517) / (((0.001308 * t + 0.189269) * t + 1.432788) * t + 1) - t;
+    for (int step = 0; step < 3; ++step) {
+        const double off = (0.5 * erfc(-x * 0.7071067811865476) - tail) * 2.5066282746310002 * exp(x * x / 2);
+        x -= off / (1 + x * off / 2);
+    }
+    return (V)(p < 0.5 ? x : -x);
+}
+
+// Bessel functions J and Y of order zero and one: the recurrence of J from high orders down and Neumann's series, and
+// Hankel's of 1 / x beyond. `kind` is 0 for J and 1 for Y.
+DEVICE double bessel(int kind, int order, double x)
+{
+    const double size = fabs(x);
+    const double sign = x < 0 && order == 1 ? -1 : 1;
+    if (size >= 25) {
+        double term = 1, sums[2] = {1, 0};
+        for (int k = 1; k < 24; ++k) {
+            term *= (4.0 * order - (2.0 * k - 1) * (2 * k - 1)) / (8 * k * size);
+            sums[k & 1] += k & 2 ? -term : term;
+        }
+        const double angle = size - (2 * order + 1) * 0.7853981633974483;
+        const double wave = kind == 0 ? cos(angle) * sums[0] - sin(angle) * sums[1] : sin(angle) * sums[0] + cos(angle) * sums[1];
+        return sign * wave * sqrt(0.6366197723675814 / size);
+    }
+    if (size == 0) return kind == 1 ? (double)-INFINITY : order == 0 ? 1 : 0;
+    // J of order k and k + 1 but for a common factor, which the sum of those of even orders tells.
+    double high = 0, now = 1e-300, total = 0, series = 0, first = 0;
+    for (int k = 60; k > 0; --k) {
+        const double low = 2 * k / size * now - high;
+        high = now, now = low;
+        const int at = k - 1;
+        if (at % 2 == 0) total += at == 0 ? now : 2 * now;
+        if (at == 1) first = now;
+        const double alternating = at / 2 % 2 == 0 ? 1 : -1;
+        if (order == 0 && at % 2 == 0 && at > 0) series += alternating * 2 * now / at;
+        if (order == 1 && at % 2 == 1 && at > 1) series += alternating * at * now / ((at / 2) * (at / 2 + 1.0));
+        if (fabs(now) > 1e200) high *= 1e-200, now *= 1e-200, total *= 1e-200, series *= 1e-200, first *= 1e-200;
+    }
+    const double j0 = now / total, j1 = first / total;
+    series /= total;
+    if (kind == 0) return order == 0 ? j0 : sign * j1;
+    const double turn = log(size / 2) + 0.5772156649015329;
+    return order == 0 ? 0.6366197723675814 * (turn * j0 - 2 * series)
+                      : 0.6366197723675814 * ((turn - 1) * j1 - j0 / size - series);
+}
+template <typename V> DEVICE V bessel_j0(V x) { return (V)bessel(0, 0, (double)x); }
+template <typename V> DEVICE V bessel_j1(V x) { return (V)bessel(0, 1, (double)x); }
+template <typename V> DEVICE V bessel_y0(V x) { return x < 0 ? (V)NAN : (V)bessel(1, 0, (double)x); }
+template <typename V> DEVICE V bessel_y1(V x) { return x < 0 ? (V)NAN : (V)bessel(1, 1, (double)x); }
+
+// Airy's function Ai: its series of powers, and the ones of 1 / x beyond.
+template <typename V> DEVICE V airy_ai(V x)
+{
+    const double at = (double)x, size = fabs(at);
+    if (size < 6) {
+        double f = 1, g = at, a = 1, b = at;
+        for (int k = 1; k < 60; ++k) {
+            a *= at * at * at / ((3.0 * k - 1) * (3 * k)), b *= at * at * at / ((3.0 * k) * (3 * k + 1));
+            f += a, g += b;
+        }
+        return (V)(0.355028053887817239 * f - 0.258819403792806798 * g);
+    }
+    const double angle = 2.0 / 3 * size * sqrt(size), front = 0.5641895835477563 / sqrt(sqrt(size));
+    double term = 1, sums[2] = {1, 0}, decay = 1;
+    for (int k = 1; k < 16; ++k) {
+        term *= (6 * k - 5) * (6 * k - 3) * (6.0 * k - 1) / (216.0 * k * (2 * k - 1)) / angle;
+        sums[k & 1] += k & 2 ? -term : term;
+        decay += k & 1 ? -term : term;
+    }
+    if (at > 0) return (V)(0.5 * front * exp(-angle) * decay);
+    const double turned = angle - 0.7853981633974483;
+    return (V)(front * (cos(turned) * sums[0] + sin(turned) * sums[1]));
+}
+
 // An index that may count from the end, kept within the length: whatever memory holds, no access leaves the tensor.
 DEVICE i64 wrapped(i64 index, i64 length)
 {
@@ -381,6 +632,38 @@ DEVICE i64 whole_between(u64 seed, i64 index, i64 low, i64 high)
     Words words = philox((u64)index, seed);
     u64 range = (u64)(high > low ? high - low : 1);
     return low + (i64)((((u64)words.at[0] << 32) | words.at[1]) % range);
+}
+
+// A place below `count` for each one, all of them different: four rounds of a Feistel network over the even number of
+// bits that holds them, again where it leads beyond.
+DEVICE i64 shuffled(u64 seed, i64 index, i64 count)
+{
+    int half = 1;
+    while (((i64)1 << (2 * half)) < count) ++half;
+    const u64 mask = ((u64)1 << half) - 1;
+    u64 at = (u64)index;
+    do {
+        u64 left = at >> half, right = at & mask;
+        for (u64 round = 0; round < 4; ++round) {
+            const u64 next = left ^ (philox(right | round << 60, seed).at[0] & mask);
+            left = right, right = next;
+        }
+        at = left << half | right;
+    } while (at >= (u64)count);
+    return (i64)at;
+}
+
+// A count of events where this many are expected: one after the other, or by the normal distribution where they are many.
+DEVICE float poisson(u64 seed, i64 index, float expected)
+{
+    if (!(expected > 0)) return 0;
+    if (expected > 60) {
+        const float count = rint(expected + sqrt(expected) * normal(seed, index));
+        return count < 0 ? 0 : count;
+    }
+    float rest = uniform(seed, index), share = exp(-expected), count = 0;
+    while (rest > share && count < 1000) { rest -= share; count += 1; share *= expected / count; }
+    return count;
 }
 
 // What the threads of a row do together. LANES is how many there are: a warp, or a block of whole warps.

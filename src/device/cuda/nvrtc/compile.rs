@@ -26,7 +26,7 @@ pub(in crate::device::cuda) struct KernelFile {
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
 
 /// All that models may need. A file is compiled when one of its kernels is.
-pub(in crate::device::cuda) static FILES: [KernelFile; 11] = [
+pub(in crate::device::cuda) static FILES: [KernelFile; 10] = [
     KernelFile {
         name: "elementwise.cu",
         text: include_str!("kernels/elementwise.cu"),
@@ -132,18 +132,6 @@ pub(in crate::device::cuda) static FILES: [KernelFile; 11] = [
             "layer_norm_grad_warp8",
             "layer_norm_grad_warp16",
             "layer_norm_grad_finish",
-        ],
-    },
-    KernelFile {
-        name: "rows.cu",
-        text: include_str!("kernels/rows.cu"),
-        kernels: &[
-            "embedding",
-            "embedding_grad",
-            "gather",
-            "gather_grad",
-            "tril",
-            "hidden_rows",
         ],
     },
     KernelFile {

@@ -1,4 +1,4 @@
-//! Launches of softmax and losses (loss.cu), and of embedding tables (rows.cu).
+//! Launches of softmax and losses (loss.cu).
 
 use crate::device::LaunchError;
 
@@ -174,85 +174,4 @@ pub(in crate::device::cuda) fn nll_loss_grad(
     let grid = plan.spread(out.count());
     plan.launch("nll_loss_grad", grid, &arguments);
     Ok(())
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct EmbeddingArguments {
-    weight: Array,
-    indices: Array,
-    rows: Array,
-    count: i64,
-    width: i64,
-    entries: i64,
-    padding: i64,
-}
-
-// SAFETY: repeats `EmbeddingArguments` in rows.cu, the parameter of `embedding` and `embedding_grad`.
-unsafe impl Arguments for EmbeddingArguments {}
-
-fn embedding_kernel(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    kernel: &'static str,
-    table: &Operand,
-    padding: Option<u64>,
-    arrays: [Array; 3],
-) -> Result<(), LaunchError> {
-    let [entries, width] = table.shape[..] else {
-        return Err(operands.failed(format!("{:?} is no table", table.shape)));
-    };
-    let indices = operands.input(1)?.count();
-    if indices * width == 0 {
-        return Ok(());
-    }
-    let [weight, indices_array, rows] = arrays;
-    let arguments = EmbeddingArguments {
-        weight,
-        indices: indices_array,
-        rows,
-        count: indices.cast_signed(),
-        width: width.cast_signed(),
-        entries: entries.cast_signed(),
-        padding: padding.map_or(-1, u64::cast_signed),
-    };
-    let grid = plan.spread(indices * width);
-    plan.launch(kernel, grid, &arguments);
-    Ok(())
-}
-
-/// Queues `weight, indices -> y`.
-pub(in crate::device::cuda) fn embedding(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-) -> Result<(), LaunchError> {
-    let arrays = [
-        operands.dense_input(0)?,
-        operands.dense_input(1)?,
-        operands.dense_output(0)?,
-    ];
-    let table = operands.input(0)?;
-    embedding_kernel(plan, operands, "embedding", table, None, arrays)
-}
-
-/// Queues `grad, indices -> grad_weight`, which it clears first.
-pub(in crate::device::cuda) fn embedding_grad(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    padding: Option<u64>,
-) -> Result<(), LaunchError> {
-    super::elementwise::map(plan, operands, super::elementwise::Map::Fill(0.0))?;
-    let arrays = [
-        operands.dense_output(0)?,
-        operands.dense_input(1)?,
-        operands.dense_input(0)?,
-    ];
-    embedding_kernel(
-        plan,
-        operands,
-        "embedding_grad",
-        operands.output(0)?,
-        padding,
-        arrays,
-    )
 }

@@ -13,9 +13,7 @@ use crate::device::cuda::ops::convolution::ConvolutionCall;
 use crate::device::cuda::ops::elementwise::{self, Map};
 use crate::device::cuda::ops::fused_attention::{FusedCall, Pass};
 use crate::device::cuda::ops::random::{self, Random};
-use crate::device::cuda::ops::{
-    formulas, gather, loss, masks, matmul, norm, optimizer, pool, reduce,
-};
+use crate::device::cuda::ops::{formulas, loss, matmul, norm, optimizer, pool, reduce};
 
 /// The increment of `SplitMix64`: multiples of neighbouring numbers differ in about half of their bits.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -215,14 +213,8 @@ fn by_kind(
         Kernel::MaxPoolGrad(window) => pool::max_pool_grad(plan, operands, window),
         Kernel::AdaptiveAvgPool => pool::adaptive_avg_pool(plan, operands),
         Kernel::AdaptiveAvgPoolGrad => pool::adaptive_avg_pool_grad(plan, operands),
-        Kernel::Embedding => loss::embedding(plan, operands),
-        Kernel::EmbeddingGrad { padding } => loss::embedding_grad(plan, operands, *padding),
-        Kernel::Gather { dim } => gather::gather(plan, operands, *dim),
-        Kernel::GatherGrad { dim } => gather::gather_grad(plan, operands, *dim),
         Kernel::Softmax { dim, log } => loss::softmax(plan, operands, *dim, *log),
         Kernel::SoftmaxGrad { dim, log } => loss::softmax_grad(plan, operands, *dim, *log),
-        Kernel::Tril => masks::tril(plan, operands),
-        Kernel::HiddenRows => masks::hidden_rows(plan, operands),
         Kernel::NllLoss => loss::nll_loss(plan, operands),
         Kernel::NllLossGrad => loss::nll_loss_grad(plan, operands),
         Kernel::Unscale => optimizer::unscale(plan, operands),

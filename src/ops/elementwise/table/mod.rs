@@ -2,6 +2,7 @@
 
 mod activation;
 mod arithmetic;
+mod choices;
 mod comparison;
 mod fill;
 mod formulas;

@@ -101,16 +101,6 @@ __device__ __forceinline__ float rounded(int type, float value)
     }
 }
 
-__device__ __forceinline__ i64 load_integer(const Array& array, i64 at)
-{
-    switch (array.type) {
-    case I64: return ((const i64*)array.address)[at];
-    case I32: return ((const int*)array.address)[at];
-    case U8: return ((const u8*)array.address)[at];
-    default: return (i64)load(array, at);
-    }
-}
-
 __device__ __forceinline__ void store_integer(const Array& array, i64 at, i64 value)
 {
     switch (array.type) {
