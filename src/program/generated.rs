@@ -100,7 +100,7 @@ pub enum Form {
     ///
     /// The formula runs in all threads of a row. `for_each(j)` begins a loop over its `n` elements, shared out among
     /// the threads; `x(j)` reads and `y.set(value, j)` writes. `row_sum(value)`, `row_product`, `row_max` and `row_min` combine what
-    /// threads have; all must call them. `x.data` points at a row's first element. `is_first` is true in one of a row's threads. `row` is the row's index.
+    /// threads have, `row_sync()` waits for what they wrote; all must call them. `x.data` points at a row's first element. `is_first` is true in one of a row's threads. `row` is the row's index.
     Rows {
         /// The dimensions along which elements belong to a row.
         dims: Vec<usize>,

@@ -737,7 +737,7 @@ template <int LANES, typename V, typename C> static inline V combined(V value, C
 template <int LANES, typename V, typename C> DEVICE V combined(V value, C combine)
 {
 #pragma unroll
-    for (int other = 16; other > 0; other >>= 1) value = combine(value, __shfl_xor_sync(0xffffffffu, value, other));
+    for (int other = 16; other > 0; other >>= 1) value = combine(value, (V)__shfl_xor_sync(0xffffffffu, value, other));
     if (LANES > 32) {
         __shared__ V of_warp[32];
         __syncthreads();
@@ -765,10 +765,10 @@ template <int LANES, typename V, typename C> DEVICE V combined_before(V value, V
     V sum = value;
 #pragma unroll
     for (int step = 1; step < 32; step <<= 1) {
-        const V other = __shfl_up_sync(0xffffffffu, sum, step);
+        const V other = (V)__shfl_up_sync(0xffffffffu, sum, step);
         if (place >= step) sum = combine(other, sum);
     }
-    const V ahead = __shfl_up_sync(0xffffffffu, sum, 1);
+    const V ahead = (V)__shfl_up_sync(0xffffffffu, sum, 1);
     if (LANES > 32) {
         __shared__ V of_warp[32];
         __syncthreads();
@@ -779,7 +779,7 @@ template <int LANES, typename V, typename C> DEVICE V combined_before(V value, V
     return place == 0 ? start : combine(start, ahead);
 }
 DEVICE u32 row_vote(bool truth) { return __ballot_sync(0xffffffffu, truth); }
-template <typename V> DEVICE V row_from(V value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
+template <typename V> DEVICE V row_from(V value, int lane) { return (V)__shfl_sync(0xffffffffu, value, lane); }
 DEVICE int lowest_bit(u32 bits) { return __ffs((int)bits) - 1; }
 template <int LANES> DEVICE void wait()
 {
@@ -791,6 +791,12 @@ struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const
 struct Multiplying { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a * b; } };
 struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
+// Until all threads of a row are here; what they wrote before is seen behind.
+#ifdef ON_HOST
+#define row_sync()
+#else
+#define row_sync() (LANES > 32 ? __syncthreads() : __syncwarp())
+#endif
 #define row_sum(value) combined<LANES>(value, Adding())
 #define row_product(value) combined<LANES>(value, Multiplying())
 #define row_max(value) combined<LANES>(value, Largest())
