@@ -207,6 +207,28 @@ impl Generated {
     }
 }
 
+impl Generated {
+    /// Whether an output may keep elements that it had: a formula reads it, adds to it, or skips some of it. Told from the
+    /// text, for what checks that everything else is written.
+    pub fn may_keep(&self, output: usize) -> bool {
+        let Some(name) = self.outputs.get(output) else {
+            return true;
+        };
+        let body = match &self.form {
+            Form::Map(_) | Form::Reduce { .. } => return false,
+            Form::Each {
+                over,
+                without,
+                body,
+            } if *over == self.inputs.len() + output && without.is_empty() => body,
+            Form::Rows { body, .. } => body,
+            _ => return true,
+        };
+        let reads = ["(", ".at(", ".flat(", ".data"].map(|how| format!("{name}{how}"));
+        body.contains("return") || reads.iter().any(|how| body.contains(how))
+    }
+}
+
 impl From<Generated> for super::Kernel {
     fn from(generated: Generated) -> super::Kernel {
         super::Kernel::Generated(Box::new(generated))

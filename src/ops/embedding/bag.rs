@@ -179,8 +179,13 @@ impl Eager {
                         ..Places::default()
                     };
                     let skipped = bag.padding.unwrap_or(i64::MIN);
-                    let kernel =
-                        placing::by_owners("embedding_bag", &places, Combine::Add, written, skipped);
+                    let kernel = placing::by_owners(
+                        "embedding_bag",
+                        &places,
+                        Combine::Add,
+                        written,
+                        skipped,
+                    );
                     let mut more = vec![saved.get("offset2bag"), saved.get("bag_size")];
                     more.extend(saved.find("per_sample_weights"));
                     eager.embedding_bag_grad([&gradient, &indices], &more, (kernel.into(), &table))

@@ -75,7 +75,11 @@ impl Lookup {
             );
             let _ = write!(weight, " * tap{d}.weight");
         }
-        let _ = write!(text, "const T weight = (T){weight}; (void)weight; {body} {}", "} ".repeat(self.sides));
+        let _ = write!(
+            text,
+            "const T weight = (T){weight}; (void)weight; {body} {}",
+            "} ".repeat(self.sides)
+        );
         text
     }
 
@@ -110,7 +114,13 @@ impl Lookup {
         let mut slopes = String::new();
         for k in 0..sides {
             let others: Vec<String> = (0..sides)
-                .map(|d| if d == k { format!("tap{d}.slope") } else { format!("tap{d}.weight") })
+                .map(|d| {
+                    if d == k {
+                        format!("tap{d}.slope")
+                    } else {
+                        format!("tap{d}.weight")
+                    }
+                })
                 .collect();
             let _ = write!(slopes, "slope[{k}] += value * {}; ", others.join(" * "));
         }
@@ -154,7 +164,9 @@ impl Lookup {
             format!("({so_far} * x.size({}) + at[{}])", d + 2, d + 2)
         });
         let elements: Vec<String> = (0..sides).map(|d| format!("x.size({})", d + 2)).collect();
-        let counts: Vec<String> = (0..sides).map(|d| format!("grid.size({})", d + 1)).collect();
+        let counts: Vec<String> = (0..sides)
+            .map(|d| format!("grid.size({})", d + 1))
+            .collect();
         let mut of_place = String::new();
         for d in (0..sides).rev() {
             let _ = write!(
@@ -221,7 +233,10 @@ pub(super) fn base(sides: &[u64], align_corners: bool) -> Kernel {
         body: body.into(),
     };
     let none: [&'static str; 0] = [];
-    let sides = sides.iter().map(|side| (*side).max(1).cast_signed()).collect();
+    let sides = sides
+        .iter()
+        .map(|side| (*side).max(1).cast_signed())
+        .collect();
     Generated::of("affine_grid_generator", none, ["base"], form)
         .with("sides", Number::List(sides))
         .with("aligned", Number::Truth(align_corners))
@@ -250,7 +265,11 @@ pub(super) fn affine(sides: usize) -> Kernel {
 pub(super) fn affine_backward(sides: usize) -> Kernel {
     let mut of_place = String::new();
     for d in (0..sides).rev() {
-        let _ = write!(of_place, "of[{0}] = (I)(left % grad.size({0})); left /= grad.size({0}); ", d + 1);
+        let _ = write!(
+            of_place,
+            "of[{0}] = (I)(left % grad.size({0})); left /= grad.size({0}); ",
+            d + 1
+        );
     }
     let body = format!(
         "I of[{}]; of[0] = i[0]; of[{}] = i[1]; T sum = 0;
