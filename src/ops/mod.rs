@@ -85,6 +85,7 @@ families! {
 pub(crate) const BROADCAST_TENSORS: &str = "aten.broadcast_tensors.default";
 
 pub use create::{CreatedType, Place};
+pub use indexed::Choice;
 pub use loss::composed::Composed;
 pub(crate) use loss::kernel::Likelihood;
 pub use loss::{LossFunction, Summary};

@@ -100,7 +100,7 @@ pub enum Form {
     ///
     /// The formula runs in all threads of a row. `for_each(j)` begins a loop over its `n` elements, shared out among
     /// the threads; `x(j)` reads and `y.set(value, j)` writes. `row_sum(value)`, `row_product`, `row_max` and `row_min` combine what
-    /// threads have; all must call them. `x.data` points at a row's first element. `is_first` is true in one of a row's threads. `row` is the row's index.
+    /// threads have, `row_sync()` waits for what they wrote; all must call them. `x.data` points at a row's first element. `is_first` is true in one of a row's threads. `row` is the row's index.
     Rows {
         /// The dimensions along which elements belong to a row.
         dims: Vec<usize>,
@@ -204,6 +204,28 @@ impl Generated {
     pub fn with(mut self, name: &'static str, number: Number) -> Generated {
         self.numbers.push((name, number));
         self
+    }
+}
+
+impl Generated {
+    /// Whether an output may keep elements that it had: a formula reads it, adds to it, or skips some of it. Told from the
+    /// text, for what checks that everything else is written.
+    pub fn may_keep(&self, output: usize) -> bool {
+        let Some(name) = self.outputs.get(output) else {
+            return true;
+        };
+        let body = match &self.form {
+            Form::Map(_) | Form::Reduce { .. } => return false,
+            Form::Each {
+                over,
+                without,
+                body,
+            } if *over == self.inputs.len() + output && without.is_empty() => body,
+            Form::Rows { body, .. } => body,
+            _ => return true,
+        };
+        let reads = ["(", ".at(", ".flat(", ".data"].map(|how| format!("{name}{how}"));
+        body.contains("return") || reads.iter().any(|how| body.contains(how))
     }
 }
 

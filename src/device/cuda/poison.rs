@@ -89,9 +89,10 @@ fn counted(gpu: &Gpu, found: u64) -> Result<(u64, u64), LaunchError> {
 
 /// Positions of the outputs that a launch writes without reading them first.
 fn written(call: &Call) -> Vec<usize> {
-    let updates = |position: usize| match call.kernel {
+    let updates = |position: usize| match &call.kernel {
+        Kernel::Generated(generated) => generated.may_keep(position),
         // With a flag it may skip the step.
-        Kernel::SgdMomentum { first } => position == 0 || !first || call.inputs.len() > 1,
+        Kernel::SgdMomentum { first } => position == 0 || !*first || call.inputs.len() > 1,
         Kernel::Sgd | Kernel::Adam { .. } | Kernel::Unscale | Kernel::ScalerUpdate => true,
         // Running statistics.
         Kernel::BatchNorm { .. } => position >= 3,

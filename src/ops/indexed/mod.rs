@@ -1,5 +1,6 @@
 //! Operations that look elements up by position, sort them or choose among them.
 
+mod extremes;
 mod kernel;
 mod ordering;
 mod read;
@@ -7,6 +8,7 @@ mod run;
 pub(in crate::ops) mod search;
 mod writing;
 
+pub use extremes::Choice;
 pub(super) use read::ATEN;
 
 use super::{Context, Operator};
@@ -67,8 +69,10 @@ pub enum Indexed {
         /// Whether the result replaces the first operand.
         in_place: bool,
     },
-    /// The largest or smallest element along a dimension, and where it is.
+    /// One element along a dimension, such as the largest, and where it is.
     Extreme {
+        /// Which element.
+        choice: Choice,
         /// Which dimension.
         dim: usize,
         /// Whether it stays, with a length of one.
@@ -76,6 +80,8 @@ pub enum Indexed {
     },
     /// Where the largest or smallest element along a dimension is.
     ArgExtreme {
+        /// Whether it is the largest.
+        largest: bool,
         /// Which dimension; all of them together if none.
         dim: Option<usize>,
         /// Whether it stays, with a length of one.
@@ -83,6 +89,8 @@ pub enum Indexed {
     },
     /// Whether any or all elements along some dimensions are true.
     Truth {
+        /// Whether all have to be.
+        all: bool,
         /// Which dimensions, ascending.
         dims: Vec<usize>,
         /// Whether they stay, with a length of one.
@@ -156,9 +164,11 @@ impl Indexed {
             Indexed::Put { .. } => "index_put_",
             Indexed::Add { .. } => "index_add",
             Indexed::Scatter { .. } => "scatter",
-            Indexed::Extreme { .. } => "max",
-            Indexed::ArgExtreme { .. } => "argmax",
-            Indexed::Truth { .. } => "any",
+            Indexed::Extreme { choice, .. } => choice.name(),
+            Indexed::ArgExtreme { largest: true, .. } => "argmax",
+            Indexed::ArgExtreme { largest: false, .. } => "argmin",
+            Indexed::Truth { all: false, .. } => "any",
+            Indexed::Truth { all: true, .. } => "all",
             Indexed::TopK { .. } => "topk",
             Indexed::Sort { .. } => "sort",
             Indexed::ArgSort { .. } => "argsort",
@@ -237,19 +247,19 @@ impl Indexed {
                 }
                 vec![(dtype, x.clone())]
             }
-            Indexed::Extreme { dim, keep } => {
+            Indexed::Extreme { dim, keep, .. } => {
                 along(*dim)?;
                 let shape = reduced(x, &[*dim], *keep);
                 vec![(dtype, shape.clone()), (DType::Int64, shape)]
             }
-            Indexed::ArgExtreme { dim, keep } => {
+            Indexed::ArgExtreme { dim, keep, .. } => {
                 let dims: Vec<usize> = match dim {
                     Some(dim) => vec![*dim],
                     None => (0..x.len()).collect(),
                 };
                 vec![(DType::Int64, reduced(x, &dims, *keep))]
             }
-            Indexed::Truth { dims, keep } => vec![(DType::Bool, reduced(x, dims, *keep))],
+            Indexed::Truth { dims, keep, .. } => vec![(DType::Bool, reduced(x, dims, *keep))],
             Indexed::TopK { count, dim, .. } => {
                 let shape = with(*dim, Extent::fixed(*count))?;
                 vec![(dtype, shape.clone()), (DType::Int64, shape)]

@@ -1,6 +1,7 @@
 //! Reading look-ups, sorts and choices.
 
 use super::Indexed;
+use super::extremes::Choice;
 use crate::aten::{Arguments, ValueId};
 use crate::ops::{Read, Reader};
 use crate::shape::{DType, Extent, numel};
@@ -81,10 +82,19 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
         | "aten.nanmedian.dim"
         | "aten.mode.default"
         | "aten.kthvalue.default" => Indexed::Extreme {
+            choice: match target {
+                "aten.max.dim" => Choice::Largest,
+                "aten.min.dim" => Choice::Smallest,
+                "aten.median.dim" => Choice::Median,
+                "aten.nanmedian.dim" => Choice::NanMedian,
+                "aten.mode.default" => Choice::Mode,
+                _ => Choice::Kth(args.count("k", None)?),
+            },
             dim: dim("dim", Some(-1))?,
             keep: keep()?,
         },
         "aten.argmax.default" | "aten.argmin.default" => Indexed::ArgExtreme {
+            largest: target == "aten.argmax.default",
             dim: if args.has("dim") {
                 Some(dim("dim", None)?)
             } else {
@@ -93,10 +103,12 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             keep: keep()?,
         },
         "aten.any.default" | "aten.all.default" | "aten._is_all_true.default" => Indexed::Truth {
+            all: !target.starts_with("aten.any"),
             dims: (0..rank).collect(),
             keep: false,
         },
         "aten.any.dim" | "aten.all.dim" => Indexed::Truth {
+            all: !target.starts_with("aten.any"),
             dims: vec![dim("dim", None)?],
             keep: keep()?,
         },

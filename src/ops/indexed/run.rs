@@ -3,16 +3,19 @@
 use std::rc::Rc;
 
 use super::ordering::{histogram, one_hot, running_sum, sorted, top, triangle};
-use super::{looked_up, shapes_of};
+use super::{extremes, looked_up, shapes_of};
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
+use crate::ops::reduce::kept_shape;
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
 use crate::program::placing::Combine;
-use crate::shape::{DType, Extent, Sizes, Type, broadcast, strides_like, strides_match};
+use crate::shape::{
+    DType, Extent, Sizes, Type, broadcast, contiguous_strides, strides_like, strides_match,
+};
 
 /// Names under which indices are saved.
 pub(super) const INDICES: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
@@ -112,8 +115,15 @@ impl Eager {
                 self.launch(one_hot(x.shape.len()), &[x], &[&y]);
                 Tensor::new(y)
             }
-            Indexed::ArgExtreme { .. } => self.plain(op, x, &results[0], DType::Int64),
-            Indexed::Truth { .. } => self.plain(op, x, &results[0], DType::Bool),
+            Indexed::ArgExtreme { largest, dim, .. } => {
+                let dims = dim.map_or_else(|| (0..x.shape.len()).collect(), |dim| vec![dim]);
+                let kernel = extremes::place(&dims, *largest);
+                self.plain(kernel, x, (&results[0], &dims), DType::Int64)
+            }
+            Indexed::Truth { all, dims, .. } => {
+                let kernel = extremes::truth(dims, *all);
+                self.plain(kernel, x, (&results[0], dims), DType::Bool)
+            }
         };
         Ok(vec![one])
     }
@@ -162,16 +172,16 @@ impl Eager {
         positions
     }
 
-    /// A result without a gradient.
-    pub(super) fn plain(
+    /// What is left of some dimensions, without a gradient.
+    fn plain(
         &mut self,
-        op: &Indexed,
+        kernel: Kernel,
         x: &Tensor,
-        shape: &[Extent],
+        (shape, dims): (&[Extent], &[usize]),
         dtype: DType,
     ) -> Tensor {
         let y = self.empty(shape, dtype);
-        self.launch(Kernel::MemoryOnly(op.aten_name()), &[x], &[&y]);
+        self.launch(kernel, &[x], &[&kept(&y, &x.shape, dims)]);
         Tensor::new(y)
     }
 
@@ -268,14 +278,21 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         let values = self.empty(shape, x.dtype);
         let places = Tensor::new(self.empty(shape, DType::Int64));
-        let kernel = match op {
-            Indexed::TopK { dim, largest, .. } => top(*dim, x.shape.len(), *largest),
-            _ => Kernel::MemoryOnly(op.aten_name()),
-        };
-        self.launch(kernel, &[x], &[&values, &places]);
+        match op {
+            Indexed::TopK { dim, largest, .. } => {
+                let kernel = top(*dim, x.shape.len(), *largest);
+                self.launch(kernel, &[x], &[&values, &places]);
+            }
+            Indexed::Extreme { choice, dim, .. } => {
+                let kernel = extremes::choose(*choice, *dim);
+                let results = [&values, &*places].map(|of| kept(of, &x.shape, &[*dim]));
+                self.launch(kernel, &[x], &[&results[0], &results[1]]);
+            }
+            _ => {}
+        }
         draft.save(self, "indices", &places)?;
         let along = match op {
-            Indexed::Extreme { dim, keep } => (*dim, *keep),
+            Indexed::Extreme { dim, keep, .. } => (*dim, *keep),
             Indexed::TopK { dim, .. } => (*dim, true),
             _ => (0, true),
         };
@@ -382,4 +399,11 @@ fn apart_of(x: &TensorBody, dim: usize, times: u64) -> TensorBody {
         .unwrap_or(x.shape[dim]);
     runs.strides[dim] = x.strides[dim] * Extent::fixed(times);
     runs
+}
+
+/// A dense result with a length of one in the place of each dimension that is gone.
+fn kept(result: &TensorBody, whole: &[Extent], dims: &[usize]) -> TensorBody {
+    let shape = kept_shape(whole, dims);
+    let strides = contiguous_strides(&shape);
+    result.alias(shape, strides)
 }

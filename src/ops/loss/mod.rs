@@ -5,6 +5,7 @@ mod ctc;
 pub(in crate::ops) mod kernel;
 mod margin;
 mod paired;
+mod paths;
 mod read;
 mod run;
 
@@ -79,8 +80,10 @@ pub enum LossFunction {
     },
     /// `multilabel_margin_loss`.
     MultilabelMargin,
-    /// `ctc_loss`. Lengths of sequences may follow as operands, which count for nothing.
+    /// `ctc_loss`. Lengths of inputs and labels follow as operands, unless the model's code says how long all are.
     Ctc {
+        /// How long all inputs and all labels are.
+        lengths: Option<[u64; 2]>,
         /// The class of no label.
         blank: u64,
         /// Whether infinite losses become zero.

@@ -3,6 +3,7 @@
 use super::{Loss, LossFunction, Summary};
 use crate::aten::{Arguments, ValueId};
 use crate::ops::{Read, Reader};
+use crate::shape::Extent;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
@@ -95,12 +96,28 @@ fn cross_entropy(args: &Arguments<'_>) -> Result<Read, String> {
 }
 
 fn ctc(args: &Arguments<'_>) -> Result<Read, String> {
+    let mut operands = args.all(&["log_probs", "targets"])?;
+    let names = ["input_lengths", "target_lengths"];
+    // Lists whose lengths differ hold for one batch alone, and are taken for the longest there can be.
+    let alike = |name: &str| {
+        let list = args.lengths(name).ok()?;
+        let first = list.first().copied()??.as_fixed()?;
+        let is_first = |length: &Option<Extent>| *length == Some(Extent::fixed(first));
+        list.iter().all(is_first).then_some(first)
+    };
+    let lengths = if args.target.ends_with(".Tensor") {
+        operands.extend(args.all(&names)?);
+        None
+    } else {
+        alike(names[0]).zip(alike(names[1])).map(|(a, b)| [a, b])
+    };
     let loss = Loss {
         function: LossFunction::Ctc {
+            lengths,
             blank: args.count("blank", Some(0))?,
             zero_infinity: args.flag("zero_infinity", false)?,
         },
         summary: summary(args)?,
     };
-    Ok((loss.into(), args.all(&["log_probs", "targets"])?))
+    Ok((loss.into(), operands))
 }

@@ -6,6 +6,7 @@ use crate::ops::{Elementwise, Loss, LossFunction, Reduction, Summary};
 use crate::program::{Kernel, Placement};
 use crate::shape::{Extent, numel};
 
+use super::ctc::Ctc;
 use super::kernel::{self, Likelihood};
 
 impl Eager {
@@ -46,8 +47,17 @@ impl Eager {
                 drop((magnitude, x, target));
                 Ok(loss)
             }
-            LossFunction::Ctc { zero_infinity, .. } => {
-                self.ctc_loss(x, target, zero_infinity, loss.summary)
+            LossFunction::Ctc {
+                blank,
+                zero_infinity,
+                lengths,
+            } => {
+                let of = Ctc {
+                    blank,
+                    zero_infinity,
+                    lengths,
+                };
+                self.ctc_loss(operands, of, loss.summary)
             }
             LossFunction::MultiMargin { .. } | LossFunction::MultilabelMargin => {
                 self.margin_loss(loss, operands)

@@ -8,6 +8,7 @@ mod statistic;
 mod vector_norm;
 
 pub(super) use read::ATEN;
+pub(super) use vector_norm::kept_shape;
 
 use serde::Serialize;
 

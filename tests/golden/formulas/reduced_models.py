@@ -105,9 +105,9 @@ class CrossEntropies(nn.Module):
         for number, reduction in enumerate(("mean", "sum", "none")):
             kind = {"reduction": reduction}
             for loss in (
-                F.cross_entropy(y[:, 0], target, **kind), F.cross_entropy(z, map_target, **kind), F.cross_entropy(y[:, 0], target, weight=self.of_class, **kind), F.cross_entropy(z, map_target, weight=self.of_class, ignore_index=2, **kind),
-                F.cross_entropy(y[:, 1], target, label_smoothing=0.2, **kind), F.cross_entropy(z, map_target, weight=self.of_class, label_smoothing=0.1, **kind),
-                F.nll_loss(torch.log_softmax(y[:, 2], -1), target, **kind),
+                F.cross_entropy(y[:, 0], target, **kind), F.cross_entropy(z, map_target, **kind), F.cross_entropy(y[:, 0], target, weight=self.of_class, **kind), F.cross_entropy(z, map_target, weight=self.of_class, **kind),
+                F.cross_entropy(y[:, 1], target, label_smoothing=0.2, **kind), F.cross_entropy(y[:, 0], target, weight=self.of_class, label_smoothing=0.1, **kind),
+                F.nll_loss(torch.log_softmax(y[:, 2], -1), target, ignore_index=1, **kind),
             ):  # fmt: skip
                 total = total + (loss * torch.cos(loss.detach() + number)).sum()
         return total
@@ -118,11 +118,17 @@ def cross_entropies():
     return CrossEntropies(), {"x": torch.randn(BATCH, 4, 5), "target": torch.tensor([1, 4, 2]), "map_target": torch.tensor([[1, 0, 2, -100], [4, 4, 3, 1], [2, 2, 0, 0]])}
 
 
+each("extremes", (4, 6), [
+    lambda w, x: (w * x).max(1)[0], lambda w, x: (w * x).min(-1, keepdim=True)[0] * (w * x).min(-1)[1].unsqueeze(-1), lambda w, x: (w * x).transpose(0, 2).max(0)[0], lambda w, x: (w * x).median(2)[0], lambda w, x: (w * x).nanmedian(1)[0],
+    lambda w, x: (w * x).kthvalue(2, 1)[0], lambda w, x: w * x.argmax(1, keepdim=True) + x.argmin(), lambda w, x: w * (x > 0.9).any(1, keepdim=True) + (x > -2).all() * w, lambda w, x: w * torch.histc(x, 6, -1, 1),
+    lambda w, x: w * torch.histc((x * 2).long().float(), 6).sum(), lambda w, x: torch.round(x * 2).mode(1)[0] * w[0], lambda w, x: w * torch.round(x * 3).argmax(2, keepdim=True),
+])  # fmt: skip
+
 each("products", (4, 6), [
     lambda w, x: torch.mv((w * x)[:, 0], w[0]), lambda w, x: torch.outer((w * x)[:, 0, 0], w[1]), lambda w, x: torch.dot((w * x).flatten(), (x + 0.5).flatten()), lambda w, x: torch.addmv((w * x)[:, 0, 0], (w + x)[:, 1], w[0], beta=0.5),
     lambda w, x: (w * x) @ w[2], lambda w, x: w[:, 0] @ (w * x), lambda w, x: torch.addmm((w * x)[:, 0, :4], (w * x)[:, 1], w.T), lambda w, x: torch.baddbmm((w * x)[:, :, :4], w * x, x.transpose(1, 2), beta=0.3, alpha=0.7),
     lambda w, x: torch.bmm(w * x, (w + x).transpose(1, 2)), lambda w, x: torch.linalg.cross((w * x)[..., :3], (w + x)[..., 3:]), lambda w, x: torch.linalg.cross((w * x)[:, :3], (w + x)[:, 1:], dim=1), lambda w, x: torch.tensordot(w * x, w, ([1, 2], [0, 1])),
-    lambda w, x: torch.einsum("bij,kj->bik", w * x, w), lambda w, x: torch.einsum("bii,bjj->bij", (w * x)[:, :, :4], (w + x)[:, :, 2:]), lambda w, x: torch.einsum("bij,bij->b", w * x, w + x), lambda w, x: torch.chain_matmul((w * x)[:, 0], w.T, w),
+    lambda w, x: torch.einsum("bij,kj->bik", w * x, w), lambda w, x: torch.einsum("bii,bjj->bij", (w * x)[:, :, :4], (w + x)[:, :, 2:]), lambda w, x: torch.einsum("bij,bij->b", w * x, w + x), lambda w, x: (w * x)[:, 0] @ w.T @ w,
     lambda w, x: torch.cdist(w * x, w + x), lambda w, x: torch.cdist(w * x, w + x, p=1.0), lambda w, x: torch.cdist(w * x, w[:3], p=3.0), lambda w, x: torch.cdist((w * x).repeat(1, 7, 1), w + 1), lambda w, x: torch.addr((w * x)[:, 0], (w + x)[:, 0, 1], w[0]), lambda w, x: torch.addbmm(w[:, :4], w * x, x.transpose(1, 2)),
 ])  # fmt: skip
 
@@ -150,7 +156,7 @@ def cells():
 class Attentions(nn.Module):
     def __init__(self):
         super().__init__()
-        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8)
         self.few = nn.Linear(8, 4)
 
     def forward(self, x):
@@ -182,3 +188,17 @@ class Experts(nn.Module):
 
     def forward(self, x):
         return torch._grouped_mm(x.flatten(0, 1), self.w, self.ends)
+
+
+@case("ctc", loss=lambda m, x, target, times, counts: m(x, target, times, counts))
+def ctc():
+    class Ctc(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(5))
+
+        def forward(self, x, target, times, counts):
+            y = torch.log_softmax(x * self.w, -1).transpose(0, 1)
+            return F.ctc_loss(y, target, times, counts, zero_infinity=True) + F.ctc_loss(y, target, times, counts, blank=4, reduction="sum")
+
+    return Ctc(), {"x": torch.randn(BATCH, 7, 5), "target": torch.tensor([[1, 2, 2], [3, 1, 1], [1, 3, 3]]), "times": torch.tensor([7, 6, 5]), "counts": torch.tensor([3, 2, 1])}

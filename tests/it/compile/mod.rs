@@ -1,6 +1,7 @@
 //! Step programs against recorded PyTorch runs.
 
 mod functions;
+mod gaps;
 mod gradients;
 mod operations;
 mod sequence;

@@ -27,6 +27,7 @@ static inline u32 float_to_bits(float value) { u32 bits; memcpy(&bits, &value, 4
 static inline float rsqrt(float x) { return 1.0f / sqrt(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 #define KERNEL(name) static void name##_body(const Parameters& parameters)
+#define KERNEL_OF(threads, name) KERNEL(name)
 #define ENTRY(name)                                                                       \
     extern "C" void name(const Parameters* parameters, i64 blocks, i64 splits)            \
     {                                                                                     \
@@ -49,6 +50,8 @@ static inline u16 float_to_half(float value) { _Float16 half = (_Float16)value; 
 DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 float_to_bits(float value) { return __float_as_uint(value); }
 #define KERNEL(name) extern "C" __global__ void name(const __grid_constant__ Parameters parameters)
+// With so many threads in a block: a compiler that does not know them may use more registers than they all can have.
+#define KERNEL_OF(threads, name) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameters parameters)
 #define ENTRY(name)
 
 DEVICE float half_to_float(u16 bits)
@@ -734,7 +737,7 @@ template <int LANES, typename V, typename C> static inline V combined(V value, C
 template <int LANES, typename V, typename C> DEVICE V combined(V value, C combine)
 {
 #pragma unroll
-    for (int other = 16; other > 0; other >>= 1) value = combine(value, __shfl_xor_sync(0xffffffffu, value, other));
+    for (int other = 16; other > 0; other >>= 1) value = combine(value, (V)__shfl_xor_sync(0xffffffffu, value, other));
     if (LANES > 32) {
         __shared__ V of_warp[32];
         __syncthreads();
@@ -762,10 +765,10 @@ template <int LANES, typename V, typename C> DEVICE V combined_before(V value, V
     V sum = value;
 #pragma unroll
     for (int step = 1; step < 32; step <<= 1) {
-        const V other = __shfl_up_sync(0xffffffffu, sum, step);
+        const V other = (V)__shfl_up_sync(0xffffffffu, sum, step);
         if (place >= step) sum = combine(other, sum);
     }
-    const V ahead = __shfl_up_sync(0xffffffffu, sum, 1);
+    const V ahead = (V)__shfl_up_sync(0xffffffffu, sum, 1);
     if (LANES > 32) {
         __shared__ V of_warp[32];
         __syncthreads();
@@ -776,7 +779,7 @@ template <int LANES, typename V, typename C> DEVICE V combined_before(V value, V
     return place == 0 ? start : combine(start, ahead);
 }
 DEVICE u32 row_vote(bool truth) { return __ballot_sync(0xffffffffu, truth); }
-template <typename V> DEVICE V row_from(V value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
+template <typename V> DEVICE V row_from(V value, int lane) { return (V)__shfl_sync(0xffffffffu, value, lane); }
 DEVICE int lowest_bit(u32 bits) { return __ffs((int)bits) - 1; }
 template <int LANES> DEVICE void wait()
 {
@@ -788,6 +791,12 @@ struct Adding { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const
 struct Multiplying { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return a * b; } };
 struct Largest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return maximum(a, b); } };
 struct Smallest { template <typename V> DEVICE_MEMBER V operator()(V a, V b) const { return minimum(a, b); } };
+// Until all threads of a row are here; what they wrote before is seen behind.
+#ifdef ON_HOST
+#define row_sync()
+#else
+#define row_sync() (LANES > 32 ? __syncthreads() : __syncwarp())
+#endif
 #define row_sum(value) combined<LANES>(value, Adding())
 #define row_product(value) combined<LANES>(value, Multiplying())
 #define row_max(value) combined<LANES>(value, Largest())

@@ -1,0 +1,175 @@
+//! The largest, the smallest and other elements along dimensions, where they are, and whether all or any are true.
+
+use serde::Serialize;
+
+use crate::program::{Generated, Kernel, Number};
+
+/// Which element is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Choice {
+    /// `max(dim)`.
+    Largest,
+    /// `min(dim)`.
+    Smallest,
+    /// `median(dim)`: the lower of two.
+    Median,
+    /// `nanmedian(dim)`: of what is a number.
+    NanMedian,
+    /// `mode(dim)`: the one that is there most often, the smallest of several.
+    Mode,
+    /// `kthvalue(k, dim)`, counted from one.
+    Kth(u64),
+}
+
+impl Choice {
+    /// The name a PyTorch user knows it by.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Choice::Largest => "max",
+            Choice::Smallest => "min",
+            Choice::Median => "median",
+            Choice::NanMedian => "nanmedian",
+            Choice::Mode => "mode",
+            Choice::Kth(_) => "kthvalue",
+        }
+    }
+}
+
+const STATE: &str = "struct { P value; i64 at; }";
+const START: &str = "s.value = 0; s.at = -1;";
+
+/// Whether an element at some place goes before the best so far: what is no number before all others, of equal ones the
+/// first (`MaxOps`, `MinOps` in SharedReduceOps.h).
+macro_rules! chosen {
+    ($order:literal, $value:literal, $at:literal) => {
+        concat!(
+            "if (",
+            $at,
+            " >= 0 && (s.at < 0 || (is_nan(",
+            $value,
+            ") ? !is_nan(s.value) || ",
+            $at,
+            " < s.at : !is_nan(s.value) && (",
+            $value,
+            $order,
+            "s.value || ",
+            $value,
+            " == s.value && ",
+            $at,
+            " < s.at)))) { s.value = ",
+            $value,
+            "; s.at = ",
+            $at,
+            "; }"
+        )
+    };
+}
+
+/// `x -> values, places` along a dimension, or `x -> places` over several.
+fn extreme(name: &'static str, dims: &[usize], largest: bool, with_values: bool) -> Kernel {
+    let (step, merge) = if largest {
+        (
+            chosen!(">", "(P)x", "(i64)j"),
+            chosen!(">", "o.value", "o.at"),
+        )
+    } else {
+        (
+            chosen!("<", "(P)x", "(i64)j"),
+            chosen!("<", "o.value", "o.at"),
+        )
+    };
+    let (outputs, finish): (&[&'static str], _) = if with_values {
+        (&["y", "at"], "y = s.value; at = s.at;")
+    } else {
+        (&["at"], "at = s.at;")
+    };
+    let texts = [STATE, START, step, merge, finish];
+    Generated::reduce(name, ["x"], outputs, dims, texts).into()
+}
+
+/// Where the largest or the smallest is, counted over all dimensions that go away.
+pub(super) fn place(dims: &[usize], largest: bool) -> Kernel {
+    let name = if largest { "argmax" } else { "argmin" };
+    extreme(name, dims, largest, false)
+}
+
+/// `x -> values, places` along a dimension; both keep it, with a length of one.
+pub(super) fn choose(choice: Choice, dim: usize) -> Kernel {
+    let rank = match choice {
+        Choice::Largest => return extreme("max", &[dim], true, true),
+        Choice::Smallest => return extreme("min", &[dim], false, true),
+        Choice::Mode => {
+            let body = "
+    if (is_first && n > 0) {
+        I best = 0, most = 0;
+        for (I j = 0; j < n; ++j) {
+            I times = 0;
+            for (I k = 0; k < n; ++k) times += x(k) == x(j);
+            if (times > most || times == most && x(j) <= x(best)) { best = j; most = times; }
+        }
+        y.set(x(best), 0);
+        at.set((i64)best, 0);
+    }";
+            return Generated::rows("mode", ["x"], ["y", "at"], [dim], body).into();
+        }
+        Choice::Median => "numbers < n ? -1 : (n - 1) / 2",
+        Choice::NanMedian => "numbers > 0 ? (numbers - 1) / 2 : -1",
+        Choice::Kth(_) => "(I)k - 1",
+    };
+    // By how many elements are smaller: each thread looks at some of the row's. What is no number is larger than all.
+    let body = format!(
+        "
+    I numbers = 0;
+    for_each(j) numbers += !is_nan(x(j));
+    numbers = row_sum(numbers);
+    const I rank = {rank};
+    I place = n;
+    for_each(j) {{
+        bool is_it;
+        if (is_nan(x(j))) is_it = rank < 0 || rank >= numbers;
+        else {{
+            I smaller = 0, alike = 0;
+            for (I i = 0; i < n; ++i) {{ smaller += x(i) < x(j); alike += x(i) == x(j); }}
+            is_it = rank >= smaller && rank < smaller + alike;
+        }}
+        if (is_it && j < place) place = j;
+    }}
+    place = row_min(place);
+    if (is_first && n > 0) {{ place = place < n ? place : 0; y.set(x(place), 0); at.set((i64)place, 0); }}"
+    );
+    let k = match choice {
+        Choice::Kth(k) => k,
+        _ => 0,
+    };
+    Generated::rows(choice.name(), ["x"], ["y", "at"], [dim], body)
+        .with("k", Number::Whole(k.cast_signed()))
+        .into()
+}
+
+/// Whether all or any are true.
+pub(super) fn truth(dims: &[usize], all: bool) -> Kernel {
+    let (name, texts) = if all {
+        (
+            "all",
+            [
+                "bool",
+                "s = true;",
+                "s = s && x != 0;",
+                "s = s && o;",
+                "y = s;",
+            ],
+        )
+    } else {
+        (
+            "any",
+            [
+                "bool",
+                "s = false;",
+                "s = s || x != 0;",
+                "s = s || o;",
+                "y = s;",
+            ],
+        )
+    };
+    Generated::reduce(name, ["x"], ["y"], dims, texts).into()
+}
