@@ -371,7 +371,9 @@ impl Eager {
             let strides = strides_like(&gradient.shape, &gradient.strides);
             let turned = Tensor::new(eager.empty_strided(&gradient.shape, strides, own));
             let sums = eager.empty(&gradient.shape, own);
-            drop(eager.dense_copy(&turned));
+            // What would be copied in between is nowhere written: one kernel does all of it.
+            let scattered = !turned.is_contiguous();
+            drop(scattered.then(|| eager.empty(&gradient.shape, own)));
             let grad_x = eager.empty(&gradient.shape, own);
             let kernel = running_sum(dim, gradient.shape.len(), true);
             eager.launch(kernel, &[gradient], &[&grad_x]);
