@@ -12,6 +12,7 @@ pub mod placing;
 pub mod pooling;
 mod unary;
 
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -204,6 +205,23 @@ impl Program {
     /// The allocation of this name.
     pub fn tensor(&self, id: TensorId) -> &Tensor {
         &self.tensors[id.0 as usize]
+    }
+
+    /// The paths of parameters that were moved into a buffer with others, by the buffer and the elements before them.
+    pub fn parts(&self) -> HashMap<(TensorId, Extent), Arc<str>> {
+        let part = |instruction: &Instruction| {
+            let Instruction::Launch(call) = instruction else {
+                return None;
+            };
+            let (from, to) = (call.inputs.first()?, call.outputs.first()?);
+            let is_moved = call.kernel == Kernel::Copy
+                && [from, to]
+                    .iter()
+                    .all(|view| self.tensor(view.tensor).category == Category::Parameters);
+            let path = Arc::clone(&self.tensor(from.tensor).label);
+            is_moved.then_some(((to.tensor, to.offset), path))
+        };
+        self.construction.iter().filter_map(part).collect()
     }
 
     /// How large an allocation is.

@@ -41,6 +41,14 @@ impl Combine {
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Written {
+    /// Rows of bags, the first input: that of the bag that `bag_of`, the third, names, divided by as many as `sizes`, the
+    /// fourth, says where the bags are means, and times `scales`, the fifth, where there is one.
+    Bags {
+        /// Whether they are means.
+        mean: bool,
+        /// Whether there are scales.
+        scaled: bool,
+    },
     /// Elements of the operand `values`, the first input.
     Values,
     /// A number.
@@ -51,7 +59,7 @@ impl Written {
     /// How many operands that is.
     fn count(self) -> usize {
         match self {
-            Written::Values => 1,
+            Written::Values | Written::Bags { .. } => 1,
             Written::Number(_) => 0,
         }
     }
@@ -98,6 +106,8 @@ pub struct Places {
     pub shared: Vec<(usize, usize, String)>,
     /// Dimensions of `index`, `into` and `values`.
     pub ranks: [usize; 3],
+    /// Whether `index` and `values` are read in row-major order, whatever their shapes are.
+    pub flat: bool,
 }
 
 /// `(values, ) index -> into`: what is written to the places that an index names. Indices outside are left out, and so is
@@ -135,14 +145,29 @@ pub fn by_owners(
     for [index, to, of] in &places.own {
         let _ = write!(own, "to[{to}] = of[{of}] = i[{index}]; ");
     }
+    let (count, index) = if places.flat {
+        ("index.count()".to_owned(), "index.flat(i[0])")
+    } else {
+        (format!("index.size({})", places.along), "index.at(i)")
+    };
     let value = match written {
-        Written::Values => "values.at(of)",
-        Written::Number(_) => "value",
+        Written::Values if places.flat => "(T)values.flat(of[0])",
+        Written::Values => "(T)values.at(of)",
+        Written::Bags { mean, scaled } => match (mean, scaled) {
+            (true, _) => {
+                "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1]) / (T)max_whole(sizes(wrapped(bag_of(of[0]), values.size(0))), 1)"
+            }
+            (false, false) => "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1])",
+            (false, true) => {
+                "(T)values(wrapped(bag_of(of[0]), values.size(0)), of[1]) * (T)scales(of[0])"
+            }
+        },
+        Written::Number(_) => "(T)value",
     };
     let (along, values_along) = (places.along, places.values_along);
-    let combined = combine.text("sum", value);
+    let combined = combine.text("sum", "element[v]");
     let body = format!(
-        "const I n = (I)index.size({along}), rows = {rows}, features = {features};
+        "const I n = (I){count}, rows = {rows}, features = {features};
     const I blocks = (features + 31) / 32, across = blocks < 1 ? 1 : blocks < parts ? blocks : parts, down = parts / across;
     const I own_row = part / across, own_block = part % across;
     if (own_row >= down) return;
@@ -154,23 +179,43 @@ pub fn by_owners(
         const I feature = base + lane; const bool is_any = feature < end; (void)feature;
         {of_feature}
         I row = -1; T sum = 0;
-        for (I start = 0; start < n; start += LANES) {{
-            i64 place = NOWHERE;
-            i[{along}] = start + lane;
-            if (i[{along}] < n) {{ place = index.at(i); if (place < 0) place += rows; }}
-            u32 found = row_vote(place >= low && place < high && place != skipped);
-            for (; found != 0; found &= found - 1) {{
-                const int which = lowest_bit(found);
-                const I next = (I)row_from(place, which);
-                if (!is_any) continue;
-                if (next != row) {{
-                    if (row >= 0) into.set_at(sum, to);
-                    row = next;
-                    {of_row}
-                    sum = into.at(to);
+        // Several indices and several elements are on their way at once.
+        for (I start = 0; start < n; start += 4 * LANES) {{
+            i64 place[4];
+#pragma unroll
+            for (int u = 0; u < 4; ++u) {{
+                place[u] = NOWHERE;
+                i[{along}] = start + u * LANES + lane;
+                if (i[{along}] < n) {{ place[u] = {index}; if (place[u] < 0) place[u] += rows; }}
+            }}
+            for (int u = 0; u < 4; ++u) {{
+                const i64 own = u == 0 ? place[0] : u == 1 ? place[1] : u == 2 ? place[2] : place[3];
+                u32 found = row_vote(own >= low && own < high && own != skipped);
+                while (found != 0) {{
+                    I next[8]; T element[8];
+#pragma unroll
+                    for (int v = 0; v < 8; ++v) {{
+                        next[v] = -1; element[v] = 0;
+                        if (found == 0) continue;
+                        const int which = lowest_bit(found);
+                        found &= found - 1;
+                        next[v] = (I)row_from(own, which);
+                        of[{values_along}] = start + u * LANES + which;
+                        if (is_any) element[v] = {value};
+                    }}
+                    if (!is_any) continue;
+#pragma unroll
+                    for (int v = 0; v < 8; ++v) {{
+                        if (next[v] < 0) continue;
+                        if (next[v] != row) {{
+                            if (row >= 0) into.set_at(sum, to);
+                            row = next[v];
+                            {of_row}
+                            sum = into.at(to);
+                        }}
+                        sum = {combined};
+                    }}
                 }}
-                of[{values_along}] = start + which;
-                sum = {combined};
             }}
         }}
         if (row >= 0) into.set_at(sum, to);
@@ -194,11 +239,13 @@ fn finish(
 ) -> Generated {
     let inputs: &[&'static str] = match written {
         Written::Values => &["values", "index"],
+        Written::Bags { scaled: false, .. } => &["values", "index", "bag_of", "sizes"],
+        Written::Bags { scaled: true, .. } => &["values", "index", "bag_of", "sizes", "scales"],
         Written::Number(_) => &["index"],
     };
     let generated = Generated::of(name, inputs, ["into"], form);
     let generated = match written {
-        Written::Values => generated,
+        Written::Values | Written::Bags { .. } => generated,
         Written::Number(value) => generated.with("value", Number::Real(value)),
     };
     let generated = match combine {
@@ -234,11 +281,12 @@ pub fn scatter(
                 .map(|d| (d, d, format!("index.size({d})")))
                 .collect(),
             ranks: [rank; 3],
+            flat: false,
         };
         return by_owners(name, &places, combine, written, skipped);
     }
     let value = match written {
-        Written::Values => "values.at(i)",
+        Written::Values | Written::Bags { .. } => "values.at(i)",
         Written::Number(_) => "value",
     };
     let combined = combine.text("into.at(to)", value);

@@ -81,6 +81,7 @@ fn step(
         feed,
         gradients: Gradients::Record,
         outputs: Outputs::Poisoned,
+        parts: program.parts(),
         labels: program
             .tensors
             .iter()

@@ -68,6 +68,7 @@ fn script(program: &Program) -> Script {
             "poisoned" => Outputs::Poisoned,
             other => panic!("OUTPUTS is {other:?}, which is neither trusted nor poisoned"),
         },
+        parts: program.parts(),
         labels: program
             .tensors
             .iter()

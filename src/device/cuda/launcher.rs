@@ -201,11 +201,10 @@ impl CudaLauncher {
 
     /// The name of the tensor that a launch writes first.
     fn label(&self, launch: &Launch<'_>) -> Option<&str> {
-        let tensor = launch.call.outputs.first()?.tensor;
-        self.script
-            .labels
-            .get(tensor.0 as usize)
-            .map(|label| &**label)
+        let view = launch.call.outputs.first()?;
+        let part = self.script.parts.get(&(view.tensor, view.offset));
+        let label = || self.script.labels.get(view.tensor.0 as usize);
+        part.or_else(label).map(|label| &**label)
     }
 
     fn run(&mut self, launch: &Launch<'_>, operands: &Operands<'_>) -> Result<(), LaunchError> {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::shape::DType;
+use crate::program::TensorId;
+use crate::shape::{DType, Extent};
 
 /// A tensor on the host.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +55,8 @@ pub struct Script {
     pub outputs: Outputs,
     /// The names of the program's tensors, by [`crate::program::TensorId`].
     pub labels: Vec<Arc<str>>,
+    /// Parameters that share a buffer: [`crate::program::Program::parts`].
+    pub parts: HashMap<(TensorId, Extent), Arc<str>>,
 }
 
 /// Why a tensor file is not one.

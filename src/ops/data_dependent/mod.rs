@@ -1,7 +1,10 @@
 //! Operators whose results are as long as values decide.
 
 mod cub;
+mod kernel;
 mod run;
+
+pub(crate) use kernel::Beyond;
 
 use serde::Serialize;
 
@@ -227,8 +230,8 @@ impl Operator for DataDependent {
     ) -> Result<Vec<Tensor>, Stop> {
         let x = &operands[0];
         Ok(match self {
-            DataDependent::Nonzero { rows } => vec![eager.nonzero(x, *rows)],
-            DataDependent::Where { rows } => eager.places(x, *rows),
+            DataDependent::Nonzero { rows } => vec![eager.nonzero(x, *rows, Beyond::Repeat)],
+            DataDependent::Where { rows } => eager.places(x, *rows, Beyond::Repeat),
             DataDependent::MaskedSelect { rows } => {
                 vec![eager.masked_select(x, &operands[1], *rows)?]
             }

@@ -3,15 +3,17 @@
 use std::rc::Rc;
 
 use super::cub::{count_bytes, scan_bytes, select_bytes};
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use super::kernel::{self, Beyond};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::program::Kernel;
+use crate::program::placing::Combine;
 use crate::shape::{DType, Extent, broadcast, strides_like};
 
 impl Eager {
     /// `nonzero`: how many there are, then where. `nonzero_cuda_out_impl` in `Nonzero.cu`.
-    pub(crate) fn nonzero(&mut self, x: &Tensor, rows: Extent) -> Tensor {
+    pub(crate) fn nonzero(&mut self, x: &Tensor, rows: Extent, beyond: Beyond) -> Tensor {
         let (card, all) = (self.capability, x.numel());
         let dense = self.dense_copy(x);
         let count = self.scratch(4);
@@ -28,21 +30,33 @@ impl Eager {
                 select_bytes(card, all.at(batch))
             }),
         );
-        self.launch(Kernel::MemoryOnly("nonzero"), &[&dense], &[&places]);
+        if !x.shape.is_empty() {
+            self.launch(
+                kernel::nonzero(x.shape.len(), beyond),
+                &[&dense],
+                &[&places],
+            );
+        }
         drop(count);
         drop(dense);
         Tensor::new(places)
     }
 
     /// `nonzero`, seen as one tensor for each dimension.
-    pub(crate) fn places(&mut self, x: &Tensor, rows: Extent) -> Vec<Tensor> {
-        let all = self.nonzero(x, rows);
+    pub(crate) fn places(&mut self, x: &Tensor, rows: Extent, beyond: Beyond) -> Vec<Tensor> {
+        let all = self.nonzero(x, rows, beyond);
+        Eager::columns_of(&all, x.shape.len())
+    }
+
+    /// The columns of places that [`Eager::nonzero`] found.
+    fn columns_of(all: &Tensor, rank: usize) -> Vec<Tensor> {
+        let rows = all.shape[0];
         let along = |dim: usize| {
             let mut places = all.alias(vec![rows], vec![Extent::ONE]);
             places.offset = Extent::fixed(dim as u64) * rows;
             Tensor::new(places)
         };
-        (0..x.shape.len()).map(along).collect()
+        (0..rank).map(along).collect()
     }
 
     /// `masked_select(x, mask)`: a look-up with both expanded. Its gradient is put into zeros.
@@ -55,7 +69,7 @@ impl Eager {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "mask", mask)?;
         draft.save(self, "self", x)?;
-        let y = self.selected(x, mask, rows);
+        let y = self.selected(x, mask, rows, Beyond::Repeat);
         let y = Rc::try_unwrap(y).expect("made just now");
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let (x, mask) = (saved.get("self"), saved.get("mask"));
@@ -72,12 +86,21 @@ impl Eager {
     }
 
     /// The elements of `x` where `mask` is true, both expanded to a common shape.
-    pub(crate) fn selected(&mut self, x: &Tensor, mask: &Tensor, rows: Extent) -> Tensor {
+    pub(crate) fn selected(
+        &mut self,
+        x: &Tensor,
+        mask: &Tensor,
+        rows: Extent,
+        beyond: Beyond,
+    ) -> Tensor {
         let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
         let mask = Tensor::new(expanded(mask, &shape));
-        let places = self.nonzero(&mask, rows);
+        let places = self.nonzero(&mask, rows, beyond);
         let y = self.empty(&[rows], x.dtype);
-        self.launch(Kernel::MemoryOnly("masked_select"), &[x, &mask], &[&y]);
+        let (rank, seen) = (shape.len(), expanded(x, &shape));
+        let columns = Eager::columns_of(&places, rank);
+        self.look_up_or_zero(&seen, &vec![true; rank], &columns, &y);
+        drop((seen, columns));
         drop(places);
         Tensor::new(y)
     }
@@ -93,11 +116,9 @@ impl Eager {
             scan_bytes(all.at(batch))
         }));
         let source = self.dense_copy(source);
-        self.launch(
-            Kernel::MemoryOnly("masked_scatter_"),
-            &[&dense, &source],
-            &[into],
-        );
+        self.launch(kernel::counted(dense.shape.len()), &[&dense], &[&sums]);
+        let kernel = kernel::masked_scatter();
+        self.launch(kernel, &[&dense, &sums, &source], &[into]);
         drop(source);
         drop(dense);
         drop(sums);
@@ -115,16 +136,11 @@ impl Eager {
         drop(self.scratch_by("sums of repetitions", all, |all, batch| {
             scan_bytes(all.at(batch))
         }));
-        if !given {
-            // Read by the host.
-            self.launch(Kernel::MemoryOnly("item"), &[&sums], &[]);
-        }
+        // What the host reads if nobody says how many there are is not needed here: that is known.
+        let _ = given;
+        self.launch(kernel::counted(repeats.shape.len()), &[repeats], &[&sums]);
         let places = self.empty(&[rows], repeats.dtype);
-        self.launch(
-            Kernel::MemoryOnly("repeat_interleave"),
-            &[repeats],
-            &[&places],
-        );
+        self.launch(kernel::repeated_places(), &[&sums], &[&places]);
         drop(sums);
         Tensor::new(places)
     }
@@ -135,7 +151,8 @@ impl Eager {
         self.extreme_position(x.numel());
         self.extreme_position(x.numel());
         let counts = self.empty(&[rows], DType::Int64);
-        self.launch(Kernel::MemoryOnly("bincount"), &[&dense], &[&counts]);
+        self.launch(Kernel::Fill(0.0), &[], &[&counts]);
+        self.scatter_along(&counts, 0, &dense, (Combine::Add, Err(1.0)));
         Tensor::new(counts)
     }
 
@@ -178,7 +195,24 @@ impl Eager {
                 select_bytes(card, all.at(batch))
             }),
         );
-        self.launch(Kernel::MemoryOnly("unique"), &[&dense], &[&whole]);
+        let run: &TensorBody = match sorted.first() {
+            Some(sorted) => {
+                let seen = sorted.alias(dense.shape.clone(), dense.strides.clone());
+                self.launch(Kernel::Copy, &[&dense], &[&seen]);
+                self.launch(kernel::sorted_in_place(), &[], &[sorted]);
+                sorted
+            }
+            None => &dense,
+        };
+        let places_in_run = places.as_ref().filter(|_| !sorts);
+        let mut outputs: Vec<&TensorBody> = vec![&whole];
+        outputs.extend(places_in_run);
+        outputs.extend(many.as_deref());
+        let kernel = kernel::distinct(run.shape.len(), places_in_run.is_some(), many.is_some());
+        self.launch(kernel, &[run], &outputs);
+        if let (true, Some(places)) = (sorts, &places) {
+            self.launch(kernel::found(), &[&dense, &whole], &[places]);
+        }
         drop(found);
         drop(sorted);
         let first = |tensor: &Tensor| Tensor::new(tensor.alias(vec![rows], vec![Extent::ONE]));

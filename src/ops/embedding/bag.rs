@@ -7,7 +7,8 @@ use serde::Serialize;
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor};
 use crate::ops::{Context, Operator, Read, Reader};
-use crate::program::Kernel;
+use crate::program::placing::{self, Combine, Places, Written};
+use crate::program::{Form, Generated, Kernel, Number};
 use crate::shape::{Extent, Mismatch, Type};
 
 /// `embedding_bag(weight, indices, offsets[, per_sample_weights])`. Results: the bags, which bag each index is in,
@@ -18,6 +19,8 @@ pub struct EmbeddingBag {
     pub mode: Mode,
     /// Whether the last offset is the end of the last bag.
     pub include_last: bool,
+    /// The row that counts for nothing.
+    pub padding: Option<i64>,
 }
 
 /// What becomes of the rows of a bag.
@@ -50,7 +53,19 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
     };
     let include_last = args.flag("include_last_offset", false)?;
     let operands = args.all_and(&["weight", "indices", "offsets"], &["per_sample_weights"])?;
-    Ok((EmbeddingBag { mode, include_last }.into(), operands))
+    let rows = args.shape(operands[0]).first().and_then(|n| n.as_fixed());
+    let padding = match args.int("padding_idx", Some(-1))? {
+        // Left out, it is -1; said, it may count from the end.
+        index if index < 0 && args.target != "aten.embedding_bag.padding_idx" => None,
+        index if index < 0 => rows.map(|rows| index.saturating_add_unsigned(rows)),
+        index => Some(index),
+    };
+    let bag = EmbeddingBag {
+        mode,
+        include_last,
+        padding: padding.filter(|_| args.has("padding_idx")),
+    };
+    Ok((bag.into(), operands))
 }
 
 impl Operator for EmbeddingBag {
@@ -93,7 +108,7 @@ impl Operator for EmbeddingBag {
         operands: &[Tensor],
         context: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
-        eager.embedding_bag(self.mode, operands, context.results)
+        eager.embedding_bag(*self, operands, context.results)
     }
 }
 
@@ -102,10 +117,11 @@ impl Eager {
     /// for the largest elements, which are written where they were.
     fn embedding_bag(
         &mut self,
-        mode: Mode,
+        bag: EmbeddingBag,
         operands: &[Tensor],
         results: &[Vec<Extent>],
     ) -> Result<Vec<Tensor>, Stop> {
+        let mode = bag.mode;
         let (weight, indices, offsets) = (&operands[0], &operands[1], &operands[2]);
         let scales = operands.get(3);
         let wants = [
@@ -126,8 +142,12 @@ impl Eager {
         let bags_of = Tensor::new(self.empty(&results[1], whole));
         let bags = self.empty(&results[0], weight.dtype);
         let largest = Tensor::new(self.empty(&results[3], whole));
-        let inputs = [&**weight, &**indices, &**offsets];
-        self.launch(Kernel::MemoryOnly("embedding_bag"), &inputs, &[&bags]);
+        self.launch(bag_of(bag), &[offsets], &[&bags_of]);
+        let mut inputs = vec![&**weight, &**indices, &**offsets];
+        inputs.extend(scales.map(|scales| &**scales));
+        let mut outputs = vec![&bags, &*sizes];
+        outputs.extend((mode == Mode::Max).then_some(&*largest));
+        self.launch(bagged(bag, scales.is_some()), &inputs, &outputs);
         draft.save(self, "offset2bag", &bags_of)?;
         draft.save(self, "bag_size", &sizes)?;
         draft.save(self, "maximum_indices", &largest)?;
@@ -140,18 +160,36 @@ impl Eager {
             let indices = saved.get("indices");
             let of_scales = wants[1].then(|| {
                 let of_scales = eager.empty(&indices.shape, gradient.dtype);
-                let inputs = [&*gradient, saved.get("weight"), indices];
-                eager.launch(Kernel::MemoryOnly("embedding_bag"), &inputs, &[&of_scales]);
+                let bag_of = saved.get("offset2bag");
+                let inputs = [&*gradient, saved.get("weight"), indices, bag_of];
+                eager.launch(of_scales_of(bag), &inputs, &[&of_scales]);
                 Rc::new(of_scales)
             });
             let of_weight = wants[0].then(|| match mode {
                 Mode::Sum | Mode::Mean => {
                     let indices = eager.dense_copy(indices);
-                    eager.embedding_bag_grad([&gradient, &indices], &table)
+                    let written = Written::Bags {
+                        mean: mode == Mode::Mean,
+                        scaled: mode == Mode::Sum && saved.find("per_sample_weights").is_some(),
+                    };
+                    let places = Places {
+                        rows: vec![0],
+                        shared: vec![(1, 1, "values.size(1)".into())],
+                        ranks: [1, 2, 2],
+                        ..Places::default()
+                    };
+                    let skipped = bag.padding.unwrap_or(i64::MIN);
+                    let kernel =
+                        placing::by_owners("embedding_bag", &places, Combine::Add, written, skipped);
+                    let mut more = vec![saved.get("offset2bag"), saved.get("bag_size")];
+                    more.extend(saved.find("per_sample_weights"));
+                    eager.embedding_bag_grad([&gradient, &indices], &more, (kernel.into(), &table))
                 }
                 Mode::Max => {
                     let zeros = eager.empty(&table, gradient.dtype);
-                    eager.launch(Kernel::MemoryOnly("embedding_bag"), &[&gradient], &[&zeros]);
+                    eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+                    let added = (Combine::Add, Ok(&*gradient));
+                    eager.scatter_along(&zeros, 0, saved.get("maximum_indices"), added);
                     Rc::new(zeros)
                 }
             });
@@ -159,6 +197,72 @@ impl Eager {
         });
         Ok(vec![bags, bags_of, sizes, largest])
     }
+}
+
+fn each(over: usize, body: String) -> Form {
+    Form::Each {
+        over,
+        without: Vec::new(),
+        body: body.into(),
+    }
+}
+
+/// Which bag each index is in: the last that begins at it or before.
+fn bag_of(bag: EmbeddingBag) -> Kernel {
+    let body = "i64 low = 0, high = offsets.count() - includes_last;
+    while (low < high) { const i64 middle = (low + high) / 2; if (offsets.flat(middle) <= (i64)i[0]) low = middle + 1; else high = middle; }
+    bags.set_at(max_whole(low - 1, 0), i);";
+    let form = each(1, body.into());
+    Generated::of("embedding_bag", ["offsets"], ["bags"], form)
+        .with("includes_last", Number::Whole(i64::from(bag.include_last)))
+        .into()
+}
+
+/// The bags, how many indices each has, and for the largest elements which row each is of: `EmbeddingBag_updateOutputKernel`.
+fn bagged(bag: EmbeddingBag, scaled: bool) -> Kernel {
+    let scale = if scaled { " * (T)scales.flat(j)" } else { "" };
+    let (take, finish) = match bag.mode {
+        Mode::Max => (
+            "if (count == 0 || value > sum) { sum = value; row = at; }",
+            "largest.set_at(count > 0 ? row : -1, i);",
+        ),
+        Mode::Sum => ("sum += value;", ""),
+        Mode::Mean => ("sum += value;", "if (count > 0) sum /= (T)count;"),
+    };
+    let body = format!(
+        "const i64 begin = between(offsets.flat(i[0]), indices.count() + 1), all = indices.count();
+    i64 end = (i64)i[0] + 1 < offsets.count() ? offsets.flat(i[0] + 1) : all; if (end > all) end = all;
+    T sum = 0; i64 count = 0, row = -1; (void)row;
+    for (i64 j = begin; j < end; ++j) {{
+        const i64 at = wrapped(indices.flat(j), weight.size(0));
+        if (at == padding) continue;
+        const T value = (T)weight(at, i[1]){scale};
+        {take} ++count;
+    }}
+    {finish}
+    bags.set_at(sum, i);
+    if (i[1] == 0) sizes.set(count, i[0]);"
+    );
+    let mut inputs = vec!["weight", "indices", "offsets"];
+    inputs.extend(scaled.then_some("scales"));
+    let mut outputs = vec!["bags", "sizes"];
+    outputs.extend((bag.mode == Mode::Max).then_some("largest"));
+    let form = each(inputs.len(), body);
+    Generated::of("embedding_bag", inputs, outputs, form)
+        .with("padding", Number::Whole(bag.padding.unwrap_or(-1)))
+        .into()
+}
+
+/// The gradient of what rows are multiplied by.
+fn of_scales_of(bag: EmbeddingBag) -> Kernel {
+    let body = "const i64 at = wrapped(indices.at(i), weight.size(0)), bag = wrapped(bags.flat(i[0]), grad.size(0));
+    T sum = 0;
+    if (at != padding) for (I c = 0; c < (I)weight.size(1); ++c) sum += (T)grad(bag, c) * (T)weight(at, c);
+    scales.set_at(sum, i);";
+    let inputs = ["grad", "weight", "indices", "bags"];
+    Generated::of("embedding_bag", inputs, ["scales"], each(4, body.into()))
+        .with("padding", Number::Whole(bag.padding.unwrap_or(-1)))
+        .into()
 }
 
 #[cfg(test)]
@@ -176,6 +280,7 @@ mod tests {
         let bag = EmbeddingBag {
             mode: Mode::Max,
             include_last: true,
+            padding: None,
         };
 
         let results = bag.infer(&operands).unwrap();

@@ -32,8 +32,9 @@ impl Eager {
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
             let kernel = Kernel::EmbeddingGrad { padding };
+            let inputs = [&*gradient, &*indices];
             vec![Some(eager.embedding_grad(
-                [&gradient, &indices],
+                (&indices, &inputs),
                 &table,
                 (kernel, Path::ByCount),
             ))]
@@ -44,17 +45,19 @@ impl Eager {
     /// The gradient of `embedding_bag`'s weight: `embedding_bag_backward_cuda_sum_avg` sorts any number of indices.
     pub(crate) fn embedding_bag_grad(
         &mut self,
-        operands: [&Tensor; 2],
-        table: &[Extent],
+        [gradient, indices]: [&Tensor; 2],
+        more: &[&Tensor],
+        (kernel, table): (Kernel, &[Extent]),
     ) -> Tensor {
-        let kernel = Kernel::MemoryOnly("embedding_bag");
-        self.embedding_grad(operands, table, (kernel, Path::Sorted))
+        let mut inputs: Vec<&TensorBody> = vec![gradient, indices];
+        inputs.extend(more.iter().map(|tensor| &***tensor));
+        self.embedding_grad((indices, &inputs), table, (kernel, Path::Sorted))
     }
 
     /// See Note [Embedding gradient] for the sequence and the measured sizes.
     fn embedding_grad(
         &mut self,
-        [gradient, indices]: [&Tensor; 2],
+        (indices, inputs): (&Tensor, &[&TensorBody]),
         table: &[Extent],
         (kernel, path): (Kernel, Path),
     ) -> Tensor {
@@ -83,7 +86,10 @@ impl Eager {
             )
         };
         let emit = move |eager: &mut Eager, result: &TensorBody| {
-            eager.launch(kernel, &[gradient, indices], &[result]);
+            if path == Path::Sorted {
+                eager.launch(Kernel::Fill(0.0), &[], &[result]);
+            }
+            eager.launch(kernel, inputs, &[result]);
         };
         let sorted = buffer(self, |sort| 8 * sort.indices);
         let original = buffer(self, |sort| 8 * sort.indices);
@@ -92,7 +98,7 @@ impl Eager {
             radix_bytes(&sort.card, sort.indices, ALL_BITS)
         }));
         drop(iota);
-        let result = self.empty(table, gradient.dtype);
+        let result = self.empty(table, inputs[0].dtype);
         let offsets = buffer(self, |sort| 8 * sort.indices);
         let unique = buffer(self, |_| 8);
         let dummy = buffer(self, |sort| 8 * sort.indices);

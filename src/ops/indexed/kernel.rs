@@ -97,14 +97,41 @@ impl Eager {
         positions: &[Tensor],
         result: &TensorBody,
     ) {
+        self.look_up_or(false, x, (marked, positions), result);
+    }
+
+    /// [`Eager::look_up`], or zero where an index is outside: the gradient of what was written nowhere.
+    pub(crate) fn look_up_or_zero(
+        &mut self,
+        x: &TensorBody,
+        marked: &[bool],
+        positions: &[Tensor],
+        result: &TensorBody,
+    ) {
+        self.look_up_or(true, x, (marked, positions), result);
+    }
+
+    fn look_up_or(
+        &mut self,
+        or_zero: bool,
+        x: &TensorBody,
+        (marked, positions): (&[bool], &[Tensor]),
+        result: &TensorBody,
+    ) {
         if positions.len() > POSITIONS.len() {
             return self.launch(TOO_MANY, &[x], &[result]);
         }
         let (layout, seen) = seen(marked, x, positions);
-        let body = format!(
-            "{}result.set_at(x.at(at), i);",
-            layout.coordinates("x", "wrapped")
-        );
+        let body = if or_zero {
+            format!(
+                "{}if ({}) result.set_at(x.at(at), i); else result.set_at(0, i);",
+                layout.coordinates("x", "inside"),
+                layout.is_inside()
+            )
+        } else {
+            let coordinates = layout.coordinates("x", "wrapped");
+            format!("{coordinates}result.set_at(x.at(at), i);")
+        };
         let (inputs, names) = operands(x, "x", &seen);
         let form = Form::Each {
             over: names.len(),
@@ -221,6 +248,7 @@ impl Eager {
                 .map(|(number, d)| (*d, layout.place(number), format!("into.size({d})")))
                 .collect(),
             ranks: [1, into.shape.len(), values.shape.len()],
+            flat: false,
         };
         let written = Written::Values;
         let generated = placing::by_owners("index_put_", &places, Combine::Add, written, NONE);

@@ -162,3 +162,72 @@ pub(super) fn one_hot(rank: usize) -> Kernel {
     };
     Generated::of("one_hot", ["x"], ["y"], form).into()
 }
+
+/// `searchsorted` in a sequence with so many dimensions: the first place whose element is not smaller, or is larger.
+pub(super) fn search(rank: usize, right: bool) -> Kernel {
+    let last = rank.saturating_sub(1);
+    let body = format!(
+        "I at[{}]; for (int d = 0; d < {last}; ++d) at[d] = i[d];
+    const auto own = values.at(i); i64 low = 0, high = sorted.size({last});
+    while (low < high) {{
+        const i64 middle = (low + high) / 2; at[{last}] = (I)middle; const auto other = sorted.at(at);
+        if (right ? !(other > own) : !(other >= own)) low = middle + 1; else high = middle;
+    }}
+    places.set_at(low, i);",
+        rank.max(1)
+    );
+    let form = Form::Each {
+        over: 2,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of("searchsorted", ["sorted", "values"], ["places"], form)
+        .with("right", Number::Truth(right))
+        .into()
+}
+
+/// `isin`.
+pub(super) fn is_in(invert: bool) -> Kernel {
+    let form = Form::Each {
+        over: 2,
+        without: Vec::new(),
+        body: "const auto own = x.at(i); const i64 count = listed.count(); bool is_there = false;
+    for (i64 j = 0; j < count && !is_there; ++j) is_there = listed.flat(j) == own;
+    y.set_at(is_there != inverted, i);"
+            .into(),
+    };
+    Generated::of("isin", ["x", "listed"], ["y"], form)
+        .with("inverted", Number::Truth(invert))
+        .into()
+}
+
+/// `histc`: a group for each bin. As `kernelHistogram1D` finds the bin of an element.
+pub(super) fn histogram(range: [f64; 2]) -> Kernel {
+    let form = Form::Groups {
+        over: 1,
+        without: Vec::new(),
+        body: "const i64 n = x.count(), bins = y.size(0);
+    T first = (T)low, last = (T)high;
+    if (first == last && n > 0) {
+        first = last = (T)x.flat(0);
+        for (i64 j = lane; j < n; j += LANES) { const T value = (T)x.flat(j); first = minimum(first, value); last = maximum(last, value); }
+        first = row_min(first); last = row_max(last);
+    }
+    if (first == last) { first -= 1; last += 1; }
+    i64 count = 0;
+    for (i64 j = lane; j < n; j += LANES) {
+        const T value = (T)x.flat(j);
+        if (!(value >= first && value <= last)) continue;
+        i64 bin = (i64)((value - first) * (T)bins / (last - first));
+        if (bin == bins) --bin;
+        count += bin == (i64)i[0];
+    }
+    count = row_sum(count);
+    if (lane == 0) y.set_at((T)count, i);"
+            .into(),
+    };
+    Generated::of("histc", ["x"], ["y"], form)
+        .with("low", Number::Real(range[0]))
+        .with("high", Number::Real(range[1]))
+        .into()
+}

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use super::ordering::{one_hot, running_sum, sorted, top, triangle};
+use super::ordering::{histogram, one_hot, running_sum, sorted, top, triangle};
 use super::{looked_up, shapes_of};
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
+use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::view::gradient_view;
@@ -101,7 +102,11 @@ impl Eager {
                     gradient_view(&sum, view)
                 })
             }
-            Indexed::Histogram { .. } => self.plain(op, x, &results[0], x.dtype),
+            Indexed::Histogram { range, .. } => {
+                let y = self.empty(&results[0], x.dtype);
+                self.launch(histogram(*range), &[x], &[&y]);
+                Tensor::new(y)
+            }
             Indexed::OneHot { .. } => {
                 let y = self.empty(&results[0], DType::Int64);
                 self.launch(one_hot(x.shape.len()), &[x], &[&y]);
@@ -140,11 +145,16 @@ impl Eager {
 
     /// Indices as int64 positions: `expandTensors` finds where truth values are true, and narrower types are
     /// converted.
-    pub(super) fn positions(&mut self, indices: &[Tensor], rows: Option<Extent>) -> Vec<Tensor> {
+    pub(super) fn positions(
+        &mut self,
+        indices: &[Tensor],
+        rows: Option<Extent>,
+        beyond: Beyond,
+    ) -> Vec<Tensor> {
         let mut positions = Vec::new();
         for index in indices {
             match (index.dtype, rows) {
-                (DType::Bool, Some(rows)) => positions.extend(self.places(index, rows)),
+                (DType::Bool, Some(rows)) => positions.extend(self.places(index, rows, beyond)),
                 (DType::Int32, _) => positions.push(self.copy_as(index, DType::Int64)),
                 _ => positions.push(Tensor::clone(index)),
             }
@@ -208,7 +218,7 @@ impl Eager {
             draft.save(self, name, index)?;
         }
         let marked = marked.to_vec();
-        let positions = self.positions(indices, rows);
+        let positions = self.positions(indices, rows, Beyond::Repeat);
         let copies = self.alike_indices(&positions, &common_shape(&positions));
         let y = self.empty(shape, x.dtype);
         self.look_up(x, &marked, &positions, &y);

@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
+use super::ordering;
+
 use crate::aten::{Arguments, ValueId};
 use crate::eager::{Eager, Stop, Tensor};
 use crate::ops::{Context, Operator, Reader};
-use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
 
 /// Which operator.
@@ -15,30 +16,41 @@ pub enum Search {
     Sorted {
         /// The type of the places.
         places: DType,
+        /// Whether behind equal ones.
+        right: bool,
     },
     /// `bucketize(values, boundaries)`: the same with the operands exchanged.
     Bucketize {
         /// The type of the places.
         places: DType,
+        /// Whether behind equal ones.
+        right: bool,
     },
     /// `isin(elements, test_elements)`.
-    IsIn,
+    IsIn {
+        /// Whether those that are not.
+        invert: bool,
+    },
 }
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.searchsorted.Tensor", |args| {
         let operands = args.all(&["sorted_sequence", "self"])?;
+        args.absent("sorter")?;
+        let right = args.flag("right", false)? || args.text("side", "left")? == "right";
         let places = places(args)?;
-        Ok((Search::Sorted { places }.into(), operands))
+        Ok((Search::Sorted { places, right }.into(), operands))
     }),
     ("aten.bucketize.Tensor", |args| {
         let operands = args.all(&["self", "boundaries"])?;
         let places = places(args)?;
-        Ok((Search::Bucketize { places }.into(), operands))
+        let right = args.flag("right", false)?;
+        Ok((Search::Bucketize { places, right }.into(), operands))
     }),
     ("aten.isin.Tensor_Tensor", |args| {
         let operands: Vec<ValueId> = args.all(&["elements", "test_elements"])?;
-        Ok((Search::IsIn.into(), operands))
+        let invert = args.flag("invert", false)?;
+        Ok((Search::IsIn { invert }.into(), operands))
     }),
 ];
 
@@ -55,7 +67,7 @@ impl Operator for Search {
         match self {
             Search::Sorted { .. } => "searchsorted",
             Search::Bucketize { .. } => "bucketize",
-            Search::IsIn => "isin",
+            Search::IsIn { .. } => "isin",
         }
     }
 
@@ -66,9 +78,9 @@ impl Operator for Search {
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let [first, second] = [0, 1].map(|at: usize| operands[at].1.clone());
         Ok(vec![match self {
-            Search::Sorted { places } => (*places, second),
-            Search::Bucketize { places } => (*places, first),
-            Search::IsIn => (DType::Bool, first),
+            Search::Sorted { places, .. } => (*places, second),
+            Search::Bucketize { places, .. } => (*places, first),
+            Search::IsIn { .. } => (DType::Bool, first),
         }])
     }
 
@@ -79,23 +91,17 @@ impl Operator for Search {
         _: &Context<'_>,
     ) -> Result<Vec<Tensor>, Stop> {
         let (first, second) = (&operands[0], &operands[1]);
-        let name = self.name();
         Ok(vec![match self {
-            Search::Sorted { places } => eager.search(name, [first, second], *places),
-            Search::Bucketize { places } => eager.search(name, [second, first], *places),
-            Search::IsIn => eager.is_in(first, second),
+            Search::Sorted { places, right } => eager.search([first, second], *places, *right),
+            Search::Bucketize { places, right } => eager.search([second, first], *places, *right),
+            Search::IsIn { invert } => eager.is_in(first, second, *invert),
         }])
     }
 }
 
 impl Eager {
     /// `searchsorted`: values of another type than what they are looked up in are converted to it.
-    fn search(
-        &mut self,
-        name: &'static str,
-        [sorted, values]: [&Tensor; 2],
-        places: DType,
-    ) -> Tensor {
+    fn search(&mut self, [sorted, values]: [&Tensor; 2], places: DType, right: bool) -> Tensor {
         let y = self.empty(&values.shape, places);
         let dense = self.dense_copy(sorted);
         let values = if values.dtype == sorted.dtype {
@@ -103,7 +109,8 @@ impl Eager {
         } else {
             self.copy_as(values, sorted.dtype)
         };
-        self.launch(Kernel::MemoryOnly(name), &[&dense, &values], &[&y]);
+        let kernel = ordering::search(sorted.shape.len(), right);
+        self.launch(kernel, &[&dense, &values], &[&y]);
         drop(values);
         drop(dense);
         Tensor::new(y)
@@ -111,7 +118,7 @@ impl Eager {
 
     /// `isin` of few: every element is compared with every one listed. PyTorch sorts both where more than ten times
     /// the elements' number to the power of 0.145 are listed (`isin_Tensor_Tensor_out`), in less memory than that.
-    fn is_in(&mut self, elements: &Tensor, listed: &Tensor) -> Tensor {
+    fn is_in(&mut self, elements: &Tensor, listed: &Tensor, invert: bool) -> Tensor {
         let (all, count) = (elements.numel(), listed.numel());
         let y = self.empty(&elements.shape, DType::Bool);
         let mut buffer = |for_few: bool, bytes: Extent| {
@@ -132,7 +139,7 @@ impl Eager {
         // Distinct elements with which of them each is, then all together sorted with their places, twice.
         let both = numel(&[all + count, Extent::fixed(8)]);
         let sorted = [(); 6].map(|()| buffer(false, both));
-        self.launch(Kernel::MemoryOnly("isin"), &[elements, listed], &[&y]);
+        self.launch(ordering::is_in(invert), &[elements, listed], &[&y]);
         drop(sorted);
         drop(any);
         drop(pairs);

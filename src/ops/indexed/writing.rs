@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
 use crate::eager::{Draft, Eager, Stop, Storage, Tensor, TensorBody};
 use crate::ops::Indexed;
+use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::radix_bytes;
 use crate::ops::view::gradient_view;
@@ -75,7 +76,13 @@ impl Eager {
         values: &Tensor,
         into: &TensorBody,
     ) {
-        let found = self.positions(places.indices, places.rows);
+        // Truth values that were read by are repeated as they were then.
+        let beyond = if places.checked {
+            Beyond::Nowhere
+        } else {
+            Beyond::Repeat
+        };
+        let found = self.positions(places.indices, places.rows, beyond);
         let common = common_shape(&found);
         let count = numel(&common);
         let positions = |eager: &mut Eager| eager.scratch_of(count, DType::Int64);
@@ -333,7 +340,7 @@ impl Eager {
         if fills {
             return (Vec::new(), Vec::new());
         }
-        let found = self.positions(indices, *rows);
+        let found = self.positions(indices, *rows, Beyond::Nowhere);
         let copies = self.alike_indices(&found, &common_shape(&found));
         (copies, found)
     }
@@ -347,13 +354,15 @@ impl Eager {
         shape: &[Extent],
     ) -> Tensor {
         let found = match op {
-            Indexed::Put { rows, .. } => self.positions(indices, *rows),
+            Indexed::Put { rows, .. } => self.positions(indices, *rows, Beyond::Nowhere),
             _ => Vec::new(),
         };
         let copies = self.alike_indices(&found, &common_shape(&found));
         let result = Tensor::new(self.empty(shape, gradient.dtype));
         match op {
-            Indexed::Put { marked, .. } => self.look_up(gradient, marked, &found, &result),
+            Indexed::Put { marked, .. } => {
+                self.look_up_or_zero(gradient, marked, &found, &result);
+            }
             Indexed::Add { dim, .. } => self.select_along(gradient, *dim, &indices[0], &result),
             Indexed::Scatter { dim, .. } => {
                 let kernel = placing::gather(gradient.shape.len(), *dim);

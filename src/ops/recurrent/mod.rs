@@ -2,7 +2,9 @@
 #![doc = include_str!("NOTES.md")]
 
 pub(in crate::ops) mod cell;
+mod formulas;
 mod gates;
+mod launches;
 mod run;
 mod sizes;
 

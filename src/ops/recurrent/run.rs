@@ -1,18 +1,21 @@
 //! Recurrent networks through cuDNN (`_cudnn_rnn` in PyTorch's cudnn/RNN.cpp).
 
+use std::rc::Rc;
+
 use super::Recurrent;
+use super::launches::{Forward, Gradients, Past};
 use super::sizes::{Network, Pass};
-use crate::eager::{Draft, Eager, Elements, Saved, Stop, Tensor, TensorBody};
+use crate::eager::{Draft, Eager, Elements, Saved, Stop, Storage, Tensor, TensorBody};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};
 
 /// What the backward pass has to know.
 #[derive(Clone, Copy)]
-struct Job {
-    recurrent: Recurrent,
-    network: Network,
-    time: Extent,
-    batch: Extent,
+pub(super) struct Job {
+    pub(super) recurrent: Recurrent,
+    pub(super) network: Network,
+    pub(super) time: Extent,
+    pub(super) batch: Extent,
 }
 
 impl Job {
@@ -149,10 +152,16 @@ impl Eager {
                 number: None,
             }))
         });
-        let kernel = Kernel::MemoryOnly("a recurrent network");
-        let mut results = vec![&y];
-        results.extend(&last);
-        self.launch(kernel, &[&dense], &results);
+        let forward = Forward {
+            x: &dense,
+            hidden,
+            weights,
+            y: &y,
+            last: &last,
+            workspace: &workspace,
+            reserve: reserve.as_ref().map(|reserve| &reserve.storage),
+        };
+        self.launch_recurrent(&job, &forward);
         drop(workspace);
         drop(dense);
         let kept = Tensor::new(job.swapped(&y));
@@ -203,7 +212,11 @@ impl Eager {
         let states = [Some(hidden), saved.find("cx")];
         let given = |eager: &mut Eager, at: usize, like: &Tensor| match gradients.get(at) {
             Some(Some(gradient)) => Tensor::clone(gradient),
-            Some(None) | None => Tensor::new(eager.empty(&like.shape, like.dtype)),
+            Some(None) | None => {
+                let zeros = eager.empty(&like.shape, like.dtype);
+                eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+                Tensor::new(zeros)
+            }
         };
         let of_y = given(self, 0, y);
         let of_states: Vec<Tensor> = states
@@ -212,7 +225,6 @@ impl Eager {
             .enumerate()
             .map(|(i, state)| given(self, 1 + i, state))
             .collect();
-        let kernel = Kernel::MemoryOnly("a recurrent network's gradient");
         // The input's and the states'.
         let dense_x = self.dense_copy(&job.steps_first(x));
         let dense_y = self.dense_copy(&job.steps_first(&of_y));
@@ -226,7 +238,26 @@ impl Eager {
             grad_states.push(Some(Tensor::new(self.empty(&state.shape, state.dtype))));
         }
         let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
-        self.launch(kernel.clone(), &[&dense_x, &dense_y], &[&made]);
+        // There is none where the forward pass was not in training.
+        let reserve = saved.find("reserve").map(|reserve| &reserve.storage);
+        let hidden: Vec<&Tensor> = states.into_iter().flatten().collect();
+        let weights = &saved_weights(saved, wanted.len() - 1 - hidden.len());
+        let y = job.swapped(y);
+        let past = Past {
+            x: &dense_x,
+            y: &y,
+            hidden: &hidden,
+            weights,
+            workspace: &workspace,
+            reserve,
+        };
+        let gradients = Gradients {
+            of_y: &dense_y,
+            of_last: &dense_states,
+            grad_x: &made,
+            grad_states: &grad_states.iter().flatten().collect::<Vec<_>>(),
+        };
+        self.launch_recurrent_grads(&job, &past, &gradients);
         let grad_x = Tensor::new(job.swapped(&made));
         drop(made);
         drop(workspace);
@@ -240,11 +271,20 @@ impl Eager {
             let dense_x = self.dense_copy(&job.steps_first(x));
             let all = self.empty(&[Extent::fixed(network.weights())], x.dtype);
             let workspace = self.recurrent_scratch(job, x.dtype, Pass::Backward);
-            self.launch(kernel, &[&dense_x, y], &[&all]);
+            let shapes = network.parameters(recurrent.biases);
+            let parts = views(&all, &shapes);
+            let past = Past {
+                x: &dense_x,
+                y: &y,
+                hidden: &hidden,
+                weights,
+                workspace: &workspace,
+                reserve,
+            };
+            self.launch_recurrent_weight_grads(&job, &past, &parts);
             drop(workspace);
             drop(dense_x);
-            let shapes = network.parameters(recurrent.biases);
-            grad_weights = views(&all, &shapes)
+            grad_weights = parts
                 .into_iter()
                 .map(|view| Some(Tensor::new(view)))
                 .collect();
@@ -269,12 +309,7 @@ impl Eager {
         }
     }
 
-    fn recurrent_scratch(
-        &mut self,
-        job: Job,
-        dtype: DType,
-        pass: Pass,
-    ) -> std::rc::Rc<crate::eager::Storage> {
+    fn recurrent_scratch(&mut self, job: Job, dtype: DType, pass: Pass) -> Rc<Storage> {
         let Job {
             network,
             time,
@@ -320,6 +355,12 @@ impl Eager {
             .collect();
         (Tensor::new(flat), casts)
     }
+}
+
+/// The weights, which are saved last.
+fn saved_weights(saved: &Saved, count: usize) -> Vec<&Tensor> {
+    let all: Vec<&Tensor> = saved.iter().collect();
+    all[all.len().saturating_sub(count)..].to_vec()
 }
 
 /// Whether `_cudnn_rnn_cast_reflatten` casts a type.

@@ -1,5 +1,6 @@
 //! Operations on planes and volumes: interpolation, padding, shuffling. They have one operand and no parameters.
 
+mod grid;
 mod kernel;
 mod run;
 pub(in crate::ops) mod sampling;

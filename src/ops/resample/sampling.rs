@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::eager::{Draft, Eager, Stop, Tensor};
+use super::grid::{self, Lookup};
+use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::{Context, Operator, Reader};
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Mismatch, Type, numel};
@@ -107,8 +108,14 @@ impl Operator for Sampling {
     ) -> Result<Vec<Tensor>, Stop> {
         let shape = &context.results[0];
         Ok(vec![match self {
-            Sampling::GridSample { .. } => eager.grid_sample(&operands[0], &operands[1], shape)?,
-            Sampling::AffineGrid { size, .. } => eager.affine_grid(&operands[0], size, shape),
+            Sampling::GridSample { .. } => {
+                let lookup = Lookup::of(self, operands[0].shape.len());
+                eager.grid_sample(lookup, [&operands[0], &operands[1]], shape)?
+            }
+            Sampling::AffineGrid {
+                size,
+                align_corners,
+            } => eager.affine_grid(&operands[0], (size, *align_corners), shape),
         }])
     }
 }
@@ -116,7 +123,12 @@ impl Operator for Sampling {
 impl Eager {
     /// `grid_sample`; autocast runs it in the widest type of its operands. Saves both and makes both gradients,
     /// cuDNN's kernel as well as PyTorch's own. Seen on an H200 (2.11).
-    fn grid_sample(&mut self, x: &Tensor, grid: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
+    fn grid_sample(
+        &mut self,
+        lookup: Lookup,
+        [x, grid]: [&Tensor; 2],
+        shape: &[Extent],
+    ) -> Result<Tensor, Stop> {
         let (x, grid) = match self.autocast {
             Some(_)
                 if [x, grid]
@@ -131,8 +143,7 @@ impl Eager {
         draft.save(self, "grid", &grid)?;
         draft.save(self, "input", &x)?;
         let y = self.empty(shape, x.dtype);
-        let name = "grid_sampler";
-        self.launch(Kernel::MemoryOnly(name), &[&x, &grid], &[&y]);
+        self.launch(lookup.forward(), &[&x, &grid], &[&y]);
         let wants = [x.requires_grad(), grid.requires_grad()];
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
@@ -141,38 +152,43 @@ impl Eager {
             let (x, grid) = (saved.get("input"), saved.get("grid"));
             let grad_x = wants[0].then(|| Tensor::new(eager.empty(&x.shape, x.dtype)));
             let grad_grid = Tensor::new(eager.empty(&grid.shape, grid.dtype));
-            let mut results = vec![&*grad_grid];
-            results.extend(grad_x.as_deref());
-            eager.launch(Kernel::MemoryOnly(name), &[gradient, x, grid], &results);
+            let inputs: [&TensorBody; 3] = [gradient, x, grid];
+            eager.launch(lookup.grid_backward(), &inputs, &[&grad_grid]);
+            if let Some(grad_x) = &grad_x {
+                eager.launch(Kernel::Fill(0.0), &[], &[grad_x]);
+                eager.launch(lookup.input_backward(), &inputs, &[grad_x]);
+            }
             vec![grad_x, Some(grad_grid).filter(|_| wants[1])]
         });
         Ok(y)
     }
 
     /// `affine_grid`: coordinates of all places and a one beside them, times the maps; made again for the gradient.
-    fn affine_grid(&mut self, theta: &Tensor, size: &[Extent], shape: &[Extent]) -> Tensor {
+    fn affine_grid(
+        &mut self,
+        theta: &Tensor,
+        (size, align_corners): (&[Extent], bool),
+        shape: &[Extent],
+    ) -> Tensor {
+        let sides = size.len() - 2;
         let draft = Draft::new(self, &[Some(theta)]);
         let size = size.to_vec();
-        let base = self.base_grid(&size, theta.dtype);
+        let base = self.base_grid(&size, align_corners, theta.dtype);
         let y = self.empty(shape, theta.dtype);
-        self.launch(
-            Kernel::MemoryOnly("affine_grid_generator"),
-            &[&base, theta],
-            &[&y],
-        );
+        self.launch(grid::affine(sides), &[&base, theta], &[&y]);
         drop(base);
         let maps = theta.shape.clone();
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None];
             };
-            let base = eager.base_grid(&size, gradient.dtype);
+            let base = eager.base_grid(&size, align_corners, gradient.dtype);
             // The product is made transposed.
             let (rows, columns) = (maps[1], maps[2]);
             let strides = vec![rows * columns, Extent::ONE, rows];
             let grad_theta = eager.empty_strided(&maps, strides, gradient.dtype);
-            let name = "affine_grid_generator";
-            eager.launch(Kernel::MemoryOnly(name), &[&base, gradient], &[&grad_theta]);
+            let kernel = grid::affine_backward(sides);
+            eager.launch(kernel, &[&base, gradient], &[&grad_theta]);
             drop(base);
             vec![Some(Tensor::new(grad_theta))]
         });
@@ -180,7 +196,7 @@ impl Eager {
     }
 
     /// `make_base_grid_4D` and `5D`: for each side, last first, a range and what scales it.
-    fn base_grid(&mut self, size: &[Extent], dtype: DType) -> Tensor {
+    fn base_grid(&mut self, size: &[Extent], align_corners: bool, dtype: DType) -> Tensor {
         let [n, _, sides @ ..] = size else {
             unreachable!("checked when the graph was built")
         };
@@ -192,7 +208,13 @@ impl Eager {
                 drop(line);
             }
         }
-        self.launch(Kernel::MemoryOnly("affine_grid_generator"), &[], &[&base]);
+        let lengths: Option<Vec<u64>> = sides.iter().map(|side| side.as_fixed()).collect();
+        let kernel = match lengths {
+            Some(lengths) => grid::base(&lengths, align_corners),
+            // A list of numbers in a formula is the same for every batch.
+            None => Kernel::MemoryOnly("affine_grid of sides that depend on the batch"),
+        };
+        self.launch(kernel, &[], &[&base]);
         Tensor::new(base)
     }
 }

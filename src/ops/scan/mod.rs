@@ -1,11 +1,14 @@
 //! Running products and extremes.
 
+mod kernel;
+
 use serde::Serialize;
 
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::program::Kernel;
+use crate::program::placing::Combine;
 use crate::shape::{DType, Mismatch, Type};
 
 /// A running product or extreme along a dimension.
@@ -84,16 +87,15 @@ impl Operator for Scan {
     ) -> Result<Vec<Tensor>, Stop> {
         let x = &operands[0];
         match self.function {
-            Running::Product => Ok(vec![eager.cumprod(x, self.dtype)?]),
-            Running::Largest | Running::Smallest => eager.running_extreme(x, self.name()),
+            Running::Product => Ok(vec![eager.cumprod(x, self.dim, self.dtype)?]),
+            Running::Largest | Running::Smallest => eager.running_extreme(x, *self),
         }
     }
 }
 
 impl Eager {
     /// `cumprod`, which autocast makes in float32, of a copy of its operand.
-    fn cumprod(&mut self, x: &Tensor, dtype: Option<DType>) -> Result<Tensor, Stop> {
-        const NAME: Kernel = Kernel::MemoryOnly("cumprod");
+    fn cumprod(&mut self, x: &Tensor, dim: usize, dtype: Option<DType>) -> Result<Tensor, Stop> {
         let own = match self.autocast {
             Some(_) if x.dtype.is_half() => DType::Float32,
             _ if x.dtype.is_float() => x.dtype,
@@ -103,7 +105,7 @@ impl Eager {
         draft.save(self, "self", x)?;
         let y = self.empty(&x.shape, dtype.unwrap_or(own));
         let converted = (x.dtype != y.dtype).then(|| self.empty_like(x, y.dtype));
-        self.launch(NAME, &[x], &[&y]);
+        self.launch(kernel::running_product(dim), &[x], &[&y]);
         drop(converted);
         draft.save(self, "result", &y.detached())?;
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
@@ -121,7 +123,8 @@ impl Eager {
             drop(flipped);
             let grad_x = like(eager);
             let inputs: [&TensorBody; 3] = [gradient, x, result];
-            eager.launch(NAME, &inputs, &[&grad_x]);
+            let kernel = kernel::running_product_backward(dim);
+            eager.launch(kernel, &inputs, &[&grad_x]);
             drop(reversed);
             drop(zeros);
             drop(product);
@@ -131,17 +134,21 @@ impl Eager {
     }
 
     /// `cummax` or `cummin`: the gradient is added up at the positions.
-    fn running_extreme(&mut self, x: &Tensor, name: &'static str) -> Result<Vec<Tensor>, Stop> {
+    fn running_extreme(&mut self, x: &Tensor, scan: Scan) -> Result<Vec<Tensor>, Stop> {
+        let dim = scan.dim;
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let y = self.empty(&x.shape, x.dtype);
         let positions = Tensor::new(self.empty(&x.shape, DType::Int64));
-        self.launch(Kernel::MemoryOnly(name), &[x], &[&y, &positions]);
+        let is_largest = scan.function == Running::Largest;
+        let kernel = kernel::running_extreme(dim, is_largest);
+        self.launch(kernel, &[x], &[&y, &positions]);
         draft.save(self, "indices", &positions)?;
         let y = draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty_like(saved.get("self"), gradient.dtype);
-            let inputs: [&TensorBody; 2] = [gradient, saved.get("indices")];
-            eager.launch(Kernel::MemoryOnly(name), &inputs, &[&grad_x]);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let added = (Combine::Add, Ok(&**gradient));
+            eager.scatter_along(&grad_x, dim, saved.get("indices"), added);
             Tensor::new(grad_x)
         });
         Ok(vec![y, positions])

@@ -1,5 +1,6 @@
 //! Writing elements of one tensor to places of another, other than `index_put` and `scatter`.
 
+mod kernel;
 mod reduce;
 mod run;
 
@@ -15,11 +16,17 @@ use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 pub enum Scattered {
     /// `index_copy(self, dim, index, source)`.
     IndexCopy {
+        /// Which dimension.
+        dim: usize,
         /// Whether it replaces.
         in_place: bool,
     },
     /// `index_fill(self, dim, index, value)`.
     IndexFill {
+        /// Which dimension.
+        dim: usize,
+        /// With what.
+        value: f64,
         /// Whether it replaces.
         in_place: bool,
     },
@@ -39,6 +46,8 @@ pub enum Scattered {
     },
     /// `scatter_reduce(self, dim, index, src)`.
     ScatterReduce {
+        /// Which dimension.
+        dim: usize,
         /// What becomes of several elements at one place.
         reduce: Combination,
         /// Whether the element that is there counts too.
@@ -65,8 +74,10 @@ pub enum Combination {
     Product,
     /// Their mean.
     Mean,
-    /// The largest or the smallest.
-    Extreme,
+    /// The largest.
+    Largest,
+    /// The smallest.
+    Smallest,
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
@@ -93,12 +104,18 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
     let (op, operands) = match target {
         "aten.index_copy.default" | "aten.index_copy_.default" => {
             let operands = args.all(&["self", "index", "source"])?;
-            (Scattered::IndexCopy { in_place }, operands)
+            let dim = args.dim("dim", None, args.shape(operands[0]).len())?;
+            (Scattered::IndexCopy { dim, in_place }, operands)
         }
-        "aten.index_fill.int_Scalar" | "aten.index_fill_.int_Scalar" => (
-            Scattered::IndexFill { in_place },
-            args.all(&["self", "index"])?,
-        ),
+        "aten.index_fill.int_Scalar" | "aten.index_fill_.int_Scalar" => {
+            let operands = args.all(&["self", "index"])?;
+            let fill = Scattered::IndexFill {
+                dim: args.dim("dim", None, args.shape(operands[0]).len())?,
+                value: args.number("value")?,
+                in_place,
+            };
+            (fill, operands)
+        }
         "aten.take.default" => (Scattered::Take, args.all(&["self", "index"])?),
         "aten.put.default" | "aten.put_.default" => {
             let accumulate = args.flag("accumulate", false)?;
@@ -129,15 +146,18 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
                 "sum" => Combination::Sum,
                 "prod" => Combination::Product,
                 "mean" => Combination::Mean,
-                "amax" | "amin" => Combination::Extreme,
+                "amax" => Combination::Largest,
+                "amin" => Combination::Smallest,
                 other => return Err(format!("it reduces by {other:?}")),
             };
+            let operands = args.all(&["self", "index", "src"])?;
             let op = Scattered::ScatterReduce {
+                dim: args.dim("dim", None, args.shape(operands[0]).len())?,
                 reduce,
                 include_self: args.flag("include_self", true)?,
                 in_place,
             };
-            (op, args.all(&["self", "index", "src"])?)
+            (op, operands)
         }
     };
     Ok((op.into(), operands))
@@ -217,10 +237,14 @@ impl Operator for Scattered {
     ) -> Result<Vec<Tensor>, Stop> {
         let (x, index) = (&operands[0], &operands[1]);
         Ok(vec![match self {
-            Scattered::IndexCopy { in_place } => {
-                eager.index_copy([x, index, &operands[2]], *in_place)?
+            Scattered::IndexCopy { dim, in_place } => {
+                eager.index_copy([x, index, &operands[2]], *dim, *in_place)?
             }
-            Scattered::IndexFill { in_place } => eager.index_fill([x, index], *in_place)?,
+            Scattered::IndexFill {
+                dim,
+                value,
+                in_place,
+            } => eager.index_fill([x, index], (*dim, *value), *in_place)?,
             Scattered::Take => eager.take(x, index)?,
             Scattered::Put {
                 accumulate,
@@ -240,12 +264,14 @@ impl Operator for Scattered {
                 eager.gather(&flat, &places, 0)?
             }
             Scattered::ScatterReduce {
+                dim,
                 reduce,
                 include_self,
                 in_place,
             } => eager.scatter_reduce(
                 [x, index, &operands[2]],
-                (*reduce, *include_self, *in_place),
+                (*dim, *reduce, *include_self),
+                *in_place,
             )?,
             Scattered::View(view) => eager.scatter_into([x, index], view, context),
             Scattered::Masked { in_place } => {

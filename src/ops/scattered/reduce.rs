@@ -1,50 +1,79 @@
 //! `scatter_reduce`: what its result and `scatter_reduce_backward` (`FunctionsManual.cpp`) take.
 
-use super::{Combination, TRUTH};
-use crate::eager::{Draft, Eager, Saved, Stop, Tensor};
-use crate::program::Kernel;
+use super::{Combination, TRUTH, kernel};
+use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
+use crate::program::placing::{self, Combine};
+use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Extent, strides_like};
 
 /// What the derivative depends on besides tensors.
 #[derive(Clone, Copy)]
 struct Reduced {
+    dim: usize,
     reduce: Combination,
     include_self: bool,
 }
+
+impl Combination {
+    /// How one element is combined with another, and what leaves it as it is.
+    fn pairwise(self) -> (Combine, f64) {
+        match self {
+            Combination::Sum | Combination::Mean => (Combine::Add, 0.0),
+            Combination::Product => (Combine::Multiply, 1.0),
+            Combination::Largest => (Combine::Largest, f64::NEG_INFINITY),
+            Combination::Smallest => (Combine::Smallest, f64::INFINITY),
+        }
+    }
+}
+
+/// Each element by how many there are, rounded down where they are whole.
+const MEAN: &str = "const T by = count == 0 ? (T)1 : (T)count; result = floor_if_whole((T)x, by);";
 
 impl Eager {
     /// `scatter_reduce`. A mean divides by how many elements went to each place.
     pub(super) fn scatter_reduce(
         &mut self,
         [x, index, source]: [&Tensor; 3],
-        (reduce, include_self, in_place): (Combination, bool, bool),
+        (dim, reduce, include_self): (usize, Combination, bool),
+        in_place: bool,
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
         // The derivative reads what the tensor was, of which an operation in place leaves nothing.
         let before = (in_place && draft.is_recorded()).then(|| self.unnamed_like(x));
+        if let Some(before) = &before {
+            self.launch(Kernel::Copy, &[x], &[before]);
+        }
         draft.save(self, "self", before.as_ref().unwrap_or(x))?;
         drop(before);
         draft.save(self, "src", source)?;
         let y = if in_place {
             x.alias(x.shape.clone(), x.strides.clone())
         } else {
-            self.empty(&x.shape, x.dtype)
+            let copy = self.empty(&x.shape, x.dtype);
+            self.launch(Kernel::Copy, &[x], &[&copy]);
+            copy
         };
-        self.launch(
-            Kernel::MemoryOnly("scatter_reduce"),
-            &[x, index, source],
-            &[&y],
-        );
+        let (combine, start) = reduce.pairwise();
+        if !include_self {
+            self.scatter_along(&y, dim, index, (Combine::Replace, Err(start)));
+        }
+        self.scatter_along(&y, dim, index, (combine, Ok(&**source)));
         if reduce == Combination::Mean {
             let ones = self.unnamed_like(source);
             let count = self.unnamed(&y.shape, y.dtype);
+            let own = if include_self { 1.0 } else { 0.0 };
+            self.launch(Kernel::Fill(own), &[], &[&count]);
+            self.scatter_along(&count, dim, index, (Combine::Add, Err(1.0)));
+            let mean = Generated::map("scatter_reduce", ["x", "count"], MEAN);
+            self.launch(mean.into(), &[&y, &count], &[&y]);
             drop(self.unnamed(&y.shape, TRUTH));
             drop(count);
             drop(ones);
         }
         draft.save(self, "result", &y.detached())?;
         let reduced = Reduced {
+            dim,
             reduce,
             include_self,
         };
@@ -59,6 +88,10 @@ impl Eager {
                 let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
                 if !reduced.include_self {
                     let cleared = eager.unnamed(&of_self.shape, of_self.dtype);
+                    eager.launch(Kernel::Copy, &[&of_self], &[&cleared]);
+                    let index = saved.get("index");
+                    let zero = (Combine::Replace, Err(0.0));
+                    eager.scatter_along(&cleared, reduced.dim, index, zero);
                     of_self = cleared;
                 }
                 vec![Some(of_self), Some(of_source)]
@@ -92,40 +125,100 @@ impl Eager {
         let of_part = |eager: &mut Eager| eager.unnamed(&part, dtype);
         let truth_of_whole = |eager: &mut Eager| eager.unnamed(&whole, TRUTH);
         let truth_of_source = |eager: &mut Eager| eager.unnamed(&source.shape, TRUTH);
+        let gathered_from = |eager: &mut Eager, from: &TensorBody, into: &TensorBody| {
+            let kernel = placing::gather(from.shape.len(), reduced.dim);
+            eager.launch(kernel.into(), &[from, index], &[into]);
+        };
+        let dim = reduced.dim;
         match reduced.reduce {
-            Combination::Sum => [Tensor::clone(gradient), of_part(self)],
+            Combination::Sum => {
+                let of_source = of_part(self);
+                gathered_from(self, gradient, &of_source);
+                [Tensor::clone(gradient), of_source]
+            }
             Combination::Mean => {
                 let start = self.unnamed_like(gradient);
                 let ones = self.unnamed_like(source);
                 let count = of_whole(self);
+                let own = if reduced.include_self { 1.0 } else { 0.0 };
+                self.launch(Kernel::Fill(own), &[], &[&count]);
+                self.scatter_along(&count, dim, index, (Combine::Add, Err(1.0)));
                 drop(ones);
                 drop(start);
                 drop(truth_of_whole(self));
                 let of_self = of_whole(self);
+                let divided = |name| {
+                    Generated::map(
+                        name,
+                        ["x", "count"],
+                        "result = count == 0 ? (T)x : (T)x / (T)count;",
+                    )
+                };
+                let kernel = divided("scatter_reduce");
+                self.launch(kernel.into(), &[gradient, &count], &[&of_self]);
                 let counted = of_part(self);
+                gathered_from(self, &count, &counted);
                 let gathered = of_part(self);
+                gathered_from(self, gradient, &gathered);
                 let of_source = of_part(self);
+                let kernel = divided("scatter_reduce");
+                self.launch(kernel.into(), &[&gathered, &counted], &[&of_source]);
                 drop(gathered);
                 drop(counted);
                 drop(count);
                 [of_self, of_source]
             }
-            Combination::Extreme => {
+            Combination::Largest | Combination::Smallest => {
+                let result = saved.get("result");
+                let same = |a, b| Generated::map("scatter_reduce", [a, b], "result = a == b;");
+                let share = || {
+                    Generated::map(
+                        "scatter_reduce",
+                        ["is", "share"],
+                        "result = is != 0 ? (T)share : (T)0;",
+                    )
+                };
                 let value = of_part(self);
+                gathered_from(self, result, &value);
                 let equal = truth_of_whole(self);
                 let self_is_result = of_whole(self);
+                let kernel = same("a", "b");
+                self.launch(kernel.into(), &[x, result], &[&self_is_result]);
                 drop(equal);
                 let equal = truth_of_source(self);
                 let source_is_result = of_part(self);
+                let kernel = kernel::is_there(source.shape.len(), dim);
+                self.launch(kernel, &[source, index, result], &[&source_is_result]);
                 drop(equal);
                 let count = of_whole(self);
+                self.launch(Kernel::Copy, &[&self_is_result], &[&count]);
+                let added = (Combine::Add, Ok(&*source_is_result));
+                self.scatter_along(&count, dim, index, added);
                 let distributed = of_whole(self);
+                let kernel = Generated::map(
+                    "scatter_reduce",
+                    ["x", "count"],
+                    "result = (T)x / (T)count;",
+                );
+                self.launch(kernel.into(), &[gradient, &count], &[&distributed]);
                 let equal = truth_of_whole(self);
                 let of_self = of_whole(self);
+                self.launch(
+                    share().into(),
+                    &[&self_is_result, &distributed],
+                    &[&of_self],
+                );
                 drop(equal);
                 let gathered = of_part(self);
+                gathered_from(self, &distributed, &gathered);
                 let equal = truth_of_source(self);
                 let of_source = of_part(self);
+                let kernel = share();
+                self.launch(
+                    kernel.into(),
+                    &[&source_is_result, &gathered],
+                    &[&of_source],
+                );
                 drop(equal);
                 drop(gathered);
                 drop(distributed);
@@ -135,29 +228,50 @@ impl Eager {
                 drop(value);
                 [of_self, of_source]
             }
-            Combination::Product => self.scatter_product_grad([x, source], gradient, &part),
+            Combination::Product => self.scatter_product_grad((reduced, saved), gradient, &part),
         }
     }
 
+    /// The product of all others, for what went to a place and for what was there. Zeros are set apart: where an operand is
+    /// the only one that is zero, its gradient is the product of the rest.
     fn scatter_product_grad(
         &mut self,
-        [x, source]: [&Tensor; 2],
+        (reduced, saved): (Reduced, &Saved),
         gradient: &Tensor,
         part: &[Extent],
     ) -> [Tensor; 2] {
-        let dtype = gradient.dtype;
+        let (x, source, index) = (saved.get("self"), saved.get("src"), saved.get("index"));
+        let (dtype, dim) = (gradient.dtype, reduced.dim);
+        let map = |inputs: &[&'static str], body: &'static str| -> Kernel {
+            Generated::map("scatter_reduce", inputs, body).into()
+        };
+        let without_zeros = "result = x == 0 ? (T)1 : (T)x;";
         let zero = self.unnamed(&x.shape, TRUTH);
         let masked = self.unnamed_like(x);
+        self.launch(map(&["x"], without_zeros), &[x], &[&masked]);
         drop(zero);
         let masked_result = self.unnamed(&x.shape, dtype);
+        self.launch(Kernel::Copy, &[&masked], &[&masked_result]);
+        let multiplied = (Combine::Multiply, Ok(&**source));
+        self.scatter_along(&masked_result, dim, index, multiplied);
         let product = self.unnamed(&x.shape, dtype);
         let of_self = self.unnamed(&x.shape, dtype);
+        let kernel = map(
+            &["grad", "all", "own"],
+            "result = (T)grad * (T)all / (T)own;",
+        );
+        self.launch(kernel, &[gradient, &masked_result, &masked], &[&of_self]);
         drop(product);
         let source_zero = self.unnamed(&source.shape, TRUTH);
         let numbers = self.unnamed(&source.shape, dtype);
+        self.launch(map(&["x"], "result = x == 0;"), &[source], &[&numbers]);
         let zeros = self.unnamed_like(x);
         let sums = self.unnamed(&x.shape, dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&sums]);
+        self.scatter_along(&sums, dim, index, (Combine::Add, Ok(&*numbers)));
         let count_of_zeros = self.unnamed(part, dtype);
+        let gather = || -> Kernel { placing::gather(part.len(), dim).into() };
+        self.launch(gather(), &[&sums, index], &[&count_of_zeros]);
         drop(sums);
         drop(zeros);
         drop(numbers);
@@ -165,14 +279,35 @@ impl Eager {
         let single = self.unnamed(part, TRUTH);
         drop(is_one);
         let masked_source = self.unnamed(&source.shape, dtype);
+        self.launch(map(&["x"], without_zeros), &[source], &[&masked_source]);
         let masked_source_result = self.unnamed(&x.shape, dtype);
+        self.launch(Kernel::Copy, &[x], &[&masked_source_result]);
+        if !reduced.include_self {
+            let one = (Combine::Replace, Err(1.0));
+            self.scatter_along(&masked_source_result, dim, index, one);
+        }
+        let multiplied = (Combine::Multiply, Ok(&*masked_source));
+        self.scatter_along(&masked_source_result, dim, index, multiplied);
         let filled = self.unnamed(&source.shape, dtype);
         let product = self.unnamed(&x.shape, dtype);
+        let kernel = map(&["a", "b"], "result = (T)a * (T)b;");
+        self.launch(kernel, &[gradient, &masked_source_result], &[&product]);
         let gathered = self.unnamed(part, dtype);
+        self.launch(gather(), &[&product, index], &[&gathered]);
         let quotient = self.unnamed(part, dtype);
         let other_product = self.unnamed(&x.shape, dtype);
         let other_gathered = self.unnamed(part, dtype);
         let of_source = self.unnamed(part, dtype);
+        // With a zero elsewhere at the place nothing is left of the product.
+        let body = "const T others = (T)zeros - (x == 0 ? (T)1 : (T)0); result = others > 0 ? (T)0 : (T)all / (x == 0 ? (T)1 : (T)x);";
+        let form = ["all", "x", "zeros"];
+        let seen = source.alias(part.to_vec(), source.strides.clone());
+        self.launch(
+            map(&form, body),
+            &[&gathered, &seen, &count_of_zeros],
+            &[&of_source],
+        );
+        drop(seen);
         for temporary in [
             other_gathered,
             other_product,

@@ -2,11 +2,14 @@
 
 use std::rc::Rc;
 
+use super::kernel;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
+use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::view::gradient_view;
 use crate::ops::{Context, Operator, View};
 use crate::program::Kernel;
+use crate::program::placing::Combine;
 use crate::shape::{Extent, strides_like};
 
 impl Eager {
@@ -39,6 +42,7 @@ impl Eager {
     pub(super) fn index_copy(
         &mut self,
         [x, index, source]: [&Tensor; 3],
+        dim: usize,
         in_place: bool,
     ) -> Result<Tensor, Stop> {
         let wants = [x.requires_grad(), source.requires_grad()];
@@ -50,27 +54,30 @@ impl Eager {
         let y = if in_place {
             self.target(x, true)
         } else {
-            self.empty(&x.shape, x.dtype)
+            let copy = self.empty(&x.shape, x.dtype);
+            self.launch(Kernel::Copy, &[x], &[&copy]);
+            copy
         };
-        self.launch(Kernel::MemoryOnly("index_copy"), &[x, index, source], &[&y]);
+        self.write_along(&y, dim, index, (Combine::Replace, Ok(&**source)));
         let shape = source.shape.clone();
         let y = draft.finish_into(
             self,
             in_place.then_some(x),
             y,
-            move |eager, gradients, _| {
+            move |eager, gradients, saved| {
                 let Some(gradient) = &gradients[0] else {
                     return vec![None, None];
                 };
+                let index = saved.get("index");
                 // What was written over gets none.
-                let kept = wants[0].then(|| eager.copy_of(gradient));
+                let kept = wants[0].then(|| {
+                    let kept = eager.copy_of(gradient);
+                    eager.write_along(&kept, dim, index, (Combine::Replace, Err(0.0)));
+                    kept
+                });
                 let written = wants[1].then(|| {
                     let selected = Tensor::new(eager.empty(&shape, gradient.dtype));
-                    eager.launch(
-                        Kernel::MemoryOnly("index_select"),
-                        &[gradient],
-                        &[&selected],
-                    );
+                    eager.select_along(gradient, dim, index, &selected);
                     let view = selected.alias(selected.shape.clone(), selected.strides.clone());
                     gradient_view(&selected, view)
                 });
@@ -84,19 +91,27 @@ impl Eager {
     pub(super) fn index_fill(
         &mut self,
         [x, index]: [&Tensor; 2],
+        (dim, value): (usize, f64),
         in_place: bool,
     ) -> Result<Tensor, Stop> {
         let mut draft = Draft::new(self, &[Some(x)]);
         draft.save(self, "index", index)?;
         let y = self.target(x, in_place);
-        self.launch(Kernel::MemoryOnly("index_fill"), &[index], &[&y]);
-        let y = draft.finish_into(self, in_place.then_some(x), y, |eager, gradients, _| {
-            vec![
-                gradients[0]
-                    .as_ref()
-                    .map(|gradient| eager.copy_of(gradient)),
-            ]
-        });
+        self.write_along(&y, dim, index, (Combine::Replace, Err(value)));
+        let y = draft.finish_into(
+            self,
+            in_place.then_some(x),
+            y,
+            move |eager, gradients, saved| {
+                let gradient = gradients[0].as_ref();
+                vec![gradient.map(|gradient| {
+                    let kept = eager.copy_of(gradient);
+                    let cleared = (Combine::Replace, Err(0.0));
+                    eager.write_along(&kept, dim, saved.get("index"), cleared);
+                    kept
+                })]
+            },
+        );
         Ok(y)
     }
 
@@ -106,12 +121,14 @@ impl Eager {
         draft.save(self, "index", index)?;
         draft.save(self, "self", x)?;
         let y = self.empty(&index.shape, x.dtype);
-        self.launch(Kernel::MemoryOnly("take"), &[x, index], &[&y]);
+        self.launch(kernel::take(), &[x, index], &[&y]);
         Ok(draft.finish_one(self, y, |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
-            eager.launch(Kernel::MemoryOnly("put_"), &[gradient], &[&grad_x]);
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let added = (Combine::Add, Ok(&**gradient));
+            eager.put_flat(&grad_x, saved.get("index"), added);
             Rc::new(grad_x)
         }))
     }
@@ -128,28 +145,35 @@ impl Eager {
         draft.save(self, "index", index)?;
         draft.save(self, "source", source)?;
         let y = self.target(x, in_place);
-        self.launch(Kernel::MemoryOnly("put_"), &[index, source], &[&y]);
+        let combine = if accumulate {
+            Combine::Add
+        } else {
+            Combine::Replace
+        };
+        self.put_flat(&y, index, (combine, Ok(&**source)));
         let like = (source.shape.clone(), source.dtype);
         let y = draft.finish_into(
             self,
             in_place.then_some(x),
             y,
-            move |eager, gradients, _| {
+            move |eager, gradients, saved| {
                 let Some(gradient) = &gradients[0] else {
                     return vec![None, None];
                 };
+                let index = saved.get("index");
                 let kept = wants[0].then(|| {
                     if accumulate {
                         return Tensor::clone(gradient);
                     }
                     let zeros = eager.empty(&like.0, like.1);
                     let kept = eager.copy_of(gradient);
+                    eager.put_flat(&kept, index, (Combine::Replace, Err(0.0)));
                     drop(zeros);
                     kept
                 });
                 let written = wants[1].then(|| {
                     let taken = Tensor::new(eager.empty(&like.0, gradient.dtype));
-                    eager.launch(Kernel::MemoryOnly("take"), &[gradient], &[&taken]);
+                    eager.launch(kernel::take(), &[gradient, index], &[&taken]);
                     taken
                 });
                 vec![kept, written]
@@ -195,10 +219,15 @@ impl Eager {
                     return vec![None, None];
                 };
                 let mask = saved.get("mask");
-                let kept = wants[0].then(|| eager.copy_of(gradient));
+                let kept = wants[0].then(|| {
+                    let kept = eager.copy_of(gradient);
+                    let seen = expanded(mask, &kept.shape);
+                    eager.launch(kernel::cleared_under_mask(), &[&seen, gradient], &[&kept]);
+                    kept
+                });
                 let written = wants[1].then(|| {
                     // All of a mask as large as the source are taken for as many as the source has.
-                    let selected = eager.selected(gradient, mask, rows);
+                    let selected = eager.selected(gradient, mask, rows, Beyond::Nowhere);
                     let view = expanded_flat(&selected, &of_source);
                     gradient_view(&selected, view)
                 });
@@ -219,10 +248,26 @@ impl Eager {
         let wants = [x.requires_grad(), source.requires_grad()];
         let draft = Draft::new(self, &[Some(x), Some(source)]);
         let y = self.clone_with_strides(x);
-        self.launch(Kernel::MemoryOnly("copy_"), &[source], &[&y]);
-        let (like, view) = ((source.shape.clone(), source.dtype), view.clone());
         let results = context.results.to_vec();
         let context = (context.inference, context.parameters);
+        let place = move |eager: &mut Eager, whole: &TensorBody, view: &View| {
+            let context = Context {
+                results: &results,
+                inference: context.0,
+                parameters: context.1,
+                noise: None,
+                goes_back_to: None,
+                asks_for: None,
+                of_buffer: false,
+            };
+            let bare = Tensor::new(whole.alias(whole.shape.clone(), whole.strides.clone()));
+            let seen = view.run(eager, &[bare], &context);
+            seen.expect("views do not stop").swap_remove(0)
+        };
+        let into = place(self, &y, view);
+        self.launch(Kernel::Copy, &[source], &[&into]);
+        drop(into);
+        let (like, view) = ((source.shape.clone(), source.dtype), view.clone());
         let [y] = draft.finish(self, [y], move |eager, gradients, _| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None];
@@ -230,22 +275,14 @@ impl Eager {
             let kept = wants[0].then(|| {
                 let zeros = eager.empty(&like.0, like.1);
                 let kept = eager.clone_with_strides(gradient);
+                let cleared = place(eager, &kept, &view);
+                eager.launch(Kernel::Fill(0.0), &[], &[&cleared]);
+                drop(cleared);
                 drop(zeros);
                 Tensor::new(kept)
             });
             let written = wants[1].then(|| {
-                let context = Context {
-                    results: &results,
-                    inference: context.0,
-                    parameters: context.1,
-                    noise: None,
-                    goes_back_to: None,
-                    asks_for: None,
-                    of_buffer: false,
-                };
-                let bare = gradient.detached();
-                let seen = view.run(eager, &[bare], &context);
-                let seen = seen.expect("views do not stop").swap_remove(0);
+                let seen = place(eager, gradient, &view);
                 gradient_view(
                     gradient,
                     seen.alias(seen.shape.clone(), seen.strides.clone()),
@@ -260,9 +297,10 @@ impl Eager {
     fn clone_with_strides(&mut self, x: &Tensor) -> TensorBody {
         let whole = self.elements_of_storage(x);
         let copy = self.empty(&[whole], x.dtype);
-        self.launch(Kernel::Copy, &[x], &[&copy]);
         let mut copy = copy.alias(x.shape.clone(), x.strides.clone());
         copy.offset = x.offset;
+        // What else that memory holds is never read.
+        self.launch(Kernel::Copy, &[x], &[&copy]);
         copy
     }
 }

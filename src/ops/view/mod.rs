@@ -1,5 +1,6 @@
 //! The same memory under another shape, and the copies that stand where no view is possible.
 
+mod kernel;
 pub(in crate::ops) mod meshgrid;
 mod read;
 mod run;

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use super::{diagonal, sliced};
+use super::{diagonal, kernel, sliced};
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
 use crate::program::Kernel;
+use crate::program::placing::Combine;
 use crate::shape::{DType, Extent, Sizes, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
@@ -133,11 +134,8 @@ impl Eager {
             // Windows that overlap are added up along a range of int64 places.
             let length = whole[dim];
             drop((step < size).then(|| eager.scratch_of(length, DType::Int64)));
-            eager.launch(
-                Kernel::MemoryOnly("unfold_backward"),
-                &[gradient],
-                &[&grad_x],
-            );
+            let kernel = kernel::unfold_backward(dim, [size, step], whole.len());
+            eager.launch(kernel, &[gradient], &[&grad_x]);
             Rc::new(grad_x)
         })
     }
@@ -155,15 +153,26 @@ impl Eager {
         y.offset = offset;
         let (whole, count) = (x.shape.clone(), y.numel());
         let overlaps = overlaps(shape, strides);
+        let own = (shape.to_vec(), strides.to_vec(), offset);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let base = overlaps.then(|| eager.empty(&whole, DType::Int64));
             let places = overlaps.then(|| eager.empty(&[count], DType::Int64));
-            eager.launch(
-                Kernel::MemoryOnly("as_strided_scatter"),
-                &[gradient],
-                &[&grad_x],
-            );
+            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            match &places {
+                Some(places) => {
+                    let seen = places.alias(own.0.clone(), contiguous_strides(&own.0));
+                    let kernel = kernel::strided_places(&own.1, own.2);
+                    eager.launch(kernel, &[], &[&seen]);
+                    let added = (Combine::Add, Ok(&**gradient));
+                    eager.put_flat(&grad_x, &seen, added);
+                }
+                None => {
+                    let mut inside = grad_x.alias(own.0, own.1);
+                    inside.offset = own.2;
+                    eager.launch(Kernel::Copy, &[gradient], &[&inside]);
+                }
+            }
             drop(places);
             drop(base);
             Rc::new(grad_x)

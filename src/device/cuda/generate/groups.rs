@@ -10,7 +10,7 @@ use super::{GeneratedLaunch, NoKernel, Operation};
 const WARPS: u32 = 8;
 /// Warps for each multiprocessor that parts are made for: enough to hide each other's waits, few enough that what all of
 /// them read stays cheap.
-const PARTS: u64 = 8;
+const PARTS: u64 = 16;
 
 pub(super) fn launches(
     operation: &Operation<'_>,

@@ -115,7 +115,7 @@ pub(super) fn first_step(
 ) -> Outcome {
     let mut outcome = Outcome::default();
     let mut compiled = Compiled::default();
-    let sizes = program.bytes_at(batch);
+    let (sizes, parts) = (program.bytes_at(batch), program.parts());
     let mut blocks: Vec<Option<Block>> = program.tensors.iter().map(|_| None).collect();
     let mut addresses = vec![0; program.tensors.len()];
     let scratch = Block::new(Bytes::mib(1));
@@ -139,10 +139,10 @@ pub(super) fn first_step(
             }
             Instruction::Launch(call) => {
                 seed += 1;
-                let label = call
-                    .outputs
-                    .first()
-                    .map(|view| &*program.tensor(view.tensor).label);
+                let label = call.outputs.first().map(|view| {
+                    let part = parts.get(&(view.tensor, view.offset));
+                    &**part.unwrap_or(&program.tensor(view.tensor).label)
+                });
                 let launch = Launch {
                     call,
                     batch,

@@ -27,6 +27,7 @@ static inline u32 float_to_bits(float value) { u32 bits; memcpy(&bits, &value, 4
 static inline float rsqrt(float x) { return 1.0f / sqrt(x); }
 static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 #define KERNEL(name) static void name##_body(const Parameters& parameters)
+#define KERNEL_OF(threads, name) KERNEL(name)
 #define ENTRY(name)                                                                       \
     extern "C" void name(const Parameters* parameters, i64 blocks, i64 splits)            \
     {                                                                                     \
@@ -49,6 +50,8 @@ static inline u16 float_to_half(float value) { _Float16 half = (_Float16)value; 
 DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 float_to_bits(float value) { return __float_as_uint(value); }
 #define KERNEL(name) extern "C" __global__ void name(const __grid_constant__ Parameters parameters)
+// With so many threads in a block: a compiler that does not know them may use more registers than they all can have.
+#define KERNEL_OF(threads, name) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameters parameters)
 #define ENTRY(name)
 
 DEVICE float half_to_float(u16 bits)
@@ -474,6 +477,11 @@ DEVICE i64 wrapped(i64 index, i64 length)
     return index < 0 ? 0 : index >= length ? length - 1 : index;
 }
 
+// A quotient, of whole numbers rounded down.
+DEVICE float floor_if_whole(float a, float b) { return a / b; }
+DEVICE double floor_if_whole(double a, double b) { return a / b; }
+DEVICE i64 floor_if_whole(i64 a, i64 b) { const i64 q = a / b; return q - (a % b != 0 && (a < 0) != (b < 0)); }
+
 // A number kept within a length.
 DEVICE i64 between(i64 index, i64 length) { return index < 0 ? 0 : index >= length ? length - 1 : index; }
 DEVICE i64 max_whole(i64 a, i64 b) { return a > b ? a : b; }
@@ -590,6 +598,62 @@ template <int MODE, typename A> DEVICE A mixed(const Axis<A>& axis, i64 o, i64 i
     for (i64 j = first; j <= last; ++j) sum += filtered<MODE>(((A)j - at + (A)0.5) * inverse);
     const A own = filtered<MODE>(((A)i - at + (A)0.5) * inverse);
     return sum != 0 ? own / sum : own;
+}
+
+// Where a coordinate between -1 and 1 is among `size` elements, and how fast it goes there: `GridSampler.cuh`. Padding: 0
+// zeros, 1 the border, 2 a reflection.
+template <typename A> struct Looked { A at, factor; };
+
+template <typename A> DEVICE Looked<A> kept_inside(Looked<A> place, i64 size, i64 padding, bool aligned)
+{
+    if (padding == 2) {
+        const A low = aligned ? (A)0 : (A)-0.5, span = aligned ? (A)(size - 1) : (A)size;
+        if (span <= 0) { place.at = 0; place.factor = 0; return place; }
+        A at = place.at - low;
+        if (at < 0) { at = -at; place.factor = -place.factor; }
+        const A flips = floor(at / span), rest = at - flips * span;
+        const bool is_odd = flips - 2 * floor(flips / 2) != 0;
+        place.at = (is_odd ? span - rest : rest) + low;
+        if (is_odd) place.factor = -place.factor;
+    }
+    if (padding != 0) {
+        const A last = (A)(size - 1);
+        if (!(place.at > 0)) { place.at = 0; place.factor = 0; }
+        else if (place.at >= last) { place.at = last; place.factor = 0; }
+    }
+    return place;
+}
+
+template <int MODE, typename A> DEVICE Looked<A> looked(A coordinate, i64 size, i64 padding, bool aligned)
+{
+    Looked<A> place;
+    place.at = aligned ? (coordinate + 1) / 2 * (A)(size - 1) : ((coordinate + 1) * (A)size - 1) / 2;
+    place.factor = (A)(aligned ? size - 1 : size) / 2;
+    if (MODE != 2) place = kept_inside(place, size, padding, aligned);
+    if (!(place.at > (A)-2e9 && place.at < (A)2e9)) place.at = -100;
+    return place;
+}
+
+// An element that is looked up: where, how much of it, and how that changes with the place.
+template <typename A> struct Tap { i64 at; A weight, slope; };
+
+template <int MODE, typename A> DEVICE Tap<A> tap_of(Looked<A> place, int number, i64 size, i64 padding, bool aligned)
+{
+    Tap<A> tap;
+    const A low = floor(place.at), rest = place.at - low;
+    if (MODE == 1) {
+        tap.at = (i64)rint(place.at); tap.weight = 1; tap.slope = 0;
+    } else if (MODE == 0) {
+        tap.at = (i64)low + number; tap.weight = number ? rest : 1 - rest; tap.slope = number ? (A)1 : (A)-1;
+    } else {
+        const A a = (A)-0.75, x = rest - (A)(number - 1), far = x < 0 ? -x : x;
+        tap.weight = filtered<3>(x);
+        tap.slope = far < 1 ? ((a + 2) * 3 * far - 2 * (a + 3)) * far : ((3 * far - 10) * far + 8) * a;
+        if (x < 0) tap.slope = -tap.slope;
+        Looked<A> own = {low + (A)(number - 1), 1};
+        tap.at = (i64)kept_inside(own, size, padding, aligned).at;
+    }
+    return tap;
 }
 
 struct Words { u32 at[4]; };

@@ -55,7 +55,10 @@ pub(super) fn launches(
         "#ifdef ON_HOST\nstatic const int LANES = 1;\n#else\nstatic const int LANES = {lanes};\n#endif"
     ));
     writer.declare_types(operation);
-    writer.line("KERNEL(kernel)\n{");
+    writer.line(format_args!(
+        "KERNEL_OF({}, kernel)\n{{",
+        lanes * rows_in_block
+    ));
     writer.line(
         "    const I row = (I)((i64)blockIdx.x * blockDim.y + threadIdx.y), lane = (I)threadIdx.x;",
     );

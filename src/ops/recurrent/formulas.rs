@@ -1,0 +1,356 @@
+//! What a layer computes in one direction, over all time steps in one kernel.
+//!
+//! A group of threads takes one sample, or a few where the batch is larger than the card: each weight is then read once
+//! for all of them. In a step a warp takes a hidden unit: it multiplies the unit's rows of weights with the hidden state
+//! before, and computes the unit's gates and states. See Note [Kernels of recurrent networks].
+
+use super::CellKind;
+use crate::program::{Form, Generated};
+
+/// What differs between the kernels of networks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layer {
+    pub(super) cell: CellKind,
+    pub(super) has_biases: bool,
+    pub(super) is_projected: bool,
+}
+
+/// Which samples are a row's, and which part of the work is a thread's.
+const SHARES: &str = "
+    const int S = 4;
+    const i64 share = (batch + blocks - 1) / blocks, most = share < S ? share : S, start = row * most;
+    if (start >= batch) return;
+    const I first = (I)start, at = lane % WARP, warp = lane / WARP, warps = LANES / WARP;
+    const int count = (int)(batch - start < most ? batch - start : most);
+";
+
+/// `out[t, b] = w_hr hidden[t, b]`.
+const PROJECTION: &str = "
+    for (I q = warp; q < outputs; q += warps) {
+        T sum[S] = {};
+        for (I k = at; k < units; k += WARP) {
+            const T w = w_hr(q, k);
+#pragma unroll
+            for (int s = 0; s < S; ++s) if (s < count) sum[s] += w * hidden(t, first + s, k);
+        }
+#pragma unroll
+        for (int s = 0; s < S; ++s) if (s < count) {
+            const T h = warp_sum(sum[s]);
+            if (at == 0) {
+                out.set(h, t, first + s, q);
+                if (is_last) hn.set(h, 0, first + s, q);
+            }
+        }
+    }
+    row_sync();
+";
+
+/// The products of the unit's rows of `w_ih` with the layer's input, where no product of matrices made them.
+const INPUT: &str = "
+    for (I k = at; k < inputs; k += WARP) {
+        T w[GATES];
+#pragma unroll
+        for (int g = 0; g < GATES; ++g) w[g] = w_ih(g * units + u, k);
+#pragma unroll
+        for (int s = 0; s < S; ++s) if (s < count) {
+            const T value = x(t, first + s, k);
+#pragma unroll
+            for (int g = 0; g < GATES; ++g) in[s][g] += w[g] * value;
+        }
+    }
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+#pragma unroll
+        for (int g = 0; g < GATES; ++g) in[s][g] = warp_sum(in[s][g]);
+";
+
+/// The same from `products`.
+const PRODUCTS: &str = "
+#pragma unroll
+    for (int s = 0; s < S; ++s) if (s < count)
+#pragma unroll
+        for (int g = 0; g < GATES; ++g) in[s][g] = products(t, first + s, g * units + u);
+";
+
+impl Layer {
+    /// The forward pass. In training the products of the input and `w_ih` are there, and gates take their place.
+    ///
+    /// Inputs: `products` (in inference `rows`, which is as large, `x` and `w_ih`), `w_hh`, `hx`, then an LSTM's
+    /// `cx`, the biases `b_ih` and `b_hh`, `w_hr`. Outputs: `out`, `hn`, then an LSTM's `cells` and `cn`, in training
+    /// an LSTM's or a GRU's `gates` and a GRU's `beside`, and `hidden` where that is projected.
+    pub(super) fn forward(self, name: &'static str, is_training: bool) -> Generated {
+        let is_lstm = self.cell == CellKind::Lstm;
+        let mut inputs = if is_training {
+            vec!["products"]
+        } else {
+            vec!["rows", "x", "w_ih"]
+        };
+        inputs.extend(["w_hh", "hx"]);
+        let mut outputs = vec!["out", "hn"];
+        if is_lstm {
+            inputs.push("cx");
+            outputs.extend(["cells", "cn"]);
+        }
+        if self.has_biases {
+            inputs.extend(["b_ih", "b_hh"]);
+        }
+        if is_training {
+            match self.cell {
+                CellKind::Lstm => outputs.push("gates"),
+                CellKind::Gru => outputs.extend(["gates", "beside"]),
+                CellKind::Tanh | CellKind::Relu => {}
+            }
+        }
+        if self.is_projected {
+            inputs.push("w_hr");
+            outputs.push("hidden");
+        }
+        let gates = self.cell.gates();
+        let (input, inputs_length) = if is_training {
+            (PRODUCTS, "")
+        } else {
+            (INPUT, ", inputs = (I)x.size(2)")
+        };
+        let biases = if self.has_biases {
+            "in[s][g] += b_ih(g * units + u); re[s][g] += b_hh(g * units + u);"
+        } else {
+            ""
+        };
+        let (update, keep) = self.update();
+        let keep = if is_training { keep } else { "" };
+        let (store, projection) = if self.is_projected {
+            ("hidden.set(h, t, b, u);", PROJECTION)
+        } else {
+            ("out.set(h, t, b, u); if (is_last) hn.set(h, 0, b, u);", "")
+        };
+        let body = format!(
+            "
+    const int GATES = {gates};
+    const i64 batch = out.size(1);
+    const I steps = (I)out.size(0), outputs = (I)out.size(2), units = (I)(w_hh.size(0) / GATES){inputs_length};
+    {SHARES}
+    for (I step = 0; step < steps; ++step) {{
+        const I t = backwards ? steps - 1 - step : step, before = step == 0 ? 0 : backwards ? t + 1 : t - 1;
+        const auto states = step == 0 ? hx : out;
+        const bool is_last = step == steps - 1;
+        for (I u = warp; u < units; u += warps) {{
+            T in[S][GATES] = {{}}, re[S][GATES] = {{}};
+            {input}
+            for (I k = at; k < outputs; k += WARP) {{
+                T w[GATES];
+#pragma unroll
+                for (int g = 0; g < GATES; ++g) w[g] = w_hh(g * units + u, k);
+#pragma unroll
+                for (int s = 0; s < S; ++s) if (s < count) {{
+                    const T value = states(before, first + s, k);
+#pragma unroll
+                    for (int g = 0; g < GATES; ++g) re[s][g] += w[g] * value;
+                }}
+            }}
+#pragma unroll
+            for (int s = 0; s < S; ++s) if (s < count) {{
+                const I b = first + s;
+#pragma unroll
+                for (int g = 0; g < GATES; ++g) {{
+                    re[s][g] = warp_sum(re[s][g]);
+                    {biases}
+                }}
+                if (at == 0) {{
+                    {update}
+                    {keep}
+                    {store}
+                }}
+            }}
+        }}
+        row_sync();
+        {projection}
+    }}"
+        );
+        over_time(name, inputs, outputs, body)
+    }
+
+    /// A unit's hidden state `h` from the parts `in` and `re` of its gates that come from the input and from the
+    /// state before, and what of it the backward pass reads.
+    fn update(self) -> (&'static str, &'static str) {
+        match self.cell {
+            CellKind::Lstm => (
+                "const T i = sigmoid(in[s][0] + re[s][0]), f = sigmoid(in[s][1] + re[s][1]);
+                    const T g = tanh(in[s][2] + re[s][2]), o = sigmoid(in[s][3] + re[s][3]);
+                    const T c = f * (step == 0 ? cx(0, b, u) : cells(before, b, u)) + i * g, h = o * tanh(c);
+                    cells.set(c, t, b, u);
+                    if (is_last) cn.set(c, 0, b, u);",
+                "gates.set(i, t, b, u); gates.set(f, t, b, units + u);
+                    gates.set(g, t, b, 2 * units + u); gates.set(o, t, b, 3 * units + u);",
+            ),
+            CellKind::Gru => (
+                "const T r = sigmoid(in[s][0] + re[s][0]), z = sigmoid(in[s][1] + re[s][1]);
+                    const T fresh = tanh(in[s][2] + r * re[s][2]);
+                    const T h = (1 - z) * fresh + z * states(before, b, u);",
+                "gates.set(r, t, b, u); gates.set(z, t, b, units + u);
+                    gates.set(fresh, t, b, 2 * units + u); beside.set(re[s][2], t, b, 2 * units + u);",
+            ),
+            CellKind::Tanh => ("const T h = tanh(in[s][0] + re[s][0]);", ""),
+            CellKind::Relu => ("const T h = maximum(in[s][0] + re[s][0], (T)0);", ""),
+        }
+    }
+
+    /// The backward pass, from the last step to the first: gradients of gates take their place, and a GRU's of the
+    /// products with the hidden state that of `beside`.
+    ///
+    /// Inputs: `rows` (as large as the gates), `grad`, `grad_hn`, `w_t` (the transposed `w_hh`), `hx`, `out`, then an
+    /// LSTM's `grad_cn`, `cx` and `cells`, `w_hr_t` of a projected one. Outputs: `gates`, `grad_hx`, then an LSTM's
+    /// `grad_cx`, a GRU's `beside`, `grad_projected`, the gradients of what was projected to.
+    pub(super) fn backward(self, name: &'static str) -> Generated {
+        let mut inputs = vec!["rows", "grad", "grad_hn", "w_t", "hx", "out"];
+        let mut outputs = vec!["gates", "grad_hx"];
+        match self.cell {
+            CellKind::Lstm => {
+                inputs.extend(["grad_cn", "cx", "cells"]);
+                outputs.push("grad_cx");
+            }
+            CellKind::Gru => outputs.push("beside"),
+            CellKind::Tanh | CellKind::Relu => {}
+        }
+        if self.is_projected {
+            inputs.push("w_hr_t");
+            outputs.push("grad_projected");
+        }
+        let gates = self.cell.gates();
+        // What was multiplied with the hidden state, and what of a hidden state's gradient did not go through gates.
+        let (multiplied, around) = match self.cell {
+            CellKind::Gru => ("beside", "grad_hx(0, b, u)"),
+            CellKind::Lstm | CellKind::Tanh | CellKind::Relu => ("gates", "(T)0"),
+        };
+        let through_gates = |to: &str| sums("w_t", multiplied, "after", to);
+        let arrived = format!("+ grad(t, b, u) + (is_last ? grad_hn(0, b, u) : {around})");
+        let (projected, of_hidden) = if self.is_projected {
+            let recurrent =
+                through_gates(&format!("grad_projected.set(total {arrived}, t, b, u);"));
+            let text = format!(
+                "for (I u = warp; u < outputs; u += warps) {{
+            const I length = is_last ? 0 : GATES * units;
+            {recurrent}
+        }}
+        row_sync();"
+            );
+            let of_hidden = format!(
+                "const T dh = total;
+                    {}",
+                self.gradient()
+            );
+            (text, sums("w_hr_t", "grad_projected", "t", &of_hidden))
+        } else {
+            let of_hidden = format!(
+                "const T dh = total {arrived};
+                    {}",
+                self.gradient()
+            );
+            (String::new(), through_gates(&of_hidden))
+        };
+        let length = if self.is_projected {
+            "outputs"
+        } else {
+            "is_last ? 0 : GATES * units"
+        };
+        let of_first = sums(
+            "w_t",
+            multiplied,
+            "after",
+            &format!("grad_hx.set(total + {around}, 0, b, u);"),
+        );
+        let body = format!(
+            "
+    const int GATES = {gates};
+    const i64 batch = gates.size(1);
+    const I steps = (I)gates.size(0), outputs = (I)w_t.size(0), units = (I)(gates.size(2) / GATES);
+    {SHARES}
+    for (I step = steps - 1; step >= 0; --step) {{
+        const I t = backwards ? steps - 1 - step : step, after = backwards ? t - 1 : t + 1;
+        const I before = step == 0 ? 0 : backwards ? t + 1 : t - 1;
+        const auto states = step == 0 ? hx : out;
+        const bool is_last = step == steps - 1;
+        (void)after; (void)before; (void)states;
+        {projected}
+        for (I u = warp; u < units; u += warps) {{
+            const I length = {length};
+            {of_hidden}
+        }}
+        row_sync();
+    }}
+    const I after = backwards ? steps - 1 : 0;
+    for (I u = warp; u < outputs; u += warps) {{
+        const I length = GATES * units;
+        {of_first}
+    }}"
+        );
+        over_time(name, inputs, outputs, body)
+    }
+
+    /// The gradients of a unit's gates from that of its hidden state, `dh`.
+    fn gradient(self) -> &'static str {
+        match self.cell {
+            CellKind::Lstm => {
+                "const T i = gates(t, b, u), f = gates(t, b, units + u);
+                    const T g = gates(t, b, 2 * units + u), o = gates(t, b, 3 * units + u);
+                    const T tanh_c = tanh((T)cells(t, b, u)), c = step == 0 ? cx(0, b, u) : cells(before, b, u);
+                    const T dc = (is_last ? grad_cn(0, b, u) : grad_cx(0, b, u)) + dh * o * (1 - tanh_c * tanh_c);
+                    gates.set(dc * g * i * (1 - i), t, b, u);
+                    gates.set(dc * c * f * (1 - f), t, b, units + u);
+                    gates.set(dc * i * (1 - g * g), t, b, 2 * units + u);
+                    gates.set(dh * tanh_c * o * (1 - o), t, b, 3 * units + u);
+                    grad_cx.set(dc * f, 0, b, u);"
+            }
+            CellKind::Gru => {
+                "const T r = gates(t, b, u), z = gates(t, b, units + u), fresh = gates(t, b, 2 * units + u);
+                    const T product = beside(t, b, 2 * units + u), of_fresh = dh * (1 - z) * (1 - fresh * fresh);
+                    const T of_r = of_fresh * product * r * (1 - r);
+                    const T of_z = dh * (states(before, b, u) - fresh) * z * (1 - z);
+                    gates.set(of_r, t, b, u); gates.set(of_z, t, b, units + u);
+                    gates.set(of_fresh, t, b, 2 * units + u);
+                    beside.set(of_r, t, b, u); beside.set(of_z, t, b, units + u);
+                    beside.set(of_fresh * r, t, b, 2 * units + u);
+                    grad_hx.set(dh * z, 0, b, u);"
+            }
+            CellKind::Tanh => {
+                "const T h = out(t, b, u);
+                    gates.set(dh * (1 - h * h), t, b, u);"
+            }
+            CellKind::Relu => "gates.set(out(t, b, u) > 0 ? dh : (T)0, t, b, u);",
+        }
+    }
+}
+
+/// A warp's product of row `u` of a matrix with each sample's vector at a time, both `length` long: `then` takes the
+/// `total` of sample `b`.
+fn sums(matrix: &str, vectors: &str, time: &str, then: &str) -> String {
+    format!(
+        "T sum[S] = {{}};
+            for (I k = at; k < length; k += WARP) {{
+                const T w = {matrix}(u, k);
+#pragma unroll
+                for (int s = 0; s < S; ++s) if (s < count) sum[s] += w * {vectors}({time}, first + s, k);
+            }}
+#pragma unroll
+            for (int s = 0; s < S; ++s) if (s < count) {{
+                const T total = warp_sum(sum[s]);
+                const I b = first + s;
+                if (at == 0) {{
+                    {then}
+                }}
+            }}"
+    )
+}
+
+fn over_time(
+    name: &'static str,
+    inputs: Vec<&'static str>,
+    outputs: Vec<&'static str>,
+    body: String,
+) -> Generated {
+    let form = Form::RowsAndTables {
+        dims: vec![0, 2],
+        tables: [&inputs[..], &outputs].concat(),
+        body: body.into(),
+    };
+    Generated::of(name, inputs, outputs, form)
+}

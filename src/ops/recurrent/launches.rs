@@ -1,0 +1,590 @@
+//! The launches of a recurrent network, on memory that its passes hold anyway.
+//!
+//! See Note [Kernels of recurrent networks].
+
+use std::rc::Rc;
+
+use super::CellKind;
+use super::formulas::Layer;
+use super::run::Job;
+use crate::eager::{Eager, Elements, Storage, Tensor, TensorBody};
+use crate::program::{Binary, Generated, Kernel, Number};
+use crate::shape::{DType, Extent, Sizes, contiguous_strides};
+
+/// Bytes in front of the reserve space's elements, where the key of dropout lies.
+const HEADER: u64 = 256;
+
+/// A buffer that is cut into tensors from its start.
+#[derive(Clone)]
+struct Space {
+    storage: Rc<Storage>,
+    dtype: DType,
+    next: Extent,
+}
+
+impl Space {
+    fn of(storage: &Rc<Storage>, dtype: DType) -> Space {
+        Space {
+            storage: Rc::clone(storage),
+            dtype,
+            next: Extent::ZERO,
+        }
+    }
+
+    fn take(&mut self, shape: &[Extent]) -> TensorBody {
+        let taken = TensorBody::from(Elements {
+            storage: Rc::clone(&self.storage),
+            dtype: self.dtype,
+            offset: self.next,
+            shape: shape.into(),
+            strides: contiguous_strides(shape).into(),
+            is_of_host: false,
+            number: None,
+        });
+        self.next = self.next + taken.numel();
+        taken
+    }
+}
+
+/// What the forward pass leaves of a layer in one direction, by time and sample.
+struct Kept {
+    /// Activated gates; the backward pass puts their gradients here.
+    gates: TensorBody,
+    /// An LSTM's cell states; a GRU's products with the hidden state, then their gradients.
+    beside: Option<TensorBody>,
+    /// Hidden states before their projection, and gradients of what they were projected to.
+    projected: Option<[TensorBody; 2]>,
+}
+
+/// The reserve space.
+struct Reserve {
+    /// The key of dropout.
+    key: TensorBody,
+    /// By layer and direction.
+    cells: Vec<Kept>,
+    /// Outputs of all layers but the last.
+    between: Vec<TensorBody>,
+}
+
+/// The parameters of a layer in one direction, or their gradients.
+struct Parameters<'a> {
+    w_ih: &'a TensorBody,
+    w_hh: &'a TensorBody,
+    biases: Option<[&'a TensorBody; 2]>,
+    w_hr: Option<&'a TensorBody>,
+}
+
+/// Operands by their names in a formula.
+type Named<'a> = Vec<(&'static str, &'a TensorBody)>;
+
+/// What a network reads and writes in its forward pass. Tensors over time have steps before samples and are dense.
+pub(super) struct Forward<'a> {
+    pub(super) x: &'a TensorBody,
+    pub(super) hidden: &'a [Tensor],
+    pub(super) weights: &'a [Tensor],
+    pub(super) y: &'a TensorBody,
+    pub(super) last: &'a [TensorBody],
+    pub(super) workspace: &'a Rc<Storage>,
+    pub(super) reserve: Option<&'a Rc<Storage>>,
+}
+
+/// What its backward pass reads.
+pub(super) struct Past<'a> {
+    pub(super) x: &'a TensorBody,
+    pub(super) y: &'a TensorBody,
+    pub(super) hidden: &'a [&'a Tensor],
+    pub(super) weights: &'a [&'a Tensor],
+    pub(super) workspace: &'a Rc<Storage>,
+    /// There is none after a forward pass that was not in training, for which cuDNN has no backward pass.
+    pub(super) reserve: Option<&'a Rc<Storage>>,
+}
+
+/// Gradients of a network's results, and where those of its input and states go.
+pub(super) struct Gradients<'a> {
+    pub(super) of_y: &'a TensorBody,
+    pub(super) of_last: &'a [Tensor],
+    pub(super) grad_x: &'a TensorBody,
+    pub(super) grad_states: &'a [&'a Tensor],
+}
+
+impl Job {
+    fn length(length: u64) -> Extent {
+        Extent::fixed(length)
+    }
+
+    /// Elements of a layer's output in one direction, and of all its gates.
+    fn lengths(&self) -> (Extent, Extent) {
+        let gates = self.network.cell.gates() * self.network.hidden;
+        (Job::length(self.network.outputs()), Job::length(gates))
+    }
+
+    /// By time and sample.
+    fn over_time(&self, features: Extent) -> [Extent; 3] {
+        [self.time, self.batch, features]
+    }
+
+    /// Elements of a layer's output.
+    fn width(&self) -> Extent {
+        self.lengths().0 * Job::length(self.network.directions)
+    }
+
+    fn layer(&self) -> Layer {
+        Layer {
+            cell: self.network.cell,
+            has_biases: self.recurrent.biases,
+            is_projected: self.network.projection.is_some(),
+        }
+    }
+
+    fn drops(&self) -> bool {
+        self.recurrent.train && self.network.dropout
+    }
+
+    /// How the reserve space is divided.
+    fn reserve(&self, storage: &Rc<Storage>, dtype: DType) -> Reserve {
+        let mut key = Space::of(storage, DType::Int64);
+        let key = key.take(&[Extent::ONE]);
+        let mut space = Space::of(storage, dtype);
+        space.next = Extent::fixed(HEADER / dtype.size());
+        let (outputs, gates) = self.lengths();
+        let units = Job::length(self.network.hidden);
+        let cells = (0..self.network.layers * self.network.directions)
+            .map(|_| Kept {
+                gates: space.take(&self.over_time(gates)),
+                beside: match self.network.cell {
+                    CellKind::Lstm => Some(space.take(&self.over_time(units))),
+                    CellKind::Gru => Some(space.take(&self.over_time(gates))),
+                    CellKind::Tanh | CellKind::Relu => None,
+                },
+                projected: self.network.projection.map(|_| {
+                    let hidden = space.take(&self.over_time(units));
+                    [hidden, space.take(&self.over_time(outputs))]
+                }),
+            })
+            .collect();
+        let between = (1..self.network.layers)
+            .map(|_| space.take(&self.over_time(self.width())))
+            .collect();
+        Reserve {
+            key,
+            cells,
+            between,
+        }
+    }
+
+    /// The parameters of a layer in one direction, of those of all.
+    fn parameters<'a>(&self, all: &[&'a TensorBody], cell: usize) -> Parameters<'a> {
+        let (biases, projected) = (self.recurrent.biases, self.network.projection.is_some());
+        let each = 2 + 2 * usize::from(biases) + usize::from(projected);
+        let own = &all[cell * each..(cell + 1) * each];
+        Parameters {
+            w_ih: own[0],
+            w_hh: own[1],
+            biases: biases.then(|| [own[2], own[3]]),
+            w_hr: projected.then(|| own[each - 1]),
+        }
+    }
+
+    /// The part of a layer's output that one direction makes.
+    fn direction(&self, output: &TensorBody, direction: u64) -> TensorBody {
+        let (outputs, _) = self.lengths();
+        let mut part = output.alias(self.over_time(outputs).as_slice(), output.strides.clone());
+        part.offset = part.offset + outputs * Job::length(direction);
+        part
+    }
+
+    /// The layers with their numbers, and in each the directions, with the number of the layer and direction.
+    fn cells(&self, layer: u64) -> impl Iterator<Item = (u64, usize)> + use<> {
+        let directions = self.network.directions;
+        let number = |at: u64| usize::try_from(at).expect("there are that many weights");
+        (0..directions).map(move |direction| (direction, number(layer * directions + direction)))
+    }
+
+    /// With the constants of [`Layer`]'s formulas.
+    fn with_numbers(generated: Generated, eager: &Eager, direction: u64) -> Generated {
+        let blocks = i64::try_from(eager.capability.multiprocessors).unwrap_or(i64::MAX);
+        generated
+            .with("backwards", Number::Truth(direction == 1))
+            .with("blocks", Number::Whole(blocks.max(1)))
+    }
+
+    fn name(&self) -> &'static str {
+        crate::ops::Operator::name(&self.recurrent)
+    }
+}
+
+/// A tensor with these dimensions in the same memory; it is dense.
+fn seen<const N: usize>(x: &TensorBody, shape: [Extent; N]) -> TensorBody {
+    x.alias(&shape, contiguous_strides(&shape))
+}
+
+/// A dense tensor over time as a matrix with a row for each step and sample.
+fn matrix(x: &TensorBody) -> TensorBody {
+    seen(x, [x.shape[0] * x.shape[1], x.shape[2]])
+}
+
+/// A matrix, transposed.
+fn transposed(x: &TensorBody) -> TensorBody {
+    let turned = |of: &Sizes| vec![of[1], of[0]];
+    x.alias(turned(&x.shape), turned(&x.strides))
+}
+
+/// Part of the first dimension.
+fn part(x: &TensorBody, start: Extent, length: Extent) -> TensorBody {
+    let mut shape = x.shape.clone();
+    shape[0] = length;
+    let mut part = x.alias(shape, x.strides.clone());
+    part.offset = part.offset + start * x.strides[0];
+    part
+}
+
+/// The same elements at each of so many steps.
+fn at_each_step(x: &TensorBody, steps: Extent) -> TensorBody {
+    let (mut shape, mut strides) = (vec![steps], vec![Extent::ZERO]);
+    shape.extend(x.shape.iter().copied());
+    strides.extend(x.strides.iter().copied());
+    x.alias(shape, strides)
+}
+
+impl Eager {
+    fn launch_named(&mut self, kernel: Generated, inputs: &Named<'_>, outputs: &Named<'_>) {
+        let names = |named: &Named<'_>| named.iter().map(|(name, _)| *name).collect::<Vec<_>>();
+        debug_assert_eq!(kernel.inputs, names(inputs));
+        debug_assert_eq!(kernel.outputs, names(outputs));
+        let inputs: Vec<&TensorBody> = inputs.iter().map(|(_, body)| *body).collect();
+        let outputs: Vec<&TensorBody> = outputs.iter().map(|(_, body)| *body).collect();
+        self.launch(kernel.into(), &inputs, &outputs);
+    }
+
+    fn launch_product(&mut self, a: &TensorBody, b: &TensorBody, out: &TensorBody) {
+        self.launch(Kernel::MatMul, &[a, b], &[out]);
+    }
+
+    /// Drops elements of what a layer reads, or of its gradient: the same ones for the same layer and key.
+    fn launch_dropout(
+        &mut self,
+        job: &Job,
+        key: &TensorBody,
+        layer: u64,
+        x: &TensorBody,
+        out: &TensorBody,
+    ) {
+        let body = "result = uniform((u64)key, index + start) < p ? (T)0 : (T)(x * scale);";
+        let p = job.recurrent.dropout;
+        let start = x.numel() * Extent::fixed(layer);
+        let kernel = Generated::map("dropout between layers", ["x", "key"], body)
+            .with("p", Number::Real(p))
+            .with("scale", Number::Real(1.0 / (1.0 - p)))
+            .with("start", Number::Length(start));
+        self.launch(kernel.into(), &[x, key], &[out]);
+    }
+
+    /// What a layer reads, from the layer before.
+    fn launch_layer_input(
+        &mut self,
+        job: &Job,
+        reserve: &Reserve,
+        layer: u64,
+        space: &mut Space,
+    ) -> TensorBody {
+        let before = &reserve.between[usize::try_from(layer - 1).unwrap_or(usize::MAX)];
+        if !job.drops() {
+            return seen(before, job.over_time(job.width()));
+        }
+        let dropped = space.take(&before.shape);
+        self.launch_dropout(job, &reserve.key, layer, before, &dropped);
+        dropped
+    }
+
+    /// The forward pass.
+    pub(super) fn launch_recurrent(&mut self, job: &Job, pass: &Forward<'_>) {
+        if !self.emits_launches() {
+            return;
+        }
+        let dtype = pass.x.dtype;
+        let weights: Vec<&TensorBody> = pass.weights.iter().map(|weight| &**weight).collect();
+        let reserve = pass.reserve.map(|storage| job.reserve(storage, dtype));
+        if let Some(reserve) = reserve.as_ref().filter(|_| job.drops()) {
+            let kernel = Generated::map("a key of dropout", [], "result = (i64)seed;");
+            let kernel = kernel.with("seed", Number::Seed);
+            self.launch(kernel.into(), &[], &[&reserve.key]);
+        }
+        let mut space = Space::of(pass.workspace, dtype);
+        let layers = job.network.layers;
+        // In inference layers write to `y` and to a buffer by turns, the last one to `y`.
+        let turn =
+            (reserve.is_none() && layers > 1).then(|| space.take(&job.over_time(job.width())));
+        let mut x = seen(pass.x, job.over_time(pass.x.shape[2]));
+        for layer in 0..layers {
+            let y = match (&reserve, &turn) {
+                (Some(reserve), _) if layer + 1 < layers => {
+                    &reserve.between[usize::try_from(layer).unwrap_or(usize::MAX)]
+                }
+                (None, Some(turn)) if (layers - layer).is_multiple_of(2) => turn,
+                _ => pass.y,
+            };
+            for (direction, cell) in job.cells(layer) {
+                let own = job.parameters(&weights, cell);
+                let kept = reserve.as_ref().map(|reserve| &reserve.cells[cell]);
+                let out = job.direction(y, direction);
+                self.launch_cell(job, pass, &own, kept, [&x, &out], (direction, cell), &space);
+            }
+            if layer + 1 < layers {
+                x = match &reserve {
+                    Some(reserve) => {
+                        self.launch_layer_input(job, reserve, layer + 1, &mut space.clone())
+                    }
+                    None => seen(y, job.over_time(job.width())),
+                };
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are the parts of a pass")]
+    fn launch_cell(
+        &mut self,
+        job: &Job,
+        pass: &Forward<'_>,
+        own: &Parameters<'_>,
+        kept: Option<&Kept>,
+        [x, out]: [&TensorBody; 2],
+        (direction, cell): (u64, usize),
+        space: &Space,
+    ) {
+        let at = Extent::fixed(cell as u64);
+        let state = |of: &TensorBody| part(of, at, Extent::ONE);
+        let (_, gates) = job.lengths();
+        let mut inputs: Named<'_> = Vec::new();
+        // As large as the gates: one element of each sample at a step, seen again and again.
+        let rows = {
+            let mut strides = x.strides.clone();
+            strides[2] = Extent::ZERO;
+            x.alias(job.over_time(gates).as_slice(), strides)
+        };
+        match kept {
+            Some(kept) => {
+                self.launch_product(&matrix(x), &transposed(own.w_ih), &matrix(&kept.gates));
+                inputs.push(("products", &kept.gates));
+            }
+            None => inputs.extend([("rows", &rows), ("x", x), ("w_ih", own.w_ih)]),
+        }
+        let (hx, hn) = (state(&pass.hidden[0]), state(&pass.last[0]));
+        inputs.extend([("w_hh", own.w_hh), ("hx", &hx)]);
+        let mut outputs: Named<'_> = vec![("out", out), ("hn", &hn)];
+        let of_cells = pass.hidden.get(1).zip(pass.last.get(1));
+        let of_cells = of_cells.map(|(cx, cn)| {
+            let cn = state(cn);
+            // In inference only the last cell states are kept.
+            let over_time = at_each_step(&seen(&cn, [cn.shape[1], cn.shape[2]]), job.time);
+            (state(cx), cn, over_time)
+        });
+        if let Some((cx, cn, running)) = &of_cells {
+            inputs.push(("cx", cx));
+            let cells = kept.and_then(|kept| kept.beside.as_ref());
+            outputs.extend([("cells", cells.unwrap_or(running)), ("cn", cn)]);
+        }
+        if let Some([b_ih, b_hh]) = own.biases {
+            inputs.extend([("b_ih", b_ih), ("b_hh", b_hh)]);
+        }
+        let is_plain = job.network.cell.gates() == 1;
+        if let Some(kept) = kept.filter(|_| !is_plain) {
+            outputs.push(("gates", &kept.gates));
+            if let (None, Some(beside)) = (&of_cells, &kept.beside) {
+                outputs.push(("beside", beside));
+            }
+        }
+        let units = Job::length(job.network.hidden);
+        let running = at_each_step(&space.clone().take(&[job.batch, units]), job.time);
+        if let Some(w_hr) = own.w_hr {
+            inputs.push(("w_hr", w_hr));
+            let hidden = kept.and_then(|kept| kept.projected.as_ref());
+            outputs.push(("hidden", hidden.map_or(&running, |[hidden, _]| hidden)));
+        }
+        let kernel = job.layer().forward(job.name(), kept.is_some());
+        let kernel = Job::with_numbers(kernel, self, direction);
+        self.launch_named(kernel, &inputs, &outputs);
+    }
+
+    /// The gradients of a network's input and initial states; those of its gates stay in the reserve space.
+    pub(super) fn launch_recurrent_grads(
+        &mut self,
+        job: &Job,
+        past: &Past<'_>,
+        gradients: &Gradients<'_>,
+    ) {
+        if !self.emits_launches() {
+            return;
+        }
+        let Some(reserve) = past.reserve else {
+            let kernel =
+                Kernel::MemoryOnly("the backward pass of a recurrent network in evaluation");
+            return self.launch(kernel, &[past.x, gradients.of_y], &[gradients.grad_x]);
+        };
+        let dtype = past.x.dtype;
+        let weights: Vec<&TensorBody> = past.weights.iter().map(|weight| &***weight).collect();
+        let reserve = job.reserve(reserve, dtype);
+        let mut space = Space::of(past.workspace, dtype);
+        let (outputs, gates) = job.lengths();
+        let w_t = space.take(&[outputs, gates]);
+        let w_hr_t = space.take(&[Job::length(job.network.hidden), outputs]);
+        let layers = job.network.layers;
+        let between = (layers > 1).then(|| space.take(&job.over_time(job.width())));
+        for layer in (0..layers).rev() {
+            let inner = usize::try_from(layer).unwrap_or(usize::MAX);
+            let (y, grad) = match (reserve.between.get(inner), &between) {
+                (Some(y), Some(grad)) => (y, grad),
+                _ => (past.y, gradients.of_y),
+            };
+            for (direction, cell) in job.cells(layer) {
+                let own = job.parameters(&weights, cell);
+                self.launch(Kernel::Copy, &[&transposed(own.w_hh)], &[&w_t]);
+                if let Some(w_hr) = own.w_hr {
+                    self.launch(Kernel::Copy, &[&transposed(w_hr)], &[&w_hr_t]);
+                }
+                let (out, grad) = (job.direction(y, direction), job.direction(grad, direction));
+                let kept = &reserve.cells[cell];
+                let parts = [&out, &grad, &w_t, &w_hr_t];
+                self.launch_cell_grads(job, past, gradients, kept, parts, (direction, cell));
+            }
+            let grad_x = match &between {
+                Some(grad) if layer > 0 => grad,
+                _ => gradients.grad_x,
+            };
+            for (direction, cell) in job.cells(layer) {
+                let own = job.parameters(&weights, cell);
+                let of_gates = matrix(&reserve.cells[cell].gates);
+                if direction == 0 {
+                    self.launch_product(&of_gates, own.w_ih, &matrix(grad_x));
+                } else {
+                    let more = space.clone().take(&grad_x.shape);
+                    self.launch_product(&of_gates, own.w_ih, &matrix(&more));
+                    self.launch(Kernel::Binary(Binary::Add), &[grad_x, &more], &[grad_x]);
+                }
+            }
+            if layer > 0 && job.drops() {
+                self.launch_dropout(job, &reserve.key, layer, grad_x, grad_x);
+            }
+        }
+    }
+
+    fn launch_cell_grads(
+        &mut self,
+        job: &Job,
+        past: &Past<'_>,
+        gradients: &Gradients<'_>,
+        kept: &Kept,
+        [out, grad, w_t, w_hr_t]: [&TensorBody; 4],
+        (direction, cell): (u64, usize),
+    ) {
+        let at = Extent::fixed(cell as u64);
+        let state = |of: &TensorBody| part(of, at, Extent::ONE);
+        let grad_hn = state(&gradients.of_last[0]);
+        let (hx, grad_hx) = (state(past.hidden[0]), state(gradients.grad_states[0]));
+        let mut inputs: Named<'_> = vec![
+            ("rows", &kept.gates),
+            ("grad", grad),
+            ("grad_hn", &grad_hn),
+            ("w_t", w_t),
+            ("hx", &hx),
+            ("out", out),
+        ];
+        let mut outputs: Named<'_> = vec![("gates", &kept.gates), ("grad_hx", &grad_hx)];
+        let of_cells = past.hidden.get(1).map(|cx| {
+            let grad_cx = state(gradients.grad_states[1]);
+            (state(cx), state(&gradients.of_last[1]), grad_cx)
+        });
+        match (&of_cells, &kept.beside) {
+            (Some((cx, grad_cn, grad_cx)), Some(cells)) => {
+                inputs.extend([("grad_cn", grad_cn), ("cx", cx), ("cells", cells)]);
+                outputs.push(("grad_cx", grad_cx));
+            }
+            (None, Some(products)) => outputs.push(("beside", products)),
+            (_, None) => {}
+        }
+        if let Some([_, grad_projected]) = &kept.projected {
+            inputs.push(("w_hr_t", w_hr_t));
+            outputs.push(("grad_projected", grad_projected));
+        }
+        let kernel = Job::with_numbers(job.layer().backward(job.name()), self, direction);
+        self.launch_named(kernel, &inputs, &outputs);
+    }
+
+    /// The gradients of the parameters, from those of the gates.
+    pub(super) fn launch_recurrent_weight_grads(
+        &mut self,
+        job: &Job,
+        past: &Past<'_>,
+        grad_weights: &[TensorBody],
+    ) {
+        let Some(reserve) = past.reserve.filter(|_| self.emits_launches()) else {
+            return;
+        };
+        let dtype = past.x.dtype;
+        let grad_weights: Vec<&TensorBody> = grad_weights.iter().collect();
+        let reserve = job.reserve(reserve, dtype);
+        let (outputs, _) = job.lengths();
+        for layer in 0..job.network.layers {
+            let mut space = Space::of(past.workspace, dtype);
+            let x = match layer {
+                0 => seen(past.x, job.over_time(past.x.shape[2])),
+                _ => self.launch_layer_input(job, &reserve, layer, &mut space),
+            };
+            let inner = usize::try_from(layer).unwrap_or(usize::MAX);
+            let y = reserve.between.get(inner).unwrap_or(past.y);
+            let before = space.take(&job.over_time(outputs));
+            for (direction, cell) in job.cells(layer) {
+                let (kept, own) = (&reserve.cells[cell], job.parameters(&grad_weights, cell));
+                let hx = part(past.hidden[0], Extent::fixed(cell as u64), Extent::ONE);
+                self.launch_states_before(
+                    job,
+                    &job.direction(y, direction),
+                    &hx,
+                    &before,
+                    direction,
+                );
+                // A GRU's gates have a gradient for each of their two parts.
+                let is_gru = job.network.cell == CellKind::Gru;
+                let of_products = kept.beside.as_ref().filter(|_| is_gru);
+                let (of_gates, of_products) = (
+                    matrix(&kept.gates),
+                    matrix(of_products.unwrap_or(&kept.gates)),
+                );
+                self.launch_product(&transposed(&of_gates), &matrix(&x), own.w_ih);
+                self.launch_product(&transposed(&of_products), &matrix(&before), own.w_hh);
+                for (bias, from) in own
+                    .biases
+                    .into_iter()
+                    .flatten()
+                    .zip([&of_gates, &of_products])
+                {
+                    self.launch(Kernel::Sum { scale: 1.0 }, &[from], &[bias]);
+                }
+                if let (Some(w_hr), Some([hidden, grad])) = (own.w_hr, &kept.projected) {
+                    self.launch_product(&transposed(&matrix(grad)), &matrix(hidden), w_hr);
+                }
+            }
+        }
+    }
+
+    /// The hidden state before each step.
+    fn launch_states_before(
+        &mut self,
+        job: &Job,
+        out: &TensorBody,
+        hx: &TensorBody,
+        before: &TensorBody,
+        direction: u64,
+    ) {
+        let most = job.time.checked_sub(Extent::ONE).unwrap_or(Extent::ZERO);
+        // Where the first state goes, and from where to where the others.
+        let (first, from, to) = match direction {
+            0 => (Extent::ZERO, Extent::ZERO, Extent::ONE),
+            _ => (most, Extent::ONE, Extent::ZERO),
+        };
+        self.launch(Kernel::Copy, &[hx], &[&part(before, first, Extent::ONE)]);
+        if most != Extent::ZERO {
+            let (from, to) = (part(out, from, most), part(before, to, most));
+            self.launch(Kernel::Copy, &[&from], &[&to]);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Kernels of gradients of views whose elements are seen more than once.
+
+use crate::program::{Form, Generated, Kernel, Number};
+use crate::shape::Extent;
+
+/// `unfold_backward`: the windows of `size`, `step` apart, that an element is in, along a dimension.
+pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -> Kernel {
+    let body = format!(
+        "I at[{rank} + 1]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
+    const i64 own = i[{dim}], last = own / step, windows = grad.size({dim}); T sum = 0;
+    for (i64 window = own < size ? 0 : (own - size) / step + 1; window <= last && window < windows; ++window) {{
+        at[{dim}] = (I)window; at[{rank}] = (I)(own - window * step);
+        sum += (T)grad.at(at);
+    }}
+    grad_x.set_at(sum, i);"
+    );
+    let form = Form::Each {
+        over: 1,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    Generated::of("unfold_backward", ["grad"], ["grad_x"], form)
+        .with("size", Number::Whole(size.cast_signed()))
+        .with("step", Number::Whole(step.max(1).cast_signed()))
+        .into()
+}
+
+/// Where each element of a strided view is.
+pub(super) fn strided_places(strides: &[Extent], offset: Extent) -> Kernel {
+    const NAMES: [&str; 8] = ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7"];
+    if strides.len() > NAMES.len() {
+        return Kernel::MemoryOnly("as_strided of more than eight dimensions");
+    }
+    let mut body = String::from("i64 at = offset; ");
+    for (d, name) in NAMES.iter().enumerate().take(strides.len()) {
+        body.push_str(&format!("at += i[{d}] * {name}; "));
+    }
+    body.push_str("places.set_at(at, i);");
+    let form = Form::Each {
+        over: 0,
+        without: Vec::new(),
+        body: body.into(),
+    };
+    let none: [&'static str; 0] = [];
+    let generated = Generated::of("as_strided_scatter", none, ["places"], form)
+        .with("offset", Number::Length(offset));
+    let named = NAMES.into_iter().zip(strides);
+    named
+        .fold(generated, |generated, (name, stride)| {
+            generated.with(name, Number::Length(*stride))
+        })
+        .into()
+}
