@@ -193,9 +193,11 @@ impl Elementwise {
         }
         match self.row.result {
             ResultType::Truth => DType::Bool,
-            ResultType::Promoted | ResultType::Real | ResultType::First | ResultType::Branches => {
-                self.common_type(tensors)
-            }
+            ResultType::Promoted
+            | ResultType::Real
+            | ResultType::Quotient
+            | ResultType::First
+            | ResultType::Branches => self.common_type(tensors),
         }
     }
 
@@ -208,7 +210,9 @@ impl Elementwise {
         match self.row.result {
             ResultType::Promoted | ResultType::Truth => promoted(),
             ResultType::Real if promoted().is_float() || promoted().is_complex() => promoted(),
-            ResultType::Real => DType::Float32,
+            ResultType::Quotient if self.attribute("rounding_mode").is_some() => promoted(),
+            ResultType::Quotient if promoted().is_float() || promoted().is_complex() => promoted(),
+            ResultType::Real | ResultType::Quotient => DType::Float32,
             ResultType::First => tensors[0].0,
             ResultType::Branches => result_type(&tensors[1..], number),
         }

@@ -43,6 +43,8 @@ pub(super) enum ResultType {
     Promoted,
     /// The same, and PyTorch's default type where that is no fraction (`sqrt` of whole numbers).
     Real,
+    /// Of a quotient: fractions, unless it is rounded.
+    Quotient,
     /// Truth values.
     Truth,
     /// That of the first operand.

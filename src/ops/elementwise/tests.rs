@@ -313,6 +313,25 @@ fn tuned_kernels_are_launched_by_their_names() {
     }
 }
 
+#[test]
+fn quotients_of_whole_numbers_are_fractions_unless_rounded() {
+    let quotient = |mode: &[&str]| {
+        let words = ["self=i64[4]", "other=i64[4]"].iter().chain(mode);
+        let call = Call {
+            target: "aten.div.Tensor_mode".to_owned(),
+            autocast: false,
+            arguments: words.copied().map(argument).collect(),
+        };
+        let done = call.run();
+        assert_eq!(done.inferred.0, done.result.0);
+        assert!(matches!(done.kernels[..], [Kernel::Generated(_)]));
+        done.result.0
+    };
+
+    assert_eq!(quotient(&[]), DType::Float32);
+    assert_eq!(quotient(&["rounding_mode=floor"]), DType::Int64);
+}
+
 /// Numbers and fractions are of the type that operands promote to, and only what a formula reads is read.
 #[test]
 fn formulas_are_typed() {

@@ -114,6 +114,8 @@ class Created(nn.Module):
         order = torch.randperm(11)
         y = y + (order.sum() + (order * order).sum() + (order < 0).sum()) * w * 1e-2
         y = y + (torch.empty(4, 6).normal_(2.0, 0.1) > 0) * w
+        features = F.dropout2d(torch.ones(3, 4, 2, 2), 0.5) + F.dropout(torch.ones(3, 4, 2, 2), 0.75, inplace=True)
+        y = y + ((features == 0) | (features == 2) | (features == 4) | (features == 6)).sum() * w * 1e-2
         x = x * 0.1
         x[:, :, 0] = 1.0
         return (y * x).sum()
