@@ -180,16 +180,6 @@ def attentions_in_half():
     return Attentions(), {"x": torch.randn(BATCH, 5, 8)}
 
 
-class Experts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.randn(3, 6, 8))
-        self.register_buffer("ends", torch.tensor([4, 4, 12], dtype=torch.int32))
-
-    def forward(self, x):
-        return torch._grouped_mm(x.flatten(0, 1), self.w, self.ends)
-
-
 @case("ctc", loss=lambda m, x, target, times, counts: m(x, target, times, counts))
 def ctc():
     class Ctc(nn.Module):
