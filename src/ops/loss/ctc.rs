@@ -45,6 +45,7 @@ fn first_time(x: &TensorBody) -> TensorBody {
 }
 
 impl Eager {
+    #[expect(clippy::too_many_lines, reason = "the statements of both passes")]
     /// The loss of labels of up to the length that `targets` has room for: how long the longest really is, which the
     /// table of partial sums depends on, is known only with data.
     pub(super) fn ctc_loss(
@@ -59,12 +60,11 @@ impl Eager {
             [time, batch, _] => (time, batch),
             _ => (x.shape[0], Extent::ONE),
         };
-        let (joined, labels) = match targets.shape[..] {
-            [_, labels] => (false, labels),
-            _ => {
-                let all = targets.numel();
-                (true, all.checked_div(batch).unwrap_or(all))
-            }
+        let (joined, labels) = if let [_, labels] = targets.shape[..] {
+            (false, labels)
+        } else {
+            let all = targets.numel();
+            (true, all.checked_div(batch).unwrap_or(all))
         };
         // A blank before, between and behind labels.
         let states = labels + labels + Extent::ONE;

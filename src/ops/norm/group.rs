@@ -78,7 +78,7 @@ impl Eager {
                 weight: weight.as_ref(),
             };
             let results = shown.each_ref().map(Option::as_ref);
-            eager.normalization_grads(norm, operands, &grad_x, results);
+            eager.normalization_grads(norm, &operands, &grad_x, results);
             let [weight, bias] = of_parameters.map(|gradient| gradient.map(Tensor::new));
             vec![Some(Tensor::new(grad_x)), weight, bias]
         });
@@ -172,7 +172,7 @@ impl Eager {
                     .each_ref()
                     .map(|of| of.as_ref().map(|of| seen.channels(of)));
                 let results = shown.each_ref().map(Option::as_ref);
-                eager.normalization_grads(norm, operands, &seen.elements(&grad_x), results);
+                eager.normalization_grads(norm, &operands, &seen.elements(&grad_x), results);
             }
             drop(third);
             drop(second);
@@ -221,7 +221,7 @@ impl Eager {
     pub(super) fn normalization_grads(
         &mut self,
         norm: Normalization<'_>,
-        operands: Operands<'_>,
+        operands: &Operands<'_>,
         grad_x: &TensorBody,
         [of_weight, of_bias]: [Option<&TensorBody>; 2],
     ) {
@@ -230,7 +230,7 @@ impl Eager {
             x,
             statistics,
             weight,
-        } = operands;
+        } = *operands;
         let mut inputs = vec![gradient, x];
         inputs.extend(statistics);
         let with_weight: Vec<&TensorBody> = inputs.iter().copied().chain(weight).collect();

@@ -261,7 +261,7 @@ impl Eager {
             weight: saved.find("weight").map(|weight| &**weight),
         };
         let of_parameters = parameters.each_ref().map(Option::as_deref);
-        self.normalization_grads(norm, operands, &grad_x, of_parameters);
+        self.normalization_grads(norm, &operands, &grad_x, of_parameters);
         let [weight, bias] = parameters;
         [Some(Tensor::new(grad_x)), weight, bias]
     }

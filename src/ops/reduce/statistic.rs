@@ -206,7 +206,7 @@ impl Eager {
         drop(magnitudes);
         let powers = Tensor::new(self.empty_like(&x, x.dtype));
         // Of the operand itself: the exponentials are there for their memory alone.
-        let whole = self.empty(&kept_shape(&x.shape, over.dims), x.dtype);
+        let whole = self.empty(kept_shape(&x.shape, over.dims), x.dtype);
         let scratch = self.scratch_of_sum(&powers, &whole, over.dims);
         self.launch(kernel::logsumexp(over.dims), &[&x], &[&whole]);
         drop(scratch);

@@ -125,11 +125,17 @@ each("extremes", (4, 6), [
 ])  # fmt: skip
 
 each("products", (4, 6), [
-    lambda w, x: torch.mv((w * x)[:, 0], w[0]), lambda w, x: torch.outer((w * x)[:, 0, 0], w[1]), lambda w, x: torch.dot((w * x).flatten(), (x + 0.5).flatten()), lambda w, x: torch.addmv((w * x)[:, 0, 0], (w + x)[:, 1], w[0], beta=0.5),
-    lambda w, x: (w * x) @ w[2], lambda w, x: w[:, 0] @ (w * x), lambda w, x: torch.addmm((w * x)[:, 0, :4], (w * x)[:, 1], w.T), lambda w, x: torch.baddbmm((w * x)[:, :, :4], w * x, x.transpose(1, 2), beta=0.3, alpha=0.7),
-    lambda w, x: torch.bmm(w * x, (w + x).transpose(1, 2)), lambda w, x: torch.linalg.cross((w * x)[..., :3], (w + x)[..., 3:]), lambda w, x: torch.linalg.cross((w * x)[:, :3], (w + x)[:, 1:], dim=1), lambda w, x: torch.tensordot(w * x, w, ([1, 2], [0, 1])),
-    lambda w, x: torch.einsum("bij,kj->bik", w * x, w), lambda w, x: torch.einsum("bii,bjj->bij", (w * x)[:, :, :4], (w + x)[:, :, 2:]), lambda w, x: torch.einsum("bij,bij->b", w * x, w + x), lambda w, x: (w * x)[:, 0] @ w.T @ w,
-    lambda w, x: torch.cdist(w * x, w + x), lambda w, x: torch.cdist(w * x, w + x, p=1.0), lambda w, x: torch.cdist(w * x, w[:3], p=3.0), lambda w, x: torch.cdist((w * x).repeat(1, 7, 1), w + 1), lambda w, x: torch.addr((w * x)[:, 0], (w + x)[:, 0, 1], w[0]), lambda w, x: torch.addbmm(w[:, :4], w * x, x.transpose(1, 2)),
+    lambda w, x: torch.mv((w * x)[:, 0], w[0]), lambda w, x: torch.outer((w * x)[:, 0, 0], w[1]), lambda w, x: torch.dot((w * x)[0, 0], (x + 0.5)[0, 1]), lambda w, x: torch.addmv((w * x)[:, 0, 0], (w + x)[:, 1], w[0], beta=0.5),
+    lambda w, x: (w * x) @ w[2], lambda w, x: w[:, 0] @ (w * x), lambda w, x: torch.baddbmm((w * x)[:, :, :4], w * x, x.transpose(1, 2), beta=0.3, alpha=0.7),
+    lambda w, x: torch.linalg.cross((w * x)[..., :3], (w + x)[..., 3:]), lambda w, x: torch.linalg.cross((w * x)[:, :3], (w + x)[:, 1:], dim=1),
+])  # fmt: skip
+
+each("distances", (4, 6), [
+    lambda w, x: torch.cdist(w * x, w + x), lambda w, x: torch.cdist(w * x, w + x, p=1.0), lambda w, x: torch.cdist(w * x, w[:3], p=3.0), lambda w, x: torch.cdist((w * x).repeat(1, 7, 1), w + 1),
+])  # fmt: skip
+
+each("contractions", (4, 6), [
+    lambda w, x: torch.einsum("bij,kj->bik", w * x, w), lambda w, x: torch.einsum("bii,bjj->bij", (w * x)[:, :, :4], (w + x)[:, :, 2:]), lambda w, x: torch.einsum("bij,bij->b", w * x, w + x), lambda w, x: torch.tensordot(w * x, w, ([1, 2], [0, 1])),
 ])  # fmt: skip
 
 
@@ -178,16 +184,6 @@ def attentions():
 @case("attentions-bf16", dtype=torch.bfloat16)
 def attentions_in_half():
     return Attentions(), {"x": torch.randn(BATCH, 5, 8)}
-
-
-class Experts(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = nn.Parameter(torch.randn(3, 6, 8))
-        self.register_buffer("ends", torch.tensor([4, 4, 12], dtype=torch.int32))
-
-    def forward(self, x):
-        return torch._grouped_mm(x.flatten(0, 1), self.w, self.ends)
 
 
 @case("ctc", loss=lambda m, x, target, times, counts: m(x, target, times, counts))

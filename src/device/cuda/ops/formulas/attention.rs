@@ -94,7 +94,8 @@ const GRAD_KEY: &str = "
 /// Four-dimensional operands of a call with fewer key heads than query heads, or as many.
 struct Heads {
     samples: u64,
-    key_heads: u64,
+    /// Key heads.
+    shared: u64,
     /// Query heads of a key head.
     group: u64,
 }
@@ -106,7 +107,7 @@ impl Heads {
         let s = &operand.strides;
         let width = operand.shape.get(3).filter(|_| whole).copied().unwrap_or(1);
         Operand {
-            shape: vec![self.samples, self.key_heads, self.group, positions, width],
+            shape: vec![self.samples, self.shared, self.group, positions, width],
             strides: vec![
                 s[0],
                 s[1] * self.group,
@@ -121,7 +122,7 @@ impl Heads {
     /// The first key's, as it broadcasts to queries.
     fn of_first_key(&self, operand: &Operand) -> Operand {
         Operand {
-            shape: vec![self.samples, self.key_heads, 1, 1, 1],
+            shape: vec![self.samples, self.shared, 1, 1, 1],
             strides: vec![operand.strides[0], operand.strides[1], 0, 0, 0],
             ..operand.clone()
         }
@@ -130,7 +131,7 @@ impl Heads {
     /// The first element of the first query of the first head of a group, as it broadcasts to keys.
     fn of_first_query(&self, operand: &Operand) -> Operand {
         Operand {
-            shape: vec![self.samples, self.key_heads, 1, 1],
+            shape: vec![self.samples, self.shared, 1, 1],
             strides: vec![operand.strides[0], operand.strides[1] * self.group, 0, 0],
             ..operand.clone()
         }
@@ -148,6 +149,7 @@ impl Heads {
 }
 
 /// The formulas of an attention without dropout, or of its gradient.
+#[expect(clippy::too_many_lines, reason = "three formulas and their steps")]
 pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, LaunchError> {
     let (is_gradient, causal, dropout, scale) = match *operands.kernel() {
         Kernel::Attention {
@@ -185,10 +187,10 @@ pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, L
     }
     let seen = Heads {
         samples,
-        key_heads,
+        shared: key_heads,
         group: heads / key_heads,
     };
-    let with = |mut generated: Generated, steps: &[(&'static str, u64)]| {
+    let finished = |mut generated: Generated, steps: &[(&'static str, u64)]| {
         let common = [("queries", queries), ("keys", keys), ("width", width)];
         for (name, step) in common.iter().chain(steps) {
             generated = generated.with(name, Number::Whole(step.cast_signed()));
@@ -215,7 +217,7 @@ pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, L
         }
         let inputs = ["query", "key", "value"];
         let generated = Generated::rows("scaled_dot_product_attention", inputs, names, [4], body);
-        let generated = with(generated, &steps_of_keys).with("out_next", whole(out.strides[3]));
+        let generated = finished(generated, &steps_of_keys).with("out_next", whole(out.strides[3]));
         return Ok(Some(vec![Written {
             generated,
             inputs: vec![
@@ -240,7 +242,7 @@ pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, L
         format!("{KEPT}{GRAD_QUERY}"),
     );
     let of_query = Written {
-        generated: with(generated, &steps_of_keys)
+        generated: finished(generated, &steps_of_keys)
             .with("grad_next", whole(grad.strides[3]))
             .with("out_next", whole(out.strides[3])),
         inputs: vec![
@@ -273,7 +275,7 @@ pub(super) fn written(operands: &Operands<'_>) -> Result<Option<Vec<Written>>, L
         ("grad_value_next", grad_value.strides[3]),
     ];
     let of_key = Written {
-        generated: with(generated, &steps),
+        generated: finished(generated, &steps),
         inputs: vec![
             key.clone(),
             Heads::of_keys(value),

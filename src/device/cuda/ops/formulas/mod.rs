@@ -36,12 +36,12 @@ pub(in crate::device::cuda) fn launches(
         return Err(operands.no_kernel());
     };
     let mut launches = Vec::new();
-    if let Kernel::GatherGrad { .. } | Kernel::EmbeddingGrad { .. } = operands.kernel() {
-        if let [of] = &*written {
-            let cleared = indexed::cleared();
-            let made = generate::launches(&cleared, &of.inputs, &of.outputs, resources);
-            launches.extend(made.map_err(misuse)?);
-        }
+    if let Kernel::GatherGrad { .. } | Kernel::EmbeddingGrad { .. } = operands.kernel()
+        && let [of] = &*written
+    {
+        let cleared = indexed::cleared();
+        let made = generate::launches(&cleared, &of.inputs, &of.outputs, resources);
+        launches.extend(made.map_err(misuse)?);
     }
     for of in &written {
         let made = generate::launches(&of.generated, &of.inputs, &of.outputs, resources);
@@ -62,17 +62,13 @@ fn written(
         | Kernel::BatchNormInferenceGrad { .. }
         | Kernel::LayerNorm { .. }
         | Kernel::LayerNormGrad => norm::written(operands),
-        Kernel::NllLoss | Kernel::NllLossGrad => loss::likelihood(operands).map(one),
-        Kernel::HiddenRows => loss::hidden_rows(operands).map(one),
+        Kernel::NllLoss | Kernel::NllLossGrad => Ok(Some(vec![loss::likelihood(operands)?])),
+        Kernel::HiddenRows => Ok(Some(vec![loss::hidden_rows(operands)?])),
         Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => attention::written(operands),
         Kernel::Unscale => scaler::unscale(operands).map(Some),
-        Kernel::ScalerUpdate => scaler::update(operands).map(one),
+        Kernel::ScalerUpdate => Ok(Some(vec![scaler::update(operands)?])),
         _ => Ok(by_one(operands, resources)?.map(|written| vec![written])),
     }
-}
-
-fn one(written: Written) -> Option<Vec<Written>> {
-    Some(vec![written])
 }
 
 /// The formula that computes a call by itself.
