@@ -467,6 +467,7 @@ impl Eager {
         }
     }
 
+    #[expect(clippy::similar_names, reason = "they are PyTorch's names")]
     fn launch_cell_grads(
         &mut self,
         job: &Job,

@@ -210,13 +210,13 @@ impl Eager {
         } = job;
         let (x, y, hidden) = (saved.get("input"), saved.get("result0"), saved.get("hx"));
         let states = [Some(hidden), saved.find("cx")];
-        let given = |eager: &mut Eager, at: usize, like: &Tensor| match gradients.get(at) {
-            Some(Some(gradient)) => Tensor::clone(gradient),
-            Some(None) | None => {
-                let zeros = eager.empty(&like.shape, like.dtype);
-                eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
-                Tensor::new(zeros)
+        let given = |eager: &mut Eager, at: usize, like: &Tensor| {
+            if let Some(Some(gradient)) = gradients.get(at) {
+                return Tensor::clone(gradient);
             }
+            let zeros = eager.empty(&like.shape, like.dtype);
+            eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+            Tensor::new(zeros)
         };
         let of_y = given(self, 0, y);
         let of_states: Vec<Tensor> = states
