@@ -3,7 +3,7 @@
 
 For each graph of a folder, in fp32 and amp_bf16: a limit at which a handful of samples fit is found by simulation, then
 `batchfit fit --device cuda:0` under that limit. A model runs if its answer is probed, by at most three real probes, each of
-which launched kernels and saw finite losses that change; its memory is exact if each step's peaks allocated are those of simulation
+which launched kernels in every step; losses that are not finite or do not change are counted apart, since weights and constants are made up. Its memory is exact if each step's peaks allocated are those of simulation
 at the same batch and limit. Peaks reserved are counted apart, because the driver may put segments elsewhere.
 
 Several fits run at a time, each with a lock of its own, so that they share the GPU: their limits are small.
@@ -132,7 +132,7 @@ class Lane:
         row.update(batch=best["micro_batch"], max_batch=best["max_batch_without_retries"], evidence=best["evidence"],
                    notes=[*best["notes"], *answer.get("assumptions", [])], probes=work["probes"] if work else 0,
                    start_ms=work and round(work["worker_start_ms"]))
-        wrong = []
+        wrong, row["of_losses"] = [], []
         if self.options.device.startswith("sim:"):
             real = answer["probes"]
         elif best["evidence"] != "probed" or not real:
@@ -142,7 +142,8 @@ class Lane:
             batches = ", ".join(f"{run['batch']} {run['verdict']}" for run in work["runs"])
             wrong.append(f"{row['probes']} real probes ({batches})")
         for probe in real:
-            wrong += problems_of(probe)
+            for problem in problems_of(probe):
+                (row["of_losses"] if "loss" in problem else wrong).append(problem)
         row["peaks"] = [self.beside(graph, precision, limit, probe) for probe in real if probe["verdict"] != "failed"]
         row["exact"] = all(peaks["real"]["allocated"] == peaks["simulated"]["allocated"] for peaks in row["peaks"])
         row["exact_reserved"] = all(peaks["real"] == peaks["simulated"] for peaks in row["peaks"])

@@ -255,7 +255,10 @@ impl CudaLauncher {
                 let Some(parameter) = launch.call.outputs.first() else {
                     return Err(operands.failed("output 0 is missing".to_owned()));
                 };
-                let step = self.optimizer_steps.entry(parameter.tensor).or_insert(0);
+                let step = self
+                    .optimizer_steps
+                    .entry((parameter.tensor, parameter.offset))
+                    .or_insert(0);
                 *step += 1;
                 context.optimizer_step = *step;
             }

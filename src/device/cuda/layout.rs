@@ -44,13 +44,6 @@ pub(super) struct Operand {
 
 impl Operand {
     fn of(view: &View, launch: &Launch<'_>) -> Result<Operand, LaunchError> {
-        let start = launch.addresses.get(view.tensor.0 as usize).copied();
-        let Some(start) = start.filter(|start| *start != 0) else {
-            return Err(failed(
-                launch,
-                format!("{:?} is not allocated", view.tensor),
-            ));
-        };
         let at = |extents: &[crate::shape::Extent]| {
             extents
                 .iter()
@@ -58,10 +51,21 @@ impl Operand {
                 .collect::<Vec<_>>()
         };
         let offset = view.offset.at(launch.batch) * view.dtype.size();
+        let start = launch.addresses.get(view.tensor.0 as usize).copied();
+        let shape = at(&view.shape);
+        // What has no elements has no memory.
+        let start = match start.filter(|start| *start != 0) {
+            Some(start) => start,
+            None if shape.contains(&0) => 0,
+            None => {
+                let what = format!("{:?} is not allocated", view.tensor);
+                return Err(failed(launch, what));
+            }
+        };
         let operand = Operand {
             address: start + offset,
             dtype: view.dtype,
-            shape: at(&view.shape),
+            shape,
             strides: at(&view.strides),
         };
         let size = launch.sizes.get(view.tensor.0 as usize).copied();

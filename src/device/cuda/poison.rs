@@ -102,8 +102,10 @@ fn written(call: &Call) -> Vec<usize> {
         let tensor = call.outputs[position].tensor;
         call.inputs.iter().any(|input| input.tensor == tensor)
     };
+    // The pattern is no number; of integers it is -1, which they may well be.
+    let is_told = |position: usize| call.outputs[position].dtype.is_float();
     (0..call.outputs.len())
-        .filter(|position| !updates(*position) && !is_read(*position))
+        .filter(|position| is_told(*position) && !updates(*position) && !is_read(*position))
         .collect()
 }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
-use crate::program::Kernel;
 use crate::program::placing::Combine;
+use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Mismatch, Type};
 
 /// A running product or extreme along a dimension.
@@ -115,6 +115,8 @@ impl Eager {
             let like = |eager: &mut Eager| eager.empty_like(result, result.dtype);
             let product = like(eager);
             let zeros = Tensor::new(eager.empty_like(x, DType::Bool));
+            let is_zero = Generated::map("eq", ["x"], "result = x == 0;");
+            eager.launch(is_zero.into(), &[x], &[&zeros]);
             eager.any_of(&zeros);
             let flipped = like(eager);
             let summed = like(eager);

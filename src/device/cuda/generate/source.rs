@@ -50,8 +50,10 @@ pub(super) struct Writer {
 /// Which words of a parameter change when a call is launched again at the same batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::device::cuda) struct Changing {
-    /// Words that are addresses, each with the operand's position, inputs first.
+    /// Words that are addresses, each with the operand's position: inputs first, as many as the formula names.
     pub(in crate::device::cuda) addresses: Vec<(usize, usize)>,
+    /// How many inputs the formula names; a call may have more.
+    pub(in crate::device::cuda) inputs: usize,
     /// Words that are keys of random numbers.
     pub(in crate::device::cuda) seeds: Vec<usize>,
 }
@@ -70,6 +72,7 @@ impl Writer {
 
     /// Adds the address of the operand at this position; gives how the text calls it.
     pub(super) fn address(&mut self, operation: &Operation<'_>, position: usize) -> String {
+        self.changing.inputs = operation.inputs.len();
         self.changing.addresses.push((self.words.len(), position));
         let named = operation.operands().nth(position);
         self.word(named.map_or(0, |named| named.operand.address))

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use crate::device::LaunchError;
 use crate::program::TensorId;
+use crate::shape::Extent;
 
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Operands};
@@ -51,8 +52,8 @@ struct OptimizerArguments {
 // SAFETY: repeats `OptimizerArguments` in optimizer.cu, the parameter of its kernels.
 unsafe impl Arguments for OptimizerArguments {}
 
-/// The steps that each parameter has seen.
-pub(in crate::device::cuda) type StepCounts = HashMap<TensorId, u32>;
+/// The steps that each parameter has seen. Several may lie in one tensor.
+pub(in crate::device::cuda) type StepCounts = HashMap<(TensorId, Extent), u32>;
 
 fn common(operands: &Operands<'_>) -> Result<OptimizerArguments, LaunchError> {
     Ok(OptimizerArguments {

@@ -150,11 +150,10 @@ impl Parameter for Words {
 
     fn update(&mut self, operands: &Operands<'_>, seed: u64) {
         for (word, position) in &self.changing.addresses {
-            let operand = operands
-                .inputs()
-                .iter()
-                .chain(operands.outputs())
-                .nth(*position);
+            let operand = match position.checked_sub(self.changing.inputs) {
+                None => operands.inputs().get(*position),
+                Some(output) => operands.outputs().get(output),
+            };
             if let (Some(word), Some(operand)) = (self.words.get_mut(*word), operand) {
                 *word = operand.address;
             }
