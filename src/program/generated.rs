@@ -214,6 +214,10 @@ impl Generated {
         let Some(name) = self.outputs.get(output) else {
             return true;
         };
+        // What writes over an operand leaves some of it.
+        if self.name.ends_with('_') {
+            return true;
+        }
         let body = match &self.form {
             Form::Map(_) | Form::Reduce { .. } => return false,
             Form::Each {

@@ -279,7 +279,8 @@ def compared(ours, theirs):
         return None, f"DID NOT RUN: {ours['verdict']}: {ours['cause']}"
     ms = statistics.median(ours["step_ms"][WARM:])
     memory = "" if ours["real"] == ours["replayed"] else "  MEMORY DIFFERS " + " ".join(
-        f"{kind} {100 * (max(ours['real'][kind]) / max(ours['replayed'][kind]) - 1):+.3f} %" for kind in ours["real"])
+        f"{kind} {100 * (max(real) / max(ours['replayed'][kind]) - 1):+.3f} %" if real and ours["replayed"][kind] else f"{kind} unknown"
+        for kind, real in ours["real"].items())
     memory += "" if all(loss is not None for step in ours["losses"] for loss in step) else "  NO LOSS"
     text = f"{ms:8.2f} ms, {ours['launches'][-1]:5} launches"
     if "error" in theirs:

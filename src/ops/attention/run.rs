@@ -97,9 +97,17 @@ impl Eager {
             }
             Backend::Efficient if bias.is_some() => {
                 let bias = bias.map(|bias| self.aligned_bias(bias, &query, lengths.keys));
-                self.fused([&query, &key, &value], bias, (backend, lengths, request))
+                self.fused(
+                    [&query, &key, &value],
+                    bias.as_ref(),
+                    (backend, lengths, request),
+                )
             }
-            _ => self.fused([&query, &key, &value], bias, (backend, lengths, request)),
+            _ => self.fused(
+                [&query, &key, &value],
+                bias.as_ref(),
+                (backend, lengths, request),
+            ),
         }
     }
 
@@ -174,19 +182,19 @@ impl Eager {
     fn fused(
         &mut self,
         [query, key, value]: [&Tensor; 3],
-        bias: Option<Tensor>,
+        bias: Option<&Tensor>,
         (backend, lengths, request): (Backend, Lengths, Attention),
     ) -> Result<Tensor, Stop> {
-        let inputs = [Some(query), Some(key), Some(value), bias.as_ref()];
+        let inputs = [Some(query), Some(key), Some(value), bias];
         let mut draft = Draft::new(self, &inputs);
-        if let Some(bias) = &bias {
+        if let Some(bias) = bias {
             draft.save(self, "attn_bias", bias)?;
         }
         draft.save(self, "key", key)?;
         draft.save(self, "query", query)?;
         draft.save(self, "value", value)?;
         let kernels = kernels(&request, lengths.width);
-        let bias_is_trained = bias.as_ref().is_some_and(|bias| bias.requires_grad());
+        let bias_is_trained = bias.is_some_and(|bias| bias.requires_grad());
         let mut state: Vec<Tensor> = Vec::new();
         if backend == Backend::Cudnn {
             // Philox seed and offset, made even without dropout.
@@ -227,7 +235,7 @@ impl Eager {
         let mut results: Vec<&TensorBody> = vec![&output];
         results.extend(log_sum_exp.as_deref());
         let mut operands: Vec<&TensorBody> = vec![query, key, value];
-        operands.extend(bias.as_deref());
+        operands.extend(bias.map(|bias| &**bias));
         self.launch(kernels[0].clone(), &operands, &results);
         let kept = Tensor::new(output.alias(output.shape.clone(), output.strides.clone()));
         if let Some(log_sum_exp) = &log_sum_exp {

@@ -209,9 +209,12 @@ impl Elementwise {
         let promoted = || result_type(tensors, number);
         match self.row.result {
             ResultType::Promoted | ResultType::Truth => promoted(),
-            ResultType::Real if promoted().is_float() || promoted().is_complex() => promoted(),
             ResultType::Quotient if self.attribute("rounding_mode").is_some() => promoted(),
-            ResultType::Quotient if promoted().is_float() || promoted().is_complex() => promoted(),
+            ResultType::Real | ResultType::Quotient
+                if promoted().is_float() || promoted().is_complex() =>
+            {
+                promoted()
+            }
             ResultType::Real | ResultType::Quotient => DType::Float32,
             ResultType::First => tensors[0].0,
             ResultType::Branches => result_type(&tensors[1..], number),

@@ -413,9 +413,8 @@ pub(super) fn default(operator: &str, attribute: &str) -> Option<Constant> {
         ("leaky_relu", "negative_slope") => Constant::Real(0.01),
         ("hardtanh", "min_val") => Constant::Whole(-1),
         ("softplus", "threshold") => Constant::Whole(20),
-        ("hardshrink" | "softshrink", "lambd") => Constant::Real(0.5),
+        ("hardshrink" | "softshrink", "lambd") | ("bernoulli", "p") => Constant::Real(0.5),
         ("gelu", "approximate") => Constant::Text("none".into()),
-        ("bernoulli", "p") => Constant::Real(0.5),
         ("uniform", "from") | ("normal_functional" | "normal", "mean") | ("cauchy", "median") => {
             Constant::Real(0.0)
         }

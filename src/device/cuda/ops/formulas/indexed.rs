@@ -58,9 +58,9 @@ fn scattered(
         .collect();
     let mut others = dims.filter(|d| *d != dim);
     let is_spread = others.clone().any(|d| shared[d] && index.shape[d] != 1);
-    let lines = others.try_fold(1_u64, |lines, d| match shared[d] {
-        true => Some(lines),
-        false => lines.checked_mul(index.shape[d]),
+    let lines = others.try_fold(1_u64, |lines, d| {
+        let length = if shared[d] { 1 } else { index.shape[d] };
+        lines.checked_mul(length)
     });
     let are_few = lines.is_some_and(|lines| lines < FEW_LINES);
     let how = (Combine::Add, Values::Values);
