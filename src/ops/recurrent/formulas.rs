@@ -131,7 +131,7 @@ impl Layer {
     {SHARES}
     for (I step = 0; step < steps; ++step) {{
         const I t = backwards ? steps - 1 - step : step, before = step == 0 ? 0 : backwards ? t + 1 : t - 1;
-        const auto states = step == 0 ? hx : out;
+        const auto states = [&](I at, I b, I u) {{ return step == 0 ? (T)hx(at, b, u) : (T)out(at, b, u); }};
         const bool is_last = step == steps - 1;
         for (I u = warp; u < units; u += warps) {{
             T in[S][GATES] = {{}}, re[S][GATES] = {{}};
@@ -267,7 +267,7 @@ impl Layer {
     for (I step = steps - 1; step >= 0; --step) {{
         const I t = backwards ? steps - 1 - step : step, after = backwards ? t - 1 : t + 1;
         const I before = step == 0 ? 0 : backwards ? t + 1 : t - 1;
-        const auto states = step == 0 ? hx : out;
+        const auto states = [&](I at, I b, I u) {{ return step == 0 ? (T)hx(at, b, u) : (T)out(at, b, u); }};
         const bool is_last = step == steps - 1;
         (void)after; (void)before; (void)states;
         {projected}
