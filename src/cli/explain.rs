@@ -46,10 +46,11 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
         let program = program.map_err(|error| {
             Trouble::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
         })?;
+        let found = plan::survey(program, batch, target);
         explanation.variants.push(OfVariant {
             variant: variant.to_string(),
-            generated_kernels: plan::sources(program, batch, target).generated(),
-            gaps: plan::gaps(program, batch, target),
+            generated_kernels: found.sources.generated(),
+            gaps: found.gaps,
         });
     }
     if json {

@@ -5,6 +5,7 @@
 
 use super::tensor::TensorBody;
 use crate::program::{Form, Generated, Kernel, Number};
+use crate::shape::DType;
 
 /// A launch that reads no memory of the host's.
 pub(super) fn by_value<'a>(
@@ -48,7 +49,9 @@ pub(super) fn by_value<'a>(
                 read.push(*input);
             }
             Some(number) if is_value => {
-                converted.numbers.push((name, Number::Real(number)));
+                converted
+                    .numbers
+                    .push((name, constant(input.dtype, number)));
             }
             Some(_) | None => {
                 let unknown = "a number that the export does not spell out";
@@ -57,4 +60,14 @@ pub(super) fn by_value<'a>(
         }
     }
     (converted.into(), read)
+}
+
+/// A tensor's number as a constant of its kind.
+#[expect(clippy::cast_possible_truncation, reason = "it was a whole number")]
+fn constant(dtype: DType, number: f64) -> Number {
+    match dtype {
+        DType::Bool => Number::Truth(number != 0.0),
+        DType::Int64 | DType::Int32 | DType::UInt8 => Number::Whole(number as i64),
+        _ => Number::Real(number),
+    }
 }

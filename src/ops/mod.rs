@@ -91,11 +91,13 @@ pub(crate) use loss::kernel::Likelihood;
 pub use loss::{LossFunction, Summary};
 pub(crate) use norm::kernel as normalization;
 pub(crate) use opaque::not_elementwise;
+pub(crate) use pool::kernel as pooling;
 pub use random::Dropout;
 pub use reduce::{Dims, Reduction};
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
 pub use resample::{Interpolation, Mode as Interpolated};
 pub use scan::Running;
+pub(crate) use scattered::placing;
 
 use crate::shape::{DType, Type};
 

@@ -8,8 +8,6 @@ mod capability;
 mod convolution;
 mod generated;
 mod kernel;
-pub mod placing;
-pub mod pooling;
 mod unary;
 
 use std::collections::HashMap;

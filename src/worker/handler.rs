@@ -269,7 +269,7 @@ fn expect_no_gaps(
 ) -> Result<(), Refused> {
     let program = programs.of(variant);
     let program = program.map_err(|error| (Refusal::Invalid, error.to_string()))?;
-    let gaps = cuda::plan::gaps(program, BATCH_OF_A_PLAN, Target::of(&capability));
+    let gaps = cuda::plan::survey(program, BATCH_OF_A_PLAN, Target::of(&capability)).gaps;
     if gaps.is_empty() {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::{env, fs};
 
 use batchfit::compile::compile;
-use batchfit::device::cuda::plan::{Sources, Target, sources};
+use batchfit::device::cuda::plan::{Sources, Target, survey};
 use batchfit::device::cuda::{GpuError, Library, check_generated, check_kernels};
 use batchfit::device::sim::Card;
 use batchfit::model::{Precision, Variant, exported};
@@ -49,7 +49,7 @@ fn check_formulas() -> Result<(), GpuError> {
             };
             // Graphs of half types have no autocast.
             if let Ok(program) = compile(&graph, &variant, capability) {
-                all.extend(sources(&program, 3, Target::of(&capability)));
+                all.extend(survey(&program, 3, Target::of(&capability)).sources);
             }
         }
     }

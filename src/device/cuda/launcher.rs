@@ -306,14 +306,13 @@ impl Launcher for CudaLauncher {
 
     fn prepare(&mut self, program: &Program, batch: u64) -> Result<(), LaunchError> {
         self.kept = None;
-        let target = self.queue.target();
-        let gaps = plan::gaps(program, batch, target);
-        if !gaps.is_empty() {
+        let found = plan::survey(program, batch, self.queue.target());
+        if !found.gaps.is_empty() {
             return Err(LaunchError::Unsupported {
-                operation: listed(&gaps),
+                operation: listed(&found.gaps),
             });
         }
-        self.queue.prepare(&plan::sources(program, batch, target))?;
+        self.queue.prepare(&found.sources)?;
         self.kept = Some(HashMap::new());
         Ok(())
     }

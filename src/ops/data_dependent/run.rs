@@ -7,8 +7,8 @@ use super::kernel::{self, Beyond};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
+use crate::ops::placing::Combine;
 use crate::program::Kernel;
-use crate::program::placing::Combine;
 use crate::shape::{DType, Extent, broadcast, strides_like};
 
 impl Eager {

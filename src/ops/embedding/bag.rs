@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor};
+use crate::ops::placing::{self, Combine, Places, Written};
 use crate::ops::{Context, Operator, Read, Reader};
-use crate::program::placing::{self, Combine, Places, Written};
 use crate::program::{Form, Generated, Kernel, Number};
 use crate::shape::{Extent, Mismatch, Type};
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::eager::{Eager, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
-use crate::program::placing::{self, Combine, Places, Written};
+use crate::ops::placing::{self, Combine, Places, Written};
 use crate::program::{Form, Generated, Kernel, Number};
 use crate::shape::{Extent, contiguous_strides, numel};
 

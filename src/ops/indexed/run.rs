@@ -9,10 +9,10 @@ use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
+use crate::ops::placing::Combine;
 use crate::ops::reduce::kept_shape;
 use crate::ops::view::gradient_view;
 use crate::program::Kernel;
-use crate::program::placing::Combine;
 use crate::shape::{
     DType, Extent, Sizes, Type, broadcast, contiguous_strides, strides_like, strides_match,
 };

@@ -8,8 +8,8 @@ use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::radix_bytes;
+use crate::ops::placing::{self, Combine};
 use crate::ops::view::gradient_view;
-use crate::program::placing::{self, Combine};
 use crate::program::{Generated, Kernel, Number};
 use crate::shape::{DType, Extent, Sizes, numel, strides_like};
 

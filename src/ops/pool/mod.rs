@@ -1,5 +1,6 @@
 //! Pools.
 
+pub(crate) mod kernel;
 mod run;
 
 use serde::Serialize;

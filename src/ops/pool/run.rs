@@ -5,7 +5,9 @@
 
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Pool;
-use crate::program::{Kernel, pooling};
+use crate::program::Kernel;
+
+use super::kernel as pooling;
 use crate::shape::{DType, Extent, MemoryFormat, Window, numel};
 
 impl Eager {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Context, Operator, Read, Reader};
 use crate::aten::Arguments;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
-use crate::program::placing::Combine;
+use crate::ops::placing::Combine;
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Mismatch, Type};
 

@@ -1,7 +1,7 @@
 //! Kernels of what writes to places.
 
 use crate::eager::{Eager, TensorBody};
-use crate::program::placing::{self, Combine, Places, Written};
+use crate::ops::placing::{self, Combine, Places, Written};
 use crate::program::{Form, Generated, Kernel};
 
 fn each(

@@ -1,6 +1,7 @@
 //! Writing elements of one tensor to places of another, other than `index_put` and `scatter`.
 
 mod kernel;
+pub(crate) mod placing;
 mod reduce;
 mod run;
 

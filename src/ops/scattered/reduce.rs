@@ -2,7 +2,7 @@
 
 use super::{Combination, TRUTH, kernel};
 use crate::eager::{Draft, Eager, Saved, Stop, Tensor, TensorBody};
-use crate::program::placing::{self, Combine};
+use crate::ops::placing::{self, Combine};
 use crate::program::{Generated, Kernel};
 use crate::shape::{DType, Extent, strides_like};
 

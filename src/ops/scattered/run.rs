@@ -6,10 +6,10 @@ use super::kernel;
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
+use crate::ops::placing::Combine;
 use crate::ops::view::gradient_view;
 use crate::ops::{Context, Operator, View};
 use crate::program::Kernel;
-use crate::program::placing::Combine;
 use crate::shape::{Extent, strides_like};
 
 impl Eager {

@@ -6,8 +6,8 @@ use super::{diagonal, kernel, sliced};
 use crate::eager::{Draft, Eager, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
+use crate::ops::placing::Combine;
 use crate::program::Kernel;
-use crate::program::placing::Combine;
 use crate::shape::{DType, Extent, Sizes, contiguous_strides, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use batchfit::compile::compile;
-use batchfit::device::cuda::plan::{Target, gaps};
+use batchfit::device::cuda::plan::{Target, survey};
 use batchfit::graph::Graph;
 use batchfit::model::{Precision, Variant, exported};
 
@@ -38,7 +38,7 @@ fn note(found: &mut BTreeMap<String, BTreeSet<String>>, name: &str, graph: &Grap
         let Ok(program) = compile(graph, &variant, H200) else {
             continue;
         };
-        for gap in gaps(&program, 3, Target::of(&H200)) {
+        for gap in survey(&program, 3, Target::of(&H200)).gaps {
             let models = found.entry(kind(&gap.operation)).or_default();
             models.insert(name.to_owned());
         }

@@ -13,12 +13,7 @@ pub(super) fn launches(
     without: &[usize],
     body: &str,
 ) -> Result<Vec<GeneratedLaunch>, NoKernel> {
-    let Some(visited) = operation.operands().nth(over) else {
-        return Err(NoKernel::Misuse(
-            "a formula visits an operand that it has not",
-        ));
-    };
-    let shape = &visited.operand.shape;
+    let shape = visited(operation, over)?;
     let count: u64 = visited_lengths(shape, without).product();
     if count == 0 {
         return Ok(Vec::new());
@@ -32,13 +27,7 @@ pub(super) fn launches(
     writer.line("    const I thread = (I)((i64)blockIdx.x * blockDim.x + threadIdx.x);");
     writer.line(format_args!("    if (thread >= (I){total}) return;"));
     writer.declare(operation);
-    coordinates(
-        &mut writer,
-        "thread",
-        &visited.operand.shape,
-        without,
-        is_short,
-    );
+    coordinates(&mut writer, "thread", shape, without, is_short);
     tensors(&mut writer, operation);
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
     let (source, words, changing) = writer.finish(is_short, &["kernel"]);
@@ -51,6 +40,16 @@ pub(super) fn launches(
         words,
         changing,
     }])
+}
+
+/// The shape of the operand that is visited.
+pub(super) fn visited<'a>(operation: &Operation<'a>, over: usize) -> Result<&'a [u64], NoKernel> {
+    let named = operation.operands().nth(over);
+    named
+        .map(|named| &*named.operand.shape)
+        .ok_or(NoKernel::Misuse(
+            "a formula visits an operand that it has not",
+        ))
 }
 
 /// Lengths of the dimensions that are visited.

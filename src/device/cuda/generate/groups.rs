@@ -1,7 +1,7 @@
 //! A group of threads for each element of an operand's shape, which read and write by coordinates.
 
 use super::dims::is_short;
-use super::each::{coordinates, tensors, visited_lengths};
+use super::each::{coordinates, tensors, visited, visited_lengths};
 use super::map::mentions;
 use super::source::Writer;
 use super::{GeneratedLaunch, NoKernel, Operation};
@@ -18,12 +18,7 @@ pub(super) fn launches(
     without: &[usize],
     body: &str,
 ) -> Result<Vec<GeneratedLaunch>, NoKernel> {
-    let Some(visited) = operation.operands().nth(over) else {
-        return Err(NoKernel::Misuse(
-            "a formula visits an operand that it has not",
-        ));
-    };
-    let shape = &visited.operand.shape;
+    let shape = visited(operation, over)?;
     let rows: u64 = visited_lengths(shape, without).product();
     if rows == 0 {
         return Ok(Vec::new());
@@ -44,7 +39,7 @@ pub(super) fn launches(
     let groups_in_block = if lanes == 32 { WARPS } else { 1 };
     let groups = rows * parts;
     let is_short = groups < 1 << 31
-        && visited.operand.count() < 1 << 31
+        && shape.iter().product::<u64>() < 1 << 31
         && operation.operands().all(|named| is_short(named.operand));
 
     let mut writer = Writer::default();

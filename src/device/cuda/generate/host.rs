@@ -14,6 +14,7 @@ use super::{GeneratedLaunch, Resources, Source};
 use crate::device::Launch;
 use crate::device::cuda::layout::Operands;
 use crate::device::cuda::ops::formulas;
+use crate::device::cuda::plan::is_source;
 use crate::device::cuda::script::HostTensor;
 use crate::program::{Call, Instruction, Kernel, Program, Size};
 use crate::shape::DType;
@@ -75,7 +76,7 @@ impl Compiled {
         // SAFETY: the text defines it with this type.
         let entry: Symbol<'_, Entry> = unsafe { library.get(launch.entry) }.unwrap();
         let (work, splits) = (launch.work.cast_signed(), launch.blocks[1].cast_signed());
-        // SAFETY: the addresses in the parameter are of live allocations of [`Machine`], which are as large as the
+        // SAFETY: the addresses in the parameter are of live blocks, which are as large as the
         // program says.
         unsafe { entry(launch.words.as_ptr(), work, splits) };
     }
@@ -87,6 +88,7 @@ struct Block(Vec<u128>);
 impl Block {
     fn new(size: Bytes) -> Block {
         // What is read unwritten shows: floats are no numbers.
+        // Up to 512 bytes lie before the first that is aligned.
         let words = usize::try_from(size.0.div_ceil(16)).unwrap() + 32;
         Block(vec![u128::MAX; words])
     }
@@ -128,8 +130,7 @@ pub(super) fn first_step(
                     Size::Workspace(_) => Bytes::ZERO,
                     _ => sizes[index],
                 };
-                // One more element than asked for is no error that a test should hide, so none is there.
-                let block = Block::new(Bytes(size.0 + 512));
+                let block = Block::new(size);
                 addresses[index] = block.address();
                 blocks[index] = Some(block);
             }
@@ -175,11 +176,10 @@ fn step(
         Ok(operands) => operands,
         Err(error) => return outcome.gaps.push(error.to_string()),
     };
-    let is_source = matches!(
-        launch.call.kernel,
-        Kernel::Initialize(_) | Kernel::RandomNormal | Kernel::RandomBelow(_)
-    );
-    if let (true, Some(given)) = (is_source, label.and_then(|label| feed.get(label))) {
+    if let (true, Some(given)) = (
+        is_source(&launch.call.kernel),
+        label.and_then(|label| feed.get(label)),
+    ) {
         let out = operands.output(0).unwrap();
         assert_eq!(
             (given.dtype, &given.shape),

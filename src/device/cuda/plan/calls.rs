@@ -75,12 +75,23 @@ pub(in crate::device::cuda) fn steps(
         Err(refused @ LaunchError::Unsupported { .. }) => refused,
         Err(error @ LaunchError::Failed { .. }) => return Err(error),
     };
+    by_formulas(operands, target, context, launch.batch, refused)
+}
+
+/// Generated kernels, in the place of tuned ones that were `refused`.
+fn by_formulas(
+    operands: &Operands<'_>,
+    target: Target,
+    context: Context,
+    batch: u64,
+    refused: LaunchError,
+) -> Result<Vec<Step>, LaunchError> {
     let mut plan = Plan::new(target);
     let resources = Resources {
         multiprocessors: target.multiprocessors,
         scratch: (target.scratch.0, target.scratch.1.0),
         seed: context.seed(),
-        batch: launch.batch,
+        batch,
     };
     match formulas::launches(operands, resources) {
         Ok(launches) => {
@@ -180,13 +191,8 @@ fn by_kind(
             let rows = launch.call.outputs.get(1);
             let settings = context.attention(rows, *causal, [*dropout, *scale]);
             let pass = Pass::forward(operands, settings)?;
-            attend(
-                plan,
-                launch,
-                operands,
-                (settings, pass),
-                attention::attention,
-            )
+            let own = attention::attention;
+            attend(plan, launch, operands, context, (settings, pass, own))
         }
         Kernel::AttentionGrad {
             causal,
@@ -196,13 +202,8 @@ fn by_kind(
             let rows = launch.call.inputs.get(5);
             let settings = context.attention(rows, *causal, [*dropout, *scale]);
             let pass = Pass::backward(operands, settings)?;
-            attend(
-                plan,
-                launch,
-                operands,
-                (settings, pass),
-                attention::attention_grad,
-            )
+            let own = attention::attention_grad;
+            attend(plan, launch, operands, context, (settings, pass, own))
         }
         Kernel::BatchNorm { momentum, eps } => norm::batch_norm(plan, operands, *momentum, *eps),
         Kernel::BatchNormInference { eps } => norm::batch_norm_inference(plan, operands, *eps),
@@ -240,19 +241,28 @@ fn map_of(kernel: &Kernel) -> Option<Map> {
     })
 }
 
+/// Puts attention by kernels of our own into a plan.
+type Own = fn(&mut Plan, &Operands<'_>, Attention) -> Result<(), LaunchError>;
+
 /// Attention by the library where it may take it, else by kernels of our own.
 fn attend(
     plan: &mut Plan,
     launch: &Launch<'_>,
     operands: &Operands<'_>,
-    (settings, pass): (Attention, Option<Pass>),
-    own: fn(&mut Plan, &Operands<'_>, Attention) -> Result<(), LaunchError>,
+    context: Context,
+    (settings, pass, own): (Attention, Option<Pass>, Own),
 ) -> Result<(), LaunchError> {
     let Some(pass) = pass else {
         return own(plan, operands, settings);
     };
     let mut otherwise = Plan::new(plan.target);
-    let otherwise = own(&mut otherwise, operands, settings).map(|()| otherwise.steps);
+    let otherwise = match own(&mut otherwise, operands, settings) {
+        Ok(()) => Ok(otherwise.steps),
+        Err(refused @ LaunchError::Unsupported { .. }) => {
+            by_formulas(operands, plan.target, context, launch.batch, refused)
+        }
+        Err(error @ LaunchError::Failed { .. }) => Err(error),
+    };
     let workspace = launch.call.workspace.map(|id| {
         let size = launch.sizes.get(id.0 as usize).copied();
         (address(launch, id), size.unwrap_or(Bytes::ZERO))

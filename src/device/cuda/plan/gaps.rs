@@ -27,11 +27,21 @@ fn addresses(program: &Program) -> Vec<u64> {
         .collect()
 }
 
-/// Everything that keeps a program from running on a card at a batch; empty where nothing does.
+/// What running a program on a card takes.
+#[derive(Debug, Clone, Default)]
+pub struct Survey {
+    /// Everything that keeps it from running; empty where nothing does.
+    pub gaps: Vec<Gap>,
+    /// The code that it needs.
+    pub sources: Sources,
+}
+
+/// Plans every launch of a program at a batch.
 ///
 /// Operands are looked at as well: what reads a tensor that no launch before it has written would compute with whatever
 /// memory holds.
-pub fn gaps(program: &Program, batch: u64, target: Target) -> Vec<Gap> {
+pub fn survey(program: &Program, batch: u64, target: Target) -> Survey {
+    let mut sources = Sources::default();
     let mut found: BTreeMap<String, Gap> = BTreeMap::new();
     let mut note = |operation: String, call: &Call| {
         let tensor = call.outputs.first();
@@ -60,13 +70,17 @@ pub fn gaps(program: &Program, batch: u64, target: Target) -> Vec<Gap> {
             for view in &launch.call.outputs {
                 is_written[view.tensor.0 as usize] = true;
             }
-            if let Err(error) = steps(launch, operands, target, Context::default()) {
-                note(operation_of(&error), launch.call);
+            match steps(launch, operands, target, Context::default()) {
+                Ok(steps) => steps.iter().for_each(|step| sources.add_step(step)),
+                Err(error) => note(operation_of(&error), launch.call),
             }
         }
         Visited::Misfit(call, error) => note(operation_of(&error), call),
     });
-    found.into_values().collect()
+    Survey {
+        gaps: found.into_values().collect(),
+        sources,
+    }
 }
 
 /// Gaps in words.
@@ -75,21 +89,6 @@ pub fn listed(gaps: &[Gap]) -> String {
         .map(|gap| &*gap.operation)
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-/// The texts of all generated kernels of a program at a batch, and the files of the written ones.
-pub fn sources(program: &Program, batch: u64, target: Target) -> Sources {
-    let mut found = Sources::default();
-    visit(program, batch, |instruction| {
-        if let Visited::Launch(launch, operands) = instruction {
-            let steps = steps(launch, operands, target, Context::default());
-            steps
-                .unwrap_or_default()
-                .iter()
-                .for_each(|step| found.add_step(step));
-        }
-    });
-    found
 }
 
 /// Code that a program needs.

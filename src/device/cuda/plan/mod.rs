@@ -2,7 +2,7 @@
 //!
 //! [`steps`] is a pure function of a call, its operands' addresses and what is known of the card: it gives the kernels and
 //! library calls that make up the launch, or the reason why there are none. So what a GPU cannot run is known without
-//! one: [`gaps`].
+//! one: [`survey`].
 
 mod calls;
 mod gaps;
@@ -19,7 +19,7 @@ use super::ops::fused_attention::FusedCall;
 use super::ops::matmul::Product;
 
 pub(super) use calls::{Context, is_source, steps};
-pub use gaps::{Gap, Sources, gaps, listed, sources};
+pub use gaps::{Gap, Sources, Survey, listed, survey};
 
 /// The parameter of a kernel: a struct passed by value.
 ///

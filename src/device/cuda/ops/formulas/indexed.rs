@@ -2,7 +2,7 @@
 
 use crate::device::LaunchError;
 use crate::device::cuda::layout::{Operand, Operands};
-use crate::program::placing::{self, Combine, Written as Values};
+use crate::ops::placing::{self, Combine, Written as Values};
 use crate::program::{Form, Generated};
 
 use super::Written;
@@ -11,7 +11,10 @@ use super::Written;
 const FEW_LINES: u64 = 4096;
 
 /// `grad, index -> grad_x` along a dimension.
-pub(super) fn gather_grad(operands: &Operands<'_>, dim: usize) -> Result<Written, LaunchError> {
+pub(super) fn gather_grad(
+    operands: &Operands<'_>,
+    dim: usize,
+) -> Result<Vec<Written>, LaunchError> {
     let (grad, index) = (operands.input(0)?, operands.input(1)?);
     scattered(operands, dim, [grad.clone(), index.clone()], -1)
 }
@@ -20,7 +23,7 @@ pub(super) fn gather_grad(operands: &Operands<'_>, dim: usize) -> Result<Written
 pub(super) fn embedding_grad(
     operands: &Operands<'_>,
     padding: Option<u64>,
-) -> Result<Written, LaunchError> {
+) -> Result<Vec<Written>, LaunchError> {
     let (grad, index) = (operands.input(0)?, operands.input(1)?);
     let width = operands.output(0)?.shape.get(1).copied().unwrap_or(1);
     let shape = vec![index.count(), width];
@@ -34,23 +37,13 @@ pub(super) fn embedding_grad(
     scattered(operands, 0, both, skipped)
 }
 
-/// Zeros, for what adds to them.
-pub(super) fn cleared() -> Generated {
-    let form = Form::Each {
-        over: 2,
-        without: Vec::new(),
-        body: "into.set_at(0, i);".into(),
-    };
-    // It has the operands of what comes after it.
-    Generated::of("fill", ["values", "index"], ["into"], form)
-}
-
+/// What is written to is cleared first.
 fn scattered(
     operands: &Operands<'_>,
     dim: usize,
     [values, index]: [Operand; 2],
     skipped: i64,
-) -> Result<Written, LaunchError> {
+) -> Result<Vec<Written>, LaunchError> {
     let dims = 0..index.shape.len();
     let shared: Vec<bool> = dims
         .clone()
@@ -65,11 +58,19 @@ fn scattered(
     let are_few = lines.is_some_and(|lines| lines < FEW_LINES);
     let how = (Combine::Add, Values::Values);
     let generated = placing::scatter("gather", dim, (&shared, is_spread || are_few), how, skipped);
-    Ok(Written {
+    let into = operands.output(0)?;
+    let none: [&'static str; 0] = [];
+    let cleared = Written {
+        generated: Generated::map("fill", none, "result = 0;"),
+        inputs: Vec::new(),
+        outputs: vec![into.clone()],
+    };
+    let added = Written {
         generated,
         inputs: vec![values, index],
-        outputs: vec![operands.output(0)?.clone()],
-    })
+        outputs: vec![into.clone()],
+    };
+    Ok(vec![cleared, added])
 }
 
 /// `weight, indices -> y` of indices with so many dimensions.

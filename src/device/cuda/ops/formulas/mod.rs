@@ -13,7 +13,8 @@ mod softmax;
 use crate::device::LaunchError;
 use crate::device::cuda::generate::{self, GeneratedLaunch, Resources};
 use crate::device::cuda::layout::{Operand, Operands};
-use crate::program::{Form, Generated, Kernel, Number, Text, placing, pooling};
+use crate::ops::{placing, pooling};
+use crate::program::{Form, Generated, Kernel, Number, Text};
 
 /// A formula and its operands, seen as it wants them.
 struct Written {
@@ -36,13 +37,6 @@ pub(in crate::device::cuda) fn launches(
         return Err(operands.no_kernel());
     };
     let mut launches = Vec::new();
-    if let Kernel::GatherGrad { .. } | Kernel::EmbeddingGrad { .. } = operands.kernel()
-        && let [of] = &*written
-    {
-        let cleared = indexed::cleared();
-        let made = generate::launches(&cleared, &of.inputs, &of.outputs, resources);
-        launches.extend(made.map_err(misuse)?);
-    }
     for of in &written {
         let made = generate::launches(&of.generated, &of.inputs, &of.outputs, resources);
         launches.extend(made.map_err(misuse)?);
@@ -65,6 +59,8 @@ fn written(
         Kernel::NllLoss | Kernel::NllLossGrad => Ok(Some(vec![loss::likelihood(operands)?])),
         Kernel::HiddenRows => Ok(Some(vec![loss::hidden_rows(operands)?])),
         Kernel::Attention { .. } | Kernel::AttentionGrad { .. } => attention::written(operands),
+        Kernel::GatherGrad { dim } => indexed::gather_grad(operands, *dim).map(Some),
+        Kernel::EmbeddingGrad { padding } => indexed::embedding_grad(operands, *padding).map(Some),
         Kernel::Unscale => scaler::unscale(operands).map(Some),
         Kernel::ScalerUpdate => Ok(Some(vec![scaler::update(operands)?])),
         _ => Ok(by_one(operands, resources)?.map(|written| vec![written])),
@@ -116,9 +112,7 @@ fn by_one(operands: &Operands<'_>, resources: Resources) -> Result<Option<Writte
             outputs: operands.outputs().to_vec(),
         },
         Kernel::Gather { dim } => plain(placing::gather(operands.input(1)?.shape.len(), *dim)),
-        Kernel::GatherGrad { dim } => indexed::gather_grad(operands, *dim)?,
         Kernel::Embedding => plain(indexed::embedding(operands.input(1)?.shape.len())),
-        Kernel::EmbeddingGrad { padding } => indexed::embedding_grad(operands, *padding)?,
         Kernel::MaxPool(window) => plain(pooling::max(window, sides(out()?))),
         Kernel::MaxPoolGrad(window) => plain(pooling::max_backward(window, sides(out()?))),
         Kernel::AdaptiveAvgPool => plain(pooling::adaptive_avg(sides(out()?))),

@@ -6,11 +6,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Form, Generated, Number};
+use crate::program::{Form, Generated, Number};
 
 /// What becomes of an element that is written where another is.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Combine {
+pub(crate) enum Combine {
     /// It replaces it.
     Replace,
     /// Their sum.
@@ -40,7 +40,7 @@ impl Combine {
 
 /// What is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Written {
+pub(crate) enum Written {
     /// Rows of bags, the first input: that of the bag that `bag_of`, the third, names, divided by as many as `sizes`, the
     /// fourth, says where the bags are means, and times `scales`, the fifth, where there is one.
     Bags {
@@ -113,26 +113,26 @@ fn product(lengths: impl Iterator<Item = String>) -> String {
 
 /// Which dimensions correspond.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
+pub(crate) struct Places {
     /// The dimension of `index` that it goes along.
-    pub along: usize,
+    pub(crate) along: usize,
     /// The same of `values`.
-    pub values_along: usize,
+    pub(crate) values_along: usize,
     /// The dimensions of `into` that an index counts through.
-    pub rows: Vec<usize>,
+    pub(crate) rows: Vec<usize>,
     /// Dimensions with indices of their own: of `index`, `into`, and `values`.
-    pub own: Vec<[usize; 3]>,
+    pub(crate) own: Vec<[usize; 3]>,
     /// Dimensions of a row's elements: of `into` and `values`, and how many there are.
-    pub shared: Vec<(usize, usize, String)>,
+    pub(crate) shared: Vec<(usize, usize, String)>,
     /// Dimensions of `index`, `into` and `values`.
-    pub ranks: [usize; 3],
+    pub(crate) ranks: [usize; 3],
     /// Whether `index` and `values` are read in row-major order, whatever their shapes are.
-    pub flat: bool,
+    pub(crate) flat: bool,
 }
 
 /// `(values, ) index -> into`: what is written to the places that an index names. Indices outside are left out, and so is
 /// the one that `skipped` says.
-pub fn by_owners(
+pub(crate) fn by_owners(
     name: &'static str,
     places: &Places,
     combine: Combine,
@@ -264,7 +264,7 @@ fn finish(
 
 /// `(values, ) index -> into` along a dimension of tensors with as many dimensions: `scatter`. `shared` says along which
 /// others an index repeats; `has_few_lines` whether too few are left to keep a card busy with a thread for each.
-pub fn scatter(
+pub(crate) fn scatter(
     name: &'static str,
     dim: usize,
     (shared, has_few_lines): (&[bool], bool),
@@ -318,7 +318,7 @@ pub fn scatter(
 }
 
 /// `x, index -> result` along a dimension of tensors with as many dimensions.
-pub fn gather(rank: usize, dim: usize) -> Generated {
+pub(crate) fn gather(rank: usize, dim: usize) -> Generated {
     let size = rank.max(1);
     let body = format!(
         "I from[{size}]; for (int d = 0; d < {rank}; ++d) from[d] = i[d];

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Form, Generated, Number};
+use crate::program::{Form, Generated, Number};
 use crate::shape::Window;
 
 /// How many dimensions are pooled.
@@ -105,7 +105,7 @@ const LARGEST: &str =
     "const T value = x.at(at); if (value > best || is_nan(value)) { best = value; best_at = ";
 
 /// `x -> y, indices`: as in `DilatedMaxPool2d.cu`, positions within a plane.
-pub fn max(window: &Window, sides: Sides) -> Generated {
+pub(crate) fn max(window: &Window, sides: Sides) -> Generated {
     let rank = sides + 2;
     let at = |d: usize| {
         format!(
@@ -168,7 +168,7 @@ fn max_grad(sides: Sides, range: impl Fn(usize) -> [String; 2]) -> Generated {
 }
 
 /// The gradient of [`max`].
-pub fn max_backward(window: &Window, sides: Sides) -> Generated {
+pub(crate) fn max_backward(window: &Window, sides: Sides) -> Generated {
     of_window(max_grad(sides, covering("grad")), window, sides)
 }
 
@@ -199,7 +199,7 @@ fn average(
 }
 
 /// `x -> y`: averages over windows; `of` says whether zeros of the padding count, and what sums are divided by instead.
-pub fn avg(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
+pub(crate) fn avg(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
     let rank = sides + 2;
     let first = |d: usize| format!("i[{}] * (I)stride[{d}] - (I)padding[{d}]", d + 2);
     let range = |d: usize| {
@@ -226,7 +226,7 @@ pub fn avg(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated 
 }
 
 /// The gradient of [`avg`].
-pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
+pub(crate) fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: Sides) -> Generated {
     let rank = sides + 2;
     let body = format!(
         "{}{}sum += (T)grad.at(of) / by;",
@@ -248,7 +248,7 @@ pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: Sides) -> G
 }
 
 /// `x -> y`: averages over regions.
-pub fn adaptive_avg(sides: Sides) -> Generated {
+pub(crate) fn adaptive_avg(sides: Sides) -> Generated {
     let rank = sides + 2;
     let body = format!(
         "{}sum += (T)x.at(at); ++count;",
@@ -264,7 +264,7 @@ pub fn adaptive_avg(sides: Sides) -> Generated {
 }
 
 /// The gradient of [`adaptive_avg`].
-pub fn adaptive_avg_backward(sides: Sides) -> Generated {
+pub(crate) fn adaptive_avg_backward(sides: Sides) -> Generated {
     let rank = sides + 2;
     let mut count = String::from("i64 count = 1; ");
     for d in 0..sides {
@@ -288,7 +288,7 @@ pub fn adaptive_avg_backward(sides: Sides) -> Generated {
 }
 
 /// `x -> y, indices`: the largest of regions.
-pub fn adaptive_max(sides: Sides) -> Generated {
+pub(crate) fn adaptive_max(sides: Sides) -> Generated {
     let rank = sides + 2;
     let body = format!(
         "{}{LARGEST}{}; }}",
@@ -306,13 +306,13 @@ pub fn adaptive_max(sides: Sides) -> Generated {
 }
 
 /// The gradient of [`adaptive_max`].
-pub fn adaptive_max_backward(sides: Sides) -> Generated {
+pub(crate) fn adaptive_max_backward(sides: Sides) -> Generated {
     max_grad(sides, regions_covering("grad", "grad_x"))
 }
 
 /// `x, samples -> y, indices`: `fractional_max_pool2d_out_cuda_frame` and `3d`, where regions begin by chance. In planes
 /// the first sample is that of the width.
-pub fn fractional_max(kernel: [u64; 3], sides: Sides) -> Generated {
+pub(crate) fn fractional_max(kernel: [u64; 3], sides: Sides) -> Generated {
     let rank = sides + 2;
     let mut starts = format!("I start[{sides}]; ");
     for d in 0..sides {
@@ -352,7 +352,7 @@ pub fn fractional_max(kernel: [u64; 3], sides: Sides) -> Generated {
 
 /// `values, indices -> into`: elements to their places within each plane, added up, a plane a thread; what else is there
 /// is zero.
-pub fn placed(name: &'static str, sides: Sides) -> Generated {
+pub(crate) fn placed(name: &'static str, sides: Sides) -> Generated {
     let rank = sides + 2;
     let unravel = |array: &str, tensor: &str| {
         (0..sides).rev().fold(String::new(), |text, d| {
@@ -389,7 +389,7 @@ pub fn placed(name: &'static str, sides: Sides) -> Generated {
 }
 
 /// `x, indices -> y`: what is at places within each plane.
-pub fn taken(name: &'static str, sides: Sides) -> Generated {
+pub(crate) fn taken(name: &'static str, sides: Sides) -> Generated {
     let rank = sides + 2;
     let mut text = format!(
         "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
@@ -409,7 +409,7 @@ pub fn taken(name: &'static str, sides: Sides) -> Generated {
 }
 
 /// `values, indices -> into`: elements to their places within each plane, of which equal ones have equal elements.
-pub fn put(name: &'static str, sides: Sides) -> Generated {
+pub(crate) fn put(name: &'static str, sides: Sides) -> Generated {
     let rank = sides + 2;
     let mut text = format!(
         "I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
