@@ -9,8 +9,18 @@ pub(super) struct Start {
     pub(super) guess: u64,
     /// The distance to the second; doubles from there.
     pub(super) step: u64,
-    /// Whether the edge is looked for near the guess even where a bracket is known already.
+    /// Whether the edge is looked for near the guess: even where a bracket is known already, and with the first
+    /// step twice.
     pub(super) is_trusted: bool,
+}
+
+impl Start {
+    /// The distances of a gallop. See Note [Galloping].
+    fn steps(self) -> impl Iterator<Item = u64> {
+        let first = self.step.max(1);
+        let doubled = std::iter::successors(Some(first), |step| Some(step.saturating_mul(2)));
+        self.is_trusted.then_some(first).into_iter().chain(doubled)
+    }
 }
 
 /// Whether batches meet a goal, as far as they were probed.
@@ -80,22 +90,21 @@ impl Bracket {
 
     /// The batches of a gallop up to the ceiling, which comes last.
     fn upward(&self, start: Start) -> impl Iterator<Item = u64> + '_ {
-        let first = (start.guess.clamp(1, self.ceiling), start.step.max(1));
-        let steps = std::iter::successors(Some(first), |(batch, step)| {
-            let next = batch.saturating_add(*step).min(self.ceiling);
-            (*batch < self.ceiling).then_some((next, step.saturating_mul(2)))
-        });
-        steps.map(|(batch, _)| batch)
+        let mut steps = start.steps();
+        let first = start.guess.clamp(1, self.ceiling);
+        std::iter::successors(Some(first), move |batch| {
+            let next = batch.saturating_add(steps.next()?).min(self.ceiling);
+            (*batch < self.ceiling).then_some(next)
+        })
     }
 
     /// The batches of a gallop down to one.
     fn downward(&self, start: Start) -> impl Iterator<Item = u64> + '_ {
-        let first = (start.guess.clamp(1, self.ceiling), start.step.max(1));
-        let steps = std::iter::successors(Some(first), |(batch, step)| {
-            let next = batch.checked_sub(*step).filter(|next| *next > 0)?;
-            Some((next, step.saturating_mul(2)))
-        });
-        steps.map(|(batch, _)| batch)
+        let mut steps = start.steps();
+        let first = start.guess.clamp(1, self.ceiling);
+        std::iter::successors(Some(first), move |batch| {
+            batch.checked_sub(steps.next()?).filter(|next| *next > 0)
+        })
     }
 }
 
@@ -124,12 +133,18 @@ mod tests {
     }
 
     #[test]
+    fn a_guess_that_is_one_off_takes_three_probes() {
+        assert_eq!(probes(8, 1000, 9), [8, 9, 10]);
+        assert_eq!(probes(8, 1000, 6), [8, 7, 6]);
+    }
+
+    #[test]
     fn steps_double_away_from_the_guess() {
         let up = probes(100, 1000, 110);
         let down = probes(100, 1000, 90);
 
-        assert_eq!(up, [100, 101, 103, 107, 115, 111, 109, 110]);
-        assert_eq!(down, [100, 99, 97, 93, 85, 89, 91, 90]);
+        assert_eq!(up, [100, 101, 102, 104, 108, 116, 112, 110, 111]);
+        assert_eq!(down, [100, 99, 98, 96, 92, 84, 88, 90, 91]);
     }
 
     #[test]
@@ -139,8 +154,8 @@ mod tests {
 
     #[test]
     fn nothing_fits_ends_at_one() {
-        assert_eq!(probes(8, 100, 0), [8, 7, 5, 1]);
-        assert_eq!(probes(7, 100, 0), [7, 6, 4, 2, 1]);
+        assert_eq!(probes(8, 100, 0), [8, 7, 6, 4, 2, 1]);
+        assert_eq!(probes(7, 100, 0), [7, 6, 5, 3, 1]);
         assert_eq!(probes(0, 100, 0), [1]);
     }
 
