@@ -205,6 +205,13 @@ impl<T> List<T> {
     }
 }
 
+impl<T> FromIterator<T> for List<T> {
+    /// A list that nobody outside made, and nothing charges for.
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> List<T> {
+        List(items.into_iter().collect())
+    }
+}
+
 impl<T> Default for List<T> {
     fn default() -> List<T> {
         List(Box::default())
@@ -320,6 +327,12 @@ impl fmt::Debug for Text<'_> {
 impl Default for Text<'_> {
     fn default() -> Self {
         Text::There("")
+    }
+}
+
+impl From<String> for Text<'_> {
+    fn from(text: String) -> Self {
+        Text::Here(text.into_boxed_str())
     }
 }
 

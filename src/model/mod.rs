@@ -6,11 +6,13 @@
 pub mod exported;
 mod fields;
 mod fingerprint;
+mod huggingface;
 mod invalid;
 mod layers;
 mod nn;
 mod presets;
 mod request;
+mod tracing;
 mod variant;
 
 pub use invalid::Invalid;

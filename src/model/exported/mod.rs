@@ -30,6 +30,7 @@ use serde_json::Value;
 pub use archive::{is_archive, model_of_archive};
 pub use error::ExportedError;
 pub(crate) use error::not_understood;
+pub(in crate::model) use prediction::{fill_inputs, prediction};
 pub use problems::NodeProblem;
 pub(crate) use unknown::not_supported;
 pub use unknown::{UnknownOperator, UnknownOps};

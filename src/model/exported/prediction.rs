@@ -10,7 +10,11 @@ use crate::ops::{Copy, Op, Resample, View};
 /// The loss is traced together with the model, either in the wrapper around it or (Hugging Face) in the
 /// model's own `forward`. From the loss's input this walks back over views, casts and copies that run
 /// where the loss runs; what remains was made by the model: logits, in both cases.
-pub(super) fn prediction(nodes: &[Node], in_wrapper: &[bool], loss: ValueId) -> Option<ValueId> {
+pub(in crate::model) fn prediction(
+    nodes: &[Node],
+    in_wrapper: &[bool],
+    loss: ValueId,
+) -> Option<ValueId> {
     let producer: HashMap<ValueId, usize> = nodes
         .iter()
         .enumerate()
@@ -34,7 +38,7 @@ pub(super) fn prediction(nodes: &[Node], in_wrapper: &[bool], loss: ValueId) -> 
 }
 
 /// Fills in the content of integer inputs from the nodes that use them.
-pub(super) fn fill_inputs(graph: &mut Graph) {
+pub(in crate::model) fn fill_inputs(graph: &mut Graph) {
     let origin = origins(&graph.nodes);
     // The least bound of what is looked up in each value.
     let mut bounds: HashMap<ValueId, u64> = HashMap::new();

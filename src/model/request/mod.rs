@@ -28,6 +28,7 @@ use super::fingerprint::digest;
 use super::invalid::Invalid;
 use super::variant::Variant;
 use crate::graph::Graph;
+use crate::shape::DType;
 use source::ModelSource;
 
 /// The fields of a request.
@@ -232,7 +233,9 @@ impl Request {
         let model = match self.model {
             ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0),
             ModelSource::File(_) => ModelSource::File(Arc::from([])),
-            short @ (ModelSource::Preset(_) | ModelSource::Layers(_)) => short,
+            short @ (ModelSource::Preset(_)
+            | ModelSource::Layers(_)
+            | ModelSource::HuggingFace(_)) => short,
         };
         let mut document = self.document;
         document.set_model(Arc::from("{}"));
@@ -257,7 +260,10 @@ impl Request {
             ModelSource::Inline(text, range) => {
                 ("exported", digest(&text.as_bytes()[range.clone()]))
             }
-            ModelSource::Preset(_) | ModelSource::Layers(_) | ModelSource::File(_) => {
+            ModelSource::Preset(_)
+            | ModelSource::Layers(_)
+            | ModelSource::HuggingFace(_)
+            | ModelSource::File(_) => {
                 let way = source::ways(text).first().copied().unwrap_or("exported");
                 (way, digest(text.as_bytes()))
             }
@@ -276,6 +282,7 @@ impl Request {
         match &self.model {
             ModelSource::Preset(_) => "preset",
             ModelSource::Layers(_) => "layers",
+            ModelSource::HuggingFace(_) => "hf",
             ModelSource::Inline(..) | ModelSource::File(_) => "exported",
         }
     }
@@ -301,15 +308,30 @@ impl Request {
     }
 
     fn read_model(&self) -> Result<Lowered, Invalid> {
-        let mut lowered = self.model.lower(Assumptions {
+        let assumptions = Assumptions {
             unknown_ops: self.unknown_ops,
             chosen_percent: self.chosen_percent,
-        })?;
-        if self.model.is_exported() {
+        };
+        let mut lowered = self.model.lower(assumptions, self.stored())?;
+        if self.model.has_casts() {
             let notes = dtype::compare(&lowered.graph, &self.variants)?;
             lowered.notes.extend(notes);
         }
         Ok(lowered)
+    }
+}
+
+impl Request {
+    /// What parameters are stored in, where all variants agree; else float32, in which the others are traced as well.
+    fn stored(&self) -> DType {
+        let stored = |variant: &Variant| variant.precision.stored(DType::Float32);
+        let mut all = self.variants.iter().map(stored);
+        let first = all.next().unwrap_or(DType::Float32);
+        if all.all(|dtype| dtype == first) {
+            first
+        } else {
+            DType::Float32
+        }
     }
 }
 

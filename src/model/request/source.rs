@@ -16,9 +16,11 @@ use crate::model::exported::{
 };
 use crate::model::fields::Fields;
 use crate::model::fingerprint::digest;
+use crate::model::huggingface::{self, HuggingFaceModel};
 use crate::model::invalid::Invalid;
 use crate::model::layers::{self, Layers};
 use crate::model::presets::{self, PresetModel};
+use crate::shape::DType;
 
 /// Where a model is in a request.
 const MODEL: &str = "/model";
@@ -34,6 +36,7 @@ const MEMBERS_BYTES: usize = 1 << 20;
 pub(super) enum ModelSource {
     Preset(PresetModel),
     Layers(Layers),
+    HuggingFace(HuggingFaceModel),
     /// An exported graph inside the text of the request.
     Inline(Arc<str>, Range<usize>),
     /// The JSON text of a model file.
@@ -46,6 +49,7 @@ impl fmt::Debug for ModelSource {
         match self {
             ModelSource::Preset(preset) => f.debug_tuple("Preset").field(preset).finish(),
             ModelSource::Layers(layers) => f.debug_tuple("Layers").field(layers).finish(),
+            ModelSource::HuggingFace(model) => f.debug_tuple("HuggingFace").field(model).finish(),
             ModelSource::Inline(_, range) => write!(f, "Inline({} bytes)", range.len()),
             ModelSource::File(text) => write!(f, "File({} bytes)", text.len()),
         }
@@ -168,11 +172,7 @@ impl ModelSource {
                 let (text, range) = document.locate(graph);
                 Ok(ModelSource::Inline(text, range))
             }
-            ["hf"] => Err(Invalid::at(
-                fields.at("hf"),
-                "Hugging Face configs are read by batchfit's Python client: `batchfit export --hf config.json` \
-                 writes the graph; give it as {\"exported\": ...} or with --model FILE",
-            )),
+            ["hf"] => huggingface::parse(value, pointer).map(ModelSource::HuggingFace),
             [] => Err(match fields.unknown_key(&WAYS) {
                 Some(key) => fields.unknown(key, "the model", &WAYS),
                 None => Invalid::at(
@@ -197,16 +197,20 @@ impl ModelSource {
         Ok((ModelSource::File(text.into()), digest))
     }
 
-    /// Whether PyTorch made the graph.
-    pub(super) fn is_exported(&self) -> bool {
+    /// Whether casts of the model's code may be in the graph, which are made for one dtype of parameters.
+    pub(super) fn has_casts(&self) -> bool {
         match self {
-            ModelSource::Inline(..) | ModelSource::File(_) => true,
+            ModelSource::Inline(..) | ModelSource::File(_) | ModelSource::HuggingFace(_) => true,
             ModelSource::Preset(_) | ModelSource::Layers(_) => false,
         }
     }
 
-    /// The graph.
-    pub(super) fn lower(&self, assumptions: Assumptions) -> Result<Lowered, Invalid> {
+    /// The graph; `stored` is the dtype of parameters, where that is not the graph's own.
+    pub(super) fn lower(
+        &self,
+        assumptions: Assumptions,
+        stored: DType,
+    ) -> Result<Lowered, Invalid> {
         let plain = |graph| Lowered {
             graph: Arc::new(graph),
             notes: Vec::new(),
@@ -215,6 +219,7 @@ impl ModelSource {
         match self {
             ModelSource::Preset(preset) => presets::lower(preset).map(plain),
             ModelSource::Layers(model) => layers::lower(model).map(plain),
+            ModelSource::HuggingFace(model) => huggingface::lower(model, stored).map(plain),
             ModelSource::Inline(text, range) => {
                 exported::parse_text(&text.as_bytes()[range.clone()], assumptions)
                     .map(Lowered::from)

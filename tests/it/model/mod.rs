@@ -4,6 +4,7 @@
 
 mod bad_requests;
 mod exported;
+mod huggingface;
 mod limits;
 mod lowering;
 mod mutations;

@@ -1,0 +1,104 @@
+//! Values of a config, with the defaults of their class.
+
+use serde_json::Value;
+
+use crate::model::fields::Fields;
+use crate::model::invalid::Invalid;
+
+/// Most layers read. The deepest models in use have a few hundred.
+const MOST_LAYERS: u64 = 1024;
+
+/// A config, or a part of one.
+pub(super) struct Config<'a> {
+    fields: Fields<'a>,
+}
+
+impl<'a> Config<'a> {
+    pub(super) fn of(value: &'a Value, pointer: &str) -> Result<Config<'a>, Invalid> {
+        Ok(Config {
+            fields: Fields::any(value, pointer, "a Hugging Face config")?,
+        })
+    }
+
+    /// A part of it, such as `vision_config`; `None` where it is missing.
+    pub(super) fn part(&self, name: &str) -> Result<Option<Config<'a>>, Invalid> {
+        let value = self.fields.get(name);
+        value
+            .map(|value| Config::of(value, &self.fields.at(name)))
+            .transpose()
+    }
+
+    /// A width, or a number of heads, words or channels.
+    pub(super) fn size(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+        Ok(self.fields.size(name)?.unwrap_or(default))
+    }
+
+    /// The same, which may be missing.
+    pub(super) fn size_if_given(&self, name: &str) -> Result<Option<u64>, Invalid> {
+        self.fields.size(name)
+    }
+
+    /// A number of layers.
+    pub(super) fn layers(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+        Ok(self.fields.whole(name, 1, MOST_LAYERS)?.unwrap_or(default))
+    }
+
+    /// A list of sizes.
+    pub(super) fn sizes(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, Invalid> {
+        let given = self.fields.sizes(name)?;
+        Ok(given.unwrap_or_else(|| default.to_vec()))
+    }
+
+    /// An index of a token; PyTorch counts negative ones from the end of the vocabulary, and so does this.
+    pub(super) fn token(&self, name: &str, default: Option<u64>) -> Result<Option<u64>, Invalid> {
+        match self.fields.get(name) {
+            Some(Value::Number(number)) if number.as_i64().is_some_and(|n| n < 0) => Ok(None),
+            Some(_) => self.fields.whole(name, 0, crate::model::fields::LARGEST),
+            None => Ok(default),
+        }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&self, name: &str, default: bool) -> Result<bool, Invalid> {
+        Ok(self.fields.flag(name)?.unwrap_or(default))
+    }
+
+    /// A small number, such as `rms_norm_eps` or `attention_dropout`.
+    pub(super) fn number(&self, name: &str, default: f64) -> Result<f64, Invalid> {
+        Ok(self.fields.number(name, -1e12, 1e12)?.unwrap_or(default))
+    }
+
+    /// A word.
+    pub(super) fn text(&self, name: &str, default: &'a str) -> Result<&'a str, Invalid> {
+        Ok(self.fields.text(name)?.unwrap_or(default))
+    }
+
+    /// A list of words.
+    pub(super) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, Invalid> {
+        self.fields.texts(name)
+    }
+
+    /// Whether it is there and not `null`.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.fields.get(name).is_some()
+    }
+
+    /// Where a value is in the request.
+    pub(super) fn at(&self, name: &str) -> String {
+        self.fields.at(name)
+    }
+
+    /// `total / parts`, which must be whole: `names` are what the config calls them.
+    pub(super) fn quotient(
+        &self,
+        [(total_name, total), (parts_name, parts)]: [(&str, u64); 2],
+    ) -> Result<u64, Invalid> {
+        if total.is_multiple_of(parts) {
+            return Ok(total / parts);
+        }
+        Err(Invalid::at(
+            self.at(parts_name),
+            format!("{parts_name} is {parts}, which does not divide {total_name}, {total}"),
+        ))
+    }
+}

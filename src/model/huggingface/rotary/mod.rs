@@ -1,0 +1,5 @@
+//! Decoders with rotary embeddings.
+
+mod llama;
+
+pub(super) use llama::{CLASSES, build};

@@ -1,0 +1,141 @@
+//! `torch.nn.functional` and functions that make tensors.
+
+use super::argument::{Argument, Size};
+use super::pointwise::Scalar;
+use super::tracer::{Tensor, Tensors, Tracer};
+use crate::shape::DType;
+
+/// What `scaled_dot_product_attention` is called with besides query, key and value.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Attention<'a> {
+    pub(crate) mask: Option<&'a Tensor>,
+    pub(crate) dropout: f64,
+    pub(crate) causal: bool,
+    pub(crate) scale: Option<f64>,
+    /// Whether several query heads share one of key and value.
+    pub(crate) grouped: bool,
+}
+
+impl Tracer {
+    /// `torch.cat(tensors, dim)`
+    pub(crate) fn cat<const N: usize>(&self, tensors: [Tensor; N], dim: i64) -> Tensor {
+        let all = Argument::Tensors(tensors.iter().collect());
+        self.call(
+            "aten.cat.default",
+            &[("tensors", all), ("dim", Argument::Int(dim))],
+        )
+    }
+
+    /// `torch.cat(tensors, dim)` of a list that lives on
+    pub(crate) fn cat_of(&self, tensors: &[&Tensor], dim: i64) -> Tensor {
+        let all = Argument::Tensors(tensors.to_vec());
+        self.call(
+            "aten.cat.default",
+            &[("tensors", all), ("dim", Argument::Int(dim))],
+        )
+    }
+
+    /// `torch.stack(tensors, dim)` of a list that lives on
+    pub(crate) fn stack_of(&self, tensors: &[&Tensor], dim: i64) -> Tensor {
+        let all = Argument::Tensors(tensors.to_vec());
+        self.call(
+            "aten.stack.default",
+            &[("tensors", all), ("dim", Argument::Int(dim))],
+        )
+    }
+
+    /// `torch.arange(end)` of whole numbers
+    pub(crate) fn arange(&self, end: u64) -> Tensor {
+        self.call(
+            "aten.arange.default",
+            &[("end", Argument::Size(end.into()))],
+        )
+    }
+
+    /// `torch.full(sizes, value, dtype)`
+    pub(crate) fn full(&self, sizes: &[Size], value: impl Into<Scalar>, dtype: DType) -> Tensor {
+        self.call(
+            "aten.full.default",
+            &[
+                ("size", Argument::Sizes(sizes.to_vec())),
+                ("fill_value", value.into().into()),
+                ("dtype", Argument::DType(dtype)),
+            ],
+        )
+    }
+
+    /// `torch.zeros(sizes, dtype)`
+    pub(crate) fn zeros(&self, sizes: &[Size], dtype: DType) -> Tensor {
+        self.created("aten.zeros.default", sizes, dtype)
+    }
+
+    /// `torch.ones(sizes, dtype)`
+    pub(crate) fn ones(&self, sizes: &[Size], dtype: DType) -> Tensor {
+        self.created("aten.ones.default", sizes, dtype)
+    }
+
+    fn created(&self, target: &'static str, sizes: &[Size], dtype: DType) -> Tensor {
+        self.call(
+            target,
+            &[
+                ("size", Argument::Sizes(sizes.to_vec())),
+                ("dtype", Argument::DType(dtype)),
+            ],
+        )
+    }
+}
+
+/// `F.scaled_dot_product_attention(query, key, value, ...)`
+pub(crate) fn attention(
+    query: impl Tensors,
+    key: impl Tensors,
+    value: impl Tensors,
+    how: Attention<'_>,
+) -> Tensor {
+    let mut arguments = vec![
+        ("query", Argument::Tensor(query.tensor())),
+        ("key", Argument::Tensor(key.tensor())),
+        ("value", Argument::Tensor(value.tensor())),
+    ];
+    arguments.extend(how.mask.map(|mask| ("attn_mask", Argument::Tensor(mask))));
+    arguments.push(("dropout_p", Argument::Float(how.dropout)));
+    if how.causal {
+        arguments.push(("is_causal", Argument::Bool(true)));
+    }
+    arguments.extend(how.scale.map(|scale| ("scale", Argument::Float(scale))));
+    if how.grouped {
+        arguments.push(("enable_gqa", Argument::Bool(true)));
+    }
+    let tracer = query.tensor().tracer();
+    let made = tracer.call("aten.scaled_dot_product_attention.default", &arguments);
+    made.and_drop((query, key, value))
+}
+
+/// `F.cross_entropy(input, target)`
+pub(crate) fn cross_entropy(input: impl Tensors, target: impl Tensors) -> Tensor {
+    input.apply_with("aten.cross_entropy_loss.default", "target", target, &[])
+}
+
+/// `F.dropout(x, p, training=True)`
+pub(crate) fn dropout(x: impl Tensors, p: f64) -> Tensor {
+    let made = x.tensor().tracer().call(
+        "aten.dropout.default",
+        &[
+            ("input", Argument::Tensor(x.tensor())),
+            ("p", Argument::Float(p)),
+            ("train", Argument::Bool(true)),
+        ],
+    );
+    made.and_drop(x)
+}
+
+/// `F.linear(x, weight, bias)`
+pub(crate) fn linear(x: impl Tensors, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
+    let mut arguments = vec![
+        ("input", Argument::Tensor(x.tensor())),
+        ("weight", Argument::Tensor(weight)),
+    ];
+    arguments.extend(bias.map(|bias| ("bias", Argument::Tensor(bias))));
+    let made = x.tensor().tracer().call("aten.linear.default", &arguments);
+    made.and_drop(x)
+}

@@ -1,0 +1,23 @@
+//! Models written in Rust, line by line as their Python code, and traced like it.
+//!
+//! A [`Tensor`] is a name that Python code holds. Calling an operator adds it to the graph; dropping the last handle of a
+//! tensor notes that Python lets go of it, as the exporter notes it of Python's own names. So a model that is written with
+//! the scopes of its Python code has its lifetimes, too. See Note [Scopes].
+//!
+//! The first thing that does not fit is kept and told by [`Tracer::finish`]; what comes after it is not looked at, so that
+//! models read like PyTorch's.
+
+mod argument;
+pub(crate) mod functional;
+mod modules;
+mod pointwise;
+mod reductions;
+mod tracer;
+mod views;
+
+pub(crate) use argument::{Argument, Size};
+pub(crate) use modules::{Activation, BatchNorm, Conv, Dropout, Embedding, LayerNorm, Linear};
+pub(crate) use pointwise::{Pointwise, Scalar};
+pub(crate) use reductions::Reductions;
+pub(crate) use tracer::{AsksFor, Place, Tensor, Tensors, Tracer};
+pub(crate) use views::Views;

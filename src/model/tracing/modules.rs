@@ -1,0 +1,390 @@
+//! `torch.nn`'s modules: each registers its parameters when it is made, and runs its `forward`.
+
+use super::argument::Argument;
+use super::functional;
+use super::pointwise::Pointwise as _;
+use super::tracer::{Place, Tensor, Tensors, Tracer};
+use crate::shape::DType;
+
+/// `torch.nn.Linear`.
+#[derive(Debug, Clone)]
+pub(crate) struct Linear {
+    place: Place,
+    pub(crate) weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Linear {
+    pub(crate) fn new(
+        tracer: &Tracer,
+        path: String,
+        [inputs, outputs]: [u64; 2],
+        bias: bool,
+    ) -> Linear {
+        let weight = tracer.parameter(&format!("{path}.weight"), &[outputs, inputs]);
+        let bias = bias.then(|| tracer.parameter(&format!("{path}.bias"), &[outputs]));
+        Linear {
+            place: Place::new(path, "torch.nn.modules.linear.Linear"),
+            weight,
+            bias,
+        }
+    }
+
+    /// One whose weight is another module's.
+    pub(crate) fn tied(path: String, weight: &Tensor, bias: Option<Tensor>) -> Linear {
+        Linear {
+            place: Place::new(path, "torch.nn.modules.linear.Linear"),
+            weight: weight.clone(),
+            bias,
+        }
+    }
+
+    pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
+        let tracer = x.tensor().tracer();
+        let made = tracer.within(&self.place, || {
+            functional::linear(x.tensor(), &self.weight, self.bias.as_ref())
+        });
+        made.and_drop(x)
+    }
+}
+
+/// `torch.nn.Embedding`.
+#[derive(Debug, Clone)]
+pub(crate) struct Embedding {
+    place: Place,
+    pub(crate) weight: Tensor,
+    padding: Option<u64>,
+}
+
+impl Embedding {
+    pub(crate) fn new(tracer: &Tracer, path: String, [rows, width]: [u64; 2]) -> Embedding {
+        Embedding {
+            weight: tracer.parameter(&format!("{path}.weight"), &[rows, width]),
+            place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
+            padding: None,
+        }
+    }
+
+    /// The same with an index that is not trained.
+    #[must_use]
+    pub(crate) fn padding(mut self, padding: Option<u64>) -> Embedding {
+        self.padding = padding;
+        self
+    }
+
+    pub(crate) fn forward(&self, indices: impl Tensors) -> Tensor {
+        let tracer = indices.tensor().tracer();
+        let made = tracer.within(&self.place, || {
+            let mut arguments = vec![
+                ("weight", Argument::Tensor(&self.weight)),
+                ("indices", Argument::Tensor(indices.tensor())),
+            ];
+            let padding = self.padding.and_then(|index| i64::try_from(index).ok());
+            arguments.extend(padding.map(|index| ("padding_idx", Argument::Int(index))));
+            tracer.call("aten.embedding.default", &arguments)
+        });
+        made.and_drop(indices)
+    }
+}
+
+/// `torch.nn.LayerNorm` over the last dimension.
+#[derive(Debug, Clone)]
+pub(crate) struct LayerNorm {
+    place: Place,
+    width: u64,
+    eps: f64,
+    weight: Option<Tensor>,
+    bias: Option<Tensor>,
+}
+
+impl LayerNorm {
+    pub(crate) fn new(tracer: &Tracer, path: String, width: u64, eps: f64) -> LayerNorm {
+        let weight = tracer.parameter(&format!("{path}.weight"), &[width]);
+        let bias = tracer.parameter(&format!("{path}.bias"), &[width]);
+        LayerNorm {
+            place: Place::new(path, "torch.nn.modules.normalization.LayerNorm"),
+            width,
+            eps,
+            weight: Some(weight),
+            bias: Some(bias),
+        }
+    }
+
+    /// The same as a class of the model's own.
+    #[must_use]
+    pub(crate) fn class(mut self, class: &'static str) -> LayerNorm {
+        self.place = self.place.of_class(class);
+        self
+    }
+
+    pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
+        let tracer = x.tensor().tracer();
+        let made = tracer.within(&self.place, || {
+            let width = i64::try_from(self.width).unwrap_or(i64::MAX);
+            let mut arguments = vec![
+                ("input", Argument::Tensor(x.tensor())),
+                ("normalized_shape", Argument::Ints(vec![width])),
+            ];
+            let weight = self.weight.as_ref();
+            let bias = self.bias.as_ref();
+            arguments.extend(weight.map(|weight| ("weight", Argument::Tensor(weight))));
+            arguments.extend(bias.map(|bias| ("bias", Argument::Tensor(bias))));
+            arguments.push(("eps", Argument::Float(self.eps)));
+            tracer.call("aten.layer_norm.default", &arguments)
+        });
+        made.and_drop(x)
+    }
+}
+
+/// `torch.nn.Dropout`.
+#[derive(Debug, Clone)]
+pub(crate) struct Dropout {
+    place: Place,
+    p: f64,
+}
+
+impl Dropout {
+    pub(crate) fn new(path: String, p: f64) -> Dropout {
+        Dropout {
+            place: Place::new(path, "torch.nn.modules.dropout.Dropout"),
+            p,
+        }
+    }
+
+    pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
+        let tracer = x.tensor().tracer();
+        let made = tracer.within(&self.place, || functional::dropout(x.tensor(), self.p));
+        made.and_drop(x)
+    }
+}
+
+/// A convolution along one or two dimensions.
+#[derive(Debug, Clone)]
+pub(crate) struct Conv {
+    place: Place,
+    target: &'static str,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    /// `stride`, `padding` and `dilation`, a number for each dimension, and `groups`.
+    pub(crate) stride: Vec<i64>,
+    pub(crate) padding: Vec<i64>,
+    pub(crate) dilation: Vec<i64>,
+    groups: u64,
+}
+
+impl Conv {
+    /// `torch.nn.Conv2d` or, with a kernel of one dimension, `torch.nn.Conv1d`; with a stride of one and no padding.
+    pub(crate) fn new(
+        tracer: &Tracer,
+        path: String,
+        [inputs, outputs]: [u64; 2],
+        kernel: &[u64],
+        groups: u64,
+        bias: bool,
+    ) -> Conv {
+        if groups == 0 || !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+            tracer.fail(
+                "conv2d",
+                format!("{path}: {groups} groups do not divide {inputs} input and {outputs} output channels"),
+            );
+        }
+        let mut shape = vec![outputs, inputs / groups.max(1)];
+        shape.extend(kernel);
+        let weight = tracer.parameter(&format!("{path}.weight"), &shape);
+        let bias = bias.then(|| tracer.parameter(&format!("{path}.bias"), &[outputs]));
+        let (target, class) = match kernel {
+            [_] => ("aten.conv1d.default", "torch.nn.modules.conv.Conv1d"),
+            _ => ("aten.conv2d.default", "torch.nn.modules.conv.Conv2d"),
+        };
+        Conv {
+            place: Place::new(path, class),
+            target,
+            weight,
+            bias,
+            stride: vec![1; kernel.len()],
+            padding: vec![0; kernel.len()],
+            dilation: vec![1; kernel.len()],
+            groups,
+        }
+    }
+
+    /// The same with another stride in all dimensions.
+    #[must_use]
+    pub(crate) fn stride(mut self, stride: u64) -> Conv {
+        self.stride.fill(stride.cast_signed());
+        self
+    }
+
+    /// The same with another padding in all dimensions.
+    #[must_use]
+    pub(crate) fn padding(mut self, padding: u64) -> Conv {
+        self.padding.fill(padding.cast_signed());
+        self
+    }
+
+    /// The same with another dilation in all dimensions.
+    #[must_use]
+    pub(crate) fn dilation(mut self, dilation: u64) -> Conv {
+        self.dilation.fill(dilation.cast_signed());
+        self
+    }
+
+    pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
+        let tracer = x.tensor().tracer();
+        let made = tracer.within(&self.place, || {
+            let mut arguments = vec![
+                ("input", Argument::Tensor(x.tensor())),
+                ("weight", Argument::Tensor(&self.weight)),
+            ];
+            let bias = self.bias.as_ref();
+            arguments.extend(bias.map(|bias| ("bias", Argument::Tensor(bias))));
+            arguments.push(("stride", Argument::Ints(self.stride.clone())));
+            arguments.push(("padding", Argument::Ints(self.padding.clone())));
+            arguments.push(("dilation", Argument::Ints(self.dilation.clone())));
+            let groups = i64::try_from(self.groups).unwrap_or(i64::MAX);
+            arguments.push(("groups", Argument::Int(groups)));
+            tracer.call(self.target, &arguments)
+        });
+        made.and_drop(x)
+    }
+}
+
+/// `torch.nn.BatchNorm2d` in training mode.
+#[derive(Debug, Clone)]
+pub(crate) struct BatchNorm {
+    place: Place,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    tracked: Tensor,
+    momentum: f64,
+    eps: f64,
+}
+
+impl BatchNorm {
+    pub(crate) fn new(
+        tracer: &Tracer,
+        path: String,
+        channels: u64,
+        momentum: f64,
+        eps: f64,
+    ) -> BatchNorm {
+        let of = |name: &str| format!("{path}.{name}");
+        // Statistics are stored in the dtype that the model is made in, as `.to(dtype)` does to all floats.
+        let dtype = tracer.dtype();
+        BatchNorm {
+            weight: tracer.parameter(&of("weight"), &[channels]),
+            bias: tracer.parameter(&of("bias"), &[channels]),
+            mean: tracer.buffer(&of("running_mean"), &[channels], dtype),
+            var: tracer.buffer(&of("running_var"), &[channels], dtype),
+            tracked: tracer.buffer(&of("num_batches_tracked"), &[], DType::Int64),
+            place: Place::new(path, "torch.nn.modules.batchnorm.BatchNorm2d"),
+            momentum,
+            eps,
+        }
+    }
+
+    pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
+        let tracer = x.tensor().tracer();
+        let made = tracer.within(&self.place, || {
+            (&self.tracked).change_in_place("aten.add_.Tensor", &[("other", Argument::Int(1))]);
+            tracer.call(
+                "aten.batch_norm.default",
+                &[
+                    ("input", Argument::Tensor(x.tensor())),
+                    ("weight", Argument::Tensor(&self.weight)),
+                    ("bias", Argument::Tensor(&self.bias)),
+                    ("running_mean", Argument::Tensor(&self.mean)),
+                    ("running_var", Argument::Tensor(&self.var)),
+                    ("training", Argument::Bool(true)),
+                    ("momentum", Argument::Float(self.momentum)),
+                    ("eps", Argument::Float(self.eps)),
+                    ("cudnn_enabled", Argument::Bool(true)),
+                ],
+            )
+        });
+        made.and_drop(x)
+    }
+}
+
+/// An activation as a module, by its name in transformers' `ACT2FN`.
+#[derive(Debug, Clone)]
+pub(crate) struct Activation {
+    place: Place,
+    function: Function,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Function {
+    Relu,
+    Gelu,
+    GeluTanh,
+    /// `NewGELUActivation`: tanh by single operators.
+    NewGelu,
+    QuickGelu,
+    Silu,
+    Tanh,
+    Sigmoid,
+}
+
+impl Activation {
+    /// The activation that a config names. What is not known is an error of the tracer.
+    pub(crate) fn named(tracer: &Tracer, path: String, name: &str) -> Activation {
+        let (class, function) = match name {
+            "relu" => ("torch.nn.modules.activation.ReLU", Function::Relu),
+            "gelu" => ("transformers.activations.GELUActivation", Function::Gelu),
+            "gelu_pytorch_tanh" | "gelu_python_tanh" => {
+                ("transformers.activations.GELUTanh", Function::GeluTanh)
+            }
+            "gelu_new" => (
+                "transformers.activations.NewGELUActivation",
+                Function::NewGelu,
+            ),
+            "quick_gelu" => (
+                "transformers.activations.QuickGELUActivation",
+                Function::QuickGelu,
+            ),
+            "silu" | "swish" => ("transformers.activations.SiLUActivation", Function::Silu),
+            "tanh" => ("torch.nn.modules.activation.Tanh", Function::Tanh),
+            "sigmoid" => ("torch.nn.modules.activation.Sigmoid", Function::Sigmoid),
+            other => {
+                tracer.fail(
+                    "activation",
+                    format!(
+                        "the activation {other:?} is not known; known are gelu, gelu_new, gelu_pytorch_tanh, \
+                         quick_gelu, relu, sigmoid, silu and tanh"
+                    ),
+                );
+                ("torch.nn.modules.activation.ReLU", Function::Relu)
+            }
+        };
+        Activation {
+            place: Place::new(path, class),
+            function,
+        }
+    }
+
+    pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
+        let tracer = x.tensor().tracer();
+        let made = tracer.within(&self.place, || {
+            let x = x.tensor();
+            match self.function {
+                Function::Relu => x.relu(),
+                Function::Gelu => x.gelu("none"),
+                Function::GeluTanh => x.gelu("tanh"),
+                Function::NewGelu => {
+                    let root = (2.0 / std::f64::consts::PI).sqrt();
+                    let cubic = x.add(x.pow(3.0).mul_number(0.044_715));
+                    let tanh = cubic.mul_number(root).tanh();
+                    x.mul_number(0.5).mul(tanh.add_number(1.0))
+                }
+                Function::QuickGelu => x.mul(x.mul_number(1.702).sigmoid()),
+                Function::Silu => x.silu(),
+                Function::Tanh => x.tanh(),
+                Function::Sigmoid => x.sigmoid(),
+            }
+        });
+        made.and_drop(x)
+    }
+}

@@ -1,0 +1,221 @@
+//! Elementwise functions, as methods.
+
+use super::argument::Argument;
+use super::tracer::{AsksFor, Tensor, Tensors};
+use crate::shape::DType;
+
+/// A number in Python's code: whether it is written as a float decides on dtypes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scalar {
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+}
+
+impl From<i32> for Scalar {
+    fn from(number: i32) -> Scalar {
+        Scalar::Int(number.into())
+    }
+}
+
+impl From<i64> for Scalar {
+    fn from(number: i64) -> Scalar {
+        Scalar::Int(number)
+    }
+}
+
+impl From<f64> for Scalar {
+    fn from(number: f64) -> Scalar {
+        Scalar::Float(number)
+    }
+}
+
+impl From<bool> for Scalar {
+    fn from(truth: bool) -> Scalar {
+        Scalar::Bool(truth)
+    }
+}
+
+impl From<Scalar> for Argument<'_> {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Int(number) => Argument::Int(number),
+            Scalar::Float(number) => Argument::Float(number),
+            Scalar::Bool(truth) => Argument::Bool(truth),
+        }
+    }
+}
+
+/// Declares methods for functions of one tensor.
+macro_rules! unary {
+    ($($name:ident: $target:literal),+ $(,)?) => {
+        $(
+            #[doc = concat!("`", $target, "`")]
+            fn $name(self) -> Tensor {
+                self.apply($target, &[])
+            }
+        )+
+    };
+}
+
+/// Declares methods for functions of two tensors, and of a tensor and a number.
+macro_rules! binary {
+    ($($name:ident, $with_number:ident: $target:literal, $number_target:literal),+ $(,)?) => {
+        $(
+            #[doc = concat!("`", $target, "`")]
+            fn $name(self, other: impl Tensors) -> Tensor {
+                self.apply_with($target, "other", other, &[])
+            }
+
+            #[doc = concat!("`", $number_target, "` with a number")]
+            fn $with_number(self, number: impl Into<Scalar>) -> Tensor {
+                self.apply($number_target, &[("other", number.into().into())])
+            }
+        )+
+    };
+}
+
+/// Elementwise functions.
+pub(crate) trait Pointwise: Tensors {
+    unary! {
+        neg: "aten.neg.default",
+        exp: "aten.exp.default",
+        log: "aten.log.default",
+        sqrt: "aten.sqrt.default",
+        rsqrt: "aten.rsqrt.default",
+        cos: "aten.cos.default",
+        sin: "aten.sin.default",
+        tanh: "aten.tanh.default",
+        abs: "aten.abs.default",
+        sigmoid: "aten.sigmoid.default",
+        relu: "aten.relu.default",
+        silu: "aten.silu.default",
+        hardswish: "aten.hardswish.default",
+        hardsigmoid: "aten.hardsigmoid.default",
+        logical_not: "aten.logical_not.default",
+        bitwise_not: "aten.bitwise_not.default",
+    }
+
+    binary! {
+        add, add_number: "aten.add.Tensor", "aten.add.Tensor",
+        sub, sub_number: "aten.sub.Tensor", "aten.sub.Tensor",
+        mul, mul_number: "aten.mul.Tensor", "aten.mul.Tensor",
+        div, div_number: "aten.div.Tensor", "aten.div.Tensor",
+        equal_to, equal_to_number: "aten.eq.Tensor", "aten.eq.Scalar",
+        not_equal_to, not_equal_to_number: "aten.ne.Tensor", "aten.ne.Scalar",
+        less, less_than_number: "aten.lt.Tensor", "aten.lt.Scalar",
+        at_most, at_most_number: "aten.le.Tensor", "aten.le.Scalar",
+        greater, greater_than_number: "aten.gt.Tensor", "aten.gt.Scalar",
+        at_least, at_least_number: "aten.ge.Tensor", "aten.ge.Scalar",
+    }
+
+    /// `x ** exponent`
+    fn pow(self, exponent: impl Into<Scalar>) -> Tensor {
+        self.apply(
+            "aten.pow.Tensor_Scalar",
+            &[("exponent", exponent.into().into())],
+        )
+    }
+
+    /// `number - x`
+    fn subtracted_from(self, number: impl Into<Scalar>) -> Tensor {
+        self.apply("aten.rsub.Scalar", &[("other", number.into().into())])
+    }
+
+    /// `gelu(x, approximate)`: `"none"` or `"tanh"`.
+    fn gelu(self, approximate: &'static str) -> Tensor {
+        let approximate = match approximate {
+            "none" => Vec::new(),
+            other => vec![("approximate", Argument::Text(other))],
+        };
+        self.apply("aten.gelu.default", &approximate)
+    }
+
+    /// `hardtanh(x, min, max)`, which is also `relu6` as `nn.ReLU6` runs it.
+    fn hardtanh(self, min: f64, max: f64) -> Tensor {
+        self.apply(
+            "aten.hardtanh.default",
+            &[
+                ("min_val", Argument::Float(min)),
+                ("max_val", Argument::Float(max)),
+            ],
+        )
+    }
+
+    /// `x.clamp(min, max)`; a bound may be missing.
+    fn clamp(self, min: Option<Scalar>, max: Option<Scalar>) -> Tensor {
+        let bound = |bound: Option<Scalar>| bound.map_or(Argument::None, Argument::from);
+        self.apply(
+            "aten.clamp.default",
+            &[("min", bound(min)), ("max", bound(max))],
+        )
+    }
+
+    /// `x.masked_fill(mask, value)`
+    fn masked_fill(self, mask: impl Tensors, value: impl Into<Scalar>) -> Tensor {
+        let value = [("value", value.into().into())];
+        self.apply_with("aten.masked_fill.Scalar", "mask", mask, &value)
+    }
+
+    /// `a & b` of truth values
+    fn and(self, other: impl Tensors) -> Tensor {
+        self.apply_with("aten.__and__.Tensor", "other", other, &[])
+    }
+
+    /// `torch.where(mask, x, y)` called on `mask`
+    fn choose(self, x: impl Tensors, y: impl Tensors) -> Tensor {
+        let made = self.tensor().tracer().call(
+            "aten.where.self",
+            &[
+                ("condition", Argument::Tensor(self.tensor())),
+                ("self", Argument::Tensor(x.tensor())),
+                ("other", Argument::Tensor(y.tensor())),
+            ],
+        );
+        made.and_drop((self, x, y))
+    }
+
+    /// `x.to(dtype)` of a dtype that the code names, also `x.float()` and the like
+    fn to(self, dtype: DType) -> Tensor {
+        self.apply("aten.to.dtype", &[("dtype", Argument::DType(dtype))])
+    }
+
+    /// `x.to(y.dtype)`
+    fn to_dtype_of(self, asked: AsksFor) -> Tensor {
+        self.to(asked.dtype).asked_for(asked)
+    }
+
+    /// `x.to(device)`: the same tensor by another name
+    fn to_device(self) -> Tensor {
+        let dtype = self.tensor().dtype().dtype;
+        self.apply("aten.to.dtype_layout", &[("dtype", Argument::DType(dtype))])
+    }
+
+    /// `x.clone()`
+    fn copied(self) -> Tensor {
+        self.apply("aten.clone.default", &[])
+    }
+
+    /// `x += y`, which changes `x`
+    fn add_in_place(&self, other: impl Tensors) {
+        let changed = self.tensor().tracer().call(
+            "aten.add_.Tensor",
+            &[
+                ("self", Argument::Tensor(self.tensor())),
+                ("other", Argument::Tensor(other.tensor())),
+            ],
+        );
+        drop(other);
+        self.tensor().becomes(&changed);
+    }
+
+    /// A function in place of one tensor, such as `aten.relu_.default`
+    fn change_in_place(&self, target: &'static str, arguments: &[(&str, Argument<'_>)]) {
+        let mut all = vec![("self", Argument::Tensor(self.tensor()))];
+        all.extend_from_slice(arguments);
+        let changed = self.tensor().tracer().call(target, &all);
+        self.tensor().becomes(&changed);
+    }
+}
+
+impl<T: Tensors> Pointwise for T {}

@@ -1,0 +1,161 @@
+//! What rearranges tensors, as methods.
+
+use super::argument::{Argument, Size};
+use super::tracer::{Tensor, Tensors};
+
+/// The end of a slice that has none: Python's `sys.maxsize`, as exported graphs have it.
+const END: i64 = i64::MAX;
+
+/// What rearranges a tensor.
+pub(crate) trait Views: Tensors {
+    /// `x.view(sizes)`
+    fn view(self, sizes: &[Size]) -> Tensor {
+        self.apply("aten.view.default", &[("size", sizes_of(sizes))])
+    }
+
+    /// `x.reshape(sizes)`
+    fn reshape(self, sizes: &[Size]) -> Tensor {
+        self.apply("aten.reshape.default", &[("shape", sizes_of(sizes))])
+    }
+
+    /// `x.expand(sizes)`
+    fn expand(self, sizes: &[Size]) -> Tensor {
+        self.apply("aten.expand.default", &[("size", sizes_of(sizes))])
+    }
+
+    /// `x.transpose(a, b)`
+    fn transpose(self, a: i64, b: i64) -> Tensor {
+        let dims = [("dim0", Argument::Int(a)), ("dim1", Argument::Int(b))];
+        self.apply("aten.transpose.int", &dims)
+    }
+
+    /// `x.permute(dims)`
+    fn permute(self, dims: &[i64]) -> Tensor {
+        self.apply(
+            "aten.permute.default",
+            &[("dims", Argument::Ints(dims.to_vec()))],
+        )
+    }
+
+    /// `x.unsqueeze(dim)`, also `x[:, None]`
+    fn unsqueeze(self, dim: i64) -> Tensor {
+        self.apply("aten.unsqueeze.default", &[("dim", Argument::Int(dim))])
+    }
+
+    /// `x.squeeze(dim)`
+    fn squeeze(self, dim: i64) -> Tensor {
+        self.apply("aten.squeeze.dim", &[("dim", Argument::Int(dim))])
+    }
+
+    /// `x.flatten(start, end)`
+    fn flatten(self, start: i64, end: i64) -> Tensor {
+        let mut dims = vec![("start_dim", Argument::Int(start))];
+        if end != -1 {
+            dims.push(("end_dim", Argument::Int(end)));
+        }
+        self.apply("aten.flatten.using_ints", &dims)
+    }
+
+    /// `x[start:end]` along a dimension
+    fn slice(self, dim: i64, start: i64, end: i64) -> Tensor {
+        self.apply(
+            "aten.slice.Tensor",
+            &[
+                ("dim", Argument::Int(dim)),
+                ("start", Argument::Int(start)),
+                ("end", Argument::Int(end)),
+            ],
+        )
+    }
+
+    /// `x[start:]` along a dimension
+    fn slice_from(self, dim: i64, start: i64) -> Tensor {
+        self.slice(dim, start, END)
+    }
+
+    /// `x[:]`, another name of the same elements
+    fn alias(self) -> Tensor {
+        self.apply("aten.alias.default", &[])
+    }
+
+    /// `x[index]` along a dimension
+    fn select(self, dim: i64, index: i64) -> Tensor {
+        let at = [("dim", Argument::Int(dim)), ("index", Argument::Int(index))];
+        self.apply("aten.select.int", &at)
+    }
+
+    /// `x.contiguous()`
+    fn contiguous(self) -> Tensor {
+        self.apply("aten.contiguous.default", &[])
+    }
+
+    /// `x.split(size, dim)`
+    fn split(self, size: u64, dim: i64) -> Vec<Tensor> {
+        let how = [
+            ("split_size", Argument::Size(size.into())),
+            ("dim", Argument::Int(dim)),
+        ];
+        self.apply_many("aten.split.Tensor", &how)
+    }
+
+    /// `x.split(sizes, dim)`
+    fn split_into(self, sizes: &[u64], dim: i64) -> Vec<Tensor> {
+        let sizes: Vec<Size> = sizes.iter().copied().map(Size::from).collect();
+        let how = [
+            ("split_sizes", sizes_of(&sizes)),
+            ("dim", Argument::Int(dim)),
+        ];
+        self.apply_many("aten.split_with_sizes.default", &how)
+    }
+
+    /// `x.chunk(chunks, dim)`
+    fn chunk(self, chunks: i64, dim: i64) -> Vec<Tensor> {
+        let how = [
+            ("chunks", Argument::Int(chunks)),
+            ("dim", Argument::Int(dim)),
+        ];
+        self.apply_many("aten.chunk.default", &how)
+    }
+
+    /// `x.unbind(dim)`
+    fn unbind(self, dim: i64) -> Vec<Tensor> {
+        self.apply_many("aten.unbind.int", &[("dim", Argument::Int(dim))])
+    }
+
+    /// `torch.roll(x, shifts, dims)`
+    fn roll(self, shifts: &[i64], dims: &[i64]) -> Tensor {
+        self.apply(
+            "aten.roll.default",
+            &[
+                ("shifts", Argument::Ints(shifts.to_vec())),
+                ("dims", Argument::Ints(dims.to_vec())),
+            ],
+        )
+    }
+
+    /// `F.pad(x, pad, value=value)`
+    fn pad(self, pad: &[i64], value: f64) -> Tensor {
+        self.apply(
+            "aten.pad.default",
+            &[
+                ("pad", Argument::Ints(pad.to_vec())),
+                ("mode", Argument::Text("constant")),
+                ("value", Argument::Float(value)),
+            ],
+        )
+    }
+
+    /// `x[index]` by tensors of indices, one a dimension; `None` stands for `:`
+    fn index(self, indices: &[Option<&Tensor>]) -> Tensor {
+        self.apply(
+            "aten.index.Tensor",
+            &[("indices", Argument::OptionalTensors(indices.to_vec()))],
+        )
+    }
+}
+
+impl<T: Tensors> Views for T {}
+
+fn sizes_of(sizes: &[Size]) -> Argument<'static> {
+    Argument::Sizes(sizes.to_vec())
+}
