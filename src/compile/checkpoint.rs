@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::graph::{Graph, ModuleId};
-use crate::model::Checkpointing;
+use crate::model::{Checkpointing, Glob};
 
 /// The node ranges that run under a checkpoint, by their first node.
 ///
@@ -89,121 +89,9 @@ fn list_of(path: &str) -> Option<&str> {
     (!index.is_empty() && index.bytes().all(|b| b.is_ascii_digit())).then_some(list)
 }
 
-/// A pattern of paths: `*` stands for any characters but dots, `**` for any at all, and `?` for one that is no dot.
-///
-/// All ways to match are followed at once, one bit for each place in the glob, so that the time is linear in the path.
-struct Glob {
-    /// Places with a `**`, with a `*` or a `**`, and with a `?`.
-    any: u128,
-    star: u128,
-    one: u128,
-    /// For each byte, the places that have it.
-    bytes: [u128; 256],
-    end: u128,
-}
-
-impl Glob {
-    /// `None` for one of more than 127 places; requests have none that long.
-    fn new(text: &str) -> Option<Glob> {
-        let mut glob = Glob {
-            any: 0,
-            star: 0,
-            one: 0,
-            bytes: [0; 256],
-            end: 1,
-        };
-        let mut rest = text.as_bytes();
-        while let [first, others @ ..] = rest {
-            let at = glob.end;
-            rest = others;
-            match first {
-                b'*' => {
-                    // Stars next to each other are one, which crosses dots if there are two of them.
-                    let stars = rest.iter().take_while(|byte| **byte == b'*').count();
-                    rest = &rest[stars..];
-                    glob.star |= at;
-                    if stars > 0 {
-                        glob.any |= at;
-                    }
-                }
-                b'?' => glob.one |= at,
-                byte => glob.bytes[usize::from(*byte)] |= at,
-            }
-            glob.end = at.checked_shl(1).filter(|end| *end != 0)?;
-        }
-        Some(glob)
-    }
-
-    fn matches(&self, path: &str) -> bool {
-        // Stars also stand for nothing.
-        let beyond_stars = |at: u128| at | (at & self.star) << 1;
-        let mut at = beyond_stars(1);
-        for byte in path.bytes() {
-            let (stays, passes) = match byte {
-                b'.' => (self.any, 0),
-                _ => (self.star, self.one),
-            };
-            let passes = passes | self.bytes[usize::from(byte)];
-            at = beyond_stars((at & stays) | (at & passes) << 1);
-            if at == 0 {
-                return false;
-            }
-        }
-        at & self.end != 0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn matches(glob: &str, path: &str) -> bool {
-        Glob::new(glob).unwrap().matches(path)
-    }
-
-    #[test]
-    fn globs_stop_at_dots() {
-        assert!(matches("layer*.0", "layer3.0"));
-        assert!(matches("transformer.h.*", "transformer.h.11"));
-        assert!(!matches("transformer.h.*", "transformer.h.11.mlp"));
-        assert!(matches("transformer.**", "transformer.h.11.mlp"));
-        assert!(!matches("layer?", "layer10"));
-    }
-
-    #[test]
-    fn a_glob_with_many_stars_is_answered_at_once() {
-        let path = "a".repeat(20_000);
-
-        assert!(!matches("*a*a*a*a*b", &path));
-        assert!(matches("*a*a*a*a*a", &path));
-        assert!(!matches(&format!("{}b", "**a".repeat(40)), &path));
-    }
-
-    /// What globs mean, said as shortly as can be; it takes for ever on some.
-    fn backtracking(glob: &[u8], path: &[u8]) -> bool {
-        match glob {
-            [] => path.is_empty(),
-            [b'*', b'*', rest @ ..] => {
-                (0..=path.len()).any(|skip| backtracking(rest, &path[skip..]))
-            }
-            [b'*', rest @ ..] => {
-                let end = path.iter().position(|b| *b == b'.').unwrap_or(path.len());
-                (0..=end).any(|skip| backtracking(rest, &path[skip..]))
-            }
-            [b'?', rest @ ..] => {
-                path.first().is_some_and(|b| *b != b'.') && backtracking(rest, &path[1..])
-            }
-            [c, rest @ ..] => path.first() == Some(c) && backtracking(rest, &path[1..]),
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn globs_mean_what_backtracking_finds(glob in "[ab.*?]{0,8}", path in "[ab.]{0,10}") {
-            let slowly = backtracking(glob.as_bytes(), path.as_bytes());
-            proptest::prop_assert_eq!(matches(&glob, &path), slowly);
-        }
-    }
 
     #[test]
     fn only_numbered_modules_are_list_elements() {

@@ -6,6 +6,7 @@
 pub mod exported;
 mod fields;
 mod fingerprint;
+mod glob;
 mod huggingface;
 mod invalid;
 mod layers;
@@ -15,6 +16,7 @@ mod request;
 mod tracing;
 mod variant;
 
+pub use glob::Glob;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, presets};
 pub use request::{

@@ -6,6 +6,7 @@
 mod config;
 mod heads;
 mod rotary;
+mod training;
 
 use serde_json::Value;
 
@@ -13,12 +14,21 @@ use super::fields::Fields;
 use super::invalid::Invalid;
 use super::tracing::Tracer;
 use crate::bounded::shorten;
-use crate::graph::{Graph, GraphError};
+use crate::graph::{Graph, GraphError, ParameterKind};
 use crate::shape::DType;
 use config::Config;
+use training::Training;
 
 /// The fields of such a model in a request.
-const FIELDS: [&str; 4] = ["hf", "seq_len", "target_len", "image_size"];
+const FIELDS: [&str; 7] = [
+    "hf",
+    "seq_len",
+    "target_len",
+    "image_size",
+    "dtype",
+    "lora",
+    "frozen",
+];
 
 /// Longest sample read, in tokens or samples of sound.
 const LONGEST: u64 = 1 << 24;
@@ -28,6 +38,7 @@ const LONGEST: u64 = 1 << 24;
 pub(crate) struct HuggingFaceModel {
     config: Value,
     sizes: Sizes,
+    training: Training,
     pointer: String,
 }
 
@@ -47,6 +58,7 @@ struct Task<'a> {
     config: Config<'a>,
     class: &'a str,
     sizes: Sizes,
+    training: &'a Training,
     dtype: DType,
     /// Where the description is in the request.
     pointer: &'a str,
@@ -69,9 +81,11 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, In
             target_len: fields.whole("target_len", 1, LONGEST)?,
             image_size: fields.pair("image_size", 1)?,
         },
+        training: Training::parse(&fields)?,
         pointer: pointer.to_owned(),
     };
-    builder(&model)?;
+    let (class, _) = builder(&model)?;
+    model.training.check(class, &format!("{pointer}/lora"))?;
     Ok(model)
 }
 
@@ -100,16 +114,25 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
     Ok((class, *build))
 }
 
-/// The forward pass with its loss, with parameters of `dtype`.
-pub(crate) fn lower(model: &HuggingFaceModel, dtype: DType) -> Result<Graph, Invalid> {
+/// The forward pass with its loss; parameters are of `stored`, unless the description names their dtype.
+pub(crate) fn lower(model: &HuggingFaceModel, stored: DType) -> Result<Graph, Invalid> {
     let (class, build) = builder(model)?;
-    build(&Task {
+    let graph = build(&Task {
         config: Config::of(&model.config, &format!("{}/hf", model.pointer))?,
         class,
         sizes: model.sizes,
-        dtype,
+        training: &model.training,
+        dtype: model.training.dtype.unwrap_or(stored),
         pointer: &model.pointer,
-    })
+    })?;
+    if !graph
+        .parameters
+        .iter()
+        .any(|parameter| parameter.kind == ParameterKind::Trained)
+    {
+        return Err(model.training.nothing_trained(&graph, &model.pointer));
+    }
+    Ok(graph)
 }
 
 impl Task<'_> {
@@ -126,7 +149,9 @@ impl Task<'_> {
     /// What traces the model, whose class is in this module of transformers, such as `llama.modeling_llama`.
     fn tracer(&self, module: &str) -> Tracer {
         let class = self.class;
-        Tracer::new(&format!("transformers.models.{module}.{class}"), self.dtype)
+        let tracer = Tracer::new(&format!("transformers.models.{module}.{class}"), self.dtype);
+        tracer.train(self.training.trained(&self.config));
+        tracer
     }
 
     /// What does not fit in the config.

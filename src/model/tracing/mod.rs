@@ -7,6 +7,7 @@
 //! The first thing that does not fit is kept and told by [`Tracer::finish`]; what comes after it is not looked at, so that
 //! models read like PyTorch's.
 
+mod adapters;
 mod argument;
 pub(crate) mod functional;
 mod modules;
@@ -15,6 +16,7 @@ mod reductions;
 mod tracer;
 mod views;
 
+pub(crate) use adapters::{Lora, Targets, Trained};
 pub(crate) use argument::{Argument, Size};
 pub(crate) use modules::{Activation, BatchNorm, Conv, Dropout, Embedding, LayerNorm, Linear};
 pub(crate) use pointwise::{Pointwise, Scalar};

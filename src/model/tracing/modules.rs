@@ -1,5 +1,6 @@
 //! `torch.nn`'s modules: each registers its parameters when it is made, and runs its `forward`.
 
+use super::adapters::Adapter;
 use super::argument::Argument;
 use super::functional;
 use super::pointwise::Pointwise as _;
@@ -12,6 +13,7 @@ pub(crate) struct Linear {
     place: Place,
     pub(crate) weight: Tensor,
     bias: Option<Tensor>,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
@@ -21,12 +23,42 @@ impl Linear {
         [inputs, outputs]: [u64; 2],
         bias: bool,
     ) -> Linear {
-        let weight = tracer.parameter(&format!("{path}.weight"), &[outputs, inputs]);
-        let bias = bias.then(|| tracer.parameter(&format!("{path}.bias"), &[outputs]));
+        Linear::made(tracer, path, [inputs, outputs], bias, false)
+    }
+
+    /// The model's output layer, `model.get_output_embeddings()`.
+    pub(crate) fn output(
+        tracer: &Tracer,
+        path: String,
+        [inputs, outputs]: [u64; 2],
+        bias: bool,
+    ) -> Linear {
+        Linear::made(tracer, path, [inputs, outputs], bias, true)
+    }
+
+    fn made(
+        tracer: &Tracer,
+        path: String,
+        [inputs, outputs]: [u64; 2],
+        bias: bool,
+        is_output: bool,
+    ) -> Linear {
+        let is_adapted = Adapter::is_for(tracer, &path, is_output);
+        let own = if is_adapted {
+            format!("{path}.base_layer")
+        } else {
+            path.clone()
+        };
+        let weight = tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]);
+        let bias = bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs]));
+        let adapter = is_adapted
+            .then(|| Adapter::new(tracer, &path, [inputs, outputs]))
+            .flatten();
         Linear {
-            place: Place::new(path, "torch.nn.modules.linear.Linear"),
+            place: Place::new(own, "torch.nn.modules.linear.Linear"),
             weight,
             bias,
+            adapter,
         }
     }
 
@@ -36,15 +68,22 @@ impl Linear {
             place: Place::new(path, "torch.nn.modules.linear.Linear"),
             weight: weight.clone(),
             bias,
+            adapter: None,
         }
     }
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
-        let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || {
-            functional::linear(x.tensor(), &self.weight, self.bias.as_ref())
-        });
+        let made = match &self.adapter {
+            Some(adapter) => adapter.forward(x.tensor(), |x| self.run(x)),
+            None => self.run(x.tensor()),
+        };
         made.and_drop(x)
+    }
+
+    fn run(&self, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            functional::linear(x, &self.weight, self.bias.as_ref())
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::rc::Rc;
 
+use super::adapters::{ADAPTED_MODEL, Trained};
 use super::argument::{Argument, Spelled};
 use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope};
@@ -33,6 +34,7 @@ struct State {
     releases: Releases,
     /// The dtype of parameters: `torch.get_default_dtype()` while the model is made.
     dtype: DType,
+    trained: Trained,
     error: Option<GraphError>,
     /// Whether the loss exists: what is let go of now was alive with it.
     is_over: bool,
@@ -97,6 +99,7 @@ impl Tracer {
             named: HashMap::new(),
             releases: Releases::default(),
             dtype,
+            trained: Trained::default(),
             error: None,
             is_over: false,
         })))
@@ -107,14 +110,44 @@ impl Tracer {
         self.0.borrow().dtype
     }
 
-    /// Registers a parameter. Call in the order in which the modules are made.
-    pub(crate) fn parameter(&self, path: &str, shape: &[u64]) -> Tensor {
-        self.held(path, shape, self.dtype(), ParameterKind::Trained)
+    /// Says what of the model is trained, before any of its modules is made; all is if nobody says.
+    pub(crate) fn train(&self, trained: Trained) {
+        let mut state = self.0.borrow_mut();
+        if trained.lora.is_some() {
+            let model = state.builder.module_name(Builder::ROOT).1.to_owned();
+            let mut wrapped = Builder::new("peft.peft_model.PeftModelForCausalLM");
+            let outer = wrapped.module(
+                "base_model",
+                "peft.tuners.lora.model.LoraModel",
+                Builder::ROOT,
+            );
+            let inner = wrapped.module(ADAPTED_MODEL, &model, outer);
+            state.builder = wrapped;
+            state.calls = vec![inner];
+        }
+        state.trained = trained;
     }
 
-    /// Registers a parameter that is not trained, as one with `requires_grad=False`.
+    /// Looks at what is trained.
+    pub(super) fn trained<T>(&self, look: impl FnOnce(&Trained) -> T) -> T {
+        look(&self.0.borrow().trained)
+    }
+
+    /// Registers a parameter. Call in the order in which the modules are made.
+    pub(crate) fn parameter(&self, path: &str, shape: &[u64]) -> Tensor {
+        let kind = self.0.borrow().trained.kind(path);
+        self.held(path, shape, self.dtype(), kind)
+    }
+
+    /// Registers a parameter that is never trained, as one with `requires_grad=False`.
     pub(crate) fn frozen_parameter(&self, path: &str, shape: &[u64]) -> Tensor {
         self.held(path, shape, self.dtype(), ParameterKind::Frozen)
+    }
+
+    /// Registers a parameter of an adapter.
+    pub(super) fn adapter_parameter(&self, path: &str, shape: &[u64]) -> Tensor {
+        // PEFT makes adapters of parameters in half precision in float32 (`autocast_adapter_dtype`).
+        self.held(path, shape, DType::Float32, ParameterKind::Trained)
     }
 
     /// Registers a buffer.
@@ -124,6 +157,7 @@ impl Tracer {
 
     fn held(&self, path: &str, shape: &[u64], dtype: DType, kind: ParameterKind) -> Tensor {
         let mut state = self.0.borrow_mut();
+        let path = &state.in_wrapper(path);
         let mut extents: Vec<Extent> = shape.iter().copied().map(Extent::fixed).collect();
         if is_oversize(&extents) {
             state.fail(GraphError {
@@ -277,6 +311,14 @@ impl Tracer {
 const MOST_RESULTS: usize = 64;
 
 impl State {
+    /// The path of something in the model, from the root.
+    fn in_wrapper(&self, path: &str) -> String {
+        match self.trained.lora {
+            Some(_) => format!("{ADAPTED_MODEL}.{path}"),
+            None => path.to_owned(),
+        }
+    }
+
     fn module(&self) -> String {
         let call = *self.calls.last().expect("the root is always being called");
         self.builder.module_name(call).0.to_owned()

@@ -2,13 +2,14 @@
 
     PYTHONPATH=clients/python/src python tests/golden/huggingface/make.py [NAME ...]
 
-NAME.json is {"hf": CONFIG, "seq_len": ..., "target_len": ..., "image_size": ..., "dtype": "bf16"}: a model of a request,
-and the dtype of its parameters if that is not float32. NAME.graph.json.gz is what the exporter made of it (PyTorch 2.11,
+NAME.json is a model of a request: {"hf": CONFIG, "seq_len": ..., "target_len": ..., "image_size": ..., "dtype": "bf16",
+"lora": ..., "frozen": [...]}. NAME.graph.json.gz is what the exporter made of it (PyTorch 2.11,
 transformers 5.17), without what the test does not read.
 """
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,12 +23,48 @@ def export(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config, graph = Path(folder) / "config.json", Path(folder) / "graph.json"
         config.write_text(json.dumps(model["hf"]))
+        if "lora" in model or "frozen" in model:
+            adapted(model, Path(folder), graph)
+            return written(name, graph)
         command = [sys.executable, "-m", "batchfit", "export", "--hf", str(config), "-o", str(graph)]
         for member in ("seq_len", "target_len", "image_size", "dtype"):
             if member in model:
                 command += ["--" + member.replace("_", "-"), str(model[member])]
         subprocess.run(command, check=True)
-        document = json.loads(graph.read_text())
+        return written(name, graph)
+
+
+BUILD = """
+import json, re, transformers
+model = json.load(open({path!r}))
+
+def build():
+    config_class = getattr(transformers, model["hf"]["architectures"][0])
+    config = config_class.config_class.from_dict(model["hf"])
+    config.use_cache = False
+    made = config_class(config)
+    if "lora" in model:
+        from peft import LoraConfig, get_peft_model
+        made = get_peft_model(made, LoraConfig(task_type="CAUSAL_LM", **model["lora"]))
+    for path, parameter in made.named_parameters():
+        if any(re.match(pattern.replace(".", "[.]").replace("*", "[^.]*") + "([.]|$)", path) for pattern in model.get("frozen", [])):
+            parameter.requires_grad = False
+    return made
+"""
+
+
+def adapted(model: dict[str, object], folder: Path, graph: Path) -> None:
+    """Exports a language model that PEFT has adapted, or a part of which is frozen."""
+    (folder / "model.json").write_text(json.dumps(model))
+    (folder / "adapted.py").write_text(BUILD.format(path=str(folder / "model.json")))
+    batch = [f"input_ids=i64[B,{model['seq_len']}]", "labels=input_ids"]
+    command = [sys.executable, "-m", "batchfit", "export", "adapted:build", "--batch", *batch]
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"}
+    subprocess.run([*command, "--loss", "model", "-o", str(graph)], check=True, env=environment)
+
+
+def written(name: str, graph: Path) -> None:
+    document = json.loads(graph.read_text())
     text = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
     (HERE / f"{name}.graph.json.gz").write_bytes(gzip.compress(text, 9, mtime=0))
 

@@ -123,12 +123,9 @@ fn variants(precision: Precision) -> Vec<Variant> {
 
 fn compare(name: &str, capability: Capability) -> Result<(), String> {
     let read = |path: String| fs::read(Path::new(FOLDER).join(path)).map_err(|e| e.to_string());
-    let mut model: Value =
+    let model: Value =
         serde_json::from_slice(&read(format!("{name}.json"))?).map_err(|e| e.to_string())?;
-    let precision = match model
-        .as_object_mut()
-        .and_then(|model| model.remove("dtype"))
-    {
+    let precision = match model.get("dtype") {
         Some(_) => Precision::Bf16,
         None => Precision::Fp32,
     };

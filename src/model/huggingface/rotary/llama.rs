@@ -73,7 +73,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let lm_head = if config.is_tied {
         Linear::tied("lm_head".into(), &model.embed_tokens.weight, None)
     } else {
-        Linear::new(
+        Linear::output(
             &tracer,
             "lm_head".into(),
             [config.width, config.vocabulary],

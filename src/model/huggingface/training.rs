@@ -1,0 +1,204 @@
+//! What of a model is trained, and in which dtype its parameters are.
+
+use super::config::Config;
+use crate::graph::Graph;
+use crate::model::Glob;
+use crate::model::fields::Fields;
+use crate::model::invalid::Invalid;
+use crate::model::tracing::{Lora, Targets, Trained};
+use crate::shape::DType;
+
+/// Most patterns and names of modules read, and the longest of them.
+const MOST_NAMES: usize = 64;
+const LONGEST_NAME: usize = 127;
+
+/// Largest rank of an adapter read; those in use have up to a few hundred.
+const LARGEST_RANK: u64 = 1 << 16;
+
+/// The members of PEFT's `LoraConfig` that are read.
+const LORA: [&str; 5] = [
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "use_rslora",
+    "target_modules",
+];
+
+/// The layers that PEFT adapts where nobody names any, by `model_type`
+/// (`TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING` in PEFT 0.21's `utils/constants.py`).
+const DEFAULT_TARGETS: &[(&[&str], &[&str])] = &[
+    (&["gpt2"], &["c_attn"]),
+    (&["bloom", "gpt_neox", "falcon"], &["query_key_value"]),
+    (&["phi"], &["q_proj", "v_proj", "fc1", "fc2"]),
+    (
+        &[
+            "opt",
+            "llama",
+            "mistral",
+            "mixtral",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+            "qwen2",
+            "qwen3",
+        ],
+        &["q_proj", "v_proj"],
+    ),
+];
+
+/// What of a model is trained.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(super) struct Training {
+    /// What parameters are loaded in; `None` for what the precision stores them in.
+    pub(super) dtype: Option<DType>,
+    lora: Option<Adapters>,
+    frozen: Vec<String>,
+}
+
+/// `lora`, as it is given.
+#[derive(Debug, Clone, PartialEq)]
+struct Adapters {
+    r: u64,
+    alpha: f64,
+    dropout: f64,
+    use_rslora: bool,
+    /// The model's own if nobody names any.
+    targets: Option<Targets>,
+}
+
+impl Training {
+    /// Reads `dtype`, `lora` and `frozen`.
+    pub(super) fn parse(fields: &Fields<'_>) -> Result<Training, Invalid> {
+        let dtypes = [
+            ("fp32", DType::Float32),
+            ("bf16", DType::BFloat16),
+            ("fp16", DType::Float16),
+        ];
+        let frozen = fields.texts("frozen")?.unwrap_or_default();
+        check_names(&frozen, &fields.at("frozen"))?;
+        Ok(Training {
+            dtype: fields.choice("dtype", "dtype", &dtypes)?,
+            lora: adapters(fields)?,
+            frozen: frozen.into_iter().map(str::to_owned).collect(),
+        })
+    }
+
+    /// Refuses adapters for a class for which they are not built.
+    pub(super) fn check(&self, class: &str, at: &str) -> Result<(), Invalid> {
+        let is_language_model = class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel");
+        if self.lora.is_none() || is_language_model {
+            return Ok(());
+        }
+        Err(Invalid::at(
+            at,
+            format!(
+                "adapters are built for causal language models, not for {class}; `batchfit export`, of batchfit's \
+                 Python client, writes the graph of any model that PEFT has adapted"
+            ),
+        ))
+    }
+
+    /// The same for the model of a config.
+    pub(super) fn trained(&self, config: &Config<'_>) -> Trained {
+        let lora = self.lora.as_ref().map(|lora| Lora {
+            r: lora.r,
+            lora_alpha: lora.alpha,
+            lora_dropout: lora.dropout,
+            use_rslora: lora.use_rslora,
+            target_modules: match &lora.targets {
+                Some(targets) => targets.clone(),
+                None => default_targets(config.text("model_type", "").unwrap_or("")),
+            },
+        });
+        Trained {
+            lora,
+            frozen: self
+                .frozen
+                .iter()
+                .filter_map(|glob| Glob::new(glob))
+                .collect(),
+        }
+    }
+
+    /// A problem with a model of which nothing is trained.
+    pub(super) fn nothing_trained(&self, graph: &Graph, pointer: &str) -> Invalid {
+        let paths = graph
+            .parameters
+            .iter()
+            .map(|parameter| parameter.path.as_str());
+        let example = paths.filter(|path| path.contains(".0.")).take(4);
+        let example = example.collect::<Vec<_>>().join(", ");
+        if self.lora.is_some() {
+            return Invalid::at(
+                format!("{pointer}/lora/target_modules"),
+                format!(
+                    "no linear layer of the model has one of these names; its parameters are {example}, and so on"
+                ),
+            );
+        }
+        Invalid::at(
+            format!("{pointer}/frozen"),
+            "all parameters are frozen, so that nothing is trained; \"mode\": \"inference\" in `training` asks about \
+             inference",
+        )
+    }
+}
+
+fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, Invalid> {
+    let Some(value) = fields.get("lora") else {
+        return Ok(None);
+    };
+    let lora = Fields::of(value, &fields.at("lora"), "lora", &LORA)?;
+    let targets = match lora.get("target_modules") {
+        None => None,
+        Some(value) if value.as_str() == Some("all-linear") => Some(Targets::AllLinear),
+        Some(_) => {
+            let names = lora.texts("target_modules")?.unwrap_or_default();
+            check_names(&names, &lora.at("target_modules"))?;
+            Some(Targets::Names(
+                names.into_iter().map(str::to_owned).collect(),
+            ))
+        }
+    };
+    Ok(Some(Adapters {
+        r: lora.whole("r", 1, LARGEST_RANK)?.unwrap_or(8),
+        alpha: lora.number("lora_alpha", 0.0, 1e9)?.unwrap_or(8.0),
+        dropout: lora.number("lora_dropout", 0.0, 1.0)?.unwrap_or(0.0),
+        use_rslora: lora.flag("use_rslora")?.unwrap_or(false),
+        targets,
+    }))
+}
+
+fn check_names(names: &[&str], at: &str) -> Result<(), Invalid> {
+    if names.len() > MOST_NAMES {
+        let problem = format!(
+            "{} names are more than the {MOST_NAMES} that are read",
+            names.len()
+        );
+        return Err(Invalid::at(at, problem));
+    }
+    match names
+        .iter()
+        .position(|name| name.is_empty() || name.len() > LONGEST_NAME)
+    {
+        Some(index) => Err(Invalid::at(
+            format!("{at}/{index}"),
+            format!(
+                "a name has 1 to {LONGEST_NAME} bytes, not {}",
+                names[index].len()
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn default_targets(model_type: &str) -> Targets {
+    let known = DEFAULT_TARGETS
+        .iter()
+        .find(|(types, _)| types.contains(&model_type));
+    match known {
+        Some((_, names)) => Targets::Names(names.iter().map(|name| (*name).to_owned()).collect()),
+        // PEFT asks for names then; that none is found is told with the names that there are.
+        None => Targets::Names(Vec::new()),
+    }
+}
