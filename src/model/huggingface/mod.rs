@@ -5,6 +5,7 @@
 
 mod config;
 mod heads;
+pub(crate) mod hub;
 mod rotary;
 mod training;
 

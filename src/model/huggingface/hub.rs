@@ -1,0 +1,90 @@
+//! The best-known models of the families, by their ids on the Hugging Face hub.
+//!
+//! `hub/FAMILY.json` has their configs as the hub has them, without what nothing reads. Parameter counts are those that
+//! transformers 5.17 makes of the configs.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A model of the hub.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HubModel {
+    /// Such as `Qwen/Qwen3-0.6B`.
+    pub(crate) id: String,
+    /// What it is, in a few words.
+    pub(crate) summary: String,
+    /// Elements of its parameters, shared ones once.
+    pub(crate) parameters: u64,
+    /// Tokens or samples of sound of one sample, where the model has a length of its own.
+    #[serde(default)]
+    pub(crate) seq_len: Option<u64>,
+    /// Tokens of an answer, where the model has a length of its own.
+    #[serde(default)]
+    pub(crate) target_len: Option<u64>,
+    /// Its `config.json`.
+    pub(super) config: Value,
+}
+
+/// One file for each family.
+const FILES: &[&str] = &[include_str!("hub/llama.json")];
+
+static MODELS: LazyLock<Vec<HubModel>> = LazyLock::new(|| {
+    let read = |file: &&str| -> Vec<HubModel> {
+        serde_json::from_str(file).expect("a test reads every file of the hub's models")
+    };
+    FILES.iter().flat_map(read).collect()
+});
+
+/// All models, family by family.
+pub(crate) fn models() -> &'static [HubModel] {
+    &MODELS
+}
+
+/// The model of this id. Ids are told apart by more than case nowhere, and the hub itself does not mind it.
+pub(crate) fn find(id: &str) -> Option<&'static HubModel> {
+    let is_it = |model: &&HubModel| model.id.eq_ignore_ascii_case(id);
+    models().iter().find(is_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::huggingface::{HuggingFaceModel, lower, parse};
+    use crate::shape::DType;
+    use serde_json::json;
+
+    /// Any length that every model takes: BERT's positions end at 512, images have none.
+    const SEQ_LEN: u64 = 64;
+
+    fn built(model: &HubModel) -> HuggingFaceModel {
+        let seq_len = model.seq_len.unwrap_or(SEQ_LEN);
+        let target_len = model.target_len.unwrap_or(SEQ_LEN);
+        let description =
+            json!({ "hf": model.config, "seq_len": seq_len, "target_len": target_len });
+        parse(&description, "/model").unwrap()
+    }
+
+    #[test]
+    fn every_model_has_as_many_parameters_as_its_original() {
+        for model in models() {
+            let graph = lower(&built(model), DType::Float32);
+            let graph = graph.unwrap_or_else(|invalid| panic!("{}: {}", model.id, invalid.problem));
+
+            assert_eq!(graph.parameter_count(), model.parameters, "{}", model.id);
+        }
+    }
+
+    #[test]
+    fn every_id_is_there_once() {
+        for (index, model) in models().iter().enumerate() {
+            let first = models()
+                .iter()
+                .position(|other| other.id.eq_ignore_ascii_case(&model.id));
+
+            assert_eq!(first, Some(index), "{}", model.id);
+        }
+    }
+}
