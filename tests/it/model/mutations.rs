@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use batchfit::compile::compile;
 use batchfit::model::exported::UnknownOps;
 use batchfit::model::{RequestDocument, exported};
 use proptest::prelude::*;
@@ -9,6 +10,7 @@ use proptest::sample::Index;
 use serde_json::{Value, json};
 
 use super::{golden_json, request};
+use crate::compile::H200;
 
 /// Something to put in place of a part of a document.
 fn replacement() -> impl Strategy<Value = Value> {
@@ -227,6 +229,52 @@ proptest! {
         let by_value = exported::parse_value(&graph);
         let by_text = exported::parse(graph.to_string().as_bytes());
         prop_assert_eq!(by_value.is_ok(), by_text.is_ok());
+    }
+}
+
+/// Models from Hugging Face configs, as requests have them.
+fn hugging_face_models() -> Vec<Value> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/huggingface");
+    let files = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "json")
+        })
+        .collect();
+    files.sort();
+    let models = files.iter().map(|path| std::fs::read(path).unwrap());
+    models
+        .map(|text| serde_json::from_slice(&text).unwrap())
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn no_hugging_face_model_panics(which in any::<Index>(), changes in changes()) {
+        let models = hugging_face_models();
+        let mut document = json!({ "model": which.get(&models) });
+        mutate(&mut document, &changes);
+        if let Ok(request) = request(document) {
+            match request.lower() {
+                Ok(lowered) => drop(compile(&lowered.graph, &request.variants[0], H200)),
+                Err(invalid) => assert_short("model", &invalid.to_string()),
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_of_hugging_face_models_repeat_no_long_words() {
+    for model in hugging_face_models().iter().take(3) {
+        for (place, document) in with_long_words(&json!({ "model": model })) {
+            let read = request(document).and_then(|request| request.lower().map(drop));
+            if let Err(invalid) = read {
+                assert_short(&place, &format!("{invalid:?}"));
+            }
+        }
     }
 }
 
