@@ -391,13 +391,13 @@ impl State {
             .ok_or_else(|| problem("there is no such operator".into()))?;
         let name = op.name();
         let earlier = self.named.entry(name).or_default();
-        let named = match *earlier {
+        let numbered = match *earlier {
             0 => name.to_owned(),
             earlier => format!("{name}_{earlier}"),
         };
         *earlier += 1;
         let call = *self.calls.last().expect("the root is always being called");
-        self.builder.apply_many(call, &[&named], op, &operands)
+        self.builder.apply_many(call, &[&numbered], op, &operands)
     }
 
     /// Notes whose dtype the cast that was just added asks for.

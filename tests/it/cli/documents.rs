@@ -1,0 +1,176 @@
+//! What README.md and docs/ show of the command line is what it prints.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use super::Place;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// A command as a page shows it, and what it prints there; `None` where the page shows no output.
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    command: String,
+    printed: Option<String>,
+}
+
+/// The commands of a page that call batchfit: in blocks of `console`, each after a `$ ` and before its output, and in
+/// blocks of `sh`, one a line.
+fn commands(page: &str) -> Vec<Shown> {
+    let mut commands = Vec::new();
+    let mut kind = None;
+    for line in page.lines() {
+        match (kind, line.strip_prefix("```")) {
+            (None, Some(opened)) => kind = Some(opened.trim()),
+            (Some(_), Some(_)) => kind = None,
+            (Some("console"), None) => match line.strip_prefix("$ ") {
+                Some(command) => commands.push(Shown {
+                    command: command.to_owned(),
+                    printed: Some(String::new()),
+                }),
+                None => {
+                    let last: Option<&mut Shown> = commands.last_mut();
+                    if let Some(printed) = last.and_then(|shown| shown.printed.as_mut()) {
+                        printed.push_str(line);
+                        printed.push('\n');
+                    }
+                }
+            },
+            (Some("sh"), None) => commands.push(Shown {
+                command: line.to_owned(),
+                printed: None,
+            }),
+            _ => {}
+        }
+    }
+    commands.retain(|shown| shown.command.contains("batchfit ") && !needs_more(&shown.command));
+    commands
+}
+
+/// Commands that need more than the program itself: a GPU, Python's packages, a server that is up, time to compile.
+fn needs_more(command: &str) -> bool {
+    const WORDS: [&str; 9] = [
+        "cuda:",
+        "batchfit export",
+        "batchfit serve",
+        "pip install",
+        "curl",
+        "sqlite3",
+        "docker",
+        "cargo",
+        "git clone",
+    ];
+    WORDS.iter().any(|word| command.contains(word))
+}
+
+/// Whether a text is as shown, where a line `...` stands for any number of lines.
+fn is_as_shown(printed: &str, shown: &str) -> bool {
+    let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
+    let shown: Vec<&str> = shown.lines().map(str::trim_end).collect();
+    matches(&printed, &shown)
+}
+
+fn matches(printed: &[&str], shown: &[&str]) -> bool {
+    match shown {
+        [] => printed.is_empty(),
+        [first, rest @ ..] if first.trim() == "..." => {
+            (0..=printed.len()).any(|skipped| matches(&printed[skipped..], rest))
+        }
+        [first, rest @ ..] => printed.first() == Some(first) && matches(&printed[1..], rest),
+    }
+}
+
+/// A folder with the files that pages speak of: a config, a model, and the repository's tests.
+fn place() -> Place {
+    let place = Place::new();
+    let golden = Path::new(ROOT).join("tests/golden");
+    let model = fs::read_to_string(golden.join("huggingface/llama.json")).unwrap();
+    let model: serde_json::Value = serde_json::from_str(&model).unwrap();
+    place.write("config.json", &model["hf"].to_string());
+    let at = place.directory.path();
+    symlink(
+        golden.join("exported/resnet18.json.gz"),
+        at.join("model.json.gz"),
+    )
+    .unwrap();
+    symlink(Path::new(ROOT).join("tests"), at.join("tests")).unwrap();
+    place.write(
+        "request.json",
+        r#"{"model": {"preset": "resnet50"}, "training": {"precision": "amp_fp16"}, "device": "sim:rtx4090"}"#,
+    );
+    place
+}
+
+fn check(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(ROOT).join(page)).unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_batchfit")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let mut wrong = Vec::new();
+    for shown in commands(&text) {
+        let place = place();
+        let output = Command::new("sh")
+            .args(["-c", &shown.command])
+            .current_dir(place.directory.path())
+            .env("PATH", &path)
+            .env("HOME", place.directory.path())
+            .env("COLUMNS", "120")
+            .env_remove("XDG_DATA_HOME")
+            .env_remove("BATCHFIT_DATABASE")
+            .env_remove("BATCHFIT_LOG")
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        let is_right = match &shown.printed {
+            // Errors are shown with what a terminal shows: both streams.
+            Some(expected) => {
+                is_as_shown(&format!("{printed}{told}"), expected)
+                    || is_as_shown(&printed, expected)
+            }
+            None => output.status.success(),
+        };
+        if !is_right {
+            wrong.push(format!("{page}: $ {}\n{printed}{told}", shown.command));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn pages_show_what_commands_print() {
+    let mut pages = vec!["README.md".to_owned()];
+    for entry in fs::read_dir(Path::new(ROOT).join("docs")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".md") {
+            pages.push(format!("docs/{name}"));
+        }
+    }
+    let wrong: Vec<String> = pages.iter().flat_map(|page| check(page)).collect();
+
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn commands_are_found_with_what_they_print() {
+    let page = "```console\n$ batchfit presets\nresnet18\n...\n$ ls\n```\n```sh\nbatchfit devices\ncargo build\n```\n";
+
+    let found = commands(page);
+
+    assert_eq!(
+        found,
+        [
+            Shown {
+                command: "batchfit presets".into(),
+                printed: Some("resnet18\n...\n".into())
+            },
+            Shown {
+                command: "batchfit devices".into(),
+                printed: None
+            }
+        ]
+    );
+    assert!(is_as_shown("resnet18\nresnet34\n", "resnet18\n...\n"));
+    assert!(!is_as_shown("resnet34\n", "resnet18\n...\n"));
+}
