@@ -29,7 +29,22 @@ pub(crate) struct HubModel {
 }
 
 /// One file for each family.
-const FILES: &[&str] = &[include_str!("hub/llama.json")];
+const FILES: &[&str] = &[
+    include_str!("hub/deepseek.json"),
+    include_str!("hub/gemma.json"),
+    include_str!("hub/gemma2.json"),
+    include_str!("hub/gemma3.json"),
+    include_str!("hub/granite.json"),
+    include_str!("hub/llama.json"),
+    include_str!("hub/mistral.json"),
+    include_str!("hub/mixtral.json"),
+    include_str!("hub/olmo.json"),
+    include_str!("hub/phi.json"),
+    include_str!("hub/qwen2.json"),
+    include_str!("hub/qwen3.json"),
+    include_str!("hub/qwen3_moe.json"),
+    include_str!("hub/smollm3.json"),
+];
 
 static MODELS: LazyLock<Vec<HubModel>> = LazyLock::new(|| {
     let read = |file: &&str| -> Vec<HubModel> {

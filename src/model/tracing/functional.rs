@@ -20,10 +20,13 @@ impl Tracer {
     /// `torch.cat(tensors, dim)`
     pub(crate) fn cat<const N: usize>(&self, tensors: [Tensor; N], dim: i64) -> Tensor {
         let all = Argument::Tensors(tensors.iter().collect());
-        self.call(
+        let made = self.call(
             "aten.cat.default",
             &[("tensors", all), ("dim", Argument::Int(dim))],
-        )
+        );
+        // Python's lists and tuples let go of the last first.
+        tensors.into_iter().rev().for_each(drop);
+        made
     }
 
     /// `torch.cat(tensors, dim)` of a list that lives on
@@ -49,6 +52,17 @@ impl Tracer {
         self.call(
             "aten.arange.default",
             &[("end", Argument::Size(end.into()))],
+        )
+    }
+
+    /// `torch.arange(end, dtype=dtype)`
+    pub(crate) fn arange_of(&self, end: impl Into<Size>, dtype: DType) -> Tensor {
+        self.call(
+            "aten.arange.default",
+            &[
+                ("end", Argument::Size(end.into())),
+                ("dtype", Argument::DType(dtype)),
+            ],
         )
     }
 
@@ -116,6 +130,24 @@ pub(crate) fn cross_entropy(input: impl Tensors, target: impl Tensors) -> Tensor
     input.apply_with("aten.cross_entropy_loss.default", "target", target, &[])
 }
 
+/// `F.mse_loss(input, target)`
+pub(crate) fn mean_squared_error(input: impl Tensors, target: impl Tensors) -> Tensor {
+    input.apply_with("aten.mse_loss.default", "target", target, &[])
+}
+
+/// `F.binary_cross_entropy_with_logits(input, target)`
+pub(crate) fn binary_cross_entropy_with_logits(
+    input: impl Tensors,
+    target: impl Tensors,
+) -> Tensor {
+    input.apply_with(
+        "aten.binary_cross_entropy_with_logits.default",
+        "target",
+        target,
+        &[],
+    )
+}
+
 /// `F.dropout(x, p, training=True)`
 pub(crate) fn dropout(x: impl Tensors, p: f64) -> Tensor {
     let made = x.tensor().tracer().call(
@@ -137,5 +169,31 @@ pub(crate) fn linear(x: impl Tensors, weight: &Tensor, bias: Option<&Tensor>) ->
     ];
     arguments.extend(bias.map(|bias| ("bias", Argument::Tensor(bias))));
     let made = x.tensor().tracer().call("aten.linear.default", &arguments);
+    made.and_drop(x)
+}
+
+/// `F.embedding(indices, weight, padding_idx)`
+pub(crate) fn embedding(indices: impl Tensors, weight: &Tensor, padding: Option<u64>) -> Tensor {
+    let mut arguments = vec![
+        ("weight", Argument::Tensor(weight)),
+        ("indices", Argument::Tensor(indices.tensor())),
+    ];
+    let padding = padding.and_then(|index| i64::try_from(index).ok());
+    arguments.extend(padding.map(|index| ("padding_idx", Argument::Int(index))));
+    let made = weight.tracer().call("aten.embedding.default", &arguments);
+    made.and_drop(indices)
+}
+
+/// `F.layer_norm(x, (width,), None, None, eps)`
+pub(crate) fn layer_norm(x: impl Tensors, width: u64, eps: f64) -> Tensor {
+    let width = i64::try_from(width).unwrap_or(i64::MAX);
+    let made = x.tensor().tracer().call(
+        "aten.layer_norm.default",
+        &[
+            ("input", Argument::Tensor(x.tensor())),
+            ("normalized_shape", Argument::Ints(vec![width])),
+            ("eps", Argument::Float(eps)),
+        ],
+    );
     made.and_drop(x)
 }

@@ -114,13 +114,7 @@ impl Embedding {
     pub(crate) fn forward(&self, indices: impl Tensors) -> Tensor {
         let tracer = indices.tensor().tracer();
         let made = tracer.within(&self.place, || {
-            let mut arguments = vec![
-                ("weight", Argument::Tensor(&self.weight)),
-                ("indices", Argument::Tensor(indices.tensor())),
-            ];
-            let padding = self.padding.and_then(|index| i64::try_from(index).ok());
-            arguments.extend(padding.map(|index| ("padding_idx", Argument::Int(index))));
-            tracer.call("aten.embedding.default", &arguments)
+            functional::embedding(indices.tensor(), &self.weight, self.padding)
         });
         made.and_drop(indices)
     }
@@ -413,10 +407,10 @@ impl Activation {
                 Function::Gelu => x.gelu("none"),
                 Function::GeluTanh => x.gelu("tanh"),
                 Function::NewGelu => {
+                    let half = x.mul_number(0.5);
                     let root = (2.0 / std::f64::consts::PI).sqrt();
                     let cubic = x.add(x.pow(3.0).mul_number(0.044_715));
-                    let tanh = cubic.mul_number(root).tanh();
-                    x.mul_number(0.5).mul(tanh.add_number(1.0))
+                    half.mul(cubic.mul_number(root).tanh().add_number(1.0))
                 }
                 Function::QuickGelu => x.mul(x.mul_number(1.702).sigmoid()),
                 Function::Silu => x.silu(),

@@ -1,6 +1,6 @@
 //! Elementwise functions, as methods.
 
-use super::argument::Argument;
+use super::argument::{Argument, Size};
 use super::tracer::{AsksFor, Tensor, Tensors};
 use crate::shape::DType;
 
@@ -191,6 +191,42 @@ pub(crate) trait Pointwise: Tensors {
         self.apply("aten.to.dtype_layout", &[("dtype", Argument::DType(dtype))])
     }
 
+    /// `x.type_as(y)`
+    fn type_as(self, other: impl Tensors) -> Tensor {
+        self.apply_with("aten.type_as.default", "other", other, &[])
+    }
+
+    /// `x // number`
+    fn floor_divide(self, number: u64) -> Tensor {
+        let by = [("other", Argument::Size(number.into()))];
+        self.apply("aten.floor_divide.default", &by)
+    }
+
+    /// `torch.zeros_like(x)`
+    fn zeros_like(self) -> Tensor {
+        self.apply("aten.zeros_like.default", &[])
+    }
+
+    /// `torch.empty_like(x)`
+    fn empty_like(self) -> Tensor {
+        self.apply("aten.empty_like.default", &[])
+    }
+
+    /// `x.new_empty(sizes)`
+    fn new_empty(self, sizes: &[Size]) -> Tensor {
+        let how = [("size", Argument::Sizes(sizes.to_vec()))];
+        self.apply("aten.new_empty.default", &how)
+    }
+
+    /// `x.new_ones(sizes, dtype)`
+    fn new_ones(self, sizes: &[Size], dtype: DType) -> Tensor {
+        let how = [
+            ("size", Argument::Sizes(sizes.to_vec())),
+            ("dtype", Argument::DType(dtype)),
+        ];
+        self.apply("aten.new_ones.default", &how)
+    }
+
     /// `x.clone()`
     fn copied(self) -> Tensor {
         self.apply("aten.clone.default", &[])
@@ -200,6 +236,19 @@ pub(crate) trait Pointwise: Tensors {
     fn add_in_place(&self, other: impl Tensors) {
         let changed = self.tensor().tracer().call(
             "aten.add_.Tensor",
+            &[
+                ("self", Argument::Tensor(self.tensor())),
+                ("other", Argument::Tensor(other.tensor())),
+            ],
+        );
+        drop(other);
+        self.tensor().becomes(&changed);
+    }
+
+    /// `x /= y`, which changes `x`
+    fn divide_in_place(&self, other: impl Tensors) {
+        let changed = self.tensor().tracer().call(
+            "aten.div_.Tensor",
             &[
                 ("self", Argument::Tensor(self.tensor())),
                 ("other", Argument::Tensor(other.tensor())),

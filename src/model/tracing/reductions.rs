@@ -16,9 +16,60 @@ pub(crate) trait Reductions: Tensors {
         self.apply("aten.sum.dim_IntList", &reduced(dims, keepdim))
     }
 
+    /// `x.max()`
+    fn maximum_of_all(self) -> Tensor {
+        self.apply("aten.max.default", &[])
+    }
+
+    /// `x.argmax(dim)`
+    fn argmax(self, dim: i64) -> Tensor {
+        self.apply("aten.argmax.default", &[("dim", Argument::Int(dim))])
+    }
+
     /// `x.cumsum(dim)`
     fn cumsum(self, dim: i64) -> Tensor {
         self.apply("aten.cumsum.default", &[("dim", Argument::Int(dim))])
+    }
+
+    /// `x.cumsum(dim, dtype)`
+    fn cumsum_in(self, dim: i64, dtype: DType) -> Tensor {
+        let how = [
+            ("dim", Argument::Int(dim)),
+            ("dtype", Argument::DType(dtype)),
+        ];
+        self.apply("aten.cumsum.default", &how)
+    }
+
+    /// `x.topk(count)`: values and where they were.
+    fn largest(self, count: u64) -> [Tensor; 2] {
+        let how = [("k", Argument::Size(count.into()))];
+        two(self.apply_many("aten.topk.default", &how))
+    }
+
+    /// `x.topk(count, sorted=False)`
+    fn largest_unsorted(self, count: u64) -> [Tensor; 2] {
+        let how = [
+            ("k", Argument::Size(count.into())),
+            ("dim", Argument::Int(-1)),
+            ("largest", Argument::Bool(true)),
+            ("sorted", Argument::Bool(false)),
+        ];
+        two(self.apply_many("aten.topk.default", &how))
+    }
+
+    /// `torch.sort(x)`: values and where they were.
+    fn sort(self) -> [Tensor; 2] {
+        two(self.apply_many("aten.sort.default", &[]))
+    }
+
+    /// `torch.histc(x, bins, 0, last)` of whole numbers
+    fn histogram(self, bins: u64, last: i64) -> Tensor {
+        let how = [
+            ("bins", Argument::Size(bins.into())),
+            ("min", Argument::Int(0)),
+            ("max", Argument::Int(last)),
+        ];
+        self.apply("aten.histc.default", &how)
     }
 
     /// `softmax(x, dim, dtype)`
@@ -40,6 +91,14 @@ pub(crate) trait Reductions: Tensors {
 }
 
 impl<T: Tensors> Reductions for T {}
+
+fn two(results: Vec<Tensor>) -> [Tensor; 2] {
+    let mut results = results.into_iter();
+    match (results.next(), results.next()) {
+        (Some(first), Some(second)) => [first, second],
+        _ => unreachable!("these operators have two results"),
+    }
+}
 
 fn reduced(dims: &[i64], keepdim: bool) -> Vec<(&'static str, Argument<'static>)> {
     let mut how = vec![("dim", Argument::Ints(dims.to_vec()))];

@@ -1,5 +1,6 @@
 //! The graph that is being traced, and the names that hold its tensors.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -44,7 +45,7 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     path: String,
-    class: &'static str,
+    class: Cow<'static, str>,
 }
 
 /// A name of a tensor.
@@ -210,7 +211,9 @@ impl Tracer {
             let before = *earlier;
             *earlier += 1;
             let parent = *state.calls.last().expect("the root is always being called");
-            let call = state.builder.call(&place.path, place.class, parent, before);
+            let call = state
+                .builder
+                .call(&place.path, &place.class, parent, before);
             state.calls.push(call);
         }
         let result = forward();
@@ -413,17 +416,20 @@ impl State {
 
 impl Place {
     /// The module at a path.
-    pub(crate) fn new(path: impl Into<String>, class: &'static str) -> Place {
+    pub(crate) fn new(path: impl Into<String>, class: impl Into<Cow<'static, str>>) -> Place {
         Place {
             path: path.into(),
-            class,
+            class: class.into(),
         }
     }
 
     /// The same place, with a module of another class.
     #[must_use]
-    pub(crate) fn of_class(self, class: &'static str) -> Place {
-        Place { class, ..self }
+    pub(crate) fn of_class(self, class: impl Into<Cow<'static, str>>) -> Place {
+        Place {
+            class: class.into(),
+            ..self
+        }
     }
 
     /// A path below it.

@@ -47,6 +47,11 @@ pub(crate) trait Views: Tensors {
         self.apply("aten.squeeze.dim", &[("dim", Argument::Int(dim))])
     }
 
+    /// `x.squeeze()`
+    fn squeeze_all(self) -> Tensor {
+        self.apply("aten.squeeze.default", &[])
+    }
+
     /// `x.flatten(start, end)`
     fn flatten(self, start: i64, end: i64) -> Tensor {
         let mut dims = vec![("start_dim", Argument::Int(start))];
@@ -71,6 +76,29 @@ pub(crate) trait Views: Tensors {
     /// `x[start:]` along a dimension
     fn slice_from(self, dim: i64, start: i64) -> Tensor {
         self.slice(dim, start, END)
+    }
+
+    /// `x[start::step]` along a dimension
+    fn slice_every(self, dim: i64, start: i64, step: i64) -> Tensor {
+        self.apply(
+            "aten.slice.Tensor",
+            &[
+                ("dim", Argument::Int(dim)),
+                ("start", Argument::Int(start)),
+                ("end", Argument::Int(END)),
+                ("step", Argument::Int(step)),
+            ],
+        )
+    }
+
+    /// `x.gather(dim, index)`
+    fn gather(self, dim: i64, index: impl Tensors) -> Tensor {
+        self.apply_with(
+            "aten.gather.default",
+            "index",
+            index,
+            &[("dim", Argument::Int(dim))],
+        )
     }
 
     /// `x[:]`, another name of the same elements

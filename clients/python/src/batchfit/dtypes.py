@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import itertools
 import linecache
 import sys
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ class Conversions:
     def asked_for(self, frame: FrameType) -> Optional[int]:
         """The value whose dtype the conversion asks for that a frame's code is about to call."""
         calls = [call for call in _calls(frame) if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "type")]
+        calls = _running(frame, calls)
         wanted = [self._value(frame, _dtype_argument(call), _CALLERS) for call in calls]
         # Several calls in one line: they agree, or it is not known.
         return wanted[0] if wanted and all(value == wanted[0] for value in wanted) else None
@@ -139,6 +141,17 @@ _OTHER = torch.float8_e4m3fn
 def _calls(frame: FrameType) -> list[ast.Call]:
     """The calls in the line that a frame is at."""
     return [call for call in _parsed(frame.f_code.co_filename)[0] if _spans(call, frame.f_lineno)]
+
+
+def _running(frame: FrameType, calls: list[ast.Call]) -> list[ast.Call]:
+    """The one of these calls that a frame is in, where Python says so (3.11 does); else all of them."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None or len(calls) < 2:
+        return calls
+    # A code unit has two bytes, and `f_lasti` counts bytes.
+    place = next(itertools.islice(positions(), frame.f_lasti // 2, None), None)
+    exact = [call for call in calls if (call.lineno, call.end_lineno, call.col_offset, call.end_col_offset) == place]
+    return exact or calls
 
 
 def _dtype_argument(call: ast.Call) -> Optional[ast.expr]:
