@@ -9,7 +9,7 @@ use crate::device::cuda::plan::{self, Gap, Target};
 use crate::device::cuda::{Gpu, GpuError};
 use crate::device::sim::Card;
 use crate::model::{DeviceChoice, Invalid, Request};
-use crate::report;
+use crate::report::{self, Style};
 use crate::worker::Programs;
 
 /// What a step takes on a card.
@@ -62,6 +62,7 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
                 &of.variant,
                 of.generated_kernels,
                 &of.gaps,
+                &Style::default(),
             );
             output::text(&text)?;
         }

@@ -13,7 +13,7 @@ use super::trouble::Trouble;
 use super::{Outcome, output, question};
 use crate::jobs::{self, Engine as _, FitDocument, FitResult, Progress};
 use crate::model::Request;
-use crate::report;
+use crate::report::{self, Style};
 use crate::store::{Db, Time};
 
 pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
@@ -29,7 +29,11 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     if arguments.json {
         output::json(&document)?;
     } else {
-        output::text(&report::fit(&jobs::model_name(&request), &result))?;
+        output::text(&report::fit(
+            &jobs::model_name(&request),
+            &result,
+            &Style::default(),
+        ))?;
     }
     Ok(if result.recommendation.micro_batch == 0 {
         Outcome::NothingFits

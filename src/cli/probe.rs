@@ -8,7 +8,7 @@ use super::trouble::Trouble;
 use super::{Outcome, explain, output, question};
 use crate::jobs::Engine as _;
 use crate::probe::Verdict;
-use crate::report;
+use crate::report::{self, Style};
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
     let request = question::read(&arguments.question)?;
@@ -21,7 +21,7 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
     if arguments.json {
         output::json(&report)?;
     } else {
-        output::text(&report::probe(&report))?;
+        output::text(&report::probe(&report, &Style::default()))?;
     }
     Ok(match report.verdict {
         Verdict::OutOfMemory => Outcome::NothingFits,

@@ -11,7 +11,7 @@ use super::{Outcome, output};
 use crate::alloc::Settings;
 use crate::model::MemoryLimit;
 use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
-use crate::report;
+use crate::report::{self, Style};
 
 pub(super) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
     let asked = Asked {
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
     if arguments.json {
         output::json(&document)?;
     } else {
-        output::text(&report::replay(&document))?;
+        output::text(&report::replay(&document, &Style::default()))?;
     }
     Ok(Outcome::Answered)
 }

@@ -1,7 +1,6 @@
 //! Answers for people: text tables and drawings. JSON comes from the types themselves.
 //!
-//! Everything here gives a `String` that ends in a line break and has no colour, so that what a person
-//! reads and what a test compares are the same.
+//! Everything here gives a `String` that ends in a line break, as wide and colourful as a [`Style`] says.
 
 mod device;
 mod fit;
@@ -11,10 +10,12 @@ mod probe;
 mod program;
 mod replay;
 mod sequence;
+mod style;
 mod svg;
 mod svg_map;
 mod svg_timeline;
 mod table;
+mod wrap;
 
 pub use device::devices;
 pub use fit::fit;
@@ -24,4 +25,5 @@ pub use probe::probe;
 pub use program::program;
 pub use replay::replay;
 pub use sequence::{Requested, sequence, unmatched};
+pub use style::{BOLD, DIM, RESET, Style};
 pub use svg::replay_svg;

@@ -1,10 +1,11 @@
 //! Which models have a name.
 
+use super::style::Style;
 use super::table::{text, with_header};
 use crate::model::Preset;
 
 /// Writes one line for each preset, with what a request may change.
-pub fn presets(presets: impl Iterator<Item = &'static Preset>) -> String {
+pub fn presets(presets: impl Iterator<Item = &'static Preset>, style: &Style) -> String {
     let mut table = with_header(
         &["preset", "parameters", "what", "overrides"],
         &["parameters"],
@@ -22,5 +23,5 @@ pub fn presets(presets: impl Iterator<Item = &'static Preset>) -> String {
             overrides.join(" "),
         ]);
     }
-    text(&table)
+    text(&table, style)
 }
