@@ -4,6 +4,7 @@
 
 mod device;
 mod fit;
+mod formats;
 mod gaps;
 mod preset;
 mod probe;
@@ -19,6 +20,7 @@ mod wrap;
 
 pub use device::devices;
 pub use fit::fit;
+pub use formats::{Answer, accelerate, env, hf, lightning, markdown, overview};
 pub use gaps::gaps;
 pub use preset::presets;
 pub use probe::probe;
