@@ -2,9 +2,9 @@
 
 use super::arguments::Devices;
 use super::trouble::Trouble;
-use super::{Outcome, output};
+use super::{Outcome, output, style};
 use crate::jobs::{Engine as _, FitEngine};
-use crate::report::{self, Style};
+use crate::report;
 use crate::worker::Deadlines;
 
 pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
@@ -12,7 +12,7 @@ pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
     if arguments.json {
         output::json(&serde_json::json!({ "items": devices, "next": null }))?;
     } else {
-        output::text(&report::devices(&devices, &Style::default()))?;
+        output::text(&report::devices(&devices, &style::stdout(false)))?;
     }
     Ok(Outcome::Answered)
 }

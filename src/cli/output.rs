@@ -48,6 +48,11 @@ fn write(text: &str) -> Result<(), Trouble> {
         .map_err(Trouble::writing)
 }
 
+/// Prints what another program reads, as it is.
+pub(super) fn raw(bytes: &[u8]) -> Result<(), Trouble> {
+    write(&String::from_utf8_lossy(bytes))
+}
+
 /// Prints one JSON document.
 pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
     let mut line = serde_json::to_string_pretty(document)
@@ -56,10 +61,24 @@ pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
     write(&line)
 }
 
-/// Tells a person something beside the answer.
+/// Warns a person beside the answer.
 pub(super) fn warning(text: &str) {
+    beside("warning", text);
+}
+
+/// Tells a person something beside the answer.
+pub(super) fn note(text: &str) {
+    beside("note", text);
+}
+
+/// Says why there is nothing on stdout, where that is an answer too.
+pub(super) fn error(text: &str) {
+    beside("error", text);
+}
+
+fn beside(kind: &str, text: &str) {
     // There is nobody left to tell that stderr is gone.
-    let _ = writeln!(io::stderr(), "warning: {text}");
+    let _ = writeln!(io::stderr(), "{kind}: {}", harmless(text));
 }
 
 /// Prints why there is no answer to stderr: as the service's problem document, or for a person.

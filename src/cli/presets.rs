@@ -6,14 +6,14 @@ use super::arguments::Presets;
 use super::trouble::Trouble;
 use super::{Outcome, output};
 use crate::model;
-use crate::report::{self, Style};
+use crate::report;
 
 pub(super) fn run(arguments: &Presets) -> Result<Outcome, Trouble> {
     if arguments.json {
         let items: Vec<Value> = model::presets().map(document).collect();
         output::json(&json!({ "items": items, "next": null }))?;
     } else {
-        output::text(&report::presets(model::presets(), &Style::default()))?;
+        output::text(&report::presets(model::presets()))?;
     }
     Ok(Outcome::Answered)
 }

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use super::trouble::Trouble;
-use super::{Outcome, output};
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, output, style};
 use crate::device::Capability;
 use crate::device::cuda::plan::{self, Gap, Target};
 use crate::device::cuda::{Gpu, GpuError};
 use crate::device::sim::Card;
 use crate::model::{DeviceChoice, Invalid, Request};
-use crate::report::{self, Style};
+use crate::report;
 use crate::worker::Programs;
 
 /// What a step takes on a card.
@@ -62,7 +62,7 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
                 &of.variant,
                 of.generated_kernels,
                 &of.gaps,
-                &Style::default(),
+                &style::stdout(false),
             );
             output::text(&text)?;
         }
