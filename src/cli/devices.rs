@@ -2,7 +2,7 @@
 
 use super::arguments::Devices;
 use super::trouble::Trouble;
-use super::{Outcome, output};
+use super::{Outcome, output, style};
 use crate::jobs::{Engine as _, FitEngine};
 use crate::report;
 use crate::worker::Deadlines;
@@ -12,7 +12,7 @@ pub(super) fn run(arguments: &Devices) -> Result<Outcome, Trouble> {
     if arguments.json {
         output::json(&serde_json::json!({ "items": devices, "next": null }))?;
     } else {
-        output::text(&report::devices(&devices))?;
+        output::text(&report::devices(&devices, &style::stdout(false)))?;
     }
     Ok(Outcome::Answered)
 }

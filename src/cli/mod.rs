@@ -5,11 +5,12 @@
 //! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else, such as an answer
 //! that cannot be written. Whoever stops reading an answer has what they want of it: 0.
 
-mod answer;
 mod arguments;
+mod children;
+mod database;
 mod devices;
-mod explain;
 mod fit;
+mod folders;
 mod output;
 mod presets;
 mod probe;
@@ -18,16 +19,17 @@ mod question;
 mod record;
 mod replay;
 mod serve;
+mod shell;
+mod style;
 mod trouble;
-mod worker;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Format};
+use children::{answer, worker};
 use trouble::Trouble;
 
 use crate::http;
@@ -56,7 +58,7 @@ impl From<Outcome> for ExitCode {
 
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(said) => return said_by_flags(&said),
     };
@@ -66,8 +68,11 @@ pub fn run() -> ExitCode {
     };
     log_to_stderr(arguments.log.as_deref().unwrap_or(level));
     let (json, outcome) = match arguments.command {
-        Command::Fit(arguments) => (arguments.json, fit::run(&arguments)),
-        Command::Probe(arguments) => (arguments.json, probe::run(&arguments)),
+        Command::Fit(arguments) => (
+            arguments.output.format() == Format::Json,
+            fit::run(&arguments),
+        ),
+        Command::Probe(arguments) => (arguments.output.json, probe::run(&arguments)),
         Command::Program(arguments) => (false, program::run(&arguments)),
         Command::Replay(arguments) => (arguments.json, replay::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
@@ -75,6 +80,8 @@ pub fn run() -> ExitCode {
         Command::Serve(arguments) => (false, serve::run(&arguments)),
         Command::Openapi => (false, openapi()),
         Command::Operators => (false, operators()),
+        Command::Completions(arguments) => (false, shell::completions(&arguments)),
+        Command::Man(arguments) => (false, shell::man(&arguments)),
         Command::RecordWorkspaces(arguments) => (false, record::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
         Command::Answer(arguments) => (false, answer::run(&arguments)),

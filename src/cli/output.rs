@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::trouble::Trouble;
 use crate::http::Problem;
+use crate::report::{BOLD, DIM, RESET};
 
 /// Prints text for a person, which ends in a line break.
 pub(super) fn text(text: &str) -> Result<(), Trouble> {
@@ -15,13 +16,28 @@ pub(super) fn text(text: &str) -> Result<(), Trouble> {
 
 /// What a terminal shows of a text, whatever names a file has in it: control characters could move its cursor, change
 /// its title or hide what stands there.
+///
+/// What reports begin and end bold and dim text with stays: nothing can be hidden with it.
 fn harmless(text: &str) -> Cow<'_, str> {
     let is_control = |c: char| c.is_control() && c != '\n';
-    if text.contains(is_control) {
-        Cow::Owned(text.replace(is_control, "\u{fffd}"))
-    } else {
-        Cow::Borrowed(text)
+    if !text.contains(is_control) {
+        return Cow::Borrowed(text);
     }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let kept = [BOLD, DIM, RESET]
+            .into_iter()
+            .find(|sequence| rest.starts_with(sequence));
+        let length = kept.map_or(first.len_utf8(), str::len);
+        out.push_str(match kept {
+            Some(sequence) => sequence,
+            None if is_control(first) => "\u{fffd}",
+            None => &rest[..length],
+        });
+        rest = &rest[length..];
+    }
+    Cow::Owned(out)
 }
 
 fn write(text: &str) -> Result<(), Trouble> {
@@ -32,6 +48,11 @@ fn write(text: &str) -> Result<(), Trouble> {
         .map_err(Trouble::writing)
 }
 
+/// Prints what another program reads, as it is.
+pub(super) fn raw(bytes: &[u8]) -> Result<(), Trouble> {
+    write(&String::from_utf8_lossy(bytes))
+}
+
 /// Prints one JSON document.
 pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
     let mut line = serde_json::to_string_pretty(document)
@@ -40,10 +61,24 @@ pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
     write(&line)
 }
 
-/// Tells a person something beside the answer.
+/// Warns a person beside the answer.
 pub(super) fn warning(text: &str) {
+    beside("warning", text);
+}
+
+/// Tells a person something beside the answer.
+pub(super) fn note(text: &str) {
+    beside("note", text);
+}
+
+/// Says why there is nothing on stdout, where that is an answer too.
+pub(super) fn error(text: &str) {
+    beside("error", text);
+}
+
+fn beside(kind: &str, text: &str) {
     // There is nobody left to tell that stderr is gone.
-    let _ = writeln!(io::stderr(), "warning: {text}");
+    let _ = writeln!(io::stderr(), "{kind}: {}", harmless(text));
 }
 
 /// Prints why there is no answer to stderr: as the service's problem document, or for a person.
@@ -55,4 +90,19 @@ pub(super) fn problem(problem: &Problem, json: bool) {
     };
     // There is nobody left to tell that stderr is gone.
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_as_a_sign_and_bold_stays_bold() {
+        let text = "\u{1b}[1mbold\u{1b}[0m\n\u{1b}[2J\u{7}name\u{9b}8m";
+
+        assert_eq!(
+            harmless(text),
+            "\u{1b}[1mbold\u{1b}[0m\n\u{fffd}[2J\u{fffd}name\u{fffd}8m"
+        );
+    }
 }

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::arguments::Program;
-use super::question::read_bytes;
+use super::question::files::read_bytes;
 use super::trouble::Trouble;
 use super::{Outcome, output, question};
 use crate::alloc::Event;
 use crate::device::sim::Card;
-use crate::model::{DeviceChoice, Invalid};
+use crate::model::{DeviceChoice, Invalid, Request};
 use crate::probe::STEPS;
 use crate::replay::{Bounds, Entry, read};
 use crate::report::{self, Requested};
@@ -19,7 +19,11 @@ use crate::worker::Programs;
 const MOST_COMPARED: u64 = 20_000_000;
 
 pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
-    let request = question::read(&arguments.question)?;
+    let (request, origin) = question::read(&arguments.question)?.only()?;
+    listed(&request, arguments).map_err(|trouble| origin.blame(trouble))
+}
+
+fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
     let refuse = |pointer: &str, problem: String| Trouble::Invalid(Invalid::at(pointer, problem));
     let [variant] = request.variants.as_slice() else {
         return Err(refuse(
@@ -32,10 +36,8 @@ pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
         DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
     };
     let Some(card) = card else {
-        return Err(refuse(
-            "/device",
-            "a program is listed for a simulated device".into(),
-        ));
+        let problem = "a program is listed for a simulated card; name one, as in --on h200";
+        return Err(Trouble::flag("--on", problem));
     };
     let graph = request.graph().map_err(Trouble::Invalid)?;
     let mut programs = Programs::new(graph, card.capability);
@@ -43,7 +45,7 @@ pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
         .of(variant)
         .map_err(|error| refuse("/training/checkpointing", error.to_string()))?;
     let text = match &arguments.compare {
-        None => report::program(program, arguments.batch, STEPS),
+        None => report::program(program, arguments.batch.batch, STEPS),
         Some(path) => {
             let length = program.unrolled_length(STEPS);
             if length > MOST_COMPARED {
@@ -54,7 +56,7 @@ pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
                 );
                 return Err(refuse("/training/accumulation", problem));
             }
-            report::sequence(program, arguments.batch, STEPS, &recorded(path)?)
+            report::sequence(program, arguments.batch.batch, STEPS, &recorded(path)?)
         }
     };
     output::text(&text)?;

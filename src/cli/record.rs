@@ -21,7 +21,7 @@ use crate::shape::DType;
 use crate::worker::Programs;
 
 pub(super) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
-    let request = question::read(&arguments.question)?;
+    let (request, _) = question::read(&arguments.question)?.only()?;
     record(arguments, &request).map_err(Trouble::Broken)?;
     Ok(Outcome::Answered)
 }

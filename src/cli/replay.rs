@@ -5,9 +5,9 @@ use std::fs;
 use serde_json::Value;
 
 use super::arguments::Replay;
-use super::question::read_bytes;
+use super::question::files::read_bytes;
 use super::trouble::Trouble;
-use super::{Outcome, output};
+use super::{Outcome, output, style};
 use crate::alloc::Settings;
 use crate::model::MemoryLimit;
 use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
     if arguments.json {
         output::json(&document)?;
     } else {
-        output::text(&report::replay(&document))?;
+        output::text(&report::replay(&document, &style::stdout(false)))?;
     }
     Ok(Outcome::Answered)
 }

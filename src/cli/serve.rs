@@ -10,10 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Outcome;
 use super::arguments::Serve;
 use super::devices::engine;
 use super::trouble::Trouble;
+use super::{Outcome, database};
 use crate::http::{self, ConnectionLimits, Entrance, HostName, Hosts};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::{Db, Ownership};
@@ -39,9 +39,10 @@ pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
 }
 
 async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
+    let database = database::place(&arguments.kept)?;
     // Before the tables are touched: they are another server's, perhaps. Held until this function ends.
-    let owned = Ownership::take(&arguments.database)?;
-    let db = Db::open(&arguments.database).await?;
+    let owned = Ownership::take(&database)?;
+    let db = Db::open(&database).await?;
     let listener = http::listen(&arguments.listen)
         .await
         .with_context(|| format!("could not listen on {}", arguments.listen))?;

@@ -29,6 +29,15 @@ pub(super) enum Trouble {
     },
     /// The request is wrong.
     Invalid(Invalid),
+    /// A flag or a file is wrong, which the person who gave it knows by its name.
+    Named {
+        /// The flag, or the file.
+        name: String,
+        /// Where in the file, as a JSON pointer.
+        at: String,
+        /// What is wrong.
+        invalid: Invalid,
+    },
     /// A recording is damaged, or contradicts itself.
     Recording {
         /// The file.
@@ -51,6 +60,20 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
+    /// What is wrong with a flag or a file, as a whole.
+    pub(super) fn named(name: &dyn ToString, invalid: Invalid) -> Trouble {
+        Trouble::Named {
+            name: name.to_string(),
+            at: String::new(),
+            invalid,
+        }
+    }
+
+    /// What is wrong with a flag.
+    pub(super) fn flag(flag: &str, problem: impl Into<String>) -> Trouble {
+        Trouble::named(&flag, Invalid::at("", problem))
+    }
+
     /// The trouble of a failed write to stdout.
     pub(super) fn writing(error: io::Error) -> Trouble {
         match error.kind() {
@@ -64,6 +87,7 @@ impl Trouble {
             Trouble::Unreadable { .. }
             | Trouble::Unwritable { .. }
             | Trouble::Invalid(_)
+            | Trouble::Named { .. }
             | Trouble::Recording { .. }
             | Trouble::Allocator(_)
             | Trouble::Fraction(_)
@@ -92,6 +116,18 @@ impl Trouble {
                 format!("could not write {}: {source}", path.display()),
             ),
             Trouble::Invalid(invalid) => Problem::from(invalid),
+            Trouble::Named { name, at, invalid } => {
+                let pointer = invalid.pointer.clone();
+                let clause = Invalid {
+                    pointer: at,
+                    ..invalid.clone()
+                };
+                Problem {
+                    detail: format!("{name}: {clause}"),
+                    pointer: Some(pointer),
+                    ..Problem::from(invalid)
+                }
+            }
             Trouble::Recording { path, source } => Problem::new(
                 Code::RecordingInvalid,
                 format!("{}: {source}", path.display()),

@@ -1,13 +1,13 @@
 //! Which devices there are.
 
-use std::fmt::Write as _;
-
+use super::style::Style;
 use super::table::{text, with_header};
+use super::wrap::paragraph;
 use crate::jobs::DeviceSummary;
 use crate::units::Bytes;
 
 /// Writes one line for each device, and what is missing of those that cannot be used.
-pub fn devices(devices: &[DeviceSummary]) -> String {
+pub fn devices(devices: &[DeviceSummary], style: &Style) -> String {
     let mut table = with_header(
         &["device", "card", "memory", "usable", "compute", "SMs"],
         &["memory", "usable", "SMs"],
@@ -17,7 +17,7 @@ pub fn devices(devices: &[DeviceSummary]) -> String {
     let mut missing = String::new();
     for device in devices {
         if let Some(what) = &device.missing {
-            let _ = writeln!(missing, "{}: {what}", device.device);
+            missing += &paragraph("", &format!("{}: {what}", device.device), style.width);
         }
         if !device.available {
             continue;
@@ -31,7 +31,7 @@ pub fn devices(devices: &[DeviceSummary]) -> String {
             or_dash(device.multiprocessors.map(|count| count.to_string())),
         ]);
     }
-    let table = text(&table);
+    let table = text(&table, style);
     if missing.is_empty() {
         return table;
     }

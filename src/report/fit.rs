@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::probe::verdict;
+use super::style::Style;
 use super::table::{assumptions, facts, notes, text, with_header};
 use crate::jobs::{FitResult, GpuWork, Recommendation};
 use crate::probe::Evidence;
 use crate::units::Bytes;
 
 /// Writes what to train with, how the variants compare, and which probes stand behind it.
-pub fn fit(model: &str, result: &FitResult) -> String {
+pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     let best = &result.recommendation;
     let environment = &result.environment;
     let mut report = format!(
@@ -19,21 +20,21 @@ pub fn fit(model: &str, result: &FitResult) -> String {
         environment.device,
         advice(best)
     );
-    report += &facts(&figures(best));
+    report += &facts(&figures(best), style);
     if result.variants.len() > 1 {
         report += "\nVariants, best first\n";
-        report += &variants(result);
+        report += &variants(result, style);
     }
     if !result.probes.is_empty() {
         report += match result.variants.len() {
             1 => "\nProbes\n",
             _ => "\nProbes, variants numbered as in the request\n",
         };
-        report += &probes(result);
+        report += &probes(result, style);
     }
     if let Some(work) = &result.gpu_work {
         report += "\nOn the GPU\n";
-        report += &facts(&on_the_gpu(work));
+        report += &facts(&on_the_gpu(work), style);
     }
     let all: BTreeSet<_> = result
         .variants
@@ -44,8 +45,8 @@ pub fn fit(model: &str, result: &FitResult) -> String {
         .collect();
     if !all.is_empty() || !result.assumptions.is_empty() {
         report += "\n";
-        report += &assumptions(&result.assumptions);
-        report += &notes(&all.into_iter().collect::<Vec<_>>());
+        report += &assumptions(&result.assumptions, style);
+        report += &notes(&all.into_iter().collect::<Vec<_>>(), style);
     }
     report
 }
@@ -135,7 +136,7 @@ fn on_the_gpu(work: &GpuWork) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn variants(result: &FitResult) -> String {
+fn variants(result: &FitResult, style: &Style) -> String {
     let numbers = [
         "micro-batch",
         "steps",
@@ -168,10 +169,10 @@ fn variants(result: &FitResult) -> String {
                 .map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
         ]);
     }
-    text(&table)
+    text(&table, style)
 }
 
-fn probes(result: &FitResult) -> String {
+fn probes(result: &FitResult, style: &Style) -> String {
     let numbers = [
         "variant",
         "batch",
@@ -206,7 +207,7 @@ fn probes(result: &FitResult) -> String {
             },
         ]);
     }
-    text(&table)
+    text(&table, style)
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! What a GPU cannot run, as text.
 
+use super::style::Style;
 use super::table::{text, with_header};
 use crate::device::cuda::plan::Gap;
 
 /// What of a variant a card cannot run; `generated` kernels are generated for the rest.
-pub fn gaps(device: &str, variant: &str, generated: usize, gaps: &[Gap]) -> String {
+pub fn gaps(device: &str, variant: &str, generated: usize, gaps: &[Gap], style: &Style) -> String {
     if gaps.is_empty() {
         return format!("{variant}: runs on {device}, with {generated} generated kernels\n");
     }
@@ -16,5 +17,8 @@ pub fn gaps(device: &str, variant: &str, generated: usize, gaps: &[Gap]) -> Stri
             gap.tensor.clone(),
         ]);
     }
-    format!("{variant}: does not run on {device}\n{}", text(&table))
+    format!(
+        "{variant}: does not run on {device}\n{}",
+        text(&table, style)
+    )
 }

@@ -1,27 +1,31 @@
 //! Answers for people: text tables and drawings. JSON comes from the types themselves.
 //!
-//! Everything here gives a `String` that ends in a line break and has no colour, so that what a person
-//! reads and what a test compares are the same.
+//! Everything here gives a `String` that ends in a line break, as wide and colourful as a [`Style`] says.
 
 mod device;
 mod fit;
+mod formats;
 mod gaps;
 mod preset;
 mod probe;
 mod program;
 mod replay;
 mod sequence;
+mod style;
 mod svg;
 mod svg_map;
 mod svg_timeline;
 mod table;
+mod wrap;
 
 pub use device::devices;
 pub use fit::fit;
+pub use formats::{Answer, accelerate, env, hf, lightning, markdown, overview};
 pub use gaps::gaps;
 pub use preset::presets;
 pub use probe::probe;
 pub use program::program;
 pub use replay::replay;
 pub use sequence::{Requested, sequence, unmatched};
+pub use style::{BOLD, DIM, RESET, Style};
 pub use svg::replay_svg;

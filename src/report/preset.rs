@@ -1,26 +1,23 @@
 //! Which models have a name.
 
-use super::table::{text, with_header};
 use crate::model::Preset;
 
-/// Writes one line for each preset, with what a request may change.
+/// Writes one line for each preset: its name first, so that a shell can take it, then its size, what it is and what a
+/// request may change. Names longer than most push their line aside, and never end it.
 pub fn presets(presets: impl Iterator<Item = &'static Preset>) -> String {
-    let mut table = with_header(
-        &["preset", "parameters", "what", "overrides"],
-        &["parameters"],
-    );
-    for preset in presets {
-        let overrides: Vec<_> = preset
-            .overrides
-            .iter()
+    let line = |preset: &Preset| {
+        let overrides = preset.overrides.iter();
+        let overrides: Vec<_> = overrides
             .map(|size| format!("{}={}", size.name, size.default))
             .collect();
-        table.add_row([
-            preset.name.to_owned(),
-            format!("{:.1} M", preset.parameters as f64 / 1e6),
-            preset.summary.to_owned(),
-            overrides.join(" "),
-        ]);
-    }
-    text(&table)
+        let millions = preset.parameters as f64 / 1e6;
+        let line = format!(
+            "{:24} {millions:>9.1} M  {}  {}",
+            preset.name,
+            preset.summary,
+            overrides.join(" ")
+        );
+        format!("{}\n", line.trim_end())
+    };
+    presets.map(line).collect()
 }

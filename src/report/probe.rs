@@ -1,24 +1,25 @@
 //! What one probe found.
 
+use super::style::Style;
 use super::table::{assumptions, facts, notes, text, with_header};
+use super::wrap::paragraph;
 use crate::probe::{Evidence, ProbeReport, StepMemory, Verdict};
 use crate::program::Category;
 use crate::units::Bytes;
 
 /// Writes the verdict, the peaks, the steps and what the peak was made of.
-pub fn probe(report: &ProbeReport) -> String {
+pub fn probe(report: &ProbeReport, style: &Style) -> String {
     let evidence = match report.evidence {
         Evidence::Simulated => "simulated",
         Evidence::Probed => "probed on the GPU",
     };
-    let mut out = format!(
+    let mut out = style.strong(&format!(
         "Batch {} {} ({evidence}).\n",
         report.batch,
         verdict(report.verdict)
-    );
+    ));
     if let Some(cause) = &report.cause {
-        out.push_str(cause);
-        out.push('\n');
+        out += &paragraph("", cause, style.width);
     }
     out += "\n";
     let mut figures = vec![
@@ -41,24 +42,24 @@ pub fn probe(report: &ProbeReport) -> String {
     if let Some(used) = report.used_by_others_bytes {
         figures.push(("used by other processes", Bytes(used).to_string()));
     }
-    out += &facts(&figures);
+    out += &facts(&figures, style);
     if !report.steps.is_empty() {
         out += "\nSteps\n";
-        out += &steps(report);
+        out += &steps(report, style);
     }
     if !report.at_peak.is_empty() {
         out += "\nAt the peak\n";
-        out += &at_peak(report);
+        out += &at_peak(report, style);
     }
     if !report.notes.is_empty() || !report.assumptions.is_empty() {
         out += "\n";
-        out += &assumptions(&report.assumptions);
-        out += &notes(&report.notes);
+        out += &assumptions(&report.assumptions, style);
+        out += &notes(&report.notes, style);
     }
     out
 }
 
-fn steps(report: &ProbeReport) -> String {
+fn steps(report: &ProbeReport, style: &Style) -> String {
     let mut columns = vec![
         "step",
         "peak allocated",
@@ -86,7 +87,7 @@ fn steps(report: &ProbeReport) -> String {
         }
         table.add_row(row);
     }
-    text(&table)
+    text(&table, style)
 }
 
 /// The loss of the last micro-step.
@@ -98,7 +99,7 @@ fn last_loss(step: &StepMemory) -> String {
     }
 }
 
-fn at_peak(report: &ProbeReport) -> String {
+fn at_peak(report: &ProbeReport, style: &Style) -> String {
     let mut table = with_header(&["what for", "bytes"], &["bytes"]);
     for part in report.at_peak.iter().filter(|part| part.bytes > 0) {
         table.add_row([
@@ -106,7 +107,7 @@ fn at_peak(report: &ProbeReport) -> String {
             Bytes(part.bytes).to_string(),
         ]);
     }
-    text(&table)
+    text(&table, style)
 }
 
 /// A verdict in a sentence about a batch.

@@ -1,44 +1,240 @@
-//! Tables without frames.
+//! Tables without frames, and what stands below them.
 
-use comfy_table::{CellAlignment, Table, presets};
+use super::style::Style;
+use super::wrap::{columns, longest_word, paragraph, wrapped};
+
+/// What is between two columns.
+const GAP: usize = 2;
+/// What is before the first.
+const INDENT: usize = 1;
+
+/// Rows of cells below a header.
+#[derive(Debug)]
+pub(super) struct Table {
+    header: Vec<String>,
+    /// Which columns hold numbers: those are aligned to the right, and only their headings are wrapped.
+    is_number: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
 
 /// A table whose named columns are aligned to the right.
 pub(super) fn with_header(header: &[&str], numbers: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    for (index, name) in header.iter().enumerate() {
-        if let (true, Some(column)) = (numbers.contains(name), table.column_mut(index)) {
-            column.set_cell_alignment(CellAlignment::Right);
+    Table {
+        header: header.iter().map(|name| (*name).to_owned()).collect(),
+        is_number: header.iter().map(|name| numbers.contains(name)).collect(),
+        rows: Vec::new(),
+    }
+}
+
+impl Table {
+    /// Adds a row, which has a cell for each column.
+    pub(super) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// How wide each column is, so that all of them fit where their words do.
+    fn widths(&self, style: &Style) -> Vec<usize> {
+        let measure = |index: usize| Measure::of(self, index, style.width);
+        let measures: Vec<Measure> = (0..self.header.len()).map(measure).collect();
+        let gaps = INDENT + GAP * self.header.len().saturating_sub(1);
+        let room = style.width.saturating_sub(gaps);
+        let mut widths: Vec<usize> = measures.iter().map(|column| column.widest).collect();
+        if widths.iter().sum::<usize>() <= room {
+            return widths;
+        }
+        // Headings first: a second line of the header costs less than second lines of rows.
+        for (width, column) in widths.iter_mut().zip(&measures) {
+            *width = column.wrapped_heading;
+        }
+        loop {
+            let can_shrink = |index: &usize| widths[*index] > measures[*index].narrowest;
+            let widest = (0..widths.len())
+                .filter(can_shrink)
+                .max_by_key(|index| widths[*index]);
+            match widest {
+                Some(index) if widths.iter().sum::<usize>() > room => widths[index] -= 1,
+                Some(_) | None => return widths,
+            }
         }
     }
-    table
+
+    fn row(&self, cells: &[String], widths: &[usize]) -> String {
+        let wrap = |(cell, width): (&String, &usize)| wrapped(cell, *width);
+        let cells: Vec<Vec<String>> = cells.iter().zip(widths).map(wrap).collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+        let mut out = String::new();
+        for line in 0..height {
+            let mut text = " ".repeat(INDENT);
+            for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
+                let part = cell.get(line).map_or("", String::as_str);
+                let padding = " ".repeat(width.saturating_sub(columns(part)));
+                let [before, after] = if self.is_number[index] {
+                    [padding.as_str(), ""]
+                } else {
+                    ["", padding.as_str()]
+                };
+                for part in [before, part, after] {
+                    text.push_str(part);
+                }
+                text.push_str(&" ".repeat(GAP));
+            }
+            out.push_str(text.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// How wide a column may be.
+struct Measure {
+    /// With nothing wrapped.
+    widest: usize,
+    /// With its heading wrapped alone.
+    wrapped_heading: usize,
+    /// With all wrapped that may be.
+    narrowest: usize,
+}
+
+impl Measure {
+    /// `most` is the width of the whole: what is longer sticks out of its own row, and moves no other.
+    fn of(table: &Table, index: usize, most: usize) -> Measure {
+        let heading = &table.header[index];
+        let widest = |measure: &dyn Fn(&str) -> usize| {
+            let cells = table.rows.iter().filter_map(|row| row.get(index));
+            cells.map(|cell| measure(cell).min(most)).max().unwrap_or(0)
+        };
+        // As it will be shown, with single spaces.
+        let whole = |text: &str| columns(&wrapped(text, usize::MAX).join(" "));
+        let wrapped_heading = widest(&whole).max(longest_word(heading));
+        Measure {
+            widest: wrapped_heading.max(whole(heading)),
+            wrapped_heading,
+            narrowest: if table.is_number[index] {
+                wrapped_heading
+            } else {
+                widest(&longest_word).max(longest_word(heading))
+            },
+        }
+    }
+}
+
+/// The table as text.
+pub(super) fn text(table: &Table, style: &Style) -> String {
+    let widths = table.widths(style);
+    let mut out = style.quiet(&table.row(&table.header, &widths));
+    for row in &table.rows {
+        out += &table.row(row, &widths);
+    }
+    out
 }
 
 /// Two columns: what, and how much.
-pub(super) fn facts(facts: &[(&str, String)]) -> String {
-    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines = facts
-        .iter()
-        .map(|(name, value)| format!("  {name:width$}  {value}"));
-    lines_of(lines)
-}
-
-/// The table without the spaces that a frame would have needed.
-pub(super) fn text(table: &Table) -> String {
-    lines_of(table.lines().map(|line| format!(" {}", line.trim_end())))
+pub(super) fn facts(facts: &[(&str, String)], style: &Style) -> String {
+    let names = facts.iter().map(|(name, _)| columns(name));
+    let width = names.max().unwrap_or(0);
+    let line = |(name, value): &(&str, String)| {
+        paragraph(&format!("  {name:width$}  "), value, style.width)
+    };
+    facts.iter().map(line).collect()
 }
 
 /// Remarks below a table; nothing when there are none.
-pub(super) fn notes(notes: &[String]) -> String {
-    lines_of(notes.iter().map(|note| format!("note: {note}")))
+pub(super) fn notes(notes: &[String], style: &Style) -> String {
+    marked("note: ", notes, style)
 }
 
 /// What an answer assumes.
-pub(super) fn assumptions(assumptions: &[String]) -> String {
-    let lines = assumptions.iter();
-    lines_of(lines.map(|assumption| format!("assumption: {assumption}")))
+pub(super) fn assumptions(assumptions: &[String], style: &Style) -> String {
+    marked("assumption: ", assumptions, style)
 }
 
-fn lines_of(lines: impl Iterator<Item = String>) -> String {
-    lines.flat_map(|line| [line, "\n".to_owned()]).collect()
+fn marked(mark: &str, texts: &[String], style: &Style) -> String {
+    let all = texts.iter();
+    all.map(|text| paragraph(mark, text, style.width)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn style(width: usize) -> Style {
+        Style {
+            width,
+            ..Style::default()
+        }
+    }
+
+    fn cards() -> Table {
+        let mut table = with_header(&["card", "peak reserved", "cost"], &["peak reserved"]);
+        for (card, peak, cost) in [
+            ("a100-40g", "39.1 GiB", "recomputes 24 of 24 blocks"),
+            ("t4", "9.8 GiB", "-"),
+        ] {
+            table.add_row([card, peak, cost].map(str::to_owned));
+        }
+        table
+    }
+
+    #[test]
+    fn a_table_with_room_has_a_line_a_row() {
+        assert_eq!(
+            text(&cards(), &style(80)),
+            " card      peak reserved  cost\n \
+             a100-40g       39.1 GiB  recomputes 24 of 24 blocks\n \
+             t4              9.8 GiB  -\n"
+        );
+    }
+
+    #[test]
+    fn headings_are_wrapped_before_rows_and_rows_between_words() {
+        assert_eq!(
+            text(&cards(), &style(48)),
+            " card          peak  cost\n           \
+             reserved\n \
+             a100-40g  39.1 GiB  recomputes 24 of 24 blocks\n \
+             t4         9.8 GiB  -\n"
+        );
+        assert_eq!(
+            text(&cards(), &style(40)),
+            " card          peak  cost\n           \
+             reserved\n \
+             a100-40g  39.1 GiB  recomputes 24 of 24\n                     \
+             blocks\n \
+             t4         9.8 GiB  -\n"
+        );
+    }
+
+    #[test]
+    fn no_width_breaks_a_word_or_loses_one() {
+        for width in 0..100 {
+            let text = text(&cards(), &style(width));
+
+            for word in ["a100-40g", "39.1 GiB", "recomputes", "blocks", "reserved"] {
+                assert!(text.contains(word), "{width}: {text}");
+            }
+            if width >= 31 {
+                assert!(text.lines().all(|line| columns(line) <= width), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_of_megabytes_is_laid_out_in_time() {
+        let mut table = cards();
+        let words = "word ".repeat(1 << 18);
+        table.add_row([words, "1 B".to_owned(), "x".repeat(1 << 20)]);
+
+        let text = text(&table, &style(80));
+
+        assert!(text.len() < 1 << 30);
+        assert!(text.contains(&"x".repeat(1 << 20)));
+    }
+
+    #[test]
+    fn facts_are_wrapped_beside_their_names() {
+        assert_eq!(
+            facts(&[("limit", "1 B of 2 B".to_owned())], &style(17)),
+            "  limit  1 B of 2\n         B\n"
+        );
+    }
 }

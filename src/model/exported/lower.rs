@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::error::ExportedError;
 use super::functions::{self, Functions};
 use super::modules::{Call, Modules};
-use super::prediction::prediction;
+use super::prediction::{fill_inputs, prediction};
 use super::problems::Problems;
 use super::side_table::{self, Flat};
 use super::signature::{self, Declared};
@@ -103,9 +103,9 @@ pub(super) fn lower<'a>(
         .find(|(name, _)| is_of_batch(name))
         .and_then(|(_, range)| u64::try_from(range.max_val?).ok())
         .filter(|largest| *largest < UNASKED);
-    let prediction = prediction::prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
-    let mut graph = walk.builder.finish(prediction.unwrap_or(loss), loss);
-    prediction::fill_inputs(&mut graph);
+    let predicted = prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
+    let mut graph = walk.builder.finish(predicted.unwrap_or(loss), loss);
+    fill_inputs(&mut graph);
     (graph.functions, graph.untraced_functions) = (calls, untraced);
     graph.max_batch = max_batch;
     side_table::read(document.batchfit, &walk.flat, &mut graph)?;

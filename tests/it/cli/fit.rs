@@ -33,30 +33,6 @@ fn json_is_the_document_of_the_service_and_nothing_else() {
 }
 
 #[test]
-fn the_answer_is_stored_beside_it() {
-    let place = Place::new();
-
-    place.ask("fit", &request(), &["--json"]);
-
-    assert!(place.directory.path().join("batchfit.db").exists());
-}
-
-#[test]
-fn a_database_that_cannot_be_written_changes_nothing() {
-    let place = Place::new();
-
-    let answered = place.ask(
-        "fit",
-        &request(),
-        &["--json", "--database", "sqlite:/nowhere/batchfit.db"],
-    );
-
-    assert_eq!(answered.status.code(), Some(0));
-    assert_eq!(stderr(&answered), "");
-    assert_eq!(document(&answered)["state"], "done");
-}
-
-#[test]
 fn people_get_a_table() {
     let place = Place::new();
 

@@ -6,9 +6,11 @@ use std::process::{Command, Stdio};
 use super::{Place, request, stderr};
 
 /// Every command that prints, as it is asked here.
-const COMMANDS: [&[&str]; 12] = [
+const COMMANDS: [&[&str]; 17] = [
     &["fit", "request.json"],
     &["fit", "request.json", "--json"],
+    &["fit", "request.json", "--format", "env"],
+    &["fit", "request.json", "--format", "markdown"],
     &["probe", "request.json", "--batch", "4"],
     &["program", "request.json", "--batch", "4"],
     &["replay", "trace.txt"],
@@ -19,6 +21,9 @@ const COMMANDS: [&[&str]; 12] = [
     &["--help"],
     &["--version"],
     &["fit", "--help"],
+    &["fit", "-h"],
+    &["completions", "bash"],
+    &["man"],
 ];
 
 fn full() -> File {
@@ -34,6 +39,8 @@ fn command(place: &Place, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
     command
         .current_dir(place.directory.path())
+        .env("HOME", place.directory.path())
+        .env_remove("XDG_DATA_HOME")
         .stdin(Stdio::null())
         .args(arguments);
     command

@@ -2,20 +2,83 @@
 
 use super::{Place, document, stdout};
 
+/// Commands that people run.
+const COMMANDS: [&str; 11] = [
+    "fit",
+    "probe",
+    "program",
+    "replay",
+    "devices",
+    "presets",
+    "serve",
+    "openapi",
+    "operators",
+    "completions",
+    "man",
+];
+
+fn help(arguments: &[&str]) -> String {
+    let output = Place::new().batchfit().args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+    stdout(&output)
+}
+
+/// The flags that a help text has a line for.
+fn flags(help: &str) -> Vec<String> {
+    let words = help
+        .lines()
+        .filter(|line| line.trim_start().starts_with('-'));
+    let flag = |line: &str| {
+        line.split([' ', ','])
+            .find(|word| word.starts_with("--"))
+            .map(str::to_owned)
+    };
+    words.filter_map(flag).collect()
+}
+
 #[test]
 fn help_names_every_command() {
-    let output = Place::new().batchfit().arg("--help").output().unwrap();
-
-    insta::assert_snapshot!(stdout(&output));
+    insta::assert_snapshot!(help(&["--help"]));
+    for command in COMMANDS {
+        assert!(
+            help(&["--help"]).contains(&format!("\n  {command} ")),
+            "{command}"
+        );
+    }
 }
 
 #[test]
 fn help_for_fit_is_enough_for_a_first_request() {
-    let place = Place::new();
+    insta::assert_snapshot!("fit_short", help(&["fit", "-h"]));
+    insta::assert_snapshot!("fit_long", help(&["fit", "--help"]));
+}
 
-    let output = place.batchfit().args(["fit", "--help"]).output().unwrap();
+#[test]
+fn help_fits_a_screen_and_names_every_flag() {
+    for command in COMMANDS {
+        let (short, long) = (help(&[command, "-h"]), help(&[command, "--help"]));
 
-    insta::assert_snapshot!(stdout(&output));
+        assert!(short.lines().count() <= 30, "{short}");
+        assert!(long.lines().count() <= 60, "{long}");
+        for text in [&short, &long] {
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(120), "{text}");
+        }
+        let flags = flags(&long);
+        assert!(flags.len() >= 3, "{long}");
+        for flag in flags {
+            assert!(short.contains(&flag), "{flag} is not in\n{short}");
+        }
+    }
+}
+
+#[test]
+fn help_has_examples_for_what_takes_a_model_or_a_file() {
+    for command in ["fit", "probe", "program", "replay", "serve", "man"] {
+        let text = help(&[command, "-h"]);
+
+        assert!(text.contains(&format!("\n  batchfit {command} ")), "{text}");
+    }
 }
 
 #[test]
@@ -57,23 +120,28 @@ fn a_gpu_is_listed_or_what_is_missing_of_it() {
 
 #[test]
 fn presets_are_listed_for_people_and_programs() {
-    let place = Place::new();
-
-    let table = place.batchfit().arg("presets").output().unwrap();
-    let json = place
+    let table = help(&["presets"]);
+    let json = Place::new()
         .batchfit()
         .args(["presets", "--json"])
         .output()
         .unwrap();
 
-    assert!(stdout(&table).contains("resnet50"));
+    let names: Vec<&str> = table
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
     let presets = document(&json);
+    let items = presets["items"].as_array().unwrap();
+    let expected: Vec<&str> = items
+        .iter()
+        .filter_map(|preset| preset["name"].as_str())
+        .collect();
+    assert_eq!(names, expected);
     assert!(
-        presets["items"]
-            .as_array()
-            .unwrap()
+        items
             .iter()
-            .any(|preset| { preset["name"] == "resnet50" && preset["parameters"] == 25_557_032 })
+            .any(|preset| preset["name"] == "resnet50" && preset["parameters"] == 25_557_032)
     );
 }
 

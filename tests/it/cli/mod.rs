@@ -1,12 +1,18 @@
 //! The command line as its users see it: exit code, stdout, stderr.
 
 mod bad_input;
+mod database;
 mod documents;
 mod fit;
+mod flags;
+mod formats;
 mod full_disk;
 mod listings;
+mod overview;
 mod probe;
 mod replay;
+mod shell;
+mod what;
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +39,13 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
         command
             .current_dir(self.directory.path())
+            .env("HOME", self.directory.path())
             .env_remove("BATCHFIT_DATABASE")
+            .env_remove("XDG_DATA_HOME")
+            .env_remove("XDG_CACHE_HOME")
+            .env_remove("HF_HOME")
+            .env_remove("HF_HUB_CACHE")
+            .env_remove("COLUMNS")
             .env_remove("BATCHFIT_LISTEN")
             .env_remove("BATCHFIT_LOG");
         command

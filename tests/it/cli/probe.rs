@@ -118,7 +118,7 @@ fn an_archive_without_a_model_is_bad_input() {
 
     assert_eq!(answered.status.code(), Some(2));
     assert!(
-        stderr(&answered).contains("at /model: this is an archive, but it cannot be read"),
+        stderr(&answered).contains("weights.pt2: this is an archive, but it cannot be read"),
         "{}",
         stderr(&answered)
     );

@@ -3,6 +3,7 @@
 use batchfit::model::MemoryLimit;
 use batchfit::probe::Verdict;
 use batchfit::replay::{AddressSource, Asked};
+use batchfit::report::Style;
 use batchfit::units::Bytes;
 
 use super::report;
@@ -136,5 +137,5 @@ fn a_snapshot_is_compared_under_the_limit_it_ran_into() {
 fn a_comparison_reads_well() {
     let report = report(CIFARNET, &compared());
 
-    insta::assert_snapshot!(batchfit::report::replay(&report));
+    insta::assert_snapshot!(batchfit::report::replay(&report, &Style::default()));
 }

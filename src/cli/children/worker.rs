@@ -1,21 +1,21 @@
 //! `batchfit worker`: the child's side of a probe.
 
-use std::env;
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process;
 use std::thread;
 use std::time::Duration;
 
-use super::Outcome;
-use super::arguments::Worker;
-use super::trouble::Trouble;
+use crate::cli::Outcome;
+use crate::cli::arguments::Worker;
+use crate::cli::folders;
+use crate::cli::trouble::Trouble;
 use crate::worker::{self, FakeGpu, FaultPlan, GpuHandler};
 
 /// How long a worker whose parent is gone may take to end by itself, and then to exit.
 const GRACE: Duration = Duration::from_secs(1);
 
-pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
     let mut input = BufReader::new(watched_stdin().map_err(Trouble::writing)?);
     // Not locked: a planned or real panic must still be able to write.
     let output = io::stdout();
@@ -37,13 +37,8 @@ pub(super) fn run(arguments: &Worker) -> Result<Outcome, Trouble> {
 
 /// Where compiled kernels are kept: as told, or where this user's programs keep what can be made again.
 fn kernel_cache(arguments: &Worker) -> Option<PathBuf> {
-    let folder = |name| env::var_os(name).filter(|value| !value.is_empty());
-    arguments.kernel_cache.clone().or_else(|| {
-        let caches = folder("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| Some(PathBuf::from(folder("HOME")?).join(".cache")));
-        Some(caches?.join("batchfit/kernels"))
-    })
+    let named = arguments.kernel_cache.clone();
+    named.or_else(|| Some(folders::cache()?.join("batchfit/kernels")))
 }
 
 /// Stdin, of which somebody notices the end even while a probe runs or hangs: the parent is gone then, killed

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::trouble::Trouble;
-use super::{Outcome, output};
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, output, style};
 use crate::device::Capability;
 use crate::device::cuda::plan::{self, Gap, Target};
 use crate::device::cuda::{Gpu, GpuError};
@@ -62,6 +62,7 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
                 &of.variant,
                 of.generated_kernels,
                 &of.gaps,
+                &style::stdout(false),
             );
             output::text(&text)?;
         }

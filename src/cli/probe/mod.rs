@@ -1,27 +1,30 @@
 //! `batchfit probe`.
 
+mod explain;
+
 use std::sync::Arc;
 
 use super::arguments::Probe;
 use super::devices::engine;
 use super::trouble::Trouble;
-use super::{Outcome, explain, output, question};
+use super::{Outcome, output, question, style};
 use crate::jobs::Engine as _;
 use crate::probe::Verdict;
 use crate::report;
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
-    let request = question::read(&arguments.question)?;
-    if arguments.explain {
-        return explain::run(&request, arguments.batch, arguments.json);
+    let (request, origin) = question::read(&arguments.question)?.only()?;
+    let (batch, json) = (arguments.batch.batch, arguments.output.json);
+    if arguments.output.explain {
+        return explain::run(&request, batch, json).map_err(|trouble| origin.blame(trouble));
     }
     let report = engine(arguments.patience.deadlines())?
-        .probe(&request, arguments.batch, &Arc::default())
-        .map_err(Trouble::Engine)?;
-    if arguments.json {
+        .probe(&request, batch, &Arc::default())
+        .map_err(|error| origin.blame(Trouble::Engine(error)))?;
+    if json {
         output::json(&report)?;
     } else {
-        output::text(&report::probe(&report))?;
+        output::text(&report::probe(&report, &style::stdout(false)))?;
     }
     Ok(match report.verdict {
         Verdict::OutOfMemory => Outcome::NothingFits,

@@ -4,17 +4,17 @@ use std::fs;
 use std::io;
 use std::io::BufReader;
 
-use super::Outcome;
-use super::arguments::Answer;
-use super::devices::engine;
-use super::trouble::Trouble;
 use super::worker::watched_stdin;
+use crate::cli::Outcome;
+use crate::cli::arguments::Answer;
+use crate::cli::devices::engine;
+use crate::cli::trouble::Trouble;
 use crate::jobs;
 
 /// The most that a process can ask for: when memory ends, the kernel ends this process before any other.
 const FIRST_TO_GO: &str = "1000";
 
-pub(super) fn run(arguments: &Answer) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &Answer) -> Result<Outcome, Trouble> {
     // A courtesy to the server, which works without: there is no such file outside of Linux.
     let _ = fs::write("/proc/self/oom_score_adj", FIRST_TO_GO);
     let engine = engine(arguments.patience.deadlines())?;

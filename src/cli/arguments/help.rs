@@ -1,0 +1,204 @@
+//! What `-h` and `--help` say.
+//!
+//! `--help` has a line for each flag, below headings; `-h` names the same flags, several in a line, so that both
+//! fit a screen. Both are made from the flags themselves.
+
+use std::fmt::Write as _;
+
+use clap::{Arg, ArgAction, Command};
+
+/// How wide `-h` is.
+const WIDTH: usize = 100;
+
+/// How wide the headings of `-h` are.
+const HEADING: usize = 10;
+
+/// Commands that have more flags than `-h` has lines for.
+const LONG: [&str; 5] = ["fit", "probe", "program", "replay", "record-workspaces"];
+
+pub(super) const ALL: &str = "\
+Examples:
+  batchfit fit resnet50 --on rtx4090 --amp fp16 --target 1024
+  batchfit fit ./config.json --on a100-80g --seq-len 512,1024 --checkpoint none,per_block
+
+Exit codes: 0 answered; 2 bad input, also a file that cannot be read or written; 3 nothing fits;
+4 device trouble; 1 the answer could not be written to stdout, or batchfit itself failed.";
+
+pub(super) const FIT: &str = "\
+Examples:
+  batchfit fit resnet50 --on rtx4090 --amp fp16 --target 1024
+  batchfit fit ./config.json --on a100-80g --seq-len 512,1024 --checkpoint none,per_block
+  eval $(batchfit fit resnet50 --on a100 --target 1024 --format env)
+
+Without --on and without a GPU: a table over the common cards. Flags override a request.
+Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 device trouble; 1 stdout cannot be written.";
+
+pub(super) const PROBE: &str = "\
+Examples:
+  batchfit probe resnet50 --on rtx4090 --amp fp16 --batch 64
+  batchfit probe graph.pt2 --device cuda:0 --batch 8 --json
+
+Exit codes: 0 the batch fits, with retries or without; 2 bad input; 3 it runs out of memory;
+4 device trouble, or --explain names something; 1 stdout cannot be written.";
+
+pub(super) const PROGRAM: &str = "\
+Examples:
+  batchfit program resnet50 --on h200 --batch 4
+  batchfit program graph.pt2 --on h200 --batch 4 --compare snapshot.pickle";
+
+pub(super) const REPLAY: &str = "\
+TRACE is a memory snapshot of PyTorch:
+
+  torch.cuda.memory._record_memory_history()
+  ...  # train a few steps
+  torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")
+
+or a trace as text: a header `# {\"total\": BYTES, \"limit\": BYTES, \"alloc_conf\": TEXT}`, then lines
+of `action address size stream`. Either may be compressed with gzip.
+
+Examples:
+  batchfit replay snapshot.pickle --memory-limit 12GiB --compare
+  batchfit replay trace.txt.gz --allocator expandable_segments:True --svg memory.svg
+
+Under the recorded limit and settings every event is compared with the recording; otherwise the
+requests are put to simulated memory. Exit codes: 0 answered, also when memory runs out; 2 bad
+input; 1 stdout cannot be written.";
+
+pub(super) const SERVE: &str = "\
+Examples:
+  batchfit serve --listen 127.0.0.1:8080
+  curl -H 'Prefer: wait=10' http://127.0.0.1:8080/v1/fits \\
+    -d '{\"model\": {\"preset\": \"resnet50\"}, \"device\": \"sim:h200\"}'";
+
+pub(super) const MAN: &str = "\
+Examples:
+  batchfit man | man -l -
+  batchfit man ~/.local/share/man/man1";
+
+/// The command with our help: with `is_brief`, what `-h` says.
+pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
+    let command = ours(command);
+    let everywhere: Vec<Arg> = command
+        .get_arguments()
+        .filter(|flag| flag.is_global_set())
+        .cloned()
+        .collect();
+    command.mut_subcommands(|command| {
+        let command = ours(command);
+        if is_brief && LONG.contains(&command.get_name()) {
+            let text = brief(&command, &everywhere);
+            return command.override_help(text);
+        }
+        command
+    })
+}
+
+/// The command with our flags for help and version, and with every flag below a heading.
+fn ours(command: Command) -> Command {
+    let command = command.disable_help_flag(true).disable_version_flag(true);
+    let command = command.arg(help_flag()).arg(version_flag());
+    command.mut_args(|flag| {
+        if flag.is_positional() || flag.get_help_heading().is_some() {
+            flag
+        } else {
+            flag.help_heading("Options")
+        }
+    })
+}
+
+fn version_flag() -> Arg {
+    Arg::new("version")
+        .short('V')
+        .long("version")
+        .action(ArgAction::Version)
+        .help("Print version")
+        .help_heading("Options")
+}
+
+/// `-h` and `--help`, both with a line for each flag: what clap calls the short help.
+fn help_flag() -> Arg {
+    Arg::new("help")
+        .short('h')
+        .long("help")
+        .action(ArgAction::HelpShort)
+        .help("Print help; -h is shorter")
+        .help_heading("Options")
+}
+
+/// The names of all flags, by heading, with those of every command.
+fn brief(command: &Command, everywhere: &[Arg]) -> String {
+    let name = command.get_name();
+    let about = command
+        .get_about()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let mut positionals = command
+        .get_positionals()
+        .filter_map(Arg::get_value_names)
+        .flatten();
+    let operand = positionals.next().map_or("", clap::builder::Str::as_str);
+    let mut text = format!("{about}\n\nUsage: batchfit {name} {operand} [FLAGS]\n\n");
+    let mut headings: Vec<(String, Vec<String>)> = Vec::new();
+    let flags = command.get_arguments().chain(everywhere);
+    for flag in flags.filter(|flag| !flag.is_hide_set()) {
+        if flag.is_positional() {
+            let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+            text += &laid_out(operand, help.split(' ').map(str::to_owned), " ");
+            continue;
+        }
+        let heading = flag.get_help_heading().unwrap_or("Options");
+        // Some headings say more than a word.
+        let heading = heading.split(';').next().unwrap_or(heading);
+        match headings.iter_mut().find(|(known, _)| known == heading) {
+            Some((_, flags)) => flags.push(shown(flag)),
+            None => headings.push((heading.to_owned(), vec![shown(flag)])),
+        }
+    }
+    for (heading, flags) in headings {
+        text += &laid_out(&heading, flags.into_iter(), "  ");
+    }
+    if let Some(after) = command.get_after_help() {
+        let _ = writeln!(text, "\n{after}");
+    }
+    text + &format!("\n`batchfit {name} --help` says what each flag is.\n")
+}
+
+/// A flag with the name of its value.
+fn shown(flag: &Arg) -> String {
+    let short = flag.get_short().map(|short| format!("-{short}"));
+    let long = flag.get_long().map(|long| format!("--{long}"));
+    let names: Vec<String> = short.into_iter().chain(long).collect();
+    let values = flag
+        .get_value_names()
+        .filter(|_| flag.get_action().takes_values());
+    let values: Vec<&str> = values
+        .unwrap_or_default()
+        .iter()
+        .map(clap::builder::Str::as_str)
+        .collect();
+    let shown = [
+        vec![names.join("/")],
+        values.into_iter().map(str::to_owned).collect(),
+    ];
+    shown.concat().join(" ")
+}
+
+/// Parts beside a heading, in as many lines as they need.
+fn laid_out(heading: &str, parts: impl Iterator<Item = String>, between: &str) -> String {
+    let mut lines = vec![format!("{heading:HEADING$}")];
+    for part in parts {
+        let last = lines.last_mut().expect("there is a first line");
+        let gap = if last.trim_end().len() == last.len() {
+            between
+        } else {
+            ""
+        };
+        if last.len() + gap.len() + part.len() <= WIDTH {
+            *last += gap;
+            *last += &part;
+        } else {
+            lines.push(" ".repeat(HEADING) + &part);
+        }
+    }
+    lines.join("\n") + "\n"
+}

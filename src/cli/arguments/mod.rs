@@ -1,0 +1,324 @@
+//! Flags and environment variables, all in one place.
+
+mod help;
+mod internal;
+mod question;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::http::HostName;
+use crate::probe::LARGEST_BATCH;
+use crate::worker::Deadlines;
+pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
+pub(in crate::cli) use question::Question;
+
+/// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
+/// batch you want.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 100, after_help = help::ALL)]
+pub(in crate::cli) struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub(in crate::cli) command: Command,
+    /// What to log: error, warn, info, debug or trace, also by module.
+    #[arg(
+        long,
+        env = "BATCHFIT_LOG",
+        value_name = "FILTER",
+        global = true,
+        hide_env = true,
+        help_heading = "Options"
+    )]
+    pub(in crate::cli) log: Option<String>,
+}
+
+impl Arguments {
+    /// Reads the flags that the process was started with.
+    pub(in crate::cli) fn read() -> Result<Arguments, clap::Error> {
+        let is_brief = std::env::args_os().any(|argument| argument == "-h");
+        let matches = help::with_help(Arguments::command(), is_brief).try_get_matches()?;
+        Arguments::from_arg_matches(&matches)
+    }
+
+    /// The commands, for completions and man pages.
+    pub(in crate::cli) fn described() -> clap::Command {
+        help::with_help(Arguments::command(), false)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum Command {
+    /// Find the largest batch that fits.
+    Fit(Fit),
+    /// Run one batch and show its memory.
+    Probe(Probe),
+    /// List the allocations and frees of the training steps, one a line.
+    Program(Program),
+    /// Repeat what PyTorch's allocator was recorded to do, and ask what if.
+    Replay(Replay),
+    /// List the GPUs of this machine and the cards that can be simulated.
+    Devices(Devices),
+    /// List the models that have a name, one a line.
+    Presets(Presets),
+    /// Answer requests over HTTP until SIGTERM or Ctrl-C.
+    Serve(Serve),
+    /// Print the description of the HTTP API as YAML.
+    Openapi,
+    /// List the ATen operators that have a rule of their own, one a line.
+    Operators,
+    /// Print what makes a shell complete these commands and flags.
+    Completions(Completions),
+    /// Print the manual page, or write one for each command into a folder.
+    Man(Man),
+    /// Record what scratch memory a GPU's convolution library wants for a model's layers.
+    #[command(hide = true)]
+    RecordWorkspaces(Box<RecordWorkspaces>),
+    /// Own a GPU for a parent process; started by batchfit itself.
+    #[command(hide = true)]
+    Worker(Worker),
+    /// Answer one fit for a parent process; started by batchfit itself.
+    #[command(hide = true)]
+    Answer(Answer),
+}
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(in crate::cli) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// The document of `GET /v1/fits/{id}`.
+    Json,
+    /// Five lines for `eval` in a shell.
+    Env,
+    /// `TrainingArguments` of Hugging Face's Trainer.
+    Hf,
+    /// Lightning's Trainer.
+    Lightning,
+    /// Hugging Face's accelerate.
+    Accelerate,
+    /// A table for an issue or a wiki.
+    Markdown,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::FIT)]
+pub(in crate::cli) struct Fit {
+    #[command(flatten)]
+    pub(in crate::cli) question: Question,
+    #[command(flatten)]
+    pub(in crate::cli) output: Output,
+    #[command(flatten)]
+    pub(in crate::cli) kept: Kept,
+    #[command(flatten)]
+    pub(in crate::cli) patience: Patience,
+}
+
+/// How the answer to a fit is written.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(in crate::cli) struct Output {
+    /// text, json, env, hf, lightning, accelerate or markdown.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        hide_possible_values = true,
+        default_value = "text",
+        hide_default_value = true
+    )]
+    format: Format,
+    /// The same as --format json: the document of `GET /v1/fits/{id}` alone.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// Show every probe and what was assumed.
+    #[arg(long, short)]
+    pub(in crate::cli) verbose: bool,
+}
+
+impl Format {
+    /// How it is asked for.
+    pub(in crate::cli) fn flag(self) -> String {
+        let name = self.to_possible_value();
+        format!(
+            "--format {}",
+            name.map_or_else(String::new, |name| name.get_name().to_owned())
+        )
+    }
+}
+
+impl Output {
+    pub(in crate::cli) fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
+}
+
+/// Where answers are kept.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options")]
+pub(in crate::cli) struct Kept {
+    /// Where answers are kept, if not in your data folder.
+    #[arg(long, env = "BATCHFIT_DATABASE", value_name = "URL", hide_env = true)]
+    pub(in crate::cli) database: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::PROBE)]
+pub(in crate::cli) struct Probe {
+    #[command(flatten)]
+    pub(in crate::cli) question: Question,
+    #[command(flatten)]
+    pub(in crate::cli) batch: Batch,
+    #[command(flatten)]
+    pub(in crate::cli) output: ProbeOutput,
+    #[command(flatten)]
+    pub(in crate::cli) patience: Patience,
+}
+
+/// What is run.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(in crate::cli) struct Batch {
+    /// Samples per micro-step.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
+    pub(in crate::cli) batch: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(in crate::cli) struct ProbeOutput {
+    /// Say what of the step a GPU cannot run, instead of running it; needs none.
+    #[arg(long)]
+    pub(in crate::cli) explain: bool,
+    /// Print the JSON document of `GET /v1/probes/{id}`, or of --explain, alone.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::REPLAY)]
+pub(in crate::cli) struct Replay {
+    /// A memory snapshot of PyTorch or a trace, compressed or not; `-` reads it from stdin.
+    #[arg(value_name = "TRACE")]
+    pub(in crate::cli) trace: PathBuf,
+    /// What may be reserved, if not as recorded: bytes, 12GiB or 0.8.
+    #[arg(long, value_name = "LIMIT")]
+    pub(in crate::cli) memory_limit: Option<String>,
+    /// A `PYTORCH_CUDA_ALLOC_CONF`, instead of the recorded settings.
+    #[arg(long, value_name = "CONF")]
+    pub(in crate::cli) allocator: Option<String>,
+    /// Compare with other settings: which fit, and what they need at least.
+    #[arg(long)]
+    pub(in crate::cli) compare: bool,
+    /// Draw memory over time, and the segments and blocks at the peak.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) svg: Option<PathBuf>,
+    /// Print the JSON document of `POST /v1/replays` and nothing else.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::PROGRAM)]
+pub(in crate::cli) struct Program {
+    #[command(flatten)]
+    pub(in crate::cli) question: Question,
+    #[command(flatten)]
+    pub(in crate::cli) batch: Batch,
+    /// A recording of the same steps (a trace or a memory snapshot, begun before the model was made): print
+    /// how many requests agree and which do not.
+    #[arg(long, value_name = "TRACE", help_heading = "Output")]
+    pub(in crate::cli) compare: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Devices {
+    /// Print the JSON document of `GET /v1/devices` and nothing else.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Presets {
+    /// Print the JSON document of `GET /v1/presets` and nothing else.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Completions {
+    /// Which shell.
+    pub(in crate::cli) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::MAN)]
+pub(in crate::cli) struct Man {
+    /// Where to write batchfit.1, batchfit-fit.1 and so on; the folder must exist.
+    #[arg(value_name = "FOLDER")]
+    pub(in crate::cli) folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::SERVE)]
+pub(in crate::cli) struct Serve {
+    /// Where to listen.
+    #[arg(
+        long,
+        env = "BATCHFIT_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
+    pub(in crate::cli) listen: String,
+    /// A name or address under which clients know this server, beside localhost and where it listens; others are
+    /// refused, so that no web page can pass for it. May be given several times; the variable takes commas.
+    #[arg(
+        long = "allowed-host",
+        env = "BATCHFIT_ALLOWED_HOST",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub(in crate::cli) allowed_hosts: Vec<HostName>,
+    #[command(flatten)]
+    pub(in crate::cli) kept: Kept,
+    #[command(flatten)]
+    pub(in crate::cli) patience: Patience,
+}
+
+/// How long GPUs may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options")]
+pub(in crate::cli) struct Patience {
+    /// How long a probe on a GPU may take.
+    #[arg(
+        long,
+        env = "BATCHFIT_PROBE_DEADLINE",
+        value_name = "SECONDS",
+        default_value_t = 180,
+        hide_env = true,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    probe_deadline: u64,
+    /// How long to wait for a GPU in use.
+    #[arg(
+        long,
+        env = "BATCHFIT_GPU_WAIT",
+        value_name = "SECONDS",
+        hide_env = true,
+        default_value_t = 900
+    )]
+    gpu_wait: u64,
+}
+
+impl Patience {
+    pub(in crate::cli) fn deadlines(&self) -> Deadlines {
+        Deadlines {
+            probe: Duration::from_secs(self.probe_deadline),
+            turn: Duration::from_secs(self.gpu_wait),
+            ..Deadlines::default()
+        }
+    }
+}

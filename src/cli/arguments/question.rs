@@ -1,0 +1,155 @@
+//! The flags that make up a request.
+
+#![expect(
+    clippy::doc_markdown,
+    clippy::struct_field_names,
+    reason = "texts and names are what a terminal shows"
+)]
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser, ValueParser};
+use clap::error::Error;
+use clap::{Arg, Args, Command};
+
+use crate::device::sim;
+use crate::model::{OptimizerImpl, Precision};
+
+/// What is asked: a model or a request, and a flag for each member of a request.
+///
+/// The values are text: the one reader of requests says what is wrong with them.
+#[derive(Debug, Default, Args)]
+pub(in crate::cli) struct Question {
+    /// A preset, a Hugging Face id, a config.json, an exported graph or a request; `-` is stdin.
+    #[arg(value_name = "WHAT", required_unless_present = "model")]
+    pub(in crate::cli) what: Option<PathBuf>,
+    #[command(flatten)]
+    pub(in crate::cli) model: Model,
+    #[command(flatten)]
+    pub(in crate::cli) training: Training,
+    #[command(flatten)]
+    pub(in crate::cli) memory: Memory,
+    #[command(flatten)]
+    pub(in crate::cli) search: Search,
+}
+
+/// Sizes of the model.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Model")]
+pub(in crate::cli) struct Model {
+    /// Tokens in a sample; several lengths are answered one after the other.
+    #[arg(long, value_name = "N,..", allow_negative_numbers = true)]
+    pub(in crate::cli) seq_len: Option<String>,
+    /// Tokens in the target of a model that translates.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(in crate::cli) target_len: Option<String>,
+    /// Height and width of the images.
+    #[arg(long, value_name = "N|HxW", allow_negative_numbers = true)]
+    pub(in crate::cli) image_size: Option<String>,
+    /// Classes that the model tells apart.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(in crate::cli) num_classes: Option<String>,
+    /// Channels of the images.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(in crate::cli) in_channels: Option<String>,
+    /// Any other member of `model`, as often as needed: lora='{"r": 8}'.
+    #[arg(long = "with", value_name = "NAME=VALUE")]
+    pub(in crate::cli) with: Vec<String>,
+    /// A graph that torch.export saved, instead of the model in a request.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) model: Option<PathBuf>,
+}
+
+/// How the model is trained.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Training; lists by commas compare all combinations")]
+pub(in crate::cli) struct Training {
+    /// fp32 (default), amp_fp16, amp_bf16, bf16 or fp16.
+    #[arg(long, value_name = "TYPE,..", value_parser = suggest(&Precision::ALL.map(Precision::name)), hide_possible_values = true)]
+    pub(in crate::cli) precision: Option<String>,
+    /// Mixed precision, as torch.autocast has it: fp16 or bf16.
+    #[arg(long, value_name = "TYPE,..", value_parser = suggest(&["fp16", "bf16"]), hide_possible_values = true,
+        conflicts_with = "precision")]
+    pub(in crate::cli) amp: Option<String>,
+    /// sgd, sgd_momentum, adam or adamw (default).
+    #[arg(long, value_name = "NAME,..", value_parser = suggest(&["sgd", "sgd_momentum", "adam", "adamw"]),
+        hide_possible_values = true)]
+    pub(in crate::cli) optimizer: Option<String>,
+    /// foreach (default), fused or for_loop.
+    #[arg(long, value_name = "KIND", value_parser = suggest(&OptimizerImpl::ALL.map(OptimizerImpl::name)), hide_possible_values = true)]
+    pub(in crate::cli) optimizer_impl: Option<String>,
+    /// What is recomputed: none (default), per_block or modules:GLOB+..
+    #[arg(long, value_name = "KIND,..", value_parser = suggest(&["none", "per_block"]), hide_possible_values = true)]
+    pub(in crate::cli) checkpoint: Option<String>,
+    /// Passes for each optimizer step; --target finds them by itself.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(in crate::cli) accumulation: Option<String>,
+    /// train (default) or inference.
+    #[arg(long, value_name = "MODE", value_parser = suggest(&["train", "inference"]), hide_possible_values = true)]
+    pub(in crate::cli) mode: Option<String>,
+}
+
+/// Whose memory, and how much of it.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "GPU")]
+pub(in crate::cli) struct Memory {
+    /// The card to simulate: h100, rtx4090, .. or 8xh100 for eight of them.
+    #[arg(long, value_name = "CARD", value_parser = suggest(&sim::names()), hide_possible_values = true, conflicts_with = "device")]
+    pub(in crate::cli) on: Option<String>,
+    /// auto (a GPU that is free), cuda:N or sim:CARD.
+    #[arg(long, value_name = "DEVICE")]
+    pub(in crate::cli) device: Option<String>,
+    /// Samples for each optimizer step over all GPUs, by accumulating.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(in crate::cli) target: Option<String>,
+    /// How many GPUs train together, each with a copy of the model.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(in crate::cli) world_size: Option<String>,
+    /// What PyTorch may reserve: bytes, 12GiB, or a fraction such as 0.8.
+    #[arg(long, value_name = "LIMIT", allow_negative_numbers = true)]
+    pub(in crate::cli) memory_limit: Option<String>,
+    /// The text of a `PYTORCH_CUDA_ALLOC_CONF`.
+    #[arg(long, value_name = "CONF")]
+    pub(in crate::cli) allocator: Option<String>,
+}
+
+/// How the answer is found.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Search")]
+pub(in crate::cli) struct Search {
+    /// auto (default: simulate, then confirm) or probes (on the GPU alone).
+    #[arg(long, value_name = "HOW", value_parser = suggest(&["auto", "probes"]), hide_possible_values = true)]
+    pub(in crate::cli) search: Option<String>,
+    /// Unknown operators: refuse (default) or assume_elementwise.
+    #[arg(long, value_name = "HOW", value_parser = suggest(&["refuse", "assume_elementwise"]), hide_possible_values = true)]
+    pub(in crate::cli) unknown_ops: Option<String>,
+    /// How many of what masks and experts choose from are chosen.
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
+    pub(in crate::cli) chosen_percent: Option<String>,
+}
+
+/// Takes any text, and offers these words where a shell completes.
+#[derive(Debug, Clone)]
+struct Suggested(Vec<&'static str>);
+
+fn suggest(words: &[&'static str]) -> ValueParser {
+    ValueParser::new(Suggested(words.to_vec()))
+}
+
+impl TypedValueParser for Suggested {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.0.iter().map(PossibleValue::new)))
+    }
+}

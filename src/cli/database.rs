@@ -1,0 +1,31 @@
+//! Where answers are kept.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use super::arguments::Kept;
+use super::folders;
+
+/// The database that a flag or the environment names, or else the one in the user's data folder, which is made when it
+/// is missing. An error where there is no home to keep anything in.
+pub(super) fn place(kept: &Kept) -> anyhow::Result<String> {
+    if let Some(named) = kept.database.as_ref().filter(|named| !named.is_empty()) {
+        return Ok(named.clone());
+    }
+    let folder = folders::data().context(
+        "there is no home folder to keep answers in; --database or BATCHFIT_DATABASE names a place",
+    )?;
+    let folder: PathBuf = folder.join("batchfit");
+    fs::create_dir_all(&folder)
+        .with_context(|| format!("could not make the folder {}", folder.display()))?;
+    let file = folder.join("batchfit.db");
+    let text = file.to_str().with_context(|| {
+        format!(
+            "{} is not UTF-8; --database names another place",
+            file.display()
+        )
+    })?;
+    Ok(text.to_owned())
+}

@@ -1,0 +1,60 @@
+//! What is answered where nobody names a device and there is no GPU: the common cards.
+
+use crate::cli::question::One;
+use crate::device::sim::Card;
+use crate::jobs::{DeviceKind, Engine as _, FitEngine};
+use crate::model::DeviceChoice;
+
+/// The cards that people ask about most, smallest memory first.
+const COMMON: [&str; 9] = [
+    "t4", "l4", "rtx4090", "rtx3090", "a100-40g", "l40s", "h100-80g", "a100-80g", "h200",
+];
+
+/// Why this machine has no GPU. Nothing where it has one, even one that cannot be used: whoever has one wants to know
+/// what is missing.
+pub(super) fn no_gpu(engine: &FitEngine) -> Option<String> {
+    let devices = engine.devices();
+    let real = || {
+        devices
+            .iter()
+            .filter(|device| device.kind == DeviceKind::Cuda)
+    };
+    if real().any(|device| device.gpu.is_some()) {
+        return None;
+    }
+    let missing = real().find_map(|device| device.missing.clone());
+    Some(missing.unwrap_or_else(|| "this machine has no GPU".to_owned()))
+}
+
+/// Each question for each common card.
+pub(super) fn over_common(questions: &[One]) -> Vec<One> {
+    let on = |one: &One, card: &Card| {
+        let mut request = one.request.clone();
+        request.device = DeviceChoice::Sim(card.name.to_owned());
+        request.document.set("device", format!("sim:{}", card.name));
+        One {
+            length: one.length.clone(),
+            request,
+        }
+    };
+    let cards = || COMMON.iter().filter_map(|name| Card::find(name));
+    let all = questions
+        .iter()
+        .flat_map(|one| cards().map(move |card| on(one, card)));
+    all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_common_cards_are_there_and_in_order() {
+        let memory: Vec<_> = COMMON
+            .iter()
+            .map(|name| Card::find(name).unwrap().total_memory)
+            .collect();
+
+        assert!(memory.is_sorted(), "{memory:?}");
+    }
+}

@@ -1,0 +1,168 @@
+//! `batchfit fit`: computes, stores where it can, and prints.
+
+mod cards;
+mod progress;
+mod stored;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::arguments::{Fit, Format};
+use super::devices::engine;
+use super::question::{self, Asked, One};
+use super::trouble::Trouble;
+use super::{Outcome, output, style};
+use crate::jobs::{self, Engine as _, FitDocument, FitEngine, FitResult, Progress};
+use crate::report::{self, Answer, Style};
+use crate::store::Time;
+use progress::Shown;
+
+/// A question with its answer.
+struct Answered {
+    one: One,
+    result: FitResult,
+    document: FitDocument,
+}
+
+pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
+    let format = arguments.output.format();
+    let shown = Shown::new(format);
+    shown.say("reading the model");
+    let mut asked = question::read(&arguments.question)?;
+    let engine = engine(arguments.patience.deadlines())?;
+    let no_gpu = if asked.names_a_device() {
+        None
+    } else {
+        cards::no_gpu(&engine)
+    };
+    if no_gpu.is_some() {
+        one_answer(format, 1 + asked.questions.len(), "--on", "name a card")?;
+        asked.questions = cards::over_common(&asked.questions);
+    }
+    one_answer(
+        format,
+        asked.questions.len(),
+        "--seq-len",
+        "give one length",
+    )?;
+    let answers = answer_all(&engine, asked, &shown)?;
+    shown.end();
+    // Before the answer is printed: whoever reads it may look it up at once.
+    stored::store(&arguments.kept, &answers);
+    let fits = |answered: &Answered| answered.result.recommendation.micro_batch > 0;
+    let outcome = if answers.iter().any(fits) {
+        Outcome::Answered
+    } else {
+        Outcome::NothingFits
+    };
+    let style = style::stdout(arguments.output.verbose);
+    print(format, &answers, no_gpu.as_deref(), &style)?;
+    Ok(outcome)
+}
+
+impl One {
+    /// What makes it another question than its neighbours.
+    fn about(&self) -> String {
+        let device = &self.request.device;
+        match &self.length {
+            None => device.to_string(),
+            Some(length) => format!("{device} at length {length}"),
+        }
+    }
+}
+
+/// Refuses several answers in a format that holds one.
+fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result<(), Trouble> {
+    let holds_one = match format {
+        Format::Text | Format::Json | Format::Markdown => false,
+        Format::Env | Format::Hf | Format::Lightning | Format::Accelerate => true,
+    };
+    if holds_one && count > 1 {
+        let problem = format!("{} holds one answer; {instead}", format.flag());
+        return Err(Trouble::flag(flag, problem));
+    }
+    Ok(())
+}
+
+fn answer_all(engine: &FitEngine, asked: Asked, shown: &Shown) -> Result<Vec<Answered>, Trouble> {
+    let (count, origin) = (asked.questions.len(), asked.origin);
+    let mut answers = Vec::new();
+    for (index, one) in asked.questions.into_iter().enumerate() {
+        let request = &one.request;
+        let show = |progress: Progress| {
+            let note = progress::told(&progress.note, &request.variants);
+            shown.say(&match count {
+                1 => note,
+                _ => format!("{} of {count}, {}: {note}", index + 1, one.about()),
+            });
+        };
+        let started_at = Time::from(Timestamp::now());
+        let result = engine.fit(request, &show, &Arc::default());
+        let result = result.map_err(|error| origin.blame(Trouble::Engine(error)))?;
+        let finished_at = Time::from(Timestamp::now());
+        let document = FitDocument::finished(request, &result, started_at, finished_at, chance());
+        answers.push(Answered {
+            one,
+            result,
+            document,
+        });
+    }
+    Ok(answers)
+}
+
+/// Writes answers; `no_gpu` is why they are about cards that nobody named.
+fn print(
+    format: Format,
+    answered: &[Answered],
+    no_gpu: Option<&str>,
+    style: &Style,
+) -> Result<(), Trouble> {
+    let names: Vec<String> = answered
+        .iter()
+        .map(|answered| jobs::model_name(&answered.one.request))
+        .collect();
+    let answers: Vec<Answer> = answered
+        .iter()
+        .zip(&names)
+        .map(|(answered, model)| {
+            let Answered { one, result, .. } = answered;
+            Answer {
+                model,
+                length: one.length.as_deref(),
+                world_size: one.request.world_size,
+                result,
+            }
+        })
+        .collect();
+    let snippet = |write: fn(&Answer) -> String| match answers.as_slice() {
+        [answer] if answer.result.recommendation.micro_batch > 0 => output::text(&write(answer)),
+        _ => {
+            // Nothing to train with, and nothing for a shell to evaluate.
+            output::error("nothing fits; --format text says how much is missing");
+            Ok(())
+        }
+    };
+    match (format, answers.as_slice(), answered) {
+        (Format::Text, [only], _) => output::text(&report::fit(only.model, only.result, style)),
+        (Format::Text, several, _) => output::text(&report::overview(several, no_gpu, style)),
+        (Format::Json, _, [only]) => output::json(&only.document),
+        (Format::Json, _, several) => {
+            let items: Vec<&FitDocument> =
+                several.iter().map(|answered| &answered.document).collect();
+            output::json(&json!({ "items": items }))
+        }
+        (Format::Markdown, answers, _) => output::text(&report::markdown(answers)),
+        (Format::Env, ..) => snippet(report::env),
+        (Format::Hf, ..) => snippet(report::hf),
+        (Format::Lightning, ..) => snippet(report::lightning),
+        (Format::Accelerate, ..) => snippet(report::accelerate),
+    }
+}
+
+/// Sixty-four bits of chance: the standard library seeds each hasher from the system.
+fn chance() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,196 @@
+//! `--on`: which card is meant by what people call it.
+
+use crate::device::sim::{CARDS, Card};
+use crate::model::Invalid;
+
+/// Words in front of a card's name that say who made it.
+const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
+
+/// What `--on` asks for.
+#[derive(Debug, PartialEq)]
+pub(super) struct On {
+    /// The card.
+    pub(super) card: &'static Card,
+    /// How many of them, where it says so.
+    pub(super) count: Option<u64>,
+    /// What to tell where the name stands for several cards.
+    pub(super) note: Option<String>,
+}
+
+/// Reads `h100-80g`, `RTX 4090`, `8xH100`, or a family such as `a100`.
+pub(super) fn parse(text: &str) -> Result<On, Invalid> {
+    let (count, name) = counted(text.trim())?;
+    let wanted = plain(name);
+    if wanted.is_empty() {
+        let problem = format!("{text:?} lacks the name of a card, such as h100 or 8xh100");
+        return Err(Invalid::at("", problem));
+    }
+    if ["auto", "cpu", "gpu", "cuda"]
+        .iter()
+        .any(|word| wanted.trim_end_matches(|c: char| c.is_ascii_digit()) == *word)
+    {
+        let problem = format!(
+            "{text:?} is no card; --on simulates one, such as h100, and --device auto or --device cuda:0 take a GPU of \
+             this machine"
+        );
+        return Err(Invalid::at("", problem));
+    }
+    if let Some(card) = CARDS.iter().find(|card| is_called(card, &wanted)) {
+        let note = None;
+        return Ok(On { card, count, note });
+    }
+    let mut family: Vec<&Card> = CARDS
+        .iter()
+        .filter(|card| family(card) == wanted || family(card) == format!("rtx{wanted}"))
+        .collect();
+    family.sort_by_key(|card| card.total_memory);
+    match family.as_slice() {
+        [] => Err(Invalid::unknown(
+            "",
+            "card",
+            name,
+            CARDS.iter().map(|card| card.name),
+        )),
+        [card] => Ok(On {
+            card,
+            count,
+            note: None,
+        }),
+        [card, others @ ..] => {
+            let others: Vec<&str> = others.iter().map(|card| card.name).collect();
+            let note = format!(
+                "{name} is taken to be {}, the one with the least memory; there is {} too",
+                card.name,
+                others.join(", ")
+            );
+            Ok(On {
+                card,
+                count,
+                note: Some(note),
+            })
+        }
+    }
+}
+
+/// The number before `x`, and the rest.
+fn counted(text: &str) -> Result<(Option<u64>, &str), Invalid> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, rest) = text.split_at(digits);
+    let rest = rest.trim_start().strip_prefix(['x', 'X', '×']);
+    let (false, Some(name)) = (number.is_empty(), rest) else {
+        return Ok((None, text));
+    };
+    if let Ok(count @ 1..) = number.parse() {
+        return Ok((Some(count), name.trim()));
+    }
+    let problem = format!("{number} is no number of GPUs; at least one is needed, as in 8xh100");
+    Err(Invalid::at("", problem))
+}
+
+/// A name without its maker, and without what people write differently: case, dashes, spaces, `GB` for `G`.
+fn plain(name: &str) -> String {
+    let lower = name.to_lowercase();
+    let words = lower
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty());
+    let words: Vec<&str> = words.skip_while(|word| MAKERS.contains(word)).collect();
+    let together = words.concat();
+    match together.strip_suffix("gb") {
+        Some(size) => format!("{size}g"),
+        None => together,
+    }
+}
+
+/// Whether these words name this card: its name, its product, or the name without `rtx` in front or `g` behind.
+fn is_called(card: &Card, wanted: &str) -> bool {
+    let name = plain(card.name);
+    let without_rtx = name.strip_prefix("rtx");
+    let without_g = name.strip_suffix('g');
+    [Some(&*name), without_rtx, without_g].contains(&Some(wanted)) || plain(card.product) == wanted
+}
+
+/// What a card has in common with those that differ in memory.
+fn family(card: &Card) -> String {
+    plain(card.name.split('-').next().unwrap_or(card.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> (&'static str, Option<u64>) {
+        let on = parse(text).unwrap();
+        (on.card.name, on.count)
+    }
+
+    #[test]
+    fn case_and_dashes_and_makers_are_forgiven() {
+        for (text, card) in [
+            ("h200", "h200"),
+            ("sim:h200", "h200"),
+            ("RTX-4090", "rtx4090"),
+            ("rtx 4090", "rtx4090"),
+            ("4090", "rtx4090"),
+            ("NVIDIA GeForce RTX 4090", "rtx4090"),
+            ("A100_80GB", "a100-80g"),
+            ("a100-80", "a100-80g"),
+            ("NVIDIA A100-SXM4-40GB", "a100-40g"),
+            ("nvidia h100 80gb hbm3", "h100-80g"),
+            (" T4 ", "t4"),
+        ] {
+            assert_eq!(found(text), (card, None), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_card_answers_to_its_name_and_its_product() {
+        for card in CARDS {
+            assert_eq!(found(card.name).0, card.name);
+            assert_eq!(found(card.product).0, card.name);
+        }
+    }
+
+    #[test]
+    fn a_family_is_its_member_with_the_least_memory() {
+        let on = parse("A100").unwrap();
+
+        assert_eq!(on.card.name, "a100-40g");
+        let note = on.note.unwrap();
+        assert!(
+            note.contains("A100 is taken to be a100-40g") && note.contains("a100-80g"),
+            "{note}"
+        );
+        assert_eq!(parse("h100").unwrap().card.name, "h100-80g");
+    }
+
+    #[test]
+    fn a_number_before_it_counts_gpus() {
+        assert_eq!(found("8xH100"), ("h100-80g", Some(8)));
+        assert_eq!(found("2 x rtx-4090"), ("rtx4090", Some(2)));
+        assert_eq!(found("4×t4"), ("t4", Some(4)));
+    }
+
+    #[test]
+    fn what_is_no_card_is_refused() {
+        for (text, expected) in [
+            ("", "lacks the name of a card"),
+            ("8x", "lacks the name of a card"),
+            ("--", "lacks the name of a card"),
+            ("0xH100", "0 is no number of GPUs"),
+            ("99999999999999999999xh100", "is no number of GPUs"),
+            ("h2000", "did you mean \"h200\"?"),
+            ("rtx4091", "did you mean \"rtx4090\"?"),
+            ("cuda:0", "--device cuda:0"),
+            ("auto", "--device auto"),
+            ("ä100", "unknown card"),
+            ("-8xh100", "unknown card"),
+            ("8", "unknown card"),
+            ("💥", "lacks the name of a card"),
+        ] {
+            let refused = parse(text).unwrap_err().to_string();
+            assert!(refused.contains(expected), "{text:?}: {refused}");
+        }
+    }
+}

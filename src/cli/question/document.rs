@@ -1,0 +1,244 @@
+//! The request document that WHAT and flags make.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::contents::Contents;
+use super::flags::Given;
+use super::what::Source;
+use crate::cli::trouble::Trouble;
+use crate::model::RequestDocument;
+
+/// Where a model is in a request.
+const MODEL: &str = "model";
+
+/// Largest description of a model, in bytes, whose members flags change: only graphs and lists of layers are larger.
+const LARGEST_CHANGED: usize = 1 << 20;
+
+/// The document, and the graph that takes the place of its model: the one of `--model`, or WHAT itself.
+pub(super) fn build<'s>(
+    source: &'s Source,
+    graph: Option<&'s [u8]>,
+    given: &[Given],
+) -> Result<(RequestDocument, Option<&'s [u8]>), Trouble> {
+    let (of_model, others): (Vec<&Given>, Vec<&Given>) =
+        given.iter().partition(|given| given.place[0] == MODEL);
+    let empty = || RequestDocument::from(Value::Object(Map::new()));
+    let (mut document, graph) = match (source, graph) {
+        (Source::Contents(Contents::Request(document)), Some(graph)) => {
+            (document.clone(), Some(graph))
+        }
+        (Source::Contents(Contents::Request(document)), None) => {
+            (changed(document, &of_model)?, None)
+        }
+        (Source::Contents(Contents::Config(config)), _) => (
+            with_model(&Map::new(), &described("hf", config, &of_model))?,
+            None,
+        ),
+        (Source::Contents(Contents::Graph(graph)), _) => (empty(), Some(graph.as_slice())),
+        (Source::Preset(name), _) => {
+            let name = Value::from(*name).to_string();
+            (
+                with_model(&Map::new(), &described("preset", &name, &of_model))?,
+                None,
+            )
+        }
+    };
+    if let (Some(_), Some(first)) = (graph, of_model.first()) {
+        return Err(fixed(first));
+    }
+    for given in others {
+        put(&mut document, given);
+    }
+    Ok((document, graph))
+}
+
+/// The JSON text of a model that is described in one way, with the members that flags set.
+fn described(way: &str, description: &str, given: &[&Given]) -> String {
+    let mut text = format!("{{\"{way}\":{}", description.trim_end());
+    for given in given {
+        let name = Value::from(given.place[1].as_str());
+        let _ = write!(text, ",{name}:{}", given.value);
+    }
+    text.push('}');
+    text
+}
+
+/// A request whose model has the members that flags set.
+fn changed(document: &RequestDocument, given: &[&Given]) -> Result<RequestDocument, Trouble> {
+    let (Some(first), Some(members)) = (given.first(), document.members().as_object()) else {
+        return Ok(document.clone());
+    };
+    let Some(model) = document.model() else {
+        let problem = "the request has no `model` to change";
+        return Err(Trouble::flag(&first.flag, problem));
+    };
+    if model.len() > LARGEST_CHANGED {
+        return Err(fixed(first));
+    }
+    let Ok(mut model) = serde_json::from_str::<Map<String, Value>>(model) else {
+        // Whoever reads requests says what is wrong with the model.
+        return Ok(document.clone());
+    };
+    if model.contains_key("exported") {
+        return Err(fixed(first));
+    }
+    for given in given {
+        model.insert(given.place[1].clone(), given.value.clone());
+    }
+    with_model(members, &Value::Object(model).to_string())
+}
+
+/// A request of these members, with this JSON text as its model.
+fn with_model(members: &Map<String, Value>, model: &str) -> Result<RequestDocument, Trouble> {
+    let mut text = format!("{{\"{MODEL}\":{model}");
+    for (name, value) in members.iter().filter(|(name, _)| *name != MODEL) {
+        let _ = write!(text, ",{}:{value}", Value::from(name.as_str()));
+    }
+    text.push('}');
+    RequestDocument::read(Arc::from(text)).map_err(Trouble::Invalid)
+}
+
+/// Puts what a flag gives into its place.
+fn put(document: &mut RequestDocument, given: &Given) {
+    match given.place.as_slice() {
+        [member] => document.set(member, given.value.clone()),
+        [outer, inner] => {
+            let mut members = match document.members().get(outer) {
+                None | Some(Value::Null) => Map::new(),
+                Some(Value::Object(members)) => members.clone(),
+                // Whoever reads requests says what it must be.
+                Some(_) => return,
+            };
+            members.insert(inner.clone(), given.value.clone());
+            document.set(outer, Value::Object(members));
+        }
+        _ => unreachable!("members of a request lie at most two deep"),
+    }
+}
+
+/// An exported graph cannot be changed.
+fn fixed(given: &Given) -> Trouble {
+    let problem = "an exported graph has its sizes already; export the model again with others";
+    Trouble::flag(&given.flag, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(flag: &str, place: &[&str], value: Value) -> Given {
+        Given {
+            flag: flag.to_owned(),
+            place: place.iter().map(|name| (*name).to_owned()).collect(),
+            value,
+        }
+    }
+
+    fn built(source: &Source, given: &[Given]) -> Value {
+        let (document, graph) = build(source, None, given).unwrap();
+        assert_eq!(graph, None);
+        serde_json::from_str(&document.text()).unwrap()
+    }
+
+    fn request(text: &str) -> Source {
+        let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+        Source::Contents(Contents::Request(document))
+    }
+
+    #[test]
+    fn a_preset_and_flags_make_a_request() {
+        let flags = [
+            given("--seq-len", &["model", "seq_len"], Value::from(512)),
+            given(
+                "--precision",
+                &["training", "precision"],
+                Value::from("bf16"),
+            ),
+            given(
+                "--optimizer",
+                &["training", "optimizer"],
+                Value::from("sgd"),
+            ),
+            given("--target", &["target_batch"], Value::from(64)),
+        ];
+
+        let document = built(&Source::Preset("resnet50"), &flags);
+
+        let expected = serde_json::json!({
+            "model": {"preset": "resnet50", "seq_len": 512},
+            "training": {"precision": "bf16", "optimizer": "sgd"},
+            "target_batch": 64,
+        });
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn a_config_is_given_as_it_is() {
+        let text = r#"{"model_type": "gpt2", "n_embd": 1e2}"#;
+        let source = Source::Contents(Contents::Config(Arc::from(text)));
+        let flags = [given("--seq-len", &["model", "seq_len"], Value::from(8))];
+
+        let (document, _) = build(&source, None, &flags).unwrap();
+
+        assert_eq!(
+            &*document.text(),
+            format!(r#"{{"model":{{"hf":{text},"seq_len":8}}}}"#)
+        );
+    }
+
+    #[test]
+    fn flags_go_before_a_file_and_leave_the_rest_of_it() {
+        let source = request(
+            r#"{"model": {"preset": "resnet50", "image_size": 64, "num_classes": 7},
+                "training": {"precision": "fp16", "mode": "train"}, "device": "sim:t4"}"#,
+        );
+        let flags = [
+            given("--image-size", &["model", "image_size"], Value::from(32)),
+            given(
+                "--precision",
+                &["training", "precision"],
+                Value::from("bf16"),
+            ),
+        ];
+
+        let document = built(&source, &flags);
+
+        let expected = serde_json::json!({
+            "model": {"preset": "resnet50", "image_size": 32, "num_classes": 7},
+            "training": {"precision": "bf16", "mode": "train"},
+            "device": "sim:t4",
+        });
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn what_flags_cannot_change_is_said_or_left_to_whoever_reads_requests() {
+        let flags = [given("--seq-len", &["model", "seq_len"], Value::from(8))];
+        let refused = |source: &Source| {
+            build(source, None, &flags)
+                .unwrap_err()
+                .into_problem()
+                .detail
+        };
+
+        let graph = request(r#"{"model": {"exported": {}}}"#);
+        assert!(refused(&graph).starts_with("--seq-len: an exported graph has its sizes"));
+        let none = request("{}");
+        assert_eq!(
+            refused(&none),
+            "--seq-len: the request has no `model` to change"
+        );
+        let odd = request(r#"{"model": 5}"#);
+        assert_eq!(built(&odd, &flags), serde_json::json!({"model": 5}));
+        let odd = request(r#"{"model": {}, "training": "fp16"}"#);
+        let precision = given(
+            "--precision",
+            &["training", "precision"],
+            Value::from("bf16"),
+        );
+        assert_eq!(built(&odd, &[precision])["training"], "fp16");
+    }
+}

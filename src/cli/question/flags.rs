@@ -1,0 +1,253 @@
+//! Flags as members of a request.
+
+use serde_json::Value;
+
+use super::cards;
+use crate::cli::arguments::Question;
+use crate::cli::output;
+use crate::cli::trouble::Trouble;
+
+/// A member of a request that a flag sets.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::cli) struct Given {
+    /// The flag, for whoever reads what is wrong with it.
+    pub(super) flag: String,
+    /// Where in the request: the names of members, outermost first.
+    pub(super) place: Vec<String>,
+    /// What is put there.
+    pub(super) value: Value,
+}
+
+impl Given {
+    fn new(flag: &str, place: &[&str], value: Value) -> Given {
+        Given {
+            flag: flag.to_owned(),
+            place: place.iter().map(|name| (*name).to_owned()).collect(),
+            value,
+        }
+    }
+
+    /// The place as a JSON pointer.
+    pub(super) fn pointer(&self) -> String {
+        let part = |name: &String| format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+        self.place.iter().map(part).collect()
+    }
+}
+
+/// Most lengths asked at a time.
+const MOST_LENGTHS: usize = 32;
+
+/// Ways to describe a model, which WHAT does.
+const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
+
+/// Everything that flags set, apart from `--seq-len`.
+pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
+    let mut given = Vec::new();
+    let mut put = |flag: &str, place: &[&str], value: Option<Value>| {
+        given.extend(value.map(|value| Given::new(flag, place, value)));
+    };
+    let (model, training) = (&question.model, &question.training);
+    let (memory, search) = (&question.memory, &question.search);
+    let text = |text: &Option<String>| text.clone().map(Value::from);
+    put(
+        "--target-len",
+        &["model", "target_len"],
+        number(model.target_len.as_deref()),
+    );
+    put(
+        "--image-size",
+        &["model", "image_size"],
+        model.image_size.as_deref().map(sides),
+    );
+    put(
+        "--num-classes",
+        &["model", "num_classes"],
+        number(model.num_classes.as_deref()),
+    );
+    put(
+        "--in-channels",
+        &["model", "in_channels"],
+        number(model.in_channels.as_deref()),
+    );
+    for member in &model.with {
+        let (name, value) = named(member)?;
+        put(&format!("--with {name}"), &["model", name], Some(value));
+    }
+    let precision = choices("--precision", training.precision.as_deref(), word)?;
+    put("--precision", &["training", "precision"], precision);
+    let amp = choices("--amp", training.amp.as_deref(), |kind| {
+        Value::from(format!("amp_{kind}"))
+    })?;
+    put("--amp", &["training", "precision"], amp);
+    let optimizer = choices("--optimizer", training.optimizer.as_deref(), word)?;
+    put("--optimizer", &["training", "optimizer"], optimizer);
+    put(
+        "--optimizer-impl",
+        &["training", "optimizer_impl"],
+        text(&training.optimizer_impl),
+    );
+    let checkpoint = choices(
+        "--checkpoint",
+        training.checkpoint.as_deref(),
+        checkpointing,
+    )?;
+    put("--checkpoint", &["training", "checkpointing"], checkpoint);
+    put(
+        "--accumulation",
+        &["training", "accumulation"],
+        number(training.accumulation.as_deref()),
+    );
+    put("--mode", &["training", "mode"], text(&training.mode));
+    let count = on(question, &mut put)?;
+    put("--device", &["device"], text(&memory.device));
+    let world_size = number(memory.world_size.as_deref());
+    if let (Some(asked), Some(count)) = (&world_size, count)
+        && asked.as_u64() != Some(count)
+    {
+        let problem = format!(
+            "{asked} is not the {count} of --on {}; leave one out",
+            memory.on.as_deref().unwrap_or_default()
+        );
+        return Err(Trouble::flag("--world-size", problem));
+    }
+    put("--world-size", &["world_size"], world_size);
+    put(
+        "--target",
+        &["target_batch"],
+        number(memory.target.as_deref()),
+    );
+    put(
+        "--memory-limit",
+        &["memory_limit"],
+        text(&memory.memory_limit),
+    );
+    put("--allocator", &["allocator"], text(&memory.allocator));
+    put("--search", &["search"], text(&search.search));
+    put("--unknown-ops", &["unknown_ops"], text(&search.unknown_ops));
+    put(
+        "--chosen-percent",
+        &["chosen_percent"],
+        number(search.chosen_percent.as_deref()),
+    );
+    Ok(given)
+}
+
+/// The card of `--on`, and how many there are of it.
+fn on(
+    question: &Question,
+    put: &mut impl FnMut(&str, &[&str], Option<Value>),
+) -> Result<Option<u64>, Trouble> {
+    let Some(text) = &question.memory.on else {
+        return Ok(None);
+    };
+    let on = cards::parse(text).map_err(|invalid| Trouble::named(&"--on", invalid))?;
+    if let Some(note) = &on.note {
+        output::note(note);
+    }
+    put(
+        "--on",
+        &["device"],
+        Some(Value::from(format!("sim:{}", on.card.name))),
+    );
+    put("--on", &["world_size"], on.count.map(Value::from));
+    Ok(on.count)
+}
+
+/// The lengths of `--seq-len`, each once.
+pub(super) fn lengths(question: &Question) -> Result<Vec<Given>, Trouble> {
+    let items = items("--seq-len", question.model.seq_len.as_deref())?;
+    let mut lengths: Vec<Given> = Vec::new();
+    for item in items {
+        let length = Given::new("--seq-len", &["model", "seq_len"], whole(item));
+        if !lengths.contains(&length) {
+            lengths.push(length);
+        }
+    }
+    if lengths.len() > MOST_LENGTHS {
+        let problem = format!(
+            "{} lengths are more than the {MOST_LENGTHS} that are answered at a time",
+            lengths.len()
+        );
+        return Err(Trouble::flag("--seq-len", problem));
+    }
+    Ok(lengths)
+}
+
+/// The parts of a list by commas.
+fn items<'t>(flag: &str, list: Option<&'t str>) -> Result<Vec<&'t str>, Trouble> {
+    let Some(list) = list else {
+        return Ok(Vec::new());
+    };
+    let items: Vec<&str> = list.split(',').map(str::trim).collect();
+    match items.as_slice() {
+        [""] => Err(Trouble::flag(flag, "a value is missing")),
+        several if several.contains(&"") => {
+            let problem = format!(
+                "the list {list:?} has an empty place; write it without spaces and without a comma at its ends"
+            );
+            Err(Trouble::flag(flag, problem))
+        }
+        _ => Ok(items),
+    }
+}
+
+/// One value, or a list of them.
+fn choices(
+    flag: &str,
+    list: Option<&str>,
+    read: impl Fn(&str) -> Value,
+) -> Result<Option<Value>, Trouble> {
+    let mut values: Vec<Value> = items(flag, list)?.into_iter().map(read).collect();
+    Ok(match values.len() {
+        0 => None,
+        1 => values.pop(),
+        _ => Some(Value::Array(values)),
+    })
+}
+
+fn word(text: &str) -> Value {
+    Value::from(text)
+}
+
+/// `none`, `per_block`, or the globs of `modules:`.
+fn checkpointing(text: &str) -> Value {
+    match text.strip_prefix("modules:") {
+        None => Value::from(text),
+        Some(globs) => serde_json::json!({ "modules": globs.split('+').collect::<Vec<_>>() }),
+    }
+}
+
+/// A whole number; what is none stays text, and is refused where requests are read.
+fn number(text: Option<&str>) -> Option<Value> {
+    text.map(whole)
+}
+
+fn whole(text: &str) -> Value {
+    match text.trim().parse::<u64>() {
+        Ok(number) => Value::from(number),
+        Err(_) => Value::from(text),
+    }
+}
+
+/// One number for both sides, or height and width.
+fn sides(text: &str) -> Value {
+    match text.split_once(['x', 'X', '×']) {
+        None => whole(text),
+        Some((height, width)) => Value::Array(vec![whole(height), whole(width)]),
+    }
+}
+
+/// A member of the model, by name.
+fn named(member: &str) -> Result<(&str, Value), Trouble> {
+    let refuse = |problem: String| Err(Trouble::flag("--with", problem));
+    let Some((name, value)) = member.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+        return refuse(format!(
+            "{member:?} is not of the form NAME=VALUE, such as num_classes=10"
+        ));
+    };
+    if WAYS.contains(&name) {
+        return refuse(format!("{name} is the model itself, which WHAT names"));
+    }
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+    Ok((name, value))
+}

@@ -1,0 +1,202 @@
+//! From WHAT and flags to requests.
+//!
+//! Everything becomes a [`RequestDocument`], the one that the service takes, and is read by the same reader; what is
+//! wrong with a member that a flag set is told by the name of the flag.
+
+mod cards;
+mod contents;
+mod document;
+pub(super) mod files;
+mod flags;
+mod hub;
+mod what;
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::arguments;
+use super::trouble::Trouble;
+use crate::device::sim;
+use crate::jobs::EngineError;
+use crate::model::{Invalid, Request, RequestDocument};
+use contents::Contents;
+use flags::Given;
+use what::Source;
+
+/// Flags whose absence an error can be about.
+const MISSED: [(&str, &str); 4] = [
+    ("/model/seq_len", "--seq-len"),
+    ("/model/target_len", "--target-len"),
+    ("/model/image_size", "--image-size"),
+    ("/device", "--on"),
+];
+
+/// What a command line asks.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// One question for each length of `--seq-len`, or the only one.
+    pub(super) questions: Vec<One>,
+    /// Whom to name where an answer shows that something is wrong.
+    pub(super) origin: Origin,
+}
+
+/// One question, and the length that makes it another one than its neighbours.
+#[derive(Debug)]
+pub(super) struct One {
+    /// As `--seq-len` has it, where it has several.
+    pub(super) length: Option<String>,
+    /// What is asked.
+    pub(super) request: Request,
+}
+
+/// Where the members of a request are from.
+#[derive(Debug)]
+pub(super) struct Origin {
+    given: Vec<Given>,
+    /// The file that the model is from.
+    file: Option<String>,
+    /// Whether flags are all there is beside the model, and no request has any member.
+    is_made_of_flags: bool,
+}
+
+impl Asked {
+    /// Whether anything names a device: a flag, or the request.
+    pub(super) fn names_a_device(&self) -> bool {
+        let device = |one: &One| one.request.document.members().get("device").cloned();
+        let mut questions = self.questions.iter();
+        questions.any(|one| device(one).is_some_and(|device| !device.is_null()))
+    }
+
+    /// The only question, for commands that answer one.
+    pub(super) fn only(mut self) -> Result<(Request, Origin), Trouble> {
+        match (self.questions.pop(), self.questions.len()) {
+            (Some(one), 0) => Ok((one.request, self.origin)),
+            (_, others) => {
+                let problem = format!("one length is answered at a time, not {}", others + 1);
+                Err(Trouble::flag("--seq-len", problem))
+            }
+        }
+    }
+}
+
+impl Origin {
+    /// Says which flag or file an error is about, where one of them put the value there.
+    pub(super) fn blame(&self, trouble: Trouble) -> Trouble {
+        match trouble {
+            Trouble::Invalid(invalid) | Trouble::Engine(EngineError::Invalid(invalid)) => {
+                self.name(invalid)
+            }
+            other => other,
+        }
+    }
+
+    fn name(&self, invalid: Invalid) -> Trouble {
+        let rest = |place: &str| {
+            let rest = invalid.pointer.strip_prefix(place)?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())
+        };
+        let mut given = self.given.iter();
+        if let Some(given) = given.find(|given| rest(&given.pointer()).is_some()) {
+            // The flag is all there is to find; the number of an item would only confuse.
+            return Trouble::Named {
+                name: given.flag.clone(),
+                at: String::new(),
+                invalid,
+            };
+        }
+        let missed = MISSED.iter().find(|(place, _)| *place == invalid.pointer);
+        if let (Some((_, flag)), true) = (missed, self.is_made_of_flags) {
+            return Trouble::named(flag, invalid);
+        }
+        let at = rest("/model/hf")
+            .or_else(|| rest("/model/exported"))
+            .or_else(|| rest("/model"));
+        match (&self.file, at) {
+            (Some(name), Some(at)) => Trouble::Named {
+                name: name.clone(),
+                at,
+                invalid,
+            },
+            (None, _) | (_, None) => Trouble::Invalid(invalid),
+        }
+    }
+}
+
+/// Reads what is asked.
+pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
+    let given = flags::given(question)?;
+    let lengths = flags::lengths(question)?;
+    let (source, file) = source(question)?;
+    let graph = question
+        .model
+        .model
+        .as_deref()
+        .map(what::graph)
+        .transpose()?;
+    let mut asked = Asked {
+        questions: Vec::new(),
+        origin: Origin {
+            given,
+            file,
+            is_made_of_flags: !matches!(source, Source::Contents(Contents::Request(_))),
+        },
+    };
+    let several = lengths.len() > 1;
+    let each: Vec<Option<Given>> = match lengths.len() {
+        0 => vec![None],
+        _ => lengths.into_iter().map(Some).collect(),
+    };
+    let common = asked.origin.given.len();
+    for length in each {
+        asked.origin.given.truncate(common);
+        let label = length.as_ref().map(|length| length.value.to_string());
+        asked.origin.given.extend(length);
+        let request = one(&source, graph.as_deref(), &asked.origin)?;
+        let length = label.filter(|_| several);
+        asked.questions.push(One { length, request });
+    }
+    Ok(asked)
+}
+
+/// Where the model is from, and the file that it is in.
+fn source(question: &arguments::Question) -> Result<(Source, Option<String>), Trouble> {
+    let nothing = || RequestDocument::from(Value::Object(Map::new()));
+    let model = question.model.model.as_deref();
+    let Some(what) = question.what.as_deref() else {
+        let source = Source::Contents(Contents::Request(nothing()));
+        return Ok((source, Some("--model".to_owned())));
+    };
+    if model == Some(what) && what == Path::new("-") {
+        return Err(Trouble::flag(
+            "--model",
+            "WHAT and --model cannot both be read from stdin",
+        ));
+    }
+    let source = what::find(what)?;
+    let is_request = matches!(source, Source::Contents(Contents::Request(_)));
+    match (model, &source) {
+        (Some(_), _) if is_request => Ok((source, Some("--model".to_owned()))),
+        (Some(_), _) => {
+            let problem = format!(
+                "{} is a model already; with --model, WHAT is a request or left out",
+                what.display()
+            );
+            Err(Trouble::flag("--model", problem))
+        }
+        (None, Source::Preset(_)) => Ok((source, None)),
+        (None, Source::Contents(_)) if is_request => Ok((source, None)),
+        (None, Source::Contents(_)) => Ok((source, Some(what.display().to_string()))),
+    }
+}
+
+/// Reads one request.
+fn one(source: &Source, graph: Option<&[u8]>, origin: &Origin) -> Result<Request, Trouble> {
+    let sims = sim::names();
+    let (document, file) = document::build(source, graph, &origin.given)?;
+    match file {
+        None => Request::parse(document, &sims),
+        Some(graph) => Request::parse_with_model(document, graph, &sims),
+    }
+    .map_err(|invalid| origin.name(invalid))
+}

@@ -1,0 +1,150 @@
+//! WHAT: from what stands on the command line to where the model comes from.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+use super::contents::{self, Contents};
+use super::files::{open, read_bytes};
+use super::hub;
+use crate::bounded::shorten;
+use crate::cli::output;
+use crate::cli::trouble::Trouble;
+use crate::model::{Invalid, exported, presets};
+
+/// Where the model comes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A file or stdin, told by its content.
+    Contents(Contents),
+    /// A model that batchfit knows by this name.
+    Preset(&'static str),
+}
+
+/// Extensions of files that are read: what ends so is a file, whether it is there or not.
+const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
+
+/// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
+pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
+    if what == Path::new("-") {
+        return told("stdin", read_bytes(what)?);
+    }
+    let name = what.to_str().unwrap_or_default();
+    // The hub does not mind case either.
+    let is_called =
+        |known: &&str| *known == name || (known.contains('/') && known.eq_ignore_ascii_case(name));
+    let preset = presets().map(|preset| preset.name).find(is_called);
+    let found = fs::metadata(what);
+    let is_folder = found.as_ref().is_ok_and(fs::Metadata::is_dir);
+    let config = what.join("config.json");
+    match found {
+        Ok(_) if !is_folder => {
+            if preset.is_some() {
+                output::warning(&format!(
+                    "{name} is a file here and a preset too; the file is read"
+                ));
+            }
+            return read(what);
+        }
+        Ok(_) if config.is_file() => return read(&config),
+        Err(source) if is_path(what) => {
+            let path = what.to_owned();
+            return Err(Trouble::Unreadable { path, source });
+        }
+        Ok(_) | Err(_) => {}
+    }
+    if let Some(preset) = preset {
+        return Ok(Source::Preset(preset));
+    }
+    let cache = hub::cache().filter(|_| hub::is_id(name));
+    if let Some(config) = cache.as_deref().and_then(|cache| hub::config(cache, name)) {
+        return read(&config);
+    }
+    if is_folder {
+        let problem =
+            "the folder has no config.json; a model that Hugging Face's libraries saved does";
+        return Err(Trouble::named(&what.display(), Invalid::at("", problem)));
+    }
+    Err(unknown(what, name))
+}
+
+/// Whether this can only be a path.
+fn is_path(what: &Path) -> bool {
+    let Some(text) = what.to_str() else {
+        return true;
+    };
+    let extension = what.extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| EXTENSIONS.contains(&&*extension.to_lowercase()))
+        || text.starts_with(['/', '.', '~'])
+        || text.ends_with('/')
+        || (text.contains('/') && !hub::is_id(text))
+}
+
+/// What nothing is known by.
+fn unknown(what: &Path, name: &str) -> Trouble {
+    let names = presets().map(|preset| preset.name);
+    let nearest = Invalid::unknown("", "model", name, names).nearest;
+    let problem = if name.contains('/') {
+        let cache = hub::cache().map_or_else(
+            || "there is none".to_owned(),
+            |cache| cache.display().to_string(),
+        );
+        format!(
+            "the model is no preset and not in the local Hugging Face cache ({cache}); batchfit downloads nothing: \
+             fetch {} and give that file instead",
+            hub::address(name)
+        )
+    } else {
+        "this is no file here, no preset (`batchfit presets` lists them) and no model of Hugging Face, whose names \
+         are like `Qwen/Qwen3-0.6B`"
+            .to_owned()
+    };
+    Trouble::named(
+        &shorten(&what.display().to_string()),
+        Invalid {
+            nearest,
+            ..Invalid::at("", problem)
+        },
+    )
+}
+
+/// Reads a file. Of an archive only the model, which may lie beside gigabytes of weights.
+fn read(path: &Path) -> Result<Source, Trouble> {
+    let name = path.display().to_string();
+    match archived(path)? {
+        Some(model) => Ok(Source::Contents(Contents::Graph(model))),
+        None => told(&name, read_bytes(path)?),
+    }
+}
+
+fn told(name: &str, bytes: Vec<u8>) -> Result<Source, Trouble> {
+    let contents = contents::tell(bytes).map_err(|invalid| Trouble::named(&name, invalid))?;
+    Ok(Source::Contents(contents))
+}
+
+/// The model of an archive, where the file is one.
+fn archived(path: &Path) -> Result<Option<Vec<u8>>, Trouble> {
+    let unreadable = |source| Trouble::Unreadable {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = BufReader::new(open(path).map_err(unreadable)?);
+    if !exported::is_archive(file.fill_buf().map_err(unreadable)?) {
+        return Ok(None);
+    }
+    let model = exported::model_of_archive(file);
+    model
+        .map(Some)
+        .map_err(|error| Trouble::named(&path.display(), Invalid::at("", error.to_string())))
+}
+
+/// Reads a graph for `--model`, whatever it looks like.
+pub(super) fn graph(path: &Path) -> Result<Vec<u8>, Trouble> {
+    if path == Path::new("-") {
+        return read_bytes(path);
+    }
+    match archived(path)? {
+        Some(model) => Ok(model),
+        None => read_bytes(path),
+    }
+}

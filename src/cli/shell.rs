@@ -1,0 +1,59 @@
+//! `batchfit completions` and `batchfit man`, made from the flags themselves.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use clap_mangen::Man as Page;
+
+use super::arguments::{Arguments, Completions, Man};
+use super::trouble::Trouble;
+use super::{Outcome, output};
+
+/// `batchfit completions SHELL`.
+pub(super) fn completions(arguments: &Completions) -> Result<Outcome, Trouble> {
+    let mut script = Vec::new();
+    clap_complete::generate(
+        arguments.shell,
+        &mut Arguments::described(),
+        "batchfit",
+        &mut script,
+    );
+    output::raw(&script)?;
+    Ok(Outcome::Answered)
+}
+
+/// `batchfit man [FOLDER]`.
+pub(super) fn man(arguments: &Man) -> Result<Outcome, Trouble> {
+    let mut command = Arguments::described();
+    command.build();
+    let Some(folder) = &arguments.folder else {
+        output::raw(&page(command)?)?;
+        return Ok(Outcome::Answered);
+    };
+    let subcommands = command
+        .get_subcommands()
+        .filter(|shown| !shown.is_hide_set());
+    for command in [&command].into_iter().chain(subcommands) {
+        let name = command.get_display_name().unwrap_or(command.get_name());
+        write(&folder.join(format!("{name}.1")), &page(command.clone())?)?;
+    }
+    Ok(Outcome::Answered)
+}
+
+/// A page of the manual.
+fn page(command: clap::Command) -> Result<Vec<u8>, Trouble> {
+    let mut page = Vec::new();
+    Page::new(command)
+        .render(&mut page)
+        .map_err(Trouble::writing)?;
+    Ok(page)
+}
+
+fn write(path: &Path, text: &[u8]) -> Result<(), Trouble> {
+    let written = File::create(path).and_then(|mut file| file.write_all(text));
+    written.map_err(|source| Trouble::Unwritable {
+        path: path.to_owned(),
+        source,
+    })
+}

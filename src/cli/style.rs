@@ -1,0 +1,150 @@
+//! How wide and colourful stdout is.
+
+use std::env;
+use std::io::{self, IsTerminal as _};
+
+use rustix::termios::tcgetwinsize;
+
+use crate::report::Style;
+
+/// Narrower than this nothing is laid out well.
+const NARROWEST: usize = 40;
+
+/// What is known of stdout, for [`style`].
+#[derive(Debug, Default)]
+struct Surroundings {
+    is_terminal: bool,
+    /// The columns that the terminal says it has.
+    width: Option<usize>,
+    /// `COLUMNS`.
+    columns: Option<String>,
+    /// Whether `NO_COLOR` is set to anything.
+    no_color: bool,
+    /// `CLICOLOR`.
+    clicolor: Option<String>,
+    /// `TERM`.
+    terminal: Option<String>,
+}
+
+/// The style of what is written to stdout.
+pub(super) fn stdout(verbose: bool) -> Style {
+    let text = |name| env::var_os(name).and_then(|value| value.into_string().ok());
+    let width = tcgetwinsize(io::stdout()).ok();
+    style(
+        &Surroundings {
+            is_terminal: io::stdout().is_terminal(),
+            width: width.map(|size| usize::from(size.ws_col)),
+            columns: text("COLUMNS"),
+            no_color: env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
+            clicolor: text("CLICOLOR"),
+            terminal: text("TERM"),
+        },
+        verbose,
+    )
+}
+
+fn style(surroundings: &Surroundings, verbose: bool) -> Style {
+    let asked = surroundings
+        .columns
+        .as_deref()
+        .and_then(|columns| columns.parse().ok());
+    let width = asked.or(surroundings.width).filter(|width| *width > 0);
+    let has_colors = surroundings.terminal.as_deref() != Some("dumb");
+    let wants_colors = !surroundings.no_color && surroundings.clicolor.as_deref() != Some("0");
+    Style {
+        width: width.map_or(Style::default().width, |width| width.max(NARROWEST)),
+        color: surroundings.is_terminal && has_colors && wants_colors,
+        verbose,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terminal() -> Surroundings {
+        Surroundings {
+            is_terminal: true,
+            width: Some(132),
+            terminal: Some("xterm".to_owned()),
+            ..Surroundings::default()
+        }
+    }
+
+    #[test]
+    fn a_terminal_has_its_width_and_colours() {
+        let seen = style(&terminal(), true);
+
+        assert_eq!((seen.width, seen.color, seen.verbose), (132, true, true));
+    }
+
+    #[test]
+    fn what_people_say_about_colours_goes_before_what_a_terminal_has() {
+        let text = |value: &str| Some(value.to_owned());
+        for (case, surroundings) in [
+            (
+                "NO_COLOR",
+                Surroundings {
+                    no_color: true,
+                    ..terminal()
+                },
+            ),
+            (
+                "CLICOLOR",
+                Surroundings {
+                    clicolor: text("0"),
+                    ..terminal()
+                },
+            ),
+            (
+                "TERM",
+                Surroundings {
+                    terminal: text("dumb"),
+                    ..terminal()
+                },
+            ),
+            (
+                "a pipe",
+                Surroundings {
+                    is_terminal: false,
+                    ..terminal()
+                },
+            ),
+        ] {
+            assert!(!style(&surroundings, false).color, "{case}");
+        }
+        let wanted = Surroundings {
+            clicolor: text("1"),
+            ..terminal()
+        };
+        assert!(style(&wanted, false).color);
+    }
+
+    #[test]
+    fn columns_go_before_the_terminal_and_nonsense_is_ignored() {
+        let width = |columns: &str, width| {
+            let columns = Some(columns.to_owned());
+            style(
+                &Surroundings {
+                    width,
+                    columns,
+                    ..Surroundings::default()
+                },
+                false,
+            )
+            .width
+        };
+
+        assert_eq!(width("72", Some(132)), 72);
+        assert_eq!(width("1", None), NARROWEST);
+        for nonsense in ["", "0", "-3", "wide", "99999999999999999999999"] {
+            assert_eq!(
+                width(nonsense, None),
+                Style::default().width,
+                "{nonsense:?}"
+            );
+        }
+        assert_eq!(width("wide", Some(132)), 132);
+        assert_eq!(width("", Some(0)), Style::default().width);
+    }
+}

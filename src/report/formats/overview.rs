@@ -1,0 +1,95 @@
+//! Several answers beside each other: cards, lengths, or both.
+
+use std::fmt::Write as _;
+
+use super::Answer;
+use crate::report::style::Style;
+use crate::report::table::{notes, text, with_header};
+use crate::units::Bytes;
+
+/// Columns that hold numbers.
+const NUMBERS: [&str; 6] = [
+    "length",
+    "micro-batch",
+    "steps",
+    "samples per step",
+    "peak reserved",
+    "limit",
+];
+
+/// A table with a line for each answer; `no_gpu` is why they are about cards that nobody named.
+pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> String {
+    let Some(first) = answers.first() else {
+        return String::new();
+    };
+    let differ =
+        |of: &dyn Fn(&Answer) -> String| answers.iter().any(|answer| of(answer) != of(first));
+    let card = |answer: &Answer| answer.result.environment.device.clone();
+    let variant = |answer: &Answer| answer.variant().to_string();
+    let has_cards = differ(&card);
+    let has_lengths = answers.iter().any(|answer| answer.length.is_some());
+    let has_variants = answers
+        .iter()
+        .any(|answer| answer.result.variants.len() > 1);
+    let mut header = Vec::new();
+    header.extend(has_cards.then_some("card"));
+    header.extend(has_lengths.then_some("length"));
+    header.extend(has_variants.then_some("best variant"));
+    header.extend([
+        "micro-batch",
+        "steps",
+        "samples per step",
+        "peak reserved",
+        "limit",
+    ]);
+    let mut table = with_header(&header, &NUMBERS);
+    for answer in answers {
+        let best = answer.best();
+        let mut cells = Vec::new();
+        cells.extend(has_cards.then(|| card(answer).trim_start_matches("sim:").to_owned()));
+        cells.extend(has_lengths.then(|| answer.length.unwrap_or_default().to_owned()));
+        cells.extend(has_variants.then(|| variant(answer)));
+        if best.micro_batch == 0 {
+            let lacks = best.missing_bytes.map_or_else(String::new, |missing| {
+                format!(" (lacks {})", Bytes(missing))
+            });
+            cells.extend([
+                format!("none{lacks}"),
+                "-".to_owned(),
+                "-".to_owned(),
+                "-".to_owned(),
+            ]);
+        } else {
+            cells.extend([
+                best.micro_batch.to_string(),
+                best.accumulation_steps.to_string(),
+                best.global_batch.to_string(),
+                Bytes(best.peak_reserved_bytes).to_string(),
+            ]);
+        }
+        cells.push(Bytes(best.limit_bytes).to_string());
+        table.add_row(cells);
+    }
+    let mut title = first.model.to_owned();
+    if !has_cards {
+        let _ = write!(
+            title,
+            " on {} ({})",
+            first.result.environment.gpu,
+            card(first)
+        );
+    }
+    if !has_variants {
+        let _ = write!(title, ", {}", variant(first));
+    }
+    let mut out = style.strong(&format!("{title}\n")) + "\n" + &text(&table, style);
+    if let Some(why) = no_gpu {
+        let mut text = "batchfit found no GPU here and simulated these; `--on CARD` says more about one of them".to_owned();
+        if style.verbose {
+            text = format!("{text} ({why})");
+        }
+        out.push('\n');
+        out += &notes(&[text], style);
+    }
+    out
+}

@@ -1,0 +1,141 @@
+//! Where answers are kept.
+
+use std::path::Path;
+
+use super::{Place, document, request, stderr};
+
+/// Asks for an answer in this environment.
+fn ask(place: &Place, environment: &[(&str, &str)], arguments: &[&str]) {
+    place.write("request.json", &request().to_string());
+    let mut command = place.batchfit();
+    command
+        .envs(environment.iter().copied())
+        .args(["fit", "request.json", "--json"])
+        .args(arguments);
+    let answered = command.output().unwrap();
+    assert_eq!(answered.status.code(), Some(0), "{}", stderr(&answered));
+    assert_eq!(stderr(&answered), "");
+    assert_eq!(document(&answered)["state"], "done");
+}
+
+/// The databases below a folder.
+fn found(place: &Place) -> Vec<String> {
+    fn look(folder: &Path, root: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                look(&path, root, found);
+            } else if path.extension().is_some_and(|extension| extension == "db") {
+                found.push(path.strip_prefix(root).unwrap().display().to_string());
+            }
+        }
+    }
+    let mut databases = Vec::new();
+    look(
+        place.directory.path(),
+        place.directory.path(),
+        &mut databases,
+    );
+    databases
+}
+
+#[test]
+fn answers_are_kept_in_the_user_s_data_folder() {
+    let place = Place::new();
+
+    ask(&place, &[], &[]);
+
+    assert_eq!(found(&place), [".local/share/batchfit/batchfit.db"]);
+}
+
+#[test]
+fn the_data_folder_may_be_elsewhere_and_have_any_name() {
+    let place = Place::new();
+    let elsewhere = place.directory.path().join("a b%20?c#d");
+
+    ask(
+        &place,
+        &[("XDG_DATA_HOME", elsewhere.to_str().unwrap())],
+        &[],
+    );
+
+    assert_eq!(found(&place), ["a b%20?c#d/batchfit/batchfit.db"]);
+}
+
+#[test]
+fn a_relative_data_folder_is_ignored_as_its_specification_says() {
+    let place = Place::new();
+
+    ask(&place, &[("XDG_DATA_HOME", "here")], &[]);
+
+    assert_eq!(found(&place), [".local/share/batchfit/batchfit.db"]);
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_and_both_before_the_data_folder() {
+    let place = Place::new();
+
+    ask(
+        &place,
+        &[("BATCHFIT_DATABASE", "sqlite:b.db")],
+        &["--database", "sqlite:a.db"],
+    );
+    assert_eq!(found(&place), ["a.db"]);
+    ask(&place, &[("BATCHFIT_DATABASE", "sqlite:b.db")], &[]);
+    let mut both = found(&place);
+    both.sort();
+    assert_eq!(both, ["a.db", "b.db"]);
+}
+
+#[test]
+fn without_a_place_to_keep_it_an_answer_is_given_all_the_same() {
+    for (variable, value) in [
+        ("HOME", ""),
+        ("HOME", "/proc/nowhere"),
+        ("BATCHFIT_DATABASE", "sqlite:/nowhere/a.db"),
+    ] {
+        let place = Place::new();
+
+        ask(&place, &[(variable, value)], &[]);
+
+        assert_eq!(found(&place), [""; 0], "{variable}={value}");
+    }
+}
+
+#[test]
+fn that_an_answer_is_not_kept_is_said_to_whoever_asks() {
+    let place = Place::new();
+    place.write("request.json", &request().to_string());
+    let mut command = place.batchfit();
+
+    let answered = command
+        .env("HOME", "")
+        .args(["fit", "request.json", "--log", "info"])
+        .output()
+        .unwrap();
+
+    assert!(
+        stderr(&answered).contains("there is no home folder to keep answers in"),
+        "{}",
+        stderr(&answered)
+    );
+}
+
+#[test]
+fn a_server_without_a_home_says_what_to_give() {
+    let place = Place::new();
+    let mut command = place.batchfit();
+
+    let refused = command
+        .env("HOME", "")
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .output()
+        .unwrap();
+
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("--database or BATCHFIT_DATABASE names a place"),
+        "{}",
+        stderr(&refused)
+    );
+}

@@ -1,0 +1,393 @@
+//! Flags as members of a request.
+
+use serde_json::{Value, json};
+
+use super::{Place, document, request, stderr, stdout};
+
+/// The request that a command line makes, as the answer gives it back.
+fn asked(arguments: &[&str]) -> Value {
+    let output = Place::new()
+        .batchfit()
+        .args([
+            "fit",
+            "resnet18",
+            "--on",
+            "h200",
+            "--image-size",
+            "32",
+            "--json",
+        ])
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    document(&output)["request"].clone()
+}
+
+/// What a command line is refused with.
+fn refused(arguments: &[&str]) -> String {
+    let output = Place::new()
+        .batchfit()
+        .args(["fit", "resnet18"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    stderr(&output)
+}
+
+#[test]
+fn each_flag_has_its_member() {
+    for (arguments, pointer, value) in [
+        (["--num-classes", "10"], "/model/num_classes", json!(10)),
+        (["--in-channels", "1"], "/model/in_channels", json!(1)),
+        (["--image-size", "32"], "/model/image_size", json!(32)),
+        (["--with", "num_classes=7"], "/model/num_classes", json!(7)),
+        (
+            ["--precision", "bf16"],
+            "/training/precision",
+            json!("bf16"),
+        ),
+        (
+            ["--precision", "fp32, bf16"],
+            "/training/precision",
+            json!(["fp32", "bf16"]),
+        ),
+        (["--amp", "fp16"], "/training/precision", json!("amp_fp16")),
+        (
+            ["--amp", "fp16,bf16"],
+            "/training/precision",
+            json!(["amp_fp16", "amp_bf16"]),
+        ),
+        (
+            ["--optimizer", "sgd,adam"],
+            "/training/optimizer",
+            json!(["sgd", "adam"]),
+        ),
+        (
+            ["--optimizer-impl", "fused"],
+            "/training/optimizer_impl",
+            json!("fused"),
+        ),
+        (
+            ["--checkpoint", "none,per_block"],
+            "/training/checkpointing",
+            json!(["none", "per_block"]),
+        ),
+        (
+            ["--checkpoint", "modules:layer1.*+layer2.0"],
+            "/training/checkpointing",
+            json!({"modules": ["layer1.*", "layer2.0"]}),
+        ),
+        (["--accumulation", "4"], "/training/accumulation", json!(4)),
+        (
+            ["--mode", "inference"],
+            "/training/mode",
+            json!("inference"),
+        ),
+        (["--target", "64"], "/target_batch", json!(64)),
+        (["--world-size", "2"], "/world_size", json!(2)),
+        (["--memory-limit", "2GiB"], "/memory_limit", json!("2GiB")),
+        (
+            ["--allocator", "expandable_segments:True"],
+            "/allocator",
+            json!("expandable_segments:True"),
+        ),
+        (["--search", "auto"], "/search", json!("auto")),
+        (["--unknown-ops", "refuse"], "/unknown_ops", json!("refuse")),
+        (["--chosen-percent", "50"], "/chosen_percent", json!(50)),
+    ] {
+        if arguments[0] == "--image-size" {
+            continue; // Given by `asked` itself.
+        }
+
+        assert_eq!(
+            asked(&arguments).pointer(pointer),
+            Some(&value),
+            "{arguments:?}"
+        );
+    }
+    assert_eq!(
+        asked(&[])["model"],
+        json!({"preset": "resnet18", "image_size": 32})
+    );
+}
+
+#[test]
+fn height_and_width_may_differ() {
+    let output = Place::new()
+        .batchfit()
+        .args([
+            "fit",
+            "resnet18",
+            "--on",
+            "h200",
+            "--image-size",
+            "32x64",
+            "--json",
+        ])
+        .output()
+        .unwrap();
+
+    assert_eq!(
+        document(&output)["request"]["model"]["image_size"],
+        json!([32, 64])
+    );
+}
+
+#[test]
+fn flags_go_before_a_request_and_leave_the_rest_of_it() {
+    let arguments = [
+        "--json",
+        "--on",
+        "2xT4",
+        "--optimizer",
+        "adam",
+        "--memory-limit",
+        "2GiB",
+    ];
+    let answered = Place::new().ask("fit", &request(), &arguments);
+
+    let mut expected = request();
+    expected["training"]["optimizer"] = json!("adam");
+    expected["device"] = json!("sim:t4");
+    expected["world_size"] = json!(2);
+    expected["memory_limit"] = json!("2GiB");
+    assert_eq!(document(&answered)["request"], expected);
+}
+
+/// Flags, and how the error begins.
+const REFUSED: [(&str, &str); 36] = [
+    (
+        "--on h100 --precision fp61",
+        "--precision: unknown precision \"fp61\"; did you mean \"fp16\"?",
+    ),
+    (
+        "--on h100 --precision fp32,fp61",
+        "--precision: unknown precision \"fp61\"",
+    ),
+    (
+        "--on h100 --optimizer adamq",
+        "--optimizer: unknown optimizer \"adamq\"",
+    ),
+    (
+        "--on h100 --optimizer-impl fusd",
+        "--optimizer-impl: unknown optimizer implementation",
+    ),
+    (
+        "--on h100 --checkpoint per-block",
+        "--checkpoint: unknown checkpointing \"per-block\"",
+    ),
+    (
+        "--on h100 --checkpoint modules:",
+        "--checkpoint: modules must name",
+    ),
+    (
+        "--on h100 --checkpoint modules:no.such",
+        "--checkpoint: no module matches no.such",
+    ),
+    (
+        "--on h100 --accumulation 0",
+        "--accumulation: accumulation must be a whole number",
+    ),
+    ("--on h100 --mode eval", "--mode: unknown mode \"eval\""),
+    (
+        "--on h100 --mode inference --optimizer sgd",
+        "--optimizer: inference takes no optimizer",
+    ),
+    (
+        "--on h100 --target -5",
+        "--target: target_batch must be a whole number",
+    ),
+    (
+        "--on h100 --target 99999999999999999999999",
+        "--target: target_batch must be a whole number",
+    ),
+    (
+        "--on 8xh100 --target 4",
+        "--target: 4 samples leave some of the 8 ranks",
+    ),
+    (
+        "--on h100 --world-size 0",
+        "--world-size: world_size must be a whole number",
+    ),
+    (
+        "--on 8xh100 --world-size 4",
+        "--world-size: 4 is not the 8 of --on 8xh100",
+    ),
+    (
+        "--on h100 --memory-limit 12G",
+        "--memory-limit: memory_limit must be",
+    ),
+    ("--on h100 --allocator max_split_size:32", "--allocator: "),
+    (
+        "--on h100 --search fast",
+        "--search: unknown search \"fast\"",
+    ),
+    ("--on h100 --unknown-ops allow", "--unknown-ops: unknown"),
+    (
+        "--on h100 --chosen-percent 101",
+        "--chosen-percent: chosen_percent must be a whole number",
+    ),
+    (
+        "--on h100 --seq-len 512",
+        "--seq-len: resnet18 has no field \"seq_len\"",
+    ),
+    (
+        "--on h100 --target-len 512",
+        "--target-len: resnet18 has no field \"target_len\"",
+    ),
+    (
+        "--on h100 --image-size 0",
+        "--image-size: image_size must be a whole number",
+    ),
+    (
+        "--on h100 --image-size 3x",
+        "--image-size: image_size must be a whole number",
+    ),
+    (
+        "--on h100 --num-classes many",
+        "--num-classes: num_classes must be a whole number",
+    ),
+    (
+        "--on h100 --in-channels 0",
+        "--in-channels: in_channels must be a whole number",
+    ),
+    (
+        "--on h100 --with depth=3",
+        "--with depth: resnet18 has no field \"depth\"",
+    ),
+    (
+        "--on h100 --with depth",
+        "--with: \"depth\" is not of the form NAME=VALUE",
+    ),
+    (
+        "--on h100 --with =3",
+        "--with: \"=3\" is not of the form NAME=VALUE",
+    ),
+    (
+        "--on h100 --with preset=resnet50",
+        "--with: preset is the model itself",
+    ),
+    (
+        "--device sim:h20",
+        "--device: unknown simulated device \"h20\"",
+    ),
+    ("--on 0xH100", "--on: 0 is no number of GPUs"),
+    ("--on 8x", "--on: \"8x\" lacks the name of a card"),
+    ("--on 💥", "--on: \"💥\" lacks the name of a card"),
+    (
+        "--on h2000",
+        "--on: unknown card \"h2000\"; did you mean \"h200\"?",
+    ),
+    ("--on cuda:0", "--on: \"cuda:0\" is no card"),
+];
+
+#[test]
+fn what_is_wrong_is_told_by_the_name_of_the_flag() {
+    for (arguments, expected) in REFUSED {
+        let said = refused(&arguments.split(' ').collect::<Vec<_>>());
+
+        assert!(
+            said.starts_with(&format!("error: {expected}")),
+            "{arguments}: {said}"
+        );
+    }
+}
+
+#[test]
+fn lists_have_no_empty_places() {
+    for flag in [
+        "--precision",
+        "--amp",
+        "--optimizer",
+        "--checkpoint",
+        "--seq-len",
+    ] {
+        for list in [",", "a,", ",a", "a,,b", " ", "a, ,b"] {
+            let said = refused(&["--on", "h100", flag, list]);
+
+            assert!(
+                said.starts_with(&format!("error: {flag}: ")),
+                "{flag} {list}: {said}"
+            );
+            assert!(
+                said.contains("empty place") || said.contains("a value is missing"),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_refused() {
+    for (arguments, expected) in [
+        (
+            ["--amp", "fp16", "--precision", "fp32"],
+            "'--amp <TYPE,..>' cannot be used with '--precision",
+        ),
+        (
+            ["--on", "h100", "--device", "auto"],
+            "'--on <CARD>' cannot be used with '--device",
+        ),
+        (
+            ["--json", "--format", "env", "--verbose"],
+            "'--json' cannot be used with '--format",
+        ),
+        (
+            ["--on", "h100", "--format", "yaml"],
+            "[possible values: text, json, env, hf",
+        ),
+        (
+            ["--on", "h100", "--preciison", "fp32"],
+            "a similar argument exists: '--precision'",
+        ),
+    ] {
+        let said = refused(&arguments);
+
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn the_problem_document_names_flag_and_place() {
+    let said = refused(&["--on", "h100", "--precision", "fp61", "--json"]);
+
+    let problem: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(problem["pointer"], "/training/precision");
+    assert_eq!(problem["nearest"], "fp16");
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap()
+            .starts_with("--precision: ")
+    );
+}
+
+#[test]
+fn one_length_is_probed_at_a_time() {
+    let output = Place::new()
+        .batchfit()
+        .args([
+            "probe",
+            "resnet18",
+            "--on",
+            "h100",
+            "--seq-len",
+            "1,2",
+            "--batch",
+            "1",
+        ])
+        .output()
+        .unwrap();
+
+    assert_eq!(output.status.code(), Some(2));
+    // The first length is wrong already: a picture has none.
+    assert!(
+        stderr(&output).contains("--seq-len: "),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(stdout(&output), "");
+}
