@@ -18,4 +18,4 @@ pub use presets::{Override, Preset, presets};
 pub use request::{
     DeviceChoice, Lowered, MemoryLimit, ModelAside, RULES, Request, RequestDocument, SearchMode,
 };
-pub use variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};
+pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};

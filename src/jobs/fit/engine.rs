@@ -251,6 +251,7 @@ impl Engine for FitEngine {
                 SearchMode::Auto => Method::SimulateFirst,
                 SearchMode::Probes => Method::ProbesAlone,
             },
+            compare: request.compare,
             notes: setting.notes,
             assumptions: setting.assumptions,
         };

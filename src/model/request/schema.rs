@@ -34,6 +34,10 @@ pub(super) struct RequestSchema {
     /// `auto` (default: simulation brackets, probes confirm) or `probes`.
     #[schema(value_type = Option<String>, example = "auto")]
     search: Option<String>,
+    /// Which variants are ranked against each other: `within_optimizer` (default: the recommendation is the best of the
+    /// optimizer that is listed first) or `across_optimizers`.
+    #[schema(example = "within_optimizer")]
+    compare: Option<String>,
     /// What becomes of operators of an exported graph that batchfit does not know: `refuse` (default), or
     /// `assume_elementwise`: they are taken to save their inputs and to make their results, and the answer
     /// says so.

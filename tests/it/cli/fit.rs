@@ -142,18 +142,21 @@ fn variants_are_compared() {
     let place = Place::new();
     let mut several = request();
     several["training"]["optimizer"] = json!(["adam", "sgd"]);
+    for (compare, first) in [("within_optimizer", "adam"), ("across_optimizers", "sgd")] {
+        several["compare"] = json!(compare);
 
-    // So little that Adam's two states count.
-    let arguments = ["--json", "--memory-limit", "128MiB"];
-    let fit = document(&place.ask("fit", &several, &arguments));
+        // So little that Adam's two states count.
+        let arguments = ["--json", "--memory-limit", "128MiB"];
+        let fit = document(&place.ask("fit", &several, &arguments));
 
-    let variants = fit["result"]["variants"].as_array().unwrap();
-    assert_eq!(variants.len(), 2);
-    assert_eq!(variants[0]["training"]["optimizer"], "sgd");
-    assert_eq!(
-        variants[0]["recommendation"],
-        fit["result"]["recommendation"]
-    );
+        let variants = fit["result"]["variants"].as_array().unwrap();
+        assert_eq!(variants.len(), 2);
+        assert_eq!(variants[0]["training"]["optimizer"], first);
+        assert_eq!(
+            variants[0]["recommendation"],
+            fit["result"]["recommendation"]
+        );
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Fits on a scripted device: memory that grows as the test says.
 
+mod ranking;
 mod script;
 mod targets;
 
@@ -11,7 +12,7 @@ use crate::jobs::fit::answer::{Devices, Method, Question, answer};
 use crate::jobs::fit::plan::Wish;
 use crate::jobs::fit::probing::observer::Observer;
 use crate::jobs::fit::uncertainty::Uncertainty;
-use crate::model::{Optimizer, Variant};
+use crate::model::Variant;
 use crate::probe::Evidence;
 use crate::units::Bytes;
 
@@ -325,28 +326,6 @@ fn nothing_fits_says_how_much_is_missing() {
         "{missing}"
     );
     assert!(found.limited_by.ends_with("batch 1: conv1 wants 10 MiB"));
-}
-
-#[test]
-fn variants_are_ranked_and_their_probes_keep_the_request_order() {
-    let mut question = question();
-    question.variants = vec![
-        Variant {
-            accumulation: 1,
-            ..Variant::default()
-        },
-        sgd(),
-    ];
-
-    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
-
-    assert_eq!(found.variants[0].training.optimizer, Optimizer::Sgd);
-    assert_eq!(found.recommendation, found.variants[0].recommendation);
-    assert_eq!(
-        found.variants[1].recommendation.max_batch_without_retries,
-        80
-    );
-    assert_eq!(found.probes[0].variant, 0);
 }
 
 #[test]
