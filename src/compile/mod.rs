@@ -113,6 +113,37 @@ fn compile_with(
     })
 }
 
+/// What of a forward pass runs a second time in the backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recomputed {
+    /// Calls of modules that are checkpointed.
+    pub calls: usize,
+    /// Operations in them.
+    pub operations: usize,
+    /// All operations of the forward pass.
+    pub of_operations: usize,
+}
+
+impl Recomputed {
+    /// The part of the operations that run twice, from 0 to 1.
+    pub fn share(self) -> f64 {
+        self.operations as f64 / self.of_operations.max(1) as f64
+    }
+}
+
+/// What checkpointing has a graph compute twice.
+pub fn recomputed(graph: &Graph, variant: &Variant) -> Recomputed {
+    let regions = match variant.mode {
+        Mode::Train => checkpoint::regions(graph, &variant.checkpointing),
+        Mode::Inference => Vec::new(),
+    };
+    Recomputed {
+        calls: regions.len(),
+        operations: regions.iter().map(ExactSizeIterator::len).sum(),
+        of_operations: graph.nodes.len(),
+    }
+}
+
 /// Whether what a variant asks to checkpoint is there.
 pub(crate) fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
     let nothing = variant.mode == Mode::Train

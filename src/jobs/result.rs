@@ -45,8 +45,12 @@ pub struct Recommendation {
 /// One combination of precision, optimizer and checkpointing, with its own answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VariantResult {
-    /// 1 is the best.
+    /// 1 is the best. Variants of one optimizer follow each other, unless `compare` is `across_optimizers`.
     pub rank: u32,
+    /// What it costs besides memory, such as `recomputes 24 blocks`; null where that is nothing.
+    pub cost: Option<String>,
+    /// The share of the forward pass's operations that run a second time, from 0 to 1.
+    pub recomputes: f64,
     /// The variant, as in a request's `training`.
     #[schema(value_type = Object)]
     pub training: crate::model::Variant,
@@ -57,8 +61,10 @@ pub struct VariantResult {
 /// A probe in short.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProbeSummary {
-    /// Index into `variants`, in request order.
+    /// Index into `variants`: one less than its variant's rank.
     pub variant: u32,
+    /// Micro-steps that it ran for each optimizer step: at most four, since more take no more memory.
+    pub accumulation: u32,
     /// The whole report, without its timeline.
     #[serde(flatten)]
     pub report: ProbeReport,

@@ -15,6 +15,7 @@ mod presets;
 mod request;
 mod tracing;
 mod variant;
+mod words;
 
 pub use glob::Glob;
 pub use invalid::Invalid;
@@ -22,4 +23,4 @@ pub use presets::{Override, Preset, presets};
 pub use request::{
     DeviceChoice, Lowered, MemoryLimit, ModelAside, RULES, Request, RequestDocument, SearchMode,
 };
-pub use variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};
+pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};

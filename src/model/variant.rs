@@ -165,6 +165,17 @@ pub enum Mode {
     Inference,
 }
 
+/// Which variants are ranked against each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compare {
+    /// Those with the same optimizer; the optimizer that was named first comes first.
+    #[default]
+    WithinOptimizer,
+    /// All.
+    AcrossOptimizers,
+}
+
 impl Variant {
     /// Most micro-steps for each optimizer step, asked for or advised: a hundred times what anybody accumulates.
     pub const MOST_ACCUMULATION: u64 = 65_536;

@@ -1,20 +1,23 @@
-//! Which of several variants to recommend.
+//! Which of several variants to recommend: see Note [Ranking].
 
 use std::cmp::Ordering;
 
 /// What a variant is judged by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Standing {
+    /// Variants are compared within a group alone; the group with the lowest number comes first, whatever is in it.
+    pub group: usize,
     /// Its recommended micro-batch; 0 when nothing fits.
     pub micro_batch: u64,
+    /// How many samples its optimizer step lacks of the target; 0 without one.
+    pub shortfall: u64,
+    /// The share of the forward pass that it computes twice, from 0 to 1.
+    pub recomputes: f64,
     /// Its measured speed, where it ran.
     pub samples_per_second: Option<f64>,
 }
 
-/// The order of the variants, best first, as positions in `standings`.
-///
-/// Those that ran come first, by speed; then those that did not, by micro-batch, which is all that is
-/// known of them; last those that do not fit. Ties keep their order, so that of the request.
+/// The order of the variants, best first, as positions in `standings`. Ties keep their order, so that of the request.
 pub fn rank(standings: &[Standing]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..standings.len()).collect();
     order.sort_by(|a, b| better_first(&standings[*a], &standings[*b]));
@@ -24,9 +27,12 @@ pub fn rank(standings: &[Standing]) -> Vec<usize> {
 fn better_first(a: &Standing, b: &Standing) -> Ordering {
     let fits = |standing: &Standing| standing.micro_batch > 0;
     let speed = |standing: &Standing| standing.samples_per_second.unwrap_or(f64::NEG_INFINITY);
-    fits(b)
-        .cmp(&fits(a))
+    a.group
+        .cmp(&b.group)
+        .then(fits(b).cmp(&fits(a)))
+        .then(a.shortfall.cmp(&b.shortfall))
         .then(speed(b).total_cmp(&speed(a)))
+        .then(a.recomputes.total_cmp(&b.recomputes))
         .then(b.micro_batch.cmp(&a.micro_batch))
 }
 
@@ -34,21 +40,108 @@ fn better_first(a: &Standing, b: &Standing) -> Ordering {
 mod tests {
     use super::*;
 
-    #[test]
-    fn speed_then_micro_batch_then_what_does_not_fit() {
-        let standing = |micro_batch, samples_per_second| Standing {
+    /// One that fits, without a target, and recomputes nothing.
+    fn plain(micro_batch: u64) -> Standing {
+        Standing {
+            group: 0,
             micro_batch,
-            samples_per_second,
-        };
+            shortfall: 0,
+            recomputes: 0.0,
+            samples_per_second: None,
+        }
+    }
 
-        let order = rank(&[
-            standing(0, None),
-            standing(64, None),
-            standing(128, None),
-            standing(32, Some(900.0)),
-            standing(256, Some(300.0)),
-        ]);
+    fn recomputing(recomputes: f64, micro_batch: u64) -> Standing {
+        Standing {
+            recomputes,
+            ..plain(micro_batch)
+        }
+    }
 
-        assert_eq!(order, [3, 4, 2, 1, 0]);
+    fn short(shortfall: u64, standing: Standing) -> Standing {
+        Standing {
+            shortfall,
+            ..standing
+        }
+    }
+
+    fn fast(samples_per_second: f64, standing: Standing) -> Standing {
+        Standing {
+            samples_per_second: Some(samples_per_second),
+            ..standing
+        }
+    }
+
+    fn in_group(group: usize, standing: Standing) -> Standing {
+        Standing { group, ..standing }
+    }
+
+    #[test]
+    fn the_better_one_comes_first_whichever_was_asked_for_first() {
+        let table = [
+            ("what fits before what does not", plain(1), plain(0)),
+            ("the larger micro-batch", plain(64), plain(32)),
+            (
+                "without recomputation, though it would gain",
+                plain(20),
+                recomputing(0.97, 64),
+            ),
+            (
+                "less recomputation",
+                recomputing(0.5, 30),
+                recomputing(0.97, 64),
+            ),
+            (
+                "the larger micro-batch among those that recompute as much",
+                recomputing(0.97, 64),
+                recomputing(0.97, 48),
+            ),
+            (
+                "recomputation where nothing else fits",
+                recomputing(0.97, 1),
+                plain(0),
+            ),
+            (
+                "recomputation where all else stops short of the target",
+                recomputing(0.97, 8),
+                short(24, plain(4)),
+            ),
+            (
+                "what comes closer to the target",
+                short(1, plain(9)),
+                short(2, plain(99)),
+            ),
+            (
+                "what was measured, before what was not",
+                fast(1.0, plain(1)),
+                plain(64),
+            ),
+            (
+                "the measured speed, whatever is recomputed",
+                fast(900.0, recomputing(0.97, 64)),
+                fast(800.0, plain(16)),
+            ),
+            (
+                "the target before speed",
+                fast(800.0, plain(16)),
+                short(1, fast(900.0, plain(15))),
+            ),
+            (
+                "the first group, even where nothing of it fits",
+                in_group(0, plain(0)),
+                in_group(1, fast(900.0, plain(64))),
+            ),
+        ];
+        for (why, better, worse) in table {
+            assert_eq!(rank(&[better, worse]), [0, 1], "{why}");
+            assert_eq!(rank(&[worse, better]), [1, 0], "{why}");
+        }
+    }
+
+    #[test]
+    fn equals_keep_the_order_of_the_request() {
+        let same = short(3, recomputing(0.5, 7));
+
+        assert_eq!(rank(&[same, plain(7), same, plain(7)]), [1, 3, 0, 2]);
     }
 }

@@ -44,6 +44,11 @@ impl Programs {
         }
     }
 
+    /// The graph that they are compiled from.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
     /// The step program of a variant.
     pub fn of(&mut self, variant: &Variant) -> Result<&Program, CompileError> {
         self.of_unless(&Arc::default(), variant)

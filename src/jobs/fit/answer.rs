@@ -1,10 +1,7 @@
 //! All variants of a request, ranked.
 
-use crate::jobs::{
-    EngineError, Environment, FitResult, ProbeSummary, Recommendation, VariantResult,
-};
-use crate::model::Variant;
-use crate::search::{Standing, rank};
+use crate::jobs::{EngineError, Environment, FitResult, ProbeSummary, Recommendation};
+use crate::model::{Compare, Variant};
 use crate::units::Bytes;
 
 use super::advice::recommend;
@@ -12,6 +9,7 @@ use super::inquiry::Inquiry;
 use super::plan::Wish;
 use super::probing::observer::Observer;
 use super::probing::prober::{ProbeCache, Probed, Prober};
+use super::ranked::{Entry, ranked};
 
 /// What a fit has to find out.
 #[derive(Debug, Clone)]
@@ -24,6 +22,7 @@ pub(super) struct Question {
     /// The largest batch that may be tried: the graph holds for no larger one.
     pub(super) ceiling: u64,
     pub(super) method: Method,
+    pub(super) compare: Compare,
     /// What the reader should know whatever the answer is.
     pub(super) notes: Vec<String>,
     /// What was assumed of the model.
@@ -52,10 +51,10 @@ pub(super) fn answer(
     environment: Environment,
     observer: &Observer<'_>,
 ) -> Result<FitResult, EngineError> {
-    let mut recommendations = Vec::new();
+    let mut entries = Vec::new();
     let mut probes = Vec::new();
     let mut lost = None;
-    for (index, variant) in (0..).zip(&question.variants) {
+    for variant in &question.variants {
         let answered = answer_variant(question, variant, &mut devices, observer)?;
         let mut recommendation = answered.recommendation;
         recommendation.notes.extend(lost.clone());
@@ -64,40 +63,36 @@ pub(super) fn answer(
             // What could not be replaced will not be there for the next variant.
             devices.real = None;
         }
-        recommendations.push(recommendation);
         let run = answered.probes.into_iter();
-        probes.extend(run.map(|probed| summary(index, probed)));
+        probes.extend(run.map(|probed| (entries.len(), probed)));
+        entries.push(Entry {
+            variant: variant.clone(),
+            recomputed: devices.simulated.recomputed(variant),
+            recommendation,
+        });
     }
-    let standings: Vec<_> = recommendations
-        .iter()
-        .map(|recommendation| Standing {
-            micro_batch: recommendation.micro_batch,
-            samples_per_second: recommendation.samples_per_second,
-        })
-        .collect();
-    let variants: Vec<_> = (1..)
-        .zip(rank(&standings))
-        .map(|(rank, index)| VariantResult {
-            rank,
-            training: question.variants[index].clone(),
-            recommendation: recommendations[index].clone(),
-        })
-        .collect();
+    let (variants, places) = ranked(&entries, question.compare);
+    let summaries = probes.into_iter();
     Ok(FitResult {
         recommendation: variants[0].recommendation.clone(),
         variants,
-        probes,
+        probes: summaries
+            .map(|(index, probed)| summary(places[index], probed))
+            .collect(),
         gpu_work: None,
         assumptions: question.assumptions.clone(),
         environment,
     })
 }
 
+/// A probe, and how many micro-steps it ran for each optimizer step.
+type Shown = (u32, Probed);
+
 /// What came of one variant.
 struct Answered {
     recommendation: Recommendation,
     /// The probes to show with it.
-    probes: Vec<Probed>,
+    probes: Vec<Shown>,
     /// What to tell of a GPU that can be asked nothing more.
     lost: Option<String>,
 }
@@ -178,19 +173,19 @@ fn recommended<'b>(
 }
 
 /// All real probes, each with what was simulated for the same batch.
-fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<Probed> {
+fn beside_simulation(real: &ProbeCache<'_>, simulated: &ProbeCache<'_>) -> Vec<Shown> {
     let beside = |(accumulation, probed): (u32, &Probed)| {
         let mut probed = probed.clone();
         let simulated = simulated.seen(accumulation, probed.report.batch);
         probed.report.simulated_peak_reserved_bytes =
             simulated.map(|probed| probed.report.peak_reserved_bytes);
-        probed
+        (accumulation, probed)
     };
     real.probes().map(beside).collect()
 }
 
 /// The simulated probes at the answer, at both maxima and just above them.
-fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) -> Vec<Probed> {
+fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) -> Vec<Shown> {
     let without_retries = recommendation.max_batch_without_retries;
     let largest = recommendation.max_batch;
     let shown = [
@@ -204,14 +199,17 @@ fn around_answer(recommendation: &Recommendation, simulated: &ProbeCache<'_>) ->
         *micro_steps == simulated.accumulation() && shown.contains(&probed.report.batch)
     };
     let probes = simulated.probes().filter(is_shown);
-    probes.map(|(_, probed)| probed.clone()).collect()
+    probes
+        .map(|(micro_steps, probed)| (micro_steps, probed.clone()))
+        .collect()
 }
 
-fn summary(variant: u32, probed: Probed) -> ProbeSummary {
+fn summary(place: usize, (accumulation, probed): Shown) -> ProbeSummary {
     let mut report = probed.report;
     report.timeline.clear();
     ProbeSummary {
-        variant,
+        variant: u32::try_from(place).unwrap_or(u32::MAX),
+        accumulation,
         report,
         wall_ms: probed.wall_ms,
     }

@@ -9,6 +9,7 @@ mod inquiry;
 mod maxima;
 mod plan;
 mod probing;
+mod ranked;
 mod remarks;
 mod uncertainty;
 

@@ -42,6 +42,7 @@ impl Request {
             world_size,
             allocator,
             search,
+            compare,
             unknown_ops,
             chosen_percent,
         } = self;
@@ -60,6 +61,7 @@ impl Request {
         fingerprint.add(world_size);
         fingerprint.add(allocator);
         fingerprint.add(search);
+        fingerprint.add(compare);
         fingerprint.add(unknown_ops);
         fingerprint.add(chosen_percent);
         fingerprint.add(notes);

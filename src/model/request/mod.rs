@@ -13,6 +13,7 @@ pub use device::DeviceChoice;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use memory_limit::MemoryLimit;
+pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
@@ -26,13 +27,13 @@ use super::exported::{Assumptions, UnknownOps};
 use super::fields::{Fields, wrong};
 use super::fingerprint::digest;
 use super::invalid::Invalid;
-use super::variant::Variant;
+use super::variant::{Compare, Variant};
 use crate::graph::Graph;
 use crate::shape::DType;
 use source::ModelSource;
 
 /// The fields of a request.
-const FIELDS: &[&str] = &[
+pub(super) const FIELDS: &[&str] = &[
     "model",
     "training",
     "device",
@@ -41,6 +42,7 @@ const FIELDS: &[&str] = &[
     "world_size",
     "allocator",
     "search",
+    "compare",
     "unknown_ops",
     "chosen_percent",
 ];
@@ -88,6 +90,8 @@ pub struct Request {
     pub allocator: String,
     /// How to search.
     pub search: SearchMode,
+    /// Which variants are ranked against each other.
+    pub compare: Compare,
     /// What becomes of operators of an exported graph that are not known.
     pub unknown_ops: UnknownOps,
     /// How many percent of what values of the batch may choose they are taken to choose.
@@ -171,6 +175,10 @@ impl Request {
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
         let searches = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
+        let compares = [
+            ("within_optimizer", Compare::WithinOptimizer),
+            ("across_optimizers", Compare::AcrossOptimizers),
+        ];
         let unknown = [
             ("refuse", UnknownOps::Refuse),
             ("assume_elementwise", UnknownOps::AssumeElementwise),
@@ -201,6 +209,9 @@ impl Request {
             allocator: allocator(fields)?,
             search: fields
                 .choice("search", "search", &searches)?
+                .unwrap_or_default(),
+            compare: fields
+                .choice("compare", "comparison", &compares)?
                 .unwrap_or_default(),
             chosen_percent: fields.whole("chosen_percent", 0, 100)?,
             unknown_ops: fields

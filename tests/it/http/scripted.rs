@@ -249,6 +249,8 @@ fn result(request: &Request) -> FitResult {
             .zip(variants)
             .map(|(rank, training)| VariantResult {
                 rank,
+                cost: None,
+                recomputes: 0.0,
                 training,
                 recommendation: recommendation.clone(),
             })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::compile::Recomputed;
 use crate::jobs::EngineError;
 use crate::model::Variant;
 use crate::probe::{Detail, Evidence, Outline, ProbeReport, Verdict};
@@ -49,6 +50,11 @@ pub(in crate::jobs::fit) trait Prober {
     /// What a probe of `batch` needs at least; `None` where only the probe can tell.
     fn outline(&mut self, _: &Variant, _batch: u64) -> Result<Option<Outline>, EngineError> {
         Ok(None)
+    }
+
+    /// What a variant computes twice; nothing where only a simulation is asked.
+    fn recomputed(&self, _: &Variant) -> Recomputed {
+        Recomputed::default()
     }
 
     /// Whether its kernels run.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::alloc::Settings;
-use crate::compile::CompileError;
+use crate::compile::{CompileError, Recomputed, recomputed};
 use crate::device::Capability;
 use crate::device::sim::{CardMemory, SimulatedLauncher};
 use crate::graph::Graph;
@@ -116,6 +116,10 @@ impl Prober for Simulator {
             .of_unless(&self.cancel, variant)
             .map_err(|error| not_compiled(&error))?;
         Ok(Some(Outline::of(program, batch)))
+    }
+
+    fn recomputed(&self, variant: &Variant) -> Recomputed {
+        recomputed(self.programs.graph(), variant)
     }
 
     fn evidence(&self) -> Evidence {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::compile::Recomputed;
 use crate::jobs::fit::answer::{Devices, Method, Question, answer};
 use crate::jobs::fit::plan::Wish;
 use crate::jobs::fit::probing::observer::Observer;
 use crate::jobs::fit::probing::prober::{Probed, Prober};
 use crate::jobs::fit::uncertainty::Uncertainty;
 use crate::jobs::{EngineError, Environment, FitResult};
-use crate::model::{Optimizer, Variant};
+use crate::model::{Checkpointing, Compare, Optimizer, Variant};
 use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, StepMemory, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
@@ -16,7 +17,7 @@ use crate::units::Bytes;
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// Needs `fixed + per_sample * batch` MiB, and `accumulating` more with several micro-steps. It reserves
+/// Needs `fixed + per_sample * batch` MiB, with checkpoints half of `per_sample`, and `accumulating` more with several micro-steps. It reserves
 /// `retrying` MiB beyond that, unless retries give them back.
 #[derive(Clone)]
 pub(super) struct Script {
@@ -83,7 +84,11 @@ impl Prober for Script {
         } else {
             0
         };
-        let needed = (self.fixed + state + extra + self.per_sample * batch) * MIB;
+        let per_sample = match variant.checkpointing {
+            Checkpointing::None => self.per_sample,
+            Checkpointing::PerBlock | Checkpointing::Modules(_) => self.per_sample / 2,
+        };
+        let needed = (self.fixed + state + extra + per_sample * batch) * MIB;
         let verdict = if needed > limit.0 || self.holes.contains(&batch) {
             Verdict::OutOfMemory
         } else if self.breaks_at == Some(batch) {
@@ -132,6 +137,18 @@ impl Prober for Script {
         })
     }
 
+    fn recomputed(&self, variant: &Variant) -> Recomputed {
+        let (calls, operations) = match variant.checkpointing {
+            Checkpointing::None => (0, 0),
+            Checkpointing::PerBlock | Checkpointing::Modules(_) => (4, 90),
+        };
+        Recomputed {
+            calls,
+            operations,
+            of_operations: 100,
+        }
+    }
+
     fn evidence(&self) -> Evidence {
         self.evidence
     }
@@ -175,6 +192,7 @@ pub(super) fn question() -> Question {
         limit: Bytes::mib(1200),
         ceiling: MAX_BATCH,
         method: Method::SimulateFirst,
+        compare: Compare::default(),
         assumptions: Vec::new(),
         notes: Vec::new(),
     }

@@ -1,0 +1,181 @@
+//! From the answers for all variants to their order, and what each costs.
+
+use crate::compile::Recomputed;
+use crate::jobs::{Recommendation, VariantResult};
+use crate::model::{Checkpointing, Compare, Mode, Optimizer, Precision, Variant};
+use crate::search::{Standing, rank};
+
+/// What was found out about one variant.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) variant: Variant,
+    pub(super) recomputed: Recomputed,
+    pub(super) recommendation: Recommendation,
+}
+
+/// The variants, best first, and the place of each of `entries` among them.
+pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>, Vec<usize>) {
+    let standings: Vec<Standing> = entries
+        .iter()
+        .map(|entry| Standing {
+            group: group(entries, entry, compare),
+            micro_batch: entry.recommendation.micro_batch,
+            shortfall: entry.recommendation.shortfall,
+            recomputes: entry.recomputed.share(),
+            samples_per_second: entry.recommendation.samples_per_second,
+        })
+        .collect();
+    let order = rank(&standings);
+    let mut places = vec![0; entries.len()];
+    for (place, index) in order.iter().enumerate() {
+        places[*index] = place;
+    }
+    let result = |(rank, index): (u32, &usize)| {
+        let entry = &entries[*index];
+        VariantResult {
+            rank,
+            cost: cost(&entry.variant, entry.recomputed),
+            recomputes: entry.recomputed.share(),
+            training: entry.variant.clone(),
+            recommendation: entry.recommendation.clone(),
+        }
+    };
+    let mut variants: Vec<VariantResult> = (1..).zip(&order).map(result).collect();
+    if let Some((best, others)) = variants.split_first_mut() {
+        let notes = &mut best.recommendation.notes;
+        notes.extend(gain(&entries[order[0]], entries));
+        if best.recommendation.micro_batch == 0 {
+            notes.extend(other_optimizers(best.training.optimizer, others));
+        }
+    }
+    (variants, places)
+}
+
+/// The place of a variant's optimizer in the request.
+fn group(entries: &[Entry], entry: &Entry, compare: Compare) -> usize {
+    let has_its_optimizer = |other: &Entry| other.variant.optimizer == entry.variant.optimizer;
+    match compare {
+        // Every variant before the first of its optimizer is of one that was listed earlier.
+        Compare::WithinOptimizer => entries.iter().position(has_its_optimizer).unwrap_or(0),
+        Compare::AcrossOptimizers => 0,
+    }
+}
+
+/// What a variant costs besides memory.
+fn cost(variant: &Variant, recomputed: Recomputed) -> Option<String> {
+    let many = if recomputed.calls == 1 { "" } else { "s" };
+    let checkpointed = match (&variant.checkpointing, recomputed.calls) {
+        (Checkpointing::None, _) | (_, 0) => None,
+        (Checkpointing::PerBlock, calls) => Some(format!("recomputes {calls} block{many}")),
+        (Checkpointing::Modules(_), calls) => Some(format!("recomputes {calls} module{many}")),
+    };
+    let precision = match (variant.precision, variant.mode) {
+        (Precision::AmpFp16, Mode::Train) => Some("loss scaling"),
+        (Precision::Bf16, _) => Some("weights in bf16"),
+        (Precision::Fp16, _) => Some("weights in fp16"),
+        (Precision::Fp32 | Precision::AmpBf16, _) | (Precision::AmpFp16, Mode::Inference) => None,
+    };
+    let all: Vec<String> = checkpointed
+        .into_iter()
+        .chain(precision.map(str::to_owned))
+        .collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+/// What recomputing more would gain over the best variant, which is the same otherwise.
+fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
+    let found = &best.recommendation;
+    let with_more = entries.iter().filter(|entry| {
+        entry.variant.precision == best.variant.precision
+            && entry.variant.optimizer == best.variant.optimizer
+            && entry.recomputed.share() > best.recomputed.share()
+            && entry.recommendation.micro_batch > found.micro_batch
+    });
+    let most = with_more.max_by_key(|entry| entry.recommendation.micro_batch)?;
+    let instead = &most.recommendation;
+    // Where nothing fits, what recomputes is the best.
+    let gained = if instead.accumulation_steps < found.accumulation_steps {
+        format!(
+            "{} steps of {} instead of {} of {}",
+            instead.accumulation_steps,
+            instead.micro_batch,
+            found.accumulation_steps,
+            found.micro_batch
+        )
+    } else {
+        format!(
+            "a micro-batch of {} instead of {}",
+            instead.micro_batch, found.micro_batch
+        )
+    };
+    Some(format!(
+        "with checkpointing ({}) it could be {gained}, but {:.0}% of the forward pass's operations would run twice",
+        match &most.variant.checkpointing {
+            Checkpointing::Modules(globs) => globs.join(", "),
+            Checkpointing::None | Checkpointing::PerBlock => "per_block".to_owned(),
+        },
+        most.recomputed.share() * 100.0
+    ))
+}
+
+/// What to tell whoever named several optimizers, of which the first needs too much.
+fn other_optimizers(first: Optimizer, others: &[VariantResult]) -> Option<String> {
+    let mut fitting: Vec<String> = Vec::new();
+    let mut seen = vec![first];
+    for other in others {
+        let optimizer = other.training.optimizer;
+        if other.recommendation.micro_batch > 0 && !seen.contains(&optimizer) {
+            seen.push(optimizer);
+            let micro_batch = other.recommendation.micro_batch;
+            fitting.push(format!(
+                "with {} a micro-batch of {micro_batch}",
+                optimizer.name()
+            ));
+        }
+    }
+    (!fitting.is_empty()).then(|| {
+        format!(
+            "with {} nothing fits, {}; `compare` set to \"across_optimizers\" would recommend another optimizer \
+             than the first",
+            first.name(),
+            fitting.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_those_beside_memory() {
+        let blocks = Recomputed {
+            calls: 24,
+            operations: 97,
+            of_operations: 100,
+        };
+        let one = Recomputed { calls: 1, ..blocks };
+        let none = Recomputed::default();
+        let per_block = Checkpointing::PerBlock;
+        let modules = Checkpointing::Modules(vec!["h.*".into()]);
+        let of = |precision, checkpointing: &Checkpointing, recomputed| {
+            let variant = Variant {
+                precision,
+                checkpointing: checkpointing.clone(),
+                ..Variant::default()
+            };
+            cost(&variant, recomputed).unwrap_or_default()
+        };
+        let plain = &Checkpointing::None;
+
+        assert_eq!(of(Precision::Fp32, plain, none), "");
+        assert_eq!(of(Precision::AmpBf16, plain, none), "");
+        assert_eq!(of(Precision::AmpFp16, plain, none), "loss scaling");
+        assert_eq!(of(Precision::Bf16, plain, none), "weights in bf16");
+        assert_eq!(
+            of(Precision::AmpFp16, &per_block, blocks),
+            "recomputes 24 blocks, loss scaling"
+        );
+        assert_eq!(of(Precision::Fp32, &modules, one), "recomputes 1 module");
+    }
+}

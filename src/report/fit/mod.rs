@@ -1,0 +1,225 @@
+//! The answer to a fit.
+
+mod remarks;
+mod variants;
+
+use std::fmt::Write as _;
+
+use super::probe::verdict;
+use super::style::Style;
+use super::table::{facts, text, with_header};
+use super::wrap::paragraph;
+use crate::jobs::{FitResult, GpuWork, Recommendation};
+use crate::probe::Evidence;
+use crate::units::Bytes;
+
+/// Writes what to train with, how the variants compare, and with detail which probes stand behind it.
+///
+/// Variants have one number everywhere, their rank.
+pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
+    let best = &result.recommendation;
+    let environment = &result.environment;
+    let title = format!("{model} on {} ({})", environment.gpu, environment.device);
+    let mut report = paragraph("", &title, style.width);
+    report += "\n";
+    report += &style.strong(&paragraph("", &advice(best), style.width));
+    report += "\n";
+    report += &facts(&figures(result, style), style);
+    if result.variants.len() > 1 {
+        report += "\n";
+        report += &variants::table(&result.variants, style);
+    }
+    if style.verbose && !result.probes.is_empty() {
+        report += "\nProbes\n";
+        report += &probes(result, style);
+    }
+    if let (Some(work), true) = (&result.gpu_work, style.verbose) {
+        report += "\nOn the GPU\n";
+        report += &facts(&on_the_gpu(work), style);
+    }
+    let remarks = remarks::all(result, style);
+    if !remarks.is_empty() {
+        report += "\n";
+        report += &remarks;
+    }
+    report
+}
+
+fn advice(best: &Recommendation) -> String {
+    if best.micro_batch == 0 {
+        let missing = best.missing_bytes.map_or_else(String::new, |missing| {
+            format!(": a batch of one needs {} more", Bytes(missing))
+        });
+        let what = match (best.max_batch_without_retries, best.max_batch) {
+            (1.., _) => "Nothing leaves headroom",
+            (0, 1..) => "Nothing fits without retries",
+            (0, 0) => "Nothing fits",
+        };
+        return format!("{what}{missing}.");
+    }
+    let mut advice = format!("Train with a micro-batch of {}", best.micro_batch);
+    if best.accumulation_steps > 1 {
+        let _ = write!(
+            advice,
+            " and {} accumulation steps",
+            best.accumulation_steps
+        );
+    }
+    if best.global_batch != best.micro_batch {
+        let _ = write!(advice, ": {} samples per optimizer step", best.global_batch);
+    }
+    if best.shortfall > 0 {
+        let _ = write!(advice, ", {} fewer than asked for", best.shortfall);
+    }
+    advice + "."
+}
+
+fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
+    let best = &result.recommendation;
+    let mut figures = Vec::new();
+    if let [first, _, ..] = result.variants.as_slice() {
+        let cost = first.cost.as_ref();
+        let cost = cost.map_or_else(String::new, |cost| format!(" ({cost})"));
+        figures.push(("with", format!("{}{cost}", first.training)));
+    }
+    figures.push((
+        "peak reserved",
+        format!(
+            "{}; the limit is {}",
+            Bytes(best.peak_reserved_bytes),
+            Bytes(best.limit_bytes)
+        ),
+    ));
+    if style.verbose {
+        figures.extend([
+            (
+                "peak allocated",
+                Bytes(best.peak_allocated_bytes).to_string(),
+            ),
+            ("headroom", Bytes(best.headroom_bytes).to_string()),
+        ]);
+    }
+    figures.push(("largest batch", largest(best)));
+    figures.push(("limited by", best.limited_by.clone()));
+    figures.push(("evidence", evidence(result)));
+    if let Some(step_ms) = best.step_ms {
+        let rate = best.samples_per_second;
+        let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.0} samples a second"));
+        figures.push(("time", format!("{step_ms:.1} ms for a micro-batch{rate}")));
+    }
+    figures
+}
+
+/// Both maxima.
+fn largest(best: &Recommendation) -> String {
+    let (smooth, finishing) = (best.max_batch_without_retries, best.max_batch);
+    if finishing == smooth {
+        return smooth.to_string();
+    }
+    format!("{smooth} without retries of the allocator, {finishing} with them")
+}
+
+fn evidence(result: &FitResult) -> String {
+    match (result.recommendation.evidence, &result.gpu_work) {
+        (Evidence::Simulated, _) => "simulated; nothing ran on a GPU".to_owned(),
+        (Evidence::Probed, None) => "probed on the GPU".to_owned(),
+        (Evidence::Probed, Some(work)) => format!(
+            "{} training runs on the GPU, {} of them out of memory (in a process of batchfit's own)",
+            work.probes, work.out_of_memory
+        ),
+    }
+}
+
+/// How long the work on a GPU took.
+fn on_the_gpu(work: &GpuWork) -> Vec<(&'static str, String)> {
+    let seconds = |ms: f64| format!("{:.2} s", ms / 1000.0);
+    let times: Vec<_> = work.runs.iter().map(|run| seconds(run.wall_ms)).collect();
+    let mut lines = vec![("start of the process", seconds(work.worker_start_ms))];
+    if !times.is_empty() {
+        lines.push(("each probe took", times.join(", ")));
+    }
+    if work.waited_ms > 0.0 {
+        lines.push(("waited for its turn", seconds(work.waited_ms)));
+    }
+    if work.workers > 1 {
+        lines.push(("processes started", work.workers.to_string()));
+    }
+    lines
+}
+
+fn probes(result: &FitResult, style: &Style) -> String {
+    let several = result.variants.len() > 1;
+    let mut header = vec![
+        "batch",
+        "micro-steps",
+        "verdict",
+        "peak allocated",
+        "peak reserved",
+        "retries",
+        "evidence",
+    ];
+    if several {
+        header.insert(0, "variant");
+    }
+    let numbers = [
+        "variant",
+        "batch",
+        "micro-steps",
+        "peak allocated",
+        "peak reserved",
+        "retries",
+    ];
+    let mut table = with_header(&header, &numbers);
+    let mut probes: Vec<_> = result.probes.iter().collect();
+    probes.sort_by_key(|probe| probe.variant);
+    for probe in probes {
+        let report = &probe.report;
+        let mut row = vec![
+            report.batch.to_string(),
+            probe.accumulation.to_string(),
+            verdict(report.verdict).to_owned(),
+            Bytes(report.peak_allocated_bytes).to_string(),
+            Bytes(report.peak_reserved_bytes).to_string(),
+            report.retries.to_string(),
+            match report.evidence {
+                Evidence::Simulated => "simulated".to_owned(),
+                Evidence::Probed => "probed".to_owned(),
+            },
+        ];
+        if several {
+            row.insert(0, (probe.variant + 1).to_string());
+        }
+        table.add_row(row);
+    }
+    text(&table, style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::GpuRun;
+    use crate::probe::Verdict;
+
+    #[test]
+    fn work_on_a_gpu_is_accounted_for() {
+        let run = |verdict, wall_ms| GpuRun {
+            batch: 8,
+            accumulation: 1,
+            verdict,
+            wall_ms,
+        };
+        let work = GpuWork {
+            probes: 2,
+            out_of_memory: 1,
+            workers: 2,
+            worker_start_ms: 1234.0,
+            waited_ms: 500.0,
+            runs: vec![run(Verdict::Fits, 610.0), run(Verdict::OutOfMemory, 1320.0)],
+        };
+
+        let lines = on_the_gpu(&work);
+
+        let said: Vec<_> = lines.iter().map(|(_, said)| said.as_str()).collect();
+        assert_eq!(said, ["1.23 s", "0.61 s, 1.32 s", "0.50 s", "2"]);
+    }
+}
