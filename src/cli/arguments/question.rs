@@ -121,6 +121,9 @@ pub(in crate::cli) struct Search {
     /// auto (default: simulate, then confirm) or probes (on the GPU alone).
     #[arg(long, value_name = "HOW", value_parser = suggest(&["auto", "probes"]), hide_possible_values = true)]
     pub(in crate::cli) search: Option<String>,
+    /// Rank variants within_optimizer (default) or across_optimizers.
+    #[arg(long, value_name = "HOW", value_parser = suggest(&["within_optimizer", "across_optimizers"]), hide_possible_values = true)]
+    pub(in crate::cli) rank: Option<String>,
     /// Unknown operators: refuse (default) or assume_elementwise.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["refuse", "assume_elementwise"]), hide_possible_values = true)]
     pub(in crate::cli) unknown_ops: Option<String>,

@@ -31,7 +31,7 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 
 /// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 14] = [
+const OF_REQUESTS: [&str; 15] = [
     "model",
     "training",
     "device",
@@ -41,6 +41,7 @@ const OF_REQUESTS: [&str; 14] = [
     "allocator",
     "search",
     "unknown_ops",
+    "compare",
     "chosen_percent",
     "preset",
     "layers",

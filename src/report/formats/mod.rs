@@ -79,6 +79,8 @@ mod tests {
             variants: vec![VariantResult {
                 rank: 1,
                 training: variant,
+                cost: None,
+                recomputes: 0.0,
                 recommendation,
             }],
             probes: Vec::new(),

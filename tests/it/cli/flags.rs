@@ -94,6 +94,11 @@ fn each_flag_has_its_member() {
             "/allocator",
             json!("expandable_segments:True"),
         ),
+        (
+            ["--rank", "across_optimizers"],
+            "/compare",
+            json!("across_optimizers"),
+        ),
         (["--search", "auto"], "/search", json!("auto")),
         (["--unknown-ops", "refuse"], "/unknown_ops", json!("refuse")),
         (["--chosen-percent", "50"], "/chosen_percent", json!(50)),
@@ -158,7 +163,7 @@ fn flags_go_before_a_request_and_leave_the_rest_of_it() {
 }
 
 /// Flags, and how the error begins.
-const REFUSED: [(&str, &str); 36] = [
+const REFUSED: [(&str, &str); 37] = [
     (
         "--on h100 --precision fp61",
         "--precision: unknown precision \"fp61\"; did you mean \"fp16\"?",
@@ -221,6 +226,10 @@ const REFUSED: [(&str, &str); 36] = [
         "--memory-limit: memory_limit must be",
     ),
     ("--on h100 --allocator max_split_size:32", "--allocator: "),
+    (
+        "--on h100 --rank anyhow",
+        "--rank: unknown comparison \"anyhow\"",
+    ),
     (
         "--on h100 --search fast",
         "--search: unknown search \"fast\"",
