@@ -1,5 +1,6 @@
 """Conversions know whose dtype they ask for, and are traced where they do nothing in float32, as are copies to row by row."""
 
+import sys
 import unittest
 
 import torch
@@ -30,6 +31,20 @@ class Conversions(nn.Module):
         of_batch = of_hidden.to(dtype=other)
         of_tensor = of_batch.to(of_weight)
         return of_tensor.to(torch.float32).float()
+
+
+class TwoInOneLine(nn.Module):
+    """Converts to the dtype of an activation and to that of the batch, in one line."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        kept, other = hidden.dtype, x.dtype
+        wide = hidden * 2
+        return wide.to(kept) + wide.exp().to(other)
 
 
 class Other(nn.Module):
@@ -65,6 +80,10 @@ class ConversionsTest(unittest.TestCase):
     def test_each_conversion_is_led_back_to_a_value_or_a_parameter(self):
         found = conversions(exported(Conversions))
         self.assertEqual(found, [("to",), ("to", "linear"), ("to", "linear"), ("to",), ("to", "to")])
+
+    @unittest.skipIf(sys.version_info < (3, 11), "Python says which call runs from 3.11 on")
+    def test_conversions_in_one_line_are_told_apart(self):
+        self.assertEqual(conversions(exported(TwoInOneLine)), [("to", "linear"), ("to",)])
 
     def test_what_is_not_known_is_not_noted(self):
         document = exported(Other)

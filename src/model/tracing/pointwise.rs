@@ -207,6 +207,23 @@ pub(crate) trait Pointwise: Tensors {
         self.apply("aten.zeros_like.default", &[])
     }
 
+    /// `torch.ones_like(x)`
+    fn ones_like(self) -> Tensor {
+        self.apply("aten.ones_like.default", &[])
+    }
+
+    /// `torch.polar(abs, angle)` called on `abs`
+    fn polar(self, angle: impl Tensors) -> Tensor {
+        let made = self.tensor().tracer().call(
+            "aten.polar.default",
+            &[
+                ("abs", Argument::Tensor(self.tensor())),
+                ("angle", Argument::Tensor(angle.tensor())),
+            ],
+        );
+        made.and_drop((self, angle))
+    }
+
     /// `torch.empty_like(x)`
     fn empty_like(self) -> Tensor {
         self.apply("aten.empty_like.default", &[])

@@ -21,6 +21,11 @@ pub(crate) trait Reductions: Tensors {
         self.apply("aten.max.default", &[])
     }
 
+    /// `x.max(dim)`: values and where they were.
+    fn maximum(self, dim: i64) -> [Tensor; 2] {
+        two(self.apply_many("aten.max.dim", &[("dim", Argument::Int(dim))]))
+    }
+
     /// `x.argmax(dim)`
     fn argmax(self, dim: i64) -> Tensor {
         self.apply("aten.argmax.default", &[("dim", Argument::Int(dim))])

@@ -101,6 +101,16 @@ pub(crate) trait Views: Tensors {
         )
     }
 
+    /// `torch.view_as_complex(x)`
+    fn view_as_complex(self) -> Tensor {
+        self.apply("aten.view_as_complex.default", &[])
+    }
+
+    /// `torch.view_as_real(x)`
+    fn view_as_real(self) -> Tensor {
+        self.apply("aten.view_as_real.default", &[])
+    }
+
     /// `x[:]`, another name of the same elements
     fn alias(self) -> Tensor {
         self.apply("aten.alias.default", &[])

@@ -2,7 +2,7 @@
 
 use super::decoder::Decoder;
 use super::norm::Norm;
-use super::rotation::{Part, apart, apply_rotary};
+use super::rotation::{Part, Rotations, apart, apply_rotary};
 use crate::model::tracing::functional::{self, Attention as Settings};
 use crate::model::tracing::{
     Argument, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
@@ -101,7 +101,7 @@ impl Attention {
     pub(super) fn forward(
         &self,
         x: &Tensor,
-        [cos, sin]: &[Tensor; 2],
+        rotations: &Rotations,
         mask: Option<&Tensor>,
     ) -> Tensor {
         x.tracer().within(&self.place, || {
@@ -114,9 +114,9 @@ impl Attention {
             }
             let mut parts = Vec::new();
             if self.part == Part::FirstBeforehand {
-                parts = self.rotate_part(&mut query, &mut key, [cos, sin]);
+                parts = self.rotate_part(&mut query, &mut key, rotations);
             } else if self.is_rotated {
-                [query, key] = apply_rotary(&query, &key, [cos, sin], self.part);
+                [query, key] = apply_rotary(&query, &key, rotations, self.part);
             }
             let settings = Settings {
                 mask,
@@ -198,7 +198,7 @@ impl Attention {
         &self,
         query: &mut Tensor,
         key: &mut Tensor,
-        rotations: [&Tensor; 2],
+        rotations: &Rotations,
     ) -> Vec<Tensor> {
         let (mut query_rot, query_pass) = apart(query, self.rotated);
         let (mut key_rot, key_pass) = apart(key, self.rotated);

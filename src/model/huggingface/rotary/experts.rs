@@ -33,16 +33,24 @@ pub(super) enum Family {
     Mixtral,
     Qwen2 { normalizes: bool },
     Qwen3 { normalizes: bool },
-    DeepseekV3(Groups),
+    DeepseekV2(Choice),
+    DeepseekV3(Choice),
 }
 
-/// How `DeepseekV3TopkRouter` chooses: from the best groups only.
+/// How `DeepseekV2TopkRouter` and `DeepseekV3TopkRouter` choose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Choice {
+    /// From the best groups only, if there are some.
+    pub(super) groups: Option<Groups>,
+    pub(super) normalizes: bool,
+    pub(super) scaling: f64,
+}
+
+/// Groups of experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Groups {
     pub(super) count: u64,
     pub(super) chosen: u64,
-    pub(super) normalizes: bool,
-    pub(super) scaling: f64,
 }
 
 impl Mixture {
@@ -78,6 +86,7 @@ pub(super) struct Block {
 impl Block {
     pub(super) fn new(tracer: &Tracer, path: String, config: &Decoder, mixture: &Mixture) -> Block {
         let class = match mixture.family {
+            Family::DeepseekV2(_) => "Moe",
             Family::DeepseekV3(_) => "MoE",
             _ => "SparseMoeBlock",
         };
@@ -89,14 +98,14 @@ impl Block {
                 let router = router();
                 (router, experts())
             }
-            Family::Qwen3 { .. } | Family::DeepseekV3(_) => {
+            Family::Qwen3 { .. } | Family::DeepseekV2(_) | Family::DeepseekV3(_) => {
                 let experts = experts();
                 (router(), experts)
             }
         };
         let shared = match mixture.family {
             Family::Qwen2 { .. } => Some("shared_expert"),
-            Family::DeepseekV3(_) => Some("shared_experts"),
+            Family::DeepseekV2(_) | Family::DeepseekV3(_) => Some("shared_experts"),
             Family::Mixtral | Family::Qwen3 { .. } => None,
         };
         let shared =
@@ -117,7 +126,7 @@ impl Block {
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
         x.tracer().within(&self.place, || match self.family {
-            Family::DeepseekV3(_) => self.after_router(x),
+            Family::DeepseekV2(_) | Family::DeepseekV3(_) => self.after_router(x),
             Family::Mixtral | Family::Qwen2 { .. } | Family::Qwen3 { .. } => self.of_rows(x),
         })
     }
@@ -170,7 +179,7 @@ struct Router {
 impl Router {
     fn new(tracer: &Tracer, path: String, config: &Decoder, mixture: &Mixture) -> Router {
         let class = match mixture.family {
-            Family::DeepseekV3(_) => "TopkRouter",
+            Family::DeepseekV2(_) | Family::DeepseekV3(_) => "TopkRouter",
             _ => "TopKRouter",
         };
         let place = Place::new(path, config.class(class));
@@ -216,31 +225,79 @@ impl Router {
                     drop((rows, probabilities));
                     [logits, weights, indices]
                 }
-                Family::DeepseekV3(groups) => self.from_groups(&x.view(&rows), groups),
+                Family::DeepseekV2(choice) => self.deepseek_v2(&x.view(&rows), choice),
+                Family::DeepseekV3(choice) => self.deepseek_v3(&x.view(&rows), choice),
             }
         })
     }
 
+    /// `F.linear` of rows in float32.
+    fn wide_logits(&self, x: &Tensor) -> Tensor {
+        let x = x.to(DType::Float32);
+        let weight = (&self.weight).to(DType::Float32);
+        functional::linear(&x, &weight, None).and_drop((x, weight))
+    }
+
+    /// `DeepseekV2TopkRouter.forward`, of rows.
+    fn deepseek_v2(&self, x: &Tensor, choice: Choice) -> [Tensor; 3] {
+        let logits = self.wide_logits(x);
+        let mut scores = (&logits).softmax(-1, Some(DType::Float32));
+        let in_groups = choice.groups.map(|groups| {
+            let [best, _] = (&scores).view(&self.grouped(groups)).maximum(-1);
+            let masks = self.best_groups(best, groups);
+            let excluded = (&masks[3]).to(DType::Bool).bitwise_not();
+            scores = (&scores).masked_fill(excluded, 0.0);
+            masks
+        });
+        let [mut weights, indices] = (&scores).largest_unsorted(self.chosen);
+        weights = (&weights).mul_number(choice.scaling);
+        drop(scores);
+        in_groups.into_iter().flatten().for_each(drop);
+        [logits, weights, indices]
+    }
+
     /// `DeepseekV3TopkRouter.forward`, of rows.
-    fn from_groups(&self, x: &Tensor, groups: Groups) -> [Tensor; 3] {
-        let logits = {
-            let x = x.to(DType::Float32);
-            let weight = (&self.weight).to(DType::Float32);
-            functional::linear(&x, &weight, None).and_drop((x, weight))
-        };
+    fn deepseek_v3(&self, x: &Tensor, choice: Choice) -> [Tensor; 3] {
+        let logits = self.wide_logits(x);
         let scores = (&logits).sigmoid();
-        let mut choice = match &self.correction {
+        let mut candidates = match &self.correction {
             Some(correction) => (&scores).add(correction),
             None => scores.clone(),
         };
+        let in_groups = choice.groups.map(|groups| {
+            let best_scores = {
+                let [best, _] = (&candidates).view(&self.grouped(groups)).largest(2);
+                best.sum(&[-1], false)
+            };
+            let masks = self.best_groups(best_scores, groups);
+            let excluded = (&masks[3]).to(DType::Bool).bitwise_not();
+            candidates = (&candidates).masked_fill(excluded, f64::NEG_INFINITY);
+            masks
+        });
+        let [_, indices] = (&candidates).largest_unsorted(self.chosen);
+        let mut weights = (&scores).gather(1, &indices);
+        let denominator = choice.normalizes.then(|| {
+            let denominator = (&weights).sum(&[-1], true).add_number(1e-20);
+            weights.divide_in_place(&denominator);
+            denominator
+        });
+        weights = (&weights).mul_number(choice.scaling);
+        drop((scores, candidates));
+        in_groups.into_iter().flatten().for_each(drop);
+        drop(denominator);
+        [logits, weights, indices]
+    }
+
+    /// The shape of scores of experts in groups.
+    fn grouped(&self, groups: Groups) -> [Size; 3] {
         let size = self.count / groups.count.max(1);
-        let grouped = [Size::REST, groups.count.into(), size.into()];
-        let group_scores = {
-            let [best, _] = (&choice).view(&grouped).largest(2);
-            best.sum(&[-1], false)
-        };
-        let [_, group_idx] = (&group_scores).largest_unsorted(groups.chosen);
-        let group_mask = (&group_scores).zeros_like();
+        [Size::REST, groups.count.into(), size.into()]
+    }
+
+    /// `group_scores`, `group_idx`, `group_mask` and `score_mask`: which experts are in the best groups.
+    fn best_groups(&self, scores: Tensor, groups: Groups) -> [Tensor; 4] {
+        let [_, group_idx] = (&scores).largest_unsorted(groups.chosen);
+        let group_mask = (&scores).zeros_like();
         (&group_mask).change_in_place(
             "aten.scatter_.value",
             &[
@@ -251,21 +308,9 @@ impl Router {
         );
         let score_mask = (&group_mask)
             .unsqueeze(-1)
-            .expand(&grouped)
+            .expand(&self.grouped(groups))
             .reshape(&[Size::REST, self.count.into()]);
-        let excluded = (&score_mask).to(DType::Bool).bitwise_not();
-        choice = (&choice).masked_fill(excluded, f64::NEG_INFINITY);
-        let [_, indices] = (&choice).largest_unsorted(self.chosen);
-        let mut weights = (&scores).gather(1, &indices);
-        let denominator = groups.normalizes.then(|| {
-            let denominator = (&weights).sum(&[-1], true).add_number(1e-20);
-            weights.divide_in_place(&denominator);
-            denominator
-        });
-        weights = (&weights).mul_number(groups.scaling);
-        drop((scores, choice, group_scores, group_idx, group_mask));
-        drop((score_mask, denominator));
-        [logits, weights, indices]
+        [scores, group_idx, group_mask, score_mask]
     }
 }
 

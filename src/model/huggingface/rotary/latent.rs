@@ -1,9 +1,9 @@
-//! Attention from compressed keys and values: `modeling_deepseek_v3.py`.
+//! Attention from compressed keys and values: `modeling_deepseek_v3.py` and `modeling_deepseek_v2.py`.
 
 use super::attention::sdpa;
 use super::decoder::Decoder;
 use super::norm::Norm;
-use super::rotation::{Part, apply_rotary};
+use super::rotation::{Part, Rotations, apply_rotary};
 use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
     Argument, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
@@ -97,7 +97,7 @@ impl LatentAttention {
     pub(super) fn forward(
         &self,
         x: &Tensor,
-        [cos, sin]: &[Tensor; 2],
+        rotations: &Rotations,
         mask: Option<&Tensor>,
     ) -> Tensor {
         x.tracer().within(&self.place, || {
@@ -119,7 +119,7 @@ impl LatentAttention {
             let one_head = |width: u64| [batch.into(), 1.into(), seq_len.into(), width.into()];
             kv_nope = (&kv_nope).view(&one_head(ranks.keys_and_values));
             k_rot = (&k_rot).view(&one_head(ranks.rotated));
-            [q_rot, k_rot] = apply_rotary(&q_rot, &k_rot, [cos, sin], self.part);
+            [q_rot, k_rot] = apply_rotary(&q_rot, &k_rot, rotations, self.part);
             let query_states = x.tracer().cat_of(&[&q_pass, &q_rot], -1);
             let [key_states, value_states] = self.expand_kv(&kv_nope, &k_rot);
             let settings = Settings {
@@ -140,7 +140,13 @@ impl LatentAttention {
                 .reshape(&[batch.into(), seq_len.into(), Size::REST])
                 .contiguous();
             output = self.o_proj.forward(&output);
-            drop((q_states, q_pass, q_rot, compressed_kv, kv_nope, k_rot));
+            drop((q_states, q_pass, q_rot, compressed_kv));
+            // `modeling_deepseek_v2.py` has another name for what is normalized.
+            if self.part == Part::Complex {
+                drop((k_rot, kv_nope));
+            } else {
+                drop((kv_nope, k_rot));
+            }
             output.and_drop((query_states, key_states, value_states))
         })
     }

@@ -6,6 +6,7 @@ use super::experts::Block as Experts;
 use super::latent::LatentAttention;
 use super::mlp::Mlp;
 use super::norm::Norm;
+use super::rotation::Rotations;
 use crate::model::tracing::{Dropout, Place, Pointwise as _, Tensor, Tracer};
 
 /// `LlamaDecoderLayer`, and those of other families.
@@ -23,7 +24,7 @@ enum SelfAttention {
 }
 
 impl SelfAttention {
-    fn forward(&self, x: &Tensor, rotations: &[Tensor; 2], mask: Option<&Tensor>) -> Tensor {
+    fn forward(&self, x: &Tensor, rotations: &Rotations, mask: Option<&Tensor>) -> Tensor {
         match self {
             SelfAttention::Plain(attention) => attention.forward(x, rotations, mask),
             SelfAttention::Latent(attention) => attention.forward(x, rotations, mask),
@@ -127,7 +128,7 @@ impl Layer {
     pub(super) fn forward(
         &self,
         x: &Tensor,
-        rotations: &[Tensor; 2],
+        rotations: &Rotations,
         mask: Option<&Tensor>,
     ) -> Tensor {
         x.tracer().within(&self.place, || {
@@ -160,7 +161,7 @@ impl Layer {
     fn side_by_side(
         &self,
         x: &Tensor,
-        rotations: &[Tensor; 2],
+        rotations: &Rotations,
         mask: Option<&Tensor>,
         dropout: &Dropout,
     ) -> Tensor {

@@ -15,6 +15,8 @@ mod model;
 mod norm;
 mod rope;
 mod rotation;
+#[cfg(test)]
+mod tests;
 
 pub(super) use families::CLASSES;
 pub(super) use model::build;

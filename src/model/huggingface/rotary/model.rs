@@ -5,7 +5,7 @@ use super::families;
 use super::layer::Layer;
 use super::masks;
 use super::norm::Norm;
-use super::rotation::Rotary;
+use super::rotation::{Rotary, Rotations};
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
 use crate::model::huggingface::heads::{Labels, causal_language_loss};
@@ -251,9 +251,7 @@ impl Model {
                     hidden_states.and_drop((position_ids, inputs_embeds, mask))
                 }
             };
-            for [cos, sin] in rotations {
-                drop((sin, cos));
-            }
+            rotations.into_iter().for_each(Rotations::let_go);
             hidden_states
         })
     }
@@ -279,7 +277,7 @@ impl Model {
     }
 
     /// Cosines and sines for layers without and with a window, or for all.
-    fn rotations(&self, x: &Tensor, position_ids: &Tensor) -> Vec<[Tensor; 2]> {
+    fn rotations(&self, x: &Tensor, position_ids: &Tensor) -> Vec<Rotations> {
         (0..self.rotary_emb.kinds())
             .map(|kind| self.rotary_emb.forward(x, position_ids, kind))
             .collect()

@@ -47,10 +47,30 @@ pub(super) enum Part {
     WholeInFloat32,
     /// All of them, of which two side by side belong together: `apply_rotary_pos_emb_interleave`.
     Interleaved,
+    /// The same by complex numbers: `modeling_deepseek_v2.py`.
+    Complex,
     /// The first, which `apply_rotary_pos_emb` takes apart: `modeling_phi3.py`.
     First,
     /// The first, which the attention takes apart: `modeling_phi.py`.
     FirstBeforehand,
+}
+
+/// What queries and keys are multiplied with.
+pub(super) enum Rotations {
+    /// Cosines and sines.
+    Real([Tensor; 2]),
+    /// Complex numbers: `modeling_deepseek_v2.py`.
+    Complex(Tensor),
+}
+
+impl Rotations {
+    /// Python's tuples let go of the last first.
+    pub(super) fn let_go(self) {
+        match self {
+            Rotations::Real([cos, sin]) => drop((sin, cos)),
+            Rotations::Complex(all) => drop(all),
+        }
+    }
 }
 
 /// `LlamaRotaryEmbedding`.
@@ -98,7 +118,7 @@ impl Rotary {
     }
 
     /// Cosines and sines, of the `kind`-th frequencies.
-    pub(super) fn forward(&self, x: &Tensor, position_ids: &Tensor, kind: usize) -> [Tensor; 2] {
+    pub(super) fn forward(&self, x: &Tensor, position_ids: &Tensor, kind: usize) -> Rotations {
         let tracer = x.tracer();
         let kind = &self.kinds[kind];
         let how = kind.how;
@@ -106,6 +126,9 @@ impl Rotary {
         tracer.within(&self.place, || {
             tracer.no_grad(|| {
                 let inv_freq = kind.frequencies(position_ids);
+                if how.part == Part::Complex {
+                    return complex(inv_freq, position_ids, how.scaling);
+                }
                 let rows = [1.into(), Size::REST, 1.into()];
                 let inv_freq = inv_freq.unsqueeze(0).unsqueeze(2);
                 let inv_freq = if is_sure {
@@ -133,10 +156,28 @@ impl Rotary {
                     [(&cos).to_dtype_of(x.dtype()), (&sin).to_dtype_of(x.dtype())]
                 };
                 drop((inv_freq, position_ids, freqs, emb, cos, sin));
-                rotations
+                Rotations::Real(rotations)
             })
         })
     }
+}
+
+/// `DeepseekV2RotaryEmbedding.forward`.
+fn complex(inv_freq: Tensor, position_ids: &Tensor, scaling: f64) -> Rotations {
+    let tracer = inv_freq.tracer();
+    let rows = [1.into(), Size::REST, 1.into()];
+    let inv_freq = inv_freq.unsqueeze(0).unsqueeze(2);
+    let inv_freq = inv_freq.to(DType::Float32).expand(&rows);
+    let position_ids = position_ids.unsqueeze(1).to(DType::Float32);
+    let (freqs, all) = tracer.without_autocast(|| {
+        let freqs = (&inv_freq).to_device().matmul(&position_ids);
+        let freqs = freqs.transpose(1, 2);
+        let mut all = (&freqs).ones_like().polar(&freqs);
+        all = (&all).mul_number(scaling);
+        (freqs, all)
+    });
+    drop((inv_freq, position_ids, freqs));
+    Rotations::Complex(all)
 }
 
 impl Kind {
@@ -185,9 +226,13 @@ pub(super) fn apart(x: &Tensor, dims: u64) -> (Tensor, Tensor) {
 pub(super) fn apply_rotary(
     query: &Tensor,
     key: &Tensor,
-    [cos, sin]: [&Tensor; 2],
+    rotations: &Rotations,
     part: Part,
 ) -> [Tensor; 2] {
+    let [cos, sin] = match rotations {
+        Rotations::Real([cos, sin]) => [cos, sin],
+        Rotations::Complex(all) => return apply_complex(query, key, all.to_device()),
+    };
     if part == Part::Interleaved {
         return apply_interleaved(query, key, [cos, sin]);
     }
@@ -195,7 +240,7 @@ pub(super) fn apply_rotary(
     let (cos, sin) = (cos.unsqueeze(1), sin.unsqueeze(1));
     let rotated = |x: &Tensor| x.mul(&cos).add(rotate_half(x).mul(&sin));
     match part {
-        Part::Whole | Part::FirstBeforehand | Part::Interleaved => {
+        Part::Whole | Part::FirstBeforehand | Part::Interleaved | Part::Complex => {
             let (query, key) = (rotated(query), rotated(key));
             drop((cos, sin));
             [query, key]
@@ -239,4 +284,22 @@ fn apply_interleaved(query: &Tensor, key: &Tensor, rotations: [&Tensor; 2]) -> [
     let rotated = [rotated(&queries), rotated(&keys)];
     drop((cos, sin, queries, keys));
     rotated
+}
+
+/// `apply_rotary_emb` of `modeling_deepseek_v2.py`.
+fn apply_complex(query: &Tensor, key: &Tensor, all: Tensor) -> [Tensor; 2] {
+    let pairs = |x: &Tensor| {
+        let [batch, heads, length] = [0, 1, 2].map(|dim| Size::from(x.size(dim)));
+        let pairs = [batch, heads, length, Size::REST, 2.into()];
+        x.to(DType::Float32).reshape(&pairs).view_as_complex()
+    };
+    let (query_pairs, key_pairs) = (pairs(query), pairs(key));
+    let all = all.unsqueeze(1).to_device();
+    let rotated = |pairs: &Tensor, x: &Tensor| {
+        let rotated = pairs.mul(&all).view_as_real();
+        rotated.flatten(3, -1).type_as(x)
+    };
+    let both = [rotated(&query_pairs, query), rotated(&key_pairs, key)];
+    drop((all, query_pairs, key_pairs));
+    both
 }

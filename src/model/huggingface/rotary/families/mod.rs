@@ -44,6 +44,8 @@ pub(in crate::model::huggingface) const CLASSES: &[&str] = &[
     "Qwen2MoeForSequenceClassification",
     "Qwen3MoeForCausalLM",
     "Qwen3MoeForSequenceClassification",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV2ForSequenceClassification",
     "DeepseekV3ForCausalLM",
     "DeepseekV3ForSequenceClassification",
     "GraniteForCausalLM",
@@ -112,11 +114,18 @@ pub(super) fn read(task: &Task<'_>) -> Result<Decoder, Invalid> {
         "Mixtral" => experts::mixtral(config),
         "Qwen2Moe" => qwen::qwen2_moe(config),
         "Qwen3Moe" => qwen::qwen3_moe(config),
+        "DeepseekV2" => experts::deepseek_v2(config),
         "DeepseekV3" => experts::deepseek_v3(config),
         "Granite" => granite(config),
         "SmolLM3" => smollm3(config),
         _ => llama(config),
     }?;
+    if !decoder.scale.is_finite() || !decoder.rotation.scaling.is_finite() {
+        return Err(Invalid::at(
+            format!("{}/hf", task.pointer),
+            "what the config scales attention or its rotation by is not a number",
+        ));
+    }
     match decoder.padding {
         Some(padding) if padding >= decoder.vocabulary => Err(Invalid::at(
             config.at("pad_token_id"),
