@@ -12,8 +12,6 @@ mod replay;
 mod sequence;
 mod style;
 mod svg;
-mod svg_map;
-mod svg_timeline;
 mod table;
 mod wrap;
 

@@ -88,7 +88,7 @@ pub fn replay(report: &ReplayReport, style: &Style) -> String {
 }
 
 fn compared(comparison: &ComparisonReport, style: &Style) -> String {
-    let numbers = ["peak reserved", "retries", "fits without retries from"];
+    let numbers = ["peak reserved", "retries", "no retries from"];
     let header = ["allocator", numbers[0], numbers[1], "ends", numbers[2]];
     let mut table = with_header(&header, &numbers);
     for row in &comparison.rows {

@@ -14,7 +14,15 @@ pub(super) struct Table {
     header: Vec<String>,
     /// Which columns hold numbers: those are aligned to the right, and only their headings are wrapped.
     is_number: Vec<bool>,
-    rows: Vec<Vec<String>>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+enum Row {
+    /// One for each column.
+    Cells(Vec<String>),
+    /// What is about the rows below.
+    Line(String),
 }
 
 /// A table whose named columns are aligned to the right.
@@ -29,7 +37,19 @@ pub(super) fn with_header(header: &[&str], numbers: &[&str]) -> Table {
 impl Table {
     /// Adds a row, which has a cell for each column.
     pub(super) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        self.rows.push(Row::Cells(cells.into_iter().collect()));
+    }
+
+    /// Adds a line across all columns.
+    pub(super) fn add_line(&mut self, line: String) {
+        self.rows.push(Row::Line(line));
+    }
+
+    fn cells(&self, index: usize) -> impl Iterator<Item = &str> {
+        self.rows.iter().filter_map(move |row| match row {
+            Row::Cells(cells) => cells.get(index).map(String::as_str),
+            Row::Line(_) => None,
+        })
     }
 
     /// How wide each column is, so that all of them fit where their words do.
@@ -43,19 +63,14 @@ impl Table {
             return widths;
         }
         // Headings first: a second line of the header costs less than second lines of rows.
-        for (width, column) in widths.iter_mut().zip(&measures) {
-            *width = column.wrapped_heading;
-        }
-        loop {
-            let can_shrink = |index: &usize| widths[*index] > measures[*index].narrowest;
-            let widest = (0..widths.len())
-                .filter(can_shrink)
-                .max_by_key(|index| widths[*index]);
-            match widest {
-                Some(index) if widths.iter().sum::<usize>() > room => widths[index] -= 1,
-                Some(_) | None => return widths,
-            }
-        }
+        let wrapped: Vec<usize> = measures
+            .iter()
+            .map(|column| column.wrapped_heading)
+            .collect();
+        shrink(&mut widths, &wrapped, room);
+        let narrowest: Vec<usize> = measures.iter().map(|column| column.narrowest).collect();
+        shrink(&mut widths, &narrowest, room);
+        widths
     }
 
     fn row(&self, cells: &[String], widths: &[usize]) -> String {
@@ -85,6 +100,17 @@ impl Table {
     }
 }
 
+/// Makes the widest columns narrower, none below its least, until all of them fit or none can be.
+fn shrink(widths: &mut [usize], least: &[usize], room: usize) {
+    while widths.iter().sum::<usize>() > room {
+        let can_shrink = (0..widths.len()).filter(|index| widths[*index] > least[*index]);
+        let Some(widest) = can_shrink.max_by_key(|index| widths[*index]) else {
+            return;
+        };
+        widths[widest] -= 1;
+    }
+}
+
 /// How wide a column may be.
 struct Measure {
     /// With nothing wrapped.
@@ -100,7 +126,7 @@ impl Measure {
     fn of(table: &Table, index: usize, most: usize) -> Measure {
         let heading = &table.header[index];
         let widest = |measure: &dyn Fn(&str) -> usize| {
-            let cells = table.rows.iter().filter_map(|row| row.get(index));
+            let cells = table.cells(index);
             cells.map(|cell| measure(cell).min(most)).max().unwrap_or(0)
         };
         // As it will be shown, with single spaces.
@@ -123,7 +149,12 @@ pub(super) fn text(table: &Table, style: &Style) -> String {
     let widths = table.widths(style);
     let mut out = style.quiet(&table.row(&table.header, &widths));
     for row in &table.rows {
-        out += &table.row(row, &widths);
+        match row {
+            Row::Cells(cells) => out += &table.row(cells, &widths),
+            Row::Line(line) => {
+                out += &paragraph(&" ".repeat(INDENT), line, style.width);
+            }
+        }
     }
     out
 }
@@ -189,10 +220,10 @@ mod tests {
     fn headings_are_wrapped_before_rows_and_rows_between_words() {
         assert_eq!(
             text(&cards(), &style(48)),
-            " card          peak  cost\n           \
+            " card           peak  cost\n            \
              reserved\n \
-             a100-40g  39.1 GiB  recomputes 24 of 24 blocks\n \
-             t4         9.8 GiB  -\n"
+             a100-40g   39.1 GiB  recomputes 24 of 24 blocks\n \
+             t4          9.8 GiB  -\n"
         );
         assert_eq!(
             text(&cards(), &style(40)),

@@ -14,5 +14,6 @@ mod model;
 mod outline;
 mod properties;
 mod replay;
+mod report;
 mod truth;
 mod worker;

@@ -69,8 +69,8 @@ impl Card {
         match self.workspaces {
             Workspaces::Recorded => Vec::new(),
             Workspaces::Transferred => vec![format!(
-                "nothing was measured on a real {}: its memory is from {}; scratch memory of \
-                 convolutions and the {} that a process holds outside the allocator are those of an H200",
+                "batchfit was not measured on a real {}: its memory size is from {}; what convolutions need as scratch \
+                 memory, and the {} that a process holds outside PyTorch's allocator, are those of an H200",
                 self.product, self.source, PROCESS_OVERHEAD
             )],
         }

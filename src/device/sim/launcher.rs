@@ -30,8 +30,7 @@ impl Estimates {
     /// What the reader of a probe should know.
     pub fn note(&self) -> String {
         format!(
-            "the scratch memory of {} convolutions is estimated from similar ones: they are not among \
-             those recorded on an H200",
+            "the scratch memory of {} convolutions is estimated from similar ones that were measured on an H200",
             self.convolutions
         )
     }

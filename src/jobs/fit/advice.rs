@@ -23,8 +23,8 @@ pub(super) fn recommend(
 ) -> Result<Recommendation, EngineError> {
     if let (Some(_), 2..) = (wish.target_batch, accumulation) {
         notes.push(format!(
-            "`target_batch` decides the number of accumulation steps; the {accumulation} of \
-             `training.accumulation` are not used"
+            "`target_batch` decides the number of accumulation steps, so `training.accumulation` ({accumulation}) is \
+             not used"
         ));
     }
     let Some(plan) = choose(wish, accumulation, &mut inquiry)? else {
@@ -49,7 +49,7 @@ pub(super) fn recommend(
         notes.push(why(headroom, &probed.uncertainties));
     }
     if maxima.evidence != maxima.evidence_of_max {
-        notes.push("`max_batch` is simulated; `max_batch_without_retries` was probed".to_owned());
+        notes.push("the largest batch without retries was tried on the GPU; the largest with retries (`max_batch`) is simulated".to_owned());
     }
     let report = &probed.report;
     let step_ms = step_ms(report);
@@ -90,7 +90,10 @@ fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
         .iter()
         .map(|uncertainty| format!("{} for {}", figure(uncertainty), uncertainty.reason()))
         .collect();
-    format!("{headroom} of headroom is kept: {}", reasons.join(", "))
+    format!(
+        "{headroom} of the limit are left free, because the prediction may be too low: {}",
+        reasons.join(", ")
+    )
 }
 
 /// The answer when no batch runs without retries and leaves headroom, not even a batch of one.

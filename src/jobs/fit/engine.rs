@@ -129,7 +129,7 @@ impl FitEngine {
                 let device = format!("sim:{}", card.name);
                 notes.extend(card.notes());
                 if request.search == SearchMode::Probes {
-                    notes.push(format!("{device} has no real probes: all are simulated"));
+                    notes.push(format!("{device} is a simulated device: `search` set to \"probes\" changes nothing there"));
                 }
                 let memory = card.memory();
                 let limit = limit(asked(request, &settings, memory), memory, &mut notes);
@@ -373,8 +373,8 @@ fn limit(asked: Option<Bytes>, memory: CardMemory, notes: &mut Vec<String>) -> B
     };
     if asked > available {
         notes.push(format!(
-            "the limit asked for, {asked}, is more than the {available} that the device has for the \
-             allocator; the answer is for those"
+            "the memory limit of {asked} is more than the {available} that the device has for PyTorch's allocator; \
+             the answer is for {available}"
         ));
     }
     asked.min(available)

@@ -119,8 +119,8 @@ pub(super) fn bounded(plan: &Plan, wish: Wish) -> Option<String> {
     // One sample at a time would make any target.
     (!is_exact && per_rank > Variant::MOST_ACCUMULATION).then(|| {
         format!(
-            "no micro-batch that leaves headroom makes the target exactly in {} steps, which is the most that an \
-             optimizer step is made of",
+            "no micro-batch that fits makes the target exactly in at most {} accumulation steps, the most that batchfit \
+             plans",
             Variant::MOST_ACCUMULATION
         )
     })
@@ -145,9 +145,8 @@ pub(super) fn cheaper(
     let mut fewer = others.filter(|other| other.accumulation_steps < plan.accumulation_steps);
     Ok(fewer.next().map(|other| {
         format!(
-            "no micro-batch above {} that leaves headroom divides the target; {} samples instead of {} would take \
-             {} steps of {}, not {} of {}",
-            plan.micro_batch,
+            "no larger micro-batch that fits divides the target; with {} samples instead of {} it would be {} steps of \
+             {} instead of {} of {}",
             other.global_batch,
             plan.global_batch,
             other.accumulation_steps,

@@ -32,14 +32,14 @@ pub(super) fn data_parallelism(request: &Request, graph: &Graph) -> Option<Strin
         .max();
     let missing = match widest {
         Some(bytes) => format!(
-            "the gradient buckets of DistributedDataParallel (up to {}: all gradients once more, unless \
-             `gradient_as_bucket_view=True`) and the buffers of NCCL",
+            "gradient buckets of DistributedDataParallel (up to {}, unless `gradient_as_bucket_view=True`) and the \
+             buffers of NCCL",
             Bytes(elements * bytes)
         ),
         None => "the buffers of NCCL, if ranks communicate at all".to_owned(),
     };
     Some(format!(
-        "memory is that of a single process: what {ranks} ranks need in addition is not in it, namely {missing}"
+        "these figures are those of a single process; each of {ranks} ranks also needs {missing}"
     ))
 }
 
@@ -57,8 +57,8 @@ pub(super) fn others(ready: &Ready) -> Option<String> {
 /// What a reader is told of a fit whose limit did not last.
 pub(super) fn began_anew(limit: Bytes, lowered: &Lowered) -> String {
     format!(
-        "the limit went from {limit} to {} during the fit, which began anew: other processes took memory, and \
-         use {} of the GPU now",
-        lowered.limit, lowered.used_by_others
+        "other processes took memory of the GPU during the fit and use {} now; it was started again with a limit of \
+         {} instead of {limit}",
+        lowered.used_by_others, lowered.limit
     )
 }

@@ -51,18 +51,18 @@ impl Uncertainty {
     /// What the reader is told.
     pub(super) fn reason(self) -> &'static str {
         match self {
-            Uncertainty::Driver => "the driver's placement of segments",
+            Uncertainty::Driver => "where the GPU driver places memory",
             Uncertainty::Lifetimes => {
-                "the lifetimes of Python's variables, which the graph does not tell"
+                "how long Python keeps its variables, which is not in the graph"
             }
-            Uncertainty::Workspaces(_) => "convolutions whose scratch memory is estimated",
+            Uncertainty::Workspaces(_) => {
+                "the scratch memory of convolutions, where it is estimated"
+            }
             Uncertainty::Functions => {
-                "custom autograd functions whose backward passes could not be traced"
+                "the backward passes of custom autograd functions, which could not be traced"
             }
-            Uncertainty::Card => "rules measured on another card",
-            Uncertainty::Assumed(_) => {
-                "operators that are not known and were taken to be elementwise"
-            }
+            Uncertainty::Card => "this card, on which batchfit was not measured",
+            Uncertainty::Assumed(_) => "the operators that batchfit does not know",
         }
     }
 }

@@ -189,8 +189,8 @@ pub(super) fn assumption(untraced: &[UntracedFunction]) -> Option<String> {
     }
     (!names.is_empty()).then(|| {
         format!(
-            "what these custom autograd functions save and what their backward passes take is not known; \
-             they were taken for operators that autograd records one by one: {}",
+            "batchfit could not see what these custom autograd functions save and what their backward passes \
+             allocate, and assumed what PyTorch's own operators inside of them would: {}",
             names.join(", ")
         )
     })

@@ -128,8 +128,8 @@ pub(super) fn assumption(chosen: &[Chosen], percent: Option<u64>) -> Option<Stri
         Some(percent) => format!("{percent} percent of the most that they can be for a batch of b"),
     };
     Some(format!(
-        "some sizes depend on the values of the batch and were taken to be {how} \
-         ({text}); `chosen_percent` in the request says how much of the most values usually choose"
+        "some sizes depend on the values in a batch and were assumed to be {how} \
+         ({text}); set `chosen_percent` in the request to the percentage that is usual for your data"
     ))
 }
 

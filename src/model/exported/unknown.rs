@@ -160,8 +160,8 @@ pub(super) fn assumption(operators: &[UnknownOperator]) -> Option<String> {
         names.push(format!("and {} more", more + 1));
     }
     Some(format!(
-        "these operators are not known and were taken to save their inputs and to make their results, \
-         which may be less than they take: {}",
+        "batchfit does not know these operators and assumed that each keeps its inputs for the backward pass and \
+         allocates its results; they may need more: {}",
         names.join(", ")
     ))
 }

@@ -39,13 +39,13 @@ pub(super) struct RequestSchema {
     #[schema(example = "within_optimizer")]
     compare: Option<String>,
     /// What becomes of operators of an exported graph that batchfit does not know: `refuse` (default), or
-    /// `assume_elementwise`: they are taken to save their inputs and to make their results, and the answer
-    /// says so.
+    /// `assume_elementwise`: each is assumed to keep its inputs for the backward pass and to allocate its results, and
+    /// the answer lists them under `assumptions`.
     #[schema(example = "refuse")]
     unknown_ops: Option<String>,
     /// Where sizes in an exported graph depend on the values of the batch (boolean masks, tokens of experts): how many
-    /// percent of the most that values may choose they are taken to choose. Without it all, or even parts; the answer
-    /// says so.
+    /// percent of the most that they may choose is assumed. Without it all, or even parts; the answer lists them under
+    /// `assumptions`.
     #[schema(minimum = 0, maximum = 100, example = 25)]
     chosen_percent: Option<u64>,
 }

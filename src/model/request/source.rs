@@ -262,8 +262,8 @@ fn invalid(error: &ExportedError, at: &str) -> Invalid {
                 .iter()
                 .all(|operator| operator.not_elementwise.is_none());
             let hint = if helps {
-                "; with \"unknown_ops\": \"assume_elementwise\" in the request they are taken to save their \
-                 inputs and to make their results"
+                "; with \"unknown_ops\": \"assume_elementwise\" in the request, batchfit assumes that each keeps its \
+                 inputs for the backward pass and allocates its results"
             } else {
                 ""
             };

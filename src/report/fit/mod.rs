@@ -1,52 +1,46 @@
 //! The answer to a fit.
 
-use std::collections::BTreeSet;
+mod remarks;
+mod variants;
+
 use std::fmt::Write as _;
 
 use super::probe::verdict;
 use super::style::Style;
-use super::table::{assumptions, facts, notes, text, with_header};
+use super::table::{facts, text, with_header};
+use super::wrap::paragraph;
 use crate::jobs::{FitResult, GpuWork, Recommendation};
 use crate::probe::Evidence;
 use crate::units::Bytes;
 
-/// Writes what to train with, how the variants compare, and which probes stand behind it.
+/// Writes what to train with, how the variants compare, and with detail which probes stand behind it.
+///
+/// Variants have one number everywhere, their rank.
 pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     let best = &result.recommendation;
     let environment = &result.environment;
-    let mut report = format!(
-        "{model} on {} ({})\n\n{}\n",
-        environment.gpu,
-        environment.device,
-        advice(best)
-    );
-    report += &facts(&figures(best), style);
+    let title = format!("{model} on {} ({})", environment.gpu, environment.device);
+    let mut report = paragraph("", &title, style.width);
+    report += "\n";
+    report += &style.strong(&paragraph("", &advice(best), style.width));
+    report += "\n";
+    report += &facts(&figures(result, style), style);
     if result.variants.len() > 1 {
-        report += "\nVariants, best first\n";
-        report += &variants(result, style);
+        report += "\n";
+        report += &variants::table(&result.variants, style);
     }
-    if !result.probes.is_empty() {
-        report += match result.variants.len() {
-            1 => "\nProbes\n",
-            _ => "\nProbes, variants numbered as in the request\n",
-        };
+    if style.verbose && !result.probes.is_empty() {
+        report += "\nProbes\n";
         report += &probes(result, style);
     }
-    if let Some(work) = &result.gpu_work {
+    if let (Some(work), true) = (&result.gpu_work, style.verbose) {
         report += "\nOn the GPU\n";
         report += &facts(&on_the_gpu(work), style);
     }
-    let all: BTreeSet<_> = result
-        .variants
-        .iter()
-        .flat_map(|variant| &variant.recommendation.notes)
-        .chain(&best.notes)
-        .cloned()
-        .collect();
-    if !all.is_empty() || !result.assumptions.is_empty() {
+    let remarks = remarks::all(result, style);
+    if !remarks.is_empty() {
         report += "\n";
-        report += &assumptions(&result.assumptions, style);
-        report += &notes(&all.into_iter().collect::<Vec<_>>(), style);
+        report += &remarks;
     }
     report
 }
@@ -61,7 +55,7 @@ fn advice(best: &Recommendation) -> String {
             (0, 1..) => "Nothing fits without retries",
             (0, 0) => "Nothing fits",
         };
-        return format!("{what}{missing}.\n");
+        return format!("{what}{missing}.");
     }
     let mut advice = format!("Train with a micro-batch of {}", best.micro_batch);
     if best.accumulation_steps > 1 {
@@ -77,55 +71,72 @@ fn advice(best: &Recommendation) -> String {
     if best.shortfall > 0 {
         let _ = write!(advice, ", {} fewer than asked for", best.shortfall);
     }
-    advice + ".\n"
+    advice + "."
 }
 
-fn figures(best: &Recommendation) -> Vec<(&'static str, String)> {
-    let evidence = match best.evidence {
-        Evidence::Simulated => "simulated",
-        Evidence::Probed => "probed on the GPU",
-    };
-    let mut figures = vec![
-        (
-            "largest without retries",
-            best.max_batch_without_retries.to_string(),
-        ),
-        ("largest that finishes", best.max_batch.to_string()),
-        (
-            "peak allocated",
-            Bytes(best.peak_allocated_bytes).to_string(),
-        ),
-        ("peak reserved", Bytes(best.peak_reserved_bytes).to_string()),
-        ("limit", Bytes(best.limit_bytes).to_string()),
-        ("headroom", Bytes(best.headroom_bytes).to_string()),
-        ("limited by", best.limited_by.clone()),
-        ("evidence", evidence.to_owned()),
-    ];
-    if let Some(step_ms) = best.step_ms {
-        figures.push(("step time", format!("{step_ms:.1} ms")));
+fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
+    let best = &result.recommendation;
+    let mut figures = Vec::new();
+    if let [first, _, ..] = result.variants.as_slice() {
+        let cost = first.cost.as_ref();
+        let cost = cost.map_or_else(String::new, |cost| format!(" ({cost})"));
+        figures.push(("with", format!("{}{cost}", first.training)));
     }
-    if let Some(rate) = best.samples_per_second {
-        figures.push(("samples per second", format!("{rate:.0}")));
+    figures.push((
+        "peak reserved",
+        format!(
+            "{}; the limit is {}",
+            Bytes(best.peak_reserved_bytes),
+            Bytes(best.limit_bytes)
+        ),
+    ));
+    if style.verbose {
+        figures.extend([
+            (
+                "peak allocated",
+                Bytes(best.peak_allocated_bytes).to_string(),
+            ),
+            ("headroom", Bytes(best.headroom_bytes).to_string()),
+        ]);
+    }
+    figures.push(("largest batch", largest(best)));
+    figures.push(("limited by", best.limited_by.clone()));
+    figures.push(("evidence", evidence(result)));
+    if let Some(step_ms) = best.step_ms {
+        let rate = best.samples_per_second;
+        let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.0} samples a second"));
+        figures.push(("time", format!("{step_ms:.1} ms for a micro-batch{rate}")));
     }
     figures
 }
 
-/// How much was tried, and what it took.
+/// Both maxima.
+fn largest(best: &Recommendation) -> String {
+    let (smooth, finishing) = (best.max_batch_without_retries, best.max_batch);
+    if finishing == smooth {
+        return smooth.to_string();
+    }
+    format!("{smooth} without retries of the allocator, {finishing} with them")
+}
+
+fn evidence(result: &FitResult) -> String {
+    match (result.recommendation.evidence, &result.gpu_work) {
+        (Evidence::Simulated, _) => "simulated; nothing ran on a GPU".to_owned(),
+        (Evidence::Probed, None) => "probed on the GPU".to_owned(),
+        (Evidence::Probed, Some(work)) => format!(
+            "{} training runs on the GPU, {} of them out of memory (in a process of batchfit's own)",
+            work.probes, work.out_of_memory
+        ),
+    }
+}
+
+/// How long the work on a GPU took.
 fn on_the_gpu(work: &GpuWork) -> Vec<(&'static str, String)> {
     let seconds = |ms: f64| format!("{:.2} s", ms / 1000.0);
     let times: Vec<_> = work.runs.iter().map(|run| seconds(run.wall_ms)).collect();
-    let mut lines = vec![
-        (
-            "probes",
-            format!(
-                "{}, {} of them out of memory (in batchfit's own process)",
-                work.probes, work.out_of_memory
-            ),
-        ),
-        ("start of the process", seconds(work.worker_start_ms)),
-    ];
+    let mut lines = vec![("start of the process", seconds(work.worker_start_ms))];
     if !times.is_empty() {
-        lines.push(("each took", times.join(", ")));
+        lines.push(("each probe took", times.join(", ")));
     }
     if work.waited_ms > 0.0 {
         lines.push(("waited for its turn", seconds(work.waited_ms)));
@@ -136,67 +147,36 @@ fn on_the_gpu(work: &GpuWork) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn variants(result: &FitResult, style: &Style) -> String {
-    let numbers = [
-        "micro-batch",
-        "steps",
-        "peak reserved",
-        "headroom",
-        "samples/s",
-    ];
-    let mut table = with_header(
-        &[
-            "",
-            "variant",
-            "micro-batch",
-            "steps",
-            "peak reserved",
-            "headroom",
-            "samples/s",
-        ],
-        &numbers,
-    );
-    for variant in &result.variants {
-        let best = &variant.recommendation;
-        table.add_row([
-            variant.rank.to_string(),
-            variant.training.to_string(),
-            best.micro_batch.to_string(),
-            best.accumulation_steps.to_string(),
-            Bytes(best.peak_reserved_bytes).to_string(),
-            Bytes(best.headroom_bytes).to_string(),
-            best.samples_per_second
-                .map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
-        ]);
-    }
-    text(&table, style)
-}
-
 fn probes(result: &FitResult, style: &Style) -> String {
+    let several = result.variants.len() > 1;
+    let mut header = vec![
+        "batch",
+        "micro-steps",
+        "verdict",
+        "peak allocated",
+        "peak reserved",
+        "retries",
+        "evidence",
+    ];
+    if several {
+        header.insert(0, "variant");
+    }
     let numbers = [
         "variant",
         "batch",
+        "micro-steps",
         "peak allocated",
         "peak reserved",
         "retries",
     ];
-    let mut table = with_header(
-        &[
-            "variant",
-            "batch",
-            "verdict",
-            "peak allocated",
-            "peak reserved",
-            "retries",
-            "evidence",
-        ],
-        &numbers,
-    );
-    for probe in &result.probes {
+    let mut table = with_header(&header, &numbers);
+    let mut probes: Vec<_> = result.probes.iter().collect();
+    probes.sort_by_key(|probe| probe.variant);
+    for probe in probes {
         let report = &probe.report;
-        table.add_row([
-            (probe.variant + 1).to_string(),
+        let mut row = vec![
             report.batch.to_string(),
+            probe.accumulation.to_string(),
             verdict(report.verdict).to_owned(),
             Bytes(report.peak_allocated_bytes).to_string(),
             Bytes(report.peak_reserved_bytes).to_string(),
@@ -205,7 +185,11 @@ fn probes(result: &FitResult, style: &Style) -> String {
                 Evidence::Simulated => "simulated".to_owned(),
                 Evidence::Probed => "probed".to_owned(),
             },
-        ]);
+        ];
+        if several {
+            row.insert(0, (probe.variant + 1).to_string());
+        }
+        table.add_row(row);
     }
     text(&table, style)
 }
@@ -236,15 +220,6 @@ mod tests {
         let lines = on_the_gpu(&work);
 
         let said: Vec<_> = lines.iter().map(|(_, said)| said.as_str()).collect();
-        assert_eq!(
-            said,
-            [
-                "2, 1 of them out of memory (in batchfit's own process)",
-                "1.23 s",
-                "0.61 s, 1.32 s",
-                "0.50 s",
-                "2"
-            ]
-        );
+        assert_eq!(said, ["1.23 s", "0.61 s, 1.32 s", "0.50 s", "2"]);
     }
 }

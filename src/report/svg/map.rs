@@ -1,6 +1,6 @@
 //! Segments and blocks at the peak, as one long strip of memory cut into rows.
 
-use super::svg::{Anchor, LEFT, RIGHT, Svg, colour};
+use super::{Anchor, LEFT, RIGHT, Svg, colour};
 use crate::replay::{BlockReport, ReplayReport, SegmentReport};
 use crate::units::Bytes;
 

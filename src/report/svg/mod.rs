@@ -3,30 +3,32 @@
 //! Written by hand, so that the same document always gives the same bytes. No scripts, no fonts of its
 //! own; whoever opens it in a browser sees sizes on hovering.
 
+mod map;
+mod timeline;
+
 use std::fmt::Write as _;
 
 use super::probe::verdict;
-use super::{svg_map, svg_timeline};
 use crate::replay::ReplayReport;
 use crate::units::Bytes;
 
 /// All drawings are this wide.
-pub(super) const WIDTH: f64 = 1200.0;
+const WIDTH: f64 = 1200.0;
 /// Where panels begin and end.
-pub(super) const LEFT: f64 = 84.0;
-pub(super) const RIGHT: f64 = WIDTH - 36.0;
+const LEFT: f64 = 84.0;
+const RIGHT: f64 = WIDTH - 36.0;
 
 /// Colours that differ in brightness too, so that they survive a black and white printer.
-pub(super) mod colour {
-    pub(in crate::report) const INK: &str = "#1f2933";
-    pub(in crate::report) const QUIET: &str = "#66727f";
-    pub(in crate::report) const GRID: &str = "#e4e8ec";
-    pub(in crate::report) const ALLOCATED: &str = "#2f6fb0";
-    pub(in crate::report) const RESERVED: &str = "#f0a63c";
-    pub(in crate::report) const FREE: &str = "#f7d9a8";
-    pub(in crate::report) const PENDING: &str = "#8a63b5";
-    pub(in crate::report) const ROUNDING: &str = "#123a63";
-    pub(in crate::report) const LIMIT: &str = "#c03434";
+mod colour {
+    pub(super) const INK: &str = "#1f2933";
+    pub(super) const QUIET: &str = "#66727f";
+    pub(super) const GRID: &str = "#e4e8ec";
+    pub(super) const ALLOCATED: &str = "#2f6fb0";
+    pub(super) const RESERVED: &str = "#f0a63c";
+    pub(super) const FREE: &str = "#f7d9a8";
+    pub(super) const PENDING: &str = "#8a63b5";
+    pub(super) const ROUNDING: &str = "#123a63";
+    pub(super) const LIMIT: &str = "#c03434";
 }
 
 /// Draws memory over time, and the segments and blocks at the peak.
@@ -45,8 +47,8 @@ pub fn replay_svg(report: &ReplayReport) -> String {
         colour::QUIET,
         &subtitle(report),
     );
-    let bottom = svg_timeline::draw(&mut svg, report, 96.0);
-    let bottom = svg_map::draw(&mut svg, report, bottom + 44.0);
+    let bottom = timeline::draw(&mut svg, report, 96.0);
+    let bottom = map::draw(&mut svg, report, bottom + 44.0);
     svg.finish(bottom + 28.0, &title)
 }
 
@@ -71,7 +73,7 @@ fn subtitle(report: &ReplayReport) -> String {
 
 /// Which end of a text is at its place.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Anchor {
+enum Anchor {
     Start,
     Middle,
     End,
@@ -79,12 +81,12 @@ pub(super) enum Anchor {
 
 /// A drawing in the making.
 #[derive(Debug, Default)]
-pub(super) struct Svg {
+struct Svg {
     body: String,
 }
 
 impl Svg {
-    pub(super) fn rectangle(&mut self, [x, y, width, height]: [f64; 4], fill: &str) {
+    fn rectangle(&mut self, [x, y, width, height]: [f64; 4], fill: &str) {
         let _ = writeln!(
             self.body,
             r#"<rect x="{}" y="{}" width="{}" height="{}" fill="{fill}"/>"#,
@@ -96,7 +98,7 @@ impl Svg {
     }
 
     /// A rectangle that says something on hovering.
-    pub(super) fn named_rectangle(&mut self, place: [f64; 4], fill: &str, name: &str) {
+    fn named_rectangle(&mut self, place: [f64; 4], fill: &str, name: &str) {
         let [x, y, width, height] = place.map(number);
         let _ = writeln!(
             self.body,
@@ -105,7 +107,7 @@ impl Svg {
         );
     }
 
-    pub(super) fn line(&mut self, [x1, y1, x2, y2]: [f64; 4], stroke: &str, width: f64) {
+    fn line(&mut self, [x1, y1, x2, y2]: [f64; 4], stroke: &str, width: f64) {
         let _ = writeln!(
             self.body,
             r#"<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{stroke}" stroke-width="{}"/>"#,
@@ -117,7 +119,7 @@ impl Svg {
         );
     }
 
-    pub(super) fn dashed_line(&mut self, [x1, y1, x2, y2]: [f64; 4], stroke: &str) {
+    fn dashed_line(&mut self, [x1, y1, x2, y2]: [f64; 4], stroke: &str) {
         let _ = writeln!(
             self.body,
             r#"<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{stroke}" stroke-width="1.5" stroke-dasharray="7 4"/>"#,
@@ -129,11 +131,11 @@ impl Svg {
     }
 
     /// A filled shape through these points.
-    pub(super) fn area(&mut self, points: &[(f64, f64)], fill: &str) {
+    fn area(&mut self, points: &[(f64, f64)], fill: &str) {
         let _ = writeln!(self.body, r#"<path d="{}Z" fill="{fill}"/>"#, path(points));
     }
 
-    pub(super) fn curve(&mut self, points: &[(f64, f64)], stroke: &str) {
+    fn curve(&mut self, points: &[(f64, f64)], stroke: &str) {
         let _ = writeln!(
             self.body,
             r#"<path d="{}" fill="none" stroke="{stroke}" stroke-width="1.8" stroke-linejoin="round"/>"#,
@@ -142,7 +144,7 @@ impl Svg {
     }
 
     /// A dot with a white rim.
-    pub(super) fn dot(&mut self, x: f64, y: f64, fill: &str) {
+    fn dot(&mut self, x: f64, y: f64, fill: &str) {
         let _ = writeln!(
             self.body,
             r##"<circle cx="{}" cy="{}" r="5" fill="{fill}" stroke="#ffffff" stroke-width="2"/>"##,
@@ -151,15 +153,7 @@ impl Svg {
         );
     }
 
-    pub(super) fn text(
-        &mut self,
-        anchor: Anchor,
-        x: f64,
-        y: f64,
-        size: f64,
-        fill: &str,
-        text: &str,
-    ) {
+    fn text(&mut self, anchor: Anchor, x: f64, y: f64, size: f64, fill: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
@@ -176,7 +170,7 @@ impl Svg {
     }
 
     /// A text with a white rim, readable on anything.
-    pub(super) fn label(&mut self, anchor: Anchor, x: f64, y: f64, text: &str) {
+    fn label(&mut self, anchor: Anchor, x: f64, y: f64, text: &str) {
         let from = self.body.len();
         self.text(anchor, x, y, 13.0, "#ffffff", text);
         let rim = self.body.split_off(from);
@@ -186,7 +180,7 @@ impl Svg {
     }
 
     /// A coloured square and what it stands for; gives where the next one can begin.
-    pub(super) fn legend(&mut self, x: f64, y: f64, fill: &str, name: &str) -> f64 {
+    fn legend(&mut self, x: f64, y: f64, fill: &str, name: &str) -> f64 {
         self.rectangle([x, y - 11.0, 12.0, 12.0], fill);
         self.text(Anchor::Start, x + 18.0, y, 13.0, colour::INK, name);
         // Letters are about half as wide as they are high.

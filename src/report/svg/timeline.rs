@@ -1,6 +1,6 @@
 //! Reserved and allocated memory over time.
 
-use super::svg::{Anchor, LEFT, RIGHT, Svg, colour};
+use super::{Anchor, LEFT, RIGHT, Svg, colour};
 use crate::replay::ReplayReport;
 use crate::units::Bytes;
 

@@ -74,7 +74,7 @@ fn share_kept(answer: &Recommendation) -> Option<f64> {
     let note = answer
         .notes
         .iter()
-        .find(|note| note.contains(" of headroom is kept: "))?;
+        .find(|note| note.contains(" of the limit are left free"))?;
     let words = note.split(['%', ' ']).collect::<Vec<_>>();
     let shares = words.windows(3).filter(|words| words[1..] == ["", "for"]);
     Some(
@@ -269,9 +269,9 @@ fn what_several_ranks_need_in_addition_is_said() {
     let (one, eight) = (case.fit(1024 * MIB, None), ranks.fit(1024 * MIB, None));
 
     // 3 * 32 * 9 + 32, 2 * 32, 32768 * 512 + 512, 512 * 10 + 10 parameters of four bytes.
-    let missing = "memory is that of a single process: what 8 ranks need in addition is not in it, namely the \
-                   gradient buckets of DistributedDataParallel (up to 64.0 MiB: all gradients once more, unless \
-                   `gradient_as_bucket_view=True`) and the buffers of NCCL";
+    let missing = "these figures are those of a single process; each of 8 ranks also needs gradient buckets of \
+                   DistributedDataParallel (up to 64.0 MiB, unless `gradient_as_bucket_view=True`) and the buffers of \
+                   NCCL";
     assert!(
         eight.notes.contains(&missing.to_owned()),
         "{:?}",

@@ -85,7 +85,7 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
     assert!(
         best.notes
             .iter()
-            .any(|note| note.contains("0.5% for the driver's placement of segments"))
+            .any(|note| note.contains("0.5% for where the GPU driver places memory"))
     );
 }
 
@@ -102,12 +102,10 @@ fn what_passes_through_assumed_operators_is_left_free() {
     assert_eq!(best.max_batch_without_retries, 100);
     assert_eq!(best.micro_batch, 66);
     assert_eq!(best.headroom_bytes, 340 * MIB);
-    let note = best.notes.iter().find(|note| note.contains("of headroom"));
+    let note = best.notes.iter().find(|note| note.contains("left free"));
     let note = note.expect("it says what the headroom is for");
     assert!(
-        note.contains(
-            "330.0 MiB for operators that are not known and were taken to be elementwise"
-        ),
+        note.contains("330.0 MiB for the operators that batchfit does not know"),
         "{note}"
     );
 }

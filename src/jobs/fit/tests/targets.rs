@@ -71,7 +71,8 @@ fn a_prime_target_is_met_in_steps_of_one_and_told_what_would_be_cheaper() {
         (found.micro_batch, found.accumulation_steps, found.shortfall),
         (1, 1009, 0)
     );
-    let cheaper = "1008 samples instead of 1009 would take 12 steps of 84, not 1009 of 1";
+    let cheaper =
+        "with 1008 samples instead of 1009 it would be 12 steps of 84 instead of 1009 of 1";
     assert!(
         found.notes.iter().any(|note| note.ends_with(cheaper)),
         "{:?}",
@@ -108,8 +109,8 @@ fn a_target_that_takes_more_steps_than_there_may_be_is_missed_and_says_so() {
         (found.micro_batch, found.accumulation_steps, found.shortfall),
         (64, 1024, 1)
     );
-    let note = "no micro-batch that leaves headroom makes the target exactly in 65536 steps, which is the most that \
-                an optimizer step is made of";
+    let note = "no micro-batch that fits makes the target exactly in at most 65536 accumulation steps, the most that \
+                batchfit plans";
     assert!(
         found.notes.iter().any(|known| known == note),
         "{:?}",

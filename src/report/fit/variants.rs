@@ -1,0 +1,139 @@
+//! How the variants compare.
+
+use std::collections::BTreeSet;
+
+use crate::bounded::shorten;
+use crate::jobs::VariantResult;
+use crate::model::{Checkpointing, Mode, Optimizer, Variant};
+use crate::report::style::Style;
+use crate::report::table::{Table, text, with_header};
+use crate::units::Bytes;
+
+/// A line for each variant, best first. Where those of one optimizer follow each other, it stands above them.
+pub(super) fn table(variants: &[VariantResult], style: &Style) -> String {
+    let groups: Vec<&[VariantResult]> = variants
+        .chunk_by(|a, b| a.training.optimizer == b.training.optimizer)
+        .collect();
+    let optimizers: BTreeSet<&str> = variants
+        .iter()
+        .map(|variant| variant.training.optimizer.name())
+        .collect();
+    let grouped = groups.len() > 1 && groups.len() == optimizers.len();
+    let columns = Columns::of(variants, style);
+    let mut table = with_header(&columns.header(), &Columns::NUMBERS);
+    for group in &groups {
+        if let (true, [first, ..]) = (grouped, *group) {
+            table.add_line(states(first.training.optimizer));
+        }
+        for variant in *group {
+            columns.row(&mut table, variant, groups.len() > 1 && !grouped);
+        }
+    }
+    let heading = if grouped {
+        "Variants, best first for each optimizer\n"
+    } else {
+        "Variants, best first\n"
+    };
+    heading.to_owned() + &text(&table, style)
+}
+
+/// An optimizer with what it keeps.
+fn states(optimizer: Optimizer) -> String {
+    let keeps = match optimizer {
+        Optimizer::Sgd => "keeps nothing besides the parameters",
+        Optimizer::SgdMomentum => "keeps one more value for each parameter",
+        Optimizer::Adam | Optimizer::Adamw => "keeps two more values for each parameter",
+    };
+    format!("{}: {keeps}", optimizer.name())
+}
+
+/// The heading of micro-batches with their accumulation steps.
+const BATCH_AND_STEPS: &str = "batch x steps";
+
+/// Which columns have something to tell.
+struct Columns {
+    steps: bool,
+    headroom: bool,
+    speed: bool,
+}
+
+impl Columns {
+    const NUMBERS: [&str; 6] = [
+        "#",
+        "micro-batch",
+        BATCH_AND_STEPS,
+        "peak reserved",
+        "headroom",
+        "samples/s",
+    ];
+
+    fn of(variants: &[VariantResult], style: &Style) -> Columns {
+        let any = |test: &dyn Fn(&VariantResult) -> bool| variants.iter().any(test);
+        Columns {
+            steps: any(&|variant| variant.recommendation.accumulation_steps > 1),
+            headroom: style.verbose,
+            speed: any(&|variant| variant.recommendation.samples_per_second.is_some()),
+        }
+    }
+
+    fn header(&self) -> Vec<&'static str> {
+        let mut header = vec!["#", "variant"];
+        header.push(if self.steps {
+            BATCH_AND_STEPS
+        } else {
+            "micro-batch"
+        });
+        header.push("peak reserved");
+        header.extend(self.headroom.then_some("headroom"));
+        header.extend(self.speed.then_some("samples/s"));
+        header.push("cost");
+        header
+    }
+
+    fn row(&self, table: &mut Table, variant: &VariantResult, names_optimizer: bool) {
+        let best = &variant.recommendation;
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let fits = best.micro_batch > 0;
+        let if_fits = |text: String| or_dash(fits.then_some(text));
+        let mut row = vec![
+            variant.rank.to_string(),
+            label(&variant.training, names_optimizer),
+            if_fits(if self.steps {
+                format!("{} x {}", best.micro_batch, best.accumulation_steps)
+            } else {
+                best.micro_batch.to_string()
+            }),
+        ];
+        row.push(if_fits(Bytes(best.peak_reserved_bytes).to_string()));
+        row.extend(
+            self.headroom
+                .then(|| if_fits(Bytes(best.headroom_bytes).to_string())),
+        );
+        row.extend(
+            self.speed
+                .then(|| or_dash(best.samples_per_second.map(|rate| format!("{rate:.0}")))),
+        );
+        let missing = best.missing_bytes.filter(|_| !fits);
+        let missing = missing.map(|bytes| format!("needs {} more", Bytes(bytes)));
+        let short = (best.shortfall > 0).then(|| format!("{} samples short", best.shortfall));
+        let all: Vec<String> = [missing, short, variant.cost.clone()]
+            .into_iter()
+            .flatten()
+            .collect();
+        row.push(or_dash((!all.is_empty()).then(|| all.join(", "))));
+        table.add_row(row);
+    }
+}
+
+/// What makes a variant, in the words of a request.
+fn label(variant: &Variant, names_optimizer: bool) -> String {
+    let mut label = variant.precision.name().to_owned();
+    if names_optimizer && variant.mode == Mode::Train {
+        label = format!("{label} {}", variant.optimizer.name());
+    }
+    match &variant.checkpointing {
+        Checkpointing::None => label,
+        Checkpointing::PerBlock => format!("{label} per_block"),
+        Checkpointing::Modules(globs) => format!("{label} {}", shorten(&globs.join(" "))),
+    }
+}
