@@ -7,10 +7,14 @@
 use serde_json::{Map, Value};
 
 use super::invalid::Invalid;
+use super::words;
 use crate::bounded::shorten;
 
 /// Largest size read for anything in a model: keeps products of a few of them inside `u64`.
 pub(crate) const LARGEST: u64 = 1 << 31;
+
+/// How many unknown fields of an object are named.
+const MOST_NAMED: usize = 8;
 
 /// A JSON object all of whose fields are known.
 #[derive(Debug)]
@@ -28,9 +32,18 @@ impl<'a> Fields<'a> {
         known: &[&str],
     ) -> Result<Fields<'a>, Invalid> {
         let fields = Fields::any(value, pointer, what)?;
-        match fields.unknown_key(known) {
-            None => Ok(fields),
-            Some(key) => Err(fields.unknown(key, what, known)),
+        let unknown: Vec<&str> = fields.unknown_keys(known).take(MOST_NAMED).collect();
+        match unknown.as_slice() {
+            [] => Ok(fields),
+            [one] => Err(fields.unknown(one, what, known)),
+            several => {
+                let problems: Vec<Invalid> = several
+                    .iter()
+                    .map(|key| fields.unknown(key, what, known))
+                    .collect();
+                let others = fields.unknown_keys(known).count() - several.len();
+                Err(words::together(pointer, what, &problems, others))
+            }
         }
     }
 
@@ -41,16 +54,25 @@ impl<'a> Fields<'a> {
                 pointer: pointer.to_owned(),
                 map,
             }),
+            Value::String(name) if pointer == "/model" => {
+                let example = format!(
+                    "{what} must be an object, such as {{\"preset\": {:?}}}",
+                    shorten(name)
+                );
+                Err(wrong(pointer, value, &example))
+            }
             other => Err(wrong(pointer, other, &format!("{what} must be an object"))),
         }
     }
 
     /// The first field that is none of these.
     pub(crate) fn unknown_key(&self, known: &[&str]) -> Option<&'a str> {
-        self.map
-            .keys()
-            .map(String::as_str)
-            .find(|key| !known.contains(key))
+        self.unknown_keys(known).next()
+    }
+
+    fn unknown_keys(&self, known: &[&str]) -> impl Iterator<Item = &'a str> {
+        let keys = self.map.keys().map(String::as_str);
+        keys.filter(|key| !known.contains(key))
     }
 
     /// The pointer to a field.
@@ -69,11 +91,8 @@ impl<'a> Fields<'a> {
 
     /// A problem with a field that `what` does not have.
     pub(crate) fn unknown(&self, key: &str, what: &str, known: &[&str]) -> Invalid {
-        let shown = shorten(key);
-        Invalid {
-            problem: format!("{what} has no field {shown:?}"),
-            ..Invalid::unknown(self.at(key), "field", key, known.iter().copied())
-        }
+        let field = (key, self.map.get(key));
+        words::unknown_field(&self.pointer, &self.at(key), field, what, known)
     }
 
     /// A problem with the object for lack of a field.
@@ -231,7 +250,8 @@ pub(crate) fn choice<T: Copy>(
     known: &[(&str, T)],
 ) -> Result<T, Invalid> {
     let Value::String(word) = value else {
-        return Err(wrong(pointer, value, &format!("the {what} must be a text")));
+        let must = format!("the {what} must be a text");
+        return Err(wrong(pointer, value, &must).or_word(what, value));
     };
     let found = known.iter().find(|(name, _)| name == word);
     found

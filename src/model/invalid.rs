@@ -4,10 +4,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::words::{self, Word};
 use crate::bounded::shorten;
 
 /// Up to this many known words are listed where none is near the one found.
-const MOST_LISTED: usize = 16;
+pub(super) const MOST_LISTED: usize = 16;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -41,7 +42,11 @@ impl Invalid {
         known: impl IntoIterator<Item = &'k str>,
     ) -> Invalid {
         let known: Vec<&str> = known.into_iter().collect();
-        let nearest = nearest(word, known.iter().copied());
+        let nearest = match words::word(what, word) {
+            Some(Word::Is(meant)) if known.contains(&meant) => Some(meant),
+            Some(Word::NotSupported) => None,
+            Some(Word::Is(_)) | None => nearest(word, known.iter().copied()),
+        };
         let mut problem = format!("unknown {what} {:?}", shorten(word));
         if nearest.is_none() && known.len() <= MOST_LISTED {
             problem = format!("{problem}; known are {}", known.join(", "));
@@ -51,6 +56,24 @@ impl Invalid {
             value: Some(format!("{:?}", shorten(word))),
             problem,
             nearest: nearest.map(str::to_owned),
+        }
+    }
+
+    /// The same problem with the word that a value which is no word stands for, such as `true`.
+    #[must_use]
+    pub(crate) fn or_word(self, what: &str, value: &serde_json::Value) -> Invalid {
+        let meant = match value {
+            serde_json::Value::Bool(_) | serde_json::Value::Number(_) => {
+                words::word(what, &value.to_string())
+            }
+            _ => None,
+        };
+        match meant {
+            Some(Word::Is(word)) => Invalid {
+                nearest: Some(word.to_owned()),
+                ..self
+            },
+            Some(Word::NotSupported) | None => self,
         }
     }
 

@@ -12,6 +12,7 @@ mod nn;
 mod presets;
 mod request;
 mod variant;
+mod words;
 
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, presets};

@@ -13,6 +13,7 @@ pub use device::DeviceChoice;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use memory_limit::MemoryLimit;
+pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
@@ -31,7 +32,7 @@ use crate::graph::Graph;
 use source::ModelSource;
 
 /// The fields of a request.
-const FIELDS: &[&str] = &[
+pub(super) const FIELDS: &[&str] = &[
     "model",
     "training",
     "device",

@@ -7,7 +7,7 @@ use crate::model::invalid::Invalid;
 use crate::model::variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};
 
 /// The fields of `training`.
-pub(super) const FIELDS: &[&str] = &[
+pub(in crate::model) const FIELDS: &[&str] = &[
     "precision",
     "optimizer",
     "optimizer_impl",
@@ -187,10 +187,9 @@ fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid>
                 ["none", "per_block"],
             )),
         },
-        other => Err(wrong(
-            pointer,
-            other,
-            "checkpointing must be \"none\", \"per_block\" or {\"modules\": [...]}",
-        )),
+        other => {
+            let must = "checkpointing must be \"none\", \"per_block\" or {\"modules\": [...]}";
+            Err(wrong(pointer, other, must).or_word("checkpointing", other))
+        }
     }
 }

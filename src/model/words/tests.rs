@@ -1,0 +1,266 @@
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::{Optimizer, OptimizerImpl, Precision, Request, RequestDocument};
+
+/// What is said of a request for a ResNet with these members besides.
+fn refused(members: &Value) -> Invalid {
+    let mut document = json!({ "model": { "preset": "resnet18" } });
+    for (key, value) in members.as_object().unwrap() {
+        document[key] = value.clone();
+    }
+    let parsed = Request::parse(RequestDocument::from(document), &["h100-80g"]);
+    parsed
+        .map(drop)
+        .expect_err("it has a word that a request does not know")
+}
+
+#[test]
+fn fields_of_others_are_answered_with_ours_and_their_place() {
+    let table = [
+        // In the wrong place.
+        (
+            json!({ "precision": "bf16" }),
+            "at /precision: the request has no field \"precision\"; it belongs in `training`: {\"training\": \
+             {\"precision\": \"bf16\"}}",
+        ),
+        (
+            json!({ "training": { "device": "sim:h200" } }),
+            "at /training/device: training has no field \"device\"; it belongs at the top of the request: \
+             {\"device\": \"sim:h200\", ...}",
+        ),
+        (
+            json!({ "model": { "preset": "resnet18", "target_batch": 64 } }),
+            "at /model/target_batch: resnet18 has no field \"target_batch\"; it belongs at the top of the request: \
+             {\"target_batch\": 64, ...}",
+        ),
+        (
+            json!({ "seq_len": 512 }),
+            "at /seq_len: the request has no field \"seq_len\"; it belongs in `model`: {\"model\": {\"seq_len\": \
+             512, ...}}",
+        ),
+        (
+            json!({ "preset": "resnet18" }),
+            "at /preset: the request has no field \"preset\"; it belongs in `model`: {\"model\": {\"preset\": \
+             \"resnet18\", ...}}",
+        ),
+        (
+            json!({ "optimizr": "sgd" }),
+            "at /optimizr: the request has no field \"optimizr\"; it belongs in `training`: {\"training\": \
+             {\"optimizer\": \"sgd\"}}",
+        ),
+        // By another name.
+        (
+            json!({ "batch_size": 64 }),
+            "at /batch_size: the request has no field \"batch_size\"; did you mean \"target_batch\"?",
+        ),
+        (
+            json!({ "gpu": "sim:h200" }),
+            "at /gpu: the request has no field \"gpu\"; did you mean \"device\"?",
+        ),
+        (
+            json!({ "memory": "12GiB" }),
+            "at /memory: the request has no field \"memory\"; did you mean \"memory_limit\"?",
+        ),
+        (
+            json!({ "num_gpus": 8 }),
+            "at /num_gpus: the request has no field \"num_gpus\"; did you mean \"world_size\"?",
+        ),
+        (
+            json!({ "training": { "batch_size": 64 } }),
+            "at /training/batch_size: training has no field \"batch_size\"; it belongs at the top of the request: \
+             {\"target_batch\": 64, ...}",
+        ),
+        (
+            json!({ "training": { "optim": "adamw_torch" } }),
+            "at /training/optim: training has no field \"optim\"; write \"optimizer\": \"adamw\"",
+        ),
+        (
+            json!({ "training": { "amp": true } }),
+            "at /training/amp: training has no field \"amp\"; write \"precision\": \"amp_fp16\"",
+        ),
+        (
+            json!({ "bf16": true }),
+            "at /bf16: the request has no field \"bf16\"; it belongs in `training`: {\"training\": {\"precision\": \
+             \"amp_bf16\"}}",
+        ),
+        (
+            json!({ "fp16": false }),
+            "at /fp16: the request has no field \"fp16\"; it belongs in `training`: {\"training\": {\"precision\": \
+             \"fp32\"}}",
+        ),
+        (
+            json!({ "gradient_checkpointing": true }),
+            "at /gradient_checkpointing: the request has no field \"gradient_checkpointing\"; it belongs in \
+             `training`: {\"training\": {\"checkpointing\": \"per_block\"}}",
+        ),
+        (
+            json!({ "training": { "gradient_accumulation_steps": 4 } }),
+            "at /training/gradient_accumulation_steps: training has no field \"gradient_accumulation_steps\"; did \
+             you mean \"accumulation\"?",
+        ),
+        (
+            json!({ "training": { "per_device_train_batch_size": 4 } }),
+            "at /training/per_device_train_batch_size: training has no field \"per_device_train_batch_size\"; \
+             batchfit finds the micro-batch; leave it out, and give the samples of an optimizer step as \
+             `target_batch`",
+        ),
+        (
+            json!({ "training": { "learning_rate": 1e-4 } }),
+            "at /training/learning_rate: training has no field \"learning_rate\"; it changes no memory, so leave it \
+             out",
+        ),
+    ];
+    for (members, expected) in table {
+        assert_eq!(refused(&members).to_string(), expected, "{members}");
+    }
+}
+
+#[test]
+fn fields_that_are_spelt_otherwise_are_recognized() {
+    let table = [
+        (
+            json!({ "Target-Batch": 64 }),
+            "at /Target-Batch: the request has no field \"Target-Batch\"; did you mean \"target_batch\"?",
+        ),
+        (
+            json!({ "memoryLimit": "12GiB" }),
+            "at /memoryLimit: the request has no field \"memoryLimit\"; did you mean \"memory_limit\"?",
+        ),
+        (
+            json!({ "zzzzzzzz": 1 }),
+            "at /zzzzzzzz: the request has no field \"zzzzzzzz\"; known are model, training, device, memory_limit, \
+             target_batch, world_size, allocator, search, compare, unknown_ops, chosen_percent",
+        ),
+    ];
+    for (members, expected) in table {
+        assert_eq!(refused(&members).to_string(), expected, "{members}");
+    }
+}
+
+#[test]
+fn values_of_others_are_answered_with_ours() {
+    let table = [
+        ("precision", json!("16-mixed"), Some("amp_fp16")),
+        ("precision", json!("bf16-mixed"), Some("amp_bf16")),
+        ("precision", json!("float16"), Some("fp16")),
+        ("precision", json!("torch.bfloat16"), Some("bf16")),
+        ("precision", json!("BF16"), Some("bf16")),
+        ("precision", json!(32), Some("fp32")),
+        ("precision", json!(true), Some("amp_fp16")),
+        ("precision", json!("fp8"), None),
+        ("optimizer", json!("AdamW"), Some("adamw")),
+        ("optimizer", json!("adamw_torch"), Some("adamw")),
+        ("optimizer", json!("torch.optim.SGD"), Some("sgd")),
+        ("optimizer", json!("nesterov"), Some("sgd_momentum")),
+        ("optimizer", json!("adamw_bnb_8bit"), None),
+        ("optimizer", json!("adafactor"), None),
+        ("optimizer_impl", json!(true), Some("fused")),
+        ("optimizer_impl", json!("for-loop"), Some("for_loop")),
+        ("checkpointing", json!(true), Some("per_block")),
+        ("checkpointing", json!(false), Some("none")),
+        ("checkpointing", json!("full"), Some("per_block")),
+        ("checkpointing", json!("per-block"), Some("per_block")),
+        ("mode", json!("eval"), Some("inference")),
+    ];
+    for (field, value, nearest) in table {
+        let invalid = refused(&json!({ "training": { field: value } }));
+
+        assert_eq!(invalid.nearest.as_deref(), nearest, "{invalid}");
+        assert_eq!(invalid.pointer, format!("/training/{field}"), "{invalid}");
+    }
+    let listed = refused(&json!({ "training": { "optimizer": "adafactor" } }));
+    assert!(
+        listed
+            .problem
+            .ends_with("known are sgd, sgd_momentum, adam, adamw"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn all_wrong_fields_of_an_object_are_named_at_once() {
+    let invalid = refused(&json!({ "precision": "bf16", "batch_size": 8, "zzzzzzzz": 1 }));
+
+    assert_eq!(
+        invalid.to_string(),
+        "3 fields of the request are wrong: the request has no field \"precision\"; it belongs in `training`: \
+         {\"training\": {\"precision\": \"bf16\"}}; the request has no field \"batch_size\"; did you mean \
+         \"target_batch\"?; the request has no field \"zzzzzzzz\"; known are model, training, device, memory_limit, \
+         target_batch, world_size, allocator, search, compare, unknown_ops, chosen_percent"
+    );
+}
+
+#[test]
+fn any_number_of_wrong_fields_of_any_length_takes_a_few_lines() {
+    for name in ["x", "", "precision", "解像度", "\u{202e}\u{1b}[2J", "~/"] {
+        let mut members = serde_json::Map::new();
+        for number in 0..5_000 {
+            let key = format!("{}{number}", name.repeat(40));
+            members.insert(key, Value::from("y".repeat(50)));
+        }
+
+        let invalid = refused(&Value::Object(members));
+
+        assert!(
+            invalid
+                .problem
+                .starts_with("5000 fields of the request are wrong: "),
+            "{invalid}"
+        );
+        assert!(invalid.problem.ends_with("; and 4992 more"), "{invalid}");
+        assert!(invalid.problem.len() < 8_000, "{}", invalid.problem.len());
+    }
+}
+
+#[test]
+fn every_word_is_there_once_and_leads_to_one_of_ours() {
+    let mut seen = BTreeSet::new();
+    for (words, meaning) in NAMES {
+        for word in *words {
+            assert!(seen.insert(*word), "{word} is there twice");
+            assert_eq!(normal(word), **word, "it would never be found");
+            for place in Place::ALL {
+                assert!(
+                    !place.fields().any(|field| field == *word),
+                    "{word} is ours"
+                );
+            }
+        }
+        match meaning {
+            Meaning::Field(place, field) => {
+                assert!(place.fields().any(|known| known == *field), "{field}");
+            }
+            Meaning::Switch(place, on, off) => {
+                for written in [on, off] {
+                    let object: Value = serde_json::from_str(&format!("{{{written}}}")).unwrap();
+                    for (field, _) in object.as_object().unwrap() {
+                        assert!(place.fields().any(|known| known == field), "{field}");
+                    }
+                    let document = json!({ "model": { "preset": "resnet18" }, "training": object });
+                    Request::parse(RequestDocument::from(document), &[]).unwrap();
+                }
+            }
+            Meaning::Advice(_) => {}
+        }
+    }
+    let ours: BTreeSet<&str> = Precision::ALL
+        .map(Precision::name)
+        .into_iter()
+        .chain(Optimizer::ALL.map(Optimizer::name))
+        .chain(OptimizerImpl::ALL.map(OptimizerImpl::name))
+        .chain(["none", "per_block", "train", "inference", "auto", "probes"])
+        .collect();
+    let mut seen = BTreeSet::new();
+    for (what, words, meaning) in values::all() {
+        for word in words {
+            assert!(seen.insert((what, *word)), "{what} {word} is there twice");
+            assert_eq!(normal(word), **word, "it would never be found");
+        }
+        if let Word::Is(word) = meaning {
+            assert!(ours.contains(word), "{word}");
+        }
+    }
+}
