@@ -9,6 +9,10 @@ use super::rotation::Rotation;
 use crate::model::tracing::Tracer;
 
 /// A model of this kind.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "most are options of a config, each by itself"
+)]
 pub(super) struct Decoder {
     /// The folder of transformers that the code is in, such as `llama`.
     pub(super) folder: &'static str,

@@ -298,7 +298,7 @@ impl Router {
     fn best_groups(&self, scores: Tensor, groups: Groups) -> [Tensor; 4] {
         let [_, group_idx] = (&scores).largest_unsorted(groups.chosen);
         let group_mask = (&scores).zeros_like();
-        (&group_mask).change_in_place(
+        group_mask.change_in_place(
             "aten.scatter_.value",
             &[
                 ("dim", Argument::Int(1)),
@@ -367,12 +367,12 @@ impl Experts {
             let tokens_per_expert = (&histc_input).histogram(self.count, last);
             let offsets = (&tokens_per_expert).cumsum_in(0, DType::Int32);
             let sentinel_mask = (&expert_ids_g).at_least_number(last + 1).unsqueeze(-1);
-            (&expert_ids_g).change_in_place("aten.clamp_.default", &[("max", Argument::Int(last))]);
+            expert_ids_g.change_in_place("aten.clamp_.default", &[("max", Argument::Int(last))]);
             let mask = [
                 ("mask", Argument::Tensor(&sentinel_mask)),
                 ("value", Argument::Float(0.0)),
             ];
-            (&selected).change_in_place("aten.masked_fill_.Scalar", &mask);
+            selected.change_in_place("aten.masked_fill_.Scalar", &mask);
             let mut proj_out = grouped(&selected, &self.gate_up_proj, &offsets);
             proj_out = (&proj_out).masked_fill(&sentinel_mask, 0.0);
             proj_out = self.gate(&proj_out);
@@ -381,7 +381,7 @@ impl Experts {
             let mut weighted_out = (&proj_out).mul((&sample_weights_g).unsqueeze(-1));
             let inv_perm = (&perm).empty_like();
             let order = tracer.arange_of(perm.size(0), DType::Int64);
-            (&inv_perm).change_in_place(
+            inv_perm.change_in_place(
                 "aten.index_put_.default",
                 &[
                     ("indices", Argument::OptionalTensors(vec![Some(&perm)])),

@@ -155,25 +155,26 @@ impl LatentAttention {
         let ranks = self.ranks;
         let (batch, seq_len) = (kv_nope.size(0), kv_nope.size(2));
         let width = ranks.plain.saturating_add(ranks.value);
-        let kv_nope = self
+        let expanded = self
             .kv_b_proj
             .forward(kv_nope)
             .view(&[batch.into(), seq_len.into(), Size::REST, width.into()])
             .transpose(1, 2);
-        let [k_nope, value_states] = pair((&kv_nope).split_into(&[ranks.plain, ranks.value], -1));
-        let heads = Size::from(k_nope.size(1));
+        let [plain_keys, value_states] =
+            pair((&expanded).split_into(&[ranks.plain, ranks.value], -1));
+        let heads = Size::from(plain_keys.size(1));
         let k_rot = k_rot.expand(&[Size::REST, heads, Size::REST, Size::REST]);
         let key_width = ranks.plain.saturating_add(ranks.rotated);
         let shape = [batch.into(), heads, seq_len.into(), key_width.into()];
-        let key_states = (&kv_nope).new_empty(&shape);
+        let key_states = (&expanded).new_empty(&shape);
         let plain = ranks.plain.cast_signed();
         for (part, from) in [
-            ((&key_states).slice(3, 0, plain), &k_nope),
+            ((&key_states).slice(3, 0, plain), &plain_keys),
             ((&key_states).slice_from(3, plain), &k_rot),
         ] {
-            (&part).change_in_place("aten.copy_.default", &[("src", Argument::Tensor(from))]);
+            part.change_in_place("aten.copy_.default", &[("src", Argument::Tensor(from))]);
         }
-        drop((kv_nope, k_rot, k_nope));
+        drop((expanded, k_rot, plain_keys));
         [key_states, value_states]
     }
 }

@@ -19,8 +19,8 @@ pub(super) struct Layer {
 }
 
 enum SelfAttention {
-    Plain(Attention),
-    Latent(LatentAttention),
+    Plain(Box<Attention>),
+    Latent(Box<LatentAttention>),
 }
 
 impl SelfAttention {
@@ -34,7 +34,7 @@ impl SelfAttention {
 
 enum FeedForward {
     Dense(Mlp),
-    Experts(Experts),
+    Experts(Box<Experts>),
 }
 
 impl FeedForward {
@@ -69,12 +69,18 @@ impl Layer {
         let place = Place::new(path, config.class("DecoderLayer"));
         let path = place.path("self_attn");
         let self_attn = match config.ranks {
-            Some(ranks) => SelfAttention::Latent(LatentAttention::new(tracer, path, config, ranks)),
-            None => SelfAttention::Plain(Attention::new(tracer, path, config, layer)),
+            Some(ranks) => {
+                let attention = LatentAttention::new(tracer, path, config, ranks);
+                SelfAttention::Latent(Box::new(attention))
+            }
+            None => SelfAttention::Plain(Box::new(Attention::new(tracer, path, config, layer))),
         };
         let path = place.path("mlp");
         let mlp = match config.mixture_of(layer) {
-            Some(mixture) => FeedForward::Experts(Experts::new(tracer, path, config, mixture)),
+            Some(mixture) => {
+                let experts = Experts::new(tracer, path, config, mixture);
+                FeedForward::Experts(Box::new(experts))
+            }
             None => FeedForward::Dense(Mlp::new(tracer, path, config)),
         };
         let norm = |name: &str| Some(config.norm(tracer, place.path(name), config.width));

@@ -135,12 +135,11 @@ fn yarn_scaling(config: &Config<'_>, given: &Config<'_>) -> Result<f64, Invalid>
     if let Some(factor) = given.number_or_none("attention_factor", None)? {
         return Ok(factor);
     }
-    let factor = match given.number_or_none("factor", None)? {
-        Some(factor) => factor,
-        None => {
-            let positions = positions(config)?;
-            positions as f64 / original(config, given)?.unwrap_or(positions) as f64
-        }
+    let factor = if let Some(factor) = given.number_or_none("factor", None)? {
+        factor
+    } else {
+        let positions = positions(config)?;
+        positions as f64 / original(config, given)?.unwrap_or(positions) as f64
     };
     let scale = |mscale: f64| {
         if factor <= 1.0 {
@@ -185,18 +184,17 @@ fn longrope(
         (None, Custom::Phi3) => 4096,
         (None, _) => positions(config)?,
     };
-    let scaling = match given.number_or_none("attention_factor", None)? {
-        Some(factor) => factor,
-        None => {
-            let factor = match given.number_or_none("factor", None)? {
-                Some(factor) => factor,
-                None => positions(config)? as f64 / original as f64,
-            };
-            if factor <= 1.0 {
-                1.0
-            } else {
-                (1.0 + factor.ln() / (original as f64).ln()).sqrt()
-            }
+    let scaling = if let Some(factor) = given.number_or_none("attention_factor", None)? {
+        factor
+    } else {
+        let factor = match given.number_or_none("factor", None)? {
+            Some(factor) => factor,
+            None => positions(config)? as f64 / original as f64,
+        };
+        if factor <= 1.0 {
+            1.0
+        } else {
+            (1.0 + factor.ln() / (original as f64).ln()).sqrt()
         }
     };
     Ok(Rotation {

@@ -327,9 +327,10 @@ fn smollm3(config: &Config<'_>) -> Result<Decoder, Invalid> {
             .map(|layer| layer.is_multiple_of(interval))
             .collect(),
     };
-    let window = match config.flag("use_sliding_window", false)? {
-        true => config.size_if_given("sliding_window")?,
-        false => None,
+    let window = if config.flag("use_sliding_window", false)? {
+        config.size_if_given("sliding_window")?
+    } else {
+        None
     };
     let unrotated = &decoder.unrotated;
     let has_window = |layer: u64| {

@@ -9,9 +9,10 @@ use crate::model::invalid::Invalid;
 
 /// `Qwen2Config` and `Qwen3Config`: windows of layers past the first `max_window_layers`.
 fn qwen_windows(config: &Config<'_>, layers: u64) -> Result<Windows, Invalid> {
-    let window = match config.flag("use_sliding_window", false)? {
-        true => config.size_or_none("sliding_window", Some(4096))?,
-        false => None,
+    let window = if config.flag("use_sliding_window", false)? {
+        config.size_or_none("sliding_window", Some(4096))?
+    } else {
+        None
     };
     let first = config.count("max_window_layers", 28)?;
     let has_window = |layer| window.is_some() && layer >= first;
