@@ -146,6 +146,12 @@ impl Decoder {
         mixture.filter(|mixture| of_layer(&mixture.layers, layer))
     }
 
+    /// All that is rotated by.
+    pub(super) fn rotations(&self) -> impl Iterator<Item = &Rotation> {
+        let own = self.rotations.iter().map(|(_, rotation)| rotation);
+        own.chain([&self.rotation])
+    }
+
     /// Which of the rotations a layer has.
     pub(super) fn rotation_of(&self, layer: u64) -> usize {
         match self.rotations.len() {

@@ -33,7 +33,7 @@ impl SelfAttention {
 }
 
 enum FeedForward {
-    Dense(Mlp),
+    Dense(Box<Mlp>),
     Experts(Box<Experts>),
 }
 
@@ -81,7 +81,7 @@ impl Layer {
                 let experts = Experts::new(tracer, path, config, mixture);
                 FeedForward::Experts(Box::new(experts))
             }
-            None => FeedForward::Dense(Mlp::new(tracer, path, config)),
+            None => FeedForward::Dense(Box::new(Mlp::new(tracer, path, config))),
         };
         let norm = |name: &str| Some(config.norm(tracer, place.path(name), config.width));
         let before = || Norms {

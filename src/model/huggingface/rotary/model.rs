@@ -19,7 +19,10 @@ use crate::shape::{DType, Extent};
 pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let config = families::read(task)?;
     let seq_len = task.seq_len()?;
-    if let Some(most) = config.rotation.update.most().filter(|most| seq_len > *most) {
+    let limits = config
+        .rotations()
+        .filter_map(|rotation| rotation.update.most());
+    if let Some(most) = limits.min().filter(|most| seq_len > *most) {
         return Err(Invalid::at(
             format!("{}/seq_len", task.pointer),
             format!(

@@ -11,6 +11,7 @@ use super::decoder::{Block, Decoder, Scaled, Windows};
 use super::mlp::Layers;
 use super::norm::Formula;
 use super::rope::{Custom, rotation};
+use super::rotation::Rotation;
 use crate::model::huggingface::Task;
 use crate::model::huggingface::config::Config;
 use crate::model::invalid::Invalid;
@@ -120,7 +121,8 @@ pub(super) fn read(task: &Task<'_>) -> Result<Decoder, Invalid> {
         "SmolLM3" => smollm3(config),
         _ => llama(config),
     }?;
-    if !decoder.scale.is_finite() || !decoder.rotation.scaling.is_finite() {
+    let is_finite = |rotation: &Rotation| rotation.scaling.is_finite();
+    if !decoder.scale.is_finite() || !decoder.rotations().all(is_finite) {
         return Err(Invalid::at(
             format!("{}/hf", task.pointer),
             "what the config scales attention or its rotation by is not a number",
