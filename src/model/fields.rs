@@ -67,6 +67,11 @@ impl<'a> Fields<'a> {
         self.map.get(field).filter(|value| !value.is_null())
     }
 
+    /// Whether a field is there and `null`.
+    pub(crate) fn is_null(&self, field: &str) -> bool {
+        self.map.get(field).is_some_and(Value::is_null)
+    }
+
     /// A problem with a field that `what` does not have.
     pub(crate) fn unknown(&self, key: &str, what: &str, known: &[&str]) -> Invalid {
         let shown = shorten(key);

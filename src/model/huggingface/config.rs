@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::model::fields::Fields;
+use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::Invalid;
 
 /// Most layers read. The deepest models in use have a few hundred.
@@ -33,9 +33,30 @@ impl<'a> Config<'a> {
         Ok(self.fields.size(name)?.unwrap_or(default))
     }
 
+    /// A number that may be zero.
+    pub(super) fn count(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+        let most = crate::model::fields::LARGEST;
+        Ok(self.fields.whole(name, 0, most)?.unwrap_or(default))
+    }
+
+    /// Whether it is a word, where there may be a list of them.
+    pub(super) fn is_text(&self, name: &str) -> bool {
+        self.fields.get(name).is_some_and(Value::is_string)
+    }
+
     /// The same, which may be missing.
     pub(super) fn size_if_given(&self, name: &str) -> Result<Option<u64>, Invalid> {
         self.fields.size(name)
+    }
+
+    /// A size that an explicit `null` says there is none of.
+    pub(super) fn size_or_none(
+        &self,
+        name: &str,
+        default: Option<u64>,
+    ) -> Result<Option<u64>, Invalid> {
+        let default = default.filter(|_| !self.fields.is_null(name));
+        Ok(self.fields.size(name)?.or(default))
     }
 
     /// A number of layers.
@@ -49,9 +70,11 @@ impl<'a> Config<'a> {
         Ok(given.unwrap_or_else(|| default.to_vec()))
     }
 
-    /// An index of a token; PyTorch counts negative ones from the end of the vocabulary, and so does this.
+    /// An index of a token, which an explicit `null` says there is none of; PyTorch counts negative ones from the end of the
+    /// vocabulary, and so does this.
     pub(super) fn token(&self, name: &str, default: Option<u64>) -> Result<Option<u64>, Invalid> {
         match self.fields.get(name) {
+            None if self.fields.is_null(name) => Ok(None),
             Some(Value::Number(number)) if number.as_i64().is_some_and(|n| n < 0) => Ok(None),
             Some(_) => self.fields.whole(name, 0, crate::model::fields::LARGEST),
             None => Ok(default),
@@ -68,6 +91,16 @@ impl<'a> Config<'a> {
         Ok(self.fields.number(name, -1e12, 1e12)?.unwrap_or(default))
     }
 
+    /// A number that an explicit `null` says there is none of.
+    pub(super) fn number_or_none(
+        &self,
+        name: &str,
+        default: Option<f64>,
+    ) -> Result<Option<f64>, Invalid> {
+        let default = default.filter(|_| !self.fields.is_null(name));
+        Ok(self.fields.number(name, -1e12, 1e12)?.or(default))
+    }
+
     /// A word.
     pub(super) fn text(&self, name: &str, default: &'a str) -> Result<&'a str, Invalid> {
         Ok(self.fields.text(name)?.unwrap_or(default))
@@ -81,6 +114,36 @@ impl<'a> Config<'a> {
     /// Whether it is there and not `null`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.fields.get(name).is_some()
+    }
+
+    /// The first of several spellings of a value that is there.
+    pub(super) fn spelling(&self, spellings: &[&'static str]) -> &'static str {
+        let found = spellings.iter().find(|name| self.has(name));
+        found.unwrap_or(&spellings[0])
+    }
+
+    /// How many entries an object has; `None` where it is missing.
+    pub(super) fn entries(&self, name: &str) -> Result<Option<u64>, Invalid> {
+        match self.fields.get(name) {
+            None => Ok(None),
+            Some(Value::Object(entries)) => Ok(Some(entries.len() as u64)),
+            Some(other) => Err(wrong(
+                &self.at(name),
+                other,
+                &format!("{name} must be an object"),
+            )),
+        }
+    }
+
+    /// A problem with an option that is not built.
+    pub(super) fn not_built(&self, name: &str) -> Invalid {
+        Invalid::at(
+            self.at(name),
+            format!(
+                "batchfit does not build models with this value of {name}; `batchfit export --hf config.json -o \
+                 model.json.gz`, of batchfit's Python client, writes their graphs, to be given with --model"
+            ),
+        )
     }
 
     /// Where a value is in the request.

@@ -52,6 +52,34 @@ impl Tracer {
         )
     }
 
+    /// `torch.arange(end, dtype=dtype)`
+    pub(crate) fn arange_of(&self, end: impl Into<Size>, dtype: DType) -> Tensor {
+        self.call(
+            "aten.arange.default",
+            &[
+                ("end", Argument::Size(end.into())),
+                ("dtype", Argument::DType(dtype)),
+            ],
+        )
+    }
+
+    /// `torch.arange(start, end, step, dtype=dtype)`
+    pub(crate) fn arange_between(&self, [start, end]: [u64; 2], step: u64, dtype: DType) -> Tensor {
+        let mut how = vec![
+            ("start", Argument::Size(start.into())),
+            ("end", Argument::Size(end.into())),
+        ];
+        if step != 1 {
+            how.push(("step", Argument::Size(step.into())));
+        }
+        how.push(("dtype", Argument::DType(dtype)));
+        let target = match step {
+            1 => "aten.arange.start",
+            _ => "aten.arange.start_step",
+        };
+        self.call(target, &how)
+    }
+
     /// `torch.full(sizes, value, dtype)`
     pub(crate) fn full(&self, sizes: &[Size], value: impl Into<Scalar>, dtype: DType) -> Tensor {
         self.call(
@@ -116,6 +144,24 @@ pub(crate) fn cross_entropy(input: impl Tensors, target: impl Tensors) -> Tensor
     input.apply_with("aten.cross_entropy_loss.default", "target", target, &[])
 }
 
+/// `F.mse_loss(input, target)`
+pub(crate) fn mean_squared_error(input: impl Tensors, target: impl Tensors) -> Tensor {
+    input.apply_with("aten.mse_loss.default", "target", target, &[])
+}
+
+/// `F.binary_cross_entropy_with_logits(input, target)`
+pub(crate) fn binary_cross_entropy_with_logits(
+    input: impl Tensors,
+    target: impl Tensors,
+) -> Tensor {
+    input.apply_with(
+        "aten.binary_cross_entropy_with_logits.default",
+        "target",
+        target,
+        &[],
+    )
+}
+
 /// `F.dropout(x, p, training=True)`
 pub(crate) fn dropout(x: impl Tensors, p: f64) -> Tensor {
     let made = x.tensor().tracer().call(
@@ -138,4 +184,40 @@ pub(crate) fn linear(x: impl Tensors, weight: &Tensor, bias: Option<&Tensor>) ->
     arguments.extend(bias.map(|bias| ("bias", Argument::Tensor(bias))));
     let made = x.tensor().tracer().call("aten.linear.default", &arguments);
     made.and_drop(x)
+}
+
+/// `F.embedding(indices, weight, padding_idx)`
+pub(crate) fn embedding(indices: impl Tensors, weight: &Tensor, padding: Option<u64>) -> Tensor {
+    let mut arguments = vec![
+        ("weight", Argument::Tensor(weight)),
+        ("indices", Argument::Tensor(indices.tensor())),
+    ];
+    let padding = padding.and_then(|index| i64::try_from(index).ok());
+    arguments.extend(padding.map(|index| ("padding_idx", Argument::Int(index))));
+    let made = weight.tracer().call("aten.embedding.default", &arguments);
+    made.and_drop(indices)
+}
+
+/// `F.cross_entropy(input, target, ignore_index=ignored)`
+pub(crate) fn cross_entropy_ignoring(
+    input: impl Tensors,
+    target: impl Tensors,
+    ignored: u64,
+) -> Tensor {
+    let ignored = i64::try_from(ignored).unwrap_or(i64::MAX);
+    let how = [("ignore_index", Argument::Int(ignored))];
+    input.apply_with("aten.cross_entropy_loss.default", "target", target, &how)
+}
+
+/// `torch.addmm(bias, a, b)`
+pub(crate) fn addmm(bias: &Tensor, a: impl Tensors, b: impl Tensors) -> Tensor {
+    let made = bias.tracer().call(
+        "aten.addmm.default",
+        &[
+            ("self", Argument::Tensor(bias)),
+            ("mat1", Argument::Tensor(a.tensor())),
+            ("mat2", Argument::Tensor(b.tensor())),
+        ],
+    );
+    made.and_drop((a, b))
 }

@@ -1,6 +1,6 @@
 //! Elementwise functions, as methods.
 
-use super::argument::Argument;
+use super::argument::{Argument, Size};
 use super::tracer::{AsksFor, Tensor, Tensors};
 use crate::shape::DType;
 
@@ -87,6 +87,10 @@ pub(crate) trait Pointwise: Tensors {
         sin: "aten.sin.default",
         tanh: "aten.tanh.default",
         abs: "aten.abs.default",
+        sign: "aten.sign.default",
+        ceil: "aten.ceil.default",
+        zeros_like: "aten.zeros_like.default",
+        lift_fresh_copy: "aten.lift_fresh_copy.default",
         sigmoid: "aten.sigmoid.default",
         relu: "aten.relu.default",
         silu: "aten.silu.default",
@@ -189,6 +193,44 @@ pub(crate) trait Pointwise: Tensors {
     fn to_device(self) -> Tensor {
         let dtype = self.tensor().dtype().dtype;
         self.apply("aten.to.dtype_layout", &[("dtype", Argument::DType(dtype))])
+    }
+
+    /// `torch.pow(x, exponent)`
+    fn pow_tensor(self, exponent: impl Tensors) -> Tensor {
+        self.apply_with("aten.pow.Tensor_Tensor", "exponent", exponent, &[])
+    }
+
+    /// `torch.where(mask, x, number)` called on `mask`
+    fn choose_or_number(self, x: impl Tensors, number: impl Into<Scalar>) -> Tensor {
+        let made = self.tensor().tracer().call(
+            "aten.where.ScalarOther",
+            &[
+                ("condition", Argument::Tensor(self.tensor())),
+                ("self", Argument::Tensor(x.tensor())),
+                ("other", number.into().into()),
+            ],
+        );
+        made.and_drop((x, self))
+    }
+
+    /// `x == size` of a size that may depend on the batch
+    fn equal_to_size(self, size: impl Into<Size>) -> Tensor {
+        let size = [("other", Argument::Size(size.into()))];
+        self.apply("aten.eq.Scalar", &size)
+    }
+
+    /// `x.type_as(y)`
+    fn type_as(self, other: impl Tensors) -> Tensor {
+        self.apply_with("aten.type_as.default", "other", other, &[])
+    }
+
+    /// `x.new_ones(sizes, dtype)`
+    fn new_ones(self, sizes: &[Size], dtype: DType) -> Tensor {
+        let how = [
+            ("size", Argument::Sizes(sizes.to_vec())),
+            ("dtype", Argument::DType(dtype)),
+        ];
+        self.apply("aten.new_ones.default", &how)
     }
 
     /// `x.clone()`

@@ -16,6 +16,16 @@ pub(crate) trait Reductions: Tensors {
         self.apply("aten.sum.dim_IntList", &reduced(dims, keepdim))
     }
 
+    /// `x.sum()`
+    fn sum_all(self) -> Tensor {
+        self.apply("aten.sum.default", &[])
+    }
+
+    /// `x.argmax(dim)`
+    fn argmax(self, dim: i64) -> Tensor {
+        self.apply("aten.argmax.default", &[("dim", Argument::Int(dim))])
+    }
+
     /// `x.cumsum(dim)`
     fn cumsum(self, dim: i64) -> Tensor {
         self.apply("aten.cumsum.default", &[("dim", Argument::Int(dim))])
@@ -31,6 +41,19 @@ pub(crate) trait Reductions: Tensors {
     /// `a @ b`
     fn matmul(self, other: impl Tensors) -> Tensor {
         self.apply_with("aten.matmul.default", "other", other, &[])
+    }
+
+    /// `x.baddbmm(a, b, beta=beta, alpha=alpha)`
+    fn baddbmm(self, a: &Tensor, b: &Tensor, [beta, alpha]: [f64; 2]) -> Tensor {
+        self.apply(
+            "aten.baddbmm.default",
+            &[
+                ("batch1", Argument::Tensor(a)),
+                ("batch2", Argument::Tensor(b)),
+                ("beta", Argument::Float(beta)),
+                ("alpha", Argument::Float(alpha)),
+            ],
+        )
     }
 
     /// `torch.bmm(a, b)`

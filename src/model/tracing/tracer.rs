@@ -1,5 +1,8 @@
 //! The graph that is being traced, and the names that hold its tensors.
 
+mod function;
+
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -10,7 +13,7 @@ use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope};
 use crate::bounded::Text;
 use crate::graph::{
-    Builder, Content, Graph, GraphError, ModuleId, ParameterKind, Releases, ValueId,
+    Builder, Content, FunctionCall, Graph, GraphError, ModuleId, ParameterKind, Releases, ValueId,
 };
 use crate::model::exported::{fill_inputs, prediction};
 use crate::model::nn::in_order_of_exports;
@@ -31,6 +34,10 @@ struct State {
     /// How many results were named after each operator.
     named: HashMap<&'static str, u32>,
     releases: Releases,
+    /// Calls of custom functions.
+    functions: Vec<FunctionCall>,
+    /// How many constants there are.
+    constants: u32,
     /// The dtype of parameters: `torch.get_default_dtype()` while the model is made.
     dtype: DType,
     error: Option<GraphError>,
@@ -42,7 +49,7 @@ struct State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     path: String,
-    class: &'static str,
+    class: Cow<'static, str>,
 }
 
 /// A name of a tensor.
@@ -96,6 +103,8 @@ impl Tracer {
             earlier: HashMap::new(),
             named: HashMap::new(),
             releases: Releases::default(),
+            functions: Vec::new(),
+            constants: 0,
             dtype,
             error: None,
             is_over: false,
@@ -120,6 +129,20 @@ impl Tracer {
     /// Registers a buffer.
     pub(crate) fn buffer(&self, path: &str, shape: &[u64], dtype: DType) -> Tensor {
         self.held(path, shape, dtype, ParameterKind::Buffer)
+    }
+
+    /// A tensor that Python code makes of numbers, such as the index in `x[:, [0]]`; exported graphs hold it.
+    pub(crate) fn constant(&self, shape: &[u64], dtype: DType) -> Tensor {
+        let path = {
+            let mut state = self.0.borrow_mut();
+            let name = format!("lifted_tensor_{}", state.constants);
+            state.constants += 1;
+            match state.module() {
+                root if root.is_empty() => name,
+                module => format!("{module}.{name}"),
+            }
+        };
+        self.buffer(&path, shape, dtype)
     }
 
     fn held(&self, path: &str, shape: &[u64], dtype: DType, kind: ParameterKind) -> Tensor {
@@ -176,7 +199,9 @@ impl Tracer {
             let before = *earlier;
             *earlier += 1;
             let parent = *state.calls.last().expect("the root is always being called");
-            let call = state.builder.call(&place.path, place.class, parent, before);
+            let call = state
+                .builder
+                .call(&place.path, &place.class, parent, before);
             state.calls.push(call);
         }
         let result = forward();
@@ -268,6 +293,7 @@ impl Tracer {
         let predicted = prediction(builder.nodes(), &in_wrapper, loss);
         let mut graph = builder.finish(predicted.unwrap_or(loss), loss);
         graph.releases = Some(releases);
+        graph.functions = std::mem::take(&mut state.functions);
         fill_inputs(&mut graph);
         Ok(in_order_of_exports(graph))
     }
@@ -371,17 +397,20 @@ impl State {
 
 impl Place {
     /// The module at a path.
-    pub(crate) fn new(path: impl Into<String>, class: &'static str) -> Place {
+    pub(crate) fn new(path: impl Into<String>, class: impl Into<Cow<'static, str>>) -> Place {
         Place {
             path: path.into(),
-            class,
+            class: class.into(),
         }
     }
 
     /// The same place, with a module of another class.
     #[must_use]
-    pub(crate) fn of_class(self, class: &'static str) -> Place {
-        Place { class, ..self }
+    pub(crate) fn of_class(self, class: impl Into<Cow<'static, str>>) -> Place {
+        Place {
+            class: class.into(),
+            ..self
+        }
     }
 
     /// A path below it.

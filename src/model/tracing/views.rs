@@ -47,6 +47,11 @@ pub(crate) trait Views: Tensors {
         self.apply("aten.squeeze.dim", &[("dim", Argument::Int(dim))])
     }
 
+    /// `x.squeeze()`
+    fn squeeze_all(self) -> Tensor {
+        self.apply("aten.squeeze.default", &[])
+    }
+
     /// `x.flatten(start, end)`
     fn flatten(self, start: i64, end: i64) -> Tensor {
         let mut dims = vec![("start_dim", Argument::Int(start))];
@@ -150,6 +155,26 @@ pub(crate) trait Views: Tensors {
         self.apply(
             "aten.index.Tensor",
             &[("indices", Argument::OptionalTensors(indices.to_vec()))],
+        )
+    }
+
+    /// `x.repeat(times)`
+    fn repeat(self, times: &[Size]) -> Tensor {
+        self.apply("aten.repeat.default", &[("repeats", sizes_of(times))])
+    }
+
+    /// `x.T`
+    fn transposed(self) -> Tensor {
+        self.apply("aten.numpy_T.default", &[])
+    }
+
+    /// `x.gather(dim, index)`
+    fn gather(self, dim: i64, index: impl Tensors) -> Tensor {
+        self.apply_with(
+            "aten.gather.default",
+            "index",
+            index,
+            &[("dim", Argument::Int(dim))],
         )
     }
 }

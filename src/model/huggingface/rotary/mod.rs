@@ -1,5 +1,6 @@
 //! Decoders with rotary embeddings.
 
 mod llama;
+pub(super) mod rotation;
 
 pub(super) use llama::{CLASSES, build};
