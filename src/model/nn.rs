@@ -354,6 +354,14 @@ pub(crate) fn in_order_of_exports(mut graph: Graph) -> Graph {
         checks.for_each(|(_, id)| place(id));
         releases.dtypes_of.values_mut().flatten().for_each(place);
     }
+    for call in &mut graph.functions {
+        call.inputs.iter_mut().for_each(|(id, _)| place(id));
+        call.outputs
+            .iter_mut()
+            .for_each(|out| place(&mut out.value));
+        let kept = call.saved.iter_mut().chain(&mut call.held);
+        kept.for_each(|(id, _)| place(id));
+    }
     place(&mut graph.prediction);
     place(&mut graph.loss);
     graph

@@ -33,6 +33,17 @@ impl<'a> Config<'a> {
         Ok(self.fields.size(name)?.unwrap_or(default))
     }
 
+    /// A number that may be zero.
+    pub(super) fn count(&self, name: &str, default: u64) -> Result<u64, Invalid> {
+        let most = crate::model::fields::LARGEST;
+        Ok(self.fields.whole(name, 0, most)?.unwrap_or(default))
+    }
+
+    /// Whether it is a word, where there may be a list of them.
+    pub(super) fn is_text(&self, name: &str) -> bool {
+        self.fields.get(name).is_some_and(Value::is_string)
+    }
+
     /// The same, which may be missing.
     pub(super) fn size_if_given(&self, name: &str) -> Result<Option<u64>, Invalid> {
         self.fields.size(name)
@@ -46,12 +57,6 @@ impl<'a> Config<'a> {
     ) -> Result<Option<u64>, Invalid> {
         let default = default.filter(|_| !self.fields.is_null(name));
         Ok(self.fields.size(name)?.or(default))
-    }
-
-    /// A whole number, which may be zero.
-    pub(super) fn count(&self, name: &str, default: u64) -> Result<u64, Invalid> {
-        let found = self.fields.whole(name, 0, crate::model::fields::LARGEST)?;
-        Ok(found.unwrap_or(default))
     }
 
     /// A list of whole numbers, which may be zero.
@@ -130,6 +135,12 @@ impl<'a> Config<'a> {
     /// Whether it is there and not `null`.
     pub(super) fn has(&self, name: &str) -> bool {
         self.fields.get(name).is_some()
+    }
+
+    /// The first of several spellings of a value that is there.
+    pub(super) fn spelling(&self, spellings: &[&'static str]) -> &'static str {
+        let found = spellings.iter().find(|name| self.has(name));
+        found.unwrap_or(&spellings[0])
     }
 
     /// How many entries an object has; `None` where it is missing.

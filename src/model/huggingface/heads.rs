@@ -76,6 +76,18 @@ impl Labels {
         Ok(Labels { count, problem })
     }
 
+    /// Two: where the answer to a question begins, and where it ends.
+    pub(super) fn must_be_two(self, config: &Config<'_>) -> Result<(), Invalid> {
+        if self.count == 2 {
+            return Ok(());
+        }
+        let problem = format!(
+            "a model that answers questions has two labels, the start and the end of the answer, not {}",
+            self.count
+        );
+        Err(Invalid::at(config.at("num_labels"), problem))
+    }
+
     /// The labels of a batch.
     pub(super) fn input(self, tracer: &Tracer) -> Tensor {
         let labels = Extent::fixed(self.count);

@@ -3,17 +3,21 @@
 //! Each file here is the Python code of a few families, line by line, traced by [`super::tracing`]. The exporter's graphs of
 //! small configs lie in `tests/golden/huggingface`; a test compares the step programs of both. transformers 5.17.
 
+mod attention;
+mod causal;
 mod config;
 mod heads;
 pub(crate) mod hub;
+mod masked;
 mod rotary;
+mod text;
 mod training;
 
 use serde_json::Value;
 
 use super::fields::Fields;
 use super::invalid::Invalid;
-use super::tracing::Tracer;
+use super::tracing::{Tensor, Tracer};
 use crate::bounded::shorten;
 use crate::graph::{Graph, GraphError, ParameterKind};
 use crate::shape::DType;
@@ -69,7 +73,20 @@ struct Task<'a> {
 type Build = fn(&Task<'_>) -> Result<Graph, Invalid>;
 
 /// The families: the classes that each builds.
-const FAMILIES: &[(&[&str], Build)] = &[(rotary::CLASSES, rotary::build)];
+const FAMILIES: &[(&[&str], Build)] = &[
+    (rotary::CLASSES, rotary::build),
+    (causal::bloom::CLASSES, causal::bloom::build),
+    (causal::falcon::CLASSES, causal::falcon::build),
+    (causal::gpt2::CLASSES, causal::gpt2::build),
+    (causal::gpt_neox::CLASSES, causal::gpt_neox::build),
+    (causal::opt::CLASSES, causal::opt::build),
+    (masked::albert::CLASSES, masked::albert::build),
+    (masked::bert::CLASSES, masked::bert::build),
+    (masked::deberta_v2::CLASSES, masked::deberta_v2::build),
+    (masked::distilbert::CLASSES, masked::distilbert::build),
+    (masked::electra::CLASSES, masked::electra::build),
+    (masked::roberta::CLASSES, masked::roberta::build),
+];
 
 /// Reads `{"hf": {CONFIG}, "seq_len": N}` at `pointer`.
 pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, Invalid> {
@@ -153,6 +170,23 @@ impl Task<'_> {
         let tracer = Tracer::new(&format!("transformers.models.{module}.{class}"), self.dtype);
         tracer.train(self.training.trained(&self.config));
         tracer
+    }
+
+    /// Tokens of a sample, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
+    fn tokens_of(&self, name: &str, most: u64) -> Result<u64, Invalid> {
+        let seq_len = self.seq_len()?;
+        if seq_len <= most {
+            return Ok(seq_len);
+        }
+        Err(Invalid::at(
+            format!("{}/seq_len", self.pointer),
+            format!("seq_len is {seq_len}, but {name} of the config leaves room for {most} tokens"),
+        ))
+    }
+
+    /// The traced graph.
+    fn finish(&self, tracer: Tracer, loss: &Tensor) -> Result<Graph, Invalid> {
+        tracer.finish(loss).map_err(|error| self.invalid(&error))
     }
 
     /// What does not fit in the config.

@@ -66,6 +66,23 @@ impl Tracer {
         )
     }
 
+    /// `torch.arange(start, end, step, dtype=dtype)`
+    pub(crate) fn arange_between(&self, [start, end]: [u64; 2], step: u64, dtype: DType) -> Tensor {
+        let mut how = vec![
+            ("start", Argument::Size(start.into())),
+            ("end", Argument::Size(end.into())),
+        ];
+        if step != 1 {
+            how.push(("step", Argument::Size(step.into())));
+        }
+        how.push(("dtype", Argument::DType(dtype)));
+        let target = match step {
+            1 => "aten.arange.start",
+            _ => "aten.arange.start_step",
+        };
+        self.call(target, &how)
+    }
+
     /// `torch.full(sizes, value, dtype)`
     pub(crate) fn full(&self, sizes: &[Size], value: impl Into<Scalar>, dtype: DType) -> Tensor {
         self.call(
@@ -196,4 +213,28 @@ pub(crate) fn layer_norm(x: impl Tensors, width: u64, eps: f64) -> Tensor {
         ],
     );
     made.and_drop(x)
+}
+
+/// `F.cross_entropy(input, target, ignore_index=ignored)`
+pub(crate) fn cross_entropy_ignoring(
+    input: impl Tensors,
+    target: impl Tensors,
+    ignored: u64,
+) -> Tensor {
+    let ignored = i64::try_from(ignored).unwrap_or(i64::MAX);
+    let how = [("ignore_index", Argument::Int(ignored))];
+    input.apply_with("aten.cross_entropy_loss.default", "target", target, &how)
+}
+
+/// `torch.addmm(bias, a, b)`
+pub(crate) fn addmm(bias: &Tensor, a: impl Tensors, b: impl Tensors) -> Tensor {
+    let made = bias.tracer().call(
+        "aten.addmm.default",
+        &[
+            ("self", Argument::Tensor(bias)),
+            ("mat1", Argument::Tensor(a.tensor())),
+            ("mat2", Argument::Tensor(b.tensor())),
+        ],
+    );
+    made.and_drop((a, b))
 }

@@ -104,6 +104,15 @@ impl Embedding {
         }
     }
 
+    /// One whose weight is another module's.
+    pub(crate) fn tied(path: String, weight: &Tensor) -> Embedding {
+        Embedding {
+            weight: weight.clone(),
+            place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
+            padding: None,
+        }
+    }
+
     /// The same with an index that is not trained.
     #[must_use]
     pub(crate) fn padding(mut self, padding: Option<u64>) -> Embedding {
@@ -140,6 +149,17 @@ impl LayerNorm {
             eps,
             weight: Some(weight),
             bias: Some(bias),
+        }
+    }
+
+    /// One without weights: `elementwise_affine=False`.
+    pub(crate) fn plain(path: String, width: u64, eps: f64) -> LayerNorm {
+        LayerNorm {
+            place: Place::new(path, "torch.nn.modules.normalization.LayerNorm"),
+            width,
+            eps,
+            weight: None,
+            bias: None,
         }
     }
 
@@ -355,6 +375,7 @@ enum Function {
     GeluTanh,
     /// `NewGELUActivation`: tanh by single operators.
     NewGelu,
+    FastGelu,
     QuickGelu,
     Silu,
     Tanh,
@@ -367,12 +388,15 @@ impl Activation {
         let (class, function) = match name {
             "relu" => ("torch.nn.modules.activation.ReLU", Function::Relu),
             "gelu" => ("transformers.activations.GELUActivation", Function::Gelu),
-            "gelu_pytorch_tanh" | "gelu_python_tanh" => {
-                ("transformers.activations.GELUTanh", Function::GeluTanh)
-            }
+            "gelu_pytorch_tanh" => ("transformers.activations.GELUTanh", Function::GeluTanh),
+            "gelu_python_tanh" => ("transformers.activations.GELUTanh", Function::NewGelu),
             "gelu_new" => (
                 "transformers.activations.NewGELUActivation",
                 Function::NewGelu,
+            ),
+            "gelu_fast" => (
+                "transformers.activations.FastGELUActivation",
+                Function::FastGelu,
             ),
             "quick_gelu" => (
                 "transformers.activations.QuickGELUActivation",
@@ -385,7 +409,7 @@ impl Activation {
                 tracer.fail(
                     "activation",
                     format!(
-                        "the activation {other:?} is not known; known are gelu, gelu_new, gelu_pytorch_tanh, \
+                        "the activation {other:?} is not known; known are gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, \
                          quick_gelu, relu, sigmoid, silu and tanh"
                     ),
                 );
@@ -411,6 +435,12 @@ impl Activation {
                     let root = (2.0 / std::f64::consts::PI).sqrt();
                     let cubic = x.add(x.pow(3.0).mul_number(0.044_715));
                     half.mul(cubic.mul_number(root).tanh().add_number(1.0))
+                }
+                Function::FastGelu => {
+                    let half = x.mul_number(0.5);
+                    let scaled = x.mul_number(0.797_884_560_8);
+                    let square = x.mul_number(0.044_715).mul(x).add_number(1.0);
+                    half.mul(scaled.mul(square).tanh().add_number(1.0))
                 }
                 Function::QuickGelu => x.mul(x.mul_number(1.702).sigmoid()),
                 Function::Silu => x.silu(),

@@ -87,6 +87,10 @@ pub(crate) trait Pointwise: Tensors {
         sin: "aten.sin.default",
         tanh: "aten.tanh.default",
         abs: "aten.abs.default",
+        sign: "aten.sign.default",
+        ceil: "aten.ceil.default",
+        zeros_like: "aten.zeros_like.default",
+        lift_fresh_copy: "aten.lift_fresh_copy.default",
         sigmoid: "aten.sigmoid.default",
         relu: "aten.relu.default",
         silu: "aten.silu.default",
@@ -191,6 +195,30 @@ pub(crate) trait Pointwise: Tensors {
         self.apply("aten.to.dtype_layout", &[("dtype", Argument::DType(dtype))])
     }
 
+    /// `torch.pow(x, exponent)`
+    fn pow_tensor(self, exponent: impl Tensors) -> Tensor {
+        self.apply_with("aten.pow.Tensor_Tensor", "exponent", exponent, &[])
+    }
+
+    /// `torch.where(mask, x, number)` called on `mask`
+    fn choose_or_number(self, x: impl Tensors, number: impl Into<Scalar>) -> Tensor {
+        let made = self.tensor().tracer().call(
+            "aten.where.ScalarOther",
+            &[
+                ("condition", Argument::Tensor(self.tensor())),
+                ("self", Argument::Tensor(x.tensor())),
+                ("other", number.into().into()),
+            ],
+        );
+        made.and_drop((x, self))
+    }
+
+    /// `x == size` of a size that may depend on the batch
+    fn equal_to_size(self, size: impl Into<Size>) -> Tensor {
+        let size = [("other", Argument::Size(size.into()))];
+        self.apply("aten.eq.Scalar", &size)
+    }
+
     /// `x.type_as(y)`
     fn type_as(self, other: impl Tensors) -> Tensor {
         self.apply_with("aten.type_as.default", "other", other, &[])
@@ -200,11 +228,6 @@ pub(crate) trait Pointwise: Tensors {
     fn floor_divide(self, number: u64) -> Tensor {
         let by = [("other", Argument::Size(number.into()))];
         self.apply("aten.floor_divide.default", &by)
-    }
-
-    /// `torch.zeros_like(x)`
-    fn zeros_like(self) -> Tensor {
-        self.apply("aten.zeros_like.default", &[])
     }
 
     /// `torch.ones_like(x)`

@@ -26,6 +26,11 @@ pub(crate) trait Reductions: Tensors {
         two(self.apply_many("aten.max.dim", &[("dim", Argument::Int(dim))]))
     }
 
+    /// `x.sum()`
+    fn sum_all(self) -> Tensor {
+        self.apply("aten.sum.default", &[])
+    }
+
     /// `x.argmax(dim)`
     fn argmax(self, dim: i64) -> Tensor {
         self.apply("aten.argmax.default", &[("dim", Argument::Int(dim))])
@@ -87,6 +92,19 @@ pub(crate) trait Reductions: Tensors {
     /// `a @ b`
     fn matmul(self, other: impl Tensors) -> Tensor {
         self.apply_with("aten.matmul.default", "other", other, &[])
+    }
+
+    /// `x.baddbmm(a, b, beta=beta, alpha=alpha)`
+    fn baddbmm(self, a: &Tensor, b: &Tensor, [beta, alpha]: [f64; 2]) -> Tensor {
+        self.apply(
+            "aten.baddbmm.default",
+            &[
+                ("batch1", Argument::Tensor(a)),
+                ("batch2", Argument::Tensor(b)),
+                ("beta", Argument::Float(beta)),
+                ("alpha", Argument::Float(alpha)),
+            ],
+        )
     }
 
     /// `torch.bmm(a, b)`

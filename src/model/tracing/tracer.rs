@@ -1,5 +1,7 @@
 //! The graph that is being traced, and the names that hold its tensors.
 
+mod function;
+
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -12,7 +14,7 @@ use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope};
 use crate::bounded::Text;
 use crate::graph::{
-    Builder, Content, Graph, GraphError, ModuleId, ParameterKind, Releases, ValueId,
+    Builder, Content, FunctionCall, Graph, GraphError, ModuleId, ParameterKind, Releases, ValueId,
 };
 use crate::model::exported::{fill_inputs, prediction};
 use crate::model::nn::in_order_of_exports;
@@ -33,6 +35,10 @@ struct State {
     /// How many results were named after each operator.
     named: HashMap<&'static str, u32>,
     releases: Releases,
+    /// Calls of custom functions.
+    functions: Vec<FunctionCall>,
+    /// How many constants there are.
+    constants: u32,
     /// The dtype of parameters: `torch.get_default_dtype()` while the model is made.
     dtype: DType,
     trained: Trained,
@@ -99,6 +105,8 @@ impl Tracer {
             earlier: HashMap::new(),
             named: HashMap::new(),
             releases: Releases::default(),
+            functions: Vec::new(),
+            constants: 0,
             dtype,
             trained: Trained::default(),
             error: None,
@@ -154,6 +162,20 @@ impl Tracer {
     /// Registers a buffer.
     pub(crate) fn buffer(&self, path: &str, shape: &[u64], dtype: DType) -> Tensor {
         self.held(path, shape, dtype, ParameterKind::Buffer)
+    }
+
+    /// A tensor that Python code makes of numbers, such as the index in `x[:, [0]]`; exported graphs hold it.
+    pub(crate) fn constant(&self, shape: &[u64], dtype: DType) -> Tensor {
+        let path = {
+            let mut state = self.0.borrow_mut();
+            let name = format!("lifted_tensor_{}", state.constants);
+            state.constants += 1;
+            match state.module() {
+                root if root.is_empty() => name,
+                module => format!("{module}.{name}"),
+            }
+        };
+        self.buffer(&path, shape, dtype)
     }
 
     fn held(&self, path: &str, shape: &[u64], dtype: DType, kind: ParameterKind) -> Tensor {
@@ -305,6 +327,7 @@ impl Tracer {
         let predicted = prediction(builder.nodes(), &in_wrapper, loss);
         let mut graph = builder.finish(predicted.unwrap_or(loss), loss);
         graph.releases = Some(releases);
+        graph.functions = std::mem::take(&mut state.functions);
         fill_inputs(&mut graph);
         Ok(in_order_of_exports(graph))
     }

@@ -91,16 +91,6 @@ pub(crate) trait Views: Tensors {
         )
     }
 
-    /// `x.gather(dim, index)`
-    fn gather(self, dim: i64, index: impl Tensors) -> Tensor {
-        self.apply_with(
-            "aten.gather.default",
-            "index",
-            index,
-            &[("dim", Argument::Int(dim))],
-        )
-    }
-
     /// `torch.view_as_complex(x)`
     fn view_as_complex(self) -> Tensor {
         self.apply("aten.view_as_complex.default", &[])
@@ -188,6 +178,26 @@ pub(crate) trait Views: Tensors {
         self.apply(
             "aten.index.Tensor",
             &[("indices", Argument::OptionalTensors(indices.to_vec()))],
+        )
+    }
+
+    /// `x.repeat(times)`
+    fn repeat(self, times: &[Size]) -> Tensor {
+        self.apply("aten.repeat.default", &[("repeats", sizes_of(times))])
+    }
+
+    /// `x.T`
+    fn transposed(self) -> Tensor {
+        self.apply("aten.numpy_T.default", &[])
+    }
+
+    /// `x.gather(dim, index)`
+    fn gather(self, dim: i64, index: impl Tensors) -> Tensor {
+        self.apply_with(
+            "aten.gather.default",
+            "index",
+            index,
+            &[("dim", Argument::Int(dim))],
         )
     }
 }

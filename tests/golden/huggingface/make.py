@@ -30,8 +30,10 @@ def export(name: str) -> None:
         for member in ("seq_len", "target_len", "image_size", "dtype"):
             if member in model:
                 command += ["--" + member.replace("_", "-"), str(model[member])]
-        # Gemma 3 walks through a set of words, in an order that is another one each time.
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": "0"})
+        # Gemma 3 walks through a set of words, in an order that is another one each time; functions compiled by
+        # torch.jit.script are traced as the Python code that they are.
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTORCH_JIT": "0"}
+        subprocess.run(command, check=True, env=environment)
         return written(name, graph)
 
 

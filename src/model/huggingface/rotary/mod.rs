@@ -14,7 +14,7 @@ mod mlp;
 mod model;
 mod norm;
 mod rope;
-mod rotation;
+pub(super) mod rotation;
 #[cfg(test)]
 mod tests;
 

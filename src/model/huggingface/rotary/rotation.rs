@@ -7,21 +7,21 @@ use crate::shape::DType;
 
 /// How a family rotates queries and keys.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rotation {
+pub(in crate::model::huggingface) struct Rotation {
     /// How many elements of a head are rotated.
-    pub(super) dims: u64,
+    pub(in crate::model::huggingface) dims: u64,
     /// What cosines and sines are scaled by.
-    pub(super) scaling: f64,
+    pub(in crate::model::huggingface) scaling: f64,
     /// Whether the code makes sure of float32 once more than Llama's.
-    pub(super) is_sure_of_float32: bool,
+    pub(in crate::model::huggingface) is_sure_of_float32: bool,
     /// Which elements of a head are rotated, and in which dtype.
-    pub(super) part: Part,
-    pub(super) update: Update,
+    pub(in crate::model::huggingface) part: Part,
+    pub(in crate::model::huggingface) update: Update,
 }
 
 /// Frequencies that depend on how long sequences are: `dynamic_rope_update`. Only as long as they are those of short ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Update {
+pub(in crate::model::huggingface) enum Update {
     None,
     /// Up to so many tokens.
     Longrope(u64),
@@ -31,7 +31,7 @@ pub(super) enum Update {
 
 impl Update {
     /// Most tokens of a sequence for which frequencies are those of short ones.
-    pub(super) fn most(self) -> Option<u64> {
+    pub(in crate::model::huggingface) fn most(self) -> Option<u64> {
         match self {
             Update::None => None,
             Update::Longrope(most) | Update::Dynamic(most) => Some(most),
@@ -40,7 +40,7 @@ impl Update {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(in crate::model::huggingface) enum Part {
     /// All of them.
     Whole,
     /// All of them, in float32: `modeling_olmo.py`.
@@ -56,7 +56,7 @@ pub(super) enum Part {
 }
 
 /// What queries and keys are multiplied with.
-pub(super) enum Rotations {
+pub(in crate::model::huggingface) enum Rotations {
     /// Cosines and sines.
     Real([Tensor; 2]),
     /// Complex numbers: `modeling_deepseek_v2.py`.
@@ -64,8 +64,16 @@ pub(super) enum Rotations {
 }
 
 impl Rotations {
+    /// How many elements of a head are rotated.
+    pub(in crate::model::huggingface) fn dims(&self) -> u64 {
+        match self {
+            Rotations::Real([cos, _]) => cos.length(-1),
+            Rotations::Complex(all) => 2 * all.length(-1),
+        }
+    }
+
     /// Python's tuples let go of the last first.
-    pub(super) fn let_go(self) {
+    pub(in crate::model::huggingface) fn let_go(self) {
         match self {
             Rotations::Real([cos, sin]) => drop((sin, cos)),
             Rotations::Complex(all) => drop(all),
@@ -74,7 +82,7 @@ impl Rotations {
 }
 
 /// `LlamaRotaryEmbedding`.
-pub(super) struct Rotary {
+pub(in crate::model::huggingface) struct Rotary {
     place: Place,
     kinds: Vec<Kind>,
 }
@@ -88,7 +96,11 @@ struct Kind {
 
 impl Rotary {
     /// One for these kinds of layers, whose names their buffers begin with.
-    pub(super) fn new(tracer: &Tracer, place: Place, kinds: &[(&str, Rotation)]) -> Rotary {
+    pub(in crate::model::huggingface) fn new(
+        tracer: &Tracer,
+        place: Place,
+        kinds: &[(&str, Rotation)],
+    ) -> Rotary {
         let kinds = kinds.iter().map(|(kind, how)| {
             let half = [how.dims.div_ceil(2)];
             let buffer = |name: &str| {
@@ -113,12 +125,17 @@ impl Rotary {
     }
 
     /// How many kinds of layers have frequencies of their own.
-    pub(super) fn kinds(&self) -> usize {
+    pub(in crate::model::huggingface) fn kinds(&self) -> usize {
         self.kinds.len()
     }
 
     /// Cosines and sines, of the `kind`-th frequencies.
-    pub(super) fn forward(&self, x: &Tensor, position_ids: &Tensor, kind: usize) -> Rotations {
+    pub(in crate::model::huggingface) fn forward(
+        &self,
+        x: &Tensor,
+        position_ids: &Tensor,
+        kind: usize,
+    ) -> Rotations {
         let tracer = x.tracer();
         let kind = &self.kinds[kind];
         let how = kind.how;
@@ -213,7 +230,7 @@ fn rotate_half(x: &Tensor) -> Tensor {
 }
 
 /// `x[..., :dims]`, which is `x` itself if it has no more, and `x[..., dims:]` of heads.
-pub(super) fn apart(x: &Tensor, dims: u64) -> (Tensor, Tensor) {
+pub(in crate::model::huggingface) fn apart(x: &Tensor, dims: u64) -> (Tensor, Tensor) {
     let first = if dims == x.length(-1) {
         x.alias()
     } else {
@@ -223,7 +240,7 @@ pub(super) fn apart(x: &Tensor, dims: u64) -> (Tensor, Tensor) {
 }
 
 /// `apply_rotary_pos_emb`.
-pub(super) fn apply_rotary(
+pub(in crate::model::huggingface) fn apply_rotary(
     query: &Tensor,
     key: &Tensor,
     rotations: &Rotations,

@@ -1,0 +1,100 @@
+//! Attention as transformers calls it.
+
+use crate::model::tracing::functional::{self, Attention};
+use crate::model::tracing::{Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _};
+use crate::shape::{DType, Extent, numel};
+
+/// `sdpa_attention_forward`.
+pub(super) fn sdpa(
+    query: &Tensor,
+    key: &Tensor,
+    value: &Tensor,
+    settings: Attention<'_>,
+) -> Tensor {
+    let mut output = functional::attention(query, key, value, settings);
+    output = (&output).transpose(1, 2).contiguous();
+    output
+}
+
+/// What `create_causal_mask` does where there is nothing to mask but what comes after.
+pub(super) fn look_for_packed_sequences(position_ids: &Tensor, batch: Extent) {
+    let expanded = position_ids.expand(&[batch.into(), Size::REST]);
+    expanded.tracer().look_for_packed_sequences(&expanded);
+}
+
+/// What `create_causal_mask` does with a mask that masks nothing: it finds that out.
+pub(super) fn look_for_padding(attention_mask: &Tensor) {
+    let padding_mask = attention_mask.to(DType::Bool);
+    let shape = attention_mask.shape();
+    drop((&padding_mask).sum_all().equal_to_size(numel(&shape)));
+}
+
+/// `create_causal_mask` where a mask is wanted in any case: truth values of queries and keys.
+pub(super) fn causal_mask(tracer: &Tracer, batch: Extent, seq_len: u64) -> Tensor {
+    let indices = Indices::new(tracer, batch, seq_len);
+    let mask = indices.key.clone().at_most(&indices.query);
+    indices.expanded(mask)
+}
+
+/// `create_causal_mask` of eager attention: what is added to scores of this dtype.
+pub(super) fn causal_biases(attention_mask: &Tensor, dtype: DType) -> Tensor {
+    let tracer = attention_mask.tracer();
+    let padding_mask = attention_mask.to(DType::Bool);
+    let indices = Indices::new(&tracer, attention_mask.size(0), attention_mask.length(1));
+    let (query, key) = (&indices.query, &indices.key);
+    let mut mask = query.new_ones(&[], DType::Bool);
+    mask = (&mask).and(key.at_most(query));
+    mask = (&mask).and((&padding_mask).index(&[Some(&indices.sample), Some(key)]));
+    mask = indices.expanded(mask);
+    let zero = tracer.constant(&[], dtype);
+    mask = mask.choose_or_number(zero, smallest(dtype));
+    mask.and_drop(padding_mask)
+}
+
+/// What masks are functions of.
+struct Indices {
+    batch: Extent,
+    seq_len: u64,
+    sample: Tensor,
+    query: Tensor,
+    key: Tensor,
+    aranges: [Tensor; 4],
+}
+
+impl Indices {
+    fn new(tracer: &Tracer, batch: Extent, seq_len: u64) -> Indices {
+        let sample = tracer.arange_of(batch, DType::Int64);
+        let head = tracer.arange(1);
+        let query = tracer.arange(seq_len).add_number(0);
+        let key = tracer.arange(seq_len).add_number(0);
+        Indices {
+            batch,
+            seq_len,
+            sample: (&sample).unsqueeze(1).unsqueeze(2).unsqueeze(3),
+            query: (&query).unsqueeze(0).unsqueeze(1).unsqueeze(3),
+            key: (&key).unsqueeze(0).unsqueeze(1).unsqueeze(2),
+            aranges: [sample, head, query, key],
+        }
+    }
+
+    /// The mask for all samples, after which the indices are let go of.
+    fn expanded(self, mask: Tensor) -> Tensor {
+        drop((self.key, self.query, self.sample));
+        let length = self.seq_len.into();
+        let sizes = [self.batch.into(), Size::REST, length, length];
+        let expanded = (&mask).expand(&sizes).and_drop(mask);
+        let [sample, head, query, key] = self.aranges;
+        expanded.and_drop((sample, head, query, key))
+    }
+}
+
+/// `torch.finfo(dtype).min`.
+///
+/// That of float32 is a hair off `f32::MIN`, as exported graphs have it once their JSON is read: so both make one kernel.
+pub(super) fn smallest(dtype: DType) -> f64 {
+    match dtype {
+        DType::Float16 => -65504.0,
+        DType::BFloat16 => -3.389_531_389_251_535_5e38,
+        _ => -3.402_823_466_385_289e38,
+    }
+}

@@ -1,0 +1,11 @@
+//! Encoders of text: BERT and those that follow it.
+
+pub(super) mod albert;
+pub(super) mod bert;
+pub(super) mod deberta_v2;
+mod disentangled;
+pub(super) mod distilbert;
+pub(super) mod electra;
+mod embeddings;
+mod encoder;
+pub(super) mod roberta;
