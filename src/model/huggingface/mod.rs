@@ -3,9 +3,12 @@
 //! Each file here is the Python code of a few families, line by line, traced by [`super::tracing`]. The exporter's graphs of
 //! small configs lie in `tests/golden/huggingface`; a test compares the step programs of both. transformers 5.17.
 
+mod attention;
 mod config;
 mod heads;
 mod rotary;
+mod seq2seq;
+mod vision;
 
 use serde_json::Value;
 
@@ -56,7 +59,17 @@ struct Task<'a> {
 type Build = fn(&Task<'_>) -> Result<Graph, Invalid>;
 
 /// The families: the classes that each builds.
-const FAMILIES: &[(&[&str], Build)] = &[(rotary::CLASSES, rotary::build)];
+const FAMILIES: &[(&[&str], Build)] = &[
+    (rotary::CLASSES, rotary::build),
+    (seq2seq::bart::CLASSES, seq2seq::bart::build),
+    (seq2seq::whisper::CLASSES, seq2seq::whisper::build),
+    (seq2seq::t5::CLASSES, seq2seq::t5::build),
+    (vision::clip::CLASSES, vision::clip::build),
+    (vision::convnext::CLASSES, vision::convnext::build),
+    (vision::dinov2::CLASSES, vision::dinov2::build),
+    (vision::swin::CLASSES, vision::swin::build),
+    (vision::vit::CLASSES, vision::vit::build),
+];
 
 /// Reads `{"hf": {CONFIG}, "seq_len": N}` at `pointer`.
 pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, Invalid> {

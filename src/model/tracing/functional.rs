@@ -52,6 +52,17 @@ impl Tracer {
         )
     }
 
+    /// `torch.arange(start, end)` of whole numbers
+    pub(crate) fn arange_from(&self, start: u64, end: u64) -> Tensor {
+        self.call(
+            "aten.arange.start",
+            &[
+                ("start", Argument::Size(start.into())),
+                ("end", Argument::Size(end.into())),
+            ],
+        )
+    }
+
     /// `torch.full(sizes, value, dtype)`
     pub(crate) fn full(&self, sizes: &[Size], value: impl Into<Scalar>, dtype: DType) -> Tensor {
         self.call(
@@ -72,6 +83,22 @@ impl Tracer {
     /// `torch.ones(sizes, dtype)`
     pub(crate) fn ones(&self, sizes: &[Size], dtype: DType) -> Tensor {
         self.created("aten.ones.default", sizes, dtype)
+    }
+
+    /// `torch.tensor(value)` of a whole number, which Python code assigns to a part of a tensor
+    pub(crate) fn scalar_tensor(&self, value: i64) -> Tensor {
+        self.call(
+            "aten.scalar_tensor.default",
+            &[
+                ("s", Argument::Int(value)),
+                ("dtype", Argument::DType(DType::Int64)),
+            ],
+        )
+    }
+
+    /// `torch.rand(sizes, dtype)`
+    pub(crate) fn rand(&self, sizes: &[Size], dtype: DType) -> Tensor {
+        self.created("aten.rand.default", sizes, dtype)
     }
 
     fn created(&self, target: &'static str, sizes: &[Size], dtype: DType) -> Tensor {
@@ -114,6 +141,24 @@ pub(crate) fn attention(
 /// `F.cross_entropy(input, target)`
 pub(crate) fn cross_entropy(input: impl Tensors, target: impl Tensors) -> Tensor {
     input.apply_with("aten.cross_entropy_loss.default", "target", target, &[])
+}
+
+/// `F.mse_loss(input, target)`
+pub(crate) fn mean_squared_error(input: impl Tensors, target: impl Tensors) -> Tensor {
+    input.apply_with("aten.mse_loss.default", "target", target, &[])
+}
+
+/// `F.binary_cross_entropy_with_logits(input, target)`
+pub(crate) fn binary_cross_entropy_with_logits(
+    input: impl Tensors,
+    target: impl Tensors,
+) -> Tensor {
+    input.apply_with(
+        "aten.binary_cross_entropy_with_logits.default",
+        "target",
+        target,
+        &[],
+    )
 }
 
 /// `F.dropout(x, p, training=True)`

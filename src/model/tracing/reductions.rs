@@ -16,6 +16,34 @@ pub(crate) trait Reductions: Tensors {
         self.apply("aten.sum.dim_IntList", &reduced(dims, keepdim))
     }
 
+    /// `torch.linalg.vector_norm(x, ord, dims, keepdim)`
+    fn vector_norm(self, ord: i64, dims: &[i64], keepdim: bool) -> Tensor {
+        let mut how = vec![("ord", Argument::Int(ord))];
+        how.extend(reduced(dims, keepdim));
+        self.apply("aten.linalg_vector_norm.default", &how)
+    }
+
+    /// `F.adaptive_avg_pool1d(x, length)`
+    fn adaptive_average_1d(self, length: i64) -> Tensor {
+        let size = [("output_size", Argument::Ints(vec![length]))];
+        self.apply("aten.adaptive_avg_pool1d.default", &size)
+    }
+
+    /// `x.sum()`
+    fn sum_all(self) -> Tensor {
+        self.apply("aten.sum.default", &[])
+    }
+
+    /// `x.all()`
+    fn all(self) -> Tensor {
+        self.apply("aten.all.default", &[])
+    }
+
+    /// `x.any()`
+    fn any(self) -> Tensor {
+        self.apply("aten.any.default", &[])
+    }
+
     /// `x.cumsum(dim)`
     fn cumsum(self, dim: i64) -> Tensor {
         self.apply("aten.cumsum.default", &[("dim", Argument::Int(dim))])

@@ -2,7 +2,7 @@
 
     PYTHONPATH=clients/python/src python tests/golden/huggingface/make.py [NAME ...]
 
-NAME.json is {"hf": CONFIG, "seq_len": ..., "target_len": ..., "image_size": ..., "dtype": "bf16"}: a model of a request,
+NAME.json is {"hf": CONFIG, "seq_len": ..., "target_len": ..., "image_size": ..., "dtype": "bf16" or "f16"}: a model of a request,
 and the dtype of its parameters if that is not float32. NAME.graph.json.gz is what the exporter made of it (PyTorch 2.11,
 transformers 5.17), without what the test does not read.
 """
