@@ -56,7 +56,7 @@ impl Shifted {
         drop(first);
         drop(start);
         let ignored = (&shifted).equal_to_number(IGNORED);
-        (&shifted).change_in_place(
+        shifted.change_in_place(
             "aten.masked_fill_.Scalar",
             &[
                 ("mask", Argument::Tensor(&ignored)),
@@ -72,7 +72,7 @@ impl Shifted {
     fn tokens_from_the_last(self, labels: &Tensor) -> Tensor {
         let tokens = labels.copied();
         let ignored = (&tokens).equal_to_number(IGNORED);
-        (&tokens).change_in_place(
+        tokens.change_in_place(
             "aten.masked_fill_.Scalar",
             &[
                 ("mask", Argument::Tensor(&ignored)),

@@ -237,9 +237,9 @@ impl Mlp {
 struct Layer {
     place: Place,
     self_attn: Attention,
-    layer_norm1: LayerNorm,
+    norm1: LayerNorm,
     mlp: Mlp,
-    layer_norm2: LayerNorm,
+    norm2: LayerNorm,
 }
 
 impl Layer {
@@ -251,20 +251,20 @@ impl Layer {
         let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
         Layer {
             self_attn: Attention::new(tracer, place.path("self_attn"), config),
-            layer_norm1: norm("layer_norm1"),
+            norm1: norm("layer_norm1"),
             mlp: Mlp::new(tracer, place.path("mlp"), config),
-            layer_norm2: norm("layer_norm2"),
+            norm2: norm("layer_norm2"),
             place,
         }
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
         x.tracer().within(&self.place, || {
-            let mut hidden_states = self.layer_norm1.forward(x);
+            let mut hidden_states = self.norm1.forward(x);
             hidden_states = self.self_attn.forward(&hidden_states);
             hidden_states = x.add(&hidden_states);
             let residual = hidden_states.clone();
-            hidden_states = self.layer_norm2.forward(&hidden_states);
+            hidden_states = self.norm2.forward(&hidden_states);
             hidden_states = self.mlp.forward(&hidden_states);
             hidden_states = (&residual).add(&hidden_states);
             hidden_states.and_drop(residual)

@@ -179,7 +179,7 @@ fn normalized_channels(norm: &LayerNorm, x: &Tensor) -> Tensor {
 /// `ConvNextEmbeddings`.
 struct Embeddings {
     place: Place,
-    patch_embeddings: Conv,
+    projection: Conv,
     layernorm: LayerNorm,
 }
 
@@ -189,7 +189,7 @@ impl Embeddings {
         let place = Place::new(path, classes.embeddings);
         let width = config.stages[0].width;
         Embeddings {
-            patch_embeddings: Conv::new(
+            projection: Conv::new(
                 tracer,
                 place.path("patch_embeddings"),
                 [config.images.channels, width],
@@ -206,7 +206,7 @@ impl Embeddings {
 
     fn forward(&self, pixel_values: &Tensor) -> Tensor {
         pixel_values.tracer().within(&self.place, || {
-            let mut embeddings = self.patch_embeddings.forward(pixel_values);
+            let mut embeddings = self.projection.forward(pixel_values);
             embeddings = normalized_channels(&self.layernorm, &embeddings);
             embeddings
         })

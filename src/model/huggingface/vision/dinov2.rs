@@ -119,9 +119,9 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
 struct Embeddings {
     place: Place,
     cls_token: Tensor,
-    patch_embeddings: Place,
+    patches: Place,
     projection: Conv,
-    position_embeddings: Tensor,
+    positions: Tensor,
     dropout: Dropout,
 }
 
@@ -148,10 +148,10 @@ impl Embeddings {
         let projection = patches.path("projection");
         Embeddings {
             cls_token,
-            position_embeddings,
+            positions: position_embeddings,
             projection: Conv::new(tracer, projection, sizes, &config.patch, 1, true)
                 .strides(&config.patch),
-            patch_embeddings: patches,
+            patches,
             dropout: Dropout::new(place.path("dropout"), config.dropout),
             place,
         }
@@ -163,14 +163,14 @@ impl Embeddings {
             let batch = pixel_values.size(0);
             let target_dtype = self.projection.weight.dtype();
             let pixel_values = pixel_values.to_dtype_of(target_dtype);
-            let mut embeddings = tracer.within(&self.patch_embeddings, || {
+            let mut embeddings = tracer.within(&self.patches, || {
                 let patches = self.projection.forward(&pixel_values);
                 patches.flatten(2, -1).transpose(1, 2)
             });
             drop(pixel_values);
             let cls_tokens = (&self.cls_token).expand(&[batch.into(), Size::REST, Size::REST]);
             embeddings = tracer.cat_of(&[&cls_tokens, &embeddings], 1);
-            embeddings = (&embeddings).add(&self.position_embeddings);
+            embeddings = (&embeddings).add(&self.positions);
             embeddings = self.dropout.forward(&embeddings);
             embeddings
         })
@@ -180,7 +180,7 @@ impl Embeddings {
 /// `Dinov2Attention` with its `Dinov2SelfAttention` and `Dinov2SelfOutput`.
 struct Attention {
     place: Place,
-    attention: Place,
+    attending: Place,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -217,7 +217,7 @@ impl Attention {
             heads: config.heads,
             head_dim: config.width / config.heads,
             dropout: config.attention_dropout,
-            attention,
+            attending: attention,
             output,
             place,
         }
@@ -226,7 +226,7 @@ impl Attention {
     fn forward(&self, x: &Tensor) -> Tensor {
         let tracer = x.tracer();
         tracer.within(&self.place, || {
-            let self_attn_output = tracer.within(&self.attention, || self.attend(x));
+            let self_attn_output = tracer.within(&self.attending, || self.attend(x));
             let output = tracer.within(&self.output, || {
                 let mut hidden_states = self.dense.forward(&self_attn_output);
                 hidden_states = self.output_dropout.forward(&hidden_states);
@@ -334,11 +334,11 @@ struct Layer {
     place: Place,
     norm1: LayerNorm,
     attention: Attention,
-    layer_scale1: Scale,
+    scale1: Scale,
     drop_path: DropPath,
     norm2: LayerNorm,
     mlp: Mlp,
-    layer_scale2: Scale,
+    scale2: Scale,
 }
 
 impl Layer {
@@ -352,7 +352,7 @@ impl Layer {
         Layer {
             norm1: norm("norm1"),
             attention: Attention::new(tracer, place.path("attention"), config),
-            layer_scale1: scale("layer_scale1"),
+            scale1: scale("layer_scale1"),
             drop_path: DropPath::new(
                 place.path("drop_path"),
                 "transformers.models.dinov2.modeling_dinov2.Dinov2DropPath",
@@ -360,7 +360,7 @@ impl Layer {
             ),
             norm2: norm("norm2"),
             mlp: Mlp::new(tracer, place.path("mlp"), config),
-            layer_scale2: scale("layer_scale2"),
+            scale2: scale("layer_scale2"),
             place,
         }
     }
@@ -369,11 +369,11 @@ impl Layer {
         x.tracer().within(&self.place, || {
             let normed = self.norm1.forward(x);
             let mut attended = self.attention.forward(&normed);
-            attended = self.layer_scale1.forward(&attended);
+            attended = self.scale1.forward(&attended);
             let hidden_states = self.drop_path.forward(&attended).add(x);
             let mut layer_output = self.norm2.forward(&hidden_states);
             layer_output = self.mlp.forward(&layer_output);
-            layer_output = self.layer_scale2.forward(&layer_output);
+            layer_output = self.scale2.forward(&layer_output);
             layer_output = self.drop_path.forward(&layer_output).add(&hidden_states);
             layer_output.and_drop((hidden_states, normed, attended))
         })

@@ -141,9 +141,9 @@ struct Embeddings {
     place: Place,
     cls_token: Tensor,
     distillation_token: Option<Tensor>,
-    patch_embeddings: Place,
+    patches: Place,
     projection: Conv,
-    position_embeddings: Tensor,
+    positions: Tensor,
     dropout: Dropout,
 }
 
@@ -160,7 +160,7 @@ impl Embeddings {
         let patches = Place::new(place.path("patch_embeddings"), family.classes.patches);
         Embeddings {
             cls_token,
-            position_embeddings,
+            positions: position_embeddings,
             distillation_token: family.is_distilled.then(|| token("distillation_token")),
             projection: Conv::new(
                 tracer,
@@ -171,7 +171,7 @@ impl Embeddings {
                 true,
             )
             .strides(&config.patch),
-            patch_embeddings: patches,
+            patches,
             dropout: Dropout::new(place.path("dropout"), config.dropout),
             place,
         }
@@ -181,7 +181,7 @@ impl Embeddings {
         let tracer = pixel_values.tracer();
         tracer.within(&self.place, || {
             let batch = pixel_values.size(0);
-            let mut embeddings = tracer.within(&self.patch_embeddings, || {
+            let mut embeddings = tracer.within(&self.patches, || {
                 let patches = self.projection.forward(pixel_values);
                 patches.flatten(2, -1).transpose(1, 2)
             });
@@ -194,7 +194,7 @@ impl Embeddings {
                     tracer.cat_of(&[&cls_tokens, &distillation_tokens, &embeddings], 1)
                 }
             };
-            embeddings = (&embeddings).add(&self.position_embeddings);
+            embeddings = (&embeddings).add(&self.positions);
             embeddings = self.dropout.forward(&embeddings);
             embeddings
         })

@@ -142,10 +142,10 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
 /// `SwinEmbeddings`.
 struct Embeddings {
     place: Place,
-    patch_embeddings: Place,
+    patches: Place,
     projection: Conv,
     patch: [u64; 2],
-    position_embeddings: Option<Tensor>,
+    positions: Option<Tensor>,
     norm: LayerNorm,
     dropout: Dropout,
 }
@@ -167,11 +167,11 @@ impl Embeddings {
         let sizes = [config.images.channels, config.width];
         let projection = patches.path("projection");
         Embeddings {
-            position_embeddings,
+            positions: position_embeddings,
             projection: Conv::new(tracer, projection, sizes, &config.patch, 1, true)
                 .strides(&config.patch),
             patch: config.patch,
-            patch_embeddings: patches,
+            patches,
             norm: LayerNorm::new(tracer, place.path("norm"), config.width, INNER_EPS),
             dropout: Dropout::new(place.path("dropout"), config.dropout),
             place,
@@ -182,7 +182,7 @@ impl Embeddings {
     fn forward(&self, pixel_values: &Tensor) -> (Tensor, [u64; 2]) {
         let tracer = pixel_values.tracer();
         tracer.within(&self.place, || {
-            let (mut embeddings, dimensions) = tracer.within(&self.patch_embeddings, || {
+            let (mut embeddings, dimensions) = tracer.within(&self.patches, || {
                 let pixel_values = self.padded(pixel_values);
                 let mut embeddings = self.projection.forward(&pixel_values);
                 let dimensions = [embeddings.length(2), embeddings.length(3)];
@@ -190,7 +190,7 @@ impl Embeddings {
                 (embeddings.and_drop(pixel_values), dimensions)
             });
             embeddings = self.norm.forward(&embeddings);
-            if let Some(positions) = &self.position_embeddings {
+            if let Some(positions) = &self.positions {
                 embeddings = (&embeddings).add(positions);
             }
             embeddings = self.dropout.forward(&embeddings);
