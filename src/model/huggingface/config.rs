@@ -1,6 +1,8 @@
 //! Values of a config, with the defaults of their class.
 
-use serde_json::Value;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
 
 use crate::model::fields::{Fields, whole, wrong};
 use crate::model::invalid::Invalid;
@@ -26,6 +28,15 @@ impl<'a> Config<'a> {
         value
             .map(|value| Config::of(value, &self.fields.at(name)))
             .transpose()
+    }
+
+    /// The same, without any value where it is missing.
+    pub(super) fn part_or_empty(&self, name: &str) -> Result<Config<'a>, Invalid> {
+        static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
+        match self.part(name)? {
+            Some(part) => Ok(part),
+            None => Config::of(&EMPTY, &self.at(name)),
+        }
     }
 
     /// A width, or a number of heads, words or channels.
@@ -85,10 +96,30 @@ impl<'a> Config<'a> {
         Ok(self.fields.whole(name, 1, MOST_LAYERS)?.unwrap_or(default))
     }
 
+    /// The name of a value that configs also give by another, which counts where both are there.
+    pub(super) fn spelled(&self, name: &'static str, other: &'static str) -> &'static str {
+        if self.has(other) { other } else { name }
+    }
+
     /// A list of sizes.
     pub(super) fn sizes(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, Invalid> {
         let given = self.fields.sizes(name)?;
         Ok(given.unwrap_or_else(|| default.to_vec()))
+    }
+
+    /// Numbers of layers, one for each stage of a net.
+    pub(super) fn depths(&self, name: &str, default: &[u64]) -> Result<Vec<u64>, Invalid> {
+        let depths = self.sizes(name, default)?;
+        let all = depths
+            .iter()
+            .fold(0_u64, |sum, depth| sum.saturating_add(*depth));
+        if depths.is_empty() || all > MOST_LAYERS {
+            return Err(Invalid::at(
+                self.at(name),
+                format!("{name} must be from 1 to {MOST_LAYERS} layers in all, not {all}"),
+            ));
+        }
+        Ok(depths)
     }
 
     /// An index of a token, which an explicit `null` says there is none of; PyTorch counts negative ones from the end of the
@@ -130,6 +161,11 @@ impl<'a> Config<'a> {
     /// A list of words.
     pub(super) fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>, Invalid> {
         self.fields.texts(name)
+    }
+
+    /// Height and width, of which one number stands for both.
+    pub(super) fn pair(&self, name: &str, default: u64) -> Result<[u64; 2], Invalid> {
+        Ok(self.fields.pair(name, 1)?.unwrap_or([default, default]))
     }
 
     /// Whether it is there and not `null`.

@@ -14,7 +14,7 @@ const IGNORED: f64 = -100.0;
 /// `ForCausalLMLoss`: each token is to be told from those before it.
 pub(super) fn causal_language_loss(logits: &Tensor, labels: &Tensor, vocabulary: u64) -> Tensor {
     let mut logits = logits.to(DType::Float32);
-    let labels = labels.pad(&[0, 1], IGNORED);
+    let labels = labels.pad(&[0, 1], Some(IGNORED));
     let mut shifted = (&labels).slice_from(1, 1).contiguous();
     logits = (&logits).view(&[Size::REST, vocabulary.into()]);
     shifted = (&shifted).view(&[Size::REST]);

@@ -30,20 +30,38 @@ pub(crate) struct HubModel {
 
 /// One file for each family.
 const FILES: &[&str] = &[
+    include_str!("hub/albert.json"),
+    include_str!("hub/bart.json"),
+    include_str!("hub/bert.json"),
+    include_str!("hub/bloom.json"),
+    include_str!("hub/convnext.json"),
+    include_str!("hub/deberta_v2.json"),
     include_str!("hub/deepseek.json"),
+    include_str!("hub/dinov2.json"),
+    include_str!("hub/distilbert.json"),
+    include_str!("hub/electra.json"),
+    include_str!("hub/falcon.json"),
     include_str!("hub/gemma.json"),
     include_str!("hub/gemma2.json"),
     include_str!("hub/gemma3.json"),
+    include_str!("hub/gpt2.json"),
+    include_str!("hub/gpt_neox.json"),
     include_str!("hub/granite.json"),
     include_str!("hub/llama.json"),
     include_str!("hub/mistral.json"),
     include_str!("hub/mixtral.json"),
     include_str!("hub/olmo.json"),
+    include_str!("hub/opt.json"),
     include_str!("hub/phi.json"),
     include_str!("hub/qwen2.json"),
     include_str!("hub/qwen3.json"),
     include_str!("hub/qwen3_moe.json"),
+    include_str!("hub/roberta.json"),
     include_str!("hub/smollm3.json"),
+    include_str!("hub/swin.json"),
+    include_str!("hub/t5.json"),
+    include_str!("hub/vit.json"),
+    include_str!("hub/whisper.json"),
 ];
 
 static MODELS: LazyLock<Vec<HubModel>> = LazyLock::new(|| {

@@ -10,8 +10,10 @@ mod heads;
 pub(crate) mod hub;
 mod masked;
 mod rotary;
+mod seq2seq;
 mod text;
 mod training;
+mod vision;
 
 use serde_json::Value;
 
@@ -86,6 +88,14 @@ const FAMILIES: &[(&[&str], Build)] = &[
     (masked::distilbert::CLASSES, masked::distilbert::build),
     (masked::electra::CLASSES, masked::electra::build),
     (masked::roberta::CLASSES, masked::roberta::build),
+    (seq2seq::bart::CLASSES, seq2seq::bart::build),
+    (seq2seq::whisper::CLASSES, seq2seq::whisper::build),
+    (seq2seq::t5::CLASSES, seq2seq::t5::build),
+    (vision::clip::CLASSES, vision::clip::build),
+    (vision::convnext::CLASSES, vision::convnext::build),
+    (vision::dinov2::CLASSES, vision::dinov2::build),
+    (vision::swin::CLASSES, vision::swin::build),
+    (vision::vit::CLASSES, vision::vit::build),
 ];
 
 /// Reads `{"hf": {CONFIG}, "seq_len": N}` at `pointer`.

@@ -66,6 +66,17 @@ impl Tracer {
         )
     }
 
+    /// `torch.arange(start, end)` of whole numbers
+    pub(crate) fn arange_from(&self, start: u64, end: u64) -> Tensor {
+        self.call(
+            "aten.arange.start",
+            &[
+                ("start", Argument::Size(start.into())),
+                ("end", Argument::Size(end.into())),
+            ],
+        )
+    }
+
     /// `torch.arange(start, end, step, dtype=dtype)`
     pub(crate) fn arange_between(&self, [start, end]: [u64; 2], step: u64, dtype: DType) -> Tensor {
         let mut how = vec![
@@ -103,6 +114,22 @@ impl Tracer {
     /// `torch.ones(sizes, dtype)`
     pub(crate) fn ones(&self, sizes: &[Size], dtype: DType) -> Tensor {
         self.created("aten.ones.default", sizes, dtype)
+    }
+
+    /// `torch.tensor(value)` of a whole number, which Python code assigns to a part of a tensor
+    pub(crate) fn scalar_tensor(&self, value: i64) -> Tensor {
+        self.call(
+            "aten.scalar_tensor.default",
+            &[
+                ("s", Argument::Int(value)),
+                ("dtype", Argument::DType(DType::Int64)),
+            ],
+        )
+    }
+
+    /// `torch.rand(sizes, dtype)`
+    pub(crate) fn rand(&self, sizes: &[Size], dtype: DType) -> Tensor {
+        self.created("aten.rand.default", sizes, dtype)
     }
 
     fn created(&self, target: &'static str, sizes: &[Size], dtype: DType) -> Tensor {

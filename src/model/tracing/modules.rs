@@ -5,6 +5,7 @@ use super::argument::Argument;
 use super::functional;
 use super::pointwise::Pointwise as _;
 use super::tracer::{Place, Tensor, Tensors, Tracer};
+use super::views::Views as _;
 use crate::shape::DType;
 
 /// `torch.nn.Linear`.
@@ -113,6 +114,14 @@ impl Embedding {
         }
     }
 
+    /// One at another path with the same weight.
+    pub(crate) fn at(&self, path: String) -> Embedding {
+        Embedding {
+            place: self.place.at(path),
+            ..self.clone()
+        }
+    }
+
     /// The same with an index that is not trained.
     #[must_use]
     pub(crate) fn padding(mut self, padding: Option<u64>) -> Embedding {
@@ -122,10 +131,47 @@ impl Embedding {
 
     pub(crate) fn forward(&self, indices: impl Tensors) -> Tensor {
         let tracer = indices.tensor().tracer();
-        let made = tracer.within(&self.place, || {
-            functional::embedding(indices.tensor(), &self.weight, self.padding)
-        });
+        let made = tracer.within(&self.place, || self.look_up(indices.tensor()));
         made.and_drop(indices)
+    }
+
+    /// The same, called by a class of the model's own.
+    pub(crate) fn look_up(&self, indices: impl Tensors) -> Tensor {
+        let mut arguments = vec![
+            ("weight", Argument::Tensor(&self.weight)),
+            ("indices", Argument::Tensor(indices.tensor())),
+        ];
+        let padding = self.padding.and_then(|index| i64::try_from(index).ok());
+        arguments.extend(padding.map(|index| ("padding_idx", Argument::Int(index))));
+        let tracer = indices.tensor().tracer();
+        let made = tracer.call("aten.embedding.default", &arguments);
+        made.and_drop(indices)
+    }
+
+    /// `x[indices]` of the weight by tensors, as an index and not as an embedding.
+    pub(crate) fn index(&self, indices: &Tensor) -> Tensor {
+        (&self.weight).index(&[Some(indices)])
+    }
+
+    /// The same with a weight that is not trained.
+    pub(crate) fn frozen(tracer: &Tracer, path: String, [rows, width]: [u64; 2]) -> Embedding {
+        Embedding {
+            weight: tracer.frozen_parameter(&format!("{path}.weight"), &[rows, width]),
+            place: Place::new(path, "torch.nn.modules.sparse.Embedding"),
+            padding: None,
+        }
+    }
+
+    /// The same as a class of the model's own.
+    #[must_use]
+    pub(crate) fn class(mut self, class: &'static str) -> Embedding {
+        self.place = self.place.of_class(class);
+        self
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 }
 
@@ -172,20 +218,37 @@ impl LayerNorm {
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || {
-            let width = i64::try_from(self.width).unwrap_or(i64::MAX);
-            let mut arguments = vec![
-                ("input", Argument::Tensor(x.tensor())),
-                ("normalized_shape", Argument::Ints(vec![width])),
-            ];
-            let weight = self.weight.as_ref();
-            let bias = self.bias.as_ref();
-            arguments.extend(weight.map(|weight| ("weight", Argument::Tensor(weight))));
-            arguments.extend(bias.map(|bias| ("bias", Argument::Tensor(bias))));
-            arguments.push(("eps", Argument::Float(self.eps)));
-            tracer.call("aten.layer_norm.default", &arguments)
-        });
+        let made = tracer.within(&self.place, || self.normalized(x.tensor()));
         made.and_drop(x)
+    }
+
+    /// The same of a class that rearranges what it is given, and what it makes of it.
+    pub(crate) fn around(
+        &self,
+        x: &Tensor,
+        before: impl FnOnce(&Tensor) -> Tensor,
+        after: impl FnOnce(&Tensor) -> Tensor,
+    ) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let mut features = before(x);
+            features = self.normalized(&features);
+            features = after(&features);
+            features
+        })
+    }
+
+    fn normalized(&self, x: &Tensor) -> Tensor {
+        let width = i64::try_from(self.width).unwrap_or(i64::MAX);
+        let mut arguments = vec![
+            ("input", Argument::Tensor(x)),
+            ("normalized_shape", Argument::Ints(vec![width])),
+        ];
+        let weight = self.weight.as_ref();
+        let bias = self.bias.as_ref();
+        arguments.extend(weight.map(|weight| ("weight", Argument::Tensor(weight))));
+        arguments.extend(bias.map(|bias| ("bias", Argument::Tensor(bias))));
+        arguments.push(("eps", Argument::Float(self.eps)));
+        x.tracer().call("aten.layer_norm.default", &arguments)
     }
 }
 
@@ -216,7 +279,7 @@ impl Dropout {
 pub(crate) struct Conv {
     place: Place,
     target: &'static str,
-    weight: Tensor,
+    pub(crate) weight: Tensor,
     bias: Option<Tensor>,
     /// `stride`, `padding` and `dilation`, a number for each dimension, and `groups`.
     pub(crate) stride: Vec<i64>,
@@ -265,6 +328,15 @@ impl Conv {
     #[must_use]
     pub(crate) fn stride(mut self, stride: u64) -> Conv {
         self.stride.fill(stride.cast_signed());
+        self
+    }
+
+    /// The same with a stride for each dimension.
+    #[must_use]
+    pub(crate) fn strides(mut self, strides: &[u64]) -> Conv {
+        for (stride, given) in self.stride.iter_mut().zip(strides) {
+            *stride = given.cast_signed();
+        }
         self
     }
 

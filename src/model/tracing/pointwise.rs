@@ -98,6 +98,9 @@ pub(crate) trait Pointwise: Tensors {
         hardsigmoid: "aten.hardsigmoid.default",
         logical_not: "aten.logical_not.default",
         bitwise_not: "aten.bitwise_not.default",
+        floor: "aten.floor.default",
+        isfinite: "aten.isfinite.default",
+        isinf: "aten.isinf.default",
     }
 
     binary! {
@@ -111,6 +114,11 @@ pub(crate) trait Pointwise: Tensors {
         at_most, at_most_number: "aten.le.Tensor", "aten.le.Scalar",
         greater, greater_than_number: "aten.gt.Tensor", "aten.gt.Scalar",
         at_least, at_least_number: "aten.ge.Tensor", "aten.ge.Scalar",
+    }
+
+    /// `x == size`
+    fn equal_to_size(self, size: impl Into<Size>) -> Tensor {
+        self.apply("aten.eq.Scalar", &[("other", Argument::Size(size.into()))])
     }
 
     /// `x ** exponent`
@@ -179,6 +187,63 @@ pub(crate) trait Pointwise: Tensors {
         made.and_drop((self, x, y))
     }
 
+    /// `torch.where(mask, x, number)` called on `mask`
+    fn choose_or_number(self, x: impl Tensors, number: impl Into<Scalar>) -> Tensor {
+        let made = self.tensor().tracer().call(
+            "aten.where.ScalarOther",
+            &[
+                ("condition", Argument::Tensor(self.tensor())),
+                ("self", Argument::Tensor(x.tensor())),
+                ("other", number.into().into()),
+            ],
+        );
+        made.and_drop((self, x))
+    }
+
+    /// `torch.where(mask, x, y)` of two numbers called on `mask`
+    fn choose_numbers(self, x: impl Into<Scalar>, y: impl Into<Scalar>) -> Tensor {
+        let made = self.tensor().tracer().call(
+            "aten.where.Scalar",
+            &[
+                ("condition", Argument::Tensor(self.tensor())),
+                ("self", x.into().into()),
+                ("other", y.into().into()),
+            ],
+        );
+        made.and_drop(self)
+    }
+
+    /// `x.clamp(min, max)` between tensors
+    fn clamp_between(self, min: impl Tensors, max: impl Tensors) -> Tensor {
+        let max_argument = [("max", Argument::Tensor(max.tensor()))];
+        let made = self.apply_with("aten.clamp.Tensor", "min", min, &max_argument);
+        made.and_drop(max)
+    }
+
+    /// `torch.min(a, b)`
+    fn minimum(self, other: impl Tensors) -> Tensor {
+        self.apply_with("aten.min.other", "other", other, &[])
+    }
+
+    /// `torch.full_like(x, value)`
+    fn full_like(self, value: impl Into<Scalar>) -> Tensor {
+        let value = [("fill_value", value.into().into())];
+        self.apply("aten.full_like.default", &value)
+    }
+
+    /// `x.new_zeros(sizes)`
+    fn new_zeros(self, sizes: &[Size]) -> Tensor {
+        let sizes = [("size", Argument::Sizes(sizes.to_vec()))];
+        self.apply("aten.new_zeros.default", &sizes)
+    }
+
+    /// `x.copy_(other)`, which is also `y[...] = other`
+    fn copy_from(&self, other: impl Tensors) {
+        let arguments = [("src", Argument::Tensor(other.tensor()))];
+        self.change_in_place("aten.copy_.default", &arguments);
+        drop(other);
+    }
+
     /// `x.to(dtype)` of a dtype that the code names, also `x.float()` and the like
     fn to(self, dtype: DType) -> Tensor {
         self.apply("aten.to.dtype", &[("dtype", Argument::DType(dtype))])
@@ -198,25 +263,6 @@ pub(crate) trait Pointwise: Tensors {
     /// `torch.pow(x, exponent)`
     fn pow_tensor(self, exponent: impl Tensors) -> Tensor {
         self.apply_with("aten.pow.Tensor_Tensor", "exponent", exponent, &[])
-    }
-
-    /// `torch.where(mask, x, number)` called on `mask`
-    fn choose_or_number(self, x: impl Tensors, number: impl Into<Scalar>) -> Tensor {
-        let made = self.tensor().tracer().call(
-            "aten.where.ScalarOther",
-            &[
-                ("condition", Argument::Tensor(self.tensor())),
-                ("self", Argument::Tensor(x.tensor())),
-                ("other", number.into().into()),
-            ],
-        );
-        made.and_drop((x, self))
-    }
-
-    /// `x == size` of a size that may depend on the batch
-    fn equal_to_size(self, size: impl Into<Size>) -> Tensor {
-        let size = [("other", Argument::Size(size.into()))];
-        self.apply("aten.eq.Scalar", &size)
     }
 
     /// `x.type_as(y)`

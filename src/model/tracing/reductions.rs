@@ -26,6 +26,19 @@ pub(crate) trait Reductions: Tensors {
         two(self.apply_many("aten.max.dim", &[("dim", Argument::Int(dim))]))
     }
 
+    /// `torch.linalg.vector_norm(x, ord, dims, keepdim)`
+    fn vector_norm(self, ord: i64, dims: &[i64], keepdim: bool) -> Tensor {
+        let mut how = vec![("ord", Argument::Int(ord))];
+        how.extend(reduced(dims, keepdim));
+        self.apply("aten.linalg_vector_norm.default", &how)
+    }
+
+    /// `F.adaptive_avg_pool1d(x, length)`
+    fn adaptive_average_1d(self, length: i64) -> Tensor {
+        let size = [("output_size", Argument::Ints(vec![length]))];
+        self.apply("aten.adaptive_avg_pool1d.default", &size)
+    }
+
     /// `x.sum()`
     fn sum_all(self) -> Tensor {
         self.apply("aten.sum.default", &[])
@@ -34,6 +47,16 @@ pub(crate) trait Reductions: Tensors {
     /// `x.argmax(dim)`
     fn argmax(self, dim: i64) -> Tensor {
         self.apply("aten.argmax.default", &[("dim", Argument::Int(dim))])
+    }
+
+    /// `x.all()`
+    fn all(self) -> Tensor {
+        self.apply("aten.all.default", &[])
+    }
+
+    /// `x.any()`
+    fn any(self) -> Tensor {
+        self.apply("aten.any.default", &[])
     }
 
     /// `x.cumsum(dim)`

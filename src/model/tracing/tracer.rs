@@ -446,6 +446,15 @@ impl Place {
         }
     }
 
+    /// A place of the same class at another path.
+    #[must_use]
+    pub(crate) fn at(&self, path: String) -> Place {
+        Place {
+            path,
+            class: self.class.clone(),
+        }
+    }
+
     /// The same place, with a module of another class.
     #[must_use]
     pub(crate) fn of_class(self, class: impl Into<Cow<'static, str>>) -> Place {

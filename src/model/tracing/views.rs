@@ -23,6 +23,11 @@ pub(crate) trait Views: Tensors {
         self.apply("aten.expand.default", &[("size", sizes_of(sizes))])
     }
 
+    /// `x.repeat(times)`
+    fn repeat(self, times: &[Size]) -> Tensor {
+        self.apply("aten.repeat.default", &[("repeats", sizes_of(times))])
+    }
+
     /// `x.transpose(a, b)`
     fn transpose(self, a: i64, b: i64) -> Tensor {
         let dims = [("dim0", Argument::Int(a)), ("dim1", Argument::Int(b))];
@@ -162,13 +167,24 @@ pub(crate) trait Views: Tensors {
     }
 
     /// `F.pad(x, pad, value=value)`
-    fn pad(self, pad: &[i64], value: f64) -> Tensor {
+    fn pad(self, pad: &[i64], value: Option<f64>) -> Tensor {
+        let mut how = vec![
+            ("pad", Argument::Ints(pad.to_vec())),
+            ("mode", Argument::Text("constant")),
+        ];
+        how.extend(value.map(|value| ("value", Argument::Float(value))));
+        self.apply("aten.pad.default", &how)
+    }
+
+    /// `x[start::2]` along a dimension
+    fn every_other(self, dim: i64, start: i64) -> Tensor {
         self.apply(
-            "aten.pad.default",
+            "aten.slice.Tensor",
             &[
-                ("pad", Argument::Ints(pad.to_vec())),
-                ("mode", Argument::Text("constant")),
-                ("value", Argument::Float(value)),
+                ("dim", Argument::Int(dim)),
+                ("start", Argument::Int(start)),
+                ("end", Argument::Int(END)),
+                ("step", Argument::Int(2)),
             ],
         )
     }
@@ -179,11 +195,6 @@ pub(crate) trait Views: Tensors {
             "aten.index.Tensor",
             &[("indices", Argument::OptionalTensors(indices.to_vec()))],
         )
-    }
-
-    /// `x.repeat(times)`
-    fn repeat(self, times: &[Size]) -> Tensor {
-        self.apply("aten.repeat.default", &[("repeats", sizes_of(times))])
     }
 
     /// `x.T`

@@ -29,7 +29,7 @@ def export(name: str) -> None:
         command = [sys.executable, "-m", "batchfit", "export", "--hf", str(config), "-o", str(graph)]
         for member in ("seq_len", "target_len", "image_size", "dtype"):
             if member in model:
-                command += ["--" + member.replace("_", "-"), str(model[member])]
+                command += ["--" + member.replace("_", "-"), str(model[member]).replace("fp16", "f16")]
         # Gemma 3 walks through a set of words, in an order that is another one each time; functions compiled by
         # torch.jit.script are traced as the Python code that they are.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTORCH_JIT": "0"}

@@ -48,11 +48,30 @@ fn lines(program: &Program) -> Vec<String> {
                 let name = |id: TensorId| numbers.get(&id).copied();
                 let read: Vec<_> = call.inputs.iter().map(|view| name(view.tensor)).collect();
                 let made: Vec<_> = call.outputs.iter().map(|view| name(view.tensor)).collect();
-                format!("{:?} {read:?} -> {made:?}", call.kernel)
+                let kernel = rounded(&format!("{:?}", call.kernel));
+                format!("{kernel} {read:?} -> {made:?}")
             }
         });
     }
     lines
+}
+
+/// A text with its fractions to twelve digits: JSON readers take some numbers for their neighbours.
+fn rounded(text: &str) -> String {
+    let is_part = |c: char| c.is_ascii_digit() || ".e-".contains(c);
+    let mut result = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(is_part) {
+        let (before, from) = rest.split_at(start);
+        let (word, after) = from.split_at(from.find(|c| !is_part(c)).unwrap_or(from.len()));
+        result.push_str(before);
+        match word.parse::<f64>() {
+            Ok(number) if word.contains(['.', 'e']) => result.push_str(&format!("{number:.12e}")),
+            _ => result.push_str(word),
+        }
+        rest = after;
+    }
+    result + rest
 }
 
 /// What each allocation is for, as [`lines`] numbers them.
@@ -126,6 +145,7 @@ fn compare(name: &str, capability: Capability) -> Result<(), String> {
     let model: Value =
         serde_json::from_slice(&read(format!("{name}.json"))?).map_err(|e| e.to_string())?;
     let precision = match model.get("dtype") {
+        Some(Value::String(dtype)) if dtype == "fp16" => Precision::Fp16,
         Some(_) => Precision::Bf16,
         None => Precision::Fp32,
     };
