@@ -197,7 +197,7 @@ pub(crate) trait Pointwise: Tensors {
                 ("other", number.into().into()),
             ],
         );
-        made.and_drop((self, x))
+        made.and_drop((x, self))
     }
 
     /// `torch.where(mask, x, y)` of two numbers called on `mask`
