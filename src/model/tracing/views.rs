@@ -61,8 +61,14 @@ pub(crate) trait Views: Tensors {
         self.apply("aten.flatten.using_ints", &dims)
     }
 
-    /// `x[start:end]` along a dimension
+    /// `x[start:end]` along a dimension; where that is all of it, PyTorch makes another name of the same elements
     fn slice(self, dim: i64, start: i64, end: i64) -> Tensor {
+        let length = isize::try_from(dim).ok().map(|dim| self.tensor().size(dim));
+        let length = length.and_then(|length| length.as_fixed());
+        let is_all = end == END || length.is_some_and(|length| length.cast_signed() == end);
+        if start == 0 && is_all {
+            return self.alias();
+        }
         self.apply(
             "aten.slice.Tensor",
             &[
