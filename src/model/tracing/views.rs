@@ -2,6 +2,7 @@
 
 use super::argument::{Argument, Size};
 use super::tracer::{Tensor, Tensors};
+use crate::shape::Extent;
 
 /// The end of a slice that has none: Python's `sys.maxsize`, as exported graphs have it.
 const END: i64 = i64::MAX;
@@ -66,8 +67,14 @@ pub(crate) trait Views: Tensors {
         self.apply("aten.flatten.using_ints", &dims)
     }
 
-    /// `x[start:end]` along a dimension
+    /// `x[start:end]` along a dimension; where that is all of it, PyTorch makes another name of the same elements
     fn slice(self, dim: i64, start: i64, end: i64) -> Tensor {
+        let length = isize::try_from(dim).ok().map(|dim| self.tensor().size(dim));
+        let length = length.and_then(Extent::as_fixed);
+        let is_all = end == END || length.is_some_and(|length| length.cast_signed() == end);
+        if start == 0 && is_all {
+            return self.alias();
+        }
         self.apply(
             "aten.slice.Tensor",
             &[

@@ -128,7 +128,7 @@ struct Attention {
     place: Place,
     query_key_value: Linear,
     dense: Linear,
-    attention_dropout: Dropout,
+    weights_dropout: Dropout,
     heads: u64,
     head_dim: u64,
     dropout: f64,
@@ -143,7 +143,7 @@ impl Attention {
         Attention {
             query_key_value: linear("query_key_value", width.saturating_mul(3)),
             dense: linear("dense", width),
-            attention_dropout: Dropout::new(dropout, config.attention_dropout),
+            weights_dropout: Dropout::new(dropout, config.attention_dropout),
             heads: config.heads,
             head_dim: config.head_dim,
             dropout: config.dropout,
@@ -151,7 +151,8 @@ impl Attention {
         }
     }
 
-    fn forward(&self, x: &Tensor, residual: &Tensor, [alibi, mask]: [&Tensor; 2]) -> Tensor {
+    /// The states, and the weights that the attention gave.
+    fn forward(&self, x: &Tensor, residual: &Tensor, [alibi, mask]: [&Tensor; 2]) -> [Tensor; 2] {
         x.tracer().within(&self.place, || {
             let (batch, length): (Size, Size) = (x.size(0).into(), x.size(1).into());
             let (heads, dim): (Size, Size) = (self.heads.into(), self.head_dim.into());
@@ -174,14 +175,15 @@ impl Attention {
                 let softmax = (&weights).softmax(-1, Some(DType::Float32));
                 softmax.to_dtype_of(query.dtype())
             };
-            probs = self.attention_dropout.forward(&probs);
+            probs = self.weights_dropout.forward(&probs);
             let reshaped = (&probs).view(&[rows, length, Size::REST]);
             let mut context = (&reshaped).bmm(&value);
             context = self.merge_heads(&context, [batch, length]);
             let mut output = self.dense.forward(&context);
             output = dropout_add(&output, residual, self.dropout);
             drop((fused_qkv, query, key, value, scores, weights));
-            output.and_drop((probs, reshaped, context))
+            drop((reshaped, context));
+            [output, probs]
         })
     }
 
@@ -261,7 +263,8 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, biases: [&Tensor; 2]) -> Tensor {
+    /// The states, and the weights of the attention.
+    fn forward(&self, x: &Tensor, biases: [&Tensor; 2]) -> [Tensor; 2] {
         x.tracer().within(&self.place, || {
             let past = |normed: &Tensor, states: &Tensor| {
                 let past = if self.normalizes_residual {
@@ -274,11 +277,13 @@ impl Block {
             let mut layernorm_output = self.input_layernorm.forward(x);
             let mut residual = past(&layernorm_output, x);
             let attention = &self.self_attention;
-            let attention_output = attention.forward(&layernorm_output, &residual, biases);
+            let [attention_output, weights] =
+                attention.forward(&layernorm_output, &residual, biases);
             layernorm_output = self.post_attention_layernorm.forward(&attention_output);
             residual = past(&layernorm_output, &attention_output);
             let output = self.mlp.forward(&layernorm_output, &residual);
-            output.and_drop((layernorm_output, residual, attention_output))
+            drop((layernorm_output, residual, attention_output));
+            [output, weights]
         })
     }
 }
@@ -320,9 +325,10 @@ impl Model {
             let causal_mask = causal_biases(&attention_mask, inputs_embeds.dtype().dtype);
             let mut outputs = None;
             for block in &self.h {
-                let made = block.forward(&hidden_states, [&alibi, &causal_mask]);
-                outputs = Some(made.clone());
-                hidden_states = made;
+                let [states, weights] = block.forward(&hidden_states, [&alibi, &causal_mask]);
+                // A tuple lets go of its last item first.
+                outputs = Some((weights, states.clone()));
+                hidden_states = states;
             }
             hidden_states = self.ln_f.forward(&hidden_states);
             drop((attention_mask, inputs_embeds));

@@ -77,7 +77,7 @@ impl Decoder {
         let norms = config.size("num_ln_in_parallel_attn", if is_new { 2 } else { 1 })?;
         let layout = match (is_new, is_parallel, norms) {
             (false, false, _) => Layout::Consecutive,
-            (false, true, 1) | (true, true, 1) => Layout::Parallel,
+            (_, true, 1) => Layout::Parallel,
             (true, true, 2) => Layout::ParallelOfTwoNorms,
             (true, false, _) => return Err(config.not_built("parallel_attn")),
             (_, true, _) => return Err(config.not_built("num_ln_in_parallel_attn")),
@@ -386,7 +386,7 @@ impl Layer {
             }
             let mlp_output = self.mlp.forward(&mlp_normed);
             if self.layout != Layout::Consecutive {
-                (&mlp_output).add_in_place(&attention_output);
+                mlp_output.add_in_place(&attention_output);
             }
             let output = dropout_add(&mlp_output, &residual, self.dropout);
             drop((residual, attention_normed, mlp_normed));

@@ -7,7 +7,7 @@ use crate::model::huggingface::attention::{look_for_packed_sequences, sdpa};
 use crate::model::huggingface::config::Config;
 use crate::model::huggingface::heads::Labels;
 use crate::model::huggingface::rotary::rotation::{
-    Part, Rotary, Rotation, Rotations, Update, apply_rotary,
+    Part, Rotary, Rotation, Rotations, Update, apart, apply_rotary,
 };
 use crate::model::huggingface::text;
 use crate::model::invalid::Invalid;
@@ -119,10 +119,9 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
 /// `apply_rotary_pos_emb`.
 fn rotate_first_part(query: &Tensor, key: &Tensor, rotations: &Rotations) -> [Tensor; 2] {
     let tracer = query.tracer();
-    let dims = rotations.dims().cast_signed();
-    let apart = |x: &Tensor| (x.slice(3, 0, dims), x.slice_from(3, dims));
-    let (query_rot, query_pass) = apart(query);
-    let (key_rot, key_pass) = apart(key);
+    let dims = rotations.dims();
+    let (query_rot, query_pass) = apart(query, dims);
+    let (key_rot, key_pass) = apart(key, dims);
     let [mut query, mut key] = apply_rotary(&query_rot, &key_rot, rotations, Part::Whole);
     query = tracer.cat_of(&[&query, &query_pass], -1);
     key = tracer.cat_of(&[&key, &key_pass], -1);

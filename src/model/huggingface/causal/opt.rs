@@ -47,9 +47,18 @@ struct Shape {
     padding: Option<u64>,
     has_bias: bool,
     has_norm_weights: bool,
-    /// Whether layers normalize what they are given, or what they make.
-    normalizes_before: bool,
-    has_final_norm: bool,
+    norms: Norms,
+}
+
+/// Where states are normalized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Norms {
+    /// Before each part of a layer.
+    Before,
+    /// Before each part of a layer, and after the last.
+    BeforeAndAtTheEnd,
+    /// After each part of a layer.
+    After,
 }
 
 impl Shape {
@@ -59,7 +68,14 @@ impl Shape {
         }
         let width = config.size("hidden_size", 768)?;
         let heads = config.size("num_attention_heads", 12)?;
-        let normalizes_before = config.flag("do_layer_norm_before", true)?;
+        let norms = match (
+            config.flag("do_layer_norm_before", true)?,
+            config.flag("_remove_final_layer_norm", false)?,
+        ) {
+            (true, false) => Norms::BeforeAndAtTheEnd,
+            (true, true) => Norms::Before,
+            (false, _) => Norms::After,
+        };
         Ok(Shape {
             vocabulary: config.size("vocab_size", 50272)?,
             positions: config.size("max_position_embeddings", 2048)?,
@@ -75,8 +91,7 @@ impl Shape {
             padding: config.token("pad_token_id", Some(1))?,
             has_bias: config.flag("enable_bias", true)?,
             has_norm_weights: config.flag("layer_norm_elementwise_affine", true)?,
-            normalizes_before,
-            has_final_norm: normalizes_before && !config.flag("_remove_final_layer_norm", false)?,
+            norms,
         })
     }
 
@@ -202,7 +217,7 @@ impl Layer {
             fc2: Linear::new(tracer, place.path("fc2"), [inner, outer], bias),
             final_layer_norm: shape.norm(tracer, place.path("final_layer_norm")),
             dropout: shape.dropout,
-            normalizes_before: shape.normalizes_before,
+            normalizes_before: shape.norms != Norms::After,
             place,
         }
     }
@@ -269,7 +284,8 @@ impl Decoder {
             positions: tracer.parameter(&embed_positions.path("weight"), &[rows, shape.width]),
             project_out: project("project_out", [shape.width, shape.word_width]),
             project_in: project("project_in", [shape.word_width, shape.width]),
-            final_layer_norm: shape.has_final_norm.then(|| shape.norm(tracer, norm)),
+            final_layer_norm: (shape.norms == Norms::BeforeAndAtTheEnd)
+                .then(|| shape.norm(tracer, norm)),
             layers: (0..shape.layers).map(layer).collect(),
             place: at,
             embed_positions,

@@ -116,8 +116,8 @@ impl Model {
         ids.tracer().within(&self.place, || {
             let embedding_output = self.embeddings.forward(ids);
             let sequence = self.encoder.forward(&embedding_output);
-            let pooler = self.pooler.as_ref();
-            let pooled = pooler.map(|pooler| pooler.forward(&sequence));
+            let pooled = self.pooler.as_ref();
+            let pooled = pooled.map(|pooler| pooler.forward(&sequence));
             drop(embedding_output);
             Outputs { sequence, pooled }
         })

@@ -256,7 +256,7 @@ impl Attention {
             let mut att = query.bmm(pos_key.transpose(-1, -2));
             let at = within(positions.clone());
             att = (&att).gather(-1, (&at).squeeze(0).expand(&sizes));
-            score = Some(self.added(score, &att, scale.as_ref()));
+            score = Some(Attention::added(score, &att, scale.as_ref()));
             held.extend([att, at]);
         }
         if let (true, Some(pos_query)) = (self.looks[1], &pos_query) {
@@ -266,7 +266,7 @@ impl Attention {
             att = (&att)
                 .gather(-1, (&at).squeeze(0).expand(&sizes))
                 .transpose(-1, -2);
-            score = Some(self.added(score, &att, scale.as_ref()));
+            score = Some(Attention::added(score, &att, scale.as_ref()));
             held.extend([at, att]);
         }
         drop((positions, embeddings, pos_query, pos_key, scale));
@@ -275,14 +275,14 @@ impl Attention {
     }
 
     /// `score += att / scale`
-    fn added(&self, score: Option<Tensor>, att: &Tensor, scale: Option<&Tensor>) -> Tensor {
+    fn added(score: Option<Tensor>, att: &Tensor, scale: Option<&Tensor>) -> Tensor {
         let scaled = match scale {
             Some(scale) => att.div(scale.to_dtype_of(att.dtype())),
             None => att.clone(),
         };
         match score {
             Some(score) => {
-                (&score).add_in_place(scaled);
+                score.add_in_place(scaled);
                 score
             }
             None => scaled.add_number(0),
