@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bad_requests;
+mod beside_exports;
 mod exported;
 mod huggingface;
 mod limits;
