@@ -9,6 +9,7 @@ mod huggingface;
 mod limits;
 mod lowering;
 mod mutations;
+mod presets;
 
 use std::io::Read;
 use std::path::PathBuf;
