@@ -1,13 +1,24 @@
 //! Well-known models by name, with the few sizes that people change.
+//!
+//! Each is its Python code, line by line, traced by [`super::tracing`]. The exporter's graphs of some lie in
+//! `tests/golden/presets`; a test compares the step programs of both. torchvision 0.26.
+//!
+//! Models are as torchvision makes them without weights. Default image sizes of classifiers are the crops that its weights
+//! are evaluated with, those of segmenters the crops that its reference scripts train with.
 
-mod resnet;
+mod blocks;
+mod convolutional;
+mod entry;
+mod layers;
+mod segmenters;
+mod transformers;
 
 use serde_json::Value;
 
 use super::fields::Fields;
 use super::invalid::Invalid;
 use crate::graph::Graph;
-use resnet::{Depth, Resnet};
+use entry::{Entry, Sizes};
 
 /// A model known by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,102 +44,82 @@ pub struct Override {
     pub summary: &'static str,
 }
 
-/// What image classifiers let a request change.
-const IMAGE: &[Override] = &[
-    Override {
-        name: "image_size",
-        default: 224,
-        summary: "height and width of the images: one number, or [height, width]",
-    },
-    Override {
-        name: "num_classes",
-        default: 1000,
-        summary: "classes told apart",
-    },
-    Override {
-        name: "in_channels",
-        default: 3,
-        summary: "channels of the images",
-    },
+impl Preset {
+    /// The value of a field that a request leaves out.
+    fn default(&self, field: &str) -> u64 {
+        let change = self.overrides.iter().find(|change| change.name == field);
+        change.map_or(1, |change| change.default)
+    }
+}
+
+/// The families, in the order in which they are listed; smaller members first.
+const FAMILIES: &[&[Entry]] = &[
+    convolutional::resnet::PRESETS,
+    convolutional::vgg::VGG,
+    convolutional::mobilenet::PRESETS,
+    convolutional::efficientnet::PRESETS,
+    convolutional::convnext::PRESETS,
+    convolutional::densenet::PRESETS,
+    convolutional::regnet::PRESETS,
+    convolutional::shufflenet::PRESETS,
+    convolutional::mnasnet::PRESETS,
+    convolutional::squeezenet::PRESETS,
+    convolutional::vgg::ALEXNET,
+    convolutional::googlenet::PRESETS,
+    convolutional::inception::PRESETS,
+    transformers::vit::PRESETS,
+    transformers::swin::PRESETS,
+    transformers::maxvit::PRESETS,
+    segmenters::torchvision::PRESETS,
+    segmenters::unet::PRESETS,
 ];
 
-const PRESETS: &[(Preset, Depth)] = &[
-    (
-        Preset {
-            name: "resnet18",
-            summary: "torchvision's ResNet-18",
-            parameters: 11_689_512,
-            overrides: IMAGE,
-        },
-        Depth::D18,
-    ),
-    (
-        Preset {
-            name: "resnet34",
-            summary: "torchvision's ResNet-34",
-            parameters: 21_797_672,
-            overrides: IMAGE,
-        },
-        Depth::D34,
-    ),
-    (
-        Preset {
-            name: "resnet50",
-            summary: "torchvision's ResNet-50",
-            parameters: 25_557_032,
-            overrides: IMAGE,
-        },
-        Depth::D50,
-    ),
-    (
-        Preset {
-            name: "resnet101",
-            summary: "torchvision's ResNet-101",
-            parameters: 44_549_160,
-            overrides: IMAGE,
-        },
-        Depth::D101,
-    ),
-    (
-        Preset {
-            name: "resnet152",
-            summary: "torchvision's ResNet-152",
-            parameters: 60_192_808,
-            overrides: IMAGE,
-        },
-        Depth::D152,
-    ),
-];
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    FAMILIES.iter().copied().flatten()
+}
 
 /// All presets, in the order in which they are listed.
-pub fn presets() -> impl ExactSizeIterator<Item = &'static Preset> {
-    PRESETS.iter().map(|(preset, _)| preset)
+pub fn presets() -> impl Iterator<Item = &'static Preset> {
+    entries().map(|entry| &entry.preset)
 }
 
 /// A preset with its overrides.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct PresetModel {
-    resnet: Resnet,
+    entry: &'static Entry,
+    sizes: Sizes,
     pointer: String,
+}
+
+impl PartialEq for PresetModel {
+    fn eq(&self, other: &PresetModel) -> bool {
+        let key = |model: &PresetModel| (model.entry.preset.name, model.sizes.clone());
+        key(self) == key(other)
+    }
 }
 
 /// Reads `{"preset": NAME, ...overrides}` at `pointer`.
 pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid> {
     let any = Fields::any(value, pointer, "the model")?;
     let name = any.text("preset")?.ok_or_else(|| any.missing("preset"))?;
-    let Some((preset, depth)) = PRESETS.iter().find(|(preset, _)| preset.name == name) else {
+    let Some(entry) = entries().find(|entry| entry.preset.name == name) else {
         let known = presets().map(|preset| preset.name);
         return Err(Invalid::unknown(any.at("preset"), "preset", name, known));
     };
+    let preset = &entry.preset;
     let mut known = vec!["preset"];
     known.extend(preset.overrides.iter().map(|change| change.name));
     let fields = Fields::of(value, pointer, preset.name, &known)?;
+    let size = |field| -> Result<u64, Invalid> {
+        Ok(fields.size(field)?.unwrap_or(preset.default(field)))
+    };
+    let image = fields.pair("image_size", 1)?;
     Ok(PresetModel {
-        resnet: Resnet {
-            depth: *depth,
-            image_size: fields.pair("image_size", 1)?.unwrap_or([224, 224]),
-            num_classes: fields.size("num_classes")?.unwrap_or(1000),
-            in_channels: fields.size("in_channels")?.unwrap_or(3),
+        entry,
+        sizes: Sizes {
+            image: image.unwrap_or([preset.default("image_size"); 2]),
+            classes: size("num_classes")?,
+            channels: size("in_channels")?,
         },
         pointer: pointer.to_owned(),
     })
@@ -136,6 +127,6 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid
 
 /// The forward pass of a preset, with the loss.
 pub(crate) fn lower(model: &PresetModel) -> Result<Graph, Invalid> {
-    let lowered = resnet::lower(&model.resnet);
+    let lowered = (model.entry.build)(&model.sizes);
     lowered.map_err(|error| Invalid::at(&model.pointer, error.to_string()))
 }

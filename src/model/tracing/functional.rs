@@ -17,7 +17,7 @@ pub(crate) struct Attention<'a> {
 }
 
 impl Tracer {
-    /// `torch.cat(tensors, dim)`
+    /// `torch.cat(tensors, dim)` of a list that is gone afterwards
     pub(crate) fn cat<const N: usize>(&self, tensors: [Tensor; N], dim: i64) -> Tensor {
         let all = Argument::Tensors(tensors.iter().collect());
         let made = self.call(

@@ -13,7 +13,7 @@ use crate::shape::DType;
 pub(crate) struct Linear {
     place: Place,
     pub(crate) weight: Tensor,
-    bias: Option<Tensor>,
+    pub(crate) bias: Option<Tensor>,
     adapter: Option<Adapter>,
 }
 

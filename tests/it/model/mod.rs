@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod bad_requests;
+mod beside_exports;
 mod exported;
 mod huggingface;
 mod limits;
 mod lowering;
 mod mutations;
+mod presets;
 
 use std::io::Read;
 use std::path::PathBuf;

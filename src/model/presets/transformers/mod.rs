@@ -1,0 +1,5 @@
+//! Classifiers with attention.
+
+pub(super) mod maxvit;
+pub(super) mod swin;
+pub(super) mod vit;
