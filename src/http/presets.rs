@@ -9,7 +9,7 @@ use crate::model;
 /// A model that a request may name.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Preset {
-    /// What `model.preset` says.
+    /// What `model.preset` says: a name of torchvision's, or an id of the Hugging Face hub.
     #[schema(example = "resnet50")]
     name: &'static str,
     /// What it is, in a sentence.
@@ -26,8 +26,8 @@ pub(super) struct Override {
     /// The member beside `preset`.
     #[schema(example = "num_classes")]
     name: &'static str,
-    /// Its value when it is absent.
-    default: u64,
+    /// Its value when it is absent; null where the request has to say it, unless the model's config does.
+    default: Option<u64>,
     /// What it is.
     summary: &'static str,
 }

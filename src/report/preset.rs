@@ -8,7 +8,10 @@ pub fn presets(presets: impl Iterator<Item = &'static Preset>) -> String {
     let line = |preset: &Preset| {
         let overrides = preset.overrides.iter();
         let overrides: Vec<_> = overrides
-            .map(|size| format!("{}={}", size.name, size.default))
+            .map(|size| match size.default {
+                Some(default) => format!("{}={default}", size.name),
+                None => format!("{}=?", size.name),
+            })
             .collect();
         let millions = preset.parameters as f64 / 1e6;
         let line = format!(

@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::model::presets::{Override, Preset};
+
 /// A model of the hub.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +28,9 @@ pub(crate) struct HubModel {
     pub(crate) target_len: Option<u64>,
     /// Its `config.json`.
     pub(super) config: Value,
+    /// What a request may say.
+    #[serde(skip)]
+    overrides: Vec<Override>,
 }
 
 /// One file for each family.
@@ -68,8 +73,58 @@ static MODELS: LazyLock<Vec<HubModel>> = LazyLock::new(|| {
     let read = |file: &&str| -> Vec<HubModel> {
         serde_json::from_str(file).expect("a test reads every file of the hub's models")
     };
-    FILES.iter().flat_map(read).collect()
+    let mut models: Vec<HubModel> = FILES.iter().flat_map(read).collect();
+    for model in &mut models {
+        model.overrides = model.lengths();
+    }
+    models
 });
+
+static PRESETS: LazyLock<Vec<Preset>> = LazyLock::new(|| {
+    let preset = |model: &'static HubModel| Preset {
+        name: &model.id,
+        summary: &model.summary,
+        parameters: model.parameters,
+        overrides: &model.overrides,
+    };
+    models().iter().map(preset).collect()
+});
+
+/// All models as presets.
+pub(in crate::model) fn presets() -> std::slice::Iter<'static, Preset> {
+    PRESETS.iter()
+}
+
+impl HubModel {
+    /// The class that its config names.
+    fn class(&self) -> &str {
+        let classes = self.config.get("architectures");
+        let first = classes.and_then(|classes| classes.get(0));
+        first.and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The lengths that its config leaves open.
+    fn lengths(&self) -> Vec<Override> {
+        let class = self.class();
+        let mut lengths = Vec::new();
+        // Images are as large as the config says, and whisper hears half a minute.
+        if !class.ends_with("ForImageClassification") && !class.starts_with("Whisper") {
+            lengths.push(Override {
+                name: "seq_len",
+                default: self.seq_len,
+                summary: "tokens of a sample",
+            });
+        }
+        if class.ends_with("ForConditionalGeneration") {
+            lengths.push(Override {
+                name: "target_len",
+                default: self.target_len,
+                summary: "tokens of an answer, if not as many as the config says",
+            });
+        }
+        lengths
+    }
+}
 
 /// All models, family by family.
 pub(crate) fn models() -> &'static [HubModel] {
@@ -104,7 +159,8 @@ mod tests {
             }
         }
         loop {
-            let asked = match parse(&description, "/model").and_then(|m| lower(&m, DType::Float32)) {
+            let asked = match parse(&description, "/model").and_then(|m| lower(&m, DType::Float32))
+            {
                 Err(invalid) if invalid.problem.contains("does not say") => invalid.pointer,
                 built => return built,
             };

@@ -117,6 +117,29 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, In
     Ok(model)
 }
 
+/// Reads `{"preset": ID, "seq_len": N}` at `pointer`, where the id is that of `model`.
+pub(crate) fn parse_hub(
+    model: &hub::HubModel,
+    value: &Value,
+    pointer: &str,
+) -> Result<HuggingFaceModel, Invalid> {
+    let known = FIELDS.map(|field| if field == "hf" { "preset" } else { field });
+    Fields::of(value, pointer, &model.id, &known)?;
+    let mut description = value.as_object().cloned().unwrap_or_default();
+    description.remove("preset");
+    description.insert("hf".to_owned(), model.config.clone());
+    let lengths = [("seq_len", model.seq_len), ("target_len", model.target_len)];
+    for (name, length) in lengths {
+        if let Some(length) = length {
+            let given = description.entry(name).or_insert(Value::Null);
+            if given.is_null() {
+                *given = Value::from(length);
+            }
+        }
+    }
+    parse(&Value::Object(description), pointer)
+}
+
 /// The class that a config names, and what builds it.
 fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), Invalid> {
     let at = format!("{}/hf", model.pointer);

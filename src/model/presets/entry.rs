@@ -34,17 +34,17 @@ pub(super) const fn image(size: u64, classes: u64) -> [Override; 3] {
     [
         Override {
             name: "image_size",
-            default: size,
+            default: Some(size),
             summary: "height and width of the images: one number, or [height, width]",
         },
         Override {
             name: "num_classes",
-            default: classes,
+            default: Some(classes),
             summary: "classes told apart",
         },
         Override {
             name: "in_channels",
-            default: 3,
+            default: Some(3),
             summary: "channels of the images",
         },
     ]

@@ -16,8 +16,10 @@ mod transformers;
 use serde_json::Value;
 
 use super::fields::Fields;
+use super::huggingface::{self, HuggingFaceModel, hub};
 use super::invalid::Invalid;
 use crate::graph::Graph;
+use crate::shape::DType;
 use entry::{Entry, Sizes};
 
 /// A model known by name.
@@ -38,8 +40,8 @@ pub struct Preset {
 pub struct Override {
     /// The field in requests.
     pub name: &'static str,
-    /// Its value without one.
-    pub default: u64,
+    /// Its value without one; `None` where the request has to say it.
+    pub default: Option<u64>,
     /// What it is.
     pub summary: &'static str,
 }
@@ -48,7 +50,7 @@ impl Preset {
     /// The value of a field that a request leaves out.
     fn default(&self, field: &str) -> u64 {
         let change = self.overrides.iter().find(|change| change.name == field);
-        change.map_or(1, |change| change.default)
+        change.and_then(|change| change.default).unwrap_or(1)
     }
 }
 
@@ -78,22 +80,31 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
     FAMILIES.iter().copied().flatten()
 }
 
-/// All presets, in the order in which they are listed.
+/// All presets, in the order in which they are listed: torchvision's, then those of the Hugging Face hub.
 pub fn presets() -> impl Iterator<Item = &'static Preset> {
-    entries().map(|entry| &entry.preset)
+    entries().map(|entry| &entry.preset).chain(hub::presets())
 }
 
 /// A preset with its overrides.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PresetModel(Kind);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    Torchvision(TorchvisionModel),
+    HuggingFace(HuggingFaceModel),
+}
+
 #[derive(Debug, Clone)]
-pub struct PresetModel {
+struct TorchvisionModel {
     entry: &'static Entry,
     sizes: Sizes,
     pointer: String,
 }
 
-impl PartialEq for PresetModel {
-    fn eq(&self, other: &PresetModel) -> bool {
-        let key = |model: &PresetModel| (model.entry.preset.name, model.sizes.clone());
+impl PartialEq for TorchvisionModel {
+    fn eq(&self, other: &TorchvisionModel) -> bool {
+        let key = |model: &TorchvisionModel| (model.entry.preset.name, model.sizes.clone());
         key(self) == key(other)
     }
 }
@@ -102,6 +113,10 @@ impl PartialEq for PresetModel {
 pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid> {
     let any = Fields::any(value, pointer, "the model")?;
     let name = any.text("preset")?.ok_or_else(|| any.missing("preset"))?;
+    if let Some(model) = hub::find(name) {
+        let model = huggingface::parse_hub(model, value, pointer)?;
+        return Ok(PresetModel(Kind::HuggingFace(model)));
+    }
     let Some(entry) = entries().find(|entry| entry.preset.name == name) else {
         let known = presets().map(|preset| preset.name);
         return Err(Invalid::unknown(any.at("preset"), "preset", name, known));
@@ -114,7 +129,7 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid
         Ok(fields.size(field)?.unwrap_or(preset.default(field)))
     };
     let image = fields.pair("image_size", 1)?;
-    Ok(PresetModel {
+    Ok(PresetModel(Kind::Torchvision(TorchvisionModel {
         entry,
         sizes: Sizes {
             image: image.unwrap_or([preset.default("image_size"); 2]),
@@ -122,11 +137,21 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid
             channels: size("in_channels")?,
         },
         pointer: pointer.to_owned(),
-    })
+    })))
 }
 
-/// The forward pass of a preset, with the loss.
-pub(crate) fn lower(model: &PresetModel) -> Result<Graph, Invalid> {
-    let lowered = (model.entry.build)(&model.sizes);
-    lowered.map_err(|error| Invalid::at(&model.pointer, error.to_string()))
+impl PresetModel {
+    /// Whether casts of the model's code may be in the graph, which are made for one dtype of parameters.
+    pub(crate) fn has_casts(&self) -> bool {
+        matches!(self.0, Kind::HuggingFace(_))
+    }
+}
+
+/// The forward pass of a preset, with the loss; `stored` is the dtype of parameters where it decides on casts.
+pub(crate) fn lower(model: &PresetModel, stored: DType) -> Result<Graph, Invalid> {
+    match &model.0 {
+        Kind::Torchvision(model) => (model.entry.build)(&model.sizes)
+            .map_err(|error| Invalid::at(&model.pointer, error.to_string())),
+        Kind::HuggingFace(model) => huggingface::lower(model, stored),
+    }
 }

@@ -201,7 +201,8 @@ impl ModelSource {
     pub(super) fn has_casts(&self) -> bool {
         match self {
             ModelSource::Inline(..) | ModelSource::File(_) | ModelSource::HuggingFace(_) => true,
-            ModelSource::Preset(_) | ModelSource::Layers(_) => false,
+            ModelSource::Preset(preset) => preset.has_casts(),
+            ModelSource::Layers(_) => false,
         }
     }
 
@@ -217,7 +218,7 @@ impl ModelSource {
             assumptions: Vec::new(),
         };
         match self {
-            ModelSource::Preset(preset) => presets::lower(preset).map(plain),
+            ModelSource::Preset(preset) => presets::lower(preset, stored).map(plain),
             ModelSource::Layers(model) => layers::lower(model).map(plain),
             ModelSource::HuggingFace(model) => huggingface::lower(model, stored).map(plain),
             ModelSource::Inline(text, range) => {

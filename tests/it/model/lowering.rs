@@ -1,7 +1,7 @@
 //! Layers and presets lower to what PyTorch exports for the same model.
 
 use batchfit::graph::Graph;
-use batchfit::model::{exported, presets};
+use batchfit::model::{Preset, exported, presets};
 use serde_json::{Value, json};
 
 use super::{golden, request};
@@ -75,10 +75,26 @@ fn resnets_are_the_exported_models() {
     }
 }
 
+/// A length for models whose configs name none.
+const LENGTH: u64 = 64;
+
+/// A preset with what its request has to say.
+fn described(preset: &Preset) -> Value {
+    let mut model = json!({ "preset": preset.name });
+    for change in preset
+        .overrides
+        .iter()
+        .filter(|change| change.default.is_none())
+    {
+        model[change.name] = json!(LENGTH);
+    }
+    model
+}
+
 #[test]
 fn presets_have_the_parameters_they_are_listed_with() {
     for preset in presets() {
-        let graph = lower(&json!({ "preset": preset.name }));
+        let graph = lower(&described(preset));
 
         assert_eq!(
             graph.parameter_count(),
@@ -92,12 +108,19 @@ fn presets_have_the_parameters_they_are_listed_with() {
 #[test]
 fn presets_take_every_override_they_list() {
     for preset in presets() {
-        let unchanged = lower(&json!({ "preset": preset.name }));
+        let unchanged = lower(&described(preset));
         for change in preset.overrides {
-            let defaults = lower(&json!({ "preset": preset.name, change.name: change.default }));
-            assert_eq!(defaults, unchanged, "{} {}", preset.name, change.name);
-            let changed = lower(&json!({ "preset": preset.name, change.name: 2 * change.default }));
-            assert_ne!(changed, unchanged, "{} {}", preset.name, change.name);
+            let mut model = described(preset);
+            model[change.name] = json!(change.default.unwrap_or(LENGTH));
+            assert_eq!(lower(&model), unchanged, "{} {}", preset.name, change.name);
+            // Twice as many tokens as a model has positions would be too many.
+            let other = if change.name.ends_with("_len") {
+                change.default.unwrap_or(LENGTH) / 2
+            } else {
+                2 * change.default.unwrap()
+            };
+            model[change.name] = json!(other);
+            assert_ne!(lower(&model), unchanged, "{} {}", preset.name, change.name);
         }
     }
 }
@@ -107,10 +130,15 @@ fn presets_take_any_size_or_say_what_does_not_fit() {
     for preset in presets() {
         for change in preset.overrides {
             for size in [1, 7, 100, 1_u64 << 31] {
-                let model = json!({ "preset": preset.name, change.name: size });
-                let request = request(json!({ "model": model })).unwrap();
-                if let Err(invalid) = request.graph() {
-                    assert_eq!(invalid.pointer, "/model", "{model}");
+                let mut model = described(preset);
+                model[change.name] = json!(size);
+                let graph = request(json!({ "model": model })).and_then(|request| request.graph());
+                if let Err(invalid) = graph {
+                    assert!(
+                        invalid.pointer.starts_with("/model"),
+                        "{model}: {}",
+                        invalid.pointer
+                    );
                 }
             }
         }
