@@ -89,12 +89,12 @@ impl Indices {
 }
 
 /// `torch.finfo(dtype).min`.
-///
-/// That of float32 is a hair off `f32::MIN`, as exported graphs have it once their JSON is read: so both make one kernel.
 pub(super) fn smallest(dtype: DType) -> f64 {
     match dtype {
         DType::Float16 => -65504.0,
-        DType::BFloat16 => -3.389_531_389_251_535_5e38,
-        _ => -3.402_823_466_385_289e38,
+        // The largest power of two, times what eight bits of precision reach.
+        DType::BFloat16 => -(2.0 - 2_f64.powi(-7)) * 2_f64.powi(127),
+        DType::Float64 => f64::MIN,
+        _ => f64::from(f32::MIN),
     }
 }

@@ -32,7 +32,7 @@ const FIELDS: [&str; 7] = [
     "seq_len",
     "target_len",
     "image_size",
-    "dtype",
+    "param_dtype",
     "lora",
     "frozen",
 ];

@@ -67,7 +67,7 @@ struct Adapters {
 }
 
 impl Training {
-    /// Reads `dtype`, `lora` and `frozen`.
+    /// Reads `param_dtype`, `lora` and `frozen`.
     pub(super) fn parse(fields: &Fields<'_>) -> Result<Training, Invalid> {
         let dtypes = [
             ("fp32", DType::Float32),
@@ -77,7 +77,7 @@ impl Training {
         let frozen = fields.texts("frozen")?.unwrap_or_default();
         check_names(&frozen, &fields.at("frozen"))?;
         Ok(Training {
-            dtype: fields.choice("dtype", "dtype", &dtypes)?,
+            dtype: fields.choice("param_dtype", "dtype", &dtypes)?,
             lora: adapters(fields)?,
             frozen: frozen.into_iter().map(str::to_owned).collect(),
         })
@@ -102,8 +102,8 @@ impl Training {
     pub(super) fn trained(&self, config: &Config<'_>) -> Trained {
         let lora = self.lora.as_ref().map(|lora| Lora {
             r: lora.r,
-            lora_alpha: lora.alpha,
-            lora_dropout: lora.dropout,
+            alpha: lora.alpha,
+            dropout: lora.dropout,
             use_rslora: lora.use_rslora,
             target_modules: match &lora.targets {
                 Some(targets) => targets.clone(),

@@ -349,9 +349,11 @@ impl Request {
 /// The name of the model that this JSON text describes.
 fn model_name(model: &str) -> String {
     let way = source::ways(model).first().copied().unwrap_or("exported");
-    match source::preset(model) {
-        Some(preset) if way == "preset" => preset,
-        _ => named(way, &digest(model.as_bytes())),
+    let digest = digest(model.as_bytes());
+    match (way, source::preset(model), source::class(model)) {
+        ("preset", Some(preset), _) => preset,
+        ("hf", _, Some(class)) => named(&class, &digest),
+        _ => named(way, &digest),
     }
 }
 

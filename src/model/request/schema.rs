@@ -64,6 +64,8 @@ pub(super) enum ModelSchema {
         image_size: Option<Value>,
         num_classes: Option<u64>,
         in_channels: Option<u64>,
+        /// Tokens of a sample; models of the Hugging Face hub also take the other members of `HuggingFace`.
+        seq_len: Option<u64>,
     },
     /// A list of layers.
     #[schema(title = "Layers")]
@@ -82,12 +84,27 @@ pub(super) enum ModelSchema {
         #[schema(value_type = Object)]
         exported: Value,
     },
-    /// A Hugging Face config.
+    /// A Hugging Face config, and what it leaves open.
     #[schema(title = "HuggingFace")]
     HuggingFace {
+        /// The contents of its `config.json`; the class is the first of `architectures`.
         #[schema(value_type = Object)]
         hf: Value,
+        /// Tokens of a sample, or samples or frames of sound.
         seq_len: Option<u64>,
+        /// Tokens of an answer, for models with an encoder and a decoder.
+        target_len: Option<u64>,
+        /// Height and width of images, where they are not the config's: one number, or `[height, width]`.
+        image_size: Option<Value>,
+        /// What parameters are loaded in: `fp32`, `bf16` or `fp16`; by default what the precision trains in.
+        param_dtype: Option<String>,
+        /// Low-rank adapters of PEFT, for causal language models: `r`, `lora_alpha`, `lora_dropout`, `use_rslora`, and
+        /// `target_modules`, a list of names or `all-linear`; PEFT's defaults for what is missing.
+        #[schema(value_type = Option<Object>, example = json!({"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}))]
+        lora: Option<Value>,
+        /// Parameters, or modules with all that is in them, that are not trained: `*` stands for anything but a dot,
+        /// `**` for anything.
+        frozen: Option<Vec<String>>,
     },
 }
 

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::{Lowered, RequestDocument};
-use crate::bounded::{AnyValue, Text, clause, insert_once, within};
+use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
 use crate::model::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
@@ -143,6 +143,13 @@ pub(super) fn ways(model: &str) -> Vec<&'static str> {
 pub(super) fn preset(model: &str) -> Option<String> {
     let members = Members::read(model, MODEL).ok()?;
     members.values.get("preset")?.as_str().map(str::to_owned)
+}
+
+/// The class that a model's Hugging Face config names.
+pub(super) fn class(model: &str) -> Option<String> {
+    let members = Members::read(model, MODEL).ok()?;
+    let class = members.values.pointer("/hf/architectures/0")?.as_str()?;
+    Some(shorten(class))
 }
 
 impl ModelSource {

@@ -7,12 +7,12 @@ use super::tracer::{Place, Tensor, Tensors, Tracer};
 use crate::graph::ParameterKind;
 use crate::model::Glob;
 
-/// Low-rank adapters, by the names of PEFT's `LoraConfig`.
+/// Low-rank adapters, as PEFT's `LoraConfig` describes them.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Lora {
     pub(crate) r: u64,
-    pub(crate) lora_alpha: f64,
-    pub(crate) lora_dropout: f64,
+    pub(crate) alpha: f64,
+    pub(crate) dropout: f64,
     pub(crate) use_rslora: bool,
     pub(crate) target_modules: Targets,
 }
@@ -34,6 +34,9 @@ pub(crate) struct Trained {
     pub(crate) frozen: Vec<Glob>,
 }
 
+/// The path of the output layer of all language models here, `model.get_output_embeddings()`.
+const OUTPUT: &str = "lm_head";
+
 /// Where PEFT puts the model that it adapts.
 pub(super) const ADAPTED_MODEL: &str = "base_model.model";
 
@@ -51,10 +54,10 @@ impl Trained {
     }
 
     /// The adapters that a linear layer at this path of the model gets.
-    fn adapters(&self, path: &str, is_output: bool) -> Option<&Lora> {
+    fn adapters(&self, path: &str) -> Option<&Lora> {
         let lora = self.lora.as_ref()?;
         let is_target = match &lora.target_modules {
-            Targets::AllLinear => !is_output,
+            Targets::AllLinear => path != OUTPUT,
             Targets::Names(names) => names.iter().any(|name| {
                 let before = path.strip_suffix(name.as_str());
                 before.is_some_and(|before| before.is_empty() || before.ends_with('.'))
@@ -66,7 +69,7 @@ impl Trained {
 
 /// The adapter of a linear layer: `peft.tuners.lora.layer.Linear`.
 #[derive(Debug, Clone)]
-pub(super) struct Adapter {
+pub(crate) struct Adapter {
     place: Place,
     dropout: Option<Dropout>,
     down: (Place, Tensor),
@@ -75,54 +78,73 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// Whether the linear layer at this path of the model gets one.
-    pub(super) fn is_for(tracer: &Tracer, path: &str, is_output: bool) -> bool {
-        tracer.trained(|trained| trained.adapters(path, is_output).is_some())
+    /// Where the linear layer at this path of the model lies: inside of its adapter, if it gets one.
+    pub(crate) fn path_of_layer(tracer: &Tracer, path: &str) -> String {
+        if tracer.trained(|trained| trained.adapters(path).is_some()) {
+            format!("{path}.base_layer")
+        } else {
+            path.to_owned()
+        }
     }
 
-    /// Registers the adapter of the layer at `path`, after the layer's own parameters.
-    pub(super) fn new(tracer: &Tracer, path: &str, [inputs, outputs]: [u64; 2]) -> Option<Adapter> {
-        let lora = tracer.trained(|trained| trained.lora.clone())?;
+    /// Registers the adapter of the linear layer at this path, after the layer's own parameters, if it gets one.
+    pub(crate) fn of_layer(
+        tracer: &Tracer,
+        path: &str,
+        [inputs, outputs]: [u64; 2],
+    ) -> Option<Box<Adapter>> {
+        let lora = tracer.trained(|trained| trained.adapters(path).cloned())?;
         let linear = |name: &str, shape: &[u64]| {
             let path = format!("{path}.{name}.default");
             let weight = tracer.adapter_parameter(&format!("{path}.weight"), shape);
             (Place::new(path, "torch.nn.modules.linear.Linear"), weight)
         };
-        let dropout = (lora.lora_dropout > 0.0)
-            .then(|| Dropout::new(format!("{path}.lora_dropout.default"), lora.lora_dropout));
+        let dropout = (lora.dropout > 0.0)
+            .then(|| Dropout::new(format!("{path}.lora_dropout.default"), lora.dropout));
         #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
         let rank = lora.r as f64;
         let divisor = if lora.use_rslora { rank.sqrt() } else { rank };
-        Some(Adapter {
-            place: Place::new(path, "peft.tuners.lora.layer.Linear"),
+        Some(Box::new(Adapter {
+            place: Place::new(path.to_owned(), "peft.tuners.lora.layer.Linear"),
             dropout,
             down: linear("lora_A", &[lora.r, inputs]),
             up: linear("lora_B", &[outputs, lora.r]),
-            scaling: lora.lora_alpha / divisor,
-        })
+            scaling: lora.alpha / divisor,
+        }))
     }
 
-    /// Runs the layer and adds what its adapter makes of `x`.
-    pub(super) fn forward(&self, x: &Tensor, base: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-        let tracer = x.tracer();
-        tracer.within(&self.place, || {
-            let mut result = base(x);
+    /// Runs a layer on `x`, and adds what its adapter makes of it, if it has one.
+    pub(crate) fn forward(
+        adapter: Option<&Adapter>,
+        x: impl Tensors,
+        layer: impl FnOnce(&Tensor) -> Tensor,
+    ) -> Tensor {
+        let made = match adapter {
+            Some(adapter) => adapter.add_to(layer, x.tensor()),
+            None => layer(x.tensor()),
+        };
+        made.and_drop(x)
+    }
+
+    fn add_to(&self, layer: impl FnOnce(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
+        x.tracer().within(&self.place, || {
+            let mut result = layer(x);
             let result_dtype = result.dtype();
             let x = x.to_dtype_of(self.down.1.dtype());
             let low = match &self.dropout {
-                Some(dropout) => self.linear(&self.down, dropout.forward(&x)),
-                None => self.linear(&self.down, &x),
+                Some(dropout) => linear(&self.down, dropout.forward(&x)),
+                None => linear(&self.down, &x),
             };
-            let update = self.linear(&self.up, low).mul_number(self.scaling);
+            let update = linear(&self.up, low).mul_number(self.scaling);
             result = (&result).add(update);
             result = (&result).to_dtype_of(result_dtype);
             result.and_drop(x)
         })
     }
+}
 
-    fn linear(&self, (place, weight): &(Place, Tensor), x: impl Tensors) -> Tensor {
-        let tracer = x.tensor().tracer();
-        let made = tracer.within(place, || functional::linear(x.tensor(), weight, None));
-        made.and_drop(x)
-    }
+fn linear((place, weight): &(Place, Tensor), x: impl Tensors) -> Tensor {
+    let tracer = x.tensor().tracer();
+    let made = tracer.within(place, || functional::linear(x.tensor(), weight, None));
+    made.and_drop(x)
 }

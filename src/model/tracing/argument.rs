@@ -18,7 +18,6 @@ pub(crate) enum Argument<'a> {
     Size(Size),
     Sizes(Vec<Size>),
     Float(f64),
-    Floats(Vec<f64>),
     Bool(bool),
     Text(&'static str),
     DType(DType),
@@ -110,7 +109,6 @@ impl<'a> Spelled<'a> {
                 Arg::SymInts(sizes.iter().map(|size| self.size(*size)).collect())
             }
             Argument::Float(number) => Arg::Float(*number),
-            Argument::Floats(numbers) => Arg::Floats(numbers.iter().copied().collect()),
             Argument::Bool(truth) => Arg::Bool(*truth),
             Argument::Text(text) => Arg::Text(Text::There(text)),
             Argument::DType(dtype) => Arg::ScalarType(scalar_type(*dtype)),

@@ -38,15 +38,6 @@ impl Tracer {
         )
     }
 
-    /// `torch.stack(tensors, dim)` of a list that lives on
-    pub(crate) fn stack_of(&self, tensors: &[&Tensor], dim: i64) -> Tensor {
-        let all = Argument::Tensors(tensors.to_vec());
-        self.call(
-            "aten.stack.default",
-            &[("tensors", all), ("dim", Argument::Int(dim))],
-        )
-    }
-
     /// `torch.arange(end)` of whole numbers
     pub(crate) fn arange(&self, end: u64) -> Tensor {
         self.call(

@@ -14,52 +14,23 @@ pub(crate) struct Linear {
     place: Place,
     pub(crate) weight: Tensor,
     pub(crate) bias: Option<Tensor>,
-    adapter: Option<Adapter>,
+    adapter: Option<Box<Adapter>>,
 }
 
 impl Linear {
     pub(crate) fn new(
         tracer: &Tracer,
-        path: String,
+        path: impl AsRef<str>,
         [inputs, outputs]: [u64; 2],
         bias: bool,
     ) -> Linear {
-        Linear::made(tracer, path, [inputs, outputs], bias, false)
-    }
-
-    /// The model's output layer, `model.get_output_embeddings()`.
-    pub(crate) fn output(
-        tracer: &Tracer,
-        path: String,
-        [inputs, outputs]: [u64; 2],
-        bias: bool,
-    ) -> Linear {
-        Linear::made(tracer, path, [inputs, outputs], bias, true)
-    }
-
-    fn made(
-        tracer: &Tracer,
-        path: String,
-        [inputs, outputs]: [u64; 2],
-        bias: bool,
-        is_output: bool,
-    ) -> Linear {
-        let is_adapted = Adapter::is_for(tracer, &path, is_output);
-        let own = if is_adapted {
-            format!("{path}.base_layer")
-        } else {
-            path.clone()
-        };
-        let weight = tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]);
-        let bias = bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs]));
-        let adapter = is_adapted
-            .then(|| Adapter::new(tracer, &path, [inputs, outputs]))
-            .flatten();
+        let path = path.as_ref();
+        let own = Adapter::path_of_layer(tracer, path);
         Linear {
+            weight: tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]),
+            bias: bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs])),
+            adapter: Adapter::of_layer(tracer, path, [inputs, outputs]),
             place: Place::new(own, "torch.nn.modules.linear.Linear"),
-            weight,
-            bias,
-            adapter,
         }
     }
 
@@ -74,11 +45,7 @@ impl Linear {
     }
 
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
-        let made = match &self.adapter {
-            Some(adapter) => adapter.forward(x.tensor(), |x| self.run(x)),
-            None => self.run(x.tensor()),
-        };
-        made.and_drop(x)
+        Adapter::forward(self.adapter.as_deref(), x, |x| self.run(x))
     }
 
     fn run(&self, x: &Tensor) -> Tensor {
@@ -413,7 +380,8 @@ impl BatchNorm {
     pub(crate) fn forward(&self, x: impl Tensors) -> Tensor {
         let tracer = x.tensor().tracer();
         let made = tracer.within(&self.place, || {
-            (&self.tracked).change_in_place("aten.add_.Tensor", &[("other", Argument::Int(1))]);
+            self.tracked
+                .change_in_place("aten.add_.Tensor", &[("other", Argument::Int(1))]);
             tracer.call(
                 "aten.batch_norm.default",
                 &[

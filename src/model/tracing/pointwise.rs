@@ -75,6 +75,18 @@ macro_rules! binary {
     };
 }
 
+/// Declares methods for functions of a tensor and a number alone.
+macro_rules! compared {
+    ($($name:ident: $target:literal),+ $(,)?) => {
+        $(
+            #[doc = concat!("`", $target, "`")]
+            fn $name(self, number: impl Into<Scalar>) -> Tensor {
+                self.apply($target, &[("other", number.into().into())])
+            }
+        )+
+    };
+}
+
 /// Elementwise functions.
 pub(crate) trait Pointwise: Tensors {
     unary! {
@@ -94,9 +106,7 @@ pub(crate) trait Pointwise: Tensors {
         sigmoid: "aten.sigmoid.default",
         relu: "aten.relu.default",
         silu: "aten.silu.default",
-        hardswish: "aten.hardswish.default",
         hardsigmoid: "aten.hardsigmoid.default",
-        logical_not: "aten.logical_not.default",
         bitwise_not: "aten.bitwise_not.default",
         floor: "aten.floor.default",
         isfinite: "aten.isfinite.default",
@@ -108,12 +118,15 @@ pub(crate) trait Pointwise: Tensors {
         sub, sub_number: "aten.sub.Tensor", "aten.sub.Tensor",
         mul, mul_number: "aten.mul.Tensor", "aten.mul.Tensor",
         div, div_number: "aten.div.Tensor", "aten.div.Tensor",
-        equal_to, equal_to_number: "aten.eq.Tensor", "aten.eq.Scalar",
-        not_equal_to, not_equal_to_number: "aten.ne.Tensor", "aten.ne.Scalar",
-        less, less_than_number: "aten.lt.Tensor", "aten.lt.Scalar",
         at_most, at_most_number: "aten.le.Tensor", "aten.le.Scalar",
         greater, greater_than_number: "aten.gt.Tensor", "aten.gt.Scalar",
         at_least, at_least_number: "aten.ge.Tensor", "aten.ge.Scalar",
+    }
+
+    compared! {
+        equal_to_number: "aten.eq.Scalar",
+        not_equal_to_number: "aten.ne.Scalar",
+        less_than_number: "aten.lt.Scalar",
     }
 
     /// `x == size`
@@ -141,17 +154,6 @@ pub(crate) trait Pointwise: Tensors {
             other => vec![("approximate", Argument::Text(other))],
         };
         self.apply("aten.gelu.default", &approximate)
-    }
-
-    /// `hardtanh(x, min, max)`, which is also `relu6` as `nn.ReLU6` runs it.
-    fn hardtanh(self, min: f64, max: f64) -> Tensor {
-        self.apply(
-            "aten.hardtanh.default",
-            &[
-                ("min_val", Argument::Float(min)),
-                ("max_val", Argument::Float(max)),
-            ],
-        )
     }
 
     /// `x.clamp(min, max)`; a bound may be missing.

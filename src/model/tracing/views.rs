@@ -157,11 +157,6 @@ pub(crate) trait Views: Tensors {
         self.apply_many("aten.chunk.default", &how)
     }
 
-    /// `x.unbind(dim)`
-    fn unbind(self, dim: i64) -> Vec<Tensor> {
-        self.apply_many("aten.unbind.int", &[("dim", Argument::Int(dim))])
-    }
-
     /// `torch.roll(x, shifts, dims)`
     fn roll(self, shifts: &[i64], dims: &[i64]) -> Tensor {
         self.apply(

@@ -53,7 +53,7 @@ const MODEL_FIELDS: &[&str] = &[
     "hf",
     "seq_len",
     "target_len",
-    "dtype",
+    "param_dtype",
     "lora",
     "frozen",
     "image_size",

@@ -17,7 +17,10 @@ const NUMBERS: [&str; 6] = [
     "limit",
 ];
 
-/// A table with a line for each answer; `no_gpu` is why they are about cards that nobody named.
+/// Up to so many variants of an answer have a line each; of more only the best has one.
+const MOST_VARIANTS: usize = 4;
+
+/// A table with a line for each answer, or each of a few variants of it; `no_gpu` is why they are about cards that nobody named.
 pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> String {
     let Some(first) = answers.first() else {
         return String::new();
@@ -34,49 +37,64 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
     let mut header = Vec::new();
     header.extend(has_cards.then_some("card"));
     header.extend(has_lengths.then_some("length"));
-    header.extend(has_variants.then_some("best variant"));
-    header.extend([
-        "micro-batch",
-        "steps",
-        "samples per step",
-        "peak reserved",
-        "limit",
-    ]);
+    let has_few = answers
+        .iter()
+        .all(|answer| answer.result.variants.len() <= MOST_VARIANTS);
+    let shown = |answer: &Answer| {
+        let all = if has_few { MOST_VARIANTS } else { 1 };
+        answer
+            .result
+            .variants
+            .iter()
+            .take(all)
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let has_costs = has_few
+        && answers.iter().any(|answer| {
+            let mut variants = answer.result.variants.iter();
+            variants.any(|variant| variant.cost.is_some())
+        });
+    let title_of_variants = if has_few { "variant" } else { "best variant" };
+    header.extend(has_variants.then_some(title_of_variants));
+    header.extend(["micro-batch", "steps", "samples per step", "peak reserved"]);
+    header.extend(has_cards.then_some("limit"));
+    header.extend(has_costs.then_some("cost"));
     let mut table = with_header(&header, &NUMBERS);
     for answer in answers {
-        let best = answer.best();
-        let mut cells = Vec::new();
-        cells.extend(has_cards.then(|| card(answer).trim_start_matches("sim:").to_owned()));
-        cells.extend(has_lengths.then(|| answer.length.unwrap_or_default().to_owned()));
-        cells.extend(has_variants.then(|| variant(answer)));
-        if best.micro_batch == 0 {
-            let lacks = best.missing_bytes.map_or_else(String::new, |missing| {
-                format!(" (lacks {})", Bytes(missing))
-            });
-            cells.extend([
-                format!("none{lacks}"),
-                "-".to_owned(),
-                "-".to_owned(),
-                "-".to_owned(),
-            ]);
-        } else {
-            cells.extend([
-                best.micro_batch.to_string(),
-                best.accumulation_steps.to_string(),
-                best.global_batch.to_string(),
-                Bytes(best.peak_reserved_bytes).to_string(),
-            ]);
+        for variant in shown(answer) {
+            let best = &variant.recommendation;
+            let mut cells = Vec::new();
+            cells.extend(has_cards.then(|| card(answer).trim_start_matches("sim:").to_owned()));
+            cells.extend(has_lengths.then(|| answer.length.unwrap_or_default().to_owned()));
+            cells.extend(has_variants.then(|| variant.training.to_string()));
+            if best.micro_batch == 0 {
+                let lacks = best.missing_bytes.map_or_else(String::new, |missing| {
+                    format!(" (lacks {})", Bytes(missing))
+                });
+                cells.push(format!("none{lacks}"));
+                cells.extend(["-", "-", "-"].map(str::to_owned));
+            } else {
+                cells.extend([
+                    best.micro_batch.to_string(),
+                    best.accumulation_steps.to_string(),
+                    best.global_batch.to_string(),
+                    Bytes(best.peak_reserved_bytes).to_string(),
+                ]);
+            }
+            cells.extend(has_cards.then(|| Bytes(best.limit_bytes).to_string()));
+            cells.extend(has_costs.then(|| variant.cost.clone().unwrap_or_default()));
+            table.add_row(cells);
         }
-        cells.push(Bytes(best.limit_bytes).to_string());
-        table.add_row(cells);
     }
     let mut title = first.model.to_owned();
     if !has_cards {
         let _ = write!(
             title,
-            " on {} ({})",
+            " on {} ({}), up to {}",
             first.result.environment.gpu,
-            card(first)
+            card(first),
+            Bytes(first.best().limit_bytes)
         );
     }
     if !has_variants {

@@ -2,7 +2,7 @@
 
     PYTHONPATH=clients/python/src python tests/golden/huggingface/make.py [NAME ...]
 
-NAME.json is a model of a request: {"hf": CONFIG, "seq_len": ..., "target_len": ..., "image_size": ..., "dtype": "bf16",
+NAME.json is a model of a request: {"hf": CONFIG, "seq_len": ..., "target_len": ..., "image_size": ..., "param_dtype": "bf16",
 "lora": ..., "frozen": [...]}. NAME.graph.json.gz is what the exporter made of it (PyTorch 2.11,
 transformers 5.17), without what the test does not read.
 """
@@ -27,9 +27,11 @@ def export(name: str) -> None:
             adapted(model, Path(folder), graph)
             return written(name, graph)
         command = [sys.executable, "-m", "batchfit", "export", "--hf", str(config), "-o", str(graph)]
-        for member in ("seq_len", "target_len", "image_size", "dtype"):
+        for member in ("seq_len", "target_len", "image_size"):
             if member in model:
-                command += ["--" + member.replace("_", "-"), str(model[member]).replace("fp16", "f16")]
+                command += ["--" + member.replace("_", "-"), str(model[member])]
+        if "param_dtype" in model:
+            command += ["--dtype", model["param_dtype"].replace("fp16", "f16")]
         # Gemma 3 walks through a set of words, in an order that is another one each time; functions compiled by
         # torch.jit.script are traced as the Python code that they are.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTORCH_JIT": "0"}

@@ -25,19 +25,18 @@ fn commands(page: &str) -> Vec<Shown> {
         match (kind, line.strip_prefix("```")) {
             (None, Some(opened)) => kind = Some(opened.trim()),
             (Some(_), Some(_)) => kind = None,
-            (Some("console"), None) => match line.strip_prefix("$ ") {
-                Some(command) => commands.push(Shown {
-                    command: command.to_owned(),
-                    printed: Some(String::new()),
-                }),
-                None => {
-                    let last: Option<&mut Shown> = commands.last_mut();
-                    if let Some(printed) = last.and_then(|shown| shown.printed.as_mut()) {
-                        printed.push_str(line);
-                        printed.push('\n');
-                    }
+            (Some("console"), None) => {
+                let last: Option<&mut Shown> = commands.last_mut();
+                if let Some(command) = line.strip_prefix("$ ") {
+                    commands.push(Shown {
+                        command: command.to_owned(),
+                        printed: Some(String::new()),
+                    });
+                } else if let Some(printed) = last.and_then(|shown| shown.printed.as_mut()) {
+                    printed.push_str(line);
+                    printed.push('\n');
                 }
-            },
+            }
             (Some("sh"), None) => commands.push(Shown {
                 command: line.to_owned(),
                 printed: None,
@@ -106,14 +105,15 @@ fn place() -> Place {
 fn check(page: &str) -> Vec<String> {
     let text = fs::read_to_string(Path::new(ROOT).join(page)).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_batchfit")).parent().unwrap();
-    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
     let mut wrong = Vec::new();
     for shown in commands(&text) {
         let place = place();
         let output = Command::new("sh")
-            .args(["-c", &shown.command])
+            .args([
+                "-c",
+                &format!("PATH={}:$PATH; {}", binary.display(), shown.command),
+            ])
             .current_dir(place.directory.path())
-            .env("PATH", &path)
             .env("HOME", place.directory.path())
             .env("COLUMNS", "120")
             .env_remove("XDG_DATA_HOME")
@@ -142,9 +142,9 @@ fn check(page: &str) -> Vec<String> {
 fn pages_show_what_commands_print() {
     let mut pages = vec!["README.md".to_owned()];
     for entry in fs::read_dir(Path::new(ROOT).join("docs")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name.ends_with(".md") {
-            pages.push(format!("docs/{name}"));
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(format!("docs/{}", path.file_name().unwrap().display()));
         }
     }
     let wrong: Vec<String> = pages.iter().flat_map(|page| check(page)).collect();

@@ -51,7 +51,7 @@ fn compare(folder: &Path, name: &str, capability: Capability) -> Result<(), Stri
     let read = |path: String| fs::read(folder.join(path)).map_err(|e| e.to_string());
     let model: Value =
         serde_json::from_slice(&read(format!("{name}.json"))?).map_err(|e| e.to_string())?;
-    let precision = match model.get("dtype") {
+    let precision = match model.get("param_dtype") {
         Some(Value::String(dtype)) if dtype == "fp16" => Precision::Fp16,
         Some(_) => Precision::Bf16,
         None => Precision::Fp32,

@@ -72,7 +72,7 @@ fn a_limit_that_others_lower_is_the_limit_of_the_answer() {
     assert!(
         best.notes
             .iter()
-            .any(|note| note.contains("which began anew: other processes took memory")),
+            .any(|note| note.contains("other processes took memory of the GPU during the fit")),
         "{:?}",
         best.notes
     );

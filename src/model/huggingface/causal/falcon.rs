@@ -129,7 +129,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
         Linear::tied("lm_head".into(), &model.word_embeddings.weight, None)
     } else {
         let sizes = [config.width, config.vocabulary];
-        Linear::new(&tracer, "lm_head".into(), sizes, false)
+        Linear::new(&tracer, "lm_head", sizes, false)
     };
     let forward = |ids: &Tensor| model.forward(ids);
     let head = (&lm_head, config.vocabulary);

@@ -9,8 +9,8 @@ use crate::model::huggingface::text;
 use crate::model::invalid::Invalid;
 use crate::model::tracing::functional::{self, Attention as Settings};
 use crate::model::tracing::{
-    Activation, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor,
-    Tensors, Tracer, Views as _,
+    Activation, Adapter, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size,
+    Tensor, Tensors, Tracer, Views as _,
 };
 use crate::shape::Extent;
 
@@ -28,7 +28,6 @@ struct Decoder {
     positions: u64,
     width: u64,
     layers: u64,
-    heads: u64,
     head_dim: u64,
     intermediate: u64,
     activation: String,
@@ -58,7 +57,6 @@ impl Decoder {
             positions: config.size(config.spelling(POSITIONS), 1024)?,
             width,
             layers: config.layers(n_layer, 12)?,
-            heads,
             head_dim: config.quotient([(n_embd, width), (n_head, heads)])?,
             intermediate: config.size("n_inner", width.saturating_mul(4))?,
             activation: config.text("activation_function", "gelu_new")?.to_owned(),
@@ -91,7 +89,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let model = Model::new(&tracer, &config);
     let forward = |ids: &Tensor| model.forward(ids);
     let linear = |name: &str, outputs: u64, bias: bool| {
-        Linear::new(&tracer, name.to_owned(), [config.width, outputs], bias)
+        Linear::new(&tracer, name, [config.width, outputs], bias)
     };
     match task.class {
         "GPT2ForSequenceClassification" => {
@@ -131,28 +129,31 @@ struct Conv1D {
     place: Place,
     weight: Tensor,
     bias: Tensor,
+    adapter: Option<Box<Adapter>>,
     outputs: u64,
 }
 
 impl Conv1D {
-    fn new(tracer: &Tracer, path: String, [inputs, outputs]: [u64; 2]) -> Conv1D {
+    fn new(tracer: &Tracer, path: impl AsRef<str>, [inputs, outputs]: [u64; 2]) -> Conv1D {
+        let path = path.as_ref();
+        let own = Adapter::path_of_layer(tracer, path);
         Conv1D {
-            weight: tracer.parameter(&format!("{path}.weight"), &[inputs, outputs]),
-            bias: tracer.parameter(&format!("{path}.bias"), &[outputs]),
-            place: Place::new(path, "transformers.pytorch_utils.Conv1D"),
+            weight: tracer.parameter(&format!("{own}.weight"), &[inputs, outputs]),
+            bias: tracer.parameter(&format!("{own}.bias"), &[outputs]),
+            adapter: Adapter::of_layer(tracer, path, [inputs, outputs]),
+            place: Place::new(own, "transformers.pytorch_utils.Conv1D"),
             outputs,
         }
     }
 
     fn forward(&self, x: impl Tensors) -> Tensor {
-        let tracer = x.tensor().tracer();
-        let made = tracer.within(&self.place, || {
-            let x = x.tensor();
-            let rows = x.view(&[Size::REST, x.size(-1).into()]);
-            let y = functional::addmm(&self.bias, rows, &self.weight);
-            y.view(&[x.size(0).into(), x.size(1).into(), self.outputs.into()])
-        });
-        made.and_drop(x)
+        Adapter::forward(self.adapter.as_deref(), x, |x| {
+            x.tracer().within(&self.place, || {
+                let rows = x.view(&[Size::REST, x.size(-1).into()]);
+                let y = functional::addmm(&self.bias, rows, &self.weight);
+                y.view(&[x.size(0).into(), x.size(1).into(), self.outputs.into()])
+            })
+        })
     }
 }
 

@@ -93,9 +93,8 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let tracer = task.tracer("gpt_neox.modeling_gpt_neox");
     let model = Model::new(&tracer, &config);
     let forward = |ids: &Tensor| model.forward(ids);
-    let linear = |name: &str, outputs: u64| {
-        Linear::new(&tracer, name.into(), [config.width, outputs], false)
-    };
+    let linear =
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], false);
     if task.class == "GPTNeoXForSequenceClassification" {
         let labels = Labels::of(&task.config, 2)?;
         let padding = task.config.token("pad_token_id", None)?;

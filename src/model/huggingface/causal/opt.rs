@@ -109,9 +109,8 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let tracer = task.tracer("opt.modeling_opt");
     let decoder = Decoder::new(&tracer, &shape);
-    let linear = |name: &str, outputs: u64| {
-        Linear::new(&tracer, name.into(), [shape.word_width, outputs], false)
-    };
+    let linear =
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.word_width, outputs], false);
     if task.class == "OPTForSequenceClassification" {
         let labels = Labels::of(&task.config, 2)?;
         let score = linear("score", labels.count);

@@ -54,7 +54,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let is_classifier = task.class == "AlbertForSequenceClassification";
     let model = Model::new(&tracer, &shape, groups, is_classifier);
     let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name.into(), [shape.width, outputs], true);
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let p = config.number("classifier_dropout_prob", 0.1)?;
     let dropout = Dropout::new("dropout".into(), p);
     match task.class {

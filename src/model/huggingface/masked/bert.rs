@@ -42,7 +42,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let is_classifier = task.class == "BertForSequenceClassification";
     let model = Model::new(&tracer, &shape, is_classifier);
     let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name.into(), [shape.width, outputs], true);
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let dropout = Dropout::new("dropout".into(), shape.classifier_dropout(&task.config)?);
     let forward = |ids: &Tensor| model.forward(ids).sequence;
     match task.class {

@@ -83,7 +83,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let tracer = task.tracer(CODE.module);
     let model = Model::new(&tracer, &shape, positions);
     let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name.into(), [shape.width, outputs], true);
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let forward = |ids: &Tensor| model.forward(ids);
     match task.class {
         "DebertaV2ForTokenClassification" => {

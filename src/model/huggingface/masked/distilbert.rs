@@ -77,7 +77,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let labels = Labels::of(config, 2)?;
     let tracer = task.tracer(CODE.module);
     let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name.into(), [shape.width, outputs], true);
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let dropout = |p: f64| Dropout::new("dropout".into(), p);
     let model = Model::new(&tracer, &shape);
     match task.class {

@@ -47,7 +47,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let p = shape.classifier_dropout(config)?;
     let tracer = task.tracer(CODE.module);
     let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name.into(), [shape.width, outputs], true);
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let model = Model::new(&tracer, &shape);
     match task.class {
         "ElectraForSequenceClassification" => {
@@ -81,7 +81,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
                 Linear::tied(head.into(), &model.embeddings.words.weight, Some(bias))
             } else {
                 let sizes = [shape.embedding_width, shape.vocabulary];
-                Linear::new(&tracer, head.into(), sizes, true)
+                Linear::new(&tracer, head, sizes, true)
             };
             let scores = |ids: &Tensor| {
                 let sequence_output = model.forward(ids);

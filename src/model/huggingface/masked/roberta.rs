@@ -106,7 +106,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     // RoBERTa makes the model first, the others the head; a head that is tied makes the embedding of words, too.
     let mut model = is_roberta.then(|| Model::new(&tracer, &shape, padding, None));
     let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name.into(), [shape.width, outputs], true);
+        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     match head {
         Head::SequenceClassification => {
             let classifier = ClassificationHead::new(&tracer, &shape, p, labels.count);

@@ -62,7 +62,7 @@ fn continue_text(tracer: &Tracer, config: &Decoder, shape: &[Extent]) -> Output 
         Linear::tied("lm_head".into(), &model.embed_tokens.weight, bias)
     } else {
         let sizes = [config.width, config.vocabulary];
-        Linear::output(tracer, "lm_head".into(), sizes, config.head_bias)
+        Linear::new(tracer, "lm_head", sizes, config.head_bias)
     };
     let ids = tracer.input("labels", shape, DType::Int64);
 
@@ -101,7 +101,7 @@ fn classify(
     })?;
     let model = Model::new(tracer, config);
     let sizes = [config.width, classes.count];
-    let score = Linear::new(tracer, "score".into(), sizes, false);
+    let score = Linear::new(tracer, "score", sizes, false);
     let ids = tracer.input("input_ids", shape, DType::Int64);
     let labels = classes.input(tracer);
 

@@ -194,7 +194,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
         Linear::tied("lm_head".into(), &shared.weight, None)
     } else {
         let sizes = [config.width, config.vocabulary];
-        Linear::new(&tracer, "lm_head".into(), sizes, false)
+        Linear::new(&tracer, "lm_head", sizes, false)
     };
     let final_logits_bias = tracer.buffer("final_logits_bias", &[1, config.vocabulary], dtype);
     let input_ids = token_input(&tracer, "input_ids", seq_len);

@@ -127,7 +127,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
         Linear::tied("proj_out".into(), &decoder.embed_tokens.weight, None)
     } else {
         let sizes = [config.width, config.vocabulary];
-        Linear::new(&tracer, "proj_out".into(), sizes, false)
+        Linear::new(&tracer, "proj_out", sizes, false)
     };
     let [bins, frames] = [config.bins, frames].map(Extent::fixed);
     let shape = [Extent::BATCH, bins, frames];

@@ -74,7 +74,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let tracer = task.tracer("clip.modeling_clip");
     let model = Model::new(&tracer, &config);
     let sizes = [config.width, labels.count];
-    let classifier = Linear::new(&tracer, "classifier".into(), sizes, true);
+    let classifier = Linear::new(&tracer, "classifier", sizes, true);
     let pixel_values = config.images.input(&tracer);
     let targets = labels.input(&tracer);
 

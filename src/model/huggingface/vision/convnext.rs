@@ -154,7 +154,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     let tracer = task.tracer(family.module);
     let model = Model::new(&tracer, &config);
     let sizes = [config.last_width, labels.count];
-    let classifier = Linear::new(&tracer, "classifier".into(), sizes, true);
+    let classifier = Linear::new(&tracer, "classifier", sizes, true);
     let pixel_values = config.images.input(&tracer);
     let targets = labels.input(&tracer);
 

@@ -71,7 +71,7 @@ fn build(
         features.push(batch_norm(tracer, features.at("norm5"), width));
         DenseNet {
             features,
-            classifier: Linear::new(tracer, "classifier".into(), [width, sizes.classes], true),
+            classifier: Linear::new(tracer, "classifier", [width, sizes.classes], true),
         }
     })
 }

@@ -107,7 +107,7 @@ impl GoogLeNet {
             aux,
             avgpool: adaptive_pool("avgpool".into(), 1),
             dropout: Dropout::new("dropout".into(), 0.2),
-            fc: Linear::new(tracer, "fc".into(), [1024, sizes.classes], true),
+            fc: Linear::new(tracer, "fc", [1024, sizes.classes], true),
         }
     }
 

@@ -349,7 +349,7 @@ impl Inception3 {
             second,
             avgpool: adaptive_pool("avgpool".into(), 1),
             dropout: Dropout::new("dropout".into(), 0.5),
-            fc: Linear::new(tracer, "fc".into(), [2048, sizes.classes], true),
+            fc: Linear::new(tracer, "fc", [2048, sizes.classes], true),
         }
     }
 

@@ -209,7 +209,7 @@ fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
             stem,
             trunk_output,
             avgpool: adaptive_pool("avgpool".into(), 1),
-            fc: Linear::new(tracer, "fc".into(), [width, sizes.classes], true),
+            fc: Linear::new(tracer, "fc", [width, sizes.classes], true),
         }
     })
 }

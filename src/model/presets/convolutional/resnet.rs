@@ -155,7 +155,7 @@ fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
         Resnet {
             body: body(tracer, &Place::new("", ""), sizes.channels, shape),
             avgpool: adaptive_pool("avgpool".into(), 1),
-            fc: Linear::new(tracer, "fc".into(), [wide, sizes.classes], true),
+            fc: Linear::new(tracer, "fc", [wide, sizes.classes], true),
         }
     })
 }

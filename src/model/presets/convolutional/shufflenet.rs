@@ -81,7 +81,7 @@ fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
                 maxpool,
                 stages,
                 conv5,
-                fc: Linear::new(tracer, "fc".into(), [channels[4], sizes.classes], true),
+                fc: Linear::new(tracer, "fc", [channels[4], sizes.classes], true),
             }
         },
     )

@@ -126,7 +126,7 @@ fn build(
             permute: permute("permute".into(), [0, 3, 1, 2]),
             avgpool: adaptive_pool("avgpool".into(), 1),
             flatten: flatten("flatten".into()),
-            head: Linear::new(tracer, "head".into(), [dim, sizes.classes], true),
+            head: Linear::new(tracer, "head", [dim, sizes.classes], true),
         }
     })
 }
