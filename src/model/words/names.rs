@@ -113,13 +113,7 @@ pub(super) const NAMES: &[(&[&str], Meaning)] = &[
         Field(Training, "optimizer"),
     ),
     (
-        &[
-            "mixed_precision",
-            "dtype",
-            "torch_dtype",
-            "autocast_dtype",
-            "param_dtype",
-        ],
+        &["mixed_precision", "dtype", "torch_dtype", "autocast_dtype"],
         Field(Training, "precision"),
     ),
     (
