@@ -19,7 +19,7 @@ mod words;
 
 pub use glob::Glob;
 pub use invalid::Invalid;
-pub use presets::{Override, Preset, presets};
+pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     DeviceChoice, Lowered, MemoryLimit, ModelAside, RULES, Request, RequestDocument, SearchMode,
 };

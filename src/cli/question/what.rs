@@ -10,7 +10,7 @@ use super::hub;
 use crate::bounded::shorten;
 use crate::cli::output;
 use crate::cli::trouble::Trouble;
-use crate::model::{Invalid, exported, presets};
+use crate::model::{Invalid, exported, preset, presets};
 
 /// Where the model comes from.
 #[derive(Debug)]
@@ -30,10 +30,7 @@ pub(super) fn find(what: &Path) -> Result<Source, Trouble> {
         return told("stdin", read_bytes(what)?);
     }
     let name = what.to_str().unwrap_or_default();
-    // The hub does not mind case either.
-    let is_called =
-        |known: &&str| *known == name || (known.contains('/') && known.eq_ignore_ascii_case(name));
-    let preset = presets().map(|preset| preset.name).find(is_called);
+    let preset = preset(name).map(|preset| preset.name);
     let found = fs::metadata(what);
     let is_folder = found.as_ref().is_ok_and(fs::Metadata::is_dir);
     let config = what.join("config.json");

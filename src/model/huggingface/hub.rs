@@ -131,10 +131,26 @@ pub(crate) fn models() -> &'static [HubModel] {
     &MODELS
 }
 
+/// Owners of models that the hub knows without one, too, because they are older than owners are.
+const FIRST_OWNERS: [&str; 6] = [
+    "albert",
+    "distilbert",
+    "FacebookAI",
+    "google-bert",
+    "google-t5",
+    "openai-community",
+];
+
 /// The model of this id. Ids are told apart by more than case nowhere, and the hub itself does not mind it.
 pub(crate) fn find(id: &str) -> Option<&'static HubModel> {
-    let is_it = |model: &&HubModel| model.id.eq_ignore_ascii_case(id);
-    models().iter().find(is_it)
+    models().iter().find(|model| {
+        let alone = model
+            .id
+            .split_once('/')
+            .filter(|(owner, _)| FIRST_OWNERS.contains(owner));
+        model.id.eq_ignore_ascii_case(id)
+            || alone.is_some_and(|(_, alone)| alone.eq_ignore_ascii_case(id))
+    })
 }
 
 #[cfg(test)]
@@ -176,6 +192,22 @@ mod tests {
 
             assert_eq!(graph.parameter_count(), model.parameters, "{}", model.id);
         }
+    }
+
+    #[test]
+    fn the_first_models_need_no_owner() {
+        let id = |name| find(name).map(|model| model.id.as_str());
+
+        assert_eq!(id("gpt2"), Some("openai-community/gpt2"));
+        assert_eq!(
+            id("bert-base-uncased"),
+            Some("google-bert/bert-base-uncased")
+        );
+        assert_eq!(id("Llama-3.2-1B"), None);
+        assert_eq!(
+            id("META-LLAMA/llama-3.2-1b"),
+            Some("meta-llama/Llama-3.2-1B")
+        );
     }
 
     #[test]

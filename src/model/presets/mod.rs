@@ -85,6 +85,15 @@ pub fn presets() -> impl Iterator<Item = &'static Preset> {
     entries().map(|entry| &entry.preset).chain(hub::presets())
 }
 
+/// The preset that a person means by this name: models of the hub without regard to case, the oldest also without their
+/// owners.
+pub fn preset(name: &str) -> Option<&'static Preset> {
+    let of_hub =
+        || hub::find(name).and_then(|model| hub::presets().find(|preset| preset.name == model.id));
+    let mut own = entries().map(|entry| &entry.preset);
+    own.find(|preset| preset.name == name).or_else(of_hub)
+}
+
 /// A preset with its overrides.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PresetModel(Kind);

@@ -2,8 +2,10 @@
 
 use super::functional;
 use super::modules::Dropout;
+use super::operands::Tensors;
+use super::place::Place;
 use super::pointwise::Pointwise as _;
-use super::tracer::{Place, Tensor, Tensors, Tracer};
+use super::tracer::{Tensor, Tracer};
 use crate::graph::ParameterKind;
 use crate::model::Glob;
 

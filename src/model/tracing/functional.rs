@@ -1,8 +1,9 @@
 //! `torch.nn.functional` and functions that make tensors.
 
 use super::argument::{Argument, Size};
+use super::operands::Tensors;
 use super::pointwise::Scalar;
-use super::tracer::{Tensor, Tensors, Tracer};
+use super::tracer::{Tensor, Tracer};
 use crate::shape::DType;
 
 /// What `scaled_dot_product_attention` is called with besides query, key and value.

@@ -3,8 +3,10 @@
 use super::adapters::Adapter;
 use super::argument::Argument;
 use super::functional;
+use super::operands::Tensors;
+use super::place::Place;
 use super::pointwise::Pointwise as _;
-use super::tracer::{Place, Tensor, Tensors, Tracer};
+use super::tracer::{Tensor, Tracer};
 use super::views::Views as _;
 use crate::shape::DType;
 

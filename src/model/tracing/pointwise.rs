@@ -1,7 +1,8 @@
 //! Elementwise functions, as methods.
 
 use super::argument::{Argument, Size};
-use super::tracer::{AsksFor, Tensor, Tensors};
+use super::operands::Tensors;
+use super::tracer::{AsksFor, Tensor};
 use crate::shape::DType;
 
 /// A number in Python's code: whether it is written as a float decides on dtypes.

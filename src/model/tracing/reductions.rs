@@ -1,7 +1,8 @@
 //! Reductions and products, as methods.
 
 use super::argument::Argument;
-use super::tracer::{Tensor, Tensors};
+use super::operands::Tensors;
+use super::tracer::Tensor;
 use crate::shape::DType;
 
 /// What makes fewer elements, or products.

@@ -2,7 +2,6 @@
 
 mod function;
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -10,6 +9,7 @@ use std::rc::Rc;
 
 use super::adapters::{ADAPTED_MODEL, Trained};
 use super::argument::{Argument, Spelled};
+use super::place::Place;
 use crate::aten::schema::NamedArg;
 use crate::aten::{Arguments, Scope};
 use crate::bounded::Text;
@@ -45,13 +45,6 @@ struct State {
     error: Option<GraphError>,
     /// Whether the loss exists: what is let go of now was alive with it.
     is_over: bool,
-}
-
-/// Where a module is: its path from the root, such as `model.layers.0`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    path: String,
-    class: Cow<'static, str>,
 }
 
 /// A name of a tensor.
@@ -437,43 +430,6 @@ impl State {
     }
 }
 
-impl Place {
-    /// The module at a path.
-    pub(crate) fn new(path: impl Into<String>, class: impl Into<Cow<'static, str>>) -> Place {
-        Place {
-            path: path.into(),
-            class: class.into(),
-        }
-    }
-
-    /// A place of the same class at another path.
-    #[must_use]
-    pub(crate) fn at(&self, path: String) -> Place {
-        Place {
-            path,
-            class: self.class.clone(),
-        }
-    }
-
-    /// The same place, with a module of another class.
-    #[must_use]
-    pub(crate) fn of_class(self, class: impl Into<Cow<'static, str>>) -> Place {
-        Place {
-            class: class.into(),
-            ..self
-        }
-    }
-
-    /// A path below it.
-    pub(crate) fn path(&self, name: &str) -> String {
-        if self.path.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.path)
-        }
-    }
-}
-
 impl Tensor {
     /// What traces it.
     pub(crate) fn tracer(&self) -> Tracer {
@@ -533,55 +489,6 @@ impl Tensor {
     /// `x.to(y.dtype)`.
     pub(super) fn asked_for(self, asked: AsksFor) -> Tensor {
         self.0.state.borrow_mut().note_asked(asked);
-        self
-    }
-}
-
-/// What an operator may be called on: a tensor that is named no more, which it lets go of, or one that lives on.
-pub(crate) trait Tensors: Sized {
-    /// The tensor.
-    fn tensor(&self) -> &Tensor;
-
-    /// Calls an operator with this as its argument `self` and lets go of it.
-    fn apply(self, target: &'static str, arguments: &[(&str, Argument<'_>)]) -> Tensor {
-        let mut all = vec![("self", Argument::Tensor(self.tensor()))];
-        all.extend_from_slice(arguments);
-        self.tensor().tracer().call(target, &all)
-    }
-
-    /// Calls an operator on this and another.
-    fn apply_with(
-        self,
-        target: &'static str,
-        name: &'static str,
-        other: impl Tensors,
-        arguments: &[(&str, Argument<'_>)],
-    ) -> Tensor {
-        let mut all = vec![
-            ("self", Argument::Tensor(self.tensor())),
-            (name, Argument::Tensor(other.tensor())),
-        ];
-        all.extend_from_slice(arguments);
-        let made = self.tensor().tracer().call(target, &all);
-        made.and_drop((self, other))
-    }
-
-    /// Calls an operator with several results.
-    fn apply_many(self, target: &'static str, arguments: &[(&str, Argument<'_>)]) -> Vec<Tensor> {
-        let mut all = vec![("self", Argument::Tensor(self.tensor()))];
-        all.extend_from_slice(arguments);
-        self.tensor().tracer().call_many(target, &all)
-    }
-}
-
-impl Tensors for Tensor {
-    fn tensor(&self) -> &Tensor {
-        self
-    }
-}
-
-impl Tensors for &Tensor {
-    fn tensor(&self) -> &Tensor {
         self
     }
 }

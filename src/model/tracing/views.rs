@@ -1,7 +1,8 @@
 //! What rearranges tensors, as methods.
 
 use super::argument::{Argument, Size};
-use super::tracer::{Tensor, Tensors};
+use super::operands::Tensors;
+use super::tracer::Tensor;
 use crate::shape::Extent;
 
 /// The end of a slice that has none: Python's `sys.maxsize`, as exported graphs have it.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Place, State, Tensor, Tracer};
+use super::{State, Tensor, Tracer};
 use crate::graph::{Builder, Content, FunctionCall, FunctionOutput, Graph, ValueId};
+use crate::model::tracing::Place;
 
 impl Tracer {
     /// `Function.apply(input)` of a function of one tensor that saves its input and makes another tensor of its shape.

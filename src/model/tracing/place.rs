@@ -1,0 +1,47 @@
+//! Where modules are.
+
+use std::borrow::Cow;
+
+/// Where a module is: its path from the root, such as `model.layers.0`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(super) path: String,
+    pub(super) class: Cow<'static, str>,
+}
+
+impl Place {
+    /// The module at a path.
+    pub(crate) fn new(path: impl Into<String>, class: impl Into<Cow<'static, str>>) -> Place {
+        Place {
+            path: path.into(),
+            class: class.into(),
+        }
+    }
+
+    /// A place of the same class at another path.
+    #[must_use]
+    pub(crate) fn at(&self, path: String) -> Place {
+        Place {
+            path,
+            class: self.class.clone(),
+        }
+    }
+
+    /// The same place, with a module of another class.
+    #[must_use]
+    pub(crate) fn of_class(self, class: impl Into<Cow<'static, str>>) -> Place {
+        Place {
+            class: class.into(),
+            ..self
+        }
+    }
+
+    /// A path below it.
+    pub(crate) fn path(&self, name: &str) -> String {
+        if self.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+}
