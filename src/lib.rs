@@ -28,7 +28,7 @@
 //! | [`aten`] | a node of an exported graph: its schema and typed arguments; knows no operator |
 //! | [`ops`] | every operator family in a home of its own: how it is read, its shapes, what eager PyTorch does |
 //! | [`graph`] | the forward graph: nodes, values, modules, and what builds it |
-//! | [`model`] | from what a user writes (the request, layers, presets, exported graphs) to a graph and variants |
+//! | [`model`] | from what a user writes (the request, layers, models by name or Hugging Face config, exported graphs) to a graph and variants |
 //! | [`compile`] | graph + variant → program: eager PyTorch without values |
 //! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
