@@ -1,7 +1,9 @@
 //! Attention as transformers calls it.
 
 use crate::model::tracing::functional::{self, Attention};
-use crate::model::tracing::{Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _};
+use crate::model::tracing::{
+    Linear, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
+};
 use crate::shape::{DType, Extent, numel};
 
 /// `sdpa_attention_forward`.
@@ -14,6 +16,30 @@ pub(super) fn sdpa(
     let mut output = functional::attention(query, key, value, settings);
     output = (&output).transpose(1, 2).contiguous();
     output
+}
+
+/// Attention of all tokens to all, by the `SelfAttention` of BERT, ALBERT and DistilBERT, whose code is the same: what it gives
+/// each token, with the queries, keys and values that the caller's names hold on to.
+pub(super) fn self_attention(
+    x: &Tensor,
+    [query, key, value]: [&Linear; 3],
+    head_dim: u64,
+    dropout: f64,
+) -> (Tensor, [Tensor; 3]) {
+    let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
+    let heads = [batch, seq_len, Size::REST, head_dim.into()];
+    let states = [query, key, value].map(|linear| linear.forward(x).view(&heads).transpose(1, 2));
+    let settings = Attention {
+        dropout,
+        scale: Some((head_dim as f64).powf(-0.5)),
+        ..Attention::default()
+    };
+    let [query, key, value] = &states;
+    let mut output = sdpa(query, key, value, settings);
+    output = (&output)
+        .reshape(&[batch, seq_len, Size::REST])
+        .contiguous();
+    (output, states)
 }
 
 /// What `create_causal_mask` does where there is nothing to mask but what comes after.

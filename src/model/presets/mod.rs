@@ -118,6 +118,9 @@ impl PartialEq for TorchvisionModel {
     }
 }
 
+/// What segmentation libraries call `num_classes`.
+const CLASSES: &str = "classes";
+
 /// Reads `{"preset": NAME, ...overrides}` at `pointer`.
 pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid> {
     let any = Fields::any(value, pointer, "the model")?;
@@ -133,16 +136,25 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid
     let preset = &entry.preset;
     let mut known = vec!["preset"];
     known.extend(preset.overrides.iter().map(|change| change.name));
+    known.push(CLASSES);
     let fields = Fields::of(value, pointer, preset.name, &known)?;
     let size = |field| -> Result<u64, Invalid> {
         Ok(fields.size(field)?.unwrap_or(preset.default(field)))
+    };
+    let classes = match (fields.size("num_classes")?, fields.size(CLASSES)?) {
+        (Some(_), Some(_)) => {
+            let problem = "it is given as num_classes too; one of them is enough";
+            return Err(Invalid::at(fields.at(CLASSES), problem));
+        }
+        (None, Some(classes)) => classes,
+        (_, None) => size("num_classes")?,
     };
     let image = fields.pair("image_size", 1)?;
     Ok(PresetModel(Kind::Torchvision(TorchvisionModel {
         entry,
         sizes: Sizes {
             image: image.unwrap_or([preset.default("image_size"); 2]),
-            classes: size("num_classes")?,
+            classes,
             channels: size("in_channels")?,
         },
         pointer: pointer.to_owned(),

@@ -106,6 +106,15 @@ fn presets_have_the_parameters_they_are_listed_with() {
 }
 
 #[test]
+fn classes_are_told_by_either_name_and_once() {
+    let named = lower(&json!({ "preset": "unet", "num_classes": 5 }));
+
+    assert_eq!(lower(&json!({ "preset": "unet", "classes": 5 })), named);
+    let both = json!({ "model": { "preset": "unet", "classes": 5, "num_classes": 5 } });
+    assert_eq!(request(both).unwrap_err().pointer, "/model/classes");
+}
+
+#[test]
 fn presets_take_every_override_they_list() {
     for preset in presets() {
         let unchanged = lower(&described(preset));

@@ -4,13 +4,12 @@ use super::embeddings::{Embeddings, Numbering};
 use super::encoder::{Code, Defaults, Shape};
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
-use crate::model::huggingface::attention::sdpa;
+use crate::model::huggingface::attention::self_attention;
 use crate::model::huggingface::heads::Labels;
 use crate::model::huggingface::text::{self, Answered, Classified};
 use crate::model::invalid::Invalid;
-use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
-    Activation, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+    Activation, Dropout, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -132,24 +131,12 @@ impl Attention {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         x.tracer().within(&self.place, || {
-            let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let heads = [batch, seq_len, Size::REST, self.head_dim.into()];
-            let query = self.query.forward(x).view(&heads).transpose(1, 2);
-            let key = self.key.forward(x).view(&heads).transpose(1, 2);
-            let value = self.value.forward(x).view(&heads).transpose(1, 2);
-            let settings = Settings {
-                dropout: self.dropout,
-                scale: Some((self.head_dim as f64).powf(-0.5)),
-                ..Settings::default()
-            };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch, seq_len, Size::REST])
-                .contiguous();
+            let linears = [&self.query, &self.key, &self.value];
+            let (mut output, states) = self_attention(x, linears, self.head_dim, self.dropout);
             output = self.dense.forward(&output);
             output = self.output_dropout.forward(&output);
             output = self.layer_norm.forward(x.add(&output));
-            output.and_drop((query, key, value))
+            output.and_drop(states)
         })
     }
 }

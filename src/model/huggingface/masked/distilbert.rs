@@ -3,14 +3,13 @@
 use super::encoder::Code;
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
-use crate::model::huggingface::attention::sdpa;
+use crate::model::huggingface::attention::self_attention;
 use crate::model::huggingface::config::Config;
 use crate::model::huggingface::heads::Labels;
 use crate::model::huggingface::text::{self, Answered, Classified};
 use crate::model::invalid::Invalid;
-use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
-    Activation, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer,
+    Activation, Dropout, Embedding, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer,
     Views as _,
 };
 use crate::shape::DType;
@@ -168,22 +167,10 @@ impl Attention {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         x.tracer().within(&self.place, || {
-            let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let heads = [batch, seq_len, Size::REST, self.head_dim.into()];
-            let query = self.q_lin.forward(x).view(&heads).transpose(1, 2);
-            let key = self.k_lin.forward(x).view(&heads).transpose(1, 2);
-            let value = self.v_lin.forward(x).view(&heads).transpose(1, 2);
-            let settings = Settings {
-                dropout: self.dropout,
-                scale: Some((self.head_dim as f64).powf(-0.5)),
-                ..Settings::default()
-            };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch, seq_len, Size::REST])
-                .contiguous();
+            let linears = [&self.q_lin, &self.k_lin, &self.v_lin];
+            let (mut output, states) = self_attention(x, linears, self.head_dim, self.dropout);
             output = self.out_lin.forward(&output);
-            output.and_drop((query, key, value))
+            output.and_drop(states)
         })
     }
 }

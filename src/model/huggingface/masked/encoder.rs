@@ -1,11 +1,10 @@
 //! What BERT, RoBERTa and ELECTRA have in common: `modeling_bert.py`, which the others copy.
 
-use crate::model::huggingface::attention::sdpa;
+use crate::model::huggingface::attention::self_attention;
 use crate::model::huggingface::config::Config;
 use crate::model::invalid::Invalid;
-use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
-    Activation, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
+    Activation, Dropout, LayerNorm, Linear, Place, Pointwise as _, Tensor, Tracer, Views as _,
 };
 
 /// Where transformers keeps the code of a family: a module, and what the names of its classes begin with.
@@ -126,21 +125,9 @@ impl SelfAttention {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         x.tracer().within(&self.place, || {
-            let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let heads = [batch, seq_len, Size::REST, self.head_dim.into()];
-            let query = self.query.forward(x).view(&heads).transpose(1, 2);
-            let key = self.key.forward(x).view(&heads).transpose(1, 2);
-            let value = self.value.forward(x).view(&heads).transpose(1, 2);
-            let settings = Settings {
-                dropout: self.dropout,
-                scale: Some((self.head_dim as f64).powf(-0.5)),
-                ..Settings::default()
-            };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch, seq_len, Size::REST])
-                .contiguous();
-            output.and_drop((query, key, value))
+            let linears = [&self.query, &self.key, &self.value];
+            let (output, states) = self_attention(x, linears, self.head_dim, self.dropout);
+            output.and_drop(states)
         })
     }
 }

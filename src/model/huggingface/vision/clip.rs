@@ -1,5 +1,6 @@
 //! `modeling_clip.py`: the part that sees, with a classifier.
 
+use super::mlp::Mlp;
 use super::{Images, grid};
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
@@ -9,8 +10,8 @@ use crate::model::huggingface::heads::Labels;
 use crate::model::invalid::Invalid;
 use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
-    Activation, Conv, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size,
-    Tensor, Tracer, Views as _,
+    Conv, Embedding, LayerNorm, Linear, Place, Pointwise as _, Reductions as _, Size, Tensor,
+    Tracer, Views as _,
 };
 use crate::shape::DType;
 
@@ -199,40 +200,6 @@ impl Attention {
     }
 }
 
-/// `CLIPMLP`.
-struct Mlp {
-    place: Place,
-    activation_fn: Activation,
-    fc1: Linear,
-    fc2: Linear,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Vision) -> Mlp {
-        let place = Place::new(path, "transformers.models.clip.modeling_clip.CLIPMLP");
-        let (inner, outer) = (config.intermediate, config.width);
-        Mlp {
-            activation_fn: Activation::named(
-                tracer,
-                place.path("activation_fn"),
-                &config.activation,
-            ),
-            fc1: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
-            fc2: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
-            let mut hidden_states = self.fc1.forward(x);
-            hidden_states = self.activation_fn.forward(&hidden_states);
-            hidden_states = self.fc2.forward(&hidden_states);
-            hidden_states
-        })
-    }
-}
-
 /// `CLIPEncoderLayer`.
 struct Layer {
     place: Place,
@@ -249,10 +216,19 @@ impl Layer {
             "transformers.models.clip.modeling_clip.CLIPEncoderLayer",
         );
         let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+        let mlp = Place::new(
+            place.path("mlp"),
+            "transformers.models.clip.modeling_clip.CLIPMLP",
+        );
         Layer {
             self_attn: Attention::new(tracer, place.path("self_attn"), config),
             norm1: norm("layer_norm1"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
+            mlp: Mlp::new(
+                tracer,
+                mlp,
+                [config.width, config.intermediate],
+                &config.activation,
+            ),
             norm2: norm("layer_norm2"),
             place,
         }

@@ -3,6 +3,7 @@
 pub(super) mod clip;
 pub(super) mod convnext;
 pub(super) mod dinov2;
+mod mlp;
 pub(super) mod swin;
 pub(super) mod vit;
 

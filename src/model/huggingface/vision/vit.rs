@@ -1,5 +1,6 @@
 //! `modeling_vit.py` and `modeling_deit.py`.
 
+use super::mlp::Mlp;
 use super::{Images, grid};
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
@@ -9,8 +10,7 @@ use crate::model::huggingface::heads::Labels;
 use crate::model::invalid::Invalid;
 use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
-    Activation, Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer,
-    Views as _,
+    Conv, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
 };
 
 /// The classes that are built here.
@@ -262,40 +262,6 @@ impl Attention {
     }
 }
 
-/// `ViTMLP`.
-struct Mlp {
-    place: Place,
-    activation_fn: Activation,
-    fc1: Linear,
-    fc2: Linear,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Encoder) -> Mlp {
-        let place = Place::new(path, config.family.classes.mlp);
-        let (inner, outer) = (config.intermediate, config.width);
-        Mlp {
-            activation_fn: Activation::named(
-                tracer,
-                place.path("activation_fn"),
-                &config.activation,
-            ),
-            fc1: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
-            fc2: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
-            let mut hidden_states = self.fc1.forward(x);
-            hidden_states = self.activation_fn.forward(&hidden_states);
-            hidden_states = self.fc2.forward(&hidden_states);
-            hidden_states
-        })
-    }
-}
-
 /// `ViTLayer`.
 struct Layer {
     place: Place,
@@ -310,11 +276,17 @@ impl Layer {
     fn new(tracer: &Tracer, path: String, config: &Encoder) -> Layer {
         let place = Place::new(path, config.family.classes.layer);
         let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
+        let mlp = Place::new(place.path("mlp"), config.family.classes.mlp);
         Layer {
             attention: Attention::new(tracer, place.path("attention"), config),
             layernorm_before: norm("layernorm_before"),
             layernorm_after: norm("layernorm_after"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config),
+            mlp: Mlp::new(
+                tracer,
+                mlp,
+                [config.width, config.intermediate],
+                &config.activation,
+            ),
             dropout: Dropout::new(place.path("dropout"), config.dropout),
             place,
         }

@@ -3,10 +3,10 @@
 use super::{Sizes, Swin};
 use crate::model::huggingface::attention::sdpa;
 use crate::model::huggingface::vision::DropPath;
+use crate::model::huggingface::vision::mlp::Mlp;
 use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
-    Activation, AsksFor, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer,
-    Views as _,
+    AsksFor, Dropout, LayerNorm, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
 };
 use crate::shape::{DType, Extent};
 
@@ -128,45 +128,6 @@ fn for_all_samples(mask: &Tensor, windows: Extent, tokens: Extent) -> Tensor {
         .reshape(&[Size::REST, 1.into(), tokens.into(), tokens.into()])
 }
 
-/// `SwinMLP`.
-struct Mlp {
-    place: Place,
-    activation_fn: Activation,
-    fc1: Linear,
-    fc2: Linear,
-}
-
-impl Mlp {
-    fn new(tracer: &Tracer, path: String, config: &Swin, outer: u64) -> Mlp {
-        let place = Place::new(path, "transformers.models.swin.modeling_swin.SwinMLP");
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "`int()` truncates, and what does not fit is too large for any device"
-        )]
-        let inner = (config.mlp_ratio * outer as f64) as u64;
-        Mlp {
-            activation_fn: Activation::named(
-                tracer,
-                place.path("activation_fn"),
-                &config.activation,
-            ),
-            fc1: Linear::new(tracer, place.path("fc1"), [outer, inner], true),
-            fc2: Linear::new(tracer, place.path("fc2"), [inner, outer], true),
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().within(&self.place, || {
-            let mut hidden_states = self.fc1.forward(x);
-            hidden_states = self.activation_fn.forward(&hidden_states);
-            hidden_states = self.fc2.forward(&hidden_states);
-            hidden_states
-        })
-    }
-}
-
 /// `SwinLayer`.
 pub(super) struct Layer {
     place: Place,
@@ -191,11 +152,21 @@ impl Layer {
     ) -> Layer {
         let place = Place::new(path, "transformers.models.swin.modeling_swin.SwinLayer");
         let norm = |name| LayerNorm::new(tracer, place.path(name), sizes.width, config.eps);
+        let mlp = Place::new(
+            place.path("mlp"),
+            "transformers.models.swin.modeling_swin.SwinMLP",
+        );
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "`int()` truncates, and what does not fit is too large for any device"
+        )]
+        let inner = (config.mlp_ratio * sizes.width as f64) as u64;
         Layer {
             attention: Attention::new(tracer, place.path("attention"), config, sizes),
             layernorm_before: norm("layernorm_before"),
             layernorm_after: norm("layernorm_after"),
-            mlp: Mlp::new(tracer, place.path("mlp"), config, sizes.width),
+            mlp: Mlp::new(tracer, mlp, [sizes.width, inner], &config.activation),
             dropout: Dropout::new(place.path("dropout"), config.dropout),
             drop_path: DropPath::new(
                 place.path("drop_path"),
