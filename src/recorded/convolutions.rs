@@ -9,7 +9,9 @@ use std::collections::{HashMap, HashSet};
 
 use super::form::Point;
 use crate::device::sim::workspaces::{Lookup, Source, WorkspaceTable};
-use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape};
+use crate::program::{
+    Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operation,
+};
 use crate::shape::{DType, Extent, Window};
 use crate::units::Bytes;
 
@@ -36,6 +38,9 @@ struct Call {
     dtype: DType,
 }
 
+/// How much memory of each size is in use.
+pub(super) type InUse = HashMap<u64, usize>;
+
 /// Scratch memory that is asked for after a result and freed at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Site {
@@ -49,31 +54,54 @@ pub(super) struct Site {
     pub(super) scratch: Vec<Point>,
 }
 
+/// Finds out which convolutions there are, site by site.
+#[derive(Default)]
+pub(super) struct Identification {
+    /// Made when there is a first site.
+    library: Option<Convolutions>,
+    sites: Vec<Site>,
+    candidates: Vec<Vec<Call>>,
+}
+
+impl Identification {
+    /// Looks at the next site, at which this is in use in the recording of the largest batch.
+    pub(super) fn visit(&mut self, site: Site, in_use: &InUse) {
+        let library = self.library.get_or_insert_with(Convolutions::h200);
+        let mut candidates = library.candidates(&site);
+        let batch = site.scratch.last().map_or(1, |point| point.batch);
+        // Operands that are views of other tensors are not seen.
+        let is_there = |call: &Call| call.operands(batch).iter().all(|size| in_use.contains_key(size));
+        if candidates.iter().any(is_there) {
+            candidates.retain(is_there);
+        }
+        self.sites.push(site);
+        self.candidates.push(candidates);
+    }
+
+    /// The convolutions that ask for scratch memory, by its family.
+    pub(super) fn finish(mut self) -> HashMap<usize, ConvolutionShape> {
+        let mut found = HashMap::new();
+        let Some(library) = &mut self.library else {
+            return found;
+        };
+        let trained = agree(&self.sites, &mut self.candidates);
+        for (site, mut candidates) in self.sites.iter().zip(self.candidates) {
+            if candidates.iter().any(|call| trained.contains(&call.layer)) {
+                candidates.retain(|call| trained.contains(&call.layer));
+            }
+            if let Some(call) = library.largest(site, &candidates) {
+                found.insert(site.family, call.shape());
+            }
+        }
+        found
+    }
+}
+
 /// The convolutions of a table, by the size of what they compute.
 struct Convolutions {
     lookup: Lookup<'static>,
     by_result: HashMap<Result, Vec<Call>>,
     known: HashMap<(Vec<Point>, Vec<Point>), Vec<Call>>,
-}
-
-/// The convolutions that ask for the scratch memory of these sites, by its family; sites are in order.
-pub(super) fn identify(sites: &[Site]) -> HashMap<usize, ConvolutionShape> {
-    if sites.is_empty() {
-        return HashMap::new();
-    }
-    let mut library = Convolutions::h200();
-    let mut candidates: Vec<Vec<Call>> = sites.iter().map(|site| library.candidates(site)).collect();
-    let trained = agree(sites, &mut candidates);
-    let mut found = HashMap::new();
-    for (site, mut candidates) in sites.iter().zip(candidates) {
-        if candidates.iter().any(|call| trained.contains(&call.layer)) {
-            candidates.retain(|call| trained.contains(&call.layer));
-        }
-        if let Some(call) = library.largest(site, &candidates) {
-            found.insert(site.family, call.shape());
-        }
-    }
-    found
 }
 
 /// Keeps candidates of both gradients of a layer, which follow each other. All layers that are left so.
@@ -170,6 +198,18 @@ impl Convolutions {
 impl Call {
     fn at(&self, batch: u64) -> Convolution {
         self.layer.call(self.pass, self.dtype, batch)
+    }
+
+    /// Sizes of what it reads.
+    fn operands(&self, batch: u64) -> [u64; 2] {
+        let call = self.at(batch);
+        let operands = call.operands();
+        let [x, w, y] = operands.elements().map(|elements| elements * self.dtype.size());
+        match operands.operation {
+            Operation::Forward => [x, w],
+            Operation::BackwardData => [y, w],
+            Operation::BackwardFilter => [x, y],
+        }
     }
 
     fn shape(&self) -> ConvolutionShape {

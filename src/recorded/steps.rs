@@ -1,10 +1,11 @@
 //! The step program that recordings of several batches make.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::RecordedError;
-use super::convolutions::{Site, identify};
+use super::convolutions::{Identification, InUse, Site};
 use super::form::{Alone, Evidence, Form, Point, solve};
 use super::matching::{Apart, Matching};
 use super::merge::Merged;
@@ -159,7 +160,7 @@ impl<'a> Writer<'a> {
 
     fn write(mut self, label: impl Fn(usize, usize) -> Option<String>) -> Steps {
         let batches: Vec<u64> = self.sequences.iter().map(|sequence| sequence.batch).collect();
-        let by_family = identify(&self.sites());
+        let by_family = self.convolutions();
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
         for merge in &self.merged.tensors {
@@ -215,37 +216,54 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What may be scratch memory of a convolution: it is asked for after a result, and freed at once.
-    fn sites(&self) -> Vec<Site> {
+    /// The families that are scratch memory of convolutions: asked for after a result, and freed at once.
+    fn convolutions(&self) -> HashMap<usize, ConvolutionShape> {
+        let mut identification = Identification::default();
         let Some((last, sequence)) = self.sequences.iter().enumerate().next_back() else {
-            return Vec::new();
+            return identification.finish();
         };
         let families = &self.merged.family_of[last];
-        let mut sites = Vec::new();
-        for (event, pair) in sequence.events.windows(2).enumerate() {
-            let [result, scratch] = [pair[0], pair[1]];
-            let is_scratch = !result.is_free
-                && !scratch.is_free
-                && sequence.life(scratch.block) == Some(0)
-                && sequence.life(result.block) != Some(0);
-            if !is_scratch {
+        let mut in_use = InUse::new();
+        for (index, event) in sequence.events.iter().enumerate() {
+            let bytes = sequence.blocks[event.block].bytes;
+            if event.is_free {
+                if let Entry::Occupied(mut count) = in_use.entry(bytes) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
+                    }
+                }
                 continue;
             }
-            let family = families[scratch.block];
-            let scratch = self.merged.families[family].clone();
-            let results = self.merged.families[families[result.block]].iter();
-            let is_with = |point: &&Point| scratch.iter().any(|with| with.batch == point.batch);
-            let results: Vec<Point> = results.filter(is_with).copied().collect();
-            if results.len() == scratch.len() {
-                sites.push(Site {
-                    event,
-                    family,
-                    results,
-                    scratch,
-                });
+            let result = index.checked_sub(1).map(|before| sequence.events[before]);
+            let result = result.filter(|result| {
+                !result.is_free
+                    && sequence.life(event.block) == Some(0)
+                    && sequence.life(result.block) != Some(0)
+            });
+            let site = result.and_then(|result| {
+                self.site(index - 1, families[result.block], families[event.block])
+            });
+            if let Some(site) = site {
+                identification.visit(site, &in_use);
             }
+            *in_use.entry(bytes).or_insert(0) += 1;
         }
-        sites
+        identification.finish()
+    }
+
+    /// Scratch memory beside a result, at the batches that have both.
+    fn site(&self, event: usize, result: usize, family: usize) -> Option<Site> {
+        let scratch = self.merged.families[family].clone();
+        let is_with = |point: &&Point| scratch.iter().any(|with| with.batch == point.batch);
+        let results = self.merged.families[result].iter();
+        let results: Vec<Point> = results.filter(is_with).copied().collect();
+        (results.len() == scratch.len()).then_some(Site {
+            event,
+            family,
+            results,
+            scratch,
+        })
     }
 
     fn workspace(&mut self, shape: ConvolutionShape) -> SizeId {
