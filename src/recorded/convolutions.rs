@@ -5,7 +5,7 @@
 //! algorithms by the batch. But the table holds it for thousands of layers, and few of them have results and scratch
 //! memory of the same sizes at several batches.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::form::Point;
 use crate::device::sim::workspaces::{Lookup, Source, WorkspaceTable};
@@ -71,9 +71,7 @@ impl Identification {
         let batch = site.scratch.last().map_or(1, |point| point.batch);
         // Operands that are views of other tensors are not seen.
         let is_there = |call: &Call| call.operands(batch).iter().all(|size| in_use.contains_key(size));
-        if candidates.iter().any(is_there) {
-            candidates.retain(is_there);
-        }
+        prefer(&mut candidates, is_there);
         self.sites.push(site);
         self.candidates.push(candidates);
     }
@@ -85,10 +83,10 @@ impl Identification {
             return found;
         };
         let trained = agree(&self.sites, &mut self.candidates);
+        let usual = usual_layout(&self.candidates);
         for (site, mut candidates) in self.sites.iter().zip(self.candidates) {
-            if candidates.iter().any(|call| trained.contains(&call.layer)) {
-                candidates.retain(|call| trained.contains(&call.layer));
-            }
+            prefer(&mut candidates, |call| trained.contains(&call.layer));
+            prefer(&mut candidates, |call| Some(call.layout()) == usual);
             if let Some(call) = library.largest(site, &candidates) {
                 found.insert(site.family, call.shape());
             }
@@ -102,6 +100,26 @@ struct Convolutions {
     lookup: Lookup<'static>,
     by_result: HashMap<Result, Vec<Call>>,
     known: HashMap<(Vec<Point>, Vec<Point>), Vec<Call>>,
+}
+
+/// Leaves out those that are not, if there are any that are.
+fn prefer(candidates: &mut Vec<Call>, is_better: impl Fn(&Call) -> bool) {
+    if candidates.iter().any(&is_better) {
+        candidates.retain(is_better);
+    }
+}
+
+/// The layout of most sites whose candidates all have the same: a network of planes has no layers of volumes.
+fn usual_layout(candidates: &[Vec<Call>]) -> Option<(bool, bool)> {
+    let mut counts = BTreeMap::new();
+    for site in candidates {
+        let layouts: HashSet<_> = site.iter().map(Call::layout).collect();
+        if let (1, Some(layout)) = (layouts.len(), layouts.into_iter().next()) {
+            *counts.entry(layout).or_insert(0) += 1;
+        }
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    most.map(|(layout, _)| layout)
 }
 
 /// Keeps candidates of both gradients of a layer, which follow each other. All layers that are left so.
@@ -198,6 +216,11 @@ impl Convolutions {
 impl Call {
     fn at(&self, batch: u64) -> Convolution {
         self.layer.call(self.pass, self.dtype, batch)
+    }
+
+    /// Whether it is of volumes, and whether their channels lie side by side.
+    fn layout(&self) -> (bool, bool) {
+        (self.layer.volumes, self.layer.channels_last)
     }
 
     /// Sizes of what it reads.
