@@ -13,6 +13,8 @@ mod convolutions;
 mod form;
 mod matching;
 mod merge;
+mod reductions;
+mod scratch;
 mod sequence;
 mod steps;
 
