@@ -7,6 +7,8 @@
 
 mod fit;
 mod id;
+#[cfg(test)]
+mod migrated;
 mod model;
 mod ownership;
 mod probe;
