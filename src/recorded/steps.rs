@@ -14,7 +14,6 @@ use crate::program::{
     Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction, SizeId, Tensor,
     TensorId,
 };
-use crate::replay::Recording;
 use crate::units::Bytes;
 
 /// Memory that lives through fewer allocations was scratch memory for one operation.
@@ -27,41 +26,53 @@ pub struct Steps {
     pub program: Program,
     /// The recorded batches, ascending.
     pub batches: Vec<u64>,
+    /// Micro-steps in each recorded step.
+    pub accumulation: u32,
+    /// What the device had on which they were recorded, when it is known.
+    pub total: Option<Bytes>,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
     uncertain: Vec<bool>,
 }
 
 impl Steps {
-    /// Learns from recordings, each with its batch, in any order.
-    pub fn learn(recordings: &[(u64, &Recording)]) -> Result<Steps, RecordedError> {
-        let mut recordings = recordings.to_vec();
-        recordings.sort_by_key(|(batch, _)| *batch);
-        if recordings.is_empty() {
+    /// Learns from recordings of several batches, in any order.
+    pub fn learn(mut sequences: Vec<Sequence>) -> Result<Steps, RecordedError> {
+        sequences.sort_by_key(|sequence| sequence.batch);
+        let Some(last) = sequences.last() else {
             return Err(RecordedError::None);
-        }
-        if let Some(pair) = recordings.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(RecordedError::Twice { batch: pair[0].0 });
-        }
-        let sequences = recordings
-            .iter()
-            .map(|(batch, recording)| Sequence::of(recording, *batch));
-        let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
-        let mut matchings = Vec::new();
-        for (pair, of) in sequences.windows(2).zip(recordings.windows(2)) {
-            let matching = Matching::of(&pair[0], &pair[1]).map_err(|Apart(i, j)| {
-                RecordedError::Apart {
+        };
+        let (accumulation, total) = (last.accumulation, last.total);
+        for pair in sequences.windows(2) {
+            if pair[0].batch == pair[1].batch {
+                return Err(RecordedError::Twice {
+                    batch: pair[0].batch,
+                });
+            }
+            if pair[0].accumulation != pair[1].accumulation {
+                return Err(RecordedError::Accumulation {
                     batches: [pair[0].batch, pair[1].batch],
-                    places: [place(of[0].1, &pair[0], i), place(of[1].1, &pair[1], j)],
-                }
+                    micro_steps: [pair[0].accumulation, pair[1].accumulation],
+                });
+            }
+        }
+        let mut matchings = Vec::new();
+        for pair in sequences.windows(2) {
+            let matching = Matching::of(&pair[0], &pair[1]);
+            let matching = matching.map_err(|Apart(i, j)| RecordedError::Apart {
+                batches: [pair[0].batch, pair[1].batch],
+                places: [pair[0].place(i), pair[1].place(j)],
             })?;
             matchings.push(matching);
         }
         let merged = Merged::of(&sequences, &matchings);
-        let labels = |recording: usize, block: usize| {
-            let entry = sequences[recording].blocks[block].entry;
-            entry.map(|entry| recordings[recording].1.place(entry))
-        };
-        Ok(Writer::new(&sequences, &merged).write(labels))
+        let (program, uncertain) = Writer::new(&sequences, &merged).write();
+        Ok(Steps {
+            program,
+            batches: sequences.iter().map(|sequence| sequence.batch).collect(),
+            accumulation,
+            total,
+            uncertain,
+        })
     }
 
     /// Whether nothing of a batch is extrapolated.
@@ -96,11 +107,6 @@ impl Steps {
         }
         Bytes(at_peak.1)
     }
-}
-
-fn place(recording: &Recording, sequence: &Sequence, event: usize) -> String {
-    let entry = sequence.events.get(event).and_then(|_| sequence.block(event).entry);
-    entry.map_or_else(|| "its end".to_owned(), |entry| recording.place(entry))
 }
 
 /// A size with the batches at which it is known and has to be there.
@@ -190,8 +196,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn write(mut self, label: impl Fn(usize, usize) -> Option<String>) -> Steps {
-        let batches: Vec<u64> = self.sequences.iter().map(|sequence| sequence.batch).collect();
+    /// The program, and which of its tensors are of uncertain size.
+    fn write(mut self) -> (Program, Vec<bool>) {
         let operations = recognize(self.sequences, self.merged);
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
@@ -212,14 +218,12 @@ impl<'a> Writer<'a> {
             uncertain.push(
                 operation.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
             );
-            if std::env::var("PTS").is_ok() && operation.is_none() && evidence == Evidence::Extrapolated { eprintln!("{:?} {form:?} {:?} {:?}", merge.blocks.iter().enumerate().rev().find_map(|(r, b)| label(r, (*b)?)), self.merged.families[merge.family].iter().map(|p| (p.batch, p.bytes)).collect::<Vec<_>>(), merge.blocks.iter().enumerate().rev().find_map(|(r, b)| Some(self.sequences[r].life((*b)?)))); }
-            let named = merge.blocks.iter().enumerate().rev();
-            let mut named = named.filter_map(|(recording, block)| label(recording, (*block)?));
-            let named = named.next().unwrap_or_else(|| "before the recording".to_owned());
+            let named = merge.blocks.iter().zip(self.sequences).rev();
+            let mut named = named.filter_map(|(block, sequence)| Some(sequence.label((*block)?)));
             tensors.push(Tensor {
                 size,
                 category: self.category(merge),
-                label: Arc::from(named),
+                label: named.next().expect("what is merged is in a recording"),
                 stream: merge.stream,
             });
         }
@@ -231,20 +235,19 @@ impl<'a> Writer<'a> {
                 Instruction::Allocate(id(event.tensor))
             }
         };
-        let instructions = self.merged.events.iter().map(instruction).collect();
-        Steps {
-            program: Program {
-                tensors,
-                sizes: self.sizes,
-                convolutions: self.convolutions,
-                construction: Vec::new(),
-                first_step: vec![Section::once(instructions)],
-                later_step: Vec::new(),
-                micro_steps: 1,
-            },
-            batches,
-            uncertain,
-        }
+        let mut construction: Vec<Instruction> =
+            self.merged.events.iter().map(instruction).collect();
+        let first_step = construction.split_off(self.merged.first_step);
+        let program = Program {
+            tensors,
+            sizes: self.sizes,
+            convolutions: self.convolutions,
+            construction,
+            first_step: vec![Section::once(first_step)],
+            later_step: Vec::new(),
+            micro_steps: 1,
+        };
+        (program, uncertain)
     }
 
     fn workspace(&mut self, shape: ConvolutionShape) -> SizeId {
