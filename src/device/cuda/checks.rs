@@ -1,5 +1,7 @@
 //! What can be known of kernels without a GPU: that they compile, and take what the host gives them.
 
+use std::fmt::Write as _;
+
 use super::driver::error::GpuError;
 use super::layout::{self, MAX_RANK};
 use super::nvrtc::compile::compile_all;
@@ -35,8 +37,10 @@ pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
             .map(Layout::assertions)
             .chain(constants(&text.text))
             .collect();
-        text.text
-            .push_str(&format!("\n#line 1 \"assertions\"\n{assertions}"));
+        // Writing to a string does not fail.
+        let _ = write!(text.text, "
+#line 1 \"assertions\"
+{assertions}");
     }
     compile_all(&texts, compute, KernelCache::new(None)).map(drop)
 }
