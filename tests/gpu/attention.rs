@@ -242,9 +242,10 @@ fn drops_the_same_weights(dtype: DType, width: u64, is_biased: bool) {
     let identity: Vec<f64> = (0..4 * width * width)
         .map(|i| f64::from(u8::from(i / width % width == i % width)))
         .collect();
-    let bias = match is_biased {
-        true => values(&shape, 57),
-        false => vec![0.0; q.len()],
+    let bias = if is_biased {
+        values(&shape, 57)
+    } else {
+        vec![0.0; q.len()]
     };
     let [q_on, grad_on, bias_on] = [&q, &grad, &bias].map(|x| card.tensor(dtype, &shape, x));
     let [k_on, v_on] = [&k, &identity].map(|x| card.tensor(dtype, &key_shape, x));

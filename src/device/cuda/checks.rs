@@ -33,31 +33,28 @@ pub fn check_kernels(compute: (u32, u32)) -> Result<(), GpuError> {
     }
     for text in &mut texts {
         let own = layouts.iter().filter(|layout| layout.is_in(&text.text));
-        let assertions: String = own
-            .map(Layout::assertions)
-            .chain(constants(&text.text))
-            .collect();
+        let assertions: String = own.map(Layout::assertions).collect();
+        let assertions = assertions + &constants(&text.text);
         // Writing to a string does not fail.
-        let _ = write!(text.text, "
-#line 1 \"assertions\"
-{assertions}");
+        let _ = write!(text.text, "\n#line 1 \"assertions\"\n{assertions}");
     }
     compile_all(&texts, compute, KernelCache::new(None)).map(drop)
 }
 
 /// Text that compiles only where constants are the host's.
-fn constants(text: &str) -> impl Iterator<Item = String> {
+fn constants(text: &str) -> String {
     let all = [
         ("MAX_RANK", MAX_RANK as u64),
         ("TILE", TILE),
         ("PITCH", PITCH),
     ];
-    let own = all
-        .into_iter()
-        .filter(|(name, _)| text.contains(&format!("\n#define {name} ")));
-    own.map(|(name, value)| format!("static_assert({name} == {value}, \"{name}\");\n"))
-        .collect::<Vec<_>>()
-        .into_iter()
+    let mut assertions = String::new();
+    for (name, value) in all {
+        if text.contains(&format!("\n#define {name} ")) {
+            let _ = writeln!(assertions, "static_assert({name} == {value}, \"{name}\");");
+        }
+    }
+    assertions
 }
 
 /// Checks that these generated kernels compile for a compute capability.

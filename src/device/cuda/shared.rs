@@ -24,7 +24,8 @@ impl Layout {
         text.contains(&format!("\nstruct {} {{", self.name))
     }
 
-    /// Text that compiles behind the struct only where its fields lie at the same places.
+    /// Text that compiles behind the struct only where its fields lie at the same places. NVRTC has no header for
+    /// `offsetof`; `__INTADDR__` is what its front end makes of it.
     pub(super) fn assertions(&self) -> String {
         let Layout { name, size, fields } = self;
         let mut text = format!("static_assert(sizeof({name}) == {size}, \"{name}\");\n");
@@ -32,7 +33,7 @@ impl Layout {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "static_assert(__builtin_offsetof({name}, {field}) == {at}, \"{name}::{field}\");"
+                "static_assert(__INTADDR__(&(({name}*)0)->{field}) == {at}, \"{name}::{field}\");"
             );
         }
         text
