@@ -7,6 +7,7 @@ mod gates;
 mod launches;
 mod run;
 mod sizes;
+mod space;
 
 use serde::Serialize;
 
