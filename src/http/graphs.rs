@@ -144,16 +144,16 @@ async fn keep(app: &App, request: Request, announced: Option<Digest>) -> Result<
         .unpack(arrived, move |file| examined(file, announced, now));
     // The permit is held until the file is stored: its contents are in memory until then.
     let Held {
-        read: (new, named),
+        read: (new, digest),
         permit: _permit,
     } = reading.await?;
-    let (is_new, document) = app.jobs.keep_upload(&new, &named).await?;
+    let (is_new, document) = app.jobs.keep_upload(&new, &digest).await?;
     let status = if is_new {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    let location = [(LOCATION, format!("/v1/graphs/{named}"))];
+    let location = [(LOCATION, format!("/v1/graphs/{digest}"))];
     Ok((status, location, Json(document)).into_response())
 }
 
@@ -188,10 +188,10 @@ fn examined(
             ..Problem::new(Code::UploadInvalid, problem)
         },
     )?;
-    let mut names = vec![file];
-    if !names.contains(&named) {
-        names.push(named.clone());
+    let mut forms = vec![file];
+    if !forms.contains(&named) {
+        forms.push(named.clone());
     }
-    let new = new_upload(&contents, names, (kind, &about), now);
+    let new = new_upload(&contents, forms, (kind, &about), now);
     Ok((new, named))
 }

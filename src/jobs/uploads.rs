@@ -210,7 +210,7 @@ impl Jobs {
     pub async fn upload(&self, named: &Digest) -> Result<Option<UploadDocument>, JobError> {
         let stored = self.shared.db.upload(named).await?;
         let expiry = self.shared.limits.uploads.expiry;
-        Ok(stored.map(|stored| document(named, stored, expiry)))
+        Ok(stored.map(|stored| document(named, &stored, expiry)))
     }
 
     /// Drops an upload, by any of its digests, unless work that has not ended needs it.
@@ -332,7 +332,7 @@ pub(super) fn unknown(pointer: &str, digest: &Digest) -> JobError {
     }
 }
 
-fn document(named: &Digest, stored: StoredUpload, expiry: Duration) -> UploadDocument {
+fn document(named: &Digest, stored: &StoredUpload, expiry: Duration) -> UploadDocument {
     let stays = stored.is_in_use || stored.is_uploaded && stored.is_referred;
     let expires_at = Time(stored.used_at.0.saturating_add(milliseconds(expiry)));
     UploadDocument {
