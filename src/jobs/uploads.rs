@@ -122,9 +122,15 @@ pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), Invalid> {
         Some(&(PICKLE | TRACE)) => {
             let recording = replay::read(contents, RECORDING)
                 .map_err(|error| Invalid::at("", error.to_string()))?;
+            let batch = replay::batch_of_trace(contents);
+            let case = recording.case.map(|case| {
+                let suffix = batch.map(|batch| format!(", batch {batch}"));
+                let bare = suffix.and_then(|suffix| case.strip_suffix(&suffix));
+                bare.unwrap_or(&case).to_owned()
+            });
             let about = About {
-                case: recording.case,
-                batch: replay::batch_of_trace(contents),
+                case,
+                batch,
                 events: u64::try_from(recording.entries.len()).ok(),
                 ..About::default()
             };

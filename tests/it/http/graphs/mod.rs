@@ -189,6 +189,7 @@ async fn recordings_are_kept_beside_graphs() {
     let kept = service.post("/v1/graphs", trace.clone()).await.json();
     assert_eq!(kept["kind"], "recorded", "{kept}");
     assert_eq!(kept["batch"], 3900);
+    assert_eq!(kept["case"], "cifarnet-fp32-sgd");
     assert!(kept["events"].as_u64().unwrap() > 10, "{kept}");
     let plain = service.post("/v1/graphs", gunzip(&trace)).await;
     assert_eq!(plain.status, 200, "the same contents: {}", plain.text);
