@@ -1,8 +1,10 @@
 //! Files of recordings: batchfit's own format, traces and snapshots. See Note [The format of recordings].
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::sync::Arc;
 
+use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::RecordedError;
@@ -104,15 +106,28 @@ pub fn read(file: &[u8], batch: Option<u64>, bounds: Bounds) -> Result<Sequence,
     }
 }
 
+/// Whether a file begins as recordings as text do; memory snapshots begin as all pickles do.
+pub fn is_recording(file: &[u8]) -> bool {
+    let first = beginning(file);
+    first == MAGIC || first.starts_with(b"# {")
+}
+
 /// Whether a file begins as batchfit's own recordings do.
 fn is_own(file: &[u8]) -> bool {
-    use std::io::Read as _;
+    beginning(file) == MAGIC
+}
+
+/// As many bytes as tell what a file is, decompressed.
+fn beginning(file: &[u8]) -> Vec<u8> {
+    let length = MAGIC.len();
     if !file.starts_with(&GZIP) {
-        return file.starts_with(MAGIC);
+        return file[..file.len().min(length)].to_vec();
     }
     let mut first = Vec::new();
-    let mut decoder = flate2::read::GzDecoder::new(file).take(MAGIC.len() as u64);
-    decoder.read_to_end(&mut first).is_ok() && first == MAGIC
+    let mut decoder = GzDecoder::new(file).take(length as u64);
+    // What cannot be decompressed begins like nothing.
+    let _ = decoder.read_to_end(&mut first);
+    first
 }
 
 fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {

@@ -20,7 +20,7 @@ mod sequence;
 mod steps;
 
 pub use form::{Evidence, Form};
-pub use format::{ReadError, read};
+pub use format::{ReadError, is_recording, read};
 pub use sequence::{MOST_EVENTS, Sequence};
 pub use steps::Steps;
 

@@ -10,7 +10,7 @@ use super::form::{Alone, Evidence, Form, solve};
 use super::matching::{Apart, Matching};
 use super::merge::{Event, Merge, Merged};
 use super::reductions::RowSum;
-use super::scratch::{Operation, recognize};
+use super::scratch::{Operation, Recognized, recognize};
 use super::sequence::Sequence;
 use crate::program::{
     Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
@@ -200,6 +200,17 @@ impl Rule {
 }
 
 impl Known {
+    /// What is at no recorded batch.
+    fn of_batches(sequences: &[Sequence], rule: Rule) -> Known {
+        Known {
+            rule,
+            recorded: sequences
+                .iter()
+                .map(|sequence| (sequence.batch, None))
+                .collect(),
+        }
+    }
+
     fn of(merge: &Merge, sequences: &[Sequence], rule: Rule) -> Known {
         let bytes = |(sequence, block): (&Sequence, &Option<usize>)| {
             let bytes = block.map(|block| sequence.blocks[block].bytes);
@@ -266,7 +277,7 @@ impl<'a> Writer<'a> {
 
     /// The program, and which of its tensors are of uncertain size.
     fn write(mut self) -> (Program, Vec<bool>) {
-        let operations = recognize(self.sequences, self.merged);
+        let Recognized { operations, later } = recognize(self.sequences, self.merged);
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
         for merge in &self.merged.tensors {
@@ -303,9 +314,37 @@ impl<'a> Writer<'a> {
                 Instruction::Allocate(id(event.tensor))
             }
         };
-        let mut construction: Vec<Instruction> =
-            self.merged.events.iter().map(instruction).collect();
-        let first_step = construction.split_off(self.merged.first_step);
+        let mut construction = Vec::with_capacity(self.merged.events.len());
+        let mut begin = 0;
+        for (index, (event, place)) in self
+            .merged
+            .events
+            .iter()
+            .zip(&self.merged.places)
+            .enumerate()
+        {
+            if index == self.merged.first_step {
+                begin = construction.len();
+            }
+            construction.push(instruction(event));
+            let Some(sum) = later.get(place).filter(|_| !event.is_free) else {
+                continue;
+            };
+            for rule in [Rule::Buffer(*sum), Rule::Semaphores(*sum)] {
+                let size = self.size(Known::of_batches(self.sequences, rule));
+                let result = &tensors[event.tensor];
+                let scratch = Tensor {
+                    size,
+                    category: Category::Workspace,
+                    ..result.clone()
+                };
+                construction.push(Instruction::Allocate(id(tensors.len())));
+                tensors.push(scratch);
+                uncertain.push(false);
+            }
+            construction.extend([1, 2].map(|back| Instruction::Free(id(tensors.len() - back))));
+        }
+        let first_step = construction.split_off(begin);
         let program = Program {
             tensors,
             sizes: self.sizes,

@@ -13,7 +13,7 @@ use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, CardMemory, PROCESS_OVERHEAD, Workspaces};
 use crate::jobs::engine::card_name;
-use crate::jobs::validate::settings;
+use crate::jobs::validate::{settings, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
@@ -140,10 +140,14 @@ impl FitEngine {
                     memory,
                     cancel,
                 );
+                let is_other = other_card(workload, memory, &mut notes);
                 Ok(Setting {
-                    simulator: match card.workspaces {
-                        Workspaces::Recorded => simulator,
-                        Workspaces::Transferred => simulator.transferred(),
+                    simulator: match (card.workspaces, workload) {
+                        (Workspaces::Recorded, Workload::Graph(_)) => simulator,
+                        (_, Workload::Recorded(_)) if !is_other => simulator,
+                        (Workspaces::Recorded | Workspaces::Transferred, _) => {
+                            simulator.transferred()
+                        }
                     },
                     gpu: None,
                     limit,
@@ -246,8 +250,16 @@ impl Engine for FitEngine {
             SearchMode::Probes => Fallback::Fail,
         };
         let mut setting = self.prepare(request, self.deadlines, fallback, &observer)?;
+        let lowered = lowered(request, cancel)?;
+        validate_fit(lowered).map_err(EngineError::Invalid)?;
+        let mut variants = request.variants.clone();
+        if let Workload::Recorded(steps) = &lowered.workload {
+            for variant in &mut variants {
+                variant.accumulation = variant.accumulation.max(steps.accumulation);
+            }
+        }
         let mut question = Question {
-            variants: request.variants.clone(),
+            variants,
             wish: Wish {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
@@ -313,6 +325,7 @@ impl Engine for FitEngine {
             );
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
+        validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
         let observer = Observer::new(&progress, cancel);
         let deadlines = Deadlines {
@@ -347,6 +360,33 @@ impl Engine for FitEngine {
     fn devices(&self) -> Vec<DeviceSummary> {
         summaries(&self.inventory())
     }
+}
+
+/// Whether recordings are of another card than the one asked about, as far as its memory tells; then that is noted.
+fn other_card(workload: &Workload, memory: CardMemory, notes: &mut Vec<String>) -> bool {
+    /// Cards of one name differ by less, with what firmware keeps.
+    const ALIKE: f64 = 0.02;
+    let Workload::Recorded(steps) = workload else {
+        return false;
+    };
+    let Some(total) = steps.total else {
+        notes.push(
+            "the recordings do not say on which GPU they were made; on another one, PyTorch's libraries may take \
+             other scratch memory"
+                .to_owned(),
+        );
+        return false;
+    };
+    let apart = (total.0 as f64 - memory.total.0 as f64).abs();
+    let is_other = apart > ALIKE * memory.total.0 as f64;
+    if is_other {
+        notes.push(format!(
+            "recorded on a GPU with {total}, and asked for one with {}: PyTorch's libraries may take other scratch \
+             memory there",
+            memory.total
+        ));
+    }
+    is_other
 }
 
 /// Finds what is wrong with a request whose device is not here: that is told first.
