@@ -48,9 +48,8 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_mins(10
 /// How many expired uploads are dropped by one statement: others wait for it to write.
 const AT_A_TIME: i64 = 16;
 
-/// The first byte of every pickle of protocol 2 or later, and that of a trace.
+/// The first byte of every pickle of protocol 2 or later.
 const PICKLE: u8 = 0x80;
-const TRACE: u8 = b'#';
 
 /// What is known about the contents of an upload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

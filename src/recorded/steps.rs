@@ -36,6 +36,8 @@ pub struct Steps {
     pub digest: String,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
     uncertain: Vec<bool>,
+    /// What was asked for at each recorded batch, by tensor; nothing where there was no such memory.
+    recorded: Vec<Vec<(u64, Option<u64>)>>,
 }
 
 impl Steps {
@@ -69,7 +71,7 @@ impl Steps {
             matchings.push(matching);
         }
         let merged = Merged::of(&sequences, &matchings);
-        let (program, uncertain) = Writer::new(&sequences, &merged).write();
+        let (program, uncertain, recorded) = Writer::new(&sequences, &merged).write();
         Ok(Steps {
             program,
             batches: sequences.iter().map(|sequence| sequence.batch).collect(),
@@ -77,6 +79,7 @@ impl Steps {
             total,
             digest: digest(&sequences),
             uncertain,
+            recorded,
         })
     }
 
@@ -120,6 +123,16 @@ impl Steps {
             program.construction.extend(allocate);
         }
         program
+    }
+
+    /// What was asked for at each recorded batch, by tensor.
+    pub(super) fn recorded(&self) -> impl Iterator<Item = &[(u64, Option<u64>)]> {
+        self.recorded.iter().map(Vec::as_slice)
+    }
+
+    /// Whether the size of a tensor does not follow from the recordings.
+    pub(super) fn is_uncertain(&self, tensor: usize) -> bool {
+        self.uncertain[tensor]
     }
 
     /// How large it is, in events.
@@ -275,11 +288,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The program, and which of its tensors are of uncertain size.
-    fn write(mut self) -> (Program, Vec<bool>) {
+    /// The program, which of its tensors are of uncertain size, and what was recorded of each.
+    fn write(mut self) -> (Program, Vec<bool>, Vec<Vec<(u64, Option<u64>)>>) {
         let Recognized { operations, later } = recognize(self.sequences, self.merged);
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
+        let mut recorded = Vec::new();
         for merge in &self.merged.tensors {
             let (form, evidence) = self.forms[merge.family];
             let operation = operations.get(&merge.family);
@@ -297,6 +311,7 @@ impl<'a> Writer<'a> {
             uncertain.push(
                 operation.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
             );
+            recorded.push(Known::of(merge, self.sequences, Rule::Form(form)).recorded);
             let named = merge.blocks.iter().zip(self.sequences).rev();
             let mut named = named.filter_map(|(block, sequence)| Some(sequence.label((*block)?)));
             tensors.push(Tensor {
@@ -341,6 +356,8 @@ impl<'a> Writer<'a> {
                 construction.push(Instruction::Allocate(id(tensors.len())));
                 tensors.push(scratch);
                 uncertain.push(false);
+                // That it is nowhere was foreseen.
+                recorded.push(Vec::new());
             }
             construction.extend([1, 2].map(|back| Instruction::Free(id(tensors.len() - back))));
         }
@@ -354,7 +371,7 @@ impl<'a> Writer<'a> {
             later_step: Vec::new(),
             micro_steps: 1,
         };
-        (program, uncertain)
+        (program, uncertain, recorded)
     }
 
     fn workspace(&mut self, shape: ConvolutionShape) -> SizeId {

@@ -57,6 +57,7 @@ impl Uncertainty {
             Uncertainty::Driver
             | Uncertainty::Lifetimes
             | Uncertainty::Card
+            | Uncertainty::Far(_)
             | Uncertainty::Functions => Bytes::ZERO,
             Uncertainty::Workspaces(bytes) | Uncertainty::Assumed(bytes) => bytes,
             Uncertainty::Extrapolated(bytes) => Bytes(bytes.0 / EXTRAPOLATED),
