@@ -7,6 +7,7 @@
 mod body;
 mod devices;
 mod fits;
+mod graphs;
 mod health;
 mod openapi;
 mod parameters;
@@ -18,6 +19,7 @@ mod problems;
 mod recommendations;
 mod replays;
 mod server;
+mod unpack;
 mod uploads;
 
 use std::sync::Arc;
@@ -116,6 +118,13 @@ fn routes() -> OpenApiRouter<App> {
         // Does this batch fit?
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))
+        // Files that requests name.
+        .routes(routes!(graphs::create_graph))
+        .routes(routes!(
+            graphs::put_graph,
+            graphs::get_graph,
+            graphs::delete_graph
+        ))
         // What would this recording have taken?
         .routes(routes!(replays::create_replay))
         // What has been found so far?

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::document::{chance, json, model_name};
 use super::lanes::{LARGE_LANE, lane_of, lane_of_fit};
 use super::queue::Checked;
-use super::validate::validate_single;
+use super::validate::{validate_batch, validate_single};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::bounded::CancelOnDrop;
 use crate::model::Request;
@@ -43,6 +43,9 @@ impl Jobs {
             shown,
             ..
         } = self.checked(request).await?;
+        let lowered = request.lower().map_err(EngineError::Invalid)?;
+        validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
+        let uploads = request.uploads().to_vec();
         let device = request.device.to_string();
         let lane = lane_of_fit(&request);
         let entering = async {
@@ -89,7 +92,7 @@ impl Jobs {
             report: json(&report).into(),
             created_at: now,
         };
-        shared.db.add_probe(&probe).await?;
+        shared.db.add_probe(&probe, &uploads).await?;
         Ok(ProbeDocument::from(probe))
     }
 

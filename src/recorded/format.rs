@@ -1,8 +1,10 @@
 //! Files of recordings: batchfit's own format, traces and snapshots. See Note [The format of recordings].
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::sync::Arc;
 
+use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::RecordedError;
@@ -104,15 +106,28 @@ pub fn read(file: &[u8], batch: Option<u64>, bounds: Bounds) -> Result<Sequence,
     }
 }
 
+/// Whether a file begins as recordings as text do; memory snapshots begin as all pickles do.
+pub fn is_recording(file: &[u8]) -> bool {
+    let first = beginning(file);
+    first == MAGIC || first.starts_with(b"# {")
+}
+
 /// Whether a file begins as batchfit's own recordings do.
 fn is_own(file: &[u8]) -> bool {
-    use std::io::Read as _;
+    beginning(file) == MAGIC
+}
+
+/// As many bytes as tell what a file is, decompressed.
+fn beginning(file: &[u8]) -> Vec<u8> {
+    let length = MAGIC.len();
     if !file.starts_with(&GZIP) {
-        return file.starts_with(MAGIC);
+        return file[..file.len().min(length)].to_vec();
     }
     let mut first = Vec::new();
-    let mut decoder = flate2::read::GzDecoder::new(file).take(MAGIC.len() as u64);
-    decoder.read_to_end(&mut first).is_ok() && first == MAGIC
+    let mut decoder = GzDecoder::new(file).take(length as u64);
+    // What cannot be decompressed begins like nothing.
+    let _ = decoder.read_to_end(&mut first);
+    first
 }
 
 fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
@@ -130,7 +145,10 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
         wrong(2, format!("{}; {expected}", clause(&error)))
     })?;
     if header.batch == 0 || header.accumulation == 0 {
-        return Err(wrong(2, "`batch` and `accumulation` must be at least 1".to_owned()));
+        return Err(wrong(
+            2,
+            "`batch` and `accumulation` must be at least 1".to_owned(),
+        ));
     }
     let mut reader = Reader::default();
     let (mut frames, mut first_step, mut is_freed) = (Vec::new(), None, Vec::new());
@@ -144,7 +162,10 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
                 let numbers = [next(), next().or(Some(Ok(0)))];
                 let frame = next();
                 let [Some(Ok(bytes)), Some(Ok(stream))] = numbers else {
-                    return Err(wrong(number, "expected `a BYTES [STREAM [FRAME]]`".to_owned()));
+                    return Err(wrong(
+                        number,
+                        "expected `a BYTES [STREAM [FRAME]]`".to_owned(),
+                    ));
                 };
                 let stream = u8::try_from(stream);
                 let (Ok(stream), 1..LARGEST) = (stream, bytes) else {
@@ -155,12 +176,16 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
                     None => None,
                     Some(Ok(frame)) if (frame as usize) < frames.len() => u32::try_from(frame).ok(),
                     Some(_) => {
-                        let problem = "expected the number of a frame that a line `p` before it has";
+                        let problem =
+                            "expected the number of a frame that a line `p` before it has";
                         return Err(wrong(number, problem.to_owned()));
                     }
                 };
                 if reader.len() == MOST_EVENTS {
-                    return Err(RecordedError::TooLong { batch: header.batch }.into());
+                    return Err(RecordedError::TooLong {
+                        batch: header.batch,
+                    }
+                    .into());
                 }
                 reader.allocate(bytes, stream, (u32::try_from(number).ok(), frame));
                 is_freed.push(false);
@@ -204,7 +229,10 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
         }
     }
     if reader.len() == 0 {
-        return Err(wrong(text.lines().count(), "there are no allocations".to_owned()));
+        return Err(wrong(
+            text.lines().count(),
+            "there are no allocations".to_owned(),
+        ));
     }
     Ok(reader.finish(Sequence {
         batch: header.batch,

@@ -26,6 +26,8 @@ pub(super) struct Merge {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) events: Vec<Event>,
+    /// The event of the recording of the largest batch that each of them is; others have larger numbers.
+    pub(super) places: Vec<usize>,
     /// The event that begins the first step, where it was marked; else all is one step.
     pub(super) first_step: usize,
     pub(super) tensors: Vec<Merge>,
@@ -71,6 +73,7 @@ impl Merged {
     pub(super) fn of(sequences: &[Sequence], matchings: &[Matching]) -> Merged {
         let mut merged = Merged {
             events: Vec::new(),
+            places: Vec::new(),
             first_step: 0,
             tensors: Vec::new(),
             families: Vec::new(),
@@ -121,7 +124,11 @@ impl Merged {
                 let above = matching.and_then(|matching| {
                     let partner = matching.partners[event.block]?;
                     let other = &sequences[index + 1].blocks[partner.block];
-                    let event = if event.is_free { other.freed? } else { other.born };
+                    let event = if event.is_free {
+                        other.freed?
+                    } else {
+                        other.born
+                    };
                     partner.is_freed_alike.then_some(event)
                 });
                 let place = match above {
@@ -151,10 +158,12 @@ impl Merged {
             family.sort_unstable();
         }
         let begin = sequences.last().and_then(|last| last.first_step);
-        // Of the recording of the largest batch, places in the chain are those in its sequence.
-        let order = chain.in_order();
-        merged.first_step = begin.map_or(0, |begin| order.iter().take_while(|at| **at != begin).count());
-        merged.events = order.into_iter().map(|at| chain.events[at]).collect();
+        // Events of the recording of the largest batch came into the chain first, in their order.
+        merged.places = chain.in_order();
+        let mut places = merged.places.iter();
+        merged.first_step =
+            begin.map_or(0, |begin| places.position(|at| *at == begin).unwrap_or(0));
+        merged.events = merged.places.iter().map(|at| chain.events[*at]).collect();
         merged
     }
 }

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
 use super::RecordedError;
 use super::form::{Alone, Evidence, Form, solve};
 use super::matching::{Apart, Matching};
 use super::merge::{Event, Merge, Merged};
 use super::reductions::RowSum;
-use super::scratch::{Operation, recognize};
+use super::scratch::{Operation, Recognized, recognize};
 use super::sequence::Sequence;
 use crate::program::{
-    Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction, SizeId, Tensor,
-    TensorId,
+    Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
+    SizeId, Tensor, TensorId,
 };
 use crate::units::Bytes;
 
@@ -30,8 +32,12 @@ pub struct Steps {
     pub accumulation: u32,
     /// What the device had on which they were recorded, when it is known.
     pub total: Option<Bytes>,
+    /// A digest of what was recorded.
+    pub digest: String,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
     uncertain: Vec<bool>,
+    /// What was asked for at each recorded batch, by tensor; nothing where there was no such memory.
+    recorded: Vec<Vec<(u64, Option<u64>)>>,
 }
 
 impl Steps {
@@ -65,14 +71,75 @@ impl Steps {
             matchings.push(matching);
         }
         let merged = Merged::of(&sequences, &matchings);
-        let (program, uncertain) = Writer::new(&sequences, &merged).write();
+        let (program, uncertain, recorded) = Writer::new(&sequences, &merged).write();
         Ok(Steps {
             program,
             batches: sequences.iter().map(|sequence| sequence.batch).collect(),
             accumulation,
             total,
+            digest: digest(&sequences),
             uncertain,
+            recorded,
         })
+    }
+
+    /// The program of a step with so many micro-steps.
+    ///
+    /// What was recorded without accumulation keeps no gradients from one micro-step to the next. With it, they are
+    /// there from the start: as much again as there are parameters, which is more than is needed, since the recorded
+    /// step makes its own gradients too.
+    pub fn accumulating(&self, micro_steps: u32) -> Program {
+        let mut program = self.program.clone();
+        program.micro_steps = micro_steps;
+        if micro_steps < 2 || self.accumulation > 1 {
+            return program;
+        }
+        let parameters = program.tensors.iter();
+        let parameters = parameters.filter(|tensor| tensor.category == Category::Parameters);
+        let gradients: Vec<Tensor> = parameters
+            .map(|tensor| Tensor {
+                category: Category::Gradients,
+                ..tensor.clone()
+            })
+            .collect();
+        let first = program.tensors.len();
+        let ids = (first..first + gradients.len())
+            .map(|id| TensorId(u32::try_from(id).expect("fewer than 2^32 tensors")));
+        let allocate = ids.map(Instruction::Allocate);
+        program.tensors.extend(gradients);
+        if program.construction.is_empty() {
+            // Where construction ends is not marked: after the last parameter.
+            let Some(section) = program.first_step.first_mut() else {
+                return program;
+            };
+            let is_parameter = |instruction: &Instruction| {
+                matches!(instruction, Instruction::Allocate(id)
+                    if self.program.tensor(*id).category == Category::Parameters)
+            };
+            let last = section.instructions.iter().rposition(is_parameter);
+            let after = last.map_or(0, |last| last + 1);
+            section.instructions.splice(after..after, allocate);
+        } else {
+            program.construction.extend(allocate);
+        }
+        program
+    }
+
+    /// What was asked for at each recorded batch, by tensor.
+    pub(super) fn recorded(&self) -> impl Iterator<Item = &[(u64, Option<u64>)]> {
+        self.recorded.iter().map(Vec::as_slice)
+    }
+
+    /// Whether the size of a tensor does not follow from the recordings.
+    pub(super) fn is_uncertain(&self, tensor: usize) -> bool {
+        self.uncertain[tensor]
+    }
+
+    /// How large it is, in events.
+    pub fn size(&self) -> usize {
+        let steps = self.program.first_step.iter();
+        let steps = steps.map(|section| section.instructions.len());
+        self.program.construction.len() + steps.sum::<usize>()
     }
 
     /// Whether nothing of a batch is extrapolated.
@@ -117,6 +184,16 @@ struct Known {
     recorded: Vec<(u64, Option<u64>)>,
 }
 
+/// A digest of everything that the program depends on: the same recordings give the same, in whatever format.
+fn digest(sequences: &[Sequence]) -> String {
+    let mut digest = Sha256::new();
+    for sequence in sequences {
+        digest.update(sequence.to_text());
+    }
+    let bytes = digest.finalize();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// What a size follows at batches that were not recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Rule {
@@ -136,6 +213,17 @@ impl Rule {
 }
 
 impl Known {
+    /// What is at no recorded batch.
+    fn of_batches(sequences: &[Sequence], rule: Rule) -> Known {
+        Known {
+            rule,
+            recorded: sequences
+                .iter()
+                .map(|sequence| (sequence.batch, None))
+                .collect(),
+        }
+    }
+
     fn of(merge: &Merge, sequences: &[Sequence], rule: Rule) -> Known {
         let bytes = |(sequence, block): (&Sequence, &Option<usize>)| {
             let bytes = block.map(|block| sequence.blocks[block].bytes);
@@ -149,7 +237,9 @@ impl Known {
 
     /// Bytes at a batch. Between recordings and beyond them, there is what the next larger one has, or the largest.
     fn at(&self, batch: u64) -> u64 {
-        let next = self.recorded.partition_point(|(recorded, _)| *recorded < batch);
+        let next = self
+            .recorded
+            .partition_point(|(recorded, _)| *recorded < batch);
         let next = self.recorded.get(next).or(self.recorded.last());
         match (self.rule, next) {
             (_, Some((recorded, bytes))) if *recorded == batch => bytes.unwrap_or(0),
@@ -187,7 +277,9 @@ impl<'a> Writer<'a> {
         Writer {
             sequences,
             merged,
-            forms: families.map(|(points, alone)| solve(points, alone)).collect(),
+            forms: families
+                .map(|(points, alone)| solve(points, alone))
+                .collect(),
             sizes: Vec::new(),
             size_ids: HashMap::new(),
             fixed: HashMap::new(),
@@ -196,11 +288,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The program, and which of its tensors are of uncertain size.
-    fn write(mut self) -> (Program, Vec<bool>) {
-        let operations = recognize(self.sequences, self.merged);
+    /// The program, which of its tensors are of uncertain size, and what was recorded of each.
+    fn write(mut self) -> (Program, Vec<bool>, Vec<Vec<(u64, Option<u64>)>>) {
+        let Recognized { operations, later } = recognize(self.sequences, self.merged);
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
+        let mut recorded = Vec::new();
         for merge in &self.merged.tensors {
             let (form, evidence) = self.forms[merge.family];
             let operation = operations.get(&merge.family);
@@ -218,6 +311,7 @@ impl<'a> Writer<'a> {
             uncertain.push(
                 operation.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
             );
+            recorded.push(Known::of(merge, self.sequences, Rule::Form(form)).recorded);
             let named = merge.blocks.iter().zip(self.sequences).rev();
             let mut named = named.filter_map(|(block, sequence)| Some(sequence.label((*block)?)));
             tensors.push(Tensor {
@@ -235,9 +329,39 @@ impl<'a> Writer<'a> {
                 Instruction::Allocate(id(event.tensor))
             }
         };
-        let mut construction: Vec<Instruction> =
-            self.merged.events.iter().map(instruction).collect();
-        let first_step = construction.split_off(self.merged.first_step);
+        let mut construction = Vec::with_capacity(self.merged.events.len());
+        let mut begin = 0;
+        for (index, (event, place)) in self
+            .merged
+            .events
+            .iter()
+            .zip(&self.merged.places)
+            .enumerate()
+        {
+            if index == self.merged.first_step {
+                begin = construction.len();
+            }
+            construction.push(instruction(event));
+            let Some(sum) = later.get(place).filter(|_| !event.is_free) else {
+                continue;
+            };
+            for rule in [Rule::Buffer(*sum), Rule::Semaphores(*sum)] {
+                let size = self.size(Known::of_batches(self.sequences, rule));
+                let result = &tensors[event.tensor];
+                let scratch = Tensor {
+                    size,
+                    category: Category::Workspace,
+                    ..result.clone()
+                };
+                construction.push(Instruction::Allocate(id(tensors.len())));
+                tensors.push(scratch);
+                uncertain.push(false);
+                // That it is nowhere was foreseen.
+                recorded.push(Vec::new());
+            }
+            construction.extend([1, 2].map(|back| Instruction::Free(id(tensors.len() - back))));
+        }
+        let first_step = construction.split_off(begin);
         let program = Program {
             tensors,
             sizes: self.sizes,
@@ -247,7 +371,7 @@ impl<'a> Writer<'a> {
             later_step: Vec::new(),
             micro_steps: 1,
         };
-        (program, uncertain)
+        (program, uncertain, recorded)
     }
 
     fn workspace(&mut self, shape: ConvolutionShape) -> SizeId {

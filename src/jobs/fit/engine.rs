@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use crate::alloc::{Settings, limit_of_fraction};
+use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, CardMemory, PROCESS_OVERHEAD, Workspaces};
-use crate::graph::Graph;
 use crate::jobs::engine::card_name;
-use crate::jobs::validate::settings;
+use crate::jobs::validate::{settings, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
-use crate::model::{Invalid, Lowered, MemoryLimit, Request, SearchMode};
+use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -113,14 +112,14 @@ impl FitEngine {
         let cancel = observer.cancel();
         let lowered = lowered(request, cancel)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
-        let graph = &lowered.graph;
+        let workload = &lowered.workload;
         let mut notes = lowered.notes.clone();
         let assumptions = lowered.assumptions.clone();
-        notes.extend(data_parallelism(request, graph));
+        notes.extend(data_parallelism(request, workload));
         let device = match resolve(&request.device, || self.inventory()) {
             Ok(device) => device,
             Err(absent) => {
-                compile_all(request, Arc::clone(graph), cancel)?;
+                compile_all(request, workload.clone(), cancel)?;
                 return Err(absent);
             }
         };
@@ -135,16 +134,20 @@ impl FitEngine {
                 let limit = limit(asked(request, &settings, memory), memory, &mut notes);
                 let simulator = Simulator::new(
                     device.clone(),
-                    Arc::clone(graph),
+                    workload.clone(),
                     card.capability,
                     settings,
                     memory,
                     cancel,
                 );
+                let is_other = other_card(workload, memory, &mut notes);
                 Ok(Setting {
-                    simulator: match card.workspaces {
-                        Workspaces::Recorded => simulator,
-                        Workspaces::Transferred => simulator.transferred(),
+                    simulator: match (card.workspaces, workload) {
+                        (Workspaces::Recorded, Workload::Graph(_)) => simulator,
+                        (_, Workload::Recorded(_)) if !is_other => simulator,
+                        (Workspaces::Recorded | Workspaces::Transferred, _) => {
+                            simulator.transferred()
+                        }
                     },
                     gpu: None,
                     limit,
@@ -157,10 +160,18 @@ impl FitEngine {
                 })
             }
             Resolved::Cuda(name, gpu) => {
-                let opened =
-                    GpuProber::open(&self.program, deadlines, &name, (request, graph), observer);
+                let opened = match workload {
+                    Workload::Graph(graph) => {
+                        let question = (request, &**graph);
+                        GpuProber::open(&self.program, deadlines, &name, question, observer)
+                            .map(Some)
+                    }
+                    // What was recorded cannot be run here.
+                    Workload::Recorded(_) => Ok(None),
+                };
                 let (gpu, ready) = match opened {
-                    Ok((gpu, ready)) => (Some(gpu), ready),
+                    Ok(Some((gpu, ready))) => (Some(gpu), ready),
+                    Ok(None) => (None, unopened(gpu)),
                     Err(EngineError::DeviceFailed { cause, .. })
                         if fallback == Fallback::Simulate =>
                     {
@@ -188,7 +199,7 @@ impl FitEngine {
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
-                        Arc::clone(graph),
+                        workload.clone(),
                         capability(&ready),
                         settings,
                         memory,
@@ -239,8 +250,16 @@ impl Engine for FitEngine {
             SearchMode::Probes => Fallback::Fail,
         };
         let mut setting = self.prepare(request, self.deadlines, fallback, &observer)?;
+        let lowered = lowered(request, cancel)?;
+        validate_fit(lowered).map_err(EngineError::Invalid)?;
+        let mut variants = request.variants.clone();
+        if let Workload::Recorded(steps) = &lowered.workload {
+            for variant in &mut variants {
+                variant.accumulation = variant.accumulation.max(steps.accumulation);
+            }
+        }
         let mut question = Question {
-            variants: request.variants.clone(),
+            variants,
             wish: Wish {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
@@ -306,6 +325,7 @@ impl Engine for FitEngine {
             );
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
+        validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
         let observer = Observer::new(&progress, cancel);
         let deadlines = Deadlines {
@@ -342,13 +362,40 @@ impl Engine for FitEngine {
     }
 }
 
+/// Whether recordings are of another card than the one asked about, as far as its memory tells; then that is noted.
+fn other_card(workload: &Workload, memory: CardMemory, notes: &mut Vec<String>) -> bool {
+    /// Cards of one name differ by less, with what firmware keeps.
+    const ALIKE: f64 = 0.02;
+    let Workload::Recorded(steps) = workload else {
+        return false;
+    };
+    let Some(total) = steps.total else {
+        notes.push(
+            "the recordings do not say on which GPU they were made; on another one, PyTorch's libraries may take \
+             other scratch memory"
+                .to_owned(),
+        );
+        return false;
+    };
+    let apart = (total.0 as f64 - memory.total.0 as f64).abs();
+    let is_other = apart > ALIKE * memory.total.0 as f64;
+    if is_other {
+        notes.push(format!(
+            "recorded on a GPU with {total}, and asked for one with {}: PyTorch's libraries may take other scratch \
+             memory there",
+            memory.total
+        ));
+    }
+    is_other
+}
+
 /// Finds what is wrong with a request whose device is not here: that is told first.
 fn compile_all(
     request: &Request,
-    graph: Arc<Graph>,
+    workload: Workload,
     cancel: &Arc<AtomicBool>,
 ) -> Result<(), EngineError> {
-    let mut programs = Programs::simulated(graph, CARDS[0].capability);
+    let mut programs = Programs::simulated(workload, CARDS[0].capability);
     for variant in &request.variants {
         let compiled = programs.of_unless(cancel, variant);
         compiled.map_err(|error| not_compiled(&error))?;

@@ -5,6 +5,7 @@ mod document;
 mod dtype;
 mod fingerprint;
 mod memory_limit;
+mod recordings;
 mod schema;
 mod source;
 mod training;
@@ -12,7 +13,7 @@ mod training;
 pub use device::DeviceChoice;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
-pub use memory_limit::MemoryLimit;
+pub use recordings::RECORDING_BOUNDS;
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::io::Write as _;
@@ -25,11 +26,14 @@ use serde_json::Value;
 
 use super::exported::{Assumptions, UnknownOps};
 use super::fields::{Fields, wrong};
-use super::fingerprint::digest;
 use super::invalid::Invalid;
+use super::uploaded::{Digest, UploadKind, Uploads};
 use super::variant::{Compare, Variant};
+use crate::alloc::MemoryLimit;
 use crate::graph::Graph;
+use crate::recorded::Steps;
 use crate::shape::DType;
+use recordings::Recordings;
 use source::ModelSource;
 
 /// The fields of a request.
@@ -54,9 +58,6 @@ const MOST_RANKS: u64 = 1 << 20;
 /// Longest model, in bytes of JSON, that is shown with a fit. Whoever asks how far a fit is does not want to read
 /// megabytes of graph each time.
 const LARGEST_SHOWN: usize = 64 << 10;
-
-/// What names of models begin with, in the place of the models.
-const DIGEST: &str = "sha256:";
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -100,6 +101,8 @@ pub struct Request {
     pub document: RequestDocument,
     /// What a person would call the model.
     model_name: String,
+    /// The uploads that the model names, by the digests of their contents.
+    uploads: Vec<Digest>,
     lowered: Once,
 }
 
@@ -115,20 +118,51 @@ impl PartialEq for Once {
     }
 }
 
-/// A model that is too large to be shown with a fit.
+/// A model that is not shown with a fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelAside {
     /// What names it in the request.
-    pub digest: String,
-    /// The JSON text of the request's `model`, compressed with gzip.
+    pub digest: Digest,
+    /// What it is: an exported graph, or the whole of the request's `model`.
+    pub kind: UploadKind,
+    /// How long it is, in bytes.
+    pub bytes: usize,
+    /// Its JSON text, compressed with gzip.
     pub gzip: Vec<u8>,
 }
 
-/// A graph, and what had to be assumed in reading it.
+/// What is run to find out what memory a model takes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
+    Graph(Arc<Graph>),
+    /// Whole steps, learnt from recordings.
+    Recorded(Arc<Steps>),
+}
+
+impl Workload {
+    /// How large it is, in nodes and operands of a graph or events of a recording.
+    pub fn size(&self) -> usize {
+        match self {
+            Workload::Graph(graph) => graph.size(),
+            Workload::Recorded(steps) => steps.size(),
+        }
+    }
+
+    /// The graph, if it is one.
+    pub fn graph(&self) -> Option<&Arc<Graph>> {
+        match self {
+            Workload::Graph(graph) => Some(graph),
+            Workload::Recorded(_) => None,
+        }
+    }
+}
+
+/// A model as it is run, and what had to be assumed in reading it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lowered {
-    /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
-    pub graph: Arc<Graph>,
+    /// What is run.
+    pub workload: Workload,
     /// Sentences for the answer.
     pub notes: Vec<String>,
     /// What was assumed of the model, a sentence each.
@@ -136,16 +170,29 @@ pub struct Lowered {
 }
 
 impl Request {
-    /// Reads a request. `known_sims` are the names that may follow `sim:`.
+    /// Reads a request that names no uploads. `known_sims` are the names that may follow `sim:`.
     pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
+        Request::parse_with_uploads(document, &Uploads::default(), known_sims)
+    }
+
+    /// Reads a request. `uploads` are those that [`RequestDocument::references`] names.
+    pub fn parse_with_uploads(
+        document: RequestDocument,
+        uploads: &Uploads,
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
         let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
-        let model = document.model().ok_or_else(|| fields.missing("model"))?;
-        let name = model_name(model);
-        let model = ModelSource::parse(&document, model, &fields.at("model"))?;
+        let text = document.model().ok_or_else(|| fields.missing("model"))?;
+        let model = ModelSource::parse(&document, text, &fields.at("model"), uploads)?;
+        let name = match model.exported() {
+            Some(graph) => exported_name(graph),
+            None => model_name(text),
+        };
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
             model_name: name,
+            uploads: uploads.digests().cloned().collect(),
             ..request
         })
     }
@@ -158,12 +205,35 @@ impl Request {
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
         let (model, digest) = ModelSource::file(file)?;
-        document.set_model(Arc::from(format!("{{\"exported\":\"sha256:{digest}\"}}")));
+        let name = model.exported().map(exported_name).unwrap_or_default();
+        document.set_model(Arc::from(format!("{{\"exported\":\"{digest}\"}}")));
         let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
-            model_name: named("exported", &digest),
+            model_name: name,
+            ..request
+        })
+    }
+
+    /// Reads a request whose model is the contents of files with recordings. `batches` are those of files that do not
+    /// say it themselves, or none. The request's own `model` is not looked at; the document kept names the files by
+    /// their digests.
+    pub fn parse_with_recordings(
+        mut document: RequestDocument,
+        files: Vec<Vec<u8>>,
+        batches: &[u64],
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let recordings = Recordings::of_files(files, batches);
+        let model = recordings.named().to_string();
+        let name = model_name(&model);
+        document.set_model(Arc::from(model));
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let request = Request::around(ModelSource::Recorded(recordings), &fields, known_sims)?;
+        Ok(Request {
+            document,
+            model_name: name,
             ..request
         })
     }
@@ -194,9 +264,16 @@ impl Request {
             let value = Value::from(target);
             return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
         }
+        let mut variants = training::variants(fields)?;
+        if matches!(model, ModelSource::Recorded(_)) {
+            variants.truncate(1);
+            for variant in &mut variants {
+                variant.recorded = true;
+            }
+        }
         Ok(Request {
             model,
-            variants: training::variants(fields)?,
+            variants,
             device: match fields.text("device")? {
                 None => DeviceChoice::Auto,
                 Some(text) => DeviceChoice::parse(text, &fields.at("device"), known_sims)?,
@@ -219,6 +296,7 @@ impl Request {
                 .unwrap_or_default(),
             document: RequestDocument::from(Value::Null),
             model_name: String::new(),
+            uploads: Vec::new(),
             lowered: Once::default(),
         })
     }
@@ -227,9 +305,12 @@ impl Request {
     #[must_use]
     pub fn self_contained(&self) -> RequestDocument {
         let mut document = self.document.clone();
-        if let ModelSource::File(text) = &self.model {
+        if let ModelSource::File(text, _) = &self.model {
             let graph = String::from_utf8_lossy(text);
             document.set_model(Arc::from(format!("{{\"exported\":{graph}}}")));
+        }
+        if let ModelSource::Recorded(recordings) = &self.model {
+            document.set_model(Arc::from(recordings.written_out().to_string()));
         }
         document
     }
@@ -243,7 +324,10 @@ impl Request {
         }
         let model = match self.model {
             ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0),
-            ModelSource::File(_) => ModelSource::File(Arc::from([])),
+            ModelSource::File(_, at) => ModelSource::File(Arc::from([]), at),
+            ModelSource::Recorded(_) => {
+                ModelSource::Recorded(Recordings::of_files(Vec::new(), &[]))
+            }
             short @ (ModelSource::Preset(_)
             | ModelSource::Layers(_)
             | ModelSource::HuggingFace(_)) => short,
@@ -257,35 +341,49 @@ impl Request {
         }
     }
 
-    /// The request as it is stored and shown, and its model where that is too large to be shown: then the request
-    /// names it by its digest.
+    /// The request as it is stored and shown. An exported graph, and any other model that is too large to be shown, is
+    /// named by its digest there, and is the other half.
     pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {
-        let Some(text) = self
-            .document
-            .model()
-            .filter(|text| text.len() > LARGEST_SHOWN)
-        else {
-            return (self.document.clone(), None);
-        };
-        let (way, digest) = match &self.model {
-            ModelSource::Inline(text, range) => {
-                ("exported", digest(&text.as_bytes()[range.clone()]))
+        let (way, kind, text) = match (&self.model, self.document.model()) {
+            (ModelSource::Inline(text, range), _) => (
+                "exported",
+                UploadKind::Exported,
+                &text.as_bytes()[range.clone()],
+            ),
+            (
+                ModelSource::Preset(_)
+                | ModelSource::Layers(_)
+                | ModelSource::HuggingFace(_)
+                | ModelSource::Recorded(_),
+                Some(text),
+            ) if text.len() > LARGEST_SHOWN => {
+                let way = source::ways(text).first().copied().unwrap_or("layers");
+                (way, UploadKind::Model, text.as_bytes())
             }
-            ModelSource::Preset(_)
-            | ModelSource::Layers(_)
-            | ModelSource::HuggingFace(_)
-            | ModelSource::File(_) => {
-                let way = source::ways(text).first().copied().unwrap_or("exported");
-                (way, digest(text.as_bytes()))
-            }
+            (
+                ModelSource::Preset(_)
+                | ModelSource::Layers(_)
+                | ModelSource::HuggingFace(_)
+                | ModelSource::Recorded(_)
+                | ModelSource::File(..),
+                _,
+            ) => return (self.document.clone(), None),
         };
+        let digest = Digest::of(text);
         let mut shown = self.document.clone();
-        shown.set_model(Arc::from(format!("{{\"{way}\":\"{DIGEST}{digest}\"}}")));
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-        let written = gzip.write_all(text.as_bytes());
-        let gzip = written.and_then(|()| gzip.finish());
-        let gzip = gzip.expect("writing to memory does not fail");
-        (shown, Some(ModelAside { digest, gzip }))
+        shown.set_model(Arc::from(format!("{{\"{way}\":\"{digest}\"}}")));
+        let aside = ModelAside {
+            digest,
+            kind,
+            bytes: text.len(),
+            gzip: pack(text),
+        };
+        (shown, Some(aside))
+    }
+
+    /// The uploads that the model names, by the digests of their contents.
+    pub fn uploads(&self) -> &[Digest] {
+        &self.uploads
     }
 
     /// In which way the model is described.
@@ -294,7 +392,8 @@ impl Request {
             ModelSource::Preset(_) => "preset",
             ModelSource::Layers(_) => "layers",
             ModelSource::HuggingFace(_) => "hf",
-            ModelSource::Inline(..) | ModelSource::File(_) => "exported",
+            ModelSource::Inline(..) | ModelSource::File(..) => "exported",
+            ModelSource::Recorded(_) => "recorded",
         }
     }
 
@@ -304,9 +403,10 @@ impl Request {
         &self.model_name
     }
 
-    /// The model's forward pass.
+    /// The model's forward pass; recordings have none.
     pub fn graph(&self) -> Result<Arc<Graph>, Invalid> {
-        self.lower().map(|lowered| Arc::clone(&lowered.graph))
+        let graph = self.lower()?.workload.graph().cloned();
+        graph.ok_or_else(|| Invalid::at("/model", "this needs a model, not recordings of one"))
     }
 
     /// The model's forward pass, with what had to be assumed in reading it. Read at the first call.
@@ -325,8 +425,10 @@ impl Request {
         };
         let mut lowered = self.model.lower(assumptions, self.stored())?;
         if self.model.has_casts() {
-            let notes = dtype::compare(&lowered.graph, &self.variants)?;
-            lowered.notes.extend(notes);
+            if let Workload::Graph(graph) = &lowered.workload {
+                let notes = dtype::compare(graph, &self.variants)?;
+                lowered.notes.extend(notes);
+            }
         }
         Ok(lowered)
     }
@@ -346,10 +448,23 @@ impl Request {
     }
 }
 
+/// The name of an exported graph, by whatever way its JSON text came here: what surrounds the text does not count.
+fn exported_name(graph: &[u8]) -> String {
+    named("exported", &Digest::of(graph.trim_ascii()))
+}
+
+/// These bytes, compressed with gzip.
+pub fn pack(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    let written = gzip.write_all(bytes);
+    let gzip = written.and_then(|()| gzip.finish());
+    gzip.expect("writing to memory does not fail")
+}
+
 /// The name of the model that this JSON text describes.
 fn model_name(model: &str) -> String {
     let way = source::ways(model).first().copied().unwrap_or("exported");
-    let digest = digest(model.as_bytes());
+    let digest = Digest::of(model.as_bytes());
     match (way, source::preset(model), source::class(model)) {
         ("preset", Some(preset), _) => preset,
         ("hf", _, Some(class)) => named(&class, &digest),
@@ -357,8 +472,9 @@ fn model_name(model: &str) -> String {
     }
 }
 
-fn named(way: &str, digest: &str) -> String {
-    format!("{way}-{}", digest.get(..8).unwrap_or(digest))
+fn named(way: &str, digest: &Digest) -> String {
+    let digits = digest.digits();
+    format!("{way}-{}", digits.get(..8).unwrap_or(digits))
 }
 
 fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {

@@ -47,14 +47,9 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
                 .map_err(|problem| RecordingError::at(format!("line {number}"), problem))?,
         );
     }
-    let case = header.case.map(|case| shorten(&case));
-    let case = match (case, header.batch) {
-        (Some(case), Some(batch)) => Some(format!("{case}, batch {batch}")),
-        (case, _) => case,
-    };
     Ok(Recording {
         format: Format::Trace,
-        case,
+        case: header.case.map(|case| shorten(&case)),
         batch: header.batch,
         accumulation: header.accumulation,
         total: Some(Bytes(header.total)),

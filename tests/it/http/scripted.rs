@@ -223,7 +223,7 @@ impl Engine for Scripted {
 }
 
 /// An answer with a variant for each of the request's.
-fn result(request: &Request) -> FitResult {
+pub(super) fn result(request: &Request) -> FitResult {
     let recommendation = Recommendation {
         micro_batch: 256,
         accumulation_steps: 4,
@@ -240,6 +240,7 @@ fn result(request: &Request) -> FitResult {
         step_ms: None,
         samples_per_second: None,
         missing_bytes: None,
+        next_batch: None,
         notes: Vec::new(),
     };
     let variants: Vec<Variant> = request.variants.clone();

@@ -1,0 +1,51 @@
+//! `batchfit replay`.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::alloc::MemoryLimit;
+use crate::alloc::Settings;
+use crate::cli::arguments::Replay;
+use crate::cli::question::files::read_bytes;
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, output, style};
+use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
+use crate::report;
+
+pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
+    let asked = Asked {
+        limit: arguments
+            .memory_limit
+            .as_ref()
+            .map(|limit| MemoryLimit::parse(&Value::String(limit.clone()), "--memory-limit"))
+            .transpose()
+            .map_err(Trouble::Invalid)?,
+        settings: arguments
+            .allocator
+            .as_ref()
+            .map(|text| text.parse::<Settings>())
+            .transpose()
+            .map_err(Trouble::Allocator)?,
+        compare: arguments.compare,
+    };
+    let file = read_bytes(&arguments.trace)?;
+    let recording = read(&file, Bounds::default()).map_err(|source| Trouble::Recording {
+        path: arguments.trace.clone(),
+        source,
+    })?;
+    let replay = replay(&recording, &asked).map_err(Trouble::Fraction)?;
+    let document = ReplayReport::of(&recording, &replay);
+    if let Some(path) = &arguments.svg {
+        fs::write(path, report::replay_svg(&document)).map_err(|source| Trouble::Unwritable {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    if arguments.json {
+        output::json(&document)?;
+    } else {
+        output::text(&report::replay(&document, &style::stdout(false)))?;
+    }
+    Ok(Outcome::Answered)
+}

@@ -1,0 +1,124 @@
+//! `batchfit record-workspaces`: writes the table that a simulated card answers from.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufReader, Write as _};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+
+use crate::cli::arguments::RecordWorkspaces;
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, question};
+use crate::device::cuda::cudnn::{BatchGrid, WorkspaceRecording};
+use crate::device::cuda::{self, Facts, Gpu};
+use crate::device::sim::CARDS;
+use crate::device::sim::workspaces::{Provenance, WorkspaceTable, condense, merge, pack, unpack};
+use crate::model::Request;
+use crate::program::ConvolutionLayer;
+use crate::shape::DType;
+use crate::worker::Programs;
+
+pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
+    let (request, _) = question::read(&arguments.question)?.only()?;
+    record(arguments, &request).map_err(Trouble::Broken)?;
+    Ok(Outcome::Answered)
+}
+
+fn record(arguments: &RecordWorkspaces, request: &Request) -> anyhow::Result<()> {
+    let mut tables = Vec::new();
+    for path in &arguments.merge {
+        let table = File::open(path).and_then(unpack);
+        tables.push(table.with_context(|| format!("could not read {}", path.display()))?);
+    }
+    if !arguments.recording.is_empty() {
+        tables.push(condensed(&arguments.recording)?);
+    }
+    let known = WorkspaceTable::parse(&merge(&tables))?;
+    let (mut layers, dtypes) = convolutions(request)?;
+    anyhow::ensure!(!layers.is_empty(), "the model has no convolutions");
+    layers.retain(|layer| !known.holds(layer));
+    if !layers.is_empty() {
+        tables.push(record_layers(arguments, &layers, &dtypes)?);
+    }
+    let packed = pack(&merge(&tables))?;
+    let output = &arguments.output;
+    File::create_new(output)
+        .and_then(|mut file| file.write_all(&packed))
+        .with_context(|| format!("could not write {}", output.display()))
+}
+
+/// The text of a table made of recordings; where they are from is what a table before it says.
+fn condensed(paths: &[PathBuf]) -> anyhow::Result<String> {
+    let mut recordings = Vec::new();
+    for path in paths {
+        let file =
+            File::open(path).with_context(|| format!("could not read {}", path.display()))?;
+        recordings.push(BufReader::new(file));
+    }
+    let elsewhere = || "as recorded".to_owned();
+    let provenance = Provenance {
+        card: elsewhere(),
+        driver: elsewhere(),
+        cudnn: elsewhere(),
+        recorded: elsewhere(),
+        command: "tests/record/cudnn.py".to_owned(),
+    };
+    Ok(condense(recordings, &provenance)?)
+}
+
+/// The text of a table of these layers alone.
+fn record_layers(
+    arguments: &RecordWorkspaces,
+    layers: &[ConvolutionLayer],
+    dtypes: &[DType],
+) -> anyhow::Result<String> {
+    let gpu = Gpu::open(arguments.gpu)?;
+    let facts = gpu.facts().clone();
+    let recording = WorkspaceRecording {
+        layers,
+        dtypes,
+        grid: BatchGrid {
+            first: 1,
+            dense_to: arguments.dense_to,
+            step_permille: 10 * arguments.step,
+            largest: arguments.largest,
+        },
+        most_bytes: facts.total,
+        share: (0, 1),
+    };
+    let mut text = Vec::new();
+    cuda::record_workspaces(&gpu, &recording, &mut text)?;
+    Ok(condense([text.as_slice()], &provenance(facts))?)
+}
+
+/// The convolutions of a request's variants, which are the same on every card.
+fn convolutions(request: &Request) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec<DType>)> {
+    let mut programs = Programs::new(request.graph()?, CARDS[0].capability);
+    let (mut layers, mut dtypes) = (BTreeSet::new(), Vec::new());
+    for variant in &request.variants {
+        for shape in &programs.of(variant)?.convolutions {
+            layers.insert(shape.at(1).layer());
+            if !dtypes.contains(&shape.dtype) {
+                dtypes.push(shape.dtype);
+            }
+        }
+    }
+    Ok((layers.into_iter().collect(), dtypes))
+}
+
+fn provenance(facts: Facts) -> Provenance {
+    let driver = cuda::cards()
+        .unwrap_or_default()
+        .into_iter()
+        .find(|card| card.uuid == facts.uuid)
+        .map_or_else(|| "unknown".to_owned(), |card| card.driver);
+    Provenance {
+        card: facts.name,
+        driver,
+        cudnn: facts.cudnn.unwrap_or_else(|| "unknown".to_owned()),
+        recorded: Timestamp::now().strftime("%Y-%m-%d").to_string(),
+        command: "batchfit record-workspaces".to_owned(),
+    }
+}
