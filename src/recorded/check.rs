@@ -270,7 +270,7 @@ fn kinds(steps: &Steps, batch: u64) -> Vec<Kind> {
 fn borders(steps: &Steps) -> Vec<Border> {
     let mut borders: Vec<Border> = Vec::new();
     for (tensor, recorded) in steps.program.tensors.iter().zip(steps.recorded()) {
-        let there: Vec<(u64, u64)> = there(recorded);
+        let there = there(recorded);
         let is_everywhere = there.len() == recorded.len();
         if let (Some((_, bytes)), false) = (there.last(), is_everywhere) {
             borders.push(Border {

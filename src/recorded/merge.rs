@@ -92,27 +92,26 @@ impl Merged {
             let (mut tensors, mut families) = (Vec::new(), Vec::new());
             for (number, block) in sequence.blocks.iter().enumerate() {
                 let partner = matching.and_then(|matching| matching.partners[number]);
-                let family = match partner {
-                    Some(partner) => merged.family_of[index + 1][partner.block],
-                    None => {
-                        merged.families.push(Vec::new());
-                        merged.families.len() - 1
-                    }
+                let family = if let Some(partner) = partner {
+                    merged.family_of[index + 1][partner.block]
+                } else {
+                    merged.families.push(Vec::new());
+                    merged.families.len() - 1
                 };
                 merged.families[family].push(Point {
                     batch: sequence.batch,
                     bytes: block.bytes,
                 });
-                let tensor = match partner.filter(|partner| partner.is_freed_alike) {
-                    Some(partner) => tensors_above[partner.block],
-                    None => {
-                        merged.tensors.push(Merge {
-                            blocks: vec![None; sequences.len()],
-                            family,
-                            stream: block.stream,
-                        });
-                        merged.tensors.len() - 1
-                    }
+                let alike = partner.filter(|partner| partner.is_freed_alike);
+                let tensor = if let Some(partner) = alike {
+                    tensors_above[partner.block]
+                } else {
+                    merged.tensors.push(Merge {
+                        blocks: vec![None; sequences.len()],
+                        family,
+                        stream: block.stream,
+                    });
+                    merged.tensors.len() - 1
                 };
                 merged.tensors[tensor].blocks[index] = Some(number);
                 tensors.push(tensor);
@@ -131,23 +130,20 @@ impl Merged {
                     };
                     partner.is_freed_alike.then_some(event)
                 });
-                let place = match above {
-                    Some(above) => {
-                        if furthest.is_none_or(|furthest| above > furthest) {
-                            furthest = Some(above);
-                            last = Some(places_above[above]);
-                        }
-                        places_above[above]
+                let place = if let Some(above) = above {
+                    if furthest.is_none_or(|furthest| above > furthest) {
+                        furthest = Some(above);
+                        last = Some(places_above[above]);
                     }
-                    None => {
-                        let event = Event {
-                            tensor: tensors[event.block],
-                            is_free: event.is_free,
-                        };
-                        let place = chain.insert(last, event);
-                        last = Some(place);
-                        place
-                    }
+                    places_above[above]
+                } else {
+                    let event = Event {
+                        tensor: tensors[event.block],
+                        is_free: event.is_free,
+                    };
+                    let place = chain.insert(last, event);
+                    last = Some(place);
+                    place
                 };
                 places.push(place);
             }

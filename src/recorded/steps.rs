@@ -1,6 +1,7 @@
 //! The step program that recordings of several batches make.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -36,9 +37,12 @@ pub struct Steps {
     pub digest: String,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
     uncertain: Vec<bool>,
-    /// What was asked for at each recorded batch, by tensor; nothing where there was no such memory.
-    recorded: Vec<Vec<(u64, Option<u64>)>>,
+    /// By tensor.
+    recorded: Vec<Recorded>,
 }
+
+/// What was asked for at each recorded batch; nothing where there was no such memory.
+pub(super) type Recorded = Vec<(u64, Option<u64>)>;
 
 impl Steps {
     /// Learns from recordings of several batches, in any order.
@@ -126,8 +130,8 @@ impl Steps {
     }
 
     /// What was asked for at each recorded batch, by tensor.
-    pub(super) fn recorded(&self) -> impl Iterator<Item = &[(u64, Option<u64>)]> {
-        self.recorded.iter().map(Vec::as_slice)
+    pub(super) fn recorded(&self) -> impl Iterator<Item = &Recorded> {
+        self.recorded.iter()
     }
 
     /// Whether the size of a tensor does not follow from the recordings.
@@ -180,8 +184,7 @@ impl Steps {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Known {
     rule: Rule,
-    /// What was asked for at each recorded batch; nothing where there was no such memory.
-    recorded: Vec<(u64, Option<u64>)>,
+    recorded: Recorded,
 }
 
 /// A digest of everything that the program depends on: the same recordings give the same, in whatever format.
@@ -190,8 +193,11 @@ fn digest(sequences: &[Sequence]) -> String {
     for sequence in sequences {
         digest.update(sequence.to_text());
     }
-    let bytes = digest.finalize();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::new();
+    for byte in digest.finalize() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// What a size follows at batches that were not recorded.
@@ -289,7 +295,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The program, which of its tensors are of uncertain size, and what was recorded of each.
-    fn write(mut self) -> (Program, Vec<bool>, Vec<Vec<(u64, Option<u64>)>>) {
+    fn write(mut self) -> (Program, Vec<bool>, Vec<Recorded>) {
         let Recognized { operations, later } = recognize(self.sequences, self.merged);
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();

@@ -11,7 +11,7 @@ use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, CardMemory, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
@@ -125,39 +125,8 @@ impl FitEngine {
         };
         match device {
             Resolved::Simulated(card) => {
-                let device = format!("sim:{}", card.name);
-                notes.extend(card.notes());
-                if request.search == SearchMode::Probes {
-                    notes.push(format!("{device} is a simulated device: `search` set to \"probes\" changes nothing there"));
-                }
-                let memory = card.memory();
-                let limit = limit(asked(request, &settings, memory), memory, &mut notes);
-                let simulator = Simulator::new(
-                    device.clone(),
-                    workload.clone(),
-                    card.capability,
-                    settings,
-                    memory,
-                    cancel,
-                );
-                let is_other = other_card(workload, memory, &mut notes);
-                Ok(Setting {
-                    simulator: match (card.workspaces, workload) {
-                        (Workspaces::Recorded, Workload::Graph(_)) => simulator,
-                        (_, Workload::Recorded(_)) if !is_other => simulator,
-                        (Workspaces::Recorded | Workspaces::Transferred, _) => {
-                            simulator.transferred()
-                        }
-                    },
-                    gpu: None,
-                    limit,
-                    environment: Environment {
-                        cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
-                        ..environment(device, card.product.to_owned())
-                    },
-                    notes,
-                    assumptions,
-                })
+                let found = (notes, assumptions);
+                Ok(simulated(request, workload, card, settings, found, cancel))
             }
             Resolved::Cuda(name, gpu) => {
                 let opened = match workload {
@@ -359,6 +328,50 @@ impl Engine for FitEngine {
 
     fn devices(&self) -> Vec<DeviceSummary> {
         summaries(&self.inventory())
+    }
+}
+
+/// What a request about a simulated card is answered with.
+fn simulated<'a>(
+    request: &Request,
+    workload: &Workload,
+    card: &Card,
+    settings: Settings,
+    (mut notes, assumptions): (Vec<String>, Vec<String>),
+    cancel: &Arc<AtomicBool>,
+) -> Setting<'a> {
+    let device = format!("sim:{}", card.name);
+    notes.extend(card.notes());
+    if request.search == SearchMode::Probes {
+        notes.push(format!(
+            "{device} is a simulated device: `search` set to \"probes\" changes nothing there"
+        ));
+    }
+    let memory = card.memory();
+    let limit = limit(asked(request, &settings, memory), memory, &mut notes);
+    let simulator = Simulator::new(
+        device.clone(),
+        workload.clone(),
+        card.capability,
+        settings,
+        memory,
+        cancel,
+    );
+    let is_other = other_card(workload, memory, &mut notes);
+    Setting {
+        simulator: match (card.workspaces, workload) {
+            (Workspaces::Recorded, Workload::Graph(_)) => simulator,
+            (_, Workload::Recorded(_)) if !is_other => simulator,
+            (Workspaces::Recorded | Workspaces::Transferred, _) => simulator.transferred(),
+        },
+        gpu: None,
+        limit,
+        environment: Environment {
+            cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
+            ..environment(device, card.product.to_owned())
+        },
+        notes,
+        assumptions,
     }
 }
 

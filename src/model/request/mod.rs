@@ -424,11 +424,9 @@ impl Request {
             chosen_percent: self.chosen_percent,
         };
         let mut lowered = self.model.lower(assumptions, self.stored())?;
-        if self.model.has_casts() {
-            if let Workload::Graph(graph) = &lowered.workload {
-                let notes = dtype::compare(graph, &self.variants)?;
-                lowered.notes.extend(notes);
-            }
+        if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {
+            let notes = dtype::compare(graph, &self.variants)?;
+            lowered.notes.extend(notes);
         }
         Ok(lowered)
     }

@@ -66,16 +66,16 @@ impl Recordings {
         for (index, text) in list.iter().enumerate() {
             let file = match named(text, &at(index))? {
                 None => Arc::from(text.as_bytes()),
-                Some(digest) => match uploads.get(&digest) {
-                    Some(upload) => Arc::clone(&upload.contents),
-                    None => {
+                Some(digest) => {
+                    let upload = uploads.get(&digest).ok_or_else(|| {
                         let problem = format!(
                             "{digest} names a recording that was uploaded to a service; here, give the files with \
                              --recorded FILE..."
                         );
-                        return Err(Invalid::at(at(index), problem));
-                    }
-                },
+                        Invalid::at(at(index), problem)
+                    })?;
+                    Arc::clone(&upload.contents)
+                }
             };
             files.push((file, batches.get(index).copied()));
         }
@@ -91,9 +91,10 @@ impl Recordings {
         let bounds = Bounds::default();
         let files = files.map(|(index, file)| {
             // What is no gzip is told by whoever reads it.
-            let contents = match file.starts_with(&GZIP) {
-                true => replay::decompress(&file, bounds.mib).unwrap_or(file),
-                false => file,
+            let contents = if file.starts_with(&GZIP) {
+                replay::decompress(&file, bounds.mib).unwrap_or(file)
+            } else {
+                file
             };
             (Arc::from(contents), batches.get(index).copied())
         });
@@ -170,6 +171,10 @@ pub(super) fn references(list: &str) -> Result<Vec<Reference>, Invalid> {
     Ok(references)
 }
 
+/// A text that is not copied out of the request unless it has escapes.
+#[derive(serde::Deserialize)]
+struct Item<'a>(#[serde(borrow)] Cow<'a, str>);
+
 fn listed<'a>(list: &'a str, pointer: &str) -> Result<Vec<Cow<'a, str>>, Invalid> {
     let wrong = |problem: String| {
         let expected = format!(
@@ -177,8 +182,6 @@ fn listed<'a>(list: &'a str, pointer: &str) -> Result<Vec<Cow<'a, str>>, Invalid
         );
         Invalid::at(pointer, format!("{expected}: {problem}"))
     };
-    #[derive(serde::Deserialize)]
-    struct Item<'a>(#[serde(borrow)] Cow<'a, str>);
     let items: Vec<Item<'a>> = serde_json::from_str(list).map_err(|error| wrong(clause(&error)))?;
     match items.len() {
         1..=MOST_RECORDINGS => Ok(items.into_iter().map(|Item(text)| text).collect()),
