@@ -78,7 +78,8 @@ impl Form {
                 per_sample,
                 constant,
             } => {
-                let bytes = i128::from(per_sample) * i128::from(batch) + constant;
+                let samples = i128::from(per_sample).saturating_mul(i128::from(batch));
+                let bytes = samples.saturating_add(constant);
                 u64::try_from(bytes.max(0)).unwrap_or(u64::MAX)
             }
             Form::Quadratic {
@@ -102,7 +103,7 @@ impl Form {
                 let more = away
                     .saturating_mul(i128::from(rise))
                     .div_euclid(i128::from(run.max(1)));
-                u64::try_from((i128::from(bytes) + more).max(0)).unwrap_or(u64::MAX)
+                u64::try_from(i128::from(bytes).saturating_add(more).max(0)).unwrap_or(u64::MAX)
             }
         }
     }
@@ -281,7 +282,9 @@ pub(super) fn may_be_same(small: Point, large: Point) -> bool {
     }
     let [a, b] = [small.batch, large.batch].map(u128::from);
     let [x, y] = [small.bytes, large.bytes].map(u128::from);
-    y * a <= x * b + ROUNDING * a || y * a * a == x * b * b
+    let square = |size: u128, batch: u128| size.checked_mul(batch)?.checked_mul(batch);
+    let is_square = square(y, a).is_some_and(|area| Some(area) == square(x, b));
+    y * a <= x * b + ROUNDING * a || is_square
 }
 
 #[cfg(test)]

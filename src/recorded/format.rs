@@ -22,6 +22,9 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const MOST_FRAMES: usize = 1 << 16;
 const LONGEST_FRAME: usize = 512;
 
+/// Largest batch that a recording is of.
+const LARGEST_BATCH: u64 = 1 << 40;
+
 /// Largest size of an allocation, in bytes; no machine has as much.
 const LARGEST: u64 = 1 << 60;
 
@@ -89,11 +92,11 @@ pub fn read(file: &[u8], batch: Option<u64>, bounds: Bounds) -> Result<Sequence,
     } else {
         let recording = replay::read(file, bounds)?;
         let recorded = recording.batch.or(batch).ok_or(ReadError::NoBatch)?;
-        if recorded == 0 {
-            return Err(ReadError::Line {
-                line: 1,
-                problem: "the batch is 0; expected at least 1".to_owned(),
-            });
+        if !(1..=LARGEST_BATCH).contains(&recorded) {
+            return Err(wrong(
+                1,
+                format!("the batch is {recorded}; expected 1 to 2^40"),
+            ));
         }
         Sequence::of(&recording, recorded)?
     };
@@ -144,8 +147,9 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
                         \"total_bytes\": BYTES}";
         wrong(2, format!("{}; {expected}", clause(&error)))
     })?;
-    if header.batch == 0 || header.accumulation == 0 {
-        return Err(wrong(2, "`batch` and `accumulation` must be at least 1"));
+    if header.batch == 0 || header.accumulation == 0 || header.batch > LARGEST_BATCH {
+        let problem = "`batch` and `accumulation` must be at least 1, and `batch` at most 2^40";
+        return Err(wrong(2, problem));
     }
     let mut own = Own::default();
     for (line, number) in lines {

@@ -71,7 +71,7 @@ impl Sequence {
         for (index, entry) in recording.entries.iter().enumerate() {
             match entry.event {
                 Event::Alloc { address, requested } => {
-                    let place = (Some(entry.position), None);
+                    let place = (Some(entry.position), entry.frame);
                     let stream = reader.stream(entry.stream)?;
                     let block = reader.allocate(requested.0, stream, place);
                     reader.alive.insert(address, block);
@@ -103,7 +103,7 @@ impl Sequence {
             events: Vec::new(),
             blocks: Vec::new(),
             first_step: None,
-            frames: Vec::new(),
+            frames: recording.frames.clone(),
             format: recording.format,
         })
     }

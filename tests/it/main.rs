@@ -13,6 +13,7 @@ mod layering;
 mod model;
 mod outline;
 mod properties;
+mod recorded;
 mod replay;
 mod report;
 mod truth;

@@ -1,5 +1,7 @@
 //! What PyTorch recorded: the allocator's events on one device, and what is known about them.
 
+use std::sync::Arc;
+
 use crate::alloc::{Event, Settings, Stream};
 use crate::replay::layout::Layout;
 use crate::units::Bytes;
@@ -13,6 +15,8 @@ pub struct Entry {
     pub stream: Stream,
     /// The line of a trace, or the index in the `device_traces` of a snapshot.
     pub position: u32,
+    /// The line of Python that it is of, where stacks were recorded: an index into [`Recording::frames`].
+    pub frame: Option<u32>,
 }
 
 /// How a recording was written down.
@@ -57,6 +61,8 @@ pub struct Recording {
     pub settings: Settings,
     /// What was there when the recording started.
     pub initial: Layout,
+    /// Lines of Python, such as `train.py:12 forward`.
+    pub frames: Vec<Arc<str>>,
     /// What happened, oldest first.
     pub entries: Vec<Entry>,
     /// What a reader of the answer should know.

@@ -1,6 +1,8 @@
 //! PyTorch's own memory snapshots: what `torch.cuda.memory._dump_snapshot` writes.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::error::RecordingError;
 use super::pickle::{Pickle, Value, ValueId};
@@ -27,7 +29,8 @@ pub(in crate::replay) fn read(
     if entries.len() > most {
         return Err(RecordingError::TooLong { most });
     }
-    let entries = reader.entries(device, entries)?;
+    let mut frames = Frames::default();
+    let entries = reader.entries(device, entries, &mut frames)?;
     let segments = reader.member(root, "segments", String::new)?;
     let last = reader.layout(segments, device)?;
     let text = match pickle.member(root, "allocator_settings") {
@@ -73,6 +76,7 @@ pub(in crate::replay) fn read(
         limit: RecordedLimit::Unknown,
         settings,
         initial,
+        frames: frames.lines,
         entries,
         notes,
     })
@@ -111,13 +115,49 @@ fn longest<'p>(
     Ok((chosen, trace, others))
 }
 
+/// How far a stack is followed, in frames: those of C++ come first.
+const DEEPEST_STACK: usize = 256;
+
+/// Most lines of Python that are kept of a recording.
+const MOST_FRAMES: usize = 1 << 16;
+
+/// Lines of Python, each once.
+#[derive(Default)]
+struct Frames {
+    lines: Vec<Arc<str>>,
+    by_line: HashMap<Arc<str>, u32>,
+    /// What each frame of the pickle is; nothing for PyTorch's and those of C++. Stacks share them.
+    known: HashMap<ValueId, Option<u32>>,
+}
+
+impl Frames {
+    fn add(&mut self, line: String) -> Option<u32> {
+        let line: Arc<str> = Arc::from(line);
+        if let Some(known) = self.by_line.get(&line) {
+            return Some(*known);
+        }
+        let number = u32::try_from(self.lines.len()).ok()?;
+        if self.lines.len() == MOST_FRAMES {
+            return None;
+        }
+        self.lines.push(Arc::clone(&line));
+        self.by_line.insert(line, number);
+        Some(number)
+    }
+}
+
 /// Takes a pickle apart, and names the key when it is not as expected.
 struct Reader<'p, 'a> {
     pickle: &'p Pickle<'a>,
 }
 
 impl<'p> Reader<'p, '_> {
-    fn entries(&self, device: usize, trace: &[ValueId]) -> Result<Vec<Entry>, RecordingError> {
+    fn entries(
+        &self,
+        device: usize,
+        trace: &[ValueId],
+        frames: &mut Frames,
+    ) -> Result<Vec<Entry>, RecordingError> {
         let mut entries = Vec::with_capacity(trace.len());
         for (index, id) in trace.iter().enumerate() {
             let place = || format!("device_traces[{device}][{index}]");
@@ -145,9 +185,51 @@ impl<'p> Reader<'p, '_> {
                 event,
                 stream,
                 position,
+                frame: self.frame(members, frames),
             });
         }
         Ok(entries)
+    }
+
+    /// The line of the person's own Python that an entry is of: the innermost that is not PyTorch's. Stacks may be left out, and
+    /// what is not as expected in them is not worth an error.
+    fn frame(&self, members: &Members, frames: &mut Frames) -> Option<u32> {
+        let Value::Sequence(stack) = self.value(members, "frames")? else {
+            return None;
+        };
+        let stack = stack.iter().take(DEEPEST_STACK);
+        let found = stack.filter_map(|id| match self.pickle.value(*id) {
+            Value::Map(frame) => Some((*id, frame)),
+            _ => None,
+        });
+        for (id, frame) in found {
+            if let Some(known) = frames.known.get(&id) {
+                match known {
+                    Some(line) => return Some(*line),
+                    None => continue,
+                }
+            }
+            let line = self.line(frame).and_then(|line| frames.add(line));
+            frames.known.insert(id, line);
+            if line.is_some() {
+                return line;
+            }
+        }
+        None
+    }
+
+    /// `train.py:12 forward`, of a line of Python that is not PyTorch's.
+    fn line(&self, frame: &Members) -> Option<String> {
+        let (Value::Text(file), Value::Int(line), Value::Text(name)) = (
+            self.value(frame, "filename")?,
+            self.value(frame, "line")?,
+            self.value(frame, "name")?,
+        ) else {
+            return None;
+        };
+        let is_own = file.ends_with(".py") && !file.contains("/torch/");
+        let file = file.rsplit('/').next().unwrap_or_default();
+        is_own.then(|| shorten(&format!("{file}:{line} {name}")))
     }
 
     fn layout(&self, segments: ValueId, device: usize) -> Result<Layout, RecordingError> {

@@ -66,6 +66,7 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
                 source,
             })?,
         initial: Layout::default(),
+        frames: Vec::new(),
         entries,
         notes: Vec::new(),
     })
@@ -124,6 +125,7 @@ fn entry(line: &[u8], number: u32) -> Result<Option<Entry>, String> {
         event,
         stream: Stream(stream),
         position: number,
+        frame: None,
     }))
 }
 
