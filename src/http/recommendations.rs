@@ -10,6 +10,7 @@ use super::parameters::{Parameters, no_cursor, page};
 use super::problem::Problem;
 use crate::jobs::JobError;
 use crate::model::{Optimizer, Precision};
+use crate::probe::Evidence;
 use crate::store::{RecommendationFilter, StoredRecommendation};
 
 /// A page of recommendations.
@@ -30,7 +31,7 @@ pub(super) struct RecommendationList {
         ("precision" = Option<String>, Query, description = "As in a request", pattern = "^(fp32|amp_fp16|amp_bf16|bf16|fp16)$"),
         ("optimizer" = Option<String>, Query, description = "As in a request", pattern = "^(sgd|sgd_momentum|adam|adamw)$"),
         ("checkpointing" = Option<String>, Query, description = "Which modules recompute their activations", pattern = "^(none|per_block|modules)$"),
-        ("evidence" = Option<String>, Query, description = "Whether kernels ran", pattern = "^(simulated|probed)$"),
+        ("evidence" = Option<String>, Query, description = "Where the numbers come from", pattern = "^(simulated|recorded|probed|trained)$"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
@@ -51,7 +52,7 @@ pub(super) async fn list_recommendations(
         precision: parameters.one_of("precision", &Precision::ALL.map(Precision::name))?,
         optimizer: parameters.one_of("optimizer", &Optimizer::ALL.map(Optimizer::name))?,
         checkpointing: parameters.one_of("checkpointing", &["none", "per_block", "modules"])?,
-        evidence: parameters.one_of("evidence", &["simulated", "probed"])?,
+        evidence: parameters.one_of("evidence", &Evidence::ALL.map(Evidence::name))?,
         before: parameters.text("cursor"),
         limit: limit + 1,
     };

@@ -8,7 +8,7 @@ use super::engine::card_name;
 use super::lanes::lane_of_fit;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{Checkpointing, DeviceChoice, Mode, Request, RequestDocument};
-use crate::probe::{Evidence, ProbeReport};
+use crate::probe::ProbeReport;
 use crate::store::{
     Db, Fit, FitState, Ids, JsonText, NewFit, NewUpload, StoredRecommendation, Time,
 };
@@ -285,11 +285,7 @@ pub(super) fn recommendations(
             )?,
             headroom_bytes: StoredRecommendation::integer("headroom_bytes", found.headroom_bytes)?,
             limited_by: found.limited_by.clone(),
-            evidence: match found.evidence {
-                Evidence::Simulated => "simulated",
-                Evidence::Probed => "probed",
-            }
-            .to_owned(),
+            evidence: found.evidence.name().to_owned(),
             samples_per_second: found.samples_per_second,
             batchfit_version: result.environment.batchfit.clone(),
             created_at: now,

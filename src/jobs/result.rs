@@ -30,7 +30,7 @@ pub struct Recommendation {
     pub headroom_bytes: u64,
     /// What keeps the batch from being larger, by name.
     pub limited_by: String,
-    /// Whether kernels ran.
+    /// Where the numbers come from.
     pub evidence: Evidence,
     /// Milliseconds per micro-step; null without a GPU.
     pub step_ms: Option<f64>,

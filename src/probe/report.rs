@@ -23,10 +23,42 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Evidence {
-    /// The allocator ran on simulated memory.
+    /// The steps follow from the model's graph; the allocator ran on simulated memory.
     Simulated,
-    /// Real kernels ran on a GPU.
+    /// The steps follow from recordings of the program itself; the allocator ran on simulated memory.
+    Recorded,
+    /// Real kernels ran on a GPU, in a process of batchfit's own.
     Probed,
+    /// The program itself trained with this batch.
+    Trained,
+}
+
+impl Evidence {
+    /// All of them, the weakest first.
+    pub const ALL: [Evidence; 4] = [
+        Evidence::Simulated,
+        Evidence::Recorded,
+        Evidence::Probed,
+        Evidence::Trained,
+    ];
+
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Evidence::Simulated => "simulated",
+            Evidence::Recorded => "recorded",
+            Evidence::Probed => "probed",
+            Evidence::Trained => "trained",
+        }
+    }
+
+    /// Whether steps ran on a real device, and not on simulated memory.
+    pub const fn is_real(self) -> bool {
+        match self {
+            Evidence::Simulated | Evidence::Recorded => false,
+            Evidence::Probed | Evidence::Trained => true,
+        }
+    }
 }
 
 /// Memory and work of one step.
@@ -75,7 +107,7 @@ pub struct ProbeReport {
     pub batch: u64,
     /// How it ended.
     pub verdict: Verdict,
-    /// Whether kernels ran.
+    /// Where the numbers come from.
     pub evidence: Evidence,
     /// What the allocator was allowed to reserve.
     pub limit_bytes: u64,

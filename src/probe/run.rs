@@ -57,7 +57,7 @@ pub struct Resources<'a, S: SegmentSource> {
     pub allocator: &'a mut CachingAllocator<S>,
     /// What runs the launches.
     pub launcher: &'a mut dyn Launcher,
-    /// Whether that is a real GPU.
+    /// Whether that is a real GPU, and otherwise what the program follows from.
     pub evidence: Evidence,
 }
 
@@ -94,9 +94,10 @@ impl Probe<'_> {
             sizes: self.program.sizes_at(self.batch),
             blocks: vec![None; self.program.tensors.len()],
             plans: HashMap::new(),
-            tables: match resources.evidence {
-                Evidence::Simulated => Tables::default(),
-                Evidence::Probed => Tables::of(self),
+            tables: if resources.evidence.is_real() {
+                Tables::of(self)
+            } else {
+                Tables::default()
             },
             resources,
             cache: PlanCache::of(self.program),
@@ -114,9 +115,9 @@ impl Probe<'_> {
         if matches!(ended, Err(Stopped::Cancelled)) {
             return Err(Cancelled);
         }
-        let unproven = match (&ended, evidence) {
-            (Ok(()), Evidence::Probed) => proof::lacking(&steps),
-            (Ok(()), Evidence::Simulated) | (Err(_), _) => None,
+        let unproven = match &ended {
+            Ok(()) if evidence.is_real() => proof::lacking(&steps),
+            Ok(()) | Err(_) => None,
         };
         let verdict = match &ended {
             Ok(()) if unproven.is_some() => Verdict::Failed,
@@ -185,9 +186,10 @@ fn finite(loss: f64) -> Option<f64> {
 
 /// Most micro-steps of a step that run one by one.
 fn most_micro_steps(evidence: Evidence) -> u32 {
-    match evidence {
-        Evidence::Simulated => u32::MAX,
-        Evidence::Probed => MICRO_STEPS_ON_A_GPU,
+    if evidence.is_real() {
+        MICRO_STEPS_ON_A_GPU
+    } else {
+        u32::MAX
     }
 }
 
@@ -238,7 +240,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         model_allocated: &mut Bytes,
     ) -> Result<(), Stopped> {
         let program = self.probe.program;
-        if self.resources.evidence == Evidence::Probed {
+        if self.resources.evidence.is_real() {
             self.resources.launcher.prepare(program, self.probe.batch)?;
         }
         self.execute(&program.construction)?;
@@ -250,19 +252,18 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             let upheavals = self.resources.allocator.stats().upheavals();
             self.resources.allocator.reset_peaks();
             for section in sections {
-                match self.resources.evidence {
-                    Evidence::Simulated => self.simulate(section)?,
-                    Evidence::Probed => {
-                        // One micro-step ran before those that repeat.
-                        for _ in 0..section.times.min(MICRO_STEPS_ON_A_GPU - 1) {
-                            self.execute(&section.instructions)?;
-                        }
+                if self.resources.evidence.is_real() {
+                    // One micro-step ran before those that repeat.
+                    for _ in 0..section.times.min(MICRO_STEPS_ON_A_GPU - 1) {
+                        self.execute(&section.instructions)?;
                     }
+                } else {
+                    self.simulate(section)?;
                 }
             }
             let done = self.resources.launcher.finish_step()?;
             let stats = self.resources.allocator.stats();
-            let real = self.resources.evidence == Evidence::Probed;
+            let real = self.resources.evidence.is_real();
             steps.push(StepMemory {
                 peak_allocated_bytes: stats.peak_allocated().0,
                 peak_reserved_bytes: stats.peak_reserved().0,
@@ -284,7 +285,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
     /// requests] in `alloc`: such a step leaves the blocks as they were, if it keeps nothing.
     fn settles_at_once(&self) -> bool {
         // A timeline shows every step.
-        self.resources.evidence == Evidence::Simulated
+        !self.resources.evidence.is_real()
             && self.recording.is_none()
             && self.probe.program.later_step_is_closed()
     }
@@ -378,11 +379,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             None
         } else {
             let refused = |_| Stopped::OutOfMemory { tensor: id, asked };
-            Some(
-                allocator
-                    .malloc_on(Stream(u64::from(tensor.stream)), asked)
-                    .map_err(refused)?,
-            )
+            Some(allocator.malloc_on(Stream(u64::from(tensor.stream)), asked).map_err(refused)?)
         };
         let address = block.map_or(0, |block| allocator.address(block).0);
         self.tables.place(id, address);

@@ -8,8 +8,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::form::Point;
+use super::scratch::InUse;
 use crate::device::sim::workspaces::{Lookup, Source, WorkspaceTable};
-use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operation};
+use crate::program::{
+    Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operation,
+};
 use crate::shape::{DType, Extent, Window};
 use crate::units::Bytes;
 
@@ -36,13 +39,10 @@ struct Call {
     dtype: DType,
 }
 
-/// How much memory of each size is in use.
-pub(super) type InUse = HashMap<u64, usize>;
-
 /// Scratch memory that is asked for after a result and freed at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Site {
-    /// The event that asks for the result.
+    /// The event that asks for the scratch memory.
     pub(super) event: usize,
     /// The family of the scratch memory.
     pub(super) family: usize,
@@ -54,25 +54,21 @@ pub(super) struct Site {
 
 /// Finds out which convolutions there are, site by site.
 #[derive(Default)]
-pub(super) struct Identification {
+pub(super) struct Convolutions {
     /// Made when there is a first site.
-    library: Option<Convolutions>,
+    library: Option<Library>,
     sites: Vec<Site>,
     candidates: Vec<Vec<Call>>,
 }
 
-impl Identification {
+impl Convolutions {
     /// Looks at the next site, at which this is in use in the recording of the largest batch.
     pub(super) fn visit(&mut self, site: Site, in_use: &InUse) {
-        let library = self.library.get_or_insert_with(Convolutions::h200);
+        let library = self.library.get_or_insert_with(Library::h200);
         let mut candidates = library.candidates(&site);
         let batch = site.scratch.last().map_or(1, |point| point.batch);
         // Operands that are views of other tensors are not seen.
-        let is_there = |call: &Call| {
-            call.operands(batch)
-                .iter()
-                .all(|size| in_use.contains_key(size))
-        };
+        let is_there = |call: &Call| call.operands(batch).iter().all(|size| in_use.contains_key(size));
         prefer(&mut candidates, is_there);
         self.sites.push(site);
         self.candidates.push(candidates);
@@ -98,7 +94,7 @@ impl Identification {
 }
 
 /// The convolutions of a table, by the size of what they compute.
-struct Convolutions {
+struct Library {
     lookup: Lookup<'static>,
     by_result: HashMap<Result, Vec<Call>>,
     known: HashMap<(Vec<Point>, Vec<Point>), Vec<Call>>,
@@ -154,9 +150,9 @@ fn agree(sites: &[Site], candidates: &mut [Vec<Call>]) -> HashSet<ConvolutionLay
     trained
 }
 
-impl Convolutions {
+impl Library {
     /// Those of an H200.
-    fn h200() -> Convolutions {
+    fn h200() -> Library {
         let table = WorkspaceTable::h200();
         let mut by_result: HashMap<_, Vec<_>> = HashMap::new();
         for layer in table.layers() {
@@ -172,7 +168,7 @@ impl Convolutions {
                 }
             }
         }
-        Convolutions {
+        Library {
             lookup: Lookup::new(table),
             by_result,
             known: HashMap::new(),
@@ -187,9 +183,7 @@ impl Convolutions {
         }
         let results = [per_sample(&site.results), fixed(&site.results)];
         let results = results.iter().flatten();
-        let calls = results
-            .filter_map(|result| self.by_result.get(result))
-            .flatten();
+        let calls = results.filter_map(|result| self.by_result.get(result)).flatten();
         let mut candidates: Vec<Call> = calls.copied().collect();
         let has = |call: &Call, point: &Point, lookup: &mut Lookup<'static>| {
             let plans = lookup.plans(&call.at(point.batch));
@@ -231,9 +225,7 @@ impl Call {
     fn operands(&self, batch: u64) -> [u64; 2] {
         let call = self.at(batch);
         let operands = call.operands();
-        let [x, w, y] = operands
-            .elements()
-            .map(|elements| elements * self.dtype.size());
+        let [x, w, y] = operands.elements().map(|elements| elements * self.dtype.size());
         match operands.operation {
             Operation::Forward => [x, w],
             Operation::BackwardData => [y, w],
@@ -293,8 +285,5 @@ fn per_sample(results: &[Point]) -> Option<Result> {
 
 fn fixed(results: &[Point]) -> Option<Result> {
     let bytes = results.first()?.bytes;
-    results
-        .iter()
-        .all(|point| point.bytes == bytes)
-        .then_some(Result::Fixed(bytes))
+    results.iter().all(|point| point.bytes == bytes).then_some(Result::Fixed(bytes))
 }

@@ -11,13 +11,17 @@
 mod align;
 mod convolutions;
 mod form;
+mod format;
 mod matching;
 mod merge;
+mod reductions;
+mod scratch;
 mod sequence;
 mod steps;
 
 pub use form::{Evidence, Form};
-pub use sequence::MOST_EVENTS;
+pub use format::{ReadError, read};
+pub use sequence::{MOST_EVENTS, Sequence};
 pub use steps::Steps;
 
 /// Why recordings make no program.
@@ -33,9 +37,7 @@ pub enum RecordedError {
         batch: u64,
     },
     /// More events than are read.
-    #[error(
-        "the recording of batch {batch} has more than {MOST_EVENTS} allocations and frees; record fewer steps"
-    )]
+    #[error("the recording of batch {batch} has more than {MOST_EVENTS} allocations and frees; record fewer steps")]
     TooLong {
         /// Its batch.
         batch: u64,
@@ -53,6 +55,16 @@ pub enum RecordedError {
         batch: u64,
         /// Where in its file.
         place: String,
+    },
+    /// Steps of different numbers of micro-steps.
+    #[error(
+        "the recordings of batches {batches:?} have steps of {micro_steps:?} micro-steps; record the same number for each"
+    )]
+    Accumulation {
+        /// The smaller and the larger batch.
+        batches: [u64; 2],
+        /// Their micro-steps.
+        micro_steps: [u32; 2],
     },
     /// They are not of one program.
     #[error(

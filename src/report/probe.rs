@@ -11,7 +11,9 @@ use crate::units::Bytes;
 pub fn probe(report: &ProbeReport, style: &Style) -> String {
     let evidence = match report.evidence {
         Evidence::Simulated => "simulated",
+        Evidence::Recorded => "simulated from recordings",
         Evidence::Probed => "probed on the GPU",
+        Evidence::Trained => "trained",
     };
     let mut out = style.strong(&format!(
         "Batch {} {} ({evidence}).\n",
@@ -67,7 +69,7 @@ fn steps(report: &ProbeReport, style: &Style) -> String {
         "left after",
         "time",
     ];
-    let ran = report.evidence == Evidence::Probed;
+    let ran = report.evidence.is_real();
     if ran {
         columns.extend(["kernels", "loss"]);
     }

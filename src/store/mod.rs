@@ -7,6 +7,8 @@
 
 mod fit;
 mod id;
+#[cfg(test)]
+mod migrated;
 mod ownership;
 mod probe;
 mod recommendation;

@@ -18,7 +18,7 @@ pub struct StoredRecommendation {
     pub rank: i64,
     /// The model, as a person calls it: a preset's name, a Hugging Face class.
     pub model: String,
-    /// How the model was described: `preset`, `layers`, `exported` or `hf`.
+    /// How the model was described: `preset`, `layers`, `exported`, `hf` or `recorded`.
     pub model_kind: String,
     /// As resolved: `cuda:0`, `sim:h200`.
     pub device: String,
@@ -54,7 +54,7 @@ pub struct StoredRecommendation {
     pub headroom_bytes: i64,
     /// What keeps the batch from being larger, by name.
     pub limited_by: String,
-    /// `simulated`, or `probed` when kernels ran.
+    /// `simulated`, `recorded`, `probed` or `trained`.
     pub evidence: String,
     /// Samples per second on one GPU; null without a GPU.
     pub samples_per_second: Option<f64>,
@@ -77,7 +77,7 @@ pub struct RecommendationFilter {
     pub optimizer: Option<String>,
     /// `none`, `per_block` or `modules`.
     pub checkpointing: Option<String>,
-    /// `simulated` or `probed`.
+    /// `simulated`, `recorded`, `probed` or `trained`.
     pub evidence: Option<String>,
     /// Older than this id.
     pub before: Option<String>,

@@ -1,7 +1,7 @@
 //! From maxima to what to train with.
 
 use crate::jobs::{EngineError, Recommendation};
-use crate::probe::{Evidence, ProbeReport, Verdict};
+use crate::probe::{ProbeReport, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -179,12 +179,12 @@ fn limited_by(
         ));
     }
     // A real probe above the maximum is not worth its time for a name alone.
-    let named = match (
-        cache.evidence(),
-        cache.seen(cache.accumulation(), without_retries + 1),
-    ) {
-        (Evidence::Probed, None) => without_retries,
-        (Evidence::Probed, Some(_)) | (Evidence::Simulated, _) => without_retries + 1,
+    let above = without_retries + 1;
+    let is_cheap = !cache.evidence().is_real();
+    let named = if is_cheap || cache.seen(cache.accumulation(), above).is_some() {
+        above
+    } else {
+        without_retries
     };
     let probed = cache.probe_in_full(named)?;
     Ok(described(&probed.report))

@@ -55,7 +55,7 @@ pub(super) fn simulate(cache: &mut ProbeCache<'_>) -> Result<Maxima, EngineError
             .clamp(1, cache.ceiling());
         let mut search = Search::simulated(start, cache.ceiling());
         drive(&mut search, cache)?;
-        found.push(maxima(&search, Evidence::Simulated));
+        found.push(maxima(&search, cache.evidence()));
         let agree = |pair: &[Maxima]| pair[0].prediction == pair[1].prediction;
         if is_long || (found.len() == 3 && found.windows(2).all(agree)) {
             break;

@@ -122,6 +122,10 @@ fn largest(best: &Recommendation) -> String {
 fn evidence(result: &FitResult) -> String {
     match (result.recommendation.evidence, &result.gpu_work) {
         (Evidence::Simulated, _) => "simulated; nothing ran on a GPU".to_owned(),
+        (Evidence::Recorded, _) => {
+            "recorded; simulated from recordings of the program at smaller batches".to_owned()
+        }
+        (Evidence::Trained, _) => "trained; the program itself ran with this batch".to_owned(),
         (Evidence::Probed, None) => "probed on the GPU".to_owned(),
         (Evidence::Probed, Some(work)) => format!(
             "{} training runs on the GPU, {} of them out of memory (in a process of batchfit's own)",
@@ -181,10 +185,7 @@ fn probes(result: &FitResult, style: &Style) -> String {
             Bytes(report.peak_allocated_bytes).to_string(),
             Bytes(report.peak_reserved_bytes).to_string(),
             report.retries.to_string(),
-            match report.evidence {
-                Evidence::Simulated => "simulated".to_owned(),
-                Evidence::Probed => "probed".to_owned(),
-            },
+            report.evidence.name().to_owned(),
         ];
         if several {
             row.insert(0, (probe.variant + 1).to_string());

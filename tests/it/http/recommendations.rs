@@ -42,7 +42,9 @@ async fn filters_narrow_the_list() {
         "precision=bf16",
         "optimizer=sgd",
         "checkpointing=per_block",
+        "evidence=recorded",
         "evidence=probed",
+        "evidence=trained",
     ] {
         assert_eq!(count(other).await, 0, "{other}");
     }

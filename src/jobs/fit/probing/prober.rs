@@ -147,7 +147,7 @@ impl<'a> ProbeCache<'a> {
         let key = (self.accumulation(), batch);
         // A real probe is always written down in full, because it takes seconds anyway.
         let is_brief = |probed: &Probed| probed.report.at_peak.is_empty();
-        if self.evidence() == Evidence::Simulated && self.seen.get(&key).is_some_and(is_brief) {
+        if !self.evidence().is_real() && self.seen.get(&key).is_some_and(is_brief) {
             self.seen.remove(&key);
         }
         self.run(batch, Detail::Full)
@@ -156,9 +156,10 @@ impl<'a> ProbeCache<'a> {
     fn run(&mut self, batch: u64, detail: Detail) -> Result<&Probed, EngineError> {
         let key = (self.accumulation(), batch);
         if !self.seen.contains_key(&key) {
-            let note = match self.prober.evidence() {
-                Evidence::Simulated => "simulating",
-                Evidence::Probed => "probing on the GPU",
+            let note = if self.prober.evidence().is_real() {
+                "probing on the GPU"
+            } else {
+                "simulating"
             };
             self.observer
                 .before(batch, &format!("{}: {note} batch {batch}", self.variant))?;

@@ -49,9 +49,10 @@ impl Script {
             holes: Vec::new(),
             breaks_at: None,
             lost_after: usize::MAX,
-            uncertainties: match evidence {
-                Evidence::Simulated => vec![Uncertainty::Driver, Uncertainty::Lifetimes],
-                Evidence::Probed => Vec::new(),
+            uncertainties: if evidence.is_real() {
+                Vec::new()
+            } else {
+                vec![Uncertainty::Driver, Uncertainty::Lifetimes]
             },
             assumed_per_sample: Bytes::ZERO,
             asked: Vec::new(),
@@ -98,7 +99,7 @@ impl Prober for Script {
         } else {
             Verdict::Fits
         };
-        let elapsed_ms = (self.evidence == Evidence::Probed).then_some(batch as f64);
+        let elapsed_ms = self.evidence.is_real().then_some(batch as f64);
         let step = StepMemory {
             elapsed_ms,
             ..StepMemory::default()
