@@ -19,10 +19,9 @@ use super::validate::validate;
 use super::{
     DeviceSummary, Engine, EngineError, FitDocument, Progress, UploadLimits, runner, uploads,
 };
+use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
-use crate::model::{
-    DeviceChoice, Digest, Invalid, MemoryLimit, ModelAside, Request, RequestDocument, Uploads,
-};
+use crate::model::{DeviceChoice, Digest, Invalid, ModelAside, Request, RequestDocument, Uploads};
 use crate::store::{
     Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, NewUpload, ParallelSimulated,
     Reuse, StoreError, Time,

@@ -22,8 +22,7 @@ pub use glob::Glob;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
-    DeviceChoice, Lowered, MemoryLimit, ModelAside, RULES, Request, RequestDocument, SearchMode,
-    pack,
+    DeviceChoice, Lowered, ModelAside, RULES, Request, RequestDocument, SearchMode, Workload, pack,
 };
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};

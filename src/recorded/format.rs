@@ -130,7 +130,10 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
         wrong(2, format!("{}; {expected}", clause(&error)))
     })?;
     if header.batch == 0 || header.accumulation == 0 {
-        return Err(wrong(2, "`batch` and `accumulation` must be at least 1".to_owned()));
+        return Err(wrong(
+            2,
+            "`batch` and `accumulation` must be at least 1".to_owned(),
+        ));
     }
     let mut reader = Reader::default();
     let (mut frames, mut first_step, mut is_freed) = (Vec::new(), None, Vec::new());
@@ -144,7 +147,10 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
                 let numbers = [next(), next().or(Some(Ok(0)))];
                 let frame = next();
                 let [Some(Ok(bytes)), Some(Ok(stream))] = numbers else {
-                    return Err(wrong(number, "expected `a BYTES [STREAM [FRAME]]`".to_owned()));
+                    return Err(wrong(
+                        number,
+                        "expected `a BYTES [STREAM [FRAME]]`".to_owned(),
+                    ));
                 };
                 let stream = u8::try_from(stream);
                 let (Ok(stream), 1..LARGEST) = (stream, bytes) else {
@@ -155,12 +161,16 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
                     None => None,
                     Some(Ok(frame)) if (frame as usize) < frames.len() => u32::try_from(frame).ok(),
                     Some(_) => {
-                        let problem = "expected the number of a frame that a line `p` before it has";
+                        let problem =
+                            "expected the number of a frame that a line `p` before it has";
                         return Err(wrong(number, problem.to_owned()));
                     }
                 };
                 if reader.len() == MOST_EVENTS {
-                    return Err(RecordedError::TooLong { batch: header.batch }.into());
+                    return Err(RecordedError::TooLong {
+                        batch: header.batch,
+                    }
+                    .into());
                 }
                 reader.allocate(bytes, stream, (u32::try_from(number).ok(), frame));
                 is_freed.push(false);
@@ -204,7 +214,10 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
         }
     }
     if reader.len() == 0 {
-        return Err(wrong(text.lines().count(), "there are no allocations".to_owned()));
+        return Err(wrong(
+            text.lines().count(),
+            "there are no allocations".to_owned(),
+        ));
     }
     Ok(reader.finish(Sequence {
         batch: header.batch,

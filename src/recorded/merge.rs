@@ -121,7 +121,11 @@ impl Merged {
                 let above = matching.and_then(|matching| {
                     let partner = matching.partners[event.block]?;
                     let other = &sequences[index + 1].blocks[partner.block];
-                    let event = if event.is_free { other.freed? } else { other.born };
+                    let event = if event.is_free {
+                        other.freed?
+                    } else {
+                        other.born
+                    };
                     partner.is_freed_alike.then_some(event)
                 });
                 let place = match above {
@@ -153,7 +157,9 @@ impl Merged {
         let begin = sequences.last().and_then(|last| last.first_step);
         // Of the recording of the largest batch, places in the chain are those in its sequence.
         let order = chain.in_order();
-        merged.first_step = begin.map_or(0, |begin| order.iter().take_while(|at| **at != begin).count());
+        merged.first_step = begin.map_or(0, |begin| {
+            order.iter().take_while(|at| **at != begin).count()
+        });
         merged.events = order.into_iter().map(|at| chain.events[at]).collect();
         merged
     }

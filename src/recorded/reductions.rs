@@ -38,7 +38,9 @@ impl RowSum {
         for columns in ELEMENTS.map(|size| result / size) {
             let lengths = ELEMENTS.iter().flat_map(|size| {
                 let row = columns * size * last.batch;
-                let operands = in_use.keys().filter(move |bytes| row > 0 && **bytes % row == 0);
+                let operands = in_use
+                    .keys()
+                    .filter(move |bytes| row > 0 && **bytes % row == 0);
                 operands.map(move |bytes| bytes / row)
             });
             let mut lengths: Vec<u64> = lengths.collect();

@@ -46,7 +46,9 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> HashMap<usiz
             continue;
         }
         let before = index.checked_sub(1).map(|before| sequence.events[before]);
-        let result = before.filter(|before| !before.is_free).map(|before| before.block);
+        let result = before
+            .filter(|before| !before.is_free)
+            .map(|before| before.block);
         let family = families[event.block];
         match (result, sequence.life(event.block)) {
             // Asked for after a result, and freed at once.

@@ -166,7 +166,9 @@ impl Sequence {
     /// Names a block: the line of Python that asked for it, or else the place in the file.
     pub(super) fn label(&self, block: usize) -> Arc<str> {
         let block = &self.blocks[block];
-        let frame = block.frame.and_then(|frame| self.frames.get(frame as usize));
+        let frame = block
+            .frame
+            .and_then(|frame| self.frames.get(frame as usize));
         match (frame, block.position) {
             (Some(frame), _) => Arc::clone(frame),
             (None, Some(position)) => Arc::from(self.format.place(position)),

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
 use super::RecordedError;
 use super::form::{Alone, Evidence, Form, solve};
 use super::matching::{Apart, Matching};
@@ -11,8 +13,8 @@ use super::reductions::RowSum;
 use super::scratch::{Operation, recognize};
 use super::sequence::Sequence;
 use crate::program::{
-    Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction, SizeId, Tensor,
-    TensorId,
+    Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
+    SizeId, Tensor, TensorId,
 };
 use crate::units::Bytes;
 
@@ -30,6 +32,8 @@ pub struct Steps {
     pub accumulation: u32,
     /// What the device had on which they were recorded, when it is known.
     pub total: Option<Bytes>,
+    /// A digest of what was recorded.
+    pub digest: String,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
     uncertain: Vec<bool>,
 }
@@ -71,8 +75,58 @@ impl Steps {
             batches: sequences.iter().map(|sequence| sequence.batch).collect(),
             accumulation,
             total,
+            digest: digest(&sequences),
             uncertain,
         })
+    }
+
+    /// The program of a step with so many micro-steps.
+    ///
+    /// What was recorded without accumulation keeps no gradients from one micro-step to the next. With it, they are
+    /// there from the start: as much again as there are parameters, which is more than is needed, since the recorded
+    /// step makes its own gradients too.
+    pub fn accumulating(&self, micro_steps: u32) -> Program {
+        let mut program = self.program.clone();
+        program.micro_steps = micro_steps;
+        if micro_steps < 2 || self.accumulation > 1 {
+            return program;
+        }
+        let parameters = program.tensors.iter();
+        let parameters = parameters.filter(|tensor| tensor.category == Category::Parameters);
+        let gradients: Vec<Tensor> = parameters
+            .map(|tensor| Tensor {
+                category: Category::Gradients,
+                ..tensor.clone()
+            })
+            .collect();
+        let first = program.tensors.len();
+        let ids = (first..first + gradients.len())
+            .map(|id| TensorId(u32::try_from(id).expect("fewer than 2^32 tensors")));
+        let allocate = ids.map(Instruction::Allocate);
+        program.tensors.extend(gradients);
+        if program.construction.is_empty() {
+            // Where construction ends is not marked: after the last parameter.
+            let Some(section) = program.first_step.first_mut() else {
+                return program;
+            };
+            let is_parameter = |instruction: &Instruction| {
+                matches!(instruction, Instruction::Allocate(id)
+                    if self.program.tensor(*id).category == Category::Parameters)
+            };
+            let last = section.instructions.iter().rposition(is_parameter);
+            let after = last.map_or(0, |last| last + 1);
+            section.instructions.splice(after..after, allocate);
+        } else {
+            program.construction.extend(allocate);
+        }
+        program
+    }
+
+    /// How large it is, in events.
+    pub fn size(&self) -> usize {
+        let steps = self.program.first_step.iter();
+        let steps = steps.map(|section| section.instructions.len());
+        self.program.construction.len() + steps.sum::<usize>()
     }
 
     /// Whether nothing of a batch is extrapolated.
@@ -117,6 +171,16 @@ struct Known {
     recorded: Vec<(u64, Option<u64>)>,
 }
 
+/// A digest of everything that the program depends on: the same recordings give the same, in whatever format.
+fn digest(sequences: &[Sequence]) -> String {
+    let mut digest = Sha256::new();
+    for sequence in sequences {
+        digest.update(sequence.to_text());
+    }
+    let bytes = digest.finalize();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// What a size follows at batches that were not recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Rule {
@@ -149,7 +213,9 @@ impl Known {
 
     /// Bytes at a batch. Between recordings and beyond them, there is what the next larger one has, or the largest.
     fn at(&self, batch: u64) -> u64 {
-        let next = self.recorded.partition_point(|(recorded, _)| *recorded < batch);
+        let next = self
+            .recorded
+            .partition_point(|(recorded, _)| *recorded < batch);
         let next = self.recorded.get(next).or(self.recorded.last());
         match (self.rule, next) {
             (_, Some((recorded, bytes))) if *recorded == batch => bytes.unwrap_or(0),
@@ -187,7 +253,9 @@ impl<'a> Writer<'a> {
         Writer {
             sequences,
             merged,
-            forms: families.map(|(points, alone)| solve(points, alone)).collect(),
+            forms: families
+                .map(|(points, alone)| solve(points, alone))
+                .collect(),
             sizes: Vec::new(),
             size_ids: HashMap::new(),
             fixed: HashMap::new(),

@@ -11,9 +11,9 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, V
 use clap_complete::Shell;
 use serde_json::Value;
 
+use crate::alloc::MemoryLimit;
 use crate::http::HostName;
 use crate::jobs::UploadLimits;
-use crate::model::MemoryLimit;
 use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
