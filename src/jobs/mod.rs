@@ -27,4 +27,4 @@ pub use result::{
     Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,
 };
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
-pub use validate::validate;
+pub use validate::{validate, validate_batch};
