@@ -23,6 +23,8 @@ CREATE TABLE upload (
 -- So that neither the sum of what they take nor the oldest ones are looked for among their contents.
 CREATE INDEX upload_of_use ON upload (used_at, uploaded, charged, digest);
 
+CREATE INDEX upload_of_creation ON upload (created_at, digest);
+
 -- Further digests of the same contents: of the file as it was compressed, or of the archive that they were in.
 CREATE TABLE upload_name (
     name   TEXT NOT NULL PRIMARY KEY,

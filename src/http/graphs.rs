@@ -6,9 +6,12 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::App;
+use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
 use super::unpack::Unpacked;
 use super::uploads::Held;
@@ -70,6 +73,47 @@ pub(super) async fn create_graph(
     request: Request,
 ) -> Result<Response, Problem> {
     keep(&app, request, None).await
+}
+
+/// A page of uploads.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct UploadList {
+    /// Newest first, each named by the digest of its contents.
+    items: Vec<UploadDocument>,
+    /// The `cursor` of the next page; null on the last one.
+    next: Option<String>,
+}
+
+/// List uploads, newest first.
+///
+/// And models that came with a request, while they are kept.
+#[utoipa::path(get, path = "/v1/graphs", tag = "graphs",
+    params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
+        ("cursor" = Option<String>, Query, description = "`next` of the page before")),
+    responses(
+        (status = 200, body = UploadList, description = "A page"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(super) async fn list_graphs(
+    State(app): State<App>,
+    parameters: Parameters,
+) -> Result<Json<UploadList>, Problem> {
+    let limit = parameters.limit()?;
+    let cursor = parameters.text("cursor");
+    let before = cursor.as_deref().map(Digest::parse);
+    if let (Some(before), Some(cursor)) = (&before, &cursor) {
+        let found = match before {
+            Some(digest) => app.jobs.upload(digest).await?,
+            None => None,
+        };
+        if found.is_none_or(|found| found.contents != *cursor) {
+            return Err(no_cursor(cursor));
+        }
+    }
+    let before = before.flatten();
+    let uploads = app.jobs.uploads(before.as_ref(), limit + 1).await?;
+    let (items, next) = page(uploads, limit, |upload| &upload.digest);
+    Ok(Json(UploadList { items, next }))
 }
 
 /// Describe an upload.

@@ -119,7 +119,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))
         // Files that requests name.
-        .routes(routes!(graphs::create_graph))
+        .routes(routes!(graphs::create_graph, graphs::list_graphs))
         .routes(routes!(
             graphs::put_graph,
             graphs::get_graph,

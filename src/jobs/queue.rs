@@ -78,8 +78,8 @@ pub enum JobError {
     },
     /// All uploads together take what they may.
     #[error(
-        "this upload takes {} MiB compressed, and others take {} of the {} MiB that all of them may; DELETE \
-         /v1/graphs/{{digest}} drops one, and those that nothing refers to expire", needed.div_ceil(1 << 20), taken.div_ceil(1 << 20), limit >> 20
+        "this upload takes {} MiB compressed, and others take {} of the {} MiB that all of them may; GET /v1/graphs \
+         lists them, DELETE drops one, and those that nothing refers to expire", needed.div_ceil(1 << 20), taken.div_ceil(1 << 20), limit >> 20
     )]
     UploadsFull {
         /// What this one takes, in bytes.

@@ -213,6 +213,20 @@ impl Jobs {
         Ok(stored.map(|stored| document(named, &stored, expiry)))
     }
 
+    /// Describes uploads, newest first, by the digests of their contents: up to `limit` of those before this one.
+    pub async fn uploads(
+        &self,
+        before: Option<&Digest>,
+        limit: i64,
+    ) -> Result<Vec<UploadDocument>, JobError> {
+        let all = self.shared.db.uploads(before, limit).await?;
+        let expiry = self.shared.limits.uploads.expiry;
+        Ok(all
+            .iter()
+            .map(|stored| document(&stored.digest, stored, expiry))
+            .collect())
+    }
+
     /// Drops an upload, by any of its digests, unless work that has not ended needs it.
     pub async fn drop_upload(&self, named: &Digest) -> Result<Dropped, JobError> {
         Ok(self.shared.db.drop_upload(named).await?)

@@ -110,7 +110,8 @@ impl Db {
     /// What is known about an upload, by any of its digests.
     pub async fn upload(&self, name: &Digest) -> Result<Option<StoredUpload>, StoreError> {
         let name = name.digits();
-        let row = sqlx::query!(
+        let row = sqlx::query_as!(
+            Row,
             r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
                       created_at AS "created_at: Time", used_at AS "used_at: Time",
                       EXISTS (SELECT 1 FROM upload_reference
@@ -123,19 +124,34 @@ impl Db {
         .fetch_optional(&self.pool)
         .await
         .map_err(asking("look for an upload"))?;
-        Ok(row.and_then(|row| {
-            Some(StoredUpload {
-                digest: Digest::from_digits(&row.digest)?,
-                kind: kind(&row.kind)?,
-                is_uploaded: row.uploaded,
-                bytes: u64::try_from(row.bytes).ok()?,
-                about: row.about,
-                created_at: row.created_at,
-                used_at: row.used_at,
-                is_referred: row.referred,
-                is_in_use: row.in_use,
-            })
-        }))
+        Ok(row.and_then(Row::read))
+    }
+
+    /// Uploads, newest first: up to `limit` of those that came before the one with these contents.
+    pub async fn uploads(
+        &self,
+        before: Option<&Digest>,
+        limit: i64,
+    ) -> Result<Vec<StoredUpload>, StoreError> {
+        let before = before.map(Digest::digits);
+        let rows = sqlx::query_as!(
+            Row,
+            r#"SELECT digest, kind, uploaded AS "uploaded: bool", bytes, about AS "about: JsonText",
+                      created_at AS "created_at: Time", used_at AS "used_at: Time",
+                      EXISTS (SELECT 1 FROM upload_reference
+                               WHERE upload_reference.digest = upload.digest) AS "referred!: bool",
+                      digest IN (SELECT digest FROM upload_in_use) AS "in_use!: bool"
+                 FROM upload
+                WHERE ?1 IS NULL
+                   OR (created_at, digest) < (SELECT created_at, digest FROM upload WHERE digest = ?1)
+                ORDER BY created_at DESC, digest DESC LIMIT ?2"#,
+            before,
+            limit
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(asking("list uploads"))?;
+        Ok(rows.into_iter().filter_map(Row::read).collect())
     }
 
     /// The contents of an upload, compressed with gzip, by the digest of its contents.
@@ -396,8 +412,35 @@ async fn add_name(
     .map_err(asking("name an upload"))
 }
 
-fn kind(name: &str) -> Option<UploadKind> {
-    UploadKind::ALL.into_iter().find(|kind| kind.name() == name)
+/// A row as the table has it.
+struct Row {
+    digest: String,
+    kind: String,
+    uploaded: bool,
+    bytes: i64,
+    about: JsonText,
+    created_at: Time,
+    used_at: Time,
+    referred: bool,
+    in_use: bool,
+}
+
+impl Row {
+    /// `None` where it says what no version of this program writes.
+    fn read(self) -> Option<StoredUpload> {
+        let mut kinds = UploadKind::ALL.into_iter();
+        Some(StoredUpload {
+            digest: Digest::from_digits(&self.digest)?,
+            kind: kinds.find(|kind| kind.name() == self.kind)?,
+            is_uploaded: self.uploaded,
+            bytes: u64::try_from(self.bytes).ok()?,
+            about: self.about,
+            created_at: self.created_at,
+            used_at: self.used_at,
+            is_referred: self.referred,
+            is_in_use: self.in_use,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -208,6 +208,45 @@ async fn recordings_are_kept_beside_graphs() {
 }
 
 #[tokio::test]
+async fn uploads_are_listed_page_by_page() {
+    let service = Service::start(Scripted::default()).await;
+    let mut all = Vec::new();
+    for name in [
+        "exported/mlp.json.gz",
+        "exported/mlp-small.pt2",
+        "traces/trace-cifarnet-fp32-sgd-b3900.txt.gz",
+    ] {
+        let kept = service.post("/v1/graphs", golden(name)).await.json();
+        all.push(kept["contents"].as_str().unwrap().to_owned());
+    }
+    let mut listed = Vec::new();
+    let mut path = "/v1/graphs?limit=2".to_owned();
+    loop {
+        let page = service.get(&path).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        let page = page.json();
+        let items = page["items"].as_array().unwrap();
+        listed.extend(
+            items
+                .iter()
+                .map(|item| item["digest"].as_str().unwrap().to_owned()),
+        );
+        match page["next"].as_str() {
+            Some(next) => path = format!("/v1/graphs?limit=2&cursor={next}"),
+            None => break,
+        }
+    }
+    listed.sort_unstable();
+    all.sort_unstable();
+    assert_eq!(listed, all);
+    let no_cursors = ["x".to_owned(), digest(b"x"), digest(&graph())];
+    for cursor in no_cursors {
+        let refused = service.get(&format!("/v1/graphs?cursor={cursor}")).await;
+        assert_eq!(refused.status, 422, "{}", refused.text);
+    }
+}
+
+#[tokio::test]
 async fn an_encoded_body_is_the_file_in_it() {
     let service = Service::start(Scripted::default()).await;
     let file = graph();
