@@ -17,6 +17,7 @@ mod problem;
 mod problems;
 mod recommendations;
 mod replays;
+mod searches;
 mod server;
 mod uploads;
 
@@ -116,6 +117,10 @@ fn routes() -> OpenApiRouter<App> {
         // Does this batch fit?
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))
+        // Which batch shall I try next?
+        .routes(routes!(searches::create_search))
+        .routes(routes!(searches::get_search, searches::cancel_search))
+        .routes(routes!(searches::create_observation))
         // What would this recording have taken?
         .routes(routes!(replays::create_replay))
         // What has been found so far?

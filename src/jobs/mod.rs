@@ -16,6 +16,7 @@ mod queue;
 mod readiness;
 mod result;
 mod runner;
+mod searches;
 mod validate;
 
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
@@ -25,4 +26,5 @@ pub use queue::{Cancellation, JobError, Jobs, Limits};
 pub use result::{
     Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,
 };
+pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use validate::validate;

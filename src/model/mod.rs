@@ -4,7 +4,7 @@
 //! except that its model may still turn out not to fit together when it is lowered to a graph.
 
 pub mod exported;
-mod fields;
+pub(crate) mod fields;
 mod fingerprint;
 mod glob;
 mod huggingface;
@@ -23,4 +23,5 @@ pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     DeviceChoice, Lowered, MemoryLimit, ModelAside, RULES, Request, RequestDocument, SearchMode,
 };
+pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};

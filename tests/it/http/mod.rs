@@ -15,6 +15,7 @@ mod recommendations;
 mod replays;
 mod restart;
 mod scripted;
+mod searches;
 mod storage;
 mod uploads;
 
