@@ -34,6 +34,7 @@
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
 //! | [`probe`] | runs a program on a device for three steps and gives the verdict |
 //! | [`replay`] | repeats what PyTorch's allocator was recorded to do, and asks what if |
+//! | [`recorded`] | step programs learnt from recordings of a few small batches |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
 //! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor |
 //! | [`store`] | SQLite; the only place with SQL |
@@ -68,6 +69,8 @@ pub mod device;
 pub mod probe;
 
 pub mod replay;
+
+pub mod recorded;
 
 pub mod search;
 

@@ -46,6 +46,7 @@ impl Recorder {
             size: size_id,
             category,
             label: Arc::clone(label),
+            stream: 0,
         });
         recording.instructions.push(Instruction::Allocate(id));
         Rc::new(Storage {

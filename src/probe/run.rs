@@ -8,7 +8,7 @@ use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
 use super::timeline::MemoryOverTime;
-use crate::alloc::{BlockId, CachingAllocator, SegmentSource};
+use crate::alloc::{BlockId, CachingAllocator, SegmentSource, Stream};
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};
 use crate::units::Bytes;
@@ -379,7 +379,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             None
         } else {
             let refused = |_| Stopped::OutOfMemory { tensor: id, asked };
-            Some(allocator.malloc(asked).map_err(refused)?)
+            Some(allocator.malloc_on(Stream(u64::from(tensor.stream)), asked).map_err(refused)?)
         };
         let address = block.map_or(0, |block| allocator.address(block).0);
         self.tables.place(id, address);

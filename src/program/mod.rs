@@ -145,6 +145,8 @@ pub struct Tensor {
     pub category: Category,
     /// Which parameter, input or operation: `layer3.0.conv2.weight`, `layer3.0.bn2 batch_norm`.
     pub label: Arc<str>,
+    /// The stream that it is allocated on; 0 is the default one.
+    pub stream: u8,
 }
 
 /// One instruction.

@@ -76,6 +76,7 @@ mod tests {
             size: SizeId(size),
             category: Category::Activations,
             label: label.into(),
+            stream: 0,
         };
         let listed = Program {
             tensors: vec![tensor(0, "relu"), tensor(1, "nothing")],

@@ -122,6 +122,11 @@ impl WorkspaceTable {
         self.contents().layers.contains_key(layer)
     }
 
+    /// The layers that are recorded, in no particular order.
+    pub fn layers(&self) -> impl Iterator<Item = &ConvolutionLayer> {
+        self.contents().layers.keys()
+    }
+
     /// How many layers are recorded.
     pub fn len(&self) -> usize {
         self.contents().layers.len()

@@ -1,0 +1,157 @@
+//! Recordings of several batches as one sequence, in which each event is at the batches that have it.
+
+use super::form::Point;
+use super::matching::Matching;
+use super::sequence::Sequence;
+
+/// An event of the merged sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Event {
+    /// An index into [`Merged::tensors`].
+    pub(super) tensor: usize,
+    pub(super) is_free: bool,
+}
+
+/// A block, in the recordings that allocate it and free it at the same places.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Merge {
+    /// Its block in each recording that has it.
+    pub(super) blocks: Vec<Option<usize>>,
+    /// An index into [`Merged::families`].
+    pub(super) family: usize,
+    pub(super) stream: u8,
+}
+
+/// All recordings as one sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Merged {
+    pub(super) events: Vec<Event>,
+    pub(super) tensors: Vec<Merge>,
+    /// The sizes of what is the same in several recordings, wherever each of them frees it.
+    pub(super) families: Vec<Vec<Point>>,
+    /// The family of each block of each recording.
+    pub(super) family_of: Vec<Vec<usize>>,
+}
+
+/// Events in an order in which others are inserted.
+struct Chain {
+    events: Vec<Event>,
+    next: Vec<usize>,
+    first: usize,
+}
+
+/// No further event.
+const END: usize = usize::MAX;
+
+impl Chain {
+    /// Puts an event after another one, or first of all.
+    fn insert(&mut self, after: Option<usize>, event: Event) -> usize {
+        let index = self.events.len();
+        let place = match after {
+            Some(after) => &mut self.next[after],
+            None => &mut self.first,
+        };
+        let next = std::mem::replace(place, index);
+        self.events.push(event);
+        self.next.push(next);
+        index
+    }
+
+    fn in_order(&self) -> Vec<Event> {
+        let mut events = Vec::with_capacity(self.events.len());
+        let mut at = self.first;
+        while at != END {
+            events.push(self.events[at]);
+            at = self.next[at];
+        }
+        events
+    }
+}
+
+impl Merged {
+    /// Merges recordings in the order of their batches; each matching is of a recording with the next one.
+    pub(super) fn of(sequences: &[Sequence], matchings: &[Matching]) -> Merged {
+        let mut merged = Merged {
+            events: Vec::new(),
+            tensors: Vec::new(),
+            families: Vec::new(),
+            family_of: vec![Vec::new(); sequences.len()],
+        };
+        let mut chain = Chain {
+            events: Vec::new(),
+            next: Vec::new(),
+            first: END,
+        };
+        // Of the recording above: the tensor of each block and the place in the chain of each event.
+        let mut tensors_above: Vec<usize> = Vec::new();
+        let mut places_above: Vec<usize> = Vec::new();
+        for (index, sequence) in sequences.iter().enumerate().rev() {
+            let matching = matchings.get(index);
+            let (mut tensors, mut families) = (Vec::new(), Vec::new());
+            for (number, block) in sequence.blocks.iter().enumerate() {
+                let partner = matching.and_then(|matching| matching.partners[number]);
+                let family = match partner {
+                    Some(partner) => merged.family_of[index + 1][partner.block],
+                    None => {
+                        merged.families.push(Vec::new());
+                        merged.families.len() - 1
+                    }
+                };
+                merged.families[family].push(Point {
+                    batch: sequence.batch,
+                    bytes: block.bytes,
+                });
+                let tensor = match partner.filter(|partner| partner.is_freed_alike) {
+                    Some(partner) => tensors_above[partner.block],
+                    None => {
+                        merged.tensors.push(Merge {
+                            blocks: vec![None; sequences.len()],
+                            family,
+                            stream: block.stream,
+                        });
+                        merged.tensors.len() - 1
+                    }
+                };
+                merged.tensors[tensor].blocks[index] = Some(number);
+                tensors.push(tensor);
+                families.push(family);
+            }
+            let mut places = Vec::with_capacity(sequence.events.len());
+            let (mut last, mut furthest) = (None, None);
+            for event in &sequence.events {
+                let above = matching.and_then(|matching| {
+                    let partner = matching.partners[event.block]?;
+                    let other = &sequences[index + 1].blocks[partner.block];
+                    let event = if event.is_free { other.freed? } else { other.born };
+                    partner.is_freed_alike.then_some(event)
+                });
+                let place = match above {
+                    Some(above) => {
+                        if furthest.is_none_or(|furthest| above > furthest) {
+                            furthest = Some(above);
+                            last = Some(places_above[above]);
+                        }
+                        places_above[above]
+                    }
+                    None => {
+                        let event = Event {
+                            tensor: tensors[event.block],
+                            is_free: event.is_free,
+                        };
+                        let place = chain.insert(last, event);
+                        last = Some(place);
+                        place
+                    }
+                };
+                places.push(place);
+            }
+            merged.family_of[index] = families;
+            (tensors_above, places_above) = (tensors, places);
+        }
+        for family in &mut merged.families {
+            family.sort_unstable();
+        }
+        merged.events = chain.in_order();
+        merged
+    }
+}

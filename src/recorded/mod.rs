@@ -1,0 +1,66 @@
+//! Step programs learnt from what PyTorch's allocator was recorded to do at a few small batches.
+//!
+//! The events of a step come in nearly the same order at every batch, and nearly all sizes are a constant, so much a
+//! sample, or both. So: align recordings of several batches, solve each size in whole bytes, and the result is an
+//! ordinary [`Program`](crate::program::Program), of which no operator need be known. What could not be solved is
+//! counted as uncertain.
+//!
+//! Pure: no I/O, no clock.
+#![doc = include_str!("NOTES.md")]
+
+mod align;
+mod convolutions;
+mod form;
+mod matching;
+mod merge;
+mod sequence;
+mod steps;
+
+pub use form::{Evidence, Form};
+pub use sequence::MOST_EVENTS;
+pub use steps::Steps;
+
+/// Why recordings make no program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordedError {
+    /// There are none.
+    #[error("there are no recordings; expected at least one, and three for good answers")]
+    None,
+    /// Two of one batch.
+    #[error("two recordings are of batch {batch}; give one of each batch")]
+    Twice {
+        /// The batch.
+        batch: u64,
+    },
+    /// More events than are read.
+    #[error("the recording of batch {batch} has more than {MOST_EVENTS} allocations and frees; record fewer steps")]
+    TooLong {
+        /// Its batch.
+        batch: u64,
+    },
+    /// More streams than are read.
+    #[error("a recording uses more than {most} CUDA streams")]
+    Streams {
+        /// How many are read.
+        most: usize,
+    },
+    /// The program did not finish.
+    #[error("the recording of batch {batch} ran out of memory at {place}; record a smaller batch")]
+    OutOfMemory {
+        /// Its batch.
+        batch: u64,
+        /// Where in its file.
+        place: String,
+    },
+    /// They are not of one program.
+    #[error(
+        "the recordings of batches {batches:?} are not of the same program: they part at {places:?}; record the same \
+         steps at each batch, from the same start"
+    )]
+    Apart {
+        /// The smaller and the larger batch.
+        batches: [u64; 2],
+        /// Where in their files.
+        places: [String; 2],
+    },
+}
