@@ -13,11 +13,14 @@ use crate::store::{
     Db, Ids, JsonText, Kept, SearchBounds, SearchState, StoreError, StoredSearch, Time,
 };
 
+const HOUR_MS: i64 = 60 * 60 * 1000;
+
 /// What may be kept. A search takes a few dozen runs; one of two weeks ago without a word since is nobody's any more.
 const BOUNDS: SearchBounds = SearchBounds {
     searches: 10_000,
     observations: 500,
-    idle_ms: 14 * 24 * 60 * 60 * 1000,
+    idle_ms: 14 * 24 * HOUR_MS,
+    contested_ms: HOUR_MS,
 };
 
 /// A search: the body of `GET /v1/searches/{id}` and the output of `search --json`.
@@ -134,8 +137,16 @@ impl Jobs {
             let most = BOUNDS.searches;
             return Err(JobError::TooManySearches { most });
         }
-        let search = self.search(&id).await?;
-        Ok(search.expect("it was stored just now and is not old"))
+        let stored = StoredSearch {
+            id,
+            state: SearchState::Active,
+            terms: stored,
+            created_at: now,
+            updated_at: now,
+            observations: Vec::new(),
+        };
+        let begun = self.on_thread("search", move |_| document(stored)).await?;
+        Ok(begun?)
     }
 
     /// Tells a search what somebody saw.

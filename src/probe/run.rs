@@ -379,7 +379,11 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             None
         } else {
             let refused = |_| Stopped::OutOfMemory { tensor: id, asked };
-            Some(allocator.malloc_on(Stream(u64::from(tensor.stream)), asked).map_err(refused)?)
+            Some(
+                allocator
+                    .malloc_on(Stream(u64::from(tensor.stream)), asked)
+                    .map_err(refused)?,
+            )
         };
         let address = block.map_or(0, |block| allocator.address(block).0);
         self.tables.place(id, address);

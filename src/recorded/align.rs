@@ -16,9 +16,7 @@ pub(super) fn align(
     let [n, m] = lengths;
     let prefix = (0..n.min(m)).take_while(|i| same(*i, *i)).count();
     let rest = n.min(m) - prefix;
-    let suffix = (0..rest)
-        .take_while(|i| same(n - 1 - i, m - 1 - i))
-        .count();
+    let suffix = (0..rest).take_while(|i| same(n - 1 - i, m - 1 - i)).count();
     let (inner_n, inner_m) = (n - prefix - suffix, m - prefix - suffix);
     let inner = snakes(inner_n, inner_m, |i, j| same(prefix + i, prefix + j));
     let inner = inner.map_err(|(i, j)| (prefix + i, prefix + j))?;
@@ -72,7 +70,9 @@ fn snakes(
                 i += 1;
                 j += 1;
             }
-            frontier.furthest.push(u32::try_from(i).expect("fewer than 2^32 events"));
+            frontier
+                .furthest
+                .push(u32::try_from(i).expect("fewer than 2^32 events"));
             if i + j > reached.0 + reached.1 {
                 reached = (i, j);
             }

@@ -9,9 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::form::Point;
 use crate::device::sim::workspaces::{Lookup, Source, WorkspaceTable};
-use crate::program::{
-    Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operation,
-};
+use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operation};
 use crate::shape::{DType, Extent, Window};
 use crate::units::Bytes;
 
@@ -70,7 +68,11 @@ impl Identification {
         let mut candidates = library.candidates(&site);
         let batch = site.scratch.last().map_or(1, |point| point.batch);
         // Operands that are views of other tensors are not seen.
-        let is_there = |call: &Call| call.operands(batch).iter().all(|size| in_use.contains_key(size));
+        let is_there = |call: &Call| {
+            call.operands(batch)
+                .iter()
+                .all(|size| in_use.contains_key(size))
+        };
         prefer(&mut candidates, is_there);
         self.sites.push(site);
         self.candidates.push(candidates);
@@ -185,7 +187,9 @@ impl Convolutions {
         }
         let results = [per_sample(&site.results), fixed(&site.results)];
         let results = results.iter().flatten();
-        let calls = results.filter_map(|result| self.by_result.get(result)).flatten();
+        let calls = results
+            .filter_map(|result| self.by_result.get(result))
+            .flatten();
         let mut candidates: Vec<Call> = calls.copied().collect();
         let has = |call: &Call, point: &Point, lookup: &mut Lookup<'static>| {
             let plans = lookup.plans(&call.at(point.batch));
@@ -227,7 +231,9 @@ impl Call {
     fn operands(&self, batch: u64) -> [u64; 2] {
         let call = self.at(batch);
         let operands = call.operands();
-        let [x, w, y] = operands.elements().map(|elements| elements * self.dtype.size());
+        let [x, w, y] = operands
+            .elements()
+            .map(|elements| elements * self.dtype.size());
         match operands.operation {
             Operation::Forward => [x, w],
             Operation::BackwardData => [y, w],
@@ -287,5 +293,8 @@ fn per_sample(results: &[Point]) -> Option<Result> {
 
 fn fixed(results: &[Point]) -> Option<Result> {
     let bytes = results.first()?.bytes;
-    results.iter().all(|point| point.bytes == bytes).then_some(Result::Fixed(bytes))
+    results
+        .iter()
+        .all(|point| point.bytes == bytes)
+        .then_some(Result::Fixed(bytes))
 }

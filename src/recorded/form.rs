@@ -99,7 +99,9 @@ impl Form {
                 run,
             } => {
                 let away = i128::from(batch) - i128::from(from);
-                let more = away.saturating_mul(i128::from(rise)).div_euclid(i128::from(run.max(1)));
+                let more = away
+                    .saturating_mul(i128::from(rise))
+                    .div_euclid(i128::from(run.max(1)));
                 u64::try_from((i128::from(bytes) + more).max(0)).unwrap_or(u64::MAX)
             }
         }
@@ -145,7 +147,11 @@ fn single(point: Point, alone: Alone) -> Form {
 /// A form in whole bytes that all sizes are of.
 fn exact(points: &[Point]) -> Option<(Form, Evidence)> {
     let last = points[points.len() - 1];
-    let holds = |form: Form| points.iter().all(|point| form.at(point.batch) == point.bytes);
+    let holds = |form: Form| {
+        points
+            .iter()
+            .all(|point| form.at(point.batch) == point.bytes)
+    };
     let more_than = |parameters: usize| {
         if points.len() > parameters {
             Evidence::Solved
@@ -160,7 +166,11 @@ fn exact(points: &[Point]) -> Option<(Form, Evidence)> {
     };
     if let Some(form) = affine.filter(|form| !is_chance(form)) {
         // A line through two sizes always exists; one through zero is hardly chance.
-        let parameters = if matches!(form, Form::Affine { constant: 0, .. }) { 1 } else { 2 };
+        let parameters = if matches!(form, Form::Affine { constant: 0, .. }) {
+            1
+        } else {
+            2
+        };
         return Some((form, more_than(parameters)));
     }
     let rounded = ROUNDED_TO.iter().find_map(|to| rounded(points, *to));
@@ -225,7 +235,10 @@ fn fallback(points: &[Point]) -> Form {
     };
     let is_seen_twice =
         |slope: &&(u64, u64)| slopes.iter().filter(|other| same(slope, other)).count() > 1;
-    let falls = points.windows(2).next_back().is_some_and(|pair| pair[1].bytes <= pair[0].bytes);
+    let falls = points
+        .windows(2)
+        .next_back()
+        .is_some_and(|pair| pair[1].bytes <= pair[0].bytes);
     if falls {
         return Form::Constant(last.bytes);
     }
@@ -235,8 +248,13 @@ fn fallback(points: &[Point]) -> Form {
         (None, None) => return Form::Constant(last.bytes),
     };
     // Nothing that takes more for a larger batch takes more than in proportion, in the long run.
-    let is_steep = u128::from(rise) * u128::from(last.batch) > u128::from(last.bytes) * u128::from(run);
-    let (rise, run) = if is_steep { (last.bytes, last.batch) } else { (rise, run) };
+    let is_steep =
+        u128::from(rise) * u128::from(last.batch) > u128::from(last.bytes) * u128::from(run);
+    let (rise, run) = if is_steep {
+        (last.bytes, last.batch)
+    } else {
+        (rise, run)
+    };
     Form::Line {
         batch: last.batch,
         bytes: last.bytes,
@@ -276,20 +294,50 @@ mod tests {
 
     #[test]
     fn forms_are_found_in_whole_bytes() {
-        let affine = |per_sample, constant| Form::Affine { per_sample, constant };
+        let affine = |per_sample, constant| Form::Affine {
+            per_sample,
+            constant,
+        };
 
-        assert_eq!(form(&[(2, 96), (4, 96)]), (Form::Constant(96), Evidence::Solved));
-        assert_eq!(form(&[(2, 96), (4, 192)]), (affine(48, 0), Evidence::Solved));
-        assert_eq!(form(&[(2, 100), (4, 196)]), (affine(48, 4), Evidence::Extrapolated));
-        assert_eq!(form(&[(2, 100), (4, 196), (7, 340)]), (affine(48, 4), Evidence::Solved));
-        assert_eq!(form(&[(2, 92), (4, 188), (7, 332)]), (affine(48, -4), Evidence::Solved));
+        assert_eq!(
+            form(&[(2, 96), (4, 96)]),
+            (Form::Constant(96), Evidence::Solved)
+        );
+        assert_eq!(
+            form(&[(2, 96), (4, 192)]),
+            (affine(48, 0), Evidence::Solved)
+        );
+        assert_eq!(
+            form(&[(2, 100), (4, 196)]),
+            (affine(48, 4), Evidence::Extrapolated)
+        );
+        assert_eq!(
+            form(&[(2, 100), (4, 196), (7, 340)]),
+            (affine(48, 4), Evidence::Solved)
+        );
+        assert_eq!(
+            form(&[(2, 92), (4, 188), (7, 332)]),
+            (affine(48, -4), Evidence::Solved)
+        );
         assert_eq!(
             form(&[(2, 32), (4, 96), (7, 252)]),
-            (Form::Quadratic { per_square: 4, per_sample: 8 }, Evidence::Solved)
+            (
+                Form::Quadratic {
+                    per_square: 4,
+                    per_sample: 8
+                },
+                Evidence::Solved
+            )
         );
         assert_eq!(
             form(&[(3, 512), (5, 1024), (8, 1536)]),
-            (Form::Rounded { per_sample: 192, to: 512 }, Evidence::Solved)
+            (
+                Form::Rounded {
+                    per_sample: 192,
+                    to: 512
+                },
+                Evidence::Solved
+            )
         );
     }
 
@@ -299,7 +347,12 @@ mod tests {
         let plateau = [(18, 88_080_384), (32, 138_412_032), (72, 138_412_032)];
         assert_eq!(form(&plateau).0.at(315), 138_412_032);
         // The same slope twice, and then more at once.
-        let jump = [(18, 41_889_936), (32, 57_344_144), (36, 61_759_632), (72, 107_790_480)];
+        let jump = [
+            (18, 41_889_936),
+            (32, 57_344_144),
+            (36, 61_759_632),
+            (72, 107_790_480),
+        ];
         assert_eq!(form(&jump).0.at(73), 107_790_480 + 1_103_872);
         assert_eq!(form(&[(2, 10), (4, 16), (8, 10)]).0.at(100), 10);
         assert_eq!(form(&[(2, 10), (4, 70)]).0.at(8), 140);

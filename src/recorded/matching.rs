@@ -60,7 +60,10 @@ impl Matching {
 
     /// How many blocks of the smaller batch have no partner.
     pub(super) fn unmatched(&self) -> usize {
-        self.partners.iter().filter(|partner| partner.is_none()).count()
+        self.partners
+            .iter()
+            .filter(|partner| partner.is_none())
+            .count()
     }
 }
 
@@ -77,8 +80,15 @@ fn live_alike(a: Option<usize>, b: Option<usize>) -> bool {
 }
 
 fn first_apart(pairs: &[(usize, usize)], [n, m]: [usize; 2]) -> Option<(usize, usize)> {
-    let alike = pairs.iter().zip(0..).take_while(|(pair, i)| **pair == (*i, *i)).count();
-    (alike < n.max(m)).then_some((alike.min(n.saturating_sub(1)), alike.min(m.saturating_sub(1))))
+    let alike = pairs
+        .iter()
+        .zip(0..)
+        .take_while(|(pair, i)| **pair == (*i, *i))
+        .count();
+    (alike < n.max(m)).then_some((
+        alike.min(n.saturating_sub(1)),
+        alike.min(m.saturating_sub(1)),
+    ))
 }
 
 /// Pairs what lies between two pairs, where it is the same but for sizes: scratch memory around one kernel, for which a
@@ -118,11 +128,7 @@ fn fill_gaps(
     filled
 }
 
-fn partners(
-    pairs: &[(usize, usize)],
-    small: &Sequence,
-    large: &Sequence,
-) -> Vec<Option<Partner>> {
+fn partners(pairs: &[(usize, usize)], small: &Sequence, large: &Sequence) -> Vec<Option<Partner>> {
     let mut partners: Vec<Option<Partner>> = vec![None; small.blocks.len()];
     let mut has_partner = vec![false; large.blocks.len()];
     let mut freed_together = vec![None; small.blocks.len()];
@@ -180,7 +186,9 @@ impl Regions {
                 }
             }
             let region = regions.is_mixed.len() - 1;
-            regions.of_event.push(u32::try_from(region).expect("fewer than 2^32 events"));
+            regions
+                .of_event
+                .push(u32::try_from(region).expect("fewer than 2^32 events"));
         }
         regions
     }

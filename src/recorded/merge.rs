@@ -122,7 +122,11 @@ impl Merged {
                 let above = matching.and_then(|matching| {
                     let partner = matching.partners[event.block]?;
                     let other = &sequences[index + 1].blocks[partner.block];
-                    let event = if event.is_free { other.freed? } else { other.born };
+                    let event = if event.is_free {
+                        other.freed?
+                    } else {
+                        other.born
+                    };
                     partner.is_freed_alike.then_some(event)
                 });
                 let place = match above {

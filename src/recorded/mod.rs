@@ -33,7 +33,9 @@ pub enum RecordedError {
         batch: u64,
     },
     /// More events than are read.
-    #[error("the recording of batch {batch} has more than {MOST_EVENTS} allocations and frees; record fewer steps")]
+    #[error(
+        "the recording of batch {batch} has more than {MOST_EVENTS} allocations and frees; record fewer steps"
+    )]
     TooLong {
         /// Its batch.
         batch: u64,

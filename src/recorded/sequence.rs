@@ -141,9 +141,8 @@ impl Reader {
             self.streams.push(stream);
             self.streams.len() - 1
         });
-        let stream = u8::try_from(stream).map_err(|_| RecordedError::Streams {
-            most: MOST_STREAMS,
-        })?;
+        let stream =
+            u8::try_from(stream).map_err(|_| RecordedError::Streams { most: MOST_STREAMS })?;
         let block = self.blocks.len();
         self.blocks.push(Block {
             bytes,

@@ -11,8 +11,8 @@ use super::matching::{Apart, Matching};
 use super::merge::Merged;
 use super::sequence::Sequence;
 use crate::program::{
-    Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction, SizeId, Tensor,
-    TensorId,
+    Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
+    SizeId, Tensor, TensorId,
 };
 use crate::replay::Recording;
 use crate::units::Bytes;
@@ -48,12 +48,11 @@ impl Steps {
         let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
         let mut matchings = Vec::new();
         for (pair, of) in sequences.windows(2).zip(recordings.windows(2)) {
-            let matching = Matching::of(&pair[0], &pair[1]).map_err(|Apart(i, j)| {
-                RecordedError::Apart {
+            let matching =
+                Matching::of(&pair[0], &pair[1]).map_err(|Apart(i, j)| RecordedError::Apart {
                     batches: [pair[0].batch, pair[1].batch],
                     places: [place(of[0].1, &pair[0], i), place(of[1].1, &pair[1], j)],
-                }
-            })?;
+                })?;
             matchings.push(matching);
         }
         let merged = Merged::of(&sequences, &matchings);
@@ -99,7 +98,10 @@ impl Steps {
 }
 
 fn place(recording: &Recording, sequence: &Sequence, event: usize) -> String {
-    let entry = sequence.events.get(event).and_then(|_| sequence.block(event).entry);
+    let entry = sequence
+        .events
+        .get(event)
+        .and_then(|_| sequence.block(event).entry);
     entry.map_or_else(|| "its end".to_owned(), |entry| recording.place(entry))
 }
 
@@ -114,7 +116,9 @@ struct Known {
 impl Known {
     /// Bytes at a batch. Between recordings and beyond them, there is what the next larger one has, or the largest.
     fn at(&self, batch: u64) -> u64 {
-        let next = self.recorded.partition_point(|(recorded, _)| *recorded < batch);
+        let next = self
+            .recorded
+            .partition_point(|(recorded, _)| *recorded < batch);
         match self.recorded.get(next).or(self.recorded.last()) {
             Some((recorded, bytes)) if *recorded == batch => bytes.unwrap_or(0),
             Some((_, Some(_))) => self.form.at(batch),
@@ -149,7 +153,9 @@ impl<'a> Writer<'a> {
         Writer {
             sequences,
             merged,
-            forms: families.map(|(points, alone)| solve(points, alone)).collect(),
+            forms: families
+                .map(|(points, alone)| solve(points, alone))
+                .collect(),
             sizes: Vec::new(),
             size_ids: HashMap::new(),
             fixed: HashMap::new(),
@@ -159,7 +165,11 @@ impl<'a> Writer<'a> {
     }
 
     fn write(mut self, label: impl Fn(usize, usize) -> Option<String>) -> Steps {
-        let batches: Vec<u64> = self.sequences.iter().map(|sequence| sequence.batch).collect();
+        let batches: Vec<u64> = self
+            .sequences
+            .iter()
+            .map(|sequence| sequence.batch)
+            .collect();
         let by_family = self.convolutions();
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
@@ -171,7 +181,10 @@ impl<'a> Writer<'a> {
                 None => {
                     let bytes = |(recording, block): (usize, &Option<usize>)| {
                         let sequence = &self.sequences[recording];
-                        (sequence.batch, block.map(|block| sequence.blocks[block].bytes))
+                        (
+                            sequence.batch,
+                            block.map(|block| sequence.blocks[block].bytes),
+                        )
                     };
                     let recorded = merge.blocks.iter().enumerate().map(bytes).collect();
                     self.size(Known { form, recorded })
@@ -181,10 +194,35 @@ impl<'a> Writer<'a> {
             uncertain.push(
                 convolution.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
             );
-            if std::env::var("PTS").is_ok() && convolution.is_none() && evidence == Evidence::Extrapolated { eprintln!("{:?} {form:?} {:?} {:?}", merge.blocks.iter().enumerate().rev().find_map(|(r, b)| label(r, (*b)?)), self.merged.families[merge.family].iter().map(|p| (p.batch, p.bytes)).collect::<Vec<_>>(), merge.blocks.iter().enumerate().rev().find_map(|(r, b)| Some(self.sequences[r].life((*b)?)))); }
+            if std::env::var("PTS").is_ok()
+                && convolution.is_none()
+                && evidence == Evidence::Extrapolated
+            {
+                eprintln!(
+                    "{:?} {form:?} {:?} {:?}",
+                    merge
+                        .blocks
+                        .iter()
+                        .enumerate()
+                        .rev()
+                        .find_map(|(r, b)| label(r, (*b)?)),
+                    self.merged.families[merge.family]
+                        .iter()
+                        .map(|p| (p.batch, p.bytes))
+                        .collect::<Vec<_>>(),
+                    merge
+                        .blocks
+                        .iter()
+                        .enumerate()
+                        .rev()
+                        .find_map(|(r, b)| Some(self.sequences[r].life((*b)?)))
+                );
+            }
             let named = merge.blocks.iter().enumerate().rev();
             let mut named = named.filter_map(|(recording, block)| label(recording, (*block)?));
-            let named = named.next().unwrap_or_else(|| "before the recording".to_owned());
+            let named = named
+                .next()
+                .unwrap_or_else(|| "before the recording".to_owned());
             tensors.push(Tensor {
                 size,
                 category: self.category(merge),

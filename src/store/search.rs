@@ -56,6 +56,8 @@ pub struct SearchBounds {
     pub observations: u32,
     /// How long one without an answer may be idle, in milliseconds.
     pub idle_ms: i64,
+    /// The same where there are too many.
+    pub contested_ms: i64,
 }
 
 /// What became of an observation.
@@ -84,8 +86,8 @@ struct Row {
 impl Db {
     /// Stores a new search. False when there are as many as may be, of which none can go.
     ///
-    /// Those without an answer go when they have been idle for long, and when there are too many, those that have
-    /// ended go, the oldest first.
+    /// Those without an answer go when they have been idle for long. When there are too many, first those that have
+    /// ended go, and then those that nobody told anything for a while.
     pub async fn add_search(
         &self,
         id: &str,
@@ -102,11 +104,14 @@ impl Db {
         .await
         .map_err(asking("drop idle searches"))?;
         let most = i64::from(bounds.searches);
+        let contested = now.0.saturating_sub(bounds.contested_ms);
         sqlx::query!(
             "DELETE FROM search
-              WHERE id IN (SELECT id FROM search WHERE state <> 'active' ORDER BY updated_at
+              WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < ?2
+                            ORDER BY state = 'active', updated_at
                             LIMIT max(0, (SELECT count(*) FROM search) + 1 - ?1))",
-            most
+            most,
+            contested,
         )
         .execute(&self.pool)
         .await
@@ -286,6 +291,7 @@ mod tests {
         searches: 3,
         observations: 2,
         idle_ms: 1000,
+        contested_ms: 100,
     };
 
     async fn add(db: &Db, id: &str, now: i64) -> bool {
@@ -349,10 +355,14 @@ mod tests {
         assert!(add(&db, "e", 4).await);
         assert_eq!(db.search("b").await.unwrap(), None);
 
-        // `a` has been idle since 0, and what it was told goes with it.
-        tell(&db, "a", 1).await;
-        assert!(add(&db, "f", 2000).await);
+        // Nothing has ended, but nobody has told `a` anything for long.
+        assert!(add(&db, "g", 105).await);
         assert_eq!(db.search("a").await.unwrap(), None);
+
+        // `c` has been idle since 0, and what it was told goes with it.
+        tell(&db, "c", 1).await;
+        assert!(add(&db, "f", 2000).await);
+        assert_eq!(db.search("c").await.unwrap(), None);
         assert!(db.search("f").await.unwrap().is_some());
     }
 }

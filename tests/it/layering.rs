@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// Lowest first. A module may use those before it, and itself.
 const LAYERS: &[&str] = &[
     "units", "bounded", "shape", "program", "eager", "aten", "ops", "graph", "model", "compile",
-    "alloc", "device", "probe", "replay", "recorded", "search", "worker", "store", "jobs", "report", "http",
-    "cli",
+    "alloc", "device", "probe", "replay", "recorded", "search", "worker", "store", "jobs",
+    "report", "http", "cli",
 ];
 
 fn rank(module: &str) -> Option<usize> {

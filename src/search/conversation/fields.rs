@@ -17,7 +17,7 @@ pub(super) fn known<'a>(
         Some(key) => {
             let of = format!("field of {what}");
             let known = known.iter().copied();
-            Err(Invalid::unknown(&fields.at(key), &of, key, known))
+            Err(Invalid::unknown(fields.at(key), &of, key, known))
         }
     }
 }

@@ -12,10 +12,8 @@ const MOST_NAMED: usize = 8;
 /// What was told of one batch.
 #[derive(Debug, Clone, Copy, Default)]
 struct Batch {
-    fits: bool,
-    fits_with_retries: bool,
-    out_of_memory: bool,
-    crashed: bool,
+    /// Which outcomes were told, in the order of [`Outcome::ALL`].
+    told: [bool; Outcome::ALL.len()],
     /// The least and the most that runs reserved which fit without retries.
     bytes: Option<(u64, u64)>,
     /// Finished, with more than the limit.
@@ -23,14 +21,18 @@ struct Batch {
 }
 
 impl Batch {
+    fn was(self, outcome: Outcome) -> bool {
+        self.told[outcome as usize]
+    }
+
     /// How it counts, unless it only crashed. Of contradicting observations the worst counts.
     fn verdict(self) -> Option<Verdict> {
-        if self.out_of_memory || self.exceeds {
+        if self.was(Outcome::OutOfMemory) || self.exceeds {
             Some(Verdict::OutOfMemory)
-        } else if self.fits_with_retries {
+        } else if self.was(Outcome::FitsWithRetries) {
             Some(Verdict::FitsWithRetries)
         } else {
-            self.fits.then_some(Verdict::Fits)
+            self.was(Outcome::Fits).then_some(Verdict::Fits)
         }
     }
 }
@@ -48,17 +50,11 @@ impl Seen {
         for observation in told {
             let batch = batches.entry(observation.batch).or_default();
             let bytes = observation.peak_reserved_bytes;
-            match observation.outcome {
-                Outcome::Fits => {
-                    batch.fits = true;
-                    let (least, most) = batch.bytes.unwrap_or((u64::MAX, 0));
-                    batch.bytes = bytes
-                        .map(|bytes| (least.min(bytes), most.max(bytes)))
-                        .or(batch.bytes);
-                }
-                Outcome::FitsWithRetries => batch.fits_with_retries = true,
-                Outcome::OutOfMemory => batch.out_of_memory = true,
-                Outcome::Crashed => batch.crashed = true,
+            batch.told[observation.outcome as usize] = true;
+            if observation.outcome == Outcome::Fits {
+                let (least, most) = batch.bytes.unwrap_or((u64::MAX, 0));
+                let both = bytes.map(|bytes| (least.min(bytes), most.max(bytes)));
+                batch.bytes = both.or(batch.bytes);
             }
             let finished = match observation.outcome {
                 Outcome::Fits | Outcome::FitsWithRetries => true,
@@ -104,17 +100,16 @@ impl Seen {
     /// Batches that ran to their end without a retry, with the most that they reserved, also above the limit: somebody
     /// may look for what fits a smaller card than the one at hand.
     pub(super) fn points(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
-        let clean = self
-            .batches
-            .iter()
-            .filter(|(_, seen)| !seen.out_of_memory && !seen.fits_with_retries);
+        let clean = self.batches.iter().filter(|(_, seen)| {
+            !seen.was(Outcome::OutOfMemory) && !seen.was(Outcome::FitsWithRetries)
+        });
         clean.filter_map(|(batch, seen)| Some((*batch, seen.bytes?.1)))
     }
 
     /// Why a batch does not count as one that fits without retries.
     pub(super) fn why_refused(&self, batch: u64) -> String {
         let seen = self.batches.get(&batch).copied().unwrap_or_default();
-        if seen.out_of_memory {
+        if seen.was(Outcome::OutOfMemory) {
             format!("batch {batch} ran out of memory")
         } else if seen.exceeds {
             let limit = self.limit.map(|limit| Bytes(limit).to_string());
@@ -141,11 +136,18 @@ impl Seen {
             }
         };
         say(
-            &|_, seen| (seen.fits || seen.fits_with_retries) && seen.out_of_memory,
+            &|_, seen| {
+                (seen.was(Outcome::Fits) || seen.was(Outcome::FitsWithRetries))
+                    && seen.was(Outcome::OutOfMemory)
+            },
             "was told to fit and to run out of memory, and counts as not fitting",
         );
         say(
-            &|_, seen| seen.fits && seen.fits_with_retries && !seen.out_of_memory,
+            &|_, seen| {
+                seen.was(Outcome::Fits)
+                    && seen.was(Outcome::FitsWithRetries)
+                    && !seen.was(Outcome::OutOfMemory)
+            },
             "was told to fit with retries and without, and counts as with",
         );
         say(
@@ -168,7 +170,7 @@ impl Seen {
             ),
         );
         say(
-            &|_, seen| seen.crashed && seen.verdict().is_none(),
+            &|_, seen| seen.was(Outcome::Crashed) && seen.verdict().is_none(),
             "crashed, which says nothing about its memory; others were tried instead",
         );
         say(
