@@ -27,14 +27,14 @@
 //! | `eager` | eager PyTorch without values: tensors, autograd, autocast, checkpoints; knows no operator |
 //! | [`aten`] | a node of an exported graph: its schema and typed arguments; knows no operator |
 //! | [`ops`] | every operator family in a home of its own: how it is read, its shapes, what eager PyTorch does |
-//! | [`graph`] | the forward graph: nodes, values, modules, and what builds it |
-//! | [`model`] | from what a user writes (the request, layers, models by name or Hugging Face config, exported graphs) to a graph and variants |
-//! | [`compile`] | graph + variant → program: eager PyTorch without values |
 //! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
 //! | [`probe`] | runs a program on a device for three steps and gives the verdict |
 //! | [`replay`] | repeats what PyTorch's allocator was recorded to do, and asks what if |
 //! | [`recorded`] | step programs learnt from recordings of a few small batches |
+//! | [`graph`] | the forward graph: nodes, values, modules, and what builds it |
+//! | [`model`] | from what a user writes (the request, layers, models by name or Hugging Face config, exported graphs) to a graph and variants |
+//! | [`compile`] | graph + variant → program: eager PyTorch without values |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
 //! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor |
 //! | [`store`] | SQLite; the only place with SQL |
@@ -56,12 +56,6 @@ pub mod aten;
 
 pub mod ops;
 
-pub mod graph;
-
-pub mod model;
-
-pub mod compile;
-
 pub mod alloc;
 
 pub mod device;
@@ -71,6 +65,12 @@ pub mod probe;
 pub mod replay;
 
 pub mod recorded;
+
+pub mod graph;
+
+pub mod model;
+
+pub mod compile;
 
 pub mod search;
 

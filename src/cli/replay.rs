@@ -8,8 +8,8 @@ use super::arguments::Replay;
 use super::question::files::read_bytes;
 use super::trouble::Trouble;
 use super::{Outcome, output, style};
+use crate::alloc::MemoryLimit;
 use crate::alloc::Settings;
-use crate::model::MemoryLimit;
 use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
 use crate::report;
 

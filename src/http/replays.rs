@@ -8,8 +8,8 @@ use super::App;
 use super::parameters::{Parameters, invalid};
 use super::problem::{Code, Problem};
 use super::uploads::{Arrived, LIMIT_MIB};
+use crate::alloc::MemoryLimit;
 use crate::alloc::Settings;
-use crate::model::MemoryLimit;
 use crate::replay::{Asked, Bounds, Recording, RecordingError, ReplayReport, pickle, read, replay};
 
 /// What a file of somebody else may make the service use.

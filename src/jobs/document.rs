@@ -231,8 +231,11 @@ pub(super) fn recommendations(
     let row = |variant: &VariantResult| -> Result<StoredRecommendation, JobError> {
         let training = &variant.training;
         let found = &variant.recommendation;
+        // What was recorded says no words.
+        let said =
+            |name: &'static str| if training.recorded { "recorded" } else { name }.to_owned();
         let of_training = |name: &'static str| match training.mode {
-            Mode::Train => Some(name.to_owned()),
+            Mode::Train => Some(said(name)),
             Mode::Inference => None,
         };
         Ok(StoredRecommendation {
@@ -243,15 +246,14 @@ pub(super) fn recommendations(
             model_kind: request.model_kind().to_owned(),
             device: result.environment.device.clone(),
             gpu: result.environment.gpu.clone(),
-            precision: training.precision.name().to_owned(),
+            precision: said(training.precision.name()),
             optimizer: of_training(training.optimizer.name()),
             optimizer_impl: of_training(training.optimizer_impl.name()),
-            checkpointing: match &training.checkpointing {
+            checkpointing: said(match &training.checkpointing {
                 Checkpointing::None => "none",
                 Checkpointing::PerBlock => "per_block",
                 Checkpointing::Modules(_) => "modules",
-            }
-            .to_owned(),
+            }),
             mode: match training.mode {
                 Mode::Train => "train",
                 Mode::Inference => "inference",

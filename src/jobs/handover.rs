@@ -66,7 +66,7 @@ impl Handover {
         let permit = permit.filter(|_| !is_wanted);
         all.push_back(Waiting {
             id: id.to_owned(),
-            size: request.graph().map_or(0, |graph| graph.size()),
+            size: request.lower().map_or(0, |lowered| lowered.workload.size()),
             request,
             permit,
         });

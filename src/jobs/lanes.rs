@@ -70,7 +70,7 @@ pub(super) fn lane_of(device: &str) -> &str {
 /// The lane of a fit, or of a probe.
 pub(super) fn lane_of_fit(request: &Request) -> String {
     let device = request.device.to_string();
-    let size = request.graph().map_or(0, |graph| graph.size());
+    let size = request.lower().map_or(0, |lowered| lowered.workload.size());
     match request.device {
         DeviceChoice::Sim(_) if size >= LARGE => LARGE_LANE.to_owned(),
         DeviceChoice::Sim(_) | DeviceChoice::Auto | DeviceChoice::Cuda(_) => {

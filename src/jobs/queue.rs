@@ -16,8 +16,9 @@ use super::lanes::{LARGE_LANE, Lanes};
 use super::readiness::Readiness;
 use super::validate::validate;
 use super::{DeviceSummary, Engine, EngineError, FitDocument, Progress, runner};
+use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
-use crate::model::{DeviceChoice, Invalid, MemoryLimit, ModelAside, Request, RequestDocument};
+use crate::model::{DeviceChoice, Invalid, ModelAside, Request, RequestDocument};
 use crate::store::{
     Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, ParallelSimulated, Reuse,
     StoreError, Time,

@@ -38,6 +38,10 @@ pub struct Recommendation {
     pub samples_per_second: Option<f64>,
     /// When nothing fits: how many bytes more a batch of one would need.
     pub missing_bytes: Option<u64>,
+    /// The batch to record next, for an answer that is nearer to what was recorded; null where it is near enough, or
+    /// nothing was recorded.
+    #[serde(default)]
+    pub next_batch: Option<u64>,
     /// What the reader should know of the rules used: transferred, estimated, assumed.
     pub notes: Vec<String>,
 }

@@ -3,18 +3,21 @@
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
 use crate::compile::check_checkpointing;
-use crate::model::{Checkpointing, Invalid, Lowered, Request};
+use crate::model::{Checkpointing, Invalid, Lowered, Request, Workload};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     settings(request)?;
     let lowered = request.lower()?;
-    bounded(lowered.graph.nodes.len(), request.variants.len())?;
+    let Workload::Graph(graph) = &lowered.workload else {
+        return Ok(lowered);
+    };
+    bounded(graph.nodes.len(), request.variants.len())?;
     let mut asked: Vec<&Checkpointing> = Vec::new();
     for variant in &request.variants {
         if !asked.contains(&&variant.checkpointing) {
             asked.push(&variant.checkpointing);
-            check_checkpointing(&lowered.graph, variant)
+            check_checkpointing(graph, variant)
                 .map_err(|error| Invalid::at("/training/checkpointing", error.to_string()))?;
         }
     }

@@ -21,7 +21,7 @@ pub use glob::Glob;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
-    DeviceChoice, Lowered, MemoryLimit, ModelAside, RULES, Request, RequestDocument, SearchMode,
+    DeviceChoice, Lowered, ModelAside, RULES, Request, RequestDocument, SearchMode, Workload,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};

@@ -183,7 +183,10 @@ impl Variant {
 
 /// One way of running the model: a step program is compiled for each.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
 pub struct Variant {
+    /// Whether recordings decide all of this but the number of micro-steps; the other fields then say nothing.
+    pub recorded: bool,
     /// Precision of forward and backward.
     pub precision: Precision,
     /// Optimizer; not used in inference.
@@ -202,6 +205,7 @@ impl Default for Variant {
     /// What a request without a `training` asks for.
     fn default() -> Variant {
         Variant {
+            recorded: false,
             precision: Precision::default(),
             optimizer: Optimizer::default(),
             optimizer_impl: OptimizerImpl::default(),
@@ -212,8 +216,62 @@ impl Default for Variant {
     }
 }
 
+/// A variant as it is written: what recordings decide is left out.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    recorded: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    precision: Option<Precision>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    optimizer: Option<Optimizer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    optimizer_impl: Option<OptimizerImpl>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checkpointing: Option<Checkpointing>,
+    accumulation: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<Mode>,
+}
+
+impl From<Variant> for Written {
+    fn from(variant: Variant) -> Written {
+        let is_told = !variant.recorded;
+        Written {
+            recorded: variant.recorded,
+            precision: is_told.then_some(variant.precision),
+            optimizer: is_told.then_some(variant.optimizer),
+            optimizer_impl: is_told.then_some(variant.optimizer_impl),
+            checkpointing: is_told.then_some(variant.checkpointing),
+            accumulation: variant.accumulation,
+            mode: is_told.then_some(variant.mode),
+        }
+    }
+}
+
+impl From<Written> for Variant {
+    fn from(written: Written) -> Variant {
+        Variant {
+            recorded: written.recorded,
+            precision: written.precision.unwrap_or_default(),
+            optimizer: written.optimizer.unwrap_or_default(),
+            optimizer_impl: written.optimizer_impl.unwrap_or_default(),
+            checkpointing: written.checkpointing.unwrap_or_default(),
+            accumulation: written.accumulation,
+            mode: written.mode.unwrap_or_default(),
+        }
+    }
+}
+
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.recorded {
+            f.write_str("as recorded")?;
+            return match self.accumulation {
+                1 => Ok(()),
+                steps => write!(f, " accumulating {steps}"),
+            };
+        }
         f.write_str(self.precision.name())?;
         if self.mode == Mode::Inference {
             return f.write_str(" inference");

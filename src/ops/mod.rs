@@ -93,6 +93,7 @@ pub(crate) use norm::kernel as normalization;
 pub(crate) use opaque::not_elementwise;
 pub(crate) use pool::kernel as pooling;
 pub use random::Dropout;
+pub(crate) use reduce::scratch_of_columns;
 pub use reduce::{Dims, Reduction};
 pub(crate) use registry::{Context, Operator, Read, Reader, infer, known, read};
 pub use resample::{Interpolation, Mode as Interpolated};

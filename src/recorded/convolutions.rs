@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::form::Point;
+use super::scratch::InUse;
 use crate::device::sim::workspaces::{Lookup, Source, WorkspaceTable};
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operation};
 use crate::shape::{DType, Extent, Window};
@@ -36,13 +37,10 @@ struct Call {
     dtype: DType,
 }
 
-/// How much memory of each size is in use.
-pub(super) type InUse = HashMap<u64, usize>;
-
 /// Scratch memory that is asked for after a result and freed at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Site {
-    /// The event that asks for the result.
+    /// The event that asks for the scratch memory.
     pub(super) event: usize,
     /// The family of the scratch memory.
     pub(super) family: usize,
@@ -54,17 +52,17 @@ pub(super) struct Site {
 
 /// Finds out which convolutions there are, site by site.
 #[derive(Default)]
-pub(super) struct Identification {
+pub(super) struct Convolutions {
     /// Made when there is a first site.
-    library: Option<Convolutions>,
+    library: Option<Library>,
     sites: Vec<Site>,
     candidates: Vec<Vec<Call>>,
 }
 
-impl Identification {
+impl Convolutions {
     /// Looks at the next site, at which this is in use in the recording of the largest batch.
     pub(super) fn visit(&mut self, site: Site, in_use: &InUse) {
-        let library = self.library.get_or_insert_with(Convolutions::h200);
+        let library = self.library.get_or_insert_with(Library::h200);
         let mut candidates = library.candidates(&site);
         let batch = site.scratch.last().map_or(1, |point| point.batch);
         // Operands that are views of other tensors are not seen.
@@ -98,7 +96,7 @@ impl Identification {
 }
 
 /// The convolutions of a table, by the size of what they compute.
-struct Convolutions {
+struct Library {
     lookup: Lookup<'static>,
     by_result: HashMap<Result, Vec<Call>>,
     known: HashMap<(Vec<Point>, Vec<Point>), Vec<Call>>,
@@ -154,9 +152,9 @@ fn agree(sites: &[Site], candidates: &mut [Vec<Call>]) -> HashSet<ConvolutionLay
     trained
 }
 
-impl Convolutions {
+impl Library {
     /// Those of an H200.
-    fn h200() -> Convolutions {
+    fn h200() -> Library {
         let table = WorkspaceTable::h200();
         let mut by_result: HashMap<_, Vec<_>> = HashMap::new();
         for layer in table.layers() {
@@ -172,7 +170,7 @@ impl Convolutions {
                 }
             }
         }
-        Convolutions {
+        Library {
             lookup: Lookup::new(table),
             by_result,
             known: HashMap::new(),

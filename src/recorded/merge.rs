@@ -26,6 +26,8 @@ pub(super) struct Merge {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) events: Vec<Event>,
+    /// The event that begins the first step, where it was marked; else all is one step.
+    pub(super) first_step: usize,
     pub(super) tensors: Vec<Merge>,
     /// The sizes of what is the same in several recordings, wherever each of them frees it.
     pub(super) families: Vec<Vec<Point>>,
@@ -57,14 +59,10 @@ impl Chain {
         index
     }
 
-    fn in_order(&self) -> Vec<Event> {
-        let mut events = Vec::with_capacity(self.events.len());
-        let mut at = self.first;
-        while at != END {
-            events.push(self.events[at]);
-            at = self.next[at];
-        }
-        events
+    /// Indices of events.
+    fn in_order(&self) -> Vec<usize> {
+        let next = |at: usize| (at != END).then_some(at);
+        std::iter::successors(next(self.first), |at| next(self.next[*at])).collect()
     }
 }
 
@@ -73,6 +71,7 @@ impl Merged {
     pub(super) fn of(sequences: &[Sequence], matchings: &[Matching]) -> Merged {
         let mut merged = Merged {
             events: Vec::new(),
+            first_step: 0,
             tensors: Vec::new(),
             families: Vec::new(),
             family_of: vec![Vec::new(); sequences.len()],
@@ -155,7 +154,13 @@ impl Merged {
         for family in &mut merged.families {
             family.sort_unstable();
         }
-        merged.events = chain.in_order();
+        let begin = sequences.last().and_then(|last| last.first_step);
+        // Of the recording of the largest batch, places in the chain are those in its sequence.
+        let order = chain.in_order();
+        merged.first_step = begin.map_or(0, |begin| {
+            order.iter().take_while(|at| **at != begin).count()
+        });
+        merged.events = order.into_iter().map(|at| chain.events[at]).collect();
         merged
     }
 }

@@ -11,13 +11,17 @@
 mod align;
 mod convolutions;
 mod form;
+mod format;
 mod matching;
 mod merge;
+mod reductions;
+mod scratch;
 mod sequence;
 mod steps;
 
 pub use form::{Evidence, Form};
-pub use sequence::MOST_EVENTS;
+pub use format::{ReadError, read};
+pub use sequence::{MOST_EVENTS, Sequence};
 pub use steps::Steps;
 
 /// Why recordings make no program.
@@ -53,6 +57,16 @@ pub enum RecordedError {
         batch: u64,
         /// Where in its file.
         place: String,
+    },
+    /// Steps of different numbers of micro-steps.
+    #[error(
+        "the recordings of batches {batches:?} have steps of {micro_steps:?} micro-steps; record the same number for each"
+    )]
+    Accumulation {
+        /// The smaller and the larger batch.
+        batches: [u64; 2],
+        /// Their micro-steps.
+        micro_steps: [u32; 2],
     },
     /// They are not of one program.
     #[error(

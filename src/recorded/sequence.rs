@@ -1,10 +1,12 @@
 //! A recording as what a step program is made of: allocations and frees, without addresses.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::RecordedError;
 use crate::alloc::{Address, Event, PoolKind, SMALL_MAX, Stream};
-use crate::replay::{Layout, Recording, Segment};
+use crate::replay::{Format, Layout, Recording, Segment};
+use crate::units::Bytes;
 
 /// Most events of one recording, as they are aligned: some twenty steps of the largest models.
 pub const MOST_EVENTS: usize = 1 << 20;
@@ -33,35 +35,53 @@ pub(super) struct Block {
     pub(super) freed: Option<usize>,
     /// How many allocations there are while it is alive; nothing for what outlives the recording.
     pub(super) life: Option<usize>,
-    /// The entry of the recording; nothing for what was there when it started.
-    pub(super) entry: Option<usize>,
+    /// Where it is in the file; nothing for what was there when the recording started.
+    pub(super) position: Option<u32>,
+    /// Which line of Python asked for it: an index into [`Sequence::frames`].
+    pub(super) frame: Option<u32>,
 }
 
-/// The allocations and frees of one recording.
+/// The allocations and frees of one recording, and what is known of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Sequence {
-    pub(super) batch: u64,
+pub struct Sequence {
+    /// Samples in each micro-step.
+    pub batch: u64,
+    /// Micro-steps in each step.
+    pub accumulation: u32,
+    /// What was recorded, when somebody noted it.
+    pub case: Option<String>,
+    /// What the device had, when it is known.
+    pub total: Option<Bytes>,
     /// In order. Frees that follow each other are in the order of their allocations: which of them came first does not
     /// matter to the allocator, and hash tables are cleared in any order.
     pub(super) events: Vec<Happening>,
     pub(super) blocks: Vec<Block>,
+    /// The event that begins the first step, where it was marked.
+    pub(super) first_step: Option<usize>,
+    /// Lines of Python.
+    pub(super) frames: Vec<Arc<str>>,
+    pub(super) format: Format,
 }
 
 impl Sequence {
     /// What a recording of `batch` asked for.
     pub(super) fn of(recording: &Recording, batch: u64) -> Result<Sequence, RecordedError> {
-        if recording.entries.len() > 4 * MOST_EVENTS {
-            return Err(RecordedError::TooLong { batch });
-        }
         let mut reader = Reader::default();
         reader.start(&recording.initial)?;
         for (index, entry) in recording.entries.iter().enumerate() {
             match entry.event {
                 Event::Alloc { address, requested } => {
-                    reader.allocate(address, requested.0, entry.stream, Some(index))?;
+                    let place = (Some(entry.position), None);
+                    let stream = reader.stream(entry.stream)?;
+                    let block = reader.allocate(requested.0, stream, place);
+                    reader.alive.insert(address, block);
                 }
                 // What another stream still uses is free once that is done.
-                Event::FreeCompleted { address, .. } => reader.free(address),
+                Event::FreeCompleted { address, .. } => {
+                    if let Some(block) = reader.alive.remove(&address) {
+                        reader.push(block, true);
+                    }
+                }
                 Event::OutOfMemory { .. } => {
                     return Err(RecordedError::OutOfMemory {
                         batch,
@@ -75,16 +95,17 @@ impl Sequence {
                 | Event::SegmentUnmap { .. } => {}
             }
         }
-        if reader.events.len() > MOST_EVENTS {
-            return Err(RecordedError::TooLong { batch });
-        }
-        let mut sequence = Sequence {
+        reader.finish(Sequence {
             batch,
-            events: reader.events,
-            blocks: reader.blocks,
-        };
-        sequence.order_frees();
-        Ok(sequence)
+            accumulation: recording.accumulation.unwrap_or(1).max(1),
+            case: recording.case.clone(),
+            total: recording.total,
+            events: Vec::new(),
+            blocks: Vec::new(),
+            first_step: None,
+            frames: Vec::new(),
+            format: recording.format,
+        })
     }
 
     fn order_frees(&mut self) {
@@ -104,45 +125,84 @@ impl Sequence {
         }
     }
 
+    /// How many allocations and frees there are.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether nothing was allocated.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     pub(super) fn block(&self, event: usize) -> &Block {
         &self.blocks[self.events[event].block]
     }
 
-    /// How many blocks there are before the first that is freed: those of construction, where it was recorded.
+    /// How many blocks belong to construction: those before the first step, where it was marked, or else before the
+    /// first free.
     pub(super) fn parameters(&self) -> usize {
-        let first_free = self.events.iter().position(|event| event.is_free);
-        first_free.unwrap_or(self.events.len())
+        let end = self
+            .first_step
+            .or_else(|| self.events.iter().position(|event| event.is_free));
+        let events = &self.events[..end.unwrap_or(self.events.len())];
+        events.iter().filter(|event| !event.is_free).count()
     }
 
     /// How many allocations a block lives through; nothing for what outlives the recording.
     pub(super) fn life(&self, block: usize) -> Option<usize> {
         self.blocks[block].life
     }
+
+    /// Names the place of an event for the person who has the file.
+    pub(super) fn place(&self, event: usize) -> String {
+        match self.events.get(event).map(|_| self.block(event).position) {
+            None => "its end".to_owned(),
+            Some(None) => "its start".to_owned(),
+            Some(Some(position)) => self.format.place(position),
+        }
+    }
+
+    /// Names a block: the line of Python that asked for it, or else the place in the file.
+    pub(super) fn label(&self, block: usize) -> Arc<str> {
+        let block = &self.blocks[block];
+        let frame = block
+            .frame
+            .and_then(|frame| self.frames.get(frame as usize));
+        match (frame, block.position) {
+            (Some(frame), _) => Arc::clone(frame),
+            (None, Some(position)) => Arc::from(self.format.place(position)),
+            (None, None) => Arc::from("before the recording"),
+        }
+    }
 }
 
+/// Puts a sequence together, event by event.
 #[derive(Default)]
-struct Reader {
+pub(super) struct Reader {
     events: Vec<Happening>,
-    blocks: Vec<Block>,
+    pub(super) blocks: Vec<Block>,
     alive: HashMap<Address, usize>,
     streams: Vec<Stream>,
 }
 
 impl Reader {
-    fn allocate(
-        &mut self,
-        address: Address,
-        bytes: u64,
-        stream: Stream,
-        entry: Option<usize>,
-    ) -> Result<usize, RecordedError> {
+    /// The number of a stream.
+    fn stream(&mut self, stream: Stream) -> Result<u8, RecordedError> {
         let known = self.streams.iter().position(|known| *known == stream);
-        let stream = known.unwrap_or_else(|| {
+        let number = known.unwrap_or_else(|| {
             self.streams.push(stream);
             self.streams.len() - 1
         });
-        let stream =
-            u8::try_from(stream).map_err(|_| RecordedError::Streams { most: MOST_STREAMS })?;
+        u8::try_from(number).map_err(|_| RecordedError::Streams { most: MOST_STREAMS })
+    }
+
+    pub(super) fn allocate(
+        &mut self,
+        bytes: u64,
+        stream: u8,
+        (position, frame): (Option<u32>, Option<u32>),
+    ) -> usize {
         let block = self.blocks.len();
         self.blocks.push(Block {
             bytes,
@@ -150,21 +210,34 @@ impl Reader {
             born: self.events.len(),
             freed: None,
             life: None,
-            entry,
+            position,
+            frame,
         });
-        self.alive.insert(address, block);
         self.push(block, false);
-        Ok(block)
+        block
     }
 
-    fn free(&mut self, address: Address) {
-        if let Some(block) = self.alive.remove(&address) {
-            self.push(block, true);
-        }
-    }
-
-    fn push(&mut self, block: usize, is_free: bool) {
+    pub(super) fn push(&mut self, block: usize, is_free: bool) {
         self.events.push(Happening { block, is_free });
+    }
+
+    /// How many events there are so far.
+    pub(super) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// The whole sequence; `rest` is all about it but its events.
+    pub(super) fn finish(self, rest: Sequence) -> Result<Sequence, RecordedError> {
+        if self.events.len() > MOST_EVENTS {
+            return Err(RecordedError::TooLong { batch: rest.batch });
+        }
+        let mut sequence = Sequence {
+            events: self.events,
+            blocks: self.blocks,
+            ..rest
+        };
+        sequence.order_frees();
+        Ok(sequence)
     }
 
     /// Asks for what was there when the recording started. See Note [What was there].
@@ -180,21 +253,20 @@ impl Reader {
     }
 
     fn fill(&mut self, segment: &Segment, gaps: &mut Vec<usize>) -> Result<(), RecordedError> {
-        // No block is at this address: those of a segment are reported at their own.
-        let nowhere = Address(u64::MAX);
+        let stream = self.stream(segment.stream)?;
         if segment.pool == PoolKind::Large && !segment.is_expandable {
-            let whole = self.allocate(nowhere, segment.size.0, segment.stream, None)?;
+            let whole = self.allocate(segment.size.0, stream, (None, None));
             self.push(whole, true);
         }
         for piece in pieces(segment) {
-            let address = piece.used.unwrap_or(nowhere);
-            let block = self.allocate(address, piece.bytes, segment.stream, None)?;
-            if piece.used.is_none() {
-                self.alive.remove(&nowhere);
-                gaps.push(block);
+            let block = self.allocate(piece.bytes, stream, (None, None));
+            match piece.used {
+                Some(address) => {
+                    self.alive.insert(address, block);
+                }
+                None => gaps.push(block),
             }
         }
-        self.alive.remove(&nowhere);
         Ok(())
     }
 }

@@ -1,20 +1,21 @@
 //! The step program that recordings of several batches make.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
+
 use super::RecordedError;
-use super::convolutions::{Identification, InUse, Site};
-use super::form::{Alone, Evidence, Form, Point, solve};
+use super::form::{Alone, Evidence, Form, solve};
 use super::matching::{Apart, Matching};
-use super::merge::Merged;
+use super::merge::{Event, Merge, Merged};
+use super::reductions::RowSum;
+use super::scratch::{Operation, recognize};
 use super::sequence::Sequence;
 use crate::program::{
     Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
     SizeId, Tensor, TensorId,
 };
-use crate::replay::Recording;
 use crate::units::Bytes;
 
 /// Memory that lives through fewer allocations was scratch memory for one operation.
@@ -27,40 +28,105 @@ pub struct Steps {
     pub program: Program,
     /// The recorded batches, ascending.
     pub batches: Vec<u64>,
+    /// Micro-steps in each recorded step.
+    pub accumulation: u32,
+    /// What the device had on which they were recorded, when it is known.
+    pub total: Option<Bytes>,
+    /// A digest of what was recorded.
+    pub digest: String,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
     uncertain: Vec<bool>,
 }
 
 impl Steps {
-    /// Learns from recordings, each with its batch, in any order.
-    pub fn learn(recordings: &[(u64, &Recording)]) -> Result<Steps, RecordedError> {
-        let mut recordings = recordings.to_vec();
-        recordings.sort_by_key(|(batch, _)| *batch);
-        if recordings.is_empty() {
+    /// Learns from recordings of several batches, in any order.
+    pub fn learn(mut sequences: Vec<Sequence>) -> Result<Steps, RecordedError> {
+        sequences.sort_by_key(|sequence| sequence.batch);
+        let Some(last) = sequences.last() else {
             return Err(RecordedError::None);
-        }
-        if let Some(pair) = recordings.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(RecordedError::Twice { batch: pair[0].0 });
-        }
-        let sequences = recordings
-            .iter()
-            .map(|(batch, recording)| Sequence::of(recording, *batch));
-        let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
-        let mut matchings = Vec::new();
-        for (pair, of) in sequences.windows(2).zip(recordings.windows(2)) {
-            let matching =
-                Matching::of(&pair[0], &pair[1]).map_err(|Apart(i, j)| RecordedError::Apart {
+        };
+        let (accumulation, total) = (last.accumulation, last.total);
+        for pair in sequences.windows(2) {
+            if pair[0].batch == pair[1].batch {
+                return Err(RecordedError::Twice {
+                    batch: pair[0].batch,
+                });
+            }
+            if pair[0].accumulation != pair[1].accumulation {
+                return Err(RecordedError::Accumulation {
                     batches: [pair[0].batch, pair[1].batch],
-                    places: [place(of[0].1, &pair[0], i), place(of[1].1, &pair[1], j)],
-                })?;
+                    micro_steps: [pair[0].accumulation, pair[1].accumulation],
+                });
+            }
+        }
+        let mut matchings = Vec::new();
+        for pair in sequences.windows(2) {
+            let matching = Matching::of(&pair[0], &pair[1]);
+            let matching = matching.map_err(|Apart(i, j)| RecordedError::Apart {
+                batches: [pair[0].batch, pair[1].batch],
+                places: [pair[0].place(i), pair[1].place(j)],
+            })?;
             matchings.push(matching);
         }
         let merged = Merged::of(&sequences, &matchings);
-        let labels = |recording: usize, block: usize| {
-            let entry = sequences[recording].blocks[block].entry;
-            entry.map(|entry| recordings[recording].1.place(entry))
-        };
-        Ok(Writer::new(&sequences, &merged).write(labels))
+        let (program, uncertain) = Writer::new(&sequences, &merged).write();
+        Ok(Steps {
+            program,
+            batches: sequences.iter().map(|sequence| sequence.batch).collect(),
+            accumulation,
+            total,
+            digest: digest(&sequences),
+            uncertain,
+        })
+    }
+
+    /// The program of a step with so many micro-steps.
+    ///
+    /// What was recorded without accumulation keeps no gradients from one micro-step to the next. With it, they are
+    /// there from the start: as much again as there are parameters, which is more than is needed, since the recorded
+    /// step makes its own gradients too.
+    pub fn accumulating(&self, micro_steps: u32) -> Program {
+        let mut program = self.program.clone();
+        program.micro_steps = micro_steps;
+        if micro_steps < 2 || self.accumulation > 1 {
+            return program;
+        }
+        let parameters = program.tensors.iter();
+        let parameters = parameters.filter(|tensor| tensor.category == Category::Parameters);
+        let gradients: Vec<Tensor> = parameters
+            .map(|tensor| Tensor {
+                category: Category::Gradients,
+                ..tensor.clone()
+            })
+            .collect();
+        let first = program.tensors.len();
+        let ids = (first..first + gradients.len())
+            .map(|id| TensorId(u32::try_from(id).expect("fewer than 2^32 tensors")));
+        let allocate = ids.map(Instruction::Allocate);
+        program.tensors.extend(gradients);
+        if program.construction.is_empty() {
+            // Where construction ends is not marked: after the last parameter.
+            let Some(section) = program.first_step.first_mut() else {
+                return program;
+            };
+            let is_parameter = |instruction: &Instruction| {
+                matches!(instruction, Instruction::Allocate(id)
+                    if self.program.tensor(*id).category == Category::Parameters)
+            };
+            let last = section.instructions.iter().rposition(is_parameter);
+            let after = last.map_or(0, |last| last + 1);
+            section.instructions.splice(after..after, allocate);
+        } else {
+            program.construction.extend(allocate);
+        }
+        program
+    }
+
+    /// How large it is, in events.
+    pub fn size(&self) -> usize {
+        let steps = self.program.first_step.iter();
+        let steps = steps.map(|section| section.instructions.len());
+        self.program.construction.len() + steps.sum::<usize>()
     }
 
     /// Whether nothing of a batch is extrapolated.
@@ -97,32 +163,66 @@ impl Steps {
     }
 }
 
-fn place(recording: &Recording, sequence: &Sequence, event: usize) -> String {
-    let entry = sequence
-        .events
-        .get(event)
-        .and_then(|_| sequence.block(event).entry);
-    entry.map_or_else(|| "its end".to_owned(), |entry| recording.place(entry))
-}
-
 /// A size with the batches at which it is known and has to be there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Known {
-    form: Form,
+    rule: Rule,
     /// What was asked for at each recorded batch; nothing where there was no such memory.
     recorded: Vec<(u64, Option<u64>)>,
 }
 
+/// A digest of everything that the program depends on: the same recordings give the same, in whatever format.
+fn digest(sequences: &[Sequence]) -> String {
+    let mut digest = Sha256::new();
+    for sequence in sequences {
+        digest.update(sequence.to_text());
+    }
+    let bytes = digest.finalize();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What a size follows at batches that were not recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Rule {
+    Form(Form),
+    Buffer(RowSum),
+    Semaphores(RowSum),
+}
+
+impl Rule {
+    const fn name(self) -> &'static str {
+        match self {
+            Rule::Form(form) => form.name(),
+            Rule::Buffer(_) => "reduction",
+            Rule::Semaphores(_) => "reduction semaphores",
+        }
+    }
+}
+
 impl Known {
+    fn of(merge: &Merge, sequences: &[Sequence], rule: Rule) -> Known {
+        let bytes = |(sequence, block): (&Sequence, &Option<usize>)| {
+            let bytes = block.map(|block| sequence.blocks[block].bytes);
+            (sequence.batch, bytes)
+        };
+        Known {
+            rule,
+            recorded: sequences.iter().zip(&merge.blocks).map(bytes).collect(),
+        }
+    }
+
     /// Bytes at a batch. Between recordings and beyond them, there is what the next larger one has, or the largest.
     fn at(&self, batch: u64) -> u64 {
         let next = self
             .recorded
             .partition_point(|(recorded, _)| *recorded < batch);
-        match self.recorded.get(next).or(self.recorded.last()) {
-            Some((recorded, bytes)) if *recorded == batch => bytes.unwrap_or(0),
-            Some((_, Some(_))) => self.form.at(batch),
-            Some((_, None)) | None => 0,
+        let next = self.recorded.get(next).or(self.recorded.last());
+        match (self.rule, next) {
+            (_, Some((recorded, bytes))) if *recorded == batch => bytes.unwrap_or(0),
+            (Rule::Buffer(sum), _) => sum.at(batch)[0],
+            (Rule::Semaphores(sum), _) => sum.at(batch)[1],
+            (Rule::Form(form), Some((_, Some(_)))) => form.at(batch),
+            (Rule::Form(_), Some((_, None)) | None) => 0,
         }
     }
 }
@@ -164,144 +264,58 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn write(mut self, label: impl Fn(usize, usize) -> Option<String>) -> Steps {
-        let batches: Vec<u64> = self
-            .sequences
-            .iter()
-            .map(|sequence| sequence.batch)
-            .collect();
-        let by_family = self.convolutions();
+    /// The program, and which of its tensors are of uncertain size.
+    fn write(mut self) -> (Program, Vec<bool>) {
+        let operations = recognize(self.sequences, self.merged);
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
         for merge in &self.merged.tensors {
             let (form, evidence) = self.forms[merge.family];
-            let convolution = by_family.get(&merge.family);
-            let size = match convolution {
-                Some(shape) => self.workspace(*shape),
-                None => {
-                    let bytes = |(recording, block): (usize, &Option<usize>)| {
-                        let sequence = &self.sequences[recording];
-                        (
-                            sequence.batch,
-                            block.map(|block| sequence.blocks[block].bytes),
-                        )
-                    };
-                    let recorded = merge.blocks.iter().enumerate().map(bytes).collect();
-                    self.size(Known { form, recorded })
+            let operation = operations.get(&merge.family);
+            let size = match operation {
+                Some(Operation::Convolution(shape)) => self.workspace(*shape),
+                Some(Operation::Buffer(sum)) => {
+                    self.size(Known::of(merge, self.sequences, Rule::Buffer(*sum)))
                 }
+                Some(Operation::Semaphores(sum)) => {
+                    self.size(Known::of(merge, self.sequences, Rule::Semaphores(*sum)))
+                }
+                None => self.size(Known::of(merge, self.sequences, Rule::Form(form))),
             };
             let is_everywhere = merge.blocks.iter().all(Option::is_some);
             uncertain.push(
-                convolution.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
+                operation.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
             );
-            if std::env::var("PTS").is_ok()
-                && convolution.is_none()
-                && evidence == Evidence::Extrapolated
-            {
-                eprintln!(
-                    "{:?} {form:?} {:?} {:?}",
-                    merge
-                        .blocks
-                        .iter()
-                        .enumerate()
-                        .rev()
-                        .find_map(|(r, b)| label(r, (*b)?)),
-                    self.merged.families[merge.family]
-                        .iter()
-                        .map(|p| (p.batch, p.bytes))
-                        .collect::<Vec<_>>(),
-                    merge
-                        .blocks
-                        .iter()
-                        .enumerate()
-                        .rev()
-                        .find_map(|(r, b)| Some(self.sequences[r].life((*b)?)))
-                );
-            }
-            let named = merge.blocks.iter().enumerate().rev();
-            let mut named = named.filter_map(|(recording, block)| label(recording, (*block)?));
-            let named = named
-                .next()
-                .unwrap_or_else(|| "before the recording".to_owned());
+            let named = merge.blocks.iter().zip(self.sequences).rev();
+            let mut named = named.filter_map(|(block, sequence)| Some(sequence.label((*block)?)));
             tensors.push(Tensor {
                 size,
                 category: self.category(merge),
-                label: Arc::from(named),
+                label: named.next().expect("what is merged is in a recording"),
                 stream: merge.stream,
             });
         }
         let id = |tensor: usize| TensorId(u32::try_from(tensor).expect("fewer than 2^32 tensors"));
-        let instruction = |event: &super::merge::Event| {
+        let instruction = |event: &Event| {
             if event.is_free {
                 Instruction::Free(id(event.tensor))
             } else {
                 Instruction::Allocate(id(event.tensor))
             }
         };
-        let instructions = self.merged.events.iter().map(instruction).collect();
-        Steps {
-            program: Program {
-                tensors,
-                sizes: self.sizes,
-                convolutions: self.convolutions,
-                construction: Vec::new(),
-                first_step: vec![Section::once(instructions)],
-                later_step: Vec::new(),
-                micro_steps: 1,
-            },
-            batches,
-            uncertain,
-        }
-    }
-
-    /// The families that are scratch memory of convolutions: asked for after a result, and freed at once.
-    fn convolutions(&self) -> HashMap<usize, ConvolutionShape> {
-        let mut identification = Identification::default();
-        let Some((last, sequence)) = self.sequences.iter().enumerate().next_back() else {
-            return identification.finish();
+        let mut construction: Vec<Instruction> =
+            self.merged.events.iter().map(instruction).collect();
+        let first_step = construction.split_off(self.merged.first_step);
+        let program = Program {
+            tensors,
+            sizes: self.sizes,
+            convolutions: self.convolutions,
+            construction,
+            first_step: vec![Section::once(first_step)],
+            later_step: Vec::new(),
+            micro_steps: 1,
         };
-        let families = &self.merged.family_of[last];
-        let mut in_use = InUse::new();
-        for (index, event) in sequence.events.iter().enumerate() {
-            let bytes = sequence.blocks[event.block].bytes;
-            if event.is_free {
-                if let Entry::Occupied(mut count) = in_use.entry(bytes) {
-                    *count.get_mut() -= 1;
-                    if *count.get() == 0 {
-                        count.remove();
-                    }
-                }
-                continue;
-            }
-            let result = index.checked_sub(1).map(|before| sequence.events[before]);
-            let result = result.filter(|result| {
-                !result.is_free
-                    && sequence.life(event.block) == Some(0)
-                    && sequence.life(result.block) != Some(0)
-            });
-            let site = result.and_then(|result| {
-                self.site(index - 1, families[result.block], families[event.block])
-            });
-            if let Some(site) = site {
-                identification.visit(site, &in_use);
-            }
-            *in_use.entry(bytes).or_insert(0) += 1;
-        }
-        identification.finish()
-    }
-
-    /// Scratch memory beside a result, at the batches that have both.
-    fn site(&self, event: usize, result: usize, family: usize) -> Option<Site> {
-        let scratch = self.merged.families[family].clone();
-        let is_with = |point: &&Point| scratch.iter().any(|with| with.batch == point.batch);
-        let results = self.merged.families[result].iter();
-        let results: Vec<Point> = results.filter(is_with).copied().collect();
-        (results.len() == scratch.len()).then_some(Site {
-            event,
-            family,
-            results,
-            scratch,
-        })
+        (program, uncertain)
     }
 
     fn workspace(&mut self, shape: ConvolutionShape) -> SizeId {
@@ -317,7 +331,7 @@ impl<'a> Writer<'a> {
 
     fn size(&mut self, known: Known) -> SizeId {
         let is_everywhere = known.recorded.iter().all(|(_, bytes)| bytes.is_some());
-        if let (Form::Constant(bytes), true) = (known.form, is_everywhere) {
+        if let (Rule::Form(Form::Constant(bytes)), true) = (known.rule, is_everywhere) {
             if let Some(id) = self.fixed.get(&bytes) {
                 return *id;
             }
@@ -330,7 +344,7 @@ impl<'a> Writer<'a> {
         }
         let rule = known.clone();
         let id = self.push(Size::Function(SizeFunction {
-            name: known.form.name(),
+            name: known.rule.name(),
             bytes: Arc::new(move |batch| rule.at(batch)),
         }));
         self.size_ids.insert(known, id);
@@ -343,7 +357,7 @@ impl<'a> Writer<'a> {
     }
 
     /// What a tensor is for, as far as its size and life tell. See Note [Guessed categories].
-    fn category(&self, merge: &super::merge::Merge) -> Category {
+    fn category(&self, merge: &Merge) -> Category {
         let known = merge.blocks.iter().enumerate().rev();
         let mut known = known.filter_map(|(recording, block)| Some((recording, (*block)?)));
         let Some((recording, block)) = known.next() else {

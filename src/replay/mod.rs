@@ -24,6 +24,7 @@ pub use history::Moment;
 pub use layout::{Layout, Segment, Used};
 pub use reading::error::RecordingError;
 pub use reading::pickle;
+pub(crate) use reading::read::decompress;
 pub use reading::read::{Bounds, read};
 pub use reading::recording::{Entry, Format, RecordedLimit, Recording};
 pub use report::{

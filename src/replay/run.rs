@@ -6,8 +6,8 @@ use super::history::{MemoryHistory, Moment};
 use super::plan::initial;
 use super::reading::recording::{RecordedLimit, Recording};
 use super::simulate::{Conditions, Requests, Stop};
+use crate::alloc::MemoryLimit;
 use crate::alloc::{Event, Settings, Snapshot, Stats, limit_of_fraction};
-use crate::model::MemoryLimit;
 use crate::probe::Verdict;
 use crate::units::Bytes;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::compile::{CompileError, compile_memory_unless, compile_unless};
 use crate::device::Capability;
 use crate::graph::Graph;
-use crate::model::Variant;
+use crate::model::{Variant, Workload};
 use crate::program::Program;
 
 /// Allocations of programs that are kept for the next probe: some 25 MiB, which hundreds of small models share. A
@@ -17,7 +17,7 @@ const MOST_KEPT: usize = 1 << 18;
 /// Compiles variants of a model for one kind of card, and keeps the latest.
 #[derive(Debug)]
 pub struct Programs {
-    graph: Arc<Graph>,
+    workload: Workload,
     capability: Capability,
     /// The one asked for last comes last.
     compiled: VecDeque<(Variant, Program)>,
@@ -28,8 +28,12 @@ pub struct Programs {
 impl Programs {
     /// The programs of `graph`, none compiled yet.
     pub fn new(graph: Arc<Graph>, capability: Capability) -> Programs {
+        Programs::of_workload(Workload::Graph(graph), capability)
+    }
+
+    fn of_workload(workload: Workload, capability: Capability) -> Programs {
         Programs {
-            graph,
+            workload,
             capability,
             compiled: VecDeque::new(),
             with_launches: true,
@@ -37,16 +41,16 @@ impl Programs {
     }
 
     /// The same for a simulation, which launches nothing.
-    pub fn simulated(graph: Arc<Graph>, capability: Capability) -> Programs {
+    pub fn simulated(workload: Workload, capability: Capability) -> Programs {
         Programs {
             with_launches: false,
-            ..Programs::new(graph, capability)
+            ..Programs::of_workload(workload, capability)
         }
     }
 
-    /// The graph that they are compiled from.
-    pub fn graph(&self) -> &Graph {
-        &self.graph
+    /// What they are made of.
+    pub fn workload(&self) -> &Workload {
+        &self.workload
     }
 
     /// The step program of a variant.
@@ -71,10 +75,14 @@ impl Programs {
                 .iter()
                 .map(|(_, program)| program.tensors.len());
             self.make_room(largest.max().unwrap_or(0));
-            let program = if self.with_launches {
-                compile_unless(cancel, &self.graph, variant, self.capability)?
-            } else {
-                compile_memory_unless(cancel, &self.graph, variant, self.capability)?
+            let program = match &self.workload {
+                Workload::Graph(graph) if self.with_launches => {
+                    compile_unless(cancel, graph, variant, self.capability)?
+                }
+                Workload::Graph(graph) => {
+                    compile_memory_unless(cancel, graph, variant, self.capability)?
+                }
+                Workload::Recorded(steps) => steps.accumulating(variant.accumulation),
             };
             self.make_room(program.tensors.len());
             (variant.clone(), program)

@@ -40,6 +40,7 @@ pub(super) fn recommend(
         .max(plan.micro_batch);
     notes.extend(bounded(&plan, wish));
     notes.extend(cheaper(&plan, wish, &mut inquiry)?);
+    let next_batch = next_to_record(without_retries, inquiry.simulation(micro_steps))?;
     let limit = inquiry.limit();
     let deciding = inquiry.deciding(micro_steps);
     let limited_by = limited_by(without_retries, maxima.at_ceiling, deciding)?;
@@ -76,8 +77,31 @@ pub(super) fn recommend(
         step_ms: micro_step_ms,
         samples_per_second: micro_step_ms.map(|ms| plan.micro_batch as f64 * 1000.0 / ms),
         missing_bytes: None,
+        next_batch,
         notes,
     })
+}
+
+/// Which batch to record next, where the answer is more than twice the largest recorded batch: half the answer, or as
+/// much of it as takes no more than half of the limit.
+fn next_to_record(answer: u64, cache: &mut ProbeCache<'_>) -> Result<Option<u64>, EngineError> {
+    let Some(recorded) = cache.largest_recorded() else {
+        return Ok(None);
+    };
+    let half = Bytes(cache.limit().0 / 2);
+    let (mut low, mut high) = (recorded, answer / 2);
+    // The first is tried alone: it is nearly always it.
+    let mut batch = high;
+    while low < high {
+        let report = &cache.probe(batch)?.report;
+        if report.verdict == Verdict::Fits && Bytes(report.peak_reserved_bytes) <= half {
+            low = batch;
+        } else {
+            high = batch - 1;
+        }
+        batch = low + (high - low).div_ceil(2);
+    }
+    Ok((low > recorded).then_some(low))
 }
 
 /// What a reader is told of the headroom.
@@ -132,6 +156,7 @@ fn nothing_fits(
         step_ms: None,
         samples_per_second: None,
         missing_bytes: Some(missing.0),
+        next_batch: None,
         notes,
     })
 }

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use crate::alloc::{Settings, limit_of_fraction};
+use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, CardMemory, PROCESS_OVERHEAD, Workspaces};
-use crate::graph::Graph;
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::settings;
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
-use crate::model::{Invalid, Lowered, MemoryLimit, Request, SearchMode};
+use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -113,14 +112,14 @@ impl FitEngine {
         let cancel = observer.cancel();
         let lowered = lowered(request, cancel)?;
         let settings = settings(request).map_err(EngineError::Invalid)?;
-        let graph = &lowered.graph;
+        let workload = &lowered.workload;
         let mut notes = lowered.notes.clone();
         let assumptions = lowered.assumptions.clone();
-        notes.extend(data_parallelism(request, graph));
+        notes.extend(data_parallelism(request, workload));
         let device = match resolve(&request.device, || self.inventory()) {
             Ok(device) => device,
             Err(absent) => {
-                compile_all(request, Arc::clone(graph), cancel)?;
+                compile_all(request, workload.clone(), cancel)?;
                 return Err(absent);
             }
         };
@@ -135,7 +134,7 @@ impl FitEngine {
                 let limit = limit(asked(request, &settings, memory), memory, &mut notes);
                 let simulator = Simulator::new(
                     device.clone(),
-                    Arc::clone(graph),
+                    workload.clone(),
                     card.capability,
                     settings,
                     memory,
@@ -157,10 +156,18 @@ impl FitEngine {
                 })
             }
             Resolved::Cuda(name, gpu) => {
-                let opened =
-                    GpuProber::open(&self.program, deadlines, &name, (request, graph), observer);
+                let opened = match workload {
+                    Workload::Graph(graph) => {
+                        let question = (request, &**graph);
+                        GpuProber::open(&self.program, deadlines, &name, question, observer)
+                            .map(Some)
+                    }
+                    // What was recorded cannot be run here.
+                    Workload::Recorded(_) => Ok(None),
+                };
                 let (gpu, ready) = match opened {
-                    Ok((gpu, ready)) => (Some(gpu), ready),
+                    Ok(Some((gpu, ready))) => (Some(gpu), ready),
+                    Ok(None) => (None, unopened(gpu)),
                     Err(EngineError::DeviceFailed { cause, .. })
                         if fallback == Fallback::Simulate =>
                     {
@@ -188,7 +195,7 @@ impl FitEngine {
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
-                        Arc::clone(graph),
+                        workload.clone(),
                         capability(&ready),
                         settings,
                         memory,
@@ -345,10 +352,10 @@ impl Engine for FitEngine {
 /// Finds what is wrong with a request whose device is not here: that is told first.
 fn compile_all(
     request: &Request,
-    graph: Arc<Graph>,
+    workload: Workload,
     cancel: &Arc<AtomicBool>,
 ) -> Result<(), EngineError> {
-    let mut programs = Programs::simulated(graph, CARDS[0].capability);
+    let mut programs = Programs::simulated(workload, CARDS[0].capability);
     for variant in &request.variants {
         let compiled = programs.of_unless(cancel, variant);
         compiled.map_err(|error| not_compiled(&error))?;

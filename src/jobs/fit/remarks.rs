@@ -1,7 +1,7 @@
 //! What readers are told besides figures.
 
-use crate::graph::{Graph, ParameterKind};
-use crate::model::{Mode, Request};
+use crate::graph::ParameterKind;
+use crate::model::{Mode, Request, Workload};
 use crate::shape::numel;
 use crate::units::Bytes;
 use crate::worker::Ready;
@@ -12,11 +12,17 @@ use super::probing::gpu::Lowered;
 const WORTH_A_NOTE: Bytes = Bytes::mib(256);
 
 /// What a reader is told of the memory that several ranks need and one does not.
-pub(super) fn data_parallelism(request: &Request, graph: &Graph) -> Option<String> {
+pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Option<String> {
     let ranks = request.world_size;
     if ranks == 1 {
         return None;
     }
+    let Workload::Graph(graph) = workload else {
+        return Some(format!(
+            "these figures are those of the recorded process; if it did not train with others when it was recorded, \
+             each of {ranks} ranks also needs gradient buckets and the buffers of NCCL"
+        ));
+    };
     let trained = graph
         .parameters
         .iter()

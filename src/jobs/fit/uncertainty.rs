@@ -21,10 +21,15 @@ pub(super) enum Uncertainty {
     Functions,
     /// Rules that were measured on another card.
     Card,
+    /// Memory of a recording whose size, or existence, does not follow from the recorded batches.
+    Extrapolated(Bytes),
     /// Operators that are not known and were taken to be elementwise: this passes through them in a forward
     /// pass of the probed batch.
     Assumed(Bytes),
 }
+
+/// What part of memory of unsolved size is left free for it. See Note [Extrapolated sizes].
+const EXTRAPOLATED: u64 = 8;
 
 impl Uncertainty {
     /// What it adds to the headroom, as a share of the limit.
@@ -33,7 +38,9 @@ impl Uncertainty {
             Uncertainty::Driver => 0.005,
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
             Uncertainty::Functions => 0.16,
-            Uncertainty::Workspaces(_) | Uncertainty::Assumed(_) => 0.0,
+            Uncertainty::Workspaces(_) | Uncertainty::Extrapolated(_) | Uncertainty::Assumed(_) => {
+                0.0
+            }
         }
     }
 
@@ -45,6 +52,7 @@ impl Uncertainty {
             | Uncertainty::Card
             | Uncertainty::Functions => Bytes::ZERO,
             Uncertainty::Workspaces(bytes) | Uncertainty::Assumed(bytes) => bytes,
+            Uncertainty::Extrapolated(bytes) => Bytes(bytes.0 / EXTRAPOLATED),
         }
     }
 
@@ -62,6 +70,9 @@ impl Uncertainty {
                 "the backward passes of custom autograd functions, which could not be traced"
             }
             Uncertainty::Card => "this card, on which batchfit was not measured",
+            Uncertainty::Extrapolated(_) => {
+                "memory whose size does not follow from the recorded batches; record a larger one"
+            }
             Uncertainty::Assumed(_) => "the operators that batchfit does not know",
         }
     }

@@ -3,7 +3,7 @@
 //! Structs are taken apart without `..`: a field that is added later does not compile until somebody decides
 //! here whether it counts.
 
-use super::{Lowered, Request};
+use super::{Lowered, Request, Workload};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
 
@@ -47,7 +47,7 @@ impl Request {
             chosen_percent,
         } = self;
         let Lowered {
-            graph,
+            workload,
             notes,
             assumptions,
         } = lowered;
@@ -67,7 +67,10 @@ impl Request {
         fingerprint.add(notes);
         fingerprint.add(assumptions);
         fingerprint.add(&card);
-        add_graph(&mut fingerprint, graph);
+        match workload {
+            Workload::Graph(graph) => add_graph(&mut fingerprint, graph),
+            Workload::Recorded(steps) => fingerprint.add(&steps.digest),
+        }
         fingerprint.finish()
     }
 }

@@ -1,8 +1,8 @@
 //! How much memory the allocator may reserve.
 
-use serde::Serialize;
 use serde_json::Value;
 
+use crate::alloc::MemoryLimit;
 use crate::model::fields::{whole, wrong};
 use crate::model::invalid::Invalid;
 use crate::units::Bytes;
@@ -22,16 +22,6 @@ const UNITS: &[(&str, u64)] = &[
     ("TB", 1_000_000_000_000),
     ("B", 1),
 ];
-
-/// How much the allocator may reserve.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub enum MemoryLimit {
-    /// So many bytes.
-    Bytes(Bytes),
-    /// A share of the device's memory, above 0 and at most 1, as in
-    /// `torch.cuda.set_per_process_memory_fraction`.
-    Fraction(f64),
-}
 
 /// Smallest fraction read; of any card it is less than PyTorch takes at once.
 const LEAST_FRACTION: f64 = 0.0001;

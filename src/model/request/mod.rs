@@ -12,7 +12,6 @@ mod training;
 pub use device::DeviceChoice;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
-pub use memory_limit::MemoryLimit;
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::io::Write as _;
@@ -28,7 +27,9 @@ use super::fields::{Fields, wrong};
 use super::fingerprint::digest;
 use super::invalid::Invalid;
 use super::variant::{Compare, Variant};
+use crate::alloc::MemoryLimit;
 use crate::graph::Graph;
+use crate::recorded::Steps;
 use crate::shape::DType;
 use source::ModelSource;
 
@@ -124,11 +125,38 @@ pub struct ModelAside {
     pub gzip: Vec<u8>,
 }
 
-/// A graph, and what had to be assumed in reading it.
+/// What is run to find out what memory a model takes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
+    Graph(Arc<Graph>),
+    /// Whole steps, learnt from recordings.
+    Recorded(Arc<Steps>),
+}
+
+impl Workload {
+    /// How large it is, in nodes and operands of a graph or events of a recording.
+    pub fn size(&self) -> usize {
+        match self {
+            Workload::Graph(graph) => graph.size(),
+            Workload::Recorded(steps) => steps.size(),
+        }
+    }
+
+    /// The graph, if it is one.
+    pub fn graph(&self) -> Option<&Arc<Graph>> {
+        match self {
+            Workload::Graph(graph) => Some(graph),
+            Workload::Recorded(_) => None,
+        }
+    }
+}
+
+/// A model as it is run, and what had to be assumed in reading it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lowered {
-    /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
-    pub graph: Arc<Graph>,
+    /// What is run.
+    pub workload: Workload,
     /// Sentences for the answer.
     pub notes: Vec<String>,
     /// What was assumed of the model, a sentence each.
@@ -304,9 +332,10 @@ impl Request {
         &self.model_name
     }
 
-    /// The model's forward pass.
+    /// The model's forward pass; recordings have none.
     pub fn graph(&self) -> Result<Arc<Graph>, Invalid> {
-        self.lower().map(|lowered| Arc::clone(&lowered.graph))
+        let graph = self.lower()?.workload.graph().cloned();
+        graph.ok_or_else(|| Invalid::at("/model", "this needs a model, not recordings of one"))
     }
 
     /// The model's forward pass, with what had to be assumed in reading it. Read at the first call.
@@ -325,8 +354,10 @@ impl Request {
         };
         let mut lowered = self.model.lower(assumptions, self.stored())?;
         if self.model.has_casts() {
-            let notes = dtype::compare(&lowered.graph, &self.variants)?;
-            lowered.notes.extend(notes);
+            if let Workload::Graph(graph) = &lowered.workload {
+                let notes = dtype::compare(graph, &self.variants)?;
+                lowered.notes.extend(notes);
+            }
         }
         Ok(lowered)
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{Lowered, RequestDocument};
+use super::{Lowered, RequestDocument, Workload};
 use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
 use crate::model::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
@@ -220,7 +220,7 @@ impl ModelSource {
         stored: DType,
     ) -> Result<Lowered, Invalid> {
         let plain = |graph| Lowered {
-            graph: Arc::new(graph),
+            workload: Workload::Graph(Arc::new(graph)),
             notes: Vec::new(),
             assumptions: Vec::new(),
         };
@@ -243,7 +243,7 @@ impl ModelSource {
 impl From<Exported> for Lowered {
     fn from(exported: Exported) -> Lowered {
         Lowered {
-            graph: Arc::new(exported.graph),
+            workload: Workload::Graph(Arc::new(exported.graph)),
             notes: exported.notes,
             assumptions: exported.assumptions,
         }

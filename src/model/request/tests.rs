@@ -61,6 +61,7 @@ fn every_field_is_read() {
     assert_eq!(
         request.variants,
         [Variant {
+            recorded: false,
             precision: Precision::AmpBf16,
             optimizer: Optimizer::SgdMomentum,
             optimizer_impl: OptimizerImpl::ForLoop,
@@ -241,7 +242,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let mut seen = vec![request.fingerprint(&lowered, None)];
     let mut graph = |change: &dyn Fn(&mut Graph)| {
         let mut other = lowered.clone();
-        change(Arc::make_mut(&mut other.graph));
+        change(graph_of(&mut other));
         seen.push(request.fingerprint(&other, None));
     };
 
@@ -301,9 +302,9 @@ fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
     let file = include_bytes!("../../../tests/golden/exported/gpt2-table.json.gz");
     let request = Request::parse_with_model(RequestDocument::from(json!({})), file, SIMS).unwrap();
     let with = request.lower().unwrap();
-    assert!(with.graph.releases.is_some());
+    assert!(with.workload.graph().unwrap().releases.is_some());
     let mut without = with.clone();
-    Arc::make_mut(&mut without.graph).releases = None;
+    graph_of(&mut without).releases = None;
 
     assert_ne!(
         request.fingerprint(with, None),
@@ -330,4 +331,11 @@ fn the_schema_names_the_fields_that_are_read() {
         .find(|(name, _)| name.contains("Training"))
         .unwrap();
     assert_eq!(fields(&training.1), known(training::FIELDS));
+}
+
+fn graph_of(lowered: &mut Lowered) -> &mut Graph {
+    match &mut lowered.workload {
+        Workload::Graph(graph) => Arc::make_mut(graph),
+        Workload::Recorded(_) => unreachable!("nothing was recorded"),
+    }
 }

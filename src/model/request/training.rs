@@ -85,6 +85,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
         for optimizer in &optimizers {
             for checkpointing in &checkpointings {
                 variants.push(Variant {
+                    recorded: false,
                     precision: *precision,
                     optimizer: *optimizer,
                     optimizer_impl,

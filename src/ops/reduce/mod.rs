@@ -4,10 +4,12 @@ mod extreme;
 mod kernel;
 mod read;
 mod run;
+mod scratch;
 mod statistic;
 mod vector_norm;
 
 pub(super) use read::ATEN;
+pub(crate) use scratch::scratch_of_columns;
 pub(super) use vector_norm::kept_shape;
 
 use serde::Serialize;

@@ -67,7 +67,7 @@ pub fn read(file: &[u8], bounds: Bounds) -> Result<Recording, RecordingError> {
     Ok(recording)
 }
 
-fn decompress(file: &[u8], most_mib: u64) -> Result<Vec<u8>, RecordingError> {
+pub(crate) fn decompress(file: &[u8], most_mib: u64) -> Result<Vec<u8>, RecordingError> {
     let mut bytes = Vec::new();
     let most = most_mib << 20;
     // One byte more, so that what is too large shows.

@@ -45,6 +45,10 @@ pub struct Recording {
     pub format: Format,
     /// What was recorded, when somebody noted it.
     pub case: Option<String>,
+    /// Samples in each step, when somebody noted it.
+    pub batch: Option<u64>,
+    /// Micro-steps in each step, when somebody noted it.
+    pub accumulation: Option<u32>,
     /// What the device had, when it is known.
     pub total: Option<Bytes>,
     /// What could be reserved.

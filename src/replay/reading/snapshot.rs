@@ -67,6 +67,8 @@ pub(in crate::replay) fn read(
     Ok(Recording {
         format,
         case: None,
+        batch: None,
+        accumulation: None,
         total: None,
         limit: RecordedLimit::Unknown,
         settings,

@@ -14,6 +14,7 @@ use crate::units::Bytes;
 struct Header {
     case: Option<String>,
     batch: Option<u64>,
+    accumulation: Option<u32>,
     total: u64,
     #[serde(default)]
     limit: Option<u64>,
@@ -54,6 +55,8 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
     Ok(Recording {
         format: Format::Trace,
         case,
+        batch: header.batch,
+        accumulation: header.accumulation,
         total: Some(Bytes(header.total)),
         // The harness that writes these traces takes zero for no limit.
         limit: match header.limit {

@@ -72,6 +72,7 @@ mod tests {
             step_ms: None,
             samples_per_second: None,
             missing_bytes: None,
+            next_batch: None,
             notes: Vec::new(),
         };
         FitResult {

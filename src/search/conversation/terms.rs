@@ -5,9 +5,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::fields::known;
-use crate::alloc::Settings;
+use crate::alloc::{MemoryLimit, Settings};
 use crate::bounded::shorten;
-use crate::model::{Invalid, LARGEST_TARGET, MOST_RANKS, MemoryLimit};
+use crate::model::{Invalid, LARGEST_TARGET, MOST_RANKS};
 use crate::search::MAX_BATCH;
 
 /// The members of a new search.

@@ -240,6 +240,7 @@ fn result(request: &Request) -> FitResult {
         step_ms: None,
         samples_per_second: None,
         missing_bytes: None,
+        next_batch: None,
         notes: Vec::new(),
     };
     let variants: Vec<Variant> = request.variants.clone();

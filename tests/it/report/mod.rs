@@ -33,6 +33,7 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         step_ms: None,
         samples_per_second: None,
         missing_bytes: None,
+        next_batch: None,
         notes: vec![
             format!(
                 "{micro_batch} MiB of the limit are left free, because the prediction may be too low: 0.5% for where \

@@ -57,6 +57,11 @@ pub(in crate::jobs::fit) trait Prober {
         Recomputed::default()
     }
 
+    /// The largest batch that was recorded, where it answers from recordings.
+    fn largest_recorded(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether its kernels run.
     fn evidence(&self) -> Evidence;
 
@@ -114,6 +119,11 @@ impl<'a> ProbeCache<'a> {
     /// The largest batch that may be an answer.
     pub(in crate::jobs::fit) fn ceiling(&self) -> u64 {
         self.ceiling
+    }
+
+    /// The largest batch that was recorded, where its device answers from recordings.
+    pub(in crate::jobs::fit) fn largest_recorded(&self) -> Option<u64> {
+        self.prober.largest_recorded()
     }
 
     /// Micro-steps in each step of its probes.

@@ -9,9 +9,8 @@ use crate::alloc::Settings;
 use crate::compile::{CompileError, Recomputed, recomputed};
 use crate::device::Capability;
 use crate::device::sim::{CardMemory, SimulatedLauncher};
-use crate::graph::Graph;
 use crate::jobs::EngineError;
-use crate::model::{Invalid, Variant};
+use crate::model::{Invalid, Variant, Workload};
 use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -38,19 +37,22 @@ pub(in crate::jobs::fit) struct Simulator {
 impl Simulator {
     pub(in crate::jobs::fit) fn new(
         device: String,
-        graph: Arc<Graph>,
+        workload: Workload,
         capability: Capability,
         settings: Settings,
         memory: CardMemory,
         cancel: &Arc<AtomicBool>,
     ) -> Simulator {
-        let uncertainties = of_graph(&graph).into_iter().collect();
+        let (uncertainties, assumed, ceiling) = match &workload {
+            Workload::Graph(graph) => (of_graph(graph), Assumed::of(graph), graph.max_batch),
+            Workload::Recorded(_) => (vec![Uncertainty::Driver], Assumed::default(), None),
+        };
         Simulator {
             device,
-            uncertainties,
-            assumed: Assumed::of(&graph),
-            ceiling: graph.max_batch.unwrap_or(MAX_BATCH).min(MAX_BATCH),
-            programs: Programs::simulated(graph, capability),
+            uncertainties: uncertainties.into_iter().collect(),
+            assumed,
+            ceiling: ceiling.unwrap_or(MAX_BATCH).min(MAX_BATCH),
+            programs: Programs::simulated(workload, capability),
             settings,
             launcher: SimulatedLauncher::default(),
             memory,
@@ -79,6 +81,7 @@ impl Prober for Simulator {
         detail: Detail,
     ) -> Result<Probed, EngineError> {
         let began = Instant::now();
+        let evidence = self.evidence();
         let program = self
             .programs
             .of_unless(&self.cancel, variant)
@@ -87,13 +90,16 @@ impl Prober for Simulator {
         let probe = Probe {
             program,
             batch,
-            steps: STEPS,
+            steps: match evidence {
+                Evidence::Recorded => 1,
+                Evidence::Simulated | Evidence::Probed | Evidence::Trained => STEPS,
+            },
             detail,
         };
         let mut resources = Resources {
             allocator: &mut allocator,
             launcher: &mut self.launcher,
-            evidence: Evidence::Simulated,
+            evidence,
         };
         let report = probe.run_unless(&self.cancel, &mut resources);
         let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
@@ -103,6 +109,12 @@ impl Prober for Simulator {
             report.notes.push(estimates.note());
         }
         uncertainties.extend(self.assumed.at(batch));
+        if let Workload::Recorded(steps) = self.programs.workload() {
+            let extrapolated = steps.uncertain_at_peak(batch);
+            if extrapolated > Bytes::ZERO {
+                uncertainties.insert(Uncertainty::Extrapolated(extrapolated));
+            }
+        }
         Ok(Probed {
             report,
             wall_ms: began.elapsed().as_secs_f64() * 1000.0,
@@ -119,11 +131,24 @@ impl Prober for Simulator {
     }
 
     fn recomputed(&self, variant: &Variant) -> Recomputed {
-        recomputed(self.programs.graph(), variant)
+        match self.programs.workload() {
+            Workload::Graph(graph) => recomputed(graph, variant),
+            Workload::Recorded(_) => Recomputed::default(),
+        }
+    }
+
+    fn largest_recorded(&self) -> Option<u64> {
+        match self.programs.workload() {
+            Workload::Graph(_) => None,
+            Workload::Recorded(steps) => steps.batches.last().copied(),
+        }
     }
 
     fn evidence(&self) -> Evidence {
-        Evidence::Simulated
+        match self.programs.workload() {
+            Workload::Graph(_) => Evidence::Simulated,
+            Workload::Recorded(_) => Evidence::Recorded,
+        }
     }
 
     fn device(&self) -> &str {

@@ -1,0 +1,70 @@
+//! Which sum over rows asked for scratch memory: the gradients of biases, mostly.
+//!
+//! How many blocks share a sum follows from its lengths and the card, up to a bound that recordings of small batches do
+//! not show. The lengths follow from the sizes of the result and of what is in use beside it.
+
+use super::form::Point;
+use super::scratch::InUse;
+use crate::device::sim::CARDS;
+use crate::ops::scratch_of_columns;
+use crate::program::Capability;
+
+/// Bytes of an element of what is summed, or of a sum.
+const ELEMENTS: [u64; 2] = [4, 2];
+
+/// A sum over the rows of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct RowSum {
+    card: Capability,
+    columns: u64,
+    rows_per_sample: u64,
+}
+
+impl RowSum {
+    /// The sum with a result of this size that takes a buffer and semaphores of these sizes, if there is one whose
+    /// operand is in use.
+    pub(super) fn find(
+        result: u64,
+        [buffer, semaphores]: [&[Point]; 2],
+        in_use: &InUse,
+    ) -> Option<RowSum> {
+        let last = buffer.last()?;
+        let fits = |sum: &RowSum| {
+            buffer.iter().zip(semaphores).all(|(buffer, semaphores)| {
+                buffer.batch == semaphores.batch
+                    && sum.at(buffer.batch) == [buffer.bytes, semaphores.bytes]
+            })
+        };
+        for columns in ELEMENTS.map(|size| result / size) {
+            let lengths = ELEMENTS.iter().flat_map(|size| {
+                let row = columns * size * last.batch;
+                let operands = in_use
+                    .keys()
+                    .filter(move |bytes| row > 0 && **bytes % row == 0);
+                operands.map(move |bytes| bytes / row)
+            });
+            let mut lengths: Vec<u64> = lengths.collect();
+            lengths.sort_unstable();
+            lengths.dedup();
+            let of = |rows_per_sample: &u64| {
+                let mut cards = CARDS.iter().map(|card| RowSum {
+                    card: card.capability,
+                    columns,
+                    rows_per_sample: *rows_per_sample,
+                });
+                cards.find(fits)
+            };
+            if let Some(found) = lengths.iter().find_map(of) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// Bytes of the buffer and of the semaphores.
+    pub(super) fn at(&self, batch: u64) -> [u64; 2] {
+        let rows = self.rows_per_sample.saturating_mul(batch);
+        let scratch = scratch_of_columns(&self.card, self.columns, rows);
+        [scratch.buffer, scratch.semaphores]
+    }
+}
