@@ -72,7 +72,7 @@ Examples:
 Exit code 0 of CMD says that the batch fits; otherwise a line of its output, or --oom-exit, that memory
 ran out; anything else is a crash, and three in a row end the search. Lines with
 `batchfit: peak_reserved_bytes=N` and --memory-limit lead to the answer from below, without running out
-of memory. When a run ends, whatever it started and left is ended too.
+of memory; `batchfit: num_alloc_retries=N` keeps away from retries. When a run ends, whatever it started and left is ended too.
 Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 crashes; 130 interrupted.";
 
 pub(super) const SERVE: &str = "\

@@ -13,6 +13,9 @@ const OVERLAP: usize = 1 << 10;
 /// What a program says that knows what its allocator reserved.
 const PEAK: &[u8] = b"batchfit: peak_reserved_bytes=";
 
+/// The same of a program that knows how often its allocator had to free its cache and ask again.
+const RETRIES: &[u8] = b"batchfit: num_alloc_retries=";
+
 /// Most bytes that anybody has.
 const MOST_BYTES: u64 = 1 << 60;
 
@@ -23,6 +26,8 @@ pub(super) struct Heard {
     pub(super) out_of_memory: bool,
     /// The most bytes that a line said were reserved; several ranks may speak.
     pub(super) peak_reserved_bytes: Option<u64>,
+    /// Whether a line said that the allocator had to retry.
+    pub(super) has_retries: bool,
     /// The last line with anything in it, or the beginning of it.
     pub(super) last_line: String,
 }
@@ -73,21 +78,23 @@ impl<'a> Lines<'a> {
             return;
         }
         heard.out_of_memory |= self.pattern.is_match(&self.line);
-        let said = peak(&self.line);
+        let said = number(&self.line, PEAK);
+        let said = said.filter(|bytes| (1..=MOST_BYTES).contains(bytes));
+        heard.has_retries |= number(&self.line, RETRIES).is_some_and(|retries| retries > 0);
         heard.peak_reserved_bytes = heard.peak_reserved_bytes.max(said);
         let start = &self.line[..self.line.len().min(OVERLAP)];
         heard.last_line = shorten(String::from_utf8_lossy(start).trim());
     }
 }
 
-/// The bytes that a line says were reserved, unless they are none that can be.
-fn peak(line: &[u8]) -> Option<u64> {
-    let at = line.windows(PEAK.len()).position(|window| window == PEAK)?;
-    let rest = &line[at + PEAK.len()..];
+/// The number that a line says after these words, if it is one.
+fn number(line: &[u8], words: &[u8]) -> Option<u64> {
+    let at = line
+        .windows(words.len())
+        .position(|window| window == words)?;
+    let rest = &line[at + words.len()..];
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let number = std::str::from_utf8(&rest[..digits]).ok()?;
-    let bytes: u64 = number.parse().ok()?;
-    (1..=MOST_BYTES).contains(&bytes).then_some(bytes)
+    std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -136,5 +143,10 @@ mod tests {
         ]);
         assert_eq!(found.peak_reserved_bytes, Some(2_097_152));
         assert_eq!(heard(&[b"peak_reserved_bytes=5"]).peak_reserved_bytes, None);
+        assert!(!found.has_retries);
+        assert!(!heard(&[b"batchfit: num_alloc_retries=0"]).has_retries);
+        assert!(
+            heard(&[b"batchfit: num_alloc_retries=2\nbatchfit: num_alloc_retries=0"]).has_retries
+        );
     }
 }

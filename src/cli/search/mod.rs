@@ -106,7 +106,8 @@ fn came_of(observation: &Observation, ran: &Ran) -> String {
     let batch = observation.batch;
     match (observation.outcome, observation.peak_reserved_bytes) {
         (Ended::Fits, Some(bytes)) => format!("batch {batch} fits and reserves {}", Bytes(bytes)),
-        (Ended::Fits | Ended::FitsWithRetries, _) => format!("batch {batch} fits"),
+        (Ended::Fits, None) => format!("batch {batch} fits"),
+        (Ended::FitsWithRetries, _) => format!("batch {batch} fits with retries of the allocator"),
         (Ended::OutOfMemory, _) => format!("batch {batch} runs out of memory"),
         (Ended::Crashed, _) => {
             let last = match ran.heard.last_line.as_str() {

@@ -51,7 +51,11 @@ impl Rules {
             .exit
             .is_some_and(|exit| ran.end.code() == Some(i32::from(exit)));
         let outcome = if ran.end.code() == Some(0) {
-            Outcome::Fits
+            if ran.heard.has_retries {
+                Outcome::FitsWithRetries
+            } else {
+                Outcome::Fits
+            }
         } else if is_oom_exit || ran.heard.out_of_memory {
             Outcome::OutOfMemory
         } else {

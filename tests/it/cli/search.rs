@@ -124,6 +124,16 @@ if [ "$1" -gt 100 ]; then exit 99; fi
 }
 
 #[test]
+fn retries_are_not_recommended() {
+    let script = "[ $1 -le 12 ] || echo batchfit: num_alloc_retries=3; [ $1 -le 20 ] || { echo CUDA out of memory; exit 1; }";
+
+    let best = found(&[], script);
+
+    assert_eq!(best["micro_batch"], 12);
+    assert!(best["max_batch"].as_u64().unwrap() > 12);
+}
+
+#[test]
 fn an_exit_code_or_words_of_ones_own_say_that_memory_ran_out() {
     let exits = "[ \"$1\" -le 5 ] || exit 77";
     assert_eq!(found(&["--oom-exit", "77"], exits)["micro_batch"], 5);
