@@ -4,6 +4,7 @@
 
 mod arguments;
 mod constant;
+mod number;
 pub(crate) mod schema;
 mod scope;
 

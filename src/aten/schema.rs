@@ -9,6 +9,7 @@ use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
+use super::number::{Whole, whole};
 use crate::bounded::{List, Table, Text, charge, count_names, count_node};
 
 /// The whole document.
@@ -28,7 +29,7 @@ pub(crate) struct Document<'a> {
 #[derive(Debug, Deserialize)]
 pub(crate) struct RangeConstraint {
     #[serde(default)]
-    pub(crate) max_val: Option<i64>,
+    pub(crate) max_val: Option<Whole>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -111,7 +112,7 @@ pub(crate) enum OptionalName<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ExportedSize<'a> {
-    AsInt(i64),
+    AsInt(#[serde(deserialize_with = "whole")] i64),
     #[serde(borrow)]
     AsExpr(Expression<'a>),
 }
@@ -128,7 +129,7 @@ pub(crate) struct Expression<'a> {
 /// A symbolic size's value while tracing.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(crate) enum Hint {
-    #[serde(rename = "as_int")]
+    #[serde(rename = "as_int", deserialize_with = "whole")]
     Int(i64),
     #[serde(rename = "as_float")]
     Float(f64),
@@ -173,7 +174,7 @@ pub(crate) enum SymFloat<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SymInt<'a> {
-    AsInt(i64),
+    AsInt(#[serde(deserialize_with = "whole")] i64),
     #[serde(borrow)]
     AsName(Text<'a>),
 }
@@ -299,8 +300,11 @@ impl<'de> Visitor<'de> for ArgVisitor {
                 };
                 Arg::OptionalTensors(items.map(name))
             }
-            "as_int" => Arg::Int(map.next_value()?),
-            "as_ints" => Arg::Ints(short(map.next_value()?)?),
+            "as_int" => Arg::Int(map.next_value::<Whole>()?.0),
+            "as_ints" => {
+                let numbers = short(map.next_value::<List<Whole>>()?)?;
+                Arg::Ints(numbers.map(|number| number.0))
+            }
             "as_sym_int" => Arg::SymInt(map.next_value()?),
             "as_sym_ints" => Arg::SymInts(short(map.next_value()?)?),
             "as_float" => Arg::Float(map.next_value::<Float>()?.0),

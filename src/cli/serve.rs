@@ -69,7 +69,10 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
         entrance,
         db.clone(),
         Arc::new(engine),
-        Limits::default(),
+        Limits {
+            uploads: arguments.uploads.limits(),
+            ..Limits::default()
+        },
         shutdown.clone(),
     );
     let served = tokio::select! {

@@ -1,14 +1,16 @@
 //! Reading request documents.
 
 use axum::extract::{FromRequest, Request};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::App;
 use super::problem::{Code, Problem};
-use super::uploads::Held;
+use super::uploads::{Held, on_thread};
 use crate::bounded::shorten;
-use crate::model::{self, RequestDocument};
+use crate::model::{self, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
+use crate::store::Time;
 
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
 pub(super) struct RequestBody(pub(super) Held<model::Request>);
@@ -17,13 +19,9 @@ impl FromRequest<App> for RequestBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
-        let arrived = app.uploads.arrive(request).await?;
-        let jobs = app.jobs.clone();
-        let read = move |body: Vec<u8>| {
-            let document = document(body)?;
-            Ok(jobs.parse(document)?)
-        };
-        app.uploads.read(arrived, read).await.map(RequestBody)
+        let Held { read, permit } = asked(request, app, |_| ()).await?;
+        let (read, ()) = read;
+        Ok(RequestBody(Held { read, permit }))
     }
 }
 
@@ -40,19 +38,63 @@ impl FromRequest<App> for ProbeBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
-        let arrived = app.uploads.arrive(request).await?;
-        let jobs = app.jobs.clone();
-        let read = move |body: Vec<u8>| {
-            let mut document = document(body)?;
-            let batch = document.take("batch");
-            let request = jobs.parse(document)?;
-            Ok(Probe {
-                request,
-                batch: valid_batch(batch)?,
-            })
+        let batch = |document: &mut RequestDocument| document.take("batch");
+        let Held { read, permit } = asked(request, app, batch).await?;
+        let (request, batch) = read;
+        let read = Probe {
+            request,
+            batch: valid_batch(batch)?,
         };
-        app.uploads.read(arrived, read).await.map(ProbeBody)
+        Ok(ProbeBody(Held { read, permit }))
     }
+}
+
+/// A request as far as it can be read from its body alone.
+enum Asked<T> {
+    /// The whole of it.
+    Whole(Box<model::Request>, T),
+    /// The document, which names uploads.
+    Naming(RequestDocument, Vec<Reference>, T),
+}
+
+/// Reads the request in a body, with the uploads that it names; `beside` takes out of the document what belongs to
+/// somebody else.
+async fn asked<T: Send + 'static>(
+    request: Request,
+    app: &App,
+    beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,
+) -> Result<Held<(model::Request, T)>, Problem> {
+    let arrived = app.uploads.arrive(request).await?;
+    let jobs = app.jobs.clone();
+    let read = move |body: Vec<u8>| {
+        let mut document = document(body)?;
+        let beside = beside(&mut document);
+        let references = document.references()?;
+        Ok(if references.is_empty() {
+            Asked::Whole(Box::new(jobs.parse(document)?), beside)
+        } else {
+            Asked::Naming(document, references, beside)
+        })
+    };
+    let Held { read, permit } = app.uploads.read(arrived, read).await?;
+    let (document, references, beside) = match read {
+        Asked::Whole(request, beside) => {
+            let read = (*request, beside);
+            return Ok(Held { read, permit });
+        }
+        Asked::Naming(document, references, beside) => (document, references, beside),
+    };
+    // From here on it takes what a body would that has the uploads in it.
+    drop(permit);
+    let now = Time::from(Timestamp::now());
+    let found = app.jobs.find_uploads(references, now).await?;
+    let bytes = usize::try_from(found.bytes()).unwrap_or(usize::MAX);
+    let permit = app.uploads.permit(bytes).await?;
+    let packed = app.jobs.load_uploads(found).await?;
+    let jobs = app.jobs.clone();
+    let parse = move || Ok(jobs.parse_with_uploads(document, &Uploads::unpack(packed)?)?);
+    let read = (on_thread(parse).await?, beside);
+    Ok(Held { read, permit })
 }
 
 fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {

@@ -7,6 +7,7 @@
 mod body;
 mod devices;
 mod fits;
+mod graphs;
 mod health;
 mod openapi;
 mod parameters;
@@ -19,6 +20,7 @@ mod recommendations;
 mod replays;
 mod searches;
 mod server;
+mod unpack;
 mod uploads;
 
 use std::sync::Arc;
@@ -121,6 +123,13 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(searches::create_search))
         .routes(routes!(searches::get_search, searches::cancel_search))
         .routes(routes!(searches::create_observation))
+        // Files that requests name.
+        .routes(routes!(graphs::create_graph))
+        .routes(routes!(
+            graphs::put_graph,
+            graphs::get_graph,
+            graphs::delete_graph
+        ))
         // What would this recording have taken?
         .routes(routes!(replays::create_replay))
         // What has been found so far?

@@ -65,6 +65,14 @@ codes! {
     RequestInvalid = "request-invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
     /// The recording is damaged, or contradicts itself.
     RecordingInvalid = "recording-invalid", UNPROCESSABLE_ENTITY, "The recording cannot be replayed";
+    /// The file is no exported graph and no recording, or is damaged.
+    UploadInvalid = "upload-invalid", UNPROCESSABLE_ENTITY, "The file is neither a graph nor a recording";
+    /// The request names a graph or a recording that is not there.
+    UploadUnknown = "upload-unknown", UNPROCESSABLE_ENTITY, "The upload is not there";
+    /// What is in the place of a digest is none.
+    DigestInvalid = "digest-invalid", UNPROCESSABLE_ENTITY, "The digest is not valid";
+    /// The file that was sent is not the one whose digest was announced.
+    DigestMismatch = "digest-mismatch", UNPROCESSABLE_ENTITY, "The file has another digest";
     /// A query parameter is unknown or has a value that it cannot have.
     QueryInvalid = "query-invalid", UNPROCESSABLE_ENTITY, "The query is not valid";
     /// The device does not exist here.
@@ -91,6 +99,10 @@ codes! {
     SearchFull = "search-full", CONFLICT, "The search is full";
     /// Too many searches are under way.
     SearchesFull = "searches-full", SERVICE_UNAVAILABLE, "There are too many searches";
+    /// A file that is needed cannot be deleted.
+    UploadInUse = "upload-in-use", CONFLICT, "The upload is in use";
+    /// All uploads together take what they may.
+    UploadsFull = "uploads-full", INSUFFICIENT_STORAGE, "There is no room for more uploads";
     /// Too many fits are waiting.
     QueueFull = "queue-full", SERVICE_UNAVAILABLE, "The queue is full";
     /// Too many other requests are being worked on.
@@ -221,6 +233,19 @@ impl From<JobError> for Problem {
             JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Problem::new(Code::DeviceBusy, error.to_string())
             }
+            JobError::UploadUnknown {
+                ref pointer,
+                ref digest,
+            } => {
+                let value = Value::String(digest.to_string());
+                let pointer = pointer.clone();
+                Problem {
+                    pointer: Some(pointer),
+                    value: Some(value),
+                    ..Problem::new(Code::UploadUnknown, error.to_string())
+                }
+            }
+            JobError::UploadsFull { .. } => Problem::new(Code::UploadsFull, error.to_string()),
             JobError::TookTooLong { .. } => Problem::new(Code::TookTooLong, error.to_string()),
             JobError::ShuttingDown => Problem::new(Code::NotReady, error.to_string()),
             JobError::Engine(EngineError::Invalid(invalid)) => Problem::from(invalid),
@@ -290,6 +315,9 @@ pub(super) fn log_failure(failure: ServerErrorsFailureClass, latency: Duration, 
     match failure {
         ServerErrorsFailureClass::StatusCode(StatusCode::SERVICE_UNAVAILABLE) => {
             tracing::warn!(latency_ms, "refused: busy, or about to end");
+        }
+        ServerErrorsFailureClass::StatusCode(StatusCode::INSUFFICIENT_STORAGE) => {
+            tracing::warn!(latency_ms, "refused: no room for more uploads");
         }
         failed => tracing::error!(latency_ms, "answered with a fault: {failed}"),
     }

@@ -16,7 +16,9 @@ use http_body_util::BodyExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::problem::{Code, Problem};
+use super::unpack::{Unpacked, is_packed, unpack};
 use crate::bounded::{CancelOnDrop, is_cancelled, unless};
+use crate::model::Digest;
 
 /// The largest body, as sent and decompressed. An exported graph of a large model is a few MiB.
 pub(super) const LIMIT_MIB: usize = 64;
@@ -154,37 +156,76 @@ impl Uploads {
         arrived: Arrived,
         read: impl FnOnce(Vec<u8>) -> Result<T, Problem> + Send + 'static,
     ) -> Result<Held<T>, Problem> {
-        let Arrived {
-            bytes,
-            is_gzip,
-            room: arriving,
-        } = arrived;
+        if arrived.is_gzip {
+            return self.expand(arrived, decompress, read).await;
+        }
+        let Arrived { bytes, room, .. } = arrived;
+        let permit = self.permit(bytes.len()).await?;
+        let read = on_thread(move || read(bytes)).await?;
+        drop(room);
+        Ok(Held { read, permit })
+    }
+
+    /// The same for a file that may itself be compressed or an archive, of which its contents are read.
+    pub(super) async fn unpack<T: Send + 'static>(
+        &self,
+        arrived: Arrived,
+        read: impl FnOnce(Unpacked) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<Held<T>, Problem> {
+        let is_gzip = arrived.is_gzip;
+        if is_gzip || is_packed(&arrived.bytes) {
+            let unpack = move |body: &[u8], limit| unpack(body, is_gzip, limit);
+            return self.expand(arrived, unpack, read).await;
+        }
+        let bare = move |bytes: Vec<u8>| {
+            let file = Digest::of(&bytes);
+            read(Unpacked {
+                contents: bytes,
+                body: file.clone(),
+                file,
+            })
+        };
+        self.read(arrived, bare).await
+    }
+
+    /// Has a body expanded to as many bytes as one size after the other allows, and what it then is read.
+    async fn expand<P: Send + 'static, T: Send + 'static>(
+        &self,
+        arrived: Arrived,
+        expand: impl Fn(&[u8], usize) -> Result<Option<P>, Problem> + Clone + Send + 'static,
+        read: impl FnOnce(P) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<Held<T>, Problem> {
+        let Arrived { bytes, room, .. } = arrived;
         let bytes = Arc::new(bytes);
         for (index, (mib, _)) in SIZES.into_iter().enumerate() {
-            if !is_gzip && bytes.len() > mib << 20 {
+            if bytes.len() > mib << 20 {
                 continue;
             }
-            let waiting = Arc::clone(&self.reading[index]).acquire_owned();
-            let permit = tokio::time::timeout(PATIENCE, waiting).await;
-            let permit = Permit {
-                permit: permit.map_err(|_| busy())?.expect("it is never closed"),
-                is_large: index == SIZES.len() - 1,
-            };
-            if !is_gzip {
-                let bytes = Arc::unwrap_or_clone(bytes);
-                let read = on_thread(move || read(bytes)).await?;
-                drop(arriving);
-                return Ok(Held { read, permit });
-            }
-            let packed = Arc::clone(&bytes);
-            let Some(plain) = on_thread(move || decompress(&packed, mib << 20)).await? else {
+            let permit = self.permit_of(index).await?;
+            let (packed, expand) = (Arc::clone(&bytes), expand.clone());
+            let Some(plain) = on_thread(move || expand(&packed, mib << 20)).await? else {
                 continue;
             };
-            drop((bytes, arriving));
+            drop((bytes, room));
             let read = on_thread(move || read(plain)).await?;
             return Ok(Held { read, permit });
         }
         Err(too_large())
+    }
+
+    /// Waits until so many bytes may be read.
+    pub(super) async fn permit(&self, bytes: usize) -> Result<Permit, Problem> {
+        let index = SIZES.iter().position(|(mib, _)| bytes <= mib << 20);
+        self.permit_of(index.ok_or_else(too_large)?).await
+    }
+
+    async fn permit_of(&self, index: usize) -> Result<Permit, Problem> {
+        let waiting = Arc::clone(&self.reading[index]).acquire_owned();
+        let permit = tokio::time::timeout(PATIENCE, waiting).await;
+        Ok(Permit {
+            permit: permit.map_err(|_| busy())?.expect("it is never closed"),
+            is_large: index == SIZES.len() - 1,
+        })
     }
 }
 
@@ -212,7 +253,7 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, Problem> {
 }
 
 /// The contents, unless they are larger than the limit.
-fn decompress(packed: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Problem> {
+pub(super) fn decompress(packed: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Problem> {
     // Pages that are never written to take no memory; growing would copy tens of megabytes.
     let mut plain = Vec::with_capacity(limit + 1);
     let mut decoder = MultiGzDecoder::new(packed);

@@ -9,7 +9,9 @@ use super::lanes::lane_of_fit;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{Checkpointing, DeviceChoice, Mode, Request, RequestDocument};
 use crate::probe::ProbeReport;
-use crate::store::{Db, Fit, FitState, Ids, JsonText, NewFit, StoredRecommendation, Time};
+use crate::store::{
+    Db, Fit, FitState, Ids, JsonText, NewFit, NewUpload, StoredRecommendation, Time,
+};
 
 /// The version that answers.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -22,7 +24,7 @@ pub struct FitDocument {
     pub id: String,
     /// Where it stands.
     pub state: FitState,
-    /// The request, as it was sent; a graph of more than 64 KiB is named by its digest.
+    /// The request, as it was sent, with the digest of an exported graph, or of any other model of more than 64 KiB, in its place.
     #[schema(value_type = RequestDocument)]
     pub request: JsonText,
     /// The answer, when it is done.
@@ -99,6 +101,7 @@ pub async fn record(
         request,
         document.request.clone(),
         request.fingerprint(lowered, card.as_deref()),
+        None,
         document.created_at,
     );
     let result = json(result);
@@ -110,7 +113,7 @@ pub async fn record(
 pub struct ProbeDocument {
     /// Its name; `/v1/probes/{id}` leads back to it.
     pub id: String,
-    /// The request, as it was sent; a graph of more than 64 KiB is named by its digest.
+    /// The request, as it was sent, with the digest of an exported graph, or of any other model of more than 64 KiB, in its place.
     #[schema(value_type = RequestDocument)]
     pub request: JsonText,
     /// When it ran.
@@ -190,6 +193,7 @@ pub(super) fn new_fit(
     request: &Request,
     shown: JsonText,
     fingerprint: String,
+    aside: Option<NewUpload>,
     now: Time,
 ) -> NewFit {
     let device = request.device.to_string();
@@ -201,6 +205,8 @@ pub(super) fn new_fit(
         lane: lane_of_fit(request),
         device,
         request: shown,
+        uploads: request.uploads().to_vec(),
+        aside,
         created_at: now,
     }
 }

@@ -17,6 +17,7 @@ mod readiness;
 mod result;
 mod runner;
 mod searches;
+mod uploads;
 mod validate;
 
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
@@ -27,4 +28,5 @@ pub use result::{
     Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,
 };
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
+pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 pub use validate::validate;

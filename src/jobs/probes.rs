@@ -43,6 +43,7 @@ impl Jobs {
             shown,
             ..
         } = self.checked(request).await?;
+        let uploads = request.uploads().to_vec();
         let device = request.device.to_string();
         let lane = lane_of_fit(&request);
         let entering = async {
@@ -89,7 +90,7 @@ impl Jobs {
             report: json(&report).into(),
             created_at: now,
         };
-        shared.db.add_probe(&probe).await?;
+        shared.db.add_probe(&probe, &uploads).await?;
         Ok(ProbeDocument::from(probe))
     }
 

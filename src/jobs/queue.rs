@@ -14,14 +14,17 @@ use super::document::{chance, new_fit};
 use super::handover::Handover;
 use super::lanes::{LARGE_LANE, Lanes};
 use super::readiness::Readiness;
+use super::uploads::unknown;
 use super::validate::validate;
-use super::{DeviceSummary, Engine, EngineError, FitDocument, Progress, runner};
+use super::{
+    DeviceSummary, Engine, EngineError, FitDocument, Progress, UploadLimits, runner, uploads,
+};
 use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
-use crate::model::{DeviceChoice, Invalid, ModelAside, Request, RequestDocument};
+use crate::model::{DeviceChoice, Digest, Invalid, ModelAside, Request, RequestDocument, Uploads};
 use crate::store::{
-    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, ParallelSimulated, Reuse,
-    StoreError, Time,
+    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, NewUpload, ParallelSimulated,
+    Reuse, StoreError, Time,
 };
 
 /// How much is taken on at a time.
@@ -31,6 +34,8 @@ pub struct Limits {
     pub queued: u32,
     /// Fits and probes on simulated devices that run at a time.
     pub simulated_in_parallel: u32,
+    /// What uploads may take.
+    pub uploads: UploadLimits,
 }
 
 impl Default for Limits {
@@ -40,6 +45,7 @@ impl Default for Limits {
         Limits {
             queued: 100,
             simulated_in_parallel: u32::try_from(cores).unwrap_or(1),
+            uploads: UploadLimits::default(),
         }
     }
 }
@@ -64,6 +70,30 @@ pub enum JobError {
     DeviceBusy {
         /// As in the request.
         device: String,
+    },
+    /// The request names an upload that is not there.
+    #[error(
+        "there is no upload {digest}, or it has expired; send the file with PUT /v1/graphs/{digest}, or POST \
+         /v1/graphs, and ask again"
+    )]
+    UploadUnknown {
+        /// Where in the request, as a JSON pointer.
+        pointer: String,
+        /// What is named there.
+        digest: Digest,
+    },
+    /// All uploads together take what they may.
+    #[error(
+        "this upload takes {} MiB compressed, and others take {} of the {} MiB that all of them may; DELETE \
+         /v1/graphs/{{digest}} drops one, and those that nothing refers to expire", needed.div_ceil(1 << 20), taken.div_ceil(1 << 20), limit >> 20
+    )]
+    UploadsFull {
+        /// What this one takes, in bytes.
+        needed: usize,
+        /// What the others do.
+        taken: u64,
+        /// What all of them may.
+        limit: u64,
     },
     /// The engine has no answer.
     #[error(transparent)]
@@ -171,6 +201,8 @@ impl Jobs {
         };
         let runner = runner::run(Arc::clone(&jobs.shared));
         jobs.shared.tasks.spawn(runner);
+        let sweep = uploads::sweep(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(sweep);
         Ok(jobs)
     }
 
@@ -193,9 +225,9 @@ impl Jobs {
         self.shared.lanes.large()
     }
 
-    /// Reads a request.
+    /// Reads a request that names no uploads.
     pub fn parse(&self, document: RequestDocument) -> Result<Request, Invalid> {
-        self.shared.parse(document)
+        self.shared.parse(document, &Uploads::default())
     }
 
     /// Queues a fit, or finds the one that asks the same.
@@ -218,11 +250,10 @@ impl Jobs {
             shown,
             aside,
         } = self.checked(request).await?;
-        if let Some(ModelAside { digest, gzip }) = aside {
-            shared.db.keep_model(&digest, &gzip, now).await?;
-        }
         let id = shared.ids.next(now, chance());
-        let new = new_fit(id, &request, shown, fingerprint, now);
+        let aside = aside.map(|aside| beside(aside, now));
+        let new = new_fit(id, &request, shown, fingerprint, aside, now);
+        let space = shared.upload_space(now);
         let reuse = match (&request.device, request.memory_limit) {
             (DeviceChoice::Sim(_), _) | (_, Some(_)) => Reuse::Finished,
             (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,
@@ -235,14 +266,17 @@ impl Jobs {
         };
         let permit = large.filter(|_| new.lane == LARGE_LANE);
         let left = shared.handover.leave(&new.id, handed, permit);
-        let mut queued = shared.db.enqueue(&new, reuse, capacity).await?;
+        let mut queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
         if let Enqueued::Same(id) = &queued
             && !matches!(request.device, DeviceChoice::Sim(_))
             && let Some(fit) = self.fit(id).await?
             && fit.state == FitState::Done
             && !had_its_limit(&request, &fit)
         {
-            queued = shared.db.enqueue(&new, Reuse::InFlight, capacity).await?;
+            queued = shared
+                .db
+                .enqueue(&new, Reuse::InFlight, capacity, space)
+                .await?;
         }
         let id = match queued {
             Enqueued::Added => {
@@ -252,6 +286,7 @@ impl Jobs {
                 new.id
             }
             Enqueued::Same(id) => id,
+            Enqueued::UploadGone(digest) => return Err(unknown("/model", &digest)),
             Enqueued::QueueFull => {
                 return Err(JobError::QueueFull {
                     waiting: shared.limits.queued,
@@ -380,9 +415,14 @@ pub(super) struct Checked {
 }
 
 impl Shared {
-    pub(super) fn parse(&self, document: RequestDocument) -> Result<Request, Invalid> {
+    /// Reads a request that names these uploads.
+    pub(super) fn parse(
+        &self,
+        document: RequestDocument,
+        uploads: &Uploads,
+    ) -> Result<Request, Invalid> {
         let simulated: Vec<&str> = self.simulated.iter().map(String::as_str).collect();
-        Request::parse(document, &simulated)
+        Request::parse_with_uploads(document, uploads, &simulated)
     }
 
     /// Waits for a place in a lane.
@@ -412,6 +452,19 @@ impl Shared {
     /// How many simulated fits may be claimed.
     pub(super) fn parallel(&self) -> ParallelSimulated {
         ParallelSimulated(i64::from(self.limits.simulated_in_parallel.max(1)))
+    }
+}
+
+/// The model of a fit that is not shown with it, to be kept beside it.
+fn beside(aside: ModelAside, now: Time) -> NewUpload {
+    NewUpload {
+        digest: aside.digest,
+        names: Vec::new(),
+        kind: aside.kind,
+        bytes: aside.bytes,
+        about: JsonText::from("{}"),
+        gzip: aside.gzip,
+        created_at: now,
     }
 }
 

@@ -11,8 +11,9 @@ use tokio::time::MissedTickBehavior;
 
 use super::document::{FitError, chance, json, recommendations};
 use super::queue::{Running, Shared};
+use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError};
-use crate::model::{Invalid, Request, RequestDocument};
+use crate::model::{Invalid, Packed, Request, RequestDocument, UploadKind, Uploads};
 use crate::store::{Claimed, FitState, StoreError, Time};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
@@ -261,22 +262,20 @@ async fn read(
     claimed: &Claimed,
 ) -> Result<Result<Request, FitError>, StoreError> {
     let text = claimed.request.clone().into_shared();
-    let aside = match RequestDocument::read(Arc::clone(&text)).ok() {
-        Some(document) => match document.model_aside() {
-            Some(digest) => persist(shared, &claimed.id, || shared.db.model(&digest)).await?,
-            None => None,
-        },
-        None => None,
+    let document = RequestDocument::read(Arc::clone(&text)).ok();
+    let (named, aside) = match &document {
+        Some(document) => load(shared, &claimed.id, document).await?,
+        None => (Vec::new(), None),
     };
     let parse = {
         let shared = Arc::clone(shared);
         move |_: &dyn Engine| {
             let document = RequestDocument::read(text)?;
             let document = match aside {
-                Some(model) => document.with_model(&model)?,
+                Some(model) => document.with_model(&model.unpack()?)?,
                 None => document,
             };
-            shared.parse(document)
+            shared.parse(document, &Uploads::unpack(named)?)
         }
     };
     let parsed: Result<Result<Request, Invalid>, JobError> =
@@ -285,6 +284,34 @@ async fn read(
         Ok(parsed) => parsed.map_err(|invalid| FitError::from(EngineError::Invalid(invalid))),
         Err(error) => Err(FitError::new(FailureCode::Internal, error.to_string())),
     })
+}
+
+/// What stands in the database for parts of this request: the uploads that it names, and its whole model where that was
+/// put aside.
+async fn load(
+    shared: &Shared,
+    id: &str,
+    document: &RequestDocument,
+) -> Result<(Vec<Packed>, Option<Packed>), StoreError> {
+    let references = document.references().unwrap_or_default();
+    let mut digests: Vec<_> = references.into_iter().map(|named| named.digest).collect();
+    digests.extend(document.model_aside().filter(|_| digests.is_empty()));
+    let (mut named, mut aside) = (Vec::new(), None);
+    for digest in digests {
+        let Some(stored) = persist(shared, id, || shared.db.upload(&digest)).await? else {
+            continue;
+        };
+        let contents = || shared.db.upload_contents(&stored.digest);
+        let Some(gzip) = persist(shared, id, contents).await? else {
+            continue;
+        };
+        let packed = packed(digest, &stored, gzip);
+        match stored.kind {
+            UploadKind::Exported | UploadKind::Recorded => named.push(packed),
+            UploadKind::Model => aside = Some(packed),
+        }
+    }
+    Ok((named, aside))
 }
 
 async fn finish(

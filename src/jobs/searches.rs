@@ -10,7 +10,7 @@ use super::{JobError, Jobs};
 use crate::model::Invalid;
 use crate::search::conversation::{Conversation, Observation, Recommended, Said, Terms};
 use crate::store::{
-    Db, Ids, JsonText, Kept, SearchBounds, SearchState, StoreError, StoredSearch, Time,
+    Db, Ids, JsonText, Noted, SearchBounds, SearchState, StoreError, StoredSearch, Time,
 };
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
@@ -159,11 +159,11 @@ impl Jobs {
         let db = &self.shared.db;
         let kept = db.add_observation(id, observation, BOUNDS, now).await?;
         let is_new = match kept {
-            Kept::New => true,
-            Kept::Again => false,
-            Kept::Full => return Ok(Telling::Full(BOUNDS.observations)),
-            Kept::Cancelled => return Ok(Telling::Cancelled),
-            Kept::Unknown => return Ok(Telling::Unknown),
+            Noted::New => true,
+            Noted::Again => false,
+            Noted::Full => return Ok(Telling::Full(BOUNDS.observations)),
+            Noted::Cancelled => return Ok(Telling::Cancelled),
+            Noted::Unknown => return Ok(Telling::Unknown),
         };
         Ok(match self.search(id).await?.map(Box::new) {
             None => Telling::Unknown,

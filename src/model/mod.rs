@@ -14,6 +14,7 @@ mod nn;
 mod presets;
 mod request;
 mod tracing;
+mod uploaded;
 mod variant;
 mod words;
 
@@ -21,7 +22,9 @@ pub use glob::Glob;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
-    DeviceChoice, Lowered, ModelAside, RULES, Request, RequestDocument, SearchMode, Workload,
+    DeviceChoice, Lowered, ModelAside, RULES, Request, RequestDocument, SearchMode, Workload, pack,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
+pub(crate) use uploaded::DIGEST_FORM;
+pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
 pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};

@@ -1,5 +1,7 @@
 //! The table of fits, which is also the queue.
 
+mod enqueue;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::types::Json;
@@ -7,6 +9,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use utoipa::ToSchema;
 
 use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
+pub use enqueue::{Enqueued, NewFit, Reuse};
 
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
 pub const SIMULATED_LANE: &str = "simulated";
@@ -56,27 +59,6 @@ impl FitState {
             FitState::Done | FitState::Failed | FitState::Cancelled => true,
         }
     }
-}
-
-/// A fit to be.
-#[derive(Debug, Clone)]
-pub struct NewFit {
-    /// Its name.
-    pub id: String,
-    /// What makes two requests the same question.
-    pub fingerprint: String,
-    /// The version that answers it.
-    pub batchfit_version: String,
-    /// The model, as a person calls it.
-    pub model: String,
-    /// As in the request.
-    pub device: String,
-    /// What it must not run beside: see [`SIMULATED_LANE`].
-    pub lane: String,
-    /// The request document.
-    pub request: JsonText,
-    /// Now.
-    pub created_at: Time,
 }
 
 /// A whole row.
@@ -151,90 +133,7 @@ pub struct Claimed {
 #[derive(Debug, Clone, Copy)]
 pub struct ParallelSimulated(pub i64);
 
-/// Whether an answer found earlier will do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reuse {
-    /// Yes: nothing that it depends on can have changed.
-    Finished,
-    /// No, but whoever asks at the same time shares the work.
-    InFlight,
-}
-
-/// What became of a new fit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Enqueued {
-    /// It waits in the queue, under its own id.
-    Added,
-    /// The same question is in the table already, under this id.
-    Same(String),
-    /// Too many are waiting.
-    QueueFull,
-}
-
 impl Db {
-    /// Puts a fit into the queue, unless the same question was asked before or the queue holds `capacity`.
-    ///
-    /// Fits that failed or were cancelled do not count as asked. A question whose process died runs apart
-    /// from the start when it is asked again.
-    pub async fn enqueue(
-        &self,
-        new: &NewFit,
-        reuse: Reuse,
-        capacity: i64,
-    ) -> Result<Enqueued, StoreError> {
-        let request = &new.request;
-        let finished = reuse == Reuse::Finished;
-        loop {
-            let added = sqlx::query!(
-            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at, apart)
-             SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
-                    EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1)
-              WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
-                                AND (state IN ('queued', 'running')
-                                     OR state = 'done' AND batchfit_version = ?3 AND ?9))
-                AND (SELECT count(*) FROM fit WHERE state = 'queued') < ?10",
-            new.id,
-            new.fingerprint,
-            new.batchfit_version,
-            new.model,
-            new.device,
-            new.lane,
-            request,
-            new.created_at,
-            finished,
-            capacity,
-        )
-        .execute(&self.pool)
-        .await
-        .map_err(asking("queue a fit"))?;
-            if added.rows_affected() == 1 {
-                return Ok(Enqueued::Added);
-            }
-            let same = sqlx::query_scalar!(
-            "SELECT id FROM fit WHERE fingerprint = ?1
-                AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = ?2 AND ?3)
-              ORDER BY id DESC LIMIT 1",
-            new.fingerprint,
-            new.batchfit_version,
-            finished,
-        )
-        .fetch_optional(&self.pool)
-        .await
-        .map_err(asking("find the same fit"))?;
-            if let Some(same) = same {
-                return Ok(Enqueued::Same(same));
-            }
-            // One that asks the same may have failed between these statements, and then nothing stands in the way.
-            let waiting = sqlx::query_scalar!("SELECT count(*) FROM fit WHERE state = 'queued'")
-                .fetch_one(&self.pool)
-                .await
-                .map_err(asking("count the fits that wait"))?;
-            if waiting >= capacity {
-                return Ok(Enqueued::QueueFull);
-            }
-        }
-    }
-
     /// The whole fit.
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
         sqlx::query_as!(

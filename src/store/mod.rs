@@ -1,4 +1,4 @@
-//! What is remembered: fits, probes, recommendations and searches, in one SQLite file.
+//! What is remembered: fits, probes, recommendations, searches and uploads, in one SQLite file.
 //!
 //! The only place with SQL. One function for each question, named after it; each is one statement or
 //! one transaction, so that any number of tasks, and other processes, may ask at the same time. One server
@@ -9,13 +9,13 @@ mod fit;
 mod id;
 #[cfg(test)]
 mod migrated;
-mod model;
 mod ownership;
 mod probe;
 mod recommendation;
 mod search;
 mod text;
 mod time;
+mod upload;
 
 use std::io;
 use std::path::PathBuf;
@@ -33,9 +33,10 @@ pub use id::Ids;
 pub use ownership::Ownership;
 pub use probe::Probe;
 pub use recommendation::{RecommendationFilter, StoredRecommendation};
-pub use search::{Kept, SearchBounds, SearchState, StoredSearch};
+pub use search::{Noted, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
+pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};
 
 /// How long a statement waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);

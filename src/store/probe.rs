@@ -3,7 +3,9 @@
 use serde_json::Value;
 use sqlx::types::Json;
 
+use super::upload::refer;
 use super::{Db, JsonText, StoreError, Time, asking};
+use crate::model::Digest;
 
 /// A whole row.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,8 +31,13 @@ pub struct Probe {
 }
 
 impl Db {
-    /// Stores a finished probe.
-    pub async fn add_probe(&self, probe: &Probe) -> Result<(), StoreError> {
+    /// Stores a finished probe, and that it refers to those of these uploads that are still there.
+    pub async fn add_probe(&self, probe: &Probe, uploads: &[Digest]) -> Result<(), StoreError> {
+        let mut transaction = self
+            .pool
+            .begin()
+            .await
+            .map_err(asking("begin to store a probe"))?;
         sqlx::query!(
             "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request, report, created_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
@@ -44,10 +51,13 @@ impl Db {
             probe.report,
             probe.created_at,
         )
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await
-        .map(|_| ())
-        .map_err(asking("store a probe"))
+        .map_err(asking("store a probe"))?;
+        for digest in uploads {
+            refer(&mut transaction, digest, "probe", &probe.id).await?;
+        }
+        transaction.commit().await.map_err(asking("commit a probe"))
     }
 
     /// The whole probe.

@@ -62,7 +62,7 @@ pub struct SearchBounds {
 
 /// What became of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum Noted {
     /// It is kept.
     New,
     /// The same one was told before.
@@ -137,7 +137,7 @@ impl Db {
         observation: &Observation,
         bounds: SearchBounds,
         now: Time,
-    ) -> Result<Kept, StoreError> {
+    ) -> Result<Noted, StoreError> {
         let batch = integer("batch", observation.batch)?;
         let outcome = observation.outcome.name();
         let bytes = observation.peak_reserved_bytes;
@@ -169,7 +169,7 @@ impl Db {
                 .execute(&self.pool)
                 .await
                 .map_err(asking("note that a search was told something"))?;
-            return Ok(Kept::New);
+            return Ok(Noted::New);
         }
         let state = sqlx::query_scalar!(
             r#"SELECT state AS "state: SearchState" FROM search WHERE id = ?1"#,
@@ -179,8 +179,8 @@ impl Db {
         .await
         .map_err(asking("read the state of a search"))?;
         match state {
-            None => return Ok(Kept::Unknown),
-            Some(SearchState::Cancelled) => return Ok(Kept::Cancelled),
+            None => return Ok(Noted::Unknown),
+            Some(SearchState::Cancelled) => return Ok(Noted::Cancelled),
             Some(SearchState::Active | SearchState::Done) => {}
         }
         let same = sqlx::query_scalar!(
@@ -197,9 +197,9 @@ impl Db {
         .await
         .map_err(asking("find the same observation"))?;
         Ok(if same.is_some() {
-            Kept::Again
+            Noted::Again
         } else {
-            Kept::Full
+            Noted::Full
         })
     }
 
@@ -299,7 +299,7 @@ mod tests {
         db.add_search(id, &terms, BOUNDS, Time(now)).await.unwrap()
     }
 
-    async fn tell(db: &Db, id: &str, batch: u64) -> Kept {
+    async fn tell(db: &Db, id: &str, batch: u64) -> Noted {
         let told = Observation::new(batch, Outcome::Fits);
         db.add_observation(id, &told, BOUNDS, Time(1))
             .await
@@ -311,18 +311,18 @@ mod tests {
         let db = Db::open("sqlite::memory:").await.unwrap();
         assert!(add(&db, "a", 0).await);
 
-        assert_eq!(tell(&db, "a", 2).await, Kept::New);
-        assert_eq!(tell(&db, "a", 1).await, Kept::New);
-        assert_eq!(tell(&db, "a", 2).await, Kept::Again);
-        assert_eq!(tell(&db, "a", 4).await, Kept::Full);
-        assert_eq!(tell(&db, "b", 4).await, Kept::Unknown);
+        assert_eq!(tell(&db, "a", 2).await, Noted::New);
+        assert_eq!(tell(&db, "a", 1).await, Noted::New);
+        assert_eq!(tell(&db, "a", 2).await, Noted::Again);
+        assert_eq!(tell(&db, "a", 4).await, Noted::Full);
+        assert_eq!(tell(&db, "b", 4).await, Noted::Unknown);
 
         let read = db.search("a").await.unwrap().unwrap();
         let batches: Vec<u64> = read.observations.iter().map(|told| told.batch).collect();
         assert_eq!(batches, [2, 1]);
         assert!(db.cancel_search("a", Time(2)).await.unwrap());
         assert!(!db.cancel_search("a", Time(2)).await.unwrap());
-        assert_eq!(tell(&db, "a", 2).await, Kept::Cancelled);
+        assert_eq!(tell(&db, "a", 2).await, Noted::Cancelled);
     }
 
     #[tokio::test]

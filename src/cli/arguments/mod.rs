@@ -10,8 +10,11 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use serde_json::Value;
 
+use crate::alloc::MemoryLimit;
 use crate::http::HostName;
+use crate::jobs::UploadLimits;
 use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
@@ -289,7 +292,57 @@ pub(in crate::cli) struct Serve {
     #[command(flatten)]
     pub(in crate::cli) kept: Kept,
     #[command(flatten)]
+    pub(in crate::cli) uploads: UploadFlags,
+    #[command(flatten)]
     pub(in crate::cli) patience: Patience,
+}
+
+/// What uploaded graphs and recordings may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options")]
+pub(in crate::cli) struct UploadFlags {
+    /// How long an upload is kept to which nothing refers.
+    #[arg(
+        long,
+        env = "BATCHFIT_UPLOAD_EXPIRY",
+        value_name = "SECONDS",
+        hide_env = true,
+        default_value_t = 86_400,
+        value_parser = clap::value_parser!(u64).range(1..=LONGEST_EXPIRY_S)
+    )]
+    upload_expiry: u64,
+    /// What all uploads together may take, compressed: bytes or 4GiB.
+    #[arg(
+        long,
+        env = "BATCHFIT_UPLOAD_SPACE",
+        value_name = "BYTES",
+        hide_env = true,
+        default_value = "4GiB",
+        value_parser = bytes
+    )]
+    upload_space: u64,
+}
+
+/// Longest time that uploads can be kept unused: a hundred years.
+const LONGEST_EXPIRY_S: u64 = 100 * 366 * 86_400;
+
+/// A size such as `4GiB`, in bytes.
+fn bytes(text: &str) -> Result<u64, String> {
+    match MemoryLimit::parse(&Value::from(text), "") {
+        Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes.0),
+        Ok(MemoryLimit::Fraction(_)) | Err(_) => {
+            Err("expected bytes, or a size such as 4GiB".to_owned())
+        }
+    }
+}
+
+impl UploadFlags {
+    pub(in crate::cli) fn limits(&self) -> UploadLimits {
+        UploadLimits {
+            bytes: self.upload_space,
+            expiry: Duration::from_secs(self.upload_expiry),
+        }
+    }
 }
 
 /// How long GPUs may take.

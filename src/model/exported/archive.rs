@@ -19,6 +19,14 @@ pub fn is_archive(start: &[u8]) -> bool {
 
 /// The JSON text of the model in an archive. Of the rest of the file, only the list of contents is read.
 pub fn model_of_archive(file: impl Read + Seek) -> Result<Vec<u8>, ExportedError> {
+    model_of_archive_within(file, LIMIT_BYTES)
+}
+
+/// The same, of so many bytes at most.
+pub(crate) fn model_of_archive_within(
+    file: impl Read + Seek,
+    limit_bytes: u64,
+) -> Result<Vec<u8>, ExportedError> {
     let mut archive = ZipArchive::new(file).map_err(|error| damaged(&error))?;
     let mut models = Vec::new();
     for name in archive.file_names() {
@@ -41,13 +49,11 @@ pub fn model_of_archive(file: impl Read + Seek) -> Result<Vec<u8>, ExportedError
     let entry = archive.by_name(name).map_err(|error| damaged(&error))?;
     let mut text = Vec::new();
     entry
-        .take(LIMIT_BYTES + 1)
+        .take(limit_bytes + 1)
         .read_to_end(&mut text)
         .map_err(|error| damaged(&error.into()))?;
-    if text.len() as u64 > LIMIT_BYTES {
-        return Err(ExportedError::TooLarge {
-            limit_bytes: LIMIT_BYTES,
-        });
+    if text.len() as u64 > limit_bytes {
+        return Err(ExportedError::TooLarge { limit_bytes });
     }
     Ok(text)
 }

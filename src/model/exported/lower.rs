@@ -101,7 +101,7 @@ pub(super) fn lower<'a>(
         .range_constraints
         .iter()
         .find(|(name, _)| is_of_batch(name))
-        .and_then(|(_, range)| u64::try_from(range.max_val?).ok())
+        .and_then(|(_, range)| u64::try_from(range.max_val?.0).ok())
         .filter(|largest| *largest < UNASKED);
     let predicted = prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
     let mut graph = walk.builder.finish(predicted.unwrap_or(loss), loss);

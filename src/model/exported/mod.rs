@@ -24,9 +24,10 @@ mod unknown;
 use std::borrow::Cow;
 use std::io::{Cursor, Read};
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use serde_json::Value;
 
+pub(crate) use archive::model_of_archive_within;
 pub use archive::{is_archive, model_of_archive};
 pub use error::ExportedError;
 pub(crate) use error::not_understood;
@@ -84,10 +85,24 @@ pub fn parse_assuming(file: &[u8], assumptions: Assumptions) -> Result<Exported,
 
 /// Reads the JSON text of a graph.
 pub(crate) fn parse_text(text: &[u8], assumptions: Assumptions) -> Result<Exported, ExportedError> {
+    read(text, |document| lower::lower(document, assumptions))
+}
+
+/// How many nodes the graph in this JSON text has. The text is read within the same bounds; what its operators are is
+/// left to [`parse_text`].
+pub(crate) fn count_nodes(text: &[u8]) -> Result<usize, ExportedError> {
+    read(text, |document| Ok(document.graph_module.graph.nodes.len()))
+}
+
+/// Reads the JSON text of a graph, and has it looked at within the same account.
+fn read<T>(
+    text: &[u8],
+    look: impl FnOnce(&Document<'_>) -> Result<T, ExportedError>,
+) -> Result<T, ExportedError> {
     let limit_bytes = LEAST_ACCOUNT.max(text.len());
     let (exported, excess) = within(limit_bytes, || {
         let document: Document<'_> = serde_json::from_slice(text)?;
-        Ok(lower::lower(&document, assumptions))
+        Ok(look(&document))
     });
     match (exported, excess) {
         (Ok(exported), None) => exported,
@@ -116,7 +131,7 @@ pub(crate) fn unpack(file: &[u8]) -> Result<Cow<'_, [u8]>, ExportedError> {
     }
     let text = if file.starts_with(&[0x1f, 0x8b]) {
         let mut text = Vec::new();
-        GzDecoder::new(file)
+        MultiGzDecoder::new(file)
             .take(limit_bytes + 1)
             .read_to_end(&mut text)
             .map_err(|error| ExportedError::Compressed {

@@ -98,7 +98,7 @@ pub(super) fn limits<'a>(document: &'a Document<'a>) -> HashMap<&'a str, u64> {
     let ranges = document.range_constraints.iter();
     let limit = |most: i64| u64::try_from(most).ok().filter(|_| most < NO_LIMIT);
     ranges
-        .filter_map(|(symbol, range)| Some((symbol.as_ref(), limit(range.max_val?)?)))
+        .filter_map(|(symbol, range)| Some((symbol.as_ref(), limit(range.max_val?.0)?)))
         .collect()
 }
 

@@ -2,11 +2,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Read as _;
 use std::ops::Range;
 use std::sync::Arc;
 
-use flate2::read::GzDecoder;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -15,11 +13,16 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::schema::RequestSchema;
+use super::source;
 use crate::bounded::{AnyValue, Excess, Text, clause, insert_once, within};
 use crate::model::invalid::Invalid;
+use crate::model::uploaded::{Digest, Reference};
 
 /// What the members of a request may take in memory, its model apart: they are a few words and numbers.
 const MEMBERS_BYTES: usize = 4 << 20;
+
+/// Longest model that stands for one that was put aside, in bytes of JSON: one way to describe it, and a digest.
+const LONGEST_ASIDE: usize = 200;
 
 /// The member that may be megabytes, and stays text.
 const MODEL: &str = "model";
@@ -124,26 +127,26 @@ impl RequestDocument {
         model.filter(|model| *model != "null")
     }
 
-    /// The digest that stands in the place of the model, where it was put aside: see
-    /// [`Request::shown`](super::Request::shown).
-    pub fn model_aside(&self) -> Option<String> {
-        let model: Value =
-            serde_json::from_str(self.model().filter(|text| text.len() < 200)?).ok()?;
-        let named = ["exported", "layers"]
-            .iter()
-            .find_map(|way| model.get(way)?.as_str());
-        named?.strip_prefix(super::DIGEST).map(str::to_owned)
+    /// The uploads that the model names.
+    pub fn references(&self) -> Result<Vec<Reference>, Invalid> {
+        self.model().map_or(Ok(Vec::new()), source::references)
     }
 
-    /// The same request with the JSON text of its model, as [`ModelAside`](super::ModelAside) has it, in place.
-    pub fn with_model(mut self, gzip: &[u8]) -> Result<RequestDocument, Invalid> {
-        let mut model = String::new();
-        GzDecoder::new(gzip)
-            .read_to_string(&mut model)
-            .map_err(|error| {
-                Invalid::at("/model", format!("the stored model is damaged: {error}"))
-            })?;
-        self.set_model(Arc::from(model));
+    /// The digest that stands in the place of the model, where the whole of it was put aside: see
+    /// [`Request::shown`](super::Request::shown).
+    pub fn model_aside(&self) -> Option<Digest> {
+        let text = self.model().filter(|text| text.len() < LONGEST_ASIDE)?;
+        let model: Value = serde_json::from_str(text).ok()?;
+        let named = source::WAYS.iter().find_map(|way| model.get(way)?.as_str());
+        Digest::parse(named?)
+    }
+
+    /// The same request with this JSON text of its model in place, which [`ModelAside`](super::ModelAside) has.
+    pub fn with_model(mut self, model: &[u8]) -> Result<RequestDocument, Invalid> {
+        let text = std::str::from_utf8(model).map_err(|error| {
+            Invalid::at("/model", format!("the stored model is damaged: {error}"))
+        })?;
+        self.set_model(Arc::from(text));
         Ok(self)
     }
 

@@ -34,6 +34,7 @@ impl Request {
             model: _,
             lowered: _,
             model_name: _,
+            uploads: _,
             document: _,
             variants,
             device,

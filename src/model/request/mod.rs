@@ -24,8 +24,8 @@ use serde_json::Value;
 
 use super::exported::{Assumptions, UnknownOps};
 use super::fields::{Fields, wrong};
-use super::fingerprint::digest;
 use super::invalid::Invalid;
+use super::uploaded::{Digest, UploadKind, Uploads};
 use super::variant::{Compare, Variant};
 use crate::alloc::MemoryLimit;
 use crate::graph::Graph;
@@ -55,9 +55,6 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 /// Longest model, in bytes of JSON, that is shown with a fit. Whoever asks how far a fit is does not want to read
 /// megabytes of graph each time.
 const LARGEST_SHOWN: usize = 64 << 10;
-
-/// What names of models begin with, in the place of the models.
-const DIGEST: &str = "sha256:";
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -101,6 +98,8 @@ pub struct Request {
     pub document: RequestDocument,
     /// What a person would call the model.
     model_name: String,
+    /// The uploads that the model names, by the digests of their contents.
+    uploads: Vec<Digest>,
     lowered: Once,
 }
 
@@ -116,12 +115,16 @@ impl PartialEq for Once {
     }
 }
 
-/// A model that is too large to be shown with a fit.
+/// A model that is not shown with a fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelAside {
     /// What names it in the request.
-    pub digest: String,
-    /// The JSON text of the request's `model`, compressed with gzip.
+    pub digest: Digest,
+    /// What it is: an exported graph, or the whole of the request's `model`.
+    pub kind: UploadKind,
+    /// How long it is, in bytes.
+    pub bytes: usize,
+    /// Its JSON text, compressed with gzip.
     pub gzip: Vec<u8>,
 }
 
@@ -164,16 +167,29 @@ pub struct Lowered {
 }
 
 impl Request {
-    /// Reads a request. `known_sims` are the names that may follow `sim:`.
+    /// Reads a request that names no uploads. `known_sims` are the names that may follow `sim:`.
     pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
+        Request::parse_with_uploads(document, &Uploads::default(), known_sims)
+    }
+
+    /// Reads a request. `uploads` are those that [`RequestDocument::references`] names.
+    pub fn parse_with_uploads(
+        document: RequestDocument,
+        uploads: &Uploads,
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
         let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
-        let model = document.model().ok_or_else(|| fields.missing("model"))?;
-        let name = model_name(model);
-        let model = ModelSource::parse(&document, model, &fields.at("model"))?;
+        let text = document.model().ok_or_else(|| fields.missing("model"))?;
+        let model = ModelSource::parse(&document, text, &fields.at("model"), uploads)?;
+        let name = match model.exported() {
+            Some(graph) => exported_name(graph),
+            None => model_name(text),
+        };
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
             model_name: name,
+            uploads: uploads.digests().cloned().collect(),
             ..request
         })
     }
@@ -186,12 +202,13 @@ impl Request {
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
         let (model, digest) = ModelSource::file(file)?;
-        document.set_model(Arc::from(format!("{{\"exported\":\"sha256:{digest}\"}}")));
+        let name = model.exported().map(exported_name).unwrap_or_default();
+        document.set_model(Arc::from(format!("{{\"exported\":\"{digest}\"}}")));
         let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
             document,
-            model_name: named("exported", &digest),
+            model_name: name,
             ..request
         })
     }
@@ -247,6 +264,7 @@ impl Request {
                 .unwrap_or_default(),
             document: RequestDocument::from(Value::Null),
             model_name: String::new(),
+            uploads: Vec::new(),
             lowered: Once::default(),
         })
     }
@@ -255,7 +273,7 @@ impl Request {
     #[must_use]
     pub fn self_contained(&self) -> RequestDocument {
         let mut document = self.document.clone();
-        if let ModelSource::File(text) = &self.model {
+        if let ModelSource::File(text, _) = &self.model {
             let graph = String::from_utf8_lossy(text);
             document.set_model(Arc::from(format!("{{\"exported\":{graph}}}")));
         }
@@ -271,7 +289,7 @@ impl Request {
         }
         let model = match self.model {
             ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0),
-            ModelSource::File(_) => ModelSource::File(Arc::from([])),
+            ModelSource::File(_, at) => ModelSource::File(Arc::from([]), at),
             short @ (ModelSource::Preset(_)
             | ModelSource::Layers(_)
             | ModelSource::HuggingFace(_)) => short,
@@ -285,35 +303,45 @@ impl Request {
         }
     }
 
-    /// The request as it is stored and shown, and its model where that is too large to be shown: then the request
-    /// names it by its digest.
+    /// The request as it is stored and shown. An exported graph, and any other model that is too large to be shown, is
+    /// named by its digest there, and is the other half.
     pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {
-        let Some(text) = self
-            .document
-            .model()
-            .filter(|text| text.len() > LARGEST_SHOWN)
-        else {
-            return (self.document.clone(), None);
-        };
-        let (way, digest) = match &self.model {
-            ModelSource::Inline(text, range) => {
-                ("exported", digest(&text.as_bytes()[range.clone()]))
+        let (way, kind, text) = match (&self.model, self.document.model()) {
+            (ModelSource::Inline(text, range), _) => (
+                "exported",
+                UploadKind::Exported,
+                &text.as_bytes()[range.clone()],
+            ),
+            (
+                ModelSource::Preset(_) | ModelSource::Layers(_) | ModelSource::HuggingFace(_),
+                Some(text),
+            ) if text.len() > LARGEST_SHOWN => {
+                let way = source::ways(text).first().copied().unwrap_or("layers");
+                (way, UploadKind::Model, text.as_bytes())
             }
-            ModelSource::Preset(_)
-            | ModelSource::Layers(_)
-            | ModelSource::HuggingFace(_)
-            | ModelSource::File(_) => {
-                let way = source::ways(text).first().copied().unwrap_or("exported");
-                (way, digest(text.as_bytes()))
-            }
+            (
+                ModelSource::Preset(_)
+                | ModelSource::Layers(_)
+                | ModelSource::HuggingFace(_)
+                | ModelSource::File(..),
+                _,
+            ) => return (self.document.clone(), None),
         };
+        let digest = Digest::of(text);
         let mut shown = self.document.clone();
-        shown.set_model(Arc::from(format!("{{\"{way}\":\"{DIGEST}{digest}\"}}")));
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-        let written = gzip.write_all(text.as_bytes());
-        let gzip = written.and_then(|()| gzip.finish());
-        let gzip = gzip.expect("writing to memory does not fail");
-        (shown, Some(ModelAside { digest, gzip }))
+        shown.set_model(Arc::from(format!("{{\"{way}\":\"{digest}\"}}")));
+        let aside = ModelAside {
+            digest,
+            kind,
+            bytes: text.len(),
+            gzip: pack(text),
+        };
+        (shown, Some(aside))
+    }
+
+    /// The uploads that the model names, by the digests of their contents.
+    pub fn uploads(&self) -> &[Digest] {
+        &self.uploads
     }
 
     /// In which way the model is described.
@@ -322,7 +350,7 @@ impl Request {
             ModelSource::Preset(_) => "preset",
             ModelSource::Layers(_) => "layers",
             ModelSource::HuggingFace(_) => "hf",
-            ModelSource::Inline(..) | ModelSource::File(_) => "exported",
+            ModelSource::Inline(..) | ModelSource::File(..) => "exported",
         }
     }
 
@@ -377,10 +405,23 @@ impl Request {
     }
 }
 
+/// The name of an exported graph, by whatever way its JSON text came here: what surrounds the text does not count.
+fn exported_name(graph: &[u8]) -> String {
+    named("exported", &Digest::of(graph.trim_ascii()))
+}
+
+/// These bytes, compressed with gzip.
+pub fn pack(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    let written = gzip.write_all(bytes);
+    let gzip = written.and_then(|()| gzip.finish());
+    gzip.expect("writing to memory does not fail")
+}
+
 /// The name of the model that this JSON text describes.
 fn model_name(model: &str) -> String {
     let way = source::ways(model).first().copied().unwrap_or("exported");
-    let digest = digest(model.as_bytes());
+    let digest = Digest::of(model.as_bytes());
     match (way, source::preset(model), source::class(model)) {
         ("preset", Some(preset), _) => preset,
         ("hf", _, Some(class)) => named(&class, &digest),
@@ -388,8 +429,9 @@ fn model_name(model: &str) -> String {
     }
 }
 
-fn named(way: &str, digest: &str) -> String {
-    format!("{way}-{}", digest.get(..8).unwrap_or(digest))
+fn named(way: &str, digest: &Digest) -> String {
+    let digits = digest.digits();
+    format!("{way}-{}", digits.get(..8).unwrap_or(digits))
 }
 
 fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {

@@ -81,8 +81,9 @@ pub(super) enum ModelSchema {
     /// What `torch.export` serializes for the model with its loss.
     #[schema(title = "Exported")]
     Exported {
-        #[schema(value_type = Object)]
-        exported: Value,
+        /// The graph itself, an object; or the digest of one that was uploaded, such as
+        /// `sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08`: see `PUT /v1/graphs/{digest}`.
+        exported: ExportedSchema,
     },
     /// A Hugging Face config, and what it leaves open.
     #[schema(title = "HuggingFace")]
@@ -106,6 +107,19 @@ pub(super) enum ModelSchema {
         /// `**` for anything.
         frozen: Option<Vec<String>>,
     },
+}
+
+/// A graph, or the digest of one.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = ExportedGraph)]
+pub(super) enum ExportedSchema {
+    /// The JSON that `torch.export` serializes.
+    #[schema(title = "Graph", value_type = Object)]
+    Graph(Value),
+    /// The digest of an upload: `sha256:` and 64 hexadecimal digits.
+    #[schema(title = "Digest")]
+    Digest(String),
 }
 
 /// How the model is trained. Precision, optimizer and checkpointing may be lists: every combination is

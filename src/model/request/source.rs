@@ -15,18 +15,22 @@ use crate::model::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
 use crate::model::fields::Fields;
-use crate::model::fingerprint::digest;
 use crate::model::huggingface::{self, HuggingFaceModel};
 use crate::model::invalid::Invalid;
 use crate::model::layers::{self, Layers};
 use crate::model::presets::{self, PresetModel};
+use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use crate::shape::DType;
 
-/// Where a model is in a request.
+/// Where a model is in a request, and an exported graph in it.
 const MODEL: &str = "/model";
+const EXPORTED: &str = "/model/exported";
+
+/// Longest model, in bytes of JSON, that may name uploads: a few dozen digests.
+const LONGEST_NAMING: usize = 16 << 10;
 
 /// The ways to describe a model, of which a request uses one.
-const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
+pub(super) const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
 
 /// What a model's description may take in memory, apart from a graph and a list of layers.
 const MEMBERS_BYTES: usize = 1 << 20;
@@ -39,8 +43,8 @@ pub(super) enum ModelSource {
     HuggingFace(HuggingFaceModel),
     /// An exported graph inside the text of the request.
     Inline(Arc<str>, Range<usize>),
-    /// The JSON text of a model file.
-    File(Arc<[u8]>),
+    /// The JSON text of an exported graph in a file or an upload, and the place in the request that stands for it.
+    File(Arc<[u8]>, &'static str),
 }
 
 impl fmt::Debug for ModelSource {
@@ -51,7 +55,7 @@ impl fmt::Debug for ModelSource {
             ModelSource::Layers(layers) => f.debug_tuple("Layers").field(layers).finish(),
             ModelSource::HuggingFace(model) => f.debug_tuple("HuggingFace").field(model).finish(),
             ModelSource::Inline(_, range) => write!(f, "Inline({} bytes)", range.len()),
-            ModelSource::File(text) => write!(f, "File({} bytes)", text.len()),
+            ModelSource::File(text, _) => write!(f, "File({} bytes)", text.len()),
         }
     }
 }
@@ -153,11 +157,12 @@ pub(super) fn class(model: &str) -> Option<String> {
 }
 
 impl ModelSource {
-    /// Reads the description at `pointer`, which is this part of the document.
+    /// Reads the description at `pointer`, which is this part of the document and may name `uploads`.
     pub(super) fn parse(
         document: &RequestDocument,
         model: &str,
         pointer: &str,
+        uploads: &Uploads,
     ) -> Result<ModelSource, Invalid> {
         let members = Members::read(model, pointer)?;
         let value = &members.values;
@@ -175,9 +180,21 @@ impl ModelSource {
             ["exported"] => {
                 Fields::of(value, pointer, "an exported model", &["exported"])?;
                 let graph = members.exported.unwrap_or("null");
-                exported_inline(graph, &fields)?;
-                let (text, range) = document.locate(graph);
-                Ok(ModelSource::Inline(text, range))
+                if graph.starts_with('{') {
+                    let (text, range) = document.locate(graph);
+                    return Ok(ModelSource::Inline(text, range));
+                }
+                let digest = named(graph, &fields.at("exported"))?;
+                match uploads.get(&digest) {
+                    Some(upload) => Ok(ModelSource::File(Arc::clone(&upload.contents), EXPORTED)),
+                    None => Err(Invalid::at(
+                        fields.at("exported"),
+                        format!(
+                            "{digest} names a graph that was uploaded to a service; here, give the graph itself as \
+                             {{\"exported\": ...}} or with --model FILE"
+                        ),
+                    )),
+                }
             }
             ["hf"] => huggingface::parse(value, pointer).map(ModelSource::HuggingFace),
             [] => Err(match fields.unknown_key(&WAYS) {
@@ -198,16 +215,25 @@ impl ModelSource {
     }
 
     /// The contents of a model file and the digest of its JSON.
-    pub(super) fn file(file: &[u8]) -> Result<(ModelSource, String), Invalid> {
+    pub(super) fn file(file: &[u8]) -> Result<(ModelSource, Digest), Invalid> {
         let text = exported::unpack(file).map_err(|error| Invalid::at(MODEL, error.to_string()))?;
-        let digest = digest(&text);
-        Ok((ModelSource::File(text.into()), digest))
+        let digest = Digest::of(&text);
+        Ok((ModelSource::File(text.into(), MODEL), digest))
+    }
+
+    /// The JSON text of an exported graph, wherever it is from.
+    pub(super) fn exported(&self) -> Option<&[u8]> {
+        match self {
+            ModelSource::Inline(text, range) => Some(&text.as_bytes()[range.clone()]),
+            ModelSource::File(text, _) => Some(text),
+            ModelSource::Preset(_) | ModelSource::Layers(_) | ModelSource::HuggingFace(_) => None,
+        }
     }
 
     /// Whether casts of the model's code may be in the graph, which are made for one dtype of parameters.
     pub(super) fn has_casts(&self) -> bool {
         match self {
-            ModelSource::Inline(..) | ModelSource::File(_) | ModelSource::HuggingFace(_) => true,
+            ModelSource::Inline(..) | ModelSource::File(..) | ModelSource::HuggingFace(_) => true,
             ModelSource::Preset(preset) => preset.has_casts(),
             ModelSource::Layers(_) => false,
         }
@@ -231,11 +257,11 @@ impl ModelSource {
             ModelSource::Inline(text, range) => {
                 exported::parse_text(&text.as_bytes()[range.clone()], assumptions)
                     .map(Lowered::from)
-                    .map_err(|error| invalid(&error, "/model/exported"))
+                    .map_err(|error| invalid(&error, EXPORTED))
             }
-            ModelSource::File(text) => exported::parse_text(text, assumptions)
+            ModelSource::File(text, at) => exported::parse_text(text, assumptions)
                 .map(Lowered::from)
-                .map_err(|error| invalid(&error, MODEL)),
+                .map_err(|error| invalid(&error, at)),
         }
     }
 }
@@ -250,21 +276,41 @@ impl From<Exported> for Lowered {
     }
 }
 
-fn exported_inline(graph: &str, model: &Fields<'_>) -> Result<(), Invalid> {
-    let digest: Option<String> = serde_json::from_str(graph).ok();
-    if graph.starts_with('{') {
-        return Ok(());
+/// The uploads that a model's description names.
+pub(super) fn references(model: &str) -> Result<Vec<Reference>, Invalid> {
+    if model.len() > LONGEST_NAMING {
+        return Ok(Vec::new());
     }
-    Err(Invalid::at(
-        model.at("exported"),
-        match digest {
-            Some(text) if text.starts_with("sha256:") => {
-                "uploaded graphs are not kept yet; give the graph itself as {\"exported\": ...} or with \
-                 --model FILE"
-            }
-            _ => "exported must be the model JSON that torch.export serializes",
-        },
-    ))
+    // What is wrong with the rest is said where it is read.
+    let members = Members::read(model, MODEL).unwrap_or_default();
+    match members.exported {
+        Some(graph) if graph.starts_with('"') => Ok(vec![Reference {
+            digest: named(graph, EXPORTED)?,
+            pointer: EXPORTED.to_owned(),
+            kind: UploadKind::Exported,
+        }]),
+        Some(_) | None => Ok(Vec::new()),
+    }
+}
+
+/// The digest that stands at `pointer` in the place of a graph.
+fn named(text: &str, pointer: &str) -> Result<Digest, Invalid> {
+    let Ok(word) = serde_json::from_str::<String>(text) else {
+        return Err(Invalid::at(
+            pointer,
+            "exported must be the model JSON that torch.export serializes, or the digest of an uploaded one",
+        ));
+    };
+    Digest::parse(&word).ok_or_else(|| Invalid {
+        value: Some(format!("{:?}", shorten(&word))),
+        ..Invalid::at(
+            pointer,
+            format!(
+                "{:?} is neither a graph nor a digest; {DIGEST_FORM}",
+                shorten(&word)
+            ),
+        )
+    })
 }
 
 /// A problem inside the graph, as one of the request.

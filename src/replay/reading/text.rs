@@ -76,6 +76,12 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
     })
 }
 
+/// The batch that the header of a trace notes.
+pub fn batch_of_trace(bytes: &[u8]) -> Option<u64> {
+    let line = bytes.split(|byte| *byte == b'\n').next()?;
+    header(line).ok()?.batch
+}
+
 fn header(line: &[u8]) -> Result<Header, RecordingError> {
     let wrong = |problem: String| {
         let expected =

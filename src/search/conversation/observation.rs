@@ -5,7 +5,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::fields::known;
-use crate::model::Invalid;
+use crate::model::{DIGEST_FORM, Digest, Invalid};
 use crate::search::MAX_BATCH;
 
 /// The members of an observation.
@@ -101,14 +101,9 @@ impl Observation {
 
 /// The name of a recording.
 fn recorded(digest: &str, pointer: &str) -> Result<String, Invalid> {
-    let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
-    let digits = digest.strip_prefix("sha256:");
-    match digits.filter(|digits| digits.len() == 64 && digits.chars().all(is_digit)) {
-        Some(_) => Ok(digest.to_owned()),
-        None => Err(Invalid::at(
-            pointer,
-            "recorded must be the digest of an uploaded recording, \"sha256:\" and 64 hexadecimal digits",
-        )
-        .with_value(&Value::from(digest))),
-    }
+    let read = Digest::parse(digest).map(|digest| digest.to_string());
+    read.ok_or_else(|| {
+        let problem = format!("recorded must be the digest of an upload; {DIGEST_FORM}");
+        Invalid::at(pointer, problem).with_value(&Value::from(digest))
+    })
 }

@@ -1,4 +1,11 @@
 use super::*;
+use crate::store::UploadSpace;
+
+/// As much as there is.
+const SPACE: UploadSpace = UploadSpace {
+    bytes: u64::MAX,
+    oldest: Time(0),
+};
 
 fn new(id: &str, lane: &str) -> NewFit {
     NewFit {
@@ -9,6 +16,8 @@ fn new(id: &str, lane: &str) -> NewFit {
         device: lane.to_owned(),
         lane: lane.to_owned(),
         request: JsonText::from("null"),
+        uploads: Vec::new(),
+        aside: None,
         created_at: Time(0),
     }
 }
@@ -16,7 +25,7 @@ fn new(id: &str, lane: &str) -> NewFit {
 async fn queue(fits: &[(&str, &str)]) -> Db {
     let db = Db::open("sqlite::memory:").await.unwrap();
     for (id, lane) in fits {
-        let added = db.enqueue(&new(id, lane), Reuse::Finished, 10).await;
+        let added = db.enqueue(&new(id, lane), Reuse::Finished, 10, SPACE).await;
         assert_eq!(added.unwrap(), Enqueued::Added);
     }
     db
@@ -109,7 +118,9 @@ async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
         fingerprint: "1".to_owned(),
         ..new("2", "simulated")
     };
-    db.enqueue(&again, Reuse::Finished, 10).await.unwrap();
+    db.enqueue(&again, Reuse::Finished, 10, SPACE)
+        .await
+        .unwrap();
 
     let claimed = db.claim(ParallelSimulated(2), Time(3)).await.unwrap();
     assert!(claimed.unwrap().apart);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use batchfit::http::serve;
-use batchfit::jobs::Limits;
+use batchfit::jobs::{Limits, UploadLimits};
 use batchfit::store::Db;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -23,6 +23,7 @@ const PROBE: &str = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "
 const ONE_AT_A_TIME: Limits = Limits {
     queued: 10,
     simulated_in_parallel: 1,
+    uploads: UploadLimits::USUAL,
 };
 
 #[tokio::test]

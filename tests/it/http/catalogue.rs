@@ -83,7 +83,7 @@ fn every_operation_has_an_id_of_verb_and_noun() {
             "{id:?}"
         );
     }
-    assert_eq!(ids.len(), 20);
+    assert_eq!(ids.len(), 24);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::http::Request;
-use batchfit::jobs::{EngineError, Limits};
+use batchfit::jobs::{EngineError, Limits, UploadLimits};
 
 use super::scripted::{Gate, Outcome, Scripted};
 use super::{RESNET, RESNET_8, Service, assert_answer};
@@ -102,6 +102,7 @@ async fn a_full_queue_refuses_more() {
     let limits = Limits {
         queued: 1,
         simulated_in_parallel: 1,
+        uploads: UploadLimits::USUAL,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let running = service.post("/v1/fits", RESNET).await;
@@ -125,6 +126,7 @@ async fn a_running_fit_can_be_cancelled() {
     let limits = Limits {
         queued: 10,
         simulated_in_parallel: 1,
+        uploads: UploadLimits::USUAL,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let first = service.post("/v1/fits", RESNET).await;
@@ -146,6 +148,7 @@ async fn a_waiting_fit_can_be_cancelled() {
     let limits = Limits {
         queued: 10,
         simulated_in_parallel: 1,
+        uploads: UploadLimits::USUAL,
     };
     let engine = Scripted::behind(&gate);
     let service = Service::limited(engine.clone(), limits).await;

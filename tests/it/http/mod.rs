@@ -8,6 +8,7 @@ mod catalogue;
 mod connections;
 mod edges;
 mod fits;
+mod graphs;
 mod probes;
 mod problems;
 mod process;

@@ -223,7 +223,7 @@ impl Engine for Scripted {
 }
 
 /// An answer with a variant for each of the request's.
-fn result(request: &Request) -> FitResult {
+pub(super) fn result(request: &Request) -> FitResult {
     let recommendation = Recommendation {
         micro_batch: 256,
         accumulation_steps: 4,

@@ -1,6 +1,6 @@
 //! A database that does not take what is written, and one that an older version filled.
 
-use batchfit::jobs::Limits;
+use batchfit::jobs::{Limits, UploadLimits};
 use batchfit::store::{Db, JsonText, NewFit, StoredRecommendation, Time};
 use serde_json::json;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -88,6 +88,7 @@ async fn a_running_fit_on_which_nobody_works_is_queued_again() {
     let limits = Limits {
         queued: 10,
         simulated_in_parallel: 1,
+        uploads: UploadLimits::USUAL,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     service.post("/v1/fits", RESNET).await;
@@ -141,6 +142,8 @@ async fn answers_of_older_rules_are_kept_and_not_served() {
         device: "sim:h200".to_owned(),
         lane: "simulated".to_owned(),
         request: JsonText::from(RESNET),
+        uploads: Vec::new(),
+        aside: None,
         created_at: asked,
     };
     let answer = json!({ "recommendation": { "micro_batch": 1 } });

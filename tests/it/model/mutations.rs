@@ -259,7 +259,7 @@ proptest! {
         mutate(&mut document, &changes);
         if let Ok(request) = request(document) {
             match request.lower() {
-                Ok(lowered) => drop(compile(&lowered.graph, &request.variants[0], H200)),
+                Ok(lowered) => drop(compile(lowered.workload.graph().unwrap(), &request.variants[0], H200)),
                 Err(invalid) => assert_short("model", &invalid.to_string()),
             }
         }

@@ -1,6 +1,6 @@
 //! The same requests under other limits and settings.
 
-use batchfit::model::MemoryLimit;
+use batchfit::alloc::MemoryLimit;
 use batchfit::probe::Verdict;
 use batchfit::replay::{AddressSource, Asked};
 use batchfit::report::Style;

@@ -1,0 +1,164 @@
+//! How fits come into the queue.
+
+use sqlx::{Connection as _, SqliteConnection};
+
+use crate::model::Digest;
+use crate::store::upload::{keep_aside, refer};
+use crate::store::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace, asking};
+
+/// A fit to be.
+#[derive(Debug, Clone)]
+pub struct NewFit {
+    /// Its name.
+    pub id: String,
+    /// What makes two requests the same question.
+    pub fingerprint: String,
+    /// The version that answers it.
+    pub batchfit_version: String,
+    /// The model, as a person calls it.
+    pub model: String,
+    /// As in the request.
+    pub device: String,
+    /// What it must not run beside: see [`SIMULATED_LANE`](crate::store::SIMULATED_LANE).
+    pub lane: String,
+    /// The request document.
+    pub request: JsonText,
+    /// The uploads that the request names, by the digests of their contents.
+    pub uploads: Vec<Digest>,
+    /// Its model, where the request has a digest in its place.
+    pub aside: Option<NewUpload>,
+    /// Now.
+    pub created_at: Time,
+}
+
+/// Whether an answer found earlier will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// Yes: nothing that it depends on can have changed.
+    Finished,
+    /// No, but whoever asks at the same time shares the work.
+    InFlight,
+}
+
+/// What became of a new fit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Enqueued {
+    /// It waits in the queue, under its own id.
+    Added,
+    /// The same question is in the table already, under this id.
+    Same(String),
+    /// Too many are waiting.
+    QueueFull,
+    /// The request names an upload that was dropped meanwhile.
+    UploadGone(Digest),
+}
+
+impl Db {
+    /// Puts a fit into the queue, unless the same question was asked before or the queue holds `capacity`.
+    ///
+    /// Fits that failed or were cancelled do not count as asked. A question whose process died runs apart
+    /// from the start when it is asked again.
+    pub async fn enqueue(
+        &self,
+        new: &NewFit,
+        reuse: Reuse,
+        capacity: i64,
+        space: UploadSpace,
+    ) -> Result<Enqueued, StoreError> {
+        let finished = reuse == Reuse::Finished;
+        loop {
+            let mut connection = self
+                .pool
+                .acquire()
+                .await
+                .map_err(asking("begin to queue a fit"))?;
+            let added = enqueue_on(&mut connection, new, finished, capacity, space).await;
+            match added {
+                Ok(None) => drop(connection),
+                Ok(Some(enqueued)) => return Ok(enqueued),
+                Err(error) => {
+                    // A transaction that a full disk interrupted may stay open, and the database locked with it.
+                    let _ = connection.close().await;
+                    return Err(error);
+                }
+            }
+            let same = sqlx::query_scalar!(
+            "SELECT id FROM fit WHERE fingerprint = ?1
+                AND (state IN ('queued', 'running') OR state = 'done' AND batchfit_version = ?2 AND ?3)
+              ORDER BY id DESC LIMIT 1",
+            new.fingerprint,
+            new.batchfit_version,
+            finished,
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("find the same fit"))?;
+            if let Some(same) = same {
+                return Ok(Enqueued::Same(same));
+            }
+            // One that asks the same may have failed between these statements, and then nothing stands in the way.
+            let waiting = sqlx::query_scalar!("SELECT count(*) FROM fit WHERE state = 'queued'")
+                .fetch_one(&self.pool)
+                .await
+                .map_err(asking("count the fits that wait"))?;
+            if waiting >= capacity {
+                return Ok(Enqueued::QueueFull);
+            }
+        }
+    }
+}
+
+/// Puts a fit into the queue with what it refers to, all or nothing; `None` where the same question or a full queue
+/// stands in the way.
+async fn enqueue_on(
+    connection: &mut SqliteConnection,
+    new: &NewFit,
+    finished: bool,
+    capacity: i64,
+    space: UploadSpace,
+) -> Result<Option<Enqueued>, StoreError> {
+    let request = &new.request;
+    let mut transaction = connection
+        .begin()
+        .await
+        .map_err(asking("begin to queue a fit"))?;
+    let added = sqlx::query!(
+        "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at, apart)
+         SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
+                EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1)
+          WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
+                            AND (state IN ('queued', 'running')
+                                 OR state = 'done' AND batchfit_version = ?3 AND ?9))
+            AND (SELECT count(*) FROM fit WHERE state = 'queued') < ?10",
+        new.id,
+        new.fingerprint,
+        new.batchfit_version,
+        new.model,
+        new.device,
+        new.lane,
+        request,
+        new.created_at,
+        finished,
+        capacity,
+    )
+    .execute(&mut *transaction)
+    .await
+    .map_err(asking("queue a fit"))?;
+    if added.rows_affected() == 0 {
+        return Ok(None);
+    }
+    if let Some(aside) = &new.aside {
+        keep_aside(&mut transaction, aside, space).await?;
+    }
+    let aside = new.aside.iter().map(|aside| &aside.digest);
+    for digest in new.uploads.iter().chain(aside) {
+        if !refer(&mut transaction, digest, "fit", &new.id).await? {
+            return Ok(Some(Enqueued::UploadGone(digest.clone())));
+        }
+    }
+    transaction
+        .commit()
+        .await
+        .map_err(asking("commit a queued fit"))?;
+    Ok(Some(Enqueued::Added))
+}
