@@ -26,3 +26,18 @@ CREATE TABLE observation (
 -- The same one twice is one.
 CREATE UNIQUE INDEX observation_once
     ON observation (search_id, batch, outcome, coalesce(peak_reserved_bytes, 0), coalesce(recorded, ''));
+
+-- A search without an answer needs the recordings that it was told, as a fit that waits or runs needs its model.
+DROP VIEW upload_in_use;
+CREATE VIEW upload_in_use AS
+SELECT upload_reference.digest AS digest
+  FROM fit
+  JOIN upload_reference ON upload_reference.what = 'fit' AND upload_reference.id = fit.id
+ WHERE fit.state IN ('queued', 'running')
+UNION ALL
+SELECT upload_reference.digest AS digest
+  FROM search
+  JOIN upload_reference ON upload_reference.what = 'search' AND upload_reference.id = search.id
+ WHERE search.state = 'active';
+
+CREATE INDEX search_of_state ON search (state, id);

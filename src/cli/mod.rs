@@ -16,8 +16,7 @@ mod presets;
 mod probe;
 mod program;
 mod question;
-mod record;
-mod replay;
+mod recordings;
 mod search;
 mod serve;
 mod shell;
@@ -79,11 +78,12 @@ pub fn run() -> ExitCode {
         ),
         Command::Probe(arguments) => (arguments.output.json, probe::run(&arguments)),
         Command::Program(arguments) => (false, program::run(&arguments)),
-        Command::Replay(arguments) => (arguments.json, replay::run(&arguments)),
         Command::Search(arguments) => (
             arguments.format() == SearchFormat::Json,
             search::run(&arguments),
         ),
+        Command::Replay(arguments) => (arguments.json, recordings::replay::run(&arguments)),
+        Command::RecordCheck(arguments) => (arguments.json, recordings::check::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),
@@ -91,7 +91,7 @@ pub fn run() -> ExitCode {
         Command::Operators => (false, operators()),
         Command::Completions(arguments) => (false, shell::completions(&arguments)),
         Command::Man(arguments) => (false, shell::man(&arguments)),
-        Command::RecordWorkspaces(arguments) => (false, record::run(&arguments)),
+        Command::RecordWorkspaces(arguments) => (false, recordings::workspaces::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
         Command::Answer(arguments) => (false, answer::run(&arguments)),
     };

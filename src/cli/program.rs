@@ -1,6 +1,7 @@
 //! `batchfit program`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::arguments::Program;
 use super::question::files::read_bytes;
@@ -8,7 +9,8 @@ use super::trouble::Trouble;
 use super::{Outcome, output, question};
 use crate::alloc::Event;
 use crate::device::sim::Card;
-use crate::model::{DeviceChoice, Invalid, Request};
+use crate::jobs::validate_batch;
+use crate::model::{DeviceChoice, Invalid, Request, Workload};
 use crate::probe::STEPS;
 use crate::replay::{Bounds, Entry, read};
 use crate::report::{self, Requested};
@@ -39,15 +41,21 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
         let problem = "a program is listed for a simulated card; name one, as in --on h200";
         return Err(Trouble::flag("--on", problem));
     };
-    let graph = request.graph().map_err(Trouble::Invalid)?;
-    let mut programs = Programs::new(graph, card.capability);
+    let lowered = request.lower().map_err(Trouble::Invalid)?;
+    validate_batch(lowered, arguments.batch.batch).map_err(Trouble::Invalid)?;
+    let (mut programs, steps) = match &lowered.workload {
+        Workload::Graph(graph) => (Programs::new(Arc::clone(graph), card.capability), STEPS),
+        recorded @ Workload::Recorded(_) => {
+            (Programs::simulated(recorded.clone(), card.capability), 1)
+        }
+    };
     let program = programs
         .of(variant)
         .map_err(|error| refuse("/training/checkpointing", error.to_string()))?;
     let text = match &arguments.compare {
-        None => report::program(program, arguments.batch.batch, STEPS),
+        None => report::program(program, arguments.batch.batch, steps),
         Some(path) => {
-            let length = program.unrolled_length(STEPS);
+            let length = program.unrolled_length(steps);
             if length > MOST_COMPARED {
                 let problem = format!(
                     "with {} micro-steps the program has {length} instructions, and at most {MOST_COMPARED} are \
@@ -56,7 +64,7 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
                 );
                 return Err(refuse("/training/accumulation", problem));
             }
-            report::sequence(program, arguments.batch.batch, STEPS, &recorded(path)?)
+            report::sequence(program, arguments.batch.batch, steps, &recorded(path)?)
         }
     };
     output::text(&text)?;

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::document::{chance, json, model_name};
 use super::lanes::{LARGE_LANE, lane_of, lane_of_fit};
 use super::queue::Checked;
-use super::validate::validate_single;
+use super::validate::{validate_batch, validate_single};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::bounded::CancelOnDrop;
 use crate::model::Request;
@@ -43,6 +43,8 @@ impl Jobs {
             shown,
             ..
         } = self.checked(request).await?;
+        let lowered = request.lower().map_err(EngineError::Invalid)?;
+        validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
         let uploads = request.uploads().to_vec();
         let device = request.device.to_string();
         let lane = lane_of_fit(&request);

@@ -15,7 +15,7 @@ use super::handover::Handover;
 use super::lanes::{LARGE_LANE, Lanes};
 use super::readiness::Readiness;
 use super::uploads::unknown;
-use super::validate::validate;
+use super::validate::{validate, validate_fit};
 use super::{
     DeviceSummary, Engine, EngineError, FitDocument, Progress, UploadLimits, runner, uploads,
 };
@@ -250,6 +250,8 @@ impl Jobs {
             shown,
             aside,
         } = self.checked(request).await?;
+        let lowered = request.lower().map_err(EngineError::Invalid)?;
+        validate_fit(lowered).map_err(EngineError::Invalid)?;
         let id = shared.ids.next(now, chance());
         let aside = aside.map(|aside| beside(aside, now));
         let new = new_fit(id, &request, shown, fingerprint, aside, now);

@@ -6,8 +6,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::document::{chance, json};
-use super::{JobError, Jobs};
-use crate::model::Invalid;
+use super::{EngineError, JobError, Jobs};
+use crate::model::{Digest, Invalid, UploadKind};
 use crate::search::conversation::{Conversation, Observation, Recommended, Said, Terms};
 use crate::store::{
     Db, Ids, JsonText, Noted, SearchBounds, SearchState, StoreError, StoredSearch, Time,
@@ -157,6 +157,7 @@ impl Jobs {
     ) -> Result<Telling, JobError> {
         let now = Time::from(Timestamp::now());
         let db = &self.shared.db;
+        let observation = &self.with_recording(id, observation.clone()).await?;
         let kept = db.add_observation(id, observation, BOUNDS, now).await?;
         let is_new = match kept {
             Noted::New => true,
@@ -169,6 +170,41 @@ impl Jobs {
             None => Telling::Unknown,
             Some(search) if is_new => Telling::New(search),
             Some(search) => Telling::Again(search),
+        })
+    }
+
+    /// The observation, whose recording is there and stays there as long as the search needs it. It is named by its
+    /// contents from then on: the same file compressed otherwise is the same recording.
+    async fn with_recording(
+        &self,
+        id: &str,
+        observation: Observation,
+    ) -> Result<Observation, JobError> {
+        let Some(recorded) = observation.recorded.as_deref().and_then(Digest::parse) else {
+            return Ok(observation);
+        };
+        let db = &self.shared.db;
+        let wrong = |problem: String| {
+            let given = Value::from(recorded.to_string());
+            let invalid = Invalid::at("/recorded", problem).with_value(&given);
+            JobError::Engine(EngineError::Invalid(invalid))
+        };
+        let missing = || {
+            wrong(format!(
+                "there is no upload {recorded}, or it has expired; send the file with PUT /v1/graphs/{recorded}, or POST \
+                 /v1/graphs, and tell it again"
+            ))
+        };
+        let upload = db.upload(&recorded).await?.ok_or_else(missing)?;
+        if upload.kind != UploadKind::Recorded {
+            return Err(wrong(format!("{recorded} is no recording")));
+        }
+        if !db.refer_search(id, &upload.digest).await? {
+            return Err(missing());
+        }
+        Ok(Observation {
+            recorded: Some(upload.digest.to_string()),
+            ..observation
         })
     }
 

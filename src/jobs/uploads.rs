@@ -12,10 +12,11 @@ use super::document::json;
 use super::queue::Shared;
 use super::{EngineError, JobError, Jobs};
 use crate::model::{
-    Digest, Invalid, Packed, Reference, Request, RequestDocument, UploadKind, Uploads, exported,
-    pack,
+    Digest, Invalid, Packed, RECORDING_BOUNDS, Reference, Request, RequestDocument, UploadKind,
+    Uploads, exported, pack,
 };
-use crate::replay::{self, pickle};
+use crate::recorded;
+use crate::replay;
 use crate::store::{Dropped, JsonText, Kept, NewUpload, StoredUpload, Time, UploadSpace};
 
 /// What uploads may take, and for how long.
@@ -47,19 +48,8 @@ const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_mins(10
 /// How many expired uploads are dropped by one statement: others wait for it to write.
 const AT_A_TIME: i64 = 16;
 
-/// What a recording may make its reader use.
-const RECORDING: replay::Bounds = replay::Bounds {
-    mib: 64,
-    events: 1 << 19,
-    pickle: pickle::Bounds {
-        bytes: 64 << 20,
-        depth: 32,
-    },
-};
-
-/// The first byte of every pickle of protocol 2 or later, and that of a trace.
+/// The first byte of every pickle of protocol 2 or later.
 const PICKLE: u8 = 0x80;
-const TRACE: u8 = b'#';
 
 /// What is known about the contents of an upload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -119,19 +109,23 @@ impl Found {
 /// when a request names it, or a recording. Not on the threads that serve connections.
 pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), Invalid> {
     match contents.first() {
-        Some(&(PICKLE | TRACE)) => {
-            let recording = replay::read(contents, RECORDING)
+        // Only whoever names a snapshot says which batch it is of.
+        Some(&PICKLE) => {
+            let recording = replay::read(contents, RECORDING_BOUNDS)
                 .map_err(|error| Invalid::at("", error.to_string()))?;
-            let batch = replay::batch_of_trace(contents);
-            let case = recording.case.map(|case| {
-                let suffix = batch.map(|batch| format!(", batch {batch}"));
-                let bare = suffix.and_then(|suffix| case.strip_suffix(&suffix));
-                bare.unwrap_or(&case).to_owned()
-            });
             let about = About {
-                case,
-                batch,
                 events: u64::try_from(recording.entries.len()).ok(),
+                ..About::default()
+            };
+            Ok((UploadKind::Recorded, about))
+        }
+        _ if recorded::is_recording(contents) => {
+            let read = recorded::read(contents, None, RECORDING_BOUNDS);
+            let sequence = read.map_err(|error| Invalid::at("", error.to_string()))?;
+            let about = About {
+                events: u64::try_from(sequence.len()).ok(),
+                batch: Some(sequence.batch),
+                case: sequence.case,
                 ..About::default()
             };
             Ok((UploadKind::Recorded, about))

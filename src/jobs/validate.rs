@@ -24,6 +24,43 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     Ok(lowered)
 }
 
+/// What can be fitted: one recording says nothing of other batches.
+pub(super) fn validate_fit(lowered: &Lowered) -> Result<(), Invalid> {
+    match &lowered.workload {
+        Workload::Recorded(steps) => match steps.batches.as_slice() {
+            [only] => Err(Invalid::at(
+                RECORDED,
+                format!(
+                    "one recording answers for its own batch alone, which is {only} (`batchfit probe --batch {only}`); \
+                     record at least one other batch, such as {}",
+                    only.saturating_mul(2)
+                ),
+            )),
+            _ => Ok(()),
+        },
+        Workload::Graph(_) => Ok(()),
+    }
+}
+
+/// What one batch can be asked of: one recording has only its own.
+pub fn validate_batch(lowered: &Lowered, batch: u64) -> Result<(), Invalid> {
+    match &lowered.workload {
+        Workload::Recorded(steps) if steps.batches.len() == 1 && !steps.is_recorded(batch) => {
+            let only = steps.batches[0];
+            Err(Invalid::at(
+                RECORDED,
+                format!(
+                    "one recording answers for its own batch alone, which is {only}, not {batch}"
+                ),
+            ))
+        }
+        Workload::Recorded(_) | Workload::Graph(_) => Ok(()),
+    }
+}
+
+/// Where recordings are in a request.
+const RECORDED: &str = "/model/recorded";
+
 /// Most operations of all variants of a request together. One takes up to a millisecond, since each variant is
 /// simulated dozens of times: these take minutes, and a ResNet-152 under all of 60 variants three percent of them.
 const MOST_OPERATIONS: usize = 1_000_000;

@@ -22,7 +22,8 @@ pub use glob::Glob;
 pub use invalid::Invalid;
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
-    DeviceChoice, Lowered, ModelAside, RULES, Request, RequestDocument, SearchMode, Workload, pack,
+    DeviceChoice, Lowered, ModelAside, RECORDING_BOUNDS, RULES, Request, RequestDocument,
+    SearchMode, Workload, pack,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;

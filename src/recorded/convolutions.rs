@@ -284,7 +284,10 @@ fn of(call: &Convolution) -> Result {
 
 fn per_sample(results: &[Point]) -> Option<Result> {
     let first = results.first()?;
-    let each = (first.bytes % first.batch == 0).then(|| first.bytes / first.batch)?;
+    let each = first
+        .bytes
+        .is_multiple_of(first.batch)
+        .then(|| first.bytes / first.batch)?;
     let is_it = |point: &Point| each.checked_mul(point.batch) == Some(point.bytes);
     results.iter().all(is_it).then_some(Result::PerSample(each))
 }

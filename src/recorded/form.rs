@@ -183,7 +183,7 @@ fn exact(points: &[Point]) -> Option<(Form, Evidence)> {
 
 fn affine(a: Point, b: Point) -> Option<Form> {
     let (rise, run) = (b.bytes.checked_sub(a.bytes)?, b.batch - a.batch);
-    let per_sample = (rise % run == 0).then_some(rise / run)?;
+    let per_sample = rise.is_multiple_of(run).then_some(rise / run)?;
     let constant = i128::from(b.bytes) - i128::from(per_sample) * i128::from(b.batch);
     Some(Form::Affine {
         per_sample,
@@ -193,7 +193,7 @@ fn affine(a: Point, b: Point) -> Option<Form> {
 
 /// The number of bytes per sample with most factors of two that fits, since lengths are round numbers.
 fn rounded(points: &[Point], to: u64) -> Option<Form> {
-    if points.iter().any(|point| point.bytes % to != 0) {
+    if points.iter().any(|point| !point.bytes.is_multiple_of(to)) {
         return None;
     }
     let above = |point: &Point| point.bytes.saturating_sub(to) / point.batch + 1;
@@ -211,10 +211,15 @@ fn rounded(points: &[Point], to: u64) -> Option<Form> {
 }
 
 fn quadratic(a: Point, b: Point) -> Option<Form> {
-    let each = |point: Point| (point.bytes % point.batch == 0).then(|| point.bytes / point.batch);
+    let each = |point: Point| {
+        point
+            .bytes
+            .is_multiple_of(point.batch)
+            .then(|| point.bytes / point.batch)
+    };
     let (of_a, of_b) = (each(a)?, each(b)?);
     let (rise, run) = (of_b.checked_sub(of_a)?, b.batch - a.batch);
-    let per_square = (rise % run == 0).then_some(rise / run)?;
+    let per_square = rise.is_multiple_of(run).then_some(rise / run)?;
     let per_sample = of_b.checked_sub(per_square.checked_mul(b.batch)?)?;
     Some(Form::Quadratic {
         per_square,

@@ -1,8 +1,10 @@
 //! Files of recordings: batchfit's own format, traces and snapshots. See Note [The format of recordings].
 
 use std::fmt::Write as _;
+use std::io::Read as _;
 use std::sync::Arc;
 
+use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::RecordedError;
@@ -104,23 +106,36 @@ pub fn read(file: &[u8], batch: Option<u64>, bounds: Bounds) -> Result<Sequence,
     }
 }
 
-/// Whether a file begins as batchfit's own recordings do.
-fn is_own(file: &[u8]) -> bool {
-    use std::io::Read as _;
-    if !file.starts_with(&GZIP) {
-        return file.starts_with(MAGIC);
-    }
-    let mut first = Vec::new();
-    let mut decoder = flate2::read::GzDecoder::new(file).take(MAGIC.len() as u64);
-    decoder.read_to_end(&mut first).is_ok() && first == MAGIC
+/// Whether a file begins as recordings as text do; memory snapshots begin as all pickles do.
+pub fn is_recording(file: &[u8]) -> bool {
+    let first = beginning(file);
+    first == MAGIC || first.starts_with(b"# {")
 }
 
+/// Whether a file begins as batchfit's own recordings do.
+fn is_own(file: &[u8]) -> bool {
+    beginning(file) == MAGIC
+}
+
+/// As many bytes as tell what a file is, decompressed.
+fn beginning(file: &[u8]) -> Vec<u8> {
+    let length = MAGIC.len();
+    if !file.starts_with(&GZIP) {
+        return file[..file.len().min(length)].to_vec();
+    }
+    let mut first = Vec::new();
+    let mut decoder = GzDecoder::new(file).take(length as u64);
+    // What cannot be decompressed begins like nothing.
+    let _ = decoder.read_to_end(&mut first);
+    first
+}
+
+/// Reads batchfit's own format.
 fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
-    let wrong = |line: usize, problem: String| ReadError::Line { line, problem };
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let before = &bytes[..error.valid_up_to()];
         let line = before.split(|byte| *byte == b'\n').count();
-        wrong(line, "it is not UTF-8".to_owned())
+        wrong(line, "it is not UTF-8")
     })?;
     let mut lines = text.lines().zip(1..).skip(1);
     let header = lines.next().map_or("", |(line, _)| line);
@@ -130,106 +145,123 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
         wrong(2, format!("{}; {expected}", clause(&error)))
     })?;
     if header.batch == 0 || header.accumulation == 0 {
-        return Err(wrong(
-            2,
-            "`batch` and `accumulation` must be at least 1".to_owned(),
-        ));
+        return Err(wrong(2, "`batch` and `accumulation` must be at least 1"));
     }
-    let mut reader = Reader::default();
-    let (mut frames, mut first_step, mut is_freed) = (Vec::new(), None, Vec::new());
+    let mut own = Own::default();
     for (line, number) in lines {
-        let mut words = line.split(' ');
-        let mut next = || words.next().map(str::parse::<u64>);
-        match line.as_bytes().first() {
-            None | Some(b'#') => {}
-            Some(b'a') => {
-                next();
-                let numbers = [next(), next().or(Some(Ok(0)))];
-                let frame = next();
-                let [Some(Ok(bytes)), Some(Ok(stream))] = numbers else {
-                    return Err(wrong(
-                        number,
-                        "expected `a BYTES [STREAM [FRAME]]`".to_owned(),
-                    ));
-                };
-                let stream = u8::try_from(stream);
-                let (Ok(stream), 1..LARGEST) = (stream, bytes) else {
-                    let problem = "expected 1 to 2^60 bytes, on a stream numbered 0 to 255";
-                    return Err(wrong(number, problem.to_owned()));
-                };
-                let frame = match frame {
-                    None => None,
-                    Some(Ok(frame)) if (frame as usize) < frames.len() => u32::try_from(frame).ok(),
-                    Some(_) => {
-                        let problem =
-                            "expected the number of a frame that a line `p` before it has";
-                        return Err(wrong(number, problem.to_owned()));
-                    }
-                };
-                if reader.len() == MOST_EVENTS {
-                    return Err(RecordedError::TooLong {
-                        batch: header.batch,
-                    }
-                    .into());
-                }
-                reader.allocate(bytes, stream, (u32::try_from(number).ok(), frame));
-                is_freed.push(false);
+        if own.reader.len() > MOST_EVENTS {
+            return Err(RecordedError::TooLong {
+                batch: header.batch,
             }
-            Some(b'f') => {
-                next();
-                let block = next().and_then(Result::ok);
-                let block = block.and_then(|block| usize::try_from(block).ok());
-                match block.and_then(|block| Some((block, is_freed.get_mut(block)?))) {
-                    Some((block, freed @ false)) => {
-                        *freed = true;
-                        reader.push(block, true);
-                    }
-                    Some((block, true)) => {
-                        return Err(wrong(number, format!("allocation {block} is freed twice")));
-                    }
-                    None => {
-                        let problem = format!(
-                            "`{}`; expected `f N`, the number of an allocation before it, counted from 0",
-                            shorten(line)
-                        );
-                        return Err(wrong(number, problem));
-                    }
-                }
-            }
-            Some(b's') if line == "s" => {
-                first_step.get_or_insert(reader.len());
-            }
-            Some(b'p') if line.starts_with("p ") && frames.len() < MOST_FRAMES => {
-                let end = line.floor_char_boundary(LONGEST_FRAME);
-                frames.push(Arc::from(&line[2..end.max(2)]));
-            }
-            Some(_) => {
-                let problem = format!(
-                    "`{}`; expected a line `a` (an allocation), `f` (a free), `s` (a step begins) or `p` (a line of \
-                     Python), of which there are at most {MOST_FRAMES}",
-                    shorten(line)
-                );
-                return Err(wrong(number, problem));
-            }
+            .into());
         }
+        own.take(line, number)
+            .map_err(|problem| wrong(number, problem))?;
     }
-    if reader.len() == 0 {
-        return Err(wrong(
-            text.lines().count(),
-            "there are no allocations".to_owned(),
-        ));
+    if own.reader.len() == 0 {
+        return Err(wrong(text.lines().count(), "there are no allocations"));
     }
-    Ok(reader.finish(Sequence {
+    Ok(own.reader.finish(Sequence {
         batch: header.batch,
         accumulation: header.accumulation,
         case: header.case.map(|case| shorten(&case)),
         total: header.total_bytes.map(Bytes),
         events: Vec::new(),
         blocks: Vec::new(),
-        first_step,
-        frames,
+        first_step: own.first_step,
+        frames: own.frames,
         format: Format::Trace,
     })?)
+}
+
+fn wrong(line: usize, problem: impl Into<String>) -> ReadError {
+    ReadError::Line {
+        line,
+        problem: problem.into(),
+    }
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Own {
+    reader: Reader,
+    frames: Vec<Arc<str>>,
+    first_step: Option<usize>,
+    /// By allocation.
+    is_freed: Vec<bool>,
+}
+
+impl Own {
+    /// Reads a line.
+    fn take(&mut self, line: &str, number: usize) -> Result<(), String> {
+        match line.as_bytes() {
+            [] | [b'#', ..] => Ok(()),
+            [b'a', b' ', ..] => self.allocate(&line[2..], number),
+            [b'f', b' ', ..] => self.free(&line[2..]),
+            b"s" => {
+                self.first_step.get_or_insert(self.reader.len());
+                Ok(())
+            }
+            [b'p', b' ', ..] if self.frames.len() < MOST_FRAMES => {
+                let end = line.floor_char_boundary(LONGEST_FRAME);
+                self.frames.push(Arc::from(&line[2..end]));
+                Ok(())
+            }
+            _ => Err(format!(
+                "`{}`; expected `a BYTES [STREAM [FRAME]]` (an allocation), `f N` (a free), `s` (a step begins) or \
+                 `p TEXT` (a line of Python), of which there are at most {MOST_FRAMES}",
+                shorten(line)
+            )),
+        }
+    }
+
+    fn allocate(&mut self, words: &str, number: usize) -> Result<(), String> {
+        let numbers: Result<Vec<u64>, _> = words.split(' ').map(str::parse).collect();
+        let (bytes, stream, frame) = match numbers.as_deref() {
+            Ok(&[bytes]) => (bytes, 0, None),
+            Ok(&[bytes, stream]) => (bytes, stream, None),
+            Ok(&[bytes, stream, frame]) => (bytes, stream, Some(frame)),
+            Ok(_) | Err(_) => {
+                return Err(format!(
+                    "`a {}`; expected `a BYTES [STREAM [FRAME]]`",
+                    shorten(words)
+                ));
+            }
+        };
+        let stream = u8::try_from(stream);
+        let (Ok(stream), 1..LARGEST) = (stream, bytes) else {
+            return Err("expected 1 to 2^60 bytes, on a stream numbered 0 to 255".to_owned());
+        };
+        let frame = match frame.map(u32::try_from) {
+            None => None,
+            Some(Ok(frame)) if self.frames.get(frame as usize).is_some() => Some(frame),
+            Some(_) => {
+                return Err(
+                    "expected the number of a frame, which a line `p` before it has".to_owned(),
+                );
+            }
+        };
+        self.reader
+            .allocate(bytes, stream, (u32::try_from(number).ok(), frame));
+        self.is_freed.push(false);
+        Ok(())
+    }
+
+    fn free(&mut self, word: &str) -> Result<(), String> {
+        let block = word.parse::<usize>().ok();
+        match block.and_then(|block| Some((block, self.is_freed.get_mut(block)?))) {
+            Some((block, freed @ false)) => {
+                *freed = true;
+                self.reader.push(block, true);
+                Ok(())
+            }
+            Some((block, true)) => Err(format!("allocation {block} is freed twice")),
+            None => Err(format!(
+                "`f {}`; expected the number of an allocation before it, counted from 0",
+                shorten(word)
+            )),
+        }
+    }
 }
 
 impl Sequence {

@@ -26,6 +26,8 @@ pub(super) struct Merge {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) events: Vec<Event>,
+    /// The event of the recording of the largest batch that each of them is; others have larger numbers.
+    pub(super) places: Vec<usize>,
     /// The event that begins the first step, where it was marked; else all is one step.
     pub(super) first_step: usize,
     pub(super) tensors: Vec<Merge>,
@@ -71,6 +73,7 @@ impl Merged {
     pub(super) fn of(sequences: &[Sequence], matchings: &[Matching]) -> Merged {
         let mut merged = Merged {
             events: Vec::new(),
+            places: Vec::new(),
             first_step: 0,
             tensors: Vec::new(),
             families: Vec::new(),
@@ -89,27 +92,26 @@ impl Merged {
             let (mut tensors, mut families) = (Vec::new(), Vec::new());
             for (number, block) in sequence.blocks.iter().enumerate() {
                 let partner = matching.and_then(|matching| matching.partners[number]);
-                let family = match partner {
-                    Some(partner) => merged.family_of[index + 1][partner.block],
-                    None => {
-                        merged.families.push(Vec::new());
-                        merged.families.len() - 1
-                    }
+                let family = if let Some(partner) = partner {
+                    merged.family_of[index + 1][partner.block]
+                } else {
+                    merged.families.push(Vec::new());
+                    merged.families.len() - 1
                 };
                 merged.families[family].push(Point {
                     batch: sequence.batch,
                     bytes: block.bytes,
                 });
-                let tensor = match partner.filter(|partner| partner.is_freed_alike) {
-                    Some(partner) => tensors_above[partner.block],
-                    None => {
-                        merged.tensors.push(Merge {
-                            blocks: vec![None; sequences.len()],
-                            family,
-                            stream: block.stream,
-                        });
-                        merged.tensors.len() - 1
-                    }
+                let alike = partner.filter(|partner| partner.is_freed_alike);
+                let tensor = if let Some(partner) = alike {
+                    tensors_above[partner.block]
+                } else {
+                    merged.tensors.push(Merge {
+                        blocks: vec![None; sequences.len()],
+                        family,
+                        stream: block.stream,
+                    });
+                    merged.tensors.len() - 1
                 };
                 merged.tensors[tensor].blocks[index] = Some(number);
                 tensors.push(tensor);
@@ -128,23 +130,20 @@ impl Merged {
                     };
                     partner.is_freed_alike.then_some(event)
                 });
-                let place = match above {
-                    Some(above) => {
-                        if furthest.is_none_or(|furthest| above > furthest) {
-                            furthest = Some(above);
-                            last = Some(places_above[above]);
-                        }
-                        places_above[above]
+                let place = if let Some(above) = above {
+                    if furthest.is_none_or(|furthest| above > furthest) {
+                        furthest = Some(above);
+                        last = Some(places_above[above]);
                     }
-                    None => {
-                        let event = Event {
-                            tensor: tensors[event.block],
-                            is_free: event.is_free,
-                        };
-                        let place = chain.insert(last, event);
-                        last = Some(place);
-                        place
-                    }
+                    places_above[above]
+                } else {
+                    let event = Event {
+                        tensor: tensors[event.block],
+                        is_free: event.is_free,
+                    };
+                    let place = chain.insert(last, event);
+                    last = Some(place);
+                    place
                 };
                 places.push(place);
             }
@@ -155,12 +154,12 @@ impl Merged {
             family.sort_unstable();
         }
         let begin = sequences.last().and_then(|last| last.first_step);
-        // Of the recording of the largest batch, places in the chain are those in its sequence.
-        let order = chain.in_order();
-        merged.first_step = begin.map_or(0, |begin| {
-            order.iter().take_while(|at| **at != begin).count()
-        });
-        merged.events = order.into_iter().map(|at| chain.events[at]).collect();
+        // Events of the recording of the largest batch came into the chain first, in their order.
+        merged.places = chain.in_order();
+        let mut places = merged.places.iter();
+        merged.first_step =
+            begin.map_or(0, |begin| places.position(|at| *at == begin).unwrap_or(0));
+        merged.events = merged.places.iter().map(|at| chain.events[*at]).collect();
         merged
     }
 }

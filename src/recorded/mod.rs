@@ -9,6 +9,7 @@
 #![doc = include_str!("NOTES.md")]
 
 mod align;
+mod check;
 mod convolutions;
 mod form;
 mod format;
@@ -19,8 +20,9 @@ mod scratch;
 mod sequence;
 mod steps;
 
+pub use check::{Alignment, Border, Check, Kind, Predicted, RecordingCheck, UncertainSize};
 pub use form::{Evidence, Form};
-pub use format::{ReadError, read};
+pub use format::{ReadError, is_recording, read};
 pub use sequence::{MOST_EVENTS, Sequence};
 pub use steps::Steps;
 

@@ -61,6 +61,42 @@ impl RowSum {
         None
     }
 
+    /// The sum that the gradient of a linear layer's bias is, by the sizes of the gradients of weight and bias, if what
+    /// it sums and what the weight was multiplied with are in use, and it takes nothing at these batches.
+    ///
+    /// Small batches take no scratch memory, so that recordings of them do not show it.
+    pub(super) fn of_bias(
+        card: Capability,
+        [weight, bias]: [u64; 2],
+        batches: &[u64],
+        in_use: &InUse,
+    ) -> Option<RowSum> {
+        let (last, features) = (*batches.last()?, weight / bias);
+        if weight % bias != 0 || features < 2 {
+            return None;
+        }
+        let rows = ELEMENTS.iter().flat_map(|size| {
+            let columns = bias / size;
+            let row = columns * size * last;
+            let is_read = move |rows: &u64| in_use.contains_key(&(rows * last * features * size));
+            let operands = in_use.keys().filter(move |bytes| **bytes % row == 0);
+            let rows = operands.map(move |bytes| bytes / row).filter(is_read);
+            rows.map(move |rows_per_sample| RowSum {
+                card,
+                columns,
+                rows_per_sample,
+            })
+        });
+        let takes_nothing = |sum: &RowSum| batches.iter().all(|batch| sum.at(*batch) == [0, 0]);
+        rows.filter(takes_nothing)
+            .min_by_key(|sum| sum.rows_per_sample)
+    }
+
+    /// The card whose rules it follows.
+    pub(super) fn card(&self) -> Capability {
+        self.card
+    }
+
     /// Bytes of the buffer and of the semaphores.
     pub(super) fn at(&self, batch: u64) -> [u64; 2] {
         let rows = self.rows_per_sample.saturating_mul(batch);

@@ -8,7 +8,9 @@ use super::form::Point;
 use super::merge::Merged;
 use super::reductions::RowSum;
 use super::sequence::Sequence;
-use crate::program::ConvolutionShape;
+use crate::device::sim::{CARDS, Card};
+use crate::program::{Capability, ConvolutionShape};
+use crate::units::Bytes;
 
 /// How much memory of each size is in use.
 pub(super) type InUse = HashMap<u64, usize>;
@@ -24,12 +26,27 @@ pub(super) enum Operation {
     Semaphores(RowSum),
 }
 
-/// The operations that are recognized in the recording of the largest batch, by the family of their scratch memory.
-pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> HashMap<usize, Operation> {
-    let mut found = HashMap::new();
+/// What is recognized in the recording of the largest batch.
+#[derive(Debug, Default)]
+pub(super) struct Recognized {
+    /// What asked for scratch memory, by its family.
+    pub(super) operations: HashMap<usize, Operation>,
+    /// Sums that ask for scratch memory only at larger batches, by the event that asks for their result.
+    pub(super) later: HashMap<usize, RowSum>,
+}
+
+/// Recognizes operations.
+pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
+    let mut recognized = Recognized::default();
+    let found = &mut recognized.operations;
     let Some((last, sequence)) = sequences.iter().enumerate().next_back() else {
-        return found;
+        return recognized;
     };
+    let batches: Vec<u64> = sequences.iter().map(|sequence| sequence.batch).collect();
+    let mut card = card_with(sequence.total);
+    let mut sums = Vec::new();
+    // The last result: what was asked for and not freed at once.
+    let mut result_before = None;
     let families = &merged.family_of[last];
     let sizes = |block: usize| &merged.families[families[block]][..];
     let mut convolutions = Convolutions::default();
@@ -76,17 +93,38 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> HashMap<usiz
                 if scratch[0].len() == scratch[1].len()
                     && let Some(sum) = RowSum::find(result, scratch, &in_use)
                 {
+                    card = sum.card();
                     found.insert(family, Operation::Buffer(sum));
                     found.insert(families[next.block], Operation::Semaphores(sum));
                 }
             }
             _ => {}
         }
+        let is_result = sequence.life(event.block) != Some(0);
+        let is_fixed = sizes(event.block).iter().all(|point| point.bytes == bytes);
+        if is_result && is_fixed {
+            if let Some(weight) = result_before {
+                let sum = RowSum::of_bias(card, [weight, bytes], &batches, &in_use);
+                sums.extend(sum.map(|sum| (index, sum)));
+            }
+            result_before = Some(bytes);
+        } else if is_result {
+            result_before = None;
+        }
         *in_use.entry(bytes).or_insert(0) += 1;
     }
+    recognized.later = sums.into_iter().collect();
+    let found = &mut recognized.operations;
     let convolutions = convolutions.finish().into_iter();
     found.extend(convolutions.map(|(family, shape)| (family, Operation::Convolution(shape))));
-    found
+    recognized
+}
+
+/// The rules of the card that has so much memory, or else of the first in the catalogue.
+fn card_with(total: Option<Bytes>) -> Capability {
+    let apart = |card: &&Card| total.map_or(0, |total| card.total_memory.0.abs_diff(total.0));
+    let nearest = CARDS.iter().min_by_key(apart);
+    nearest.unwrap_or(&CARDS[0]).capability
 }
 
 /// The sizes at the batches of others.

@@ -1,6 +1,7 @@
 //! The step program that recordings of several batches make.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -10,7 +11,7 @@ use super::form::{Alone, Evidence, Form, solve};
 use super::matching::{Apart, Matching};
 use super::merge::{Event, Merge, Merged};
 use super::reductions::RowSum;
-use super::scratch::{Operation, recognize};
+use super::scratch::{Operation, Recognized, recognize};
 use super::sequence::Sequence;
 use crate::program::{
     Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
@@ -36,7 +37,12 @@ pub struct Steps {
     pub digest: String,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
     uncertain: Vec<bool>,
+    /// By tensor.
+    recorded: Vec<Recorded>,
 }
+
+/// What was asked for at each recorded batch; nothing where there was no such memory.
+pub(super) type Recorded = Vec<(u64, Option<u64>)>;
 
 impl Steps {
     /// Learns from recordings of several batches, in any order.
@@ -69,7 +75,7 @@ impl Steps {
             matchings.push(matching);
         }
         let merged = Merged::of(&sequences, &matchings);
-        let (program, uncertain) = Writer::new(&sequences, &merged).write();
+        let (program, uncertain, recorded) = Writer::new(&sequences, &merged).write();
         Ok(Steps {
             program,
             batches: sequences.iter().map(|sequence| sequence.batch).collect(),
@@ -77,6 +83,7 @@ impl Steps {
             total,
             digest: digest(&sequences),
             uncertain,
+            recorded,
         })
     }
 
@@ -120,6 +127,16 @@ impl Steps {
             program.construction.extend(allocate);
         }
         program
+    }
+
+    /// What was asked for at each recorded batch, by tensor.
+    pub(super) fn recorded(&self) -> impl Iterator<Item = &Recorded> {
+        self.recorded.iter()
+    }
+
+    /// Whether the size of a tensor does not follow from the recordings.
+    pub(super) fn is_uncertain(&self, tensor: usize) -> bool {
+        self.uncertain[tensor]
     }
 
     /// How large it is, in events.
@@ -167,8 +184,7 @@ impl Steps {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Known {
     rule: Rule,
-    /// What was asked for at each recorded batch; nothing where there was no such memory.
-    recorded: Vec<(u64, Option<u64>)>,
+    recorded: Recorded,
 }
 
 /// A digest of everything that the program depends on: the same recordings give the same, in whatever format.
@@ -177,8 +193,11 @@ fn digest(sequences: &[Sequence]) -> String {
     for sequence in sequences {
         digest.update(sequence.to_text());
     }
-    let bytes = digest.finalize();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::new();
+    for byte in digest.finalize() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// What a size follows at batches that were not recorded.
@@ -200,6 +219,17 @@ impl Rule {
 }
 
 impl Known {
+    /// What is at no recorded batch.
+    fn of_batches(sequences: &[Sequence], rule: Rule) -> Known {
+        Known {
+            rule,
+            recorded: sequences
+                .iter()
+                .map(|sequence| (sequence.batch, None))
+                .collect(),
+        }
+    }
+
     fn of(merge: &Merge, sequences: &[Sequence], rule: Rule) -> Known {
         let bytes = |(sequence, block): (&Sequence, &Option<usize>)| {
             let bytes = block.map(|block| sequence.blocks[block].bytes);
@@ -264,11 +294,12 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The program, and which of its tensors are of uncertain size.
-    fn write(mut self) -> (Program, Vec<bool>) {
-        let operations = recognize(self.sequences, self.merged);
+    /// The program, which of its tensors are of uncertain size, and what was recorded of each.
+    fn write(mut self) -> (Program, Vec<bool>, Vec<Recorded>) {
+        let Recognized { operations, later } = recognize(self.sequences, self.merged);
         let mut tensors = Vec::new();
         let mut uncertain = Vec::new();
+        let mut recorded = Vec::new();
         for merge in &self.merged.tensors {
             let (form, evidence) = self.forms[merge.family];
             let operation = operations.get(&merge.family);
@@ -286,6 +317,7 @@ impl<'a> Writer<'a> {
             uncertain.push(
                 operation.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
             );
+            recorded.push(Known::of(merge, self.sequences, Rule::Form(form)).recorded);
             let named = merge.blocks.iter().zip(self.sequences).rev();
             let mut named = named.filter_map(|(block, sequence)| Some(sequence.label((*block)?)));
             tensors.push(Tensor {
@@ -303,9 +335,39 @@ impl<'a> Writer<'a> {
                 Instruction::Allocate(id(event.tensor))
             }
         };
-        let mut construction: Vec<Instruction> =
-            self.merged.events.iter().map(instruction).collect();
-        let first_step = construction.split_off(self.merged.first_step);
+        let mut construction = Vec::with_capacity(self.merged.events.len());
+        let mut begin = 0;
+        for (index, (event, place)) in self
+            .merged
+            .events
+            .iter()
+            .zip(&self.merged.places)
+            .enumerate()
+        {
+            if index == self.merged.first_step {
+                begin = construction.len();
+            }
+            construction.push(instruction(event));
+            let Some(sum) = later.get(place).filter(|_| !event.is_free) else {
+                continue;
+            };
+            for rule in [Rule::Buffer(*sum), Rule::Semaphores(*sum)] {
+                let size = self.size(Known::of_batches(self.sequences, rule));
+                let result = &tensors[event.tensor];
+                let scratch = Tensor {
+                    size,
+                    category: Category::Workspace,
+                    ..result.clone()
+                };
+                construction.push(Instruction::Allocate(id(tensors.len())));
+                tensors.push(scratch);
+                uncertain.push(false);
+                // That it is nowhere was foreseen.
+                recorded.push(Vec::new());
+            }
+            construction.extend([1, 2].map(|back| Instruction::Free(id(tensors.len() - back))));
+        }
+        let first_step = construction.split_off(begin);
         let program = Program {
             tensors,
             sizes: self.sizes,
@@ -315,7 +377,7 @@ impl<'a> Writer<'a> {
             later_step: Vec::new(),
             micro_steps: 1,
         };
-        (program, uncertain)
+        (program, uncertain, recorded)
     }
 
     fn workspace(&mut self, shape: ConvolutionShape) -> SizeId {

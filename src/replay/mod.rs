@@ -27,7 +27,6 @@ pub use reading::pickle;
 pub(crate) use reading::read::decompress;
 pub use reading::read::{Bounds, read};
 pub use reading::recording::{Entry, Format, RecordedLimit, Recording};
-pub use reading::text::batch_of_trace;
 pub use report::{
     AddressSource, BlockReport, ComparisonReport, ComparisonRow, FirstDifference, PeakReport,
     RecordingFormat, RecordingSummary, ReplayMoment, ReplayReport, SegmentAction, SegmentReport,

@@ -298,7 +298,10 @@ impl RecordingSummary {
                 Format::Trace => RecordingFormat::Trace,
                 Format::Snapshot { .. } => RecordingFormat::Snapshot,
             },
-            case: recording.case.clone(),
+            case: match (&recording.case, recording.batch) {
+                (Some(case), Some(batch)) => Some(format!("{case}, batch {batch}")),
+                (case, _) => case.clone(),
+            },
             events: recording.entries.len(),
             total_bytes: recording.total.map(|total| total.0),
             limit_bytes: match recording.limit {

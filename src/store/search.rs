@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Db, JsonText, StoreError, Time, asking, integer};
+use super::{Db, JsonText, StoreError, Time, asking, integer, upload};
+use crate::model::Digest;
 use crate::search::conversation::{Observation, Outcome};
 
 /// Where a search stands.
@@ -116,6 +117,13 @@ impl Db {
         .execute(&self.pool)
         .await
         .map_err(asking("drop the oldest searches"))?;
+        sqlx::query!(
+            "DELETE FROM upload_reference
+              WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)"
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("drop what no search refers to"))?;
         let added = sqlx::query!(
             "INSERT INTO search (id, state, terms, created_at, updated_at)
              SELECT ?1, 'active', ?2, ?3, ?3 WHERE (SELECT count(*) FROM search) < ?4",
@@ -201,6 +209,16 @@ impl Db {
         } else {
             Noted::Full
         })
+    }
+
+    /// Notes that a search needs a recording, before it is told of it. False when there is none.
+    pub async fn refer_search(&self, id: &str, recorded: &Digest) -> Result<bool, StoreError> {
+        let mut connection = self
+            .pool
+            .acquire()
+            .await
+            .map_err(asking("begin to refer to a recording"))?;
+        upload::refer(&mut connection, recorded, "search", id).await
     }
 
     /// The whole search.

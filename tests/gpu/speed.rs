@@ -39,6 +39,7 @@ fn bandwidth_of_large_operations() {
         let y = card.empty(dtype, &shape);
         let bias = card.empty(dtype, &[64]);
         let spread = strided(&bias, 0, &shape, &[0, 1, 0, 0]);
+        let channels = strided(&bias, 0, &[1, 64, 1, 1], &[64, 1, 1, 1]);
         let small = card.empty(dtype, &halved);
         let indices = card.empty(DType::Int64, &halved);
         let weight = card.empty(DType::Float32, &[64]);
@@ -169,7 +170,7 @@ fn bandwidth_of_large_operations() {
             ),
             (
                 "Sum to channels",
-                time(&mut card, Kernel::Sum { scale: 1.0 }, &[&x], &[&bias]),
+                time(&mut card, Kernel::Sum { scale: 1.0 }, &[&x], &[&channels]),
                 size,
             ),
             (
@@ -233,6 +234,70 @@ fn bandwidth_of_large_operations() {
         "MatMul bfloat16 {milliseconds:8.3} ms {:8.0} TFLOP/s",
         2.0 * 8192_f64.powi(3) / milliseconds / 1e9
     );
+}
+
+/// Attention whose mask is trained, which cuDNN does not take, and float32's.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rate_of_attention() {
+    let mut card = Card::open();
+    // Samples, heads, positions, features: CoAtNet's, GPT-2's and Llama's.
+    let cases = [
+        (DType::BFloat16, [32, 12, 196, 32], true),
+        (DType::BFloat16, [32, 24, 49, 32], true),
+        (DType::BFloat16, [32, 12, 512, 64], true),
+        (DType::BFloat16, [8, 32, 512, 128], true),
+        (DType::Float32, [32, 12, 196, 32], true),
+        (DType::Float32, [32, 12, 512, 64], false),
+        (DType::Float32, [8, 32, 512, 128], false),
+    ];
+    for (dtype, shape, is_trained) in cases {
+        let [samples, heads, positions, width] = shape;
+        let [q, k, v, grad] = [(); 4].map(|()| card.empty(dtype, &shape));
+        for view in [&q, &k, &v, &grad] {
+            card.run(Kernel::RandomNormal, &[], &[view]);
+        }
+        let results = [(); 4].map(|()| card.empty(dtype, &shape));
+        let [out, of_query, of_key, of_value] = &results;
+        let rows = card.empty(DType::Float32, &[samples, heads, positions]);
+        let pitch = positions.next_multiple_of(8);
+        let stored = card.empty(dtype, &[heads, positions, pitch]);
+        card.run(Kernel::RandomNormal, &[], &[&stored]);
+        let seen = [samples, heads, positions, positions];
+        let of_head = positions * pitch;
+        let bias = strided(&stored, 0, &seen, &[0, of_head, pitch, 1]);
+        let of_scores = card.empty(dtype, &[samples, heads, positions, pitch]);
+        let of_bias = strided(&of_scores, 0, &seen, &[heads * of_head, of_head, pitch, 1]);
+        let (causal, dropout, scale) = (false, 0.0, 1.0 / (width as f64).sqrt());
+        let forward = Kernel::Attention {
+            causal,
+            dropout,
+            scale,
+        };
+        let backward = Kernel::AttentionGrad {
+            causal,
+            dropout,
+            scale,
+        };
+        let (mut given, mut made) = (vec![&q, &k, &v], vec![of_query, of_key, of_value]);
+        let mut known = vec![&grad, &q, &k, &v, out, &rows];
+        if is_trained {
+            given.push(&bias);
+            known.push(&bias);
+            made.push(&of_bias);
+        }
+        let forward = time(&mut card, forward, &given, &[out, &rows]);
+        let backward = time(&mut card, backward, &known, &made);
+        let product = 2.0 * (samples * heads * positions * positions * width) as f64;
+        for (pass, milliseconds, products) in [
+            ("Attention", forward, 2.0),
+            ("AttentionGrad", backward, 5.0),
+        ] {
+            let rate = products * product / milliseconds / 1e9;
+            eprintln!("{pass:<14} {dtype:<9} {shape:?} {milliseconds:8.3} ms {rate:6.1} TFLOP/s");
+            assert!(rate > 0.2, "{pass} is absurdly slow");
+        }
+    }
 }
 
 /// A tensor's elements under another shape.

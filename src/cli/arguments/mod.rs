@@ -67,6 +67,8 @@ pub(in crate::cli) enum Command {
     Program(Program),
     /// Repeat what PyTorch's allocator was recorded to do, and ask what if.
     Replay(Replay),
+    /// Show whether recordings align, and how well they predict one that is left out.
+    RecordCheck(RecordCheck),
     /// List the GPUs of this machine and the cards that can be simulated.
     Devices(Devices),
     /// List the models that have a name, one a line.
@@ -239,6 +241,23 @@ pub(in crate::cli) struct Program {
     /// how many requests agree and which do not.
     #[arg(long, value_name = "TRACE", help_heading = "Output")]
     pub(in crate::cli) compare: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RecordCheck {
+    /// Recordings of one program at several batches: batchfit's format, traces or memory snapshots.
+    #[arg(value_name = "FILE", required = true)]
+    pub(in crate::cli) files: Vec<PathBuf>,
+    /// The batch of each recording, where files do not say it: memory snapshots.
+    #[arg(long, value_name = "N,..", value_delimiter = ',',
+        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(in crate::cli) batches: Vec<u64>,
+    /// Another recording, to predict from the others.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) against: Option<PathBuf>,
+    /// Print one JSON document and nothing else.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,7 +22,7 @@ use crate::model::{OptimizerImpl, Precision};
 #[derive(Debug, Default, Args)]
 pub(in crate::cli) struct Question {
     /// A preset, a Hugging Face id, a config.json, an exported graph or a request; `-` is stdin.
-    #[arg(value_name = "WHAT", required_unless_present = "model")]
+    #[arg(value_name = "WHAT", required_unless_present_any = ["model", "recorded"])]
     pub(in crate::cli) what: Option<PathBuf>,
     #[command(flatten)]
     pub(in crate::cli) model: Model,
@@ -57,8 +57,15 @@ pub(in crate::cli) struct Model {
     #[arg(long = "with", value_name = "NAME=VALUE")]
     pub(in crate::cli) with: Vec<String>,
     /// A graph that torch.export saved, instead of the model in a request.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "recorded")]
     pub(in crate::cli) model: Option<PathBuf>,
+    /// Recordings of PyTorch's allocator at several batches, instead of a model.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub(in crate::cli) recorded: Vec<PathBuf>,
+    /// The batch of each recording, where files do not say it: memory snapshots.
+    #[arg(long, value_name = "N,..", requires = "recorded", value_delimiter = ',',
+        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(in crate::cli) batches: Vec<u64>,
 }
 
 /// How the model is trained.

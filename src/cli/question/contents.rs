@@ -8,6 +8,7 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
 use crate::bounded::Text;
 use crate::model::{Invalid, RequestDocument, exported};
+use crate::recorded;
 
 /// What a file can be.
 #[derive(Debug)]
@@ -18,11 +19,13 @@ pub(super) enum Contents {
     Config(Arc<str>),
     /// A graph that `torch.export` saved, compressed or not.
     Graph(Vec<u8>),
+    /// A recording of PyTorch's allocator.
+    Recording(Vec<u8>),
 }
 
 /// What is read, for errors about everything else.
-const EXPECTED: &str = "a request (JSON with `model`), a Hugging Face config (JSON with `model_type`) or a graph that \
-     torch.export saved (.json, .json.gz, .pt2)";
+const EXPECTED: &str = "a request (JSON with `model`), a Hugging Face config (JSON with `model_type`), a graph that \
+     torch.export saved (.json, .json.gz, .pt2) or a recording";
 
 /// Members that tell a Hugging Face config.
 const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
@@ -31,7 +34,7 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 
 /// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 15] = [
+const OF_REQUESTS: [&str; 16] = [
     "model",
     "training",
     "device",
@@ -47,6 +50,7 @@ const OF_REQUESTS: [&str; 15] = [
     "layers",
     "exported",
     "hf",
+    "recorded",
 ];
 
 /// Most members of an object that are looked at: configs have a hundred.
@@ -59,6 +63,9 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Contents, Invalid> {
         return model
             .map(Contents::Graph)
             .map_err(|error| Invalid::at("", error.to_string()));
+    }
+    if recorded::is_recording(&bytes) {
+        return Ok(Contents::Recording(bytes));
     }
     if bytes.starts_with(b"\x1f\x8b") {
         return Ok(Contents::Graph(bytes));
@@ -104,9 +111,7 @@ fn unlike(bytes: &[u8]) -> String {
     let looks = if bytes.is_empty() {
         "it is empty"
     } else if bytes.starts_with(b"\x80") {
-        "it is a pickle: weights, or a memory snapshot, which `batchfit replay` reads"
-    } else if bytes.starts_with(b"# {") {
-        "it is a recording of an allocator, which `batchfit replay` reads"
+        "it is a pickle: weights, or a memory snapshot, which --recorded reads, with --batches"
     } else if bytes.get(8) == Some(&b'{') {
         "it holds weights; the config.json beside them describes the model"
     } else if bytes.contains(&0)

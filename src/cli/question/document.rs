@@ -17,18 +17,27 @@ const MODEL: &str = "model";
 /// Largest description of a model, in bytes, whose members flags change: only graphs and lists of layers are larger.
 const LARGEST_CHANGED: usize = 1 << 20;
 
-/// The document, and the graph that takes the place of its model: the one of `--model`, or WHAT itself.
+/// Files that take the place of a request's model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Files<'s> {
+    /// An exported graph.
+    Graph(&'s [u8]),
+    /// Recordings.
+    Recordings(&'s [Vec<u8>]),
+}
+
+/// The document, and the files that take the place of its model: those of `--model` or `--recorded`, or WHAT itself.
 pub(super) fn build<'s>(
     source: &'s Source,
-    graph: Option<&'s [u8]>,
+    files: Option<Files<'s>>,
     given: &[Given],
-) -> Result<(RequestDocument, Option<&'s [u8]>), Trouble> {
+) -> Result<(RequestDocument, Option<Files<'s>>), Trouble> {
     let (of_model, others): (Vec<&Given>, Vec<&Given>) =
         given.iter().partition(|given| given.place[0] == MODEL);
     let empty = || RequestDocument::from(Value::Object(Map::new()));
-    let (mut document, graph) = match (source, graph) {
-        (Source::Contents(Contents::Request(document)), Some(graph)) => {
-            (document.clone(), Some(graph))
+    let (mut document, files) = match (source, files) {
+        (Source::Contents(Contents::Request(document)), Some(files)) => {
+            (document.clone(), Some(files))
         }
         (Source::Contents(Contents::Request(document)), None) => {
             (changed(document, &of_model)?, None)
@@ -37,7 +46,11 @@ pub(super) fn build<'s>(
             with_model(&Map::new(), &described("hf", config, &of_model))?,
             None,
         ),
-        (Source::Contents(Contents::Graph(graph)), _) => (empty(), Some(graph.as_slice())),
+        (Source::Contents(Contents::Graph(graph)), _) => (empty(), Some(Files::Graph(graph))),
+        (Source::Contents(Contents::Recording(recording)), _) => (
+            empty(),
+            Some(Files::Recordings(std::slice::from_ref(recording))),
+        ),
         (Source::Preset(name), _) => {
             let name = Value::from(*name).to_string();
             (
@@ -46,13 +59,13 @@ pub(super) fn build<'s>(
             )
         }
     };
-    if let (Some(_), Some(first)) = (graph, of_model.first()) {
+    if let (Some(_), Some(first)) = (files, of_model.first()) {
         return Err(fixed(first));
     }
     for given in others {
         put(&mut document, given);
     }
-    Ok((document, graph))
+    Ok((document, files))
 }
 
 /// The JSON text of a model that is described in one way, with the members that flags set.
@@ -82,7 +95,7 @@ fn changed(document: &RequestDocument, given: &[&Given]) -> Result<RequestDocume
         // Whoever reads requests says what is wrong with the model.
         return Ok(document.clone());
     };
-    if model.contains_key("exported") {
+    if model.contains_key("exported") || model.contains_key("recorded") {
         return Err(fixed(first));
     }
     for given in given {
@@ -119,9 +132,9 @@ fn put(document: &mut RequestDocument, given: &Given) {
     }
 }
 
-/// An exported graph cannot be changed.
+/// Exported graphs and recordings cannot be changed.
 fn fixed(given: &Given) -> Trouble {
-    let problem = "an exported graph has its sizes already; export the model again with others";
+    let problem = "exported graphs and recordings have their sizes already; export or record the model again with others";
     Trouble::flag(&given.flag, problem)
 }
 
@@ -225,7 +238,10 @@ mod tests {
         };
 
         let graph = request(r#"{"model": {"exported": {}}}"#);
-        assert!(refused(&graph).starts_with("--seq-len: an exported graph has its sizes"));
+        assert!(
+            refused(&graph)
+                .starts_with("--seq-len: exported graphs and recordings have their sizes")
+        );
         let none = request("{}");
         assert_eq!(
             refused(&none),

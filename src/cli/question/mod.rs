@@ -11,7 +11,7 @@ mod flags;
 mod hub;
 mod what;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
@@ -21,6 +21,7 @@ use crate::device::sim;
 use crate::jobs::EngineError;
 use crate::model::{Invalid, Request, RequestDocument};
 use contents::Contents;
+use document::Files;
 use flags::Given;
 use what::Source;
 
@@ -111,6 +112,7 @@ impl Origin {
         }
         let at = rest("/model/hf")
             .or_else(|| rest("/model/exported"))
+            .or_else(|| rest("/model/recorded"))
             .or_else(|| rest("/model"));
         match (&self.file, at) {
             (Some(name), Some(at)) => Trouble::Named {
@@ -134,6 +136,12 @@ pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
         .as_deref()
         .map(what::graph)
         .transpose()?;
+    let recordings = recordings(question)?;
+    let files = match &graph {
+        Some(graph) => Some(Files::Graph(graph)),
+        None if recordings.is_empty() => None,
+        None => Some(Files::Recordings(&recordings)),
+    };
     let mut asked = Asked {
         questions: Vec::new(),
         origin: Origin {
@@ -152,7 +160,7 @@ pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
         asked.origin.given.truncate(common);
         let label = length.as_ref().map(|length| length.value.to_string());
         asked.origin.given.extend(length);
-        let request = one(&source, graph.as_deref(), &asked.origin)?;
+        let request = one((&source, files), &question.model.batches, &asked.origin)?;
         let length = label.filter(|_| several);
         asked.questions.push(One { length, request });
     }
@@ -162,27 +170,31 @@ pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
 /// Where the model is from, and the file that it is in.
 fn source(question: &arguments::Question) -> Result<(Source, Option<String>), Trouble> {
     let nothing = || RequestDocument::from(Value::Object(Map::new()));
+    let by_flag = ["--model", "--recorded"];
     let model = question.model.model.as_deref();
+    let recorded = question.model.recorded.first().map(PathBuf::as_path);
+    let (flag, model) = match (model, recorded) {
+        (None, Some(first)) => (by_flag[1], Some(first)),
+        (model, _) => (by_flag[0], model),
+    };
     let Some(what) = question.what.as_deref() else {
         let source = Source::Contents(Contents::Request(nothing()));
-        return Ok((source, Some("--model".to_owned())));
+        return Ok((source, Some(flag.to_owned())));
     };
     if model == Some(what) && what == Path::new("-") {
-        return Err(Trouble::flag(
-            "--model",
-            "WHAT and --model cannot both be read from stdin",
-        ));
+        let problem = format!("WHAT and {flag} cannot both be read from stdin");
+        return Err(Trouble::flag(flag, problem));
     }
     let source = what::find(what)?;
     let is_request = matches!(source, Source::Contents(Contents::Request(_)));
     match (model, &source) {
-        (Some(_), _) if is_request => Ok((source, Some("--model".to_owned()))),
+        (Some(_), _) if is_request => Ok((source, Some(flag.to_owned()))),
         (Some(_), _) => {
             let problem = format!(
-                "{} is a model already; with --model, WHAT is a request or left out",
+                "{} is a model already; with {flag}, WHAT is a request or left out",
                 what.display()
             );
-            Err(Trouble::flag("--model", problem))
+            Err(Trouble::flag(flag, problem))
         }
         (None, Source::Preset(_)) => Ok((source, None)),
         (None, Source::Contents(_)) if is_request => Ok((source, None)),
@@ -190,13 +202,34 @@ fn source(question: &arguments::Question) -> Result<(Source, Option<String>), Tr
     }
 }
 
+/// The contents of the files of `--recorded`.
+fn recordings(question: &arguments::Question) -> Result<Vec<Vec<u8>>, Trouble> {
+    let (paths, batches) = (&question.model.recorded, &question.model.batches);
+    if !batches.is_empty() && batches.len() != paths.len() {
+        let problem = format!(
+            "{} batches for {} recordings; give one for each, in the order of the files",
+            batches.len(),
+            paths.len()
+        );
+        return Err(Trouble::flag("--batches", problem));
+    }
+    paths.iter().map(|path| files::read_bytes(path)).collect()
+}
+
 /// Reads one request.
-fn one(source: &Source, graph: Option<&[u8]>, origin: &Origin) -> Result<Request, Trouble> {
+fn one(
+    (source, files): (&Source, Option<Files<'_>>),
+    batches: &[u64],
+    origin: &Origin,
+) -> Result<Request, Trouble> {
     let sims = sim::names();
-    let (document, file) = document::build(source, graph, &origin.given)?;
-    match file {
+    let (document, files) = document::build(source, files, &origin.given)?;
+    match files {
         None => Request::parse(document, &sims),
-        Some(graph) => Request::parse_with_model(document, graph, &sims),
+        Some(Files::Graph(graph)) => Request::parse_with_model(document, graph, &sims),
+        Some(Files::Recordings(files)) => {
+            Request::parse_with_recordings(document, files.to_vec(), batches, &sims)
+        }
     }
     .map_err(|invalid| origin.name(invalid))
 }

@@ -5,18 +5,23 @@ use crate::program::{Kernel, View};
 use crate::shape::DType;
 
 use super::driver::gpu::Gpu;
+use super::shared::{Layout, Shared as _, shared_with_kernels};
 
 /// Dimensions that a kernel handles. Must agree with `MAX_RANK` in prelude.cu.
 pub(super) const MAX_RANK: usize = 6;
 
-/// The start of a tensor and the type of its elements. Must agree with `Array` in prelude.cu.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Array {
-    pub(super) address: u64,
-    dtype: i32,
-    unused: i32,
+shared_with_kernels! {
+    /// The start of a tensor and the type of its elements.
+    #[derive(Debug, Clone, Copy, Default)]
+    pub(super) struct Array {
+        pub(super) address: u64,
+        dtype: i32,
+        unused: i32,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(super) const LAYOUTS: &[Layout] = &[Array::LAYOUT];
 
 /// The number of an element type. Must agree with `Type` in prelude.cu.
 const fn type_number(dtype: DType) -> i32 {

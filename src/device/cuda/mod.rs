@@ -10,6 +10,7 @@
 
 pub mod cudnn;
 
+mod checks;
 mod driver;
 mod generate;
 mod launcher;
@@ -20,8 +21,10 @@ pub mod plan;
 mod poison;
 mod record;
 mod script;
+mod shared;
 mod step_losses;
 
+pub use checks::{check_generated, check_kernels};
 pub use cudnn::Tf32;
 pub use driver::error::GpuError;
 pub use driver::gpu::{Facts, Gpu};
@@ -29,7 +32,6 @@ pub use driver::libraries::Library;
 pub use driver::memory::CudaMemory;
 pub use driver::nvml::{Card, Meter, Usage, cards};
 pub use launcher::{CudaLauncher, LauncherOptions};
-pub use nvrtc::compile::{check_generated, check_kernels};
 pub use record::record_workspaces;
 pub use script::{
     Gradients, HostTensor, Outputs, Script, TensorFileError, read_tensors, write_tensors,

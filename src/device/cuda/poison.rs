@@ -12,18 +12,23 @@ use super::driver::memory::{download, upload};
 use super::layout::{Loop, MAX_RANK, Operand, Operands, fixed};
 use super::nvrtc::kernels::Queue;
 use super::plan::{Arguments, Plan, Step};
+use super::shared::{Layout, Shared as _, shared_with_kernels};
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PoisonArguments {
-    address: u64,
-    strides: [i64; MAX_RANK],
-    shape: [i64; MAX_RANK],
-    count: i64,
-    rank: i32,
-    size: i32,
-    found: u64,
+shared_with_kernels! {
+    #[derive(Clone, Copy)]
+    struct PoisonArguments {
+        address: u64,
+        strides: [i64; MAX_RANK],
+        shape: [i64; MAX_RANK],
+        count: i64,
+        rank: i32,
+        size: i32,
+        found: u64,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(super) const LAYOUTS: &[Layout] = &[PoisonArguments::LAYOUT];
 
 // SAFETY: repeats `PoisonArguments` in poison.cu, the parameter of its kernels.
 unsafe impl Arguments for PoisonArguments {}

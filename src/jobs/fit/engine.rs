@@ -11,9 +11,9 @@ use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, CardMemory, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
 use crate::jobs::engine::card_name;
-use crate::jobs::validate::settings;
+use crate::jobs::validate::{settings, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
@@ -125,35 +125,8 @@ impl FitEngine {
         };
         match device {
             Resolved::Simulated(card) => {
-                let device = format!("sim:{}", card.name);
-                notes.extend(card.notes());
-                if request.search == SearchMode::Probes {
-                    notes.push(format!("{device} is a simulated device: `search` set to \"probes\" changes nothing there"));
-                }
-                let memory = card.memory();
-                let limit = limit(asked(request, &settings, memory), memory, &mut notes);
-                let simulator = Simulator::new(
-                    device.clone(),
-                    workload.clone(),
-                    card.capability,
-                    settings,
-                    memory,
-                    cancel,
-                );
-                Ok(Setting {
-                    simulator: match card.workspaces {
-                        Workspaces::Recorded => simulator,
-                        Workspaces::Transferred => simulator.transferred(),
-                    },
-                    gpu: None,
-                    limit,
-                    environment: Environment {
-                        cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
-                        ..environment(device, card.product.to_owned())
-                    },
-                    notes,
-                    assumptions,
-                })
+                let found = (notes, assumptions);
+                Ok(simulated(request, workload, card, settings, found, cancel))
             }
             Resolved::Cuda(name, gpu) => {
                 let opened = match workload {
@@ -246,8 +219,16 @@ impl Engine for FitEngine {
             SearchMode::Probes => Fallback::Fail,
         };
         let mut setting = self.prepare(request, self.deadlines, fallback, &observer)?;
+        let lowered = lowered(request, cancel)?;
+        validate_fit(lowered).map_err(EngineError::Invalid)?;
+        let mut variants = request.variants.clone();
+        if let Workload::Recorded(steps) = &lowered.workload {
+            for variant in &mut variants {
+                variant.accumulation = variant.accumulation.max(steps.accumulation);
+            }
+        }
         let mut question = Question {
-            variants: request.variants.clone(),
+            variants,
             wish: Wish {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
@@ -313,6 +294,7 @@ impl Engine for FitEngine {
             );
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
+        validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
         let observer = Observer::new(&progress, cancel);
         let deadlines = Deadlines {
@@ -347,6 +329,77 @@ impl Engine for FitEngine {
     fn devices(&self) -> Vec<DeviceSummary> {
         summaries(&self.inventory())
     }
+}
+
+/// What a request about a simulated card is answered with.
+fn simulated<'a>(
+    request: &Request,
+    workload: &Workload,
+    card: &Card,
+    settings: Settings,
+    (mut notes, assumptions): (Vec<String>, Vec<String>),
+    cancel: &Arc<AtomicBool>,
+) -> Setting<'a> {
+    let device = format!("sim:{}", card.name);
+    notes.extend(card.notes());
+    if request.search == SearchMode::Probes {
+        notes.push(format!(
+            "{device} is a simulated device: `search` set to \"probes\" changes nothing there"
+        ));
+    }
+    let memory = card.memory();
+    let limit = limit(asked(request, &settings, memory), memory, &mut notes);
+    let simulator = Simulator::new(
+        device.clone(),
+        workload.clone(),
+        card.capability,
+        settings,
+        memory,
+        cancel,
+    );
+    let is_other = other_card(workload, memory, &mut notes);
+    Setting {
+        simulator: match (card.workspaces, workload) {
+            (Workspaces::Recorded, Workload::Graph(_)) => simulator,
+            (_, Workload::Recorded(_)) if !is_other => simulator,
+            (Workspaces::Recorded | Workspaces::Transferred, _) => simulator.transferred(),
+        },
+        gpu: None,
+        limit,
+        environment: Environment {
+            cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
+            ..environment(device, card.product.to_owned())
+        },
+        notes,
+        assumptions,
+    }
+}
+
+/// Whether recordings are of another card than the one asked about, as far as its memory tells; then that is noted.
+fn other_card(workload: &Workload, memory: CardMemory, notes: &mut Vec<String>) -> bool {
+    /// Cards of one name differ by less, with what firmware keeps.
+    const ALIKE: f64 = 0.02;
+    let Workload::Recorded(steps) = workload else {
+        return false;
+    };
+    let Some(total) = steps.total else {
+        notes.push(
+            "the recordings do not say on which GPU they were made; on another one, PyTorch's libraries may take \
+             other scratch memory"
+                .to_owned(),
+        );
+        return false;
+    };
+    let apart = (total.0 as f64 - memory.total.0 as f64).abs();
+    let is_other = apart > ALIKE * memory.total.0 as f64;
+    if is_other {
+        notes.push(format!(
+            "recorded on a GPU with {total}, and asked for one with {}: PyTorch's libraries may take other scratch \
+             memory there",
+            memory.total
+        ));
+    }
+    is_other
 }
 
 /// Finds what is wrong with a request whose device is not here: that is told first.

@@ -23,10 +23,16 @@ pub(super) enum Uncertainty {
     Card,
     /// Memory of a recording whose size, or existence, does not follow from the recorded batches.
     Extrapolated(Bytes),
+    /// Kernels may take other scratch memory at batches so many times as large as the largest recorded one; in doublings.
+    Far(u32),
     /// Operators that are not known and were taken to be elementwise: this passes through them in a forward
     /// pass of the probed batch.
     Assumed(Bytes),
 }
+
+/// What of the limit is left free for each doubling of the batch, from the second above the largest recorded one on. See
+/// Note [Extrapolated sizes].
+const FAR: f64 = 0.0025;
 
 /// What part of memory of unsolved size is left free for it. See Note [Extrapolated sizes].
 const EXTRAPOLATED: u64 = 8;
@@ -38,6 +44,7 @@ impl Uncertainty {
             Uncertainty::Driver => 0.005,
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
             Uncertainty::Functions => 0.16,
+            Uncertainty::Far(doublings) => FAR * f64::from(doublings),
             Uncertainty::Workspaces(_) | Uncertainty::Extrapolated(_) | Uncertainty::Assumed(_) => {
                 0.0
             }
@@ -50,6 +57,7 @@ impl Uncertainty {
             Uncertainty::Driver
             | Uncertainty::Lifetimes
             | Uncertainty::Card
+            | Uncertainty::Far(_)
             | Uncertainty::Functions => Bytes::ZERO,
             Uncertainty::Workspaces(bytes) | Uncertainty::Assumed(bytes) => bytes,
             Uncertainty::Extrapolated(bytes) => Bytes(bytes.0 / EXTRAPOLATED),
@@ -70,6 +78,9 @@ impl Uncertainty {
                 "the backward passes of custom autograd functions, which could not be traced"
             }
             Uncertainty::Card => "this card, on which batchfit was not measured",
+            Uncertainty::Far(_) => {
+                "kernels that choose other algorithms at batches much larger than the recorded ones"
+            }
             Uncertainty::Extrapolated(_) => {
                 "memory whose size does not follow from the recorded batches; record a larger one"
             }

@@ -5,6 +5,7 @@ mod document;
 mod dtype;
 mod fingerprint;
 mod memory_limit;
+mod recordings;
 mod schema;
 mod source;
 mod training;
@@ -12,6 +13,7 @@ mod training;
 pub use device::DeviceChoice;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
+pub use recordings::RECORDING_BOUNDS;
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::io::Write as _;
@@ -31,6 +33,7 @@ use crate::alloc::MemoryLimit;
 use crate::graph::Graph;
 use crate::recorded::Steps;
 use crate::shape::DType;
+use recordings::Recordings;
 use source::ModelSource;
 
 /// The fields of a request.
@@ -213,6 +216,28 @@ impl Request {
         })
     }
 
+    /// Reads a request whose model is the contents of files with recordings. `batches` are those of files that do not
+    /// say it themselves, or none. The request's own `model` is not looked at; the document kept names the files by
+    /// their digests.
+    pub fn parse_with_recordings(
+        mut document: RequestDocument,
+        files: Vec<Vec<u8>>,
+        batches: &[u64],
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        let recordings = Recordings::of_files(files, batches);
+        let model = recordings.named().to_string();
+        let name = model_name(&model);
+        document.set_model(Arc::from(model));
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let request = Request::around(ModelSource::Recorded(recordings), &fields, known_sims)?;
+        Ok(Request {
+            document,
+            model_name: name,
+            ..request
+        })
+    }
+
     /// Everything but the model and the document.
     fn around(
         model: ModelSource,
@@ -239,9 +264,16 @@ impl Request {
             let value = Value::from(target);
             return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
         }
+        let mut variants = training::variants(fields)?;
+        if matches!(model, ModelSource::Recorded(_)) {
+            variants.truncate(1);
+            for variant in &mut variants {
+                variant.recorded = true;
+            }
+        }
         Ok(Request {
             model,
-            variants: training::variants(fields)?,
+            variants,
             device: match fields.text("device")? {
                 None => DeviceChoice::Auto,
                 Some(text) => DeviceChoice::parse(text, &fields.at("device"), known_sims)?,
@@ -277,6 +309,9 @@ impl Request {
             let graph = String::from_utf8_lossy(text);
             document.set_model(Arc::from(format!("{{\"exported\":{graph}}}")));
         }
+        if let ModelSource::Recorded(recordings) = &self.model {
+            document.set_model(Arc::from(recordings.written_out().to_string()));
+        }
         document
     }
 
@@ -290,6 +325,9 @@ impl Request {
         let model = match self.model {
             ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0),
             ModelSource::File(_, at) => ModelSource::File(Arc::from([]), at),
+            ModelSource::Recorded(_) => {
+                ModelSource::Recorded(Recordings::of_files(Vec::new(), &[]))
+            }
             short @ (ModelSource::Preset(_)
             | ModelSource::Layers(_)
             | ModelSource::HuggingFace(_)) => short,
@@ -313,7 +351,10 @@ impl Request {
                 &text.as_bytes()[range.clone()],
             ),
             (
-                ModelSource::Preset(_) | ModelSource::Layers(_) | ModelSource::HuggingFace(_),
+                ModelSource::Preset(_)
+                | ModelSource::Layers(_)
+                | ModelSource::HuggingFace(_)
+                | ModelSource::Recorded(_),
                 Some(text),
             ) if text.len() > LARGEST_SHOWN => {
                 let way = source::ways(text).first().copied().unwrap_or("layers");
@@ -323,6 +364,7 @@ impl Request {
                 ModelSource::Preset(_)
                 | ModelSource::Layers(_)
                 | ModelSource::HuggingFace(_)
+                | ModelSource::Recorded(_)
                 | ModelSource::File(..),
                 _,
             ) => return (self.document.clone(), None),
@@ -351,6 +393,7 @@ impl Request {
             ModelSource::Layers(_) => "layers",
             ModelSource::HuggingFace(_) => "hf",
             ModelSource::Inline(..) | ModelSource::File(..) => "exported",
+            ModelSource::Recorded(_) => "recorded",
         }
     }
 
@@ -381,11 +424,9 @@ impl Request {
             chosen_percent: self.chosen_percent,
         };
         let mut lowered = self.model.lower(assumptions, self.stored())?;
-        if self.model.has_casts() {
-            if let Workload::Graph(graph) = &lowered.workload {
-                let notes = dtype::compare(graph, &self.variants)?;
-                lowered.notes.extend(notes);
-            }
+        if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {
+            let notes = dtype::compare(graph, &self.variants)?;
+            lowered.notes.extend(notes);
         }
         Ok(lowered)
     }

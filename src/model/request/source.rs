@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::recordings::{self, Recordings};
 use super::{Lowered, RequestDocument, Workload};
 use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
 use crate::model::exported::{
@@ -30,7 +31,7 @@ const EXPORTED: &str = "/model/exported";
 const LONGEST_NAMING: usize = 16 << 10;
 
 /// The ways to describe a model, of which a request uses one.
-pub(super) const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
+pub(super) const WAYS: [&str; 5] = ["preset", "layers", "exported", "hf", "recorded"];
 
 /// What a model's description may take in memory, apart from a graph and a list of layers.
 const MEMBERS_BYTES: usize = 1 << 20;
@@ -45,6 +46,7 @@ pub(super) enum ModelSource {
     Inline(Arc<str>, Range<usize>),
     /// The JSON text of an exported graph in a file or an upload, and the place in the request that stands for it.
     File(Arc<[u8]>, &'static str),
+    Recorded(Recordings),
 }
 
 impl fmt::Debug for ModelSource {
@@ -56,6 +58,9 @@ impl fmt::Debug for ModelSource {
             ModelSource::HuggingFace(model) => f.debug_tuple("HuggingFace").field(model).finish(),
             ModelSource::Inline(_, range) => write!(f, "Inline({} bytes)", range.len()),
             ModelSource::File(text, _) => write!(f, "File({} bytes)", text.len()),
+            ModelSource::Recorded(recordings) => {
+                f.debug_tuple("Recorded").field(recordings).finish()
+            }
         }
     }
 }
@@ -65,6 +70,7 @@ impl fmt::Debug for ModelSource {
 struct Members<'a> {
     values: Value,
     exported: Option<&'a str>,
+    recorded: Option<&'a str>,
     layers: Option<&'a str>,
 }
 
@@ -89,6 +95,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
         while let Some(key) = map.next_key::<Text<'de>>()? {
             let text = match &*key {
                 "exported" => &mut members.exported,
+                "recorded" => &mut members.recorded,
                 "layers" => &mut members.layers,
                 _ => {
                     let value = map.next_value::<AnyValue>()?.0;
@@ -197,11 +204,17 @@ impl ModelSource {
                 }
             }
             ["hf"] => huggingface::parse(value, pointer).map(ModelSource::HuggingFace),
+            ["recorded"] => {
+                Fields::of(value, pointer, "a recorded model", &["recorded", "batches"])?;
+                let list = members.recorded.unwrap_or("null");
+                let batches = fields.get("batches");
+                Recordings::parse(list, batches, pointer, uploads).map(ModelSource::Recorded)
+            }
             [] => Err(match fields.unknown_key(&WAYS) {
                 Some(key) => fields.unknown(key, "the model", &WAYS),
                 None => Invalid::at(
                     pointer,
-                    "the model needs one of preset, layers, exported and hf",
+                    "the model needs one of preset, layers, exported, hf and recorded",
                 ),
             }),
             both => Err(Invalid::at(
@@ -226,7 +239,10 @@ impl ModelSource {
         match self {
             ModelSource::Inline(text, range) => Some(&text.as_bytes()[range.clone()]),
             ModelSource::File(text, _) => Some(text),
-            ModelSource::Preset(_) | ModelSource::Layers(_) | ModelSource::HuggingFace(_) => None,
+            ModelSource::Preset(_)
+            | ModelSource::Layers(_)
+            | ModelSource::HuggingFace(_)
+            | ModelSource::Recorded(_) => None,
         }
     }
 
@@ -235,7 +251,7 @@ impl ModelSource {
         match self {
             ModelSource::Inline(..) | ModelSource::File(..) | ModelSource::HuggingFace(_) => true,
             ModelSource::Preset(preset) => preset.has_casts(),
-            ModelSource::Layers(_) => false,
+            ModelSource::Layers(_) | ModelSource::Recorded(_) => false,
         }
     }
 
@@ -262,6 +278,7 @@ impl ModelSource {
             ModelSource::File(text, at) => exported::parse_text(text, assumptions)
                 .map(Lowered::from)
                 .map_err(|error| invalid(&error, at)),
+            ModelSource::Recorded(recordings) => recordings.lower(),
         }
     }
 }
@@ -283,6 +300,9 @@ pub(super) fn references(model: &str) -> Result<Vec<Reference>, Invalid> {
     }
     // What is wrong with the rest is said where it is read.
     let members = Members::read(model, MODEL).unwrap_or_default();
+    if let Some(list) = members.recorded {
+        return recordings::references(list);
+    }
     match members.exported {
         Some(graph) if graph.starts_with('"') => Ok(vec![Reference {
             digest: named(graph, EXPORTED)?,

@@ -47,14 +47,9 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
                 .map_err(|problem| RecordingError::at(format!("line {number}"), problem))?,
         );
     }
-    let case = header.case.map(|case| shorten(&case));
-    let case = match (case, header.batch) {
-        (Some(case), Some(batch)) => Some(format!("{case}, batch {batch}")),
-        (case, _) => case,
-    };
     Ok(Recording {
         format: Format::Trace,
-        case,
+        case: header.case.map(|case| shorten(&case)),
         batch: header.batch,
         accumulation: header.accumulation,
         total: Some(Bytes(header.total)),
@@ -74,12 +69,6 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
         entries,
         notes: Vec::new(),
     })
-}
-
-/// The batch that the header of a trace notes.
-pub fn batch_of_trace(bytes: &[u8]) -> Option<u64> {
-    let line = bytes.split(|byte| *byte == b'\n').next()?;
-    header(line).ok()?.batch
 }
 
 fn header(line: &[u8]) -> Result<Header, RecordingError> {

@@ -25,6 +25,12 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     report += &style.strong(&paragraph("", &advice(best), style.width));
     report += "\n";
     report += &facts(&figures(result, style), style);
+    if let Some(next) = best.next_batch {
+        report += "\n";
+        let further =
+            format!("Record batch {next} as well, and ask again: it is nearer to the answer.");
+        report += &paragraph("", &further, style.width);
+    }
     if result.variants.len() > 1 {
         report += "\n";
         report += &variants::table(&result.variants, style);

@@ -411,3 +411,37 @@ async fn the_largest_numbers_are_answered_at_once() {
         assert_eq!(told.status, 201, "{}", told.text);
     }
 }
+
+#[tokio::test]
+async fn a_recording_that_a_search_was_told_stays_as_long_as_it_is_needed() {
+    let service = Service::start(Scripted::default()).await;
+    let search = service.search(&json!({})).await;
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/golden/traces/trace-cifarnet-fp32-sgd-b512.txt.gz"
+    );
+    let kept = service
+        .post("/v1/graphs", std::fs::read(file).unwrap())
+        .await;
+    assert_eq!(kept.status, 201, "{}", kept.text);
+    let digest = kept.json()["digest"].clone();
+    let path = format!("/v1/graphs/{}", digest.as_str().unwrap());
+
+    let observation = json!({"batch": 512, "outcome": "fits", "recorded": digest});
+    let told = service.tell(&search, &observation).await;
+
+    assert_eq!(told.status, 201, "{}", told.text);
+    assert!(told.json()["observations"][0]["recorded"].is_string());
+    assert_eq!(service.tell(&search, &observation).await.status, 200);
+    assert_eq!(service.delete(&path).await.status, 409);
+    let missing =
+        json!({"batch": 9, "outcome": "fits", "recorded": format!("sha256:{}", "0".repeat(64))});
+    let refused = service.tell(&search, &missing).await;
+    assert_eq!(
+        (refused.status, &refused.json()["pointer"]),
+        (422, &json!("/recorded"))
+    );
+    // Nobody needs it any more.
+    service.delete(&search).await;
+    assert_ne!(service.delete(&path).await.status, 409);
+}

@@ -9,7 +9,7 @@ use crate::program::Number;
 use crate::shape::DType;
 
 /// What comes before each text.
-const PRELUDE: &str = include_str!("prelude.cuh");
+const PRELUDE: &str = concat!(include_str!("common.cuh"), include_str!("prelude.cuh"));
 
 /// The text of a kernel, to be compiled behind [`PRELUDE`] and the type of its indices.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

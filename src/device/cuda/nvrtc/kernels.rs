@@ -12,7 +12,8 @@ use cudarc::driver::sys::{
 
 use crate::units::Bytes;
 
-use super::compile::{KernelFile, Text, compile_all, file_of};
+use super::compile::compile_all;
+use super::files::{KernelFile, Text, file_of};
 use super::kernel_cache::KernelCache;
 use crate::device::cuda::driver::error::{GpuError, check};
 use crate::device::cuda::driver::gpu::Gpu;

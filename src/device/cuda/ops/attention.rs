@@ -1,8 +1,10 @@
 //! Launches of attention by kernels of our own: `attention.cu` and `attention_tensor.cu`.
 //!
 //! They run what cuDNN does not ([`super::fused_attention`]): float32, where PyTorch has a kernel that makes three
-//! products in TF32 of each, as ours does; and half types in layouts that cuDNN does not take. They need no more
-//! scratch memory than PyTorch's kernels do (the program allocates theirs, these leave it alone).
+//! products in TF32 of each, as ours does; half types in layouts that cuDNN does not take, or with a mask whose gradient is
+//! wanted. They need no more scratch memory than PyTorch's kernels do (the program allocates theirs, these leave it alone).
+
+use std::ptr;
 
 use crate::device::LaunchError;
 use crate::shape::DType;
@@ -10,48 +12,56 @@ use crate::shape::DType;
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Operand, Operands};
 use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
 /// Positions that a block works on at a time. Must agree with `TILE` in `attention_arguments.cu`.
-const TILE: u64 = 64;
+pub(in crate::device::cuda) const TILE: u64 = 64;
+/// The compute capability from which on units multiply bfloat16 and TF32 operands.
+const TENSOR_CORES: (u32, u32) = (8, 0);
 /// Row length of a tile in shared memory. Must agree with `PITCH` in attention.cu.
-const PITCH: u64 = 68;
+pub(in crate::device::cuda) const PITCH: u64 = 68;
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct View4 {
-    array: Array,
-    strides: [i64; 4],
+shared_with_kernels! {
+    #[derive(Clone, Copy, Default)]
+    struct View4 {
+        array: Array,
+        strides: [i64; 4],
+    }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct AttentionArguments {
-    query: View4,
-    key: View4,
-    value: View4,
-    out: View4,
-    grad: View4,
-    grad_query: View4,
-    grad_key: View4,
-    grad_value: View4,
-    bias: View4,
-    grad_bias: View4,
-    log_sum_exp: u64,
-    log_sum_exp_strides: [i64; 3],
-    delta: u64,
-    seed: u64,
-    first_sample: i64,
-    query_heads: i64,
-    key_heads: i64,
-    queries: i32,
-    keys: i32,
-    width: i32,
-    is_causal: i32,
-    scale: f32,
-    dropout: f32,
-    inverse_scale: f32,
-    unused: f32,
+shared_with_kernels! {
+    #[derive(Clone, Copy, Default)]
+    struct AttentionArguments {
+        query: View4,
+        key: View4,
+        value: View4,
+        out: View4,
+        grad: View4,
+        grad_query: View4,
+        grad_key: View4,
+        grad_value: View4,
+        bias: View4,
+        grad_bias: View4,
+        log_sum_exp: u64,
+        log_sum_exp_strides: [i64; 3],
+        delta: u64,
+        seed: u64,
+        first_sample: i64,
+        query_heads: i64,
+        key_heads: i64,
+        queries: i32,
+        keys: i32,
+        width: i32,
+        is_causal: i32,
+        scale: f32,
+        dropout: f32,
+        inverse_scale: f32,
+        unused: f32,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] = &[View4::LAYOUT, AttentionArguments::LAYOUT];
 
 // SAFETY: repeats `AttentionArguments` in attention_arguments.cu, the parameter of its kernels.
 unsafe impl Arguments for AttentionArguments {}
@@ -76,7 +86,6 @@ struct Extents {
     key_heads: u64,
     queries: u64,
     keys: u64,
-    width: u64,
 }
 
 fn view(operands: &Operands<'_>, operand: &Operand) -> Result<View4, LaunchError> {
@@ -162,7 +171,6 @@ fn common(
         key_heads,
         queries,
         keys,
-        width,
     };
     Ok((extents, arguments))
 }
@@ -170,7 +178,8 @@ fn common(
 /// The kernels for one kind of operands.
 struct Kernels {
     forward: &'static str,
-    delta: &'static str,
+    /// Sums of products of results and gradients, where the queries' gradients do not make them.
+    delta: Option<&'static str>,
     grad_queries: &'static str,
     grad_keys: &'static str,
     threads: u32,
@@ -179,23 +188,65 @@ struct Kernels {
     backward_shared: u32,
 }
 
-impl Extents {
-    /// Float32 heads of up to 64 features run on tensor cores where there are any for them.
-    fn kernels(&self, plan: &Plan, dtype: DType) -> Kernels {
-        let has_tf32 = plan.target.compute >= (8, 0);
-        if has_tf32 && dtype == DType::Float32 && self.width <= TILE {
-            let tile = TILE * TILE * 4;
-            return Kernels {
-                forward: "attention_tensor",
-                delta: "attention_tensor_delta",
-                grad_queries: "attention_tensor_grad_queries",
-                grad_keys: "attention_tensor_grad_keys",
-                threads: 128,
-                forward_shared: small(2 * tile),
-                backward_shared: small(4 * tile),
-            };
+/// The names of `attention_tensor.cu`'s kernels for an element type: forward, queries' and keys' gradients.
+macro_rules! on_tensor_cores {
+    ($dtype:literal, $features:expr) => {
+        match $features {
+            32 => on_tensor_cores!(@ $dtype, "32"),
+            64 => on_tensor_cores!(@ $dtype, "64"),
+            _ => on_tensor_cores!(@ $dtype, "128"),
         }
-        let is_wide = self.width > 64;
+    };
+    (@ $dtype:literal, $features:literal) => {
+        [
+            concat!("attention_", $dtype, "_", $features),
+            concat!("attention_grad_queries_", $dtype, "_", $features),
+            concat!("attention_grad_keys_", $dtype, "_", $features),
+        ]
+    };
+}
+
+impl Kernels {
+    /// Those on tensor cores, where all operands have one type that they take.
+    fn on_tensor_cores(dtype: DType, width: u64) -> Option<Kernels> {
+        let features = match width {
+            ..=32 => 32,
+            33..=64 => 64,
+            _ => 128,
+        };
+        let [forward, grad_queries, grad_keys] = match dtype {
+            DType::Float32 => on_tensor_cores!("float32", features),
+            DType::Float16 => on_tensor_cores!("float16", features),
+            DType::BFloat16 => on_tensor_cores!("bfloat16", features),
+            DType::Float64
+            | DType::Complex64
+            | DType::Complex128
+            | DType::Int64
+            | DType::Int32
+            | DType::UInt8
+            | DType::Bool => return None,
+        };
+        let tile = TILE * features * dtype.size();
+        // As `BUFFERS` says.
+        let buffers = if dtype == DType::Float32 && features > 64 {
+            1
+        } else {
+            2
+        };
+        Some(Kernels {
+            forward,
+            delta: None,
+            grad_queries,
+            grad_keys,
+            threads: 128,
+            forward_shared: small(2 * tile),
+            backward_shared: small(buffers * 2 * tile),
+        })
+    }
+
+    /// Those on multiply-add units.
+    fn on_any_card(width: u64) -> Kernels {
+        let is_wide = width > 64;
         let features = if is_wide { 128 } else { 64 };
         // So many tiles, and one of scores.
         let shared = |tiles: u64| small((tiles * features * PITCH + TILE * PITCH) * 4);
@@ -214,13 +265,39 @@ impl Extents {
         };
         Kernels {
             forward,
-            delta: "attention_delta",
+            delta: Some("attention_delta"),
             grad_queries,
             grad_keys,
             threads: 256,
             forward_shared: shared(2),
             backward_shared: shared(3),
         }
+    }
+
+    /// For these operands. Query, key, value and mask decide, which both passes of an attention have: they must go the
+    /// same way, because they draw what is dropped in different orders.
+    fn of(
+        plan: &Plan,
+        operands: &Operands<'_>,
+        [query, key, value]: [&Operand; 3],
+        (bias, row_sums): (Option<&Operand>, Option<&Operand>),
+    ) -> Result<Kernels, LaunchError> {
+        let width = query.shape.last().copied().unwrap_or(0);
+        let is_of_type = |operand: &Operand| operand.dtype == query.dtype;
+        let has_cores = plan.target.compute >= TENSOR_CORES
+            && [key, value].into_iter().chain(bias).all(is_of_type);
+        let Some(kernels) = has_cores
+            .then(|| Kernels::on_tensor_cores(query.dtype, width))
+            .flatten()
+        else {
+            return Ok(Kernels::on_any_card(width));
+        };
+        let is_row_sums = |operand: &Operand| row_sums.is_some_and(|rows| ptr::eq(rows, operand));
+        let mut all = operands.inputs().iter().chain(operands.outputs());
+        if !all.all(|operand| is_of_type(operand) || is_row_sums(operand)) {
+            return Err(operands.unsupported("operands of different types"));
+        }
+        Ok(kernels)
     }
 }
 
@@ -252,7 +329,7 @@ pub(in crate::device::cuda) fn attention(
     attention: Attention,
 ) -> Result<(), LaunchError> {
     let (query, value) = (operands.input(0)?, operands.input(2)?);
-    let row_sums = operands.output(1).ok();
+    let (bias, row_sums) = (operands.optional_input(3), operands.output(1).ok());
     let all = [query, operands.input(1)?, value];
     let (extents, arguments) = common(operands, all, row_sums, attention)?;
     if query.count() == 0 {
@@ -263,10 +340,10 @@ pub(in crate::device::cuda) fn attention(
         key: view(operands, all[1])?,
         value: view(operands, value)?,
         out: view(operands, operands.output(0)?)?,
-        bias: of_scores(operands, operands.optional_input(3), [query, all[1]])?,
+        bias: of_scores(operands, bias, [query, all[1]])?,
         ..arguments
     };
-    let kernels = extents.kernels(plan, query.dtype);
+    let kernels = Kernels::of(plan, operands, all, (bias, row_sums))?;
     let grid = kernels.grid(extents.samples * extents.query_heads, extents.queries);
     let shared = kernels.forward_shared;
     expect_room(plan, operands, shared)?;
@@ -281,7 +358,7 @@ pub(in crate::device::cuda) fn attention_grad(
     attention: Attention,
 ) -> Result<(), LaunchError> {
     let (query, value) = (operands.input(1)?, operands.input(3)?);
-    let row_sums = Some(operands.input(5)?);
+    let (bias, row_sums) = (operands.optional_input(6), Some(operands.input(5)?));
     let all = [query, operands.input(2)?, value];
     let (extents, arguments) = common(operands, all, row_sums, attention)?;
     if query.count() == 0 {
@@ -297,7 +374,7 @@ pub(in crate::device::cuda) fn attention_grad(
         grad_query: view(operands, operands.output(0)?)?,
         grad_key: view(operands, operands.output(1)?)?,
         grad_value: view(operands, operands.output(2)?)?,
-        bias: of_scores(operands, operands.optional_input(6), [query, all[1]])?,
+        bias: of_scores(operands, bias, [query, all[1]])?,
         grad_bias: of_scores(operands, operands.outputs().get(3), [query, all[1]])?,
         delta,
         ..arguments
@@ -308,7 +385,7 @@ pub(in crate::device::cuda) fn attention_grad(
     if at_once == 0 {
         return Err(operands.unsupported("sequences this long"));
     }
-    let kernels = extents.kernels(plan, query.dtype);
+    let kernels = Kernels::of(plan, operands, all, (bias, row_sums))?;
     let shared = kernels.backward_shared;
     expect_room(plan, operands, shared)?;
     let mut first = 0;
@@ -318,11 +395,13 @@ pub(in crate::device::cuda) fn attention_grad(
             first_sample: first.cast_signed(),
             ..arguments
         };
-        let grid = Grid {
-            blocks: [clamp(rows.div_ceil(8)), clamp(samples)],
-            threads: [32, 8],
-        };
-        plan.launch(kernels.delta, grid, &arguments);
+        if let Some(delta) = kernels.delta {
+            let grid = Grid {
+                blocks: [clamp(rows.div_ceil(8)), clamp(samples)],
+                threads: [32, 8],
+            };
+            plan.launch(delta, grid, &arguments);
+        }
         let grid = kernels.grid(samples * extents.query_heads, extents.queries);
         plan.launch_with_shared(kernels.grad_queries, grid, shared, &arguments);
         let grid = kernels.grid(samples * extents.key_heads, extents.keys);
@@ -330,4 +409,28 @@ pub(in crate::device::cuda) fn attention_grad(
         first += samples;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::cuda::nvrtc::files::file_of;
+
+    /// What a block may share on the cards of Ampere's, Ada's and Blackwell's smaller chips.
+    const LEAST_SHARED: u32 = 99 << 10;
+
+    #[test]
+    fn all_kernels_on_tensor_cores_have_a_file_and_room() {
+        for dtype in [DType::Float32, DType::Float16, DType::BFloat16] {
+            for width in [1, 32, 33, 64, 65, 128] {
+                let kernels = Kernels::on_tensor_cores(dtype, width).unwrap();
+
+                for name in [kernels.forward, kernels.grad_queries, kernels.grad_keys] {
+                    assert!(file_of(name).is_some(), "no file has {name}");
+                }
+                assert!(kernels.forward_shared.max(kernels.backward_shared) <= LEAST_SHARED);
+            }
+        }
+        assert!(Kernels::on_tensor_cores(DType::Float64, 64).is_none());
+    }
 }

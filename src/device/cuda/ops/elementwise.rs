@@ -6,6 +6,7 @@ use crate::shape::DType;
 
 use crate::device::cuda::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
 use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
 /// What a map computes. Must agree with `Function` in elementwise.cu.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -63,29 +64,34 @@ fn unary_number(function: Unary) -> i32 {
     }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Strided {
-    array: Array,
-    strides: [i64; MAX_RANK],
+shared_with_kernels! {
+    #[derive(Clone, Copy, Default)]
+    struct Strided {
+        array: Array,
+        strides: [i64; MAX_RANK],
+    }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct MapArguments {
-    out: Strided,
-    a: Strided,
-    b: Strided,
-    shape: [i64; MAX_RANK],
-    factors: [u32; MAX_RANK],
-    shifts: [u32; MAX_RANK],
-    count: i64,
-    rank: i32,
-    function: i32,
-    operands: i32,
-    number: f32,
-    is_short: i32,
+shared_with_kernels! {
+    #[derive(Clone, Copy)]
+    struct MapArguments {
+        out: Strided,
+        a: Strided,
+        b: Strided,
+        shape: [i64; MAX_RANK],
+        factors: [u32; MAX_RANK],
+        shifts: [u32; MAX_RANK],
+        count: i64,
+        rank: i32,
+        function: i32,
+        operands: i32,
+        number: f32,
+        is_short: i32,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] = &[Strided::LAYOUT, MapArguments::LAYOUT];
 
 // SAFETY: repeats `MapArguments` in elementwise.cu, the parameter of the `map` kernels.
 unsafe impl Arguments for MapArguments {}

@@ -169,6 +169,10 @@ impl Pass {
         // Without a backward pass there may be no row sums, which the graph has.
         let row_sums = operands.output(1).ok();
         let bias = operands.optional_input(3);
+        // Where the bias's gradient is wanted, the backward pass is ours, which draws in another way.
+        if bias.is_some() && attention.dropout > 0.0 {
+            return Ok(None);
+        }
         Ok(row_sums.and_then(|row_sums| Pass::of(operands, &given, (row_sums, bias), attention)))
     }
 

@@ -4,23 +4,28 @@ use crate::device::LaunchError;
 
 use crate::device::cuda::layout::{Array, Operand, Operands};
 use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct LossArguments {
-    input: Array,
-    saved: Array,
-    out: Array,
-    target: u64,
-    loss: Array,
-    total_weight: Array,
-    partial: u64,
-    outer: i64,
-    classes: i64,
-    inner: i64,
-    blocks: i64,
-    is_log: i64,
+shared_with_kernels! {
+    #[derive(Clone, Copy, Default)]
+    struct LossArguments {
+        input: Array,
+        saved: Array,
+        out: Array,
+        target: u64,
+        loss: Array,
+        total_weight: Array,
+        partial: u64,
+        outer: i64,
+        classes: i64,
+        inner: i64,
+        blocks: i64,
+        is_log: i64,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] = &[LossArguments::LAYOUT];
 
 // SAFETY: repeats `LossArguments` in loss.cu, the parameter of its kernels.
 unsafe impl Arguments for LossArguments {}

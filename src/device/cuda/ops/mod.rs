@@ -13,3 +13,20 @@ pub(in crate::device::cuda) mod optimizer;
 pub(in crate::device::cuda) mod pool;
 pub(in crate::device::cuda) mod random;
 pub(in crate::device::cuda) mod reduce;
+
+use crate::device::cuda::shared::Layout;
+
+/// All structs that kernels take.
+pub(in crate::device::cuda) fn layouts() -> Vec<Layout> {
+    [
+        attention::LAYOUTS,
+        elementwise::LAYOUTS,
+        loss::LAYOUTS,
+        norm::LAYOUTS,
+        optimizer::LAYOUTS,
+        pool::LAYOUTS,
+        random::LAYOUTS,
+        reduce::LAYOUTS,
+    ]
+    .concat()
+}

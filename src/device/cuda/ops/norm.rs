@@ -5,28 +5,30 @@ use crate::device::LaunchError;
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Operands};
 use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct BatchNormArguments {
-    x: Array,
-    y: Array,
-    grad: Array,
-    weight: Array,
-    bias: Array,
-    mean: Array,
-    inverse_std: Array,
-    running_mean: Array,
-    running_var: Array,
-    grad_weight: Array,
-    grad_bias: Array,
-    partial: u64,
-    samples: i64,
-    channels: i64,
-    area: i64,
-    splits: i64,
-    momentum: f32,
-    eps: f32,
+shared_with_kernels! {
+    #[derive(Clone, Copy, Default)]
+    struct BatchNormArguments {
+        x: Array,
+        y: Array,
+        grad: Array,
+        weight: Array,
+        bias: Array,
+        mean: Array,
+        inverse_std: Array,
+        running_mean: Array,
+        running_var: Array,
+        grad_weight: Array,
+        grad_bias: Array,
+        partial: u64,
+        samples: i64,
+        channels: i64,
+        area: i64,
+        splits: i64,
+        momentum: f32,
+        eps: f32,
+    }
 }
 
 // SAFETY: repeats `BatchNormArguments` in batch_norm.cu, the parameter of the `batch_norm` kernels.
@@ -203,25 +205,30 @@ pub(in crate::device::cuda) fn batch_norm_grad(
     Ok(())
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct LayerNormArguments {
-    x: Array,
-    y: Array,
-    grad: Array,
-    weight: Array,
-    bias: Array,
-    mean: Array,
-    inverse_std: Array,
-    grad_weight: Array,
-    grad_bias: Array,
-    partial: u64,
-    rows: i64,
-    width: i64,
-    splits: i64,
-    eps: f32,
-    unused: i32,
+shared_with_kernels! {
+    #[derive(Clone, Copy, Default)]
+    struct LayerNormArguments {
+        x: Array,
+        y: Array,
+        grad: Array,
+        weight: Array,
+        bias: Array,
+        mean: Array,
+        inverse_std: Array,
+        grad_weight: Array,
+        grad_bias: Array,
+        partial: u64,
+        rows: i64,
+        width: i64,
+        splits: i64,
+        eps: f32,
+        unused: i32,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] =
+    &[BatchNormArguments::LAYOUT, LayerNormArguments::LAYOUT];
 
 // SAFETY: repeats `LayerNormArguments` in layer_norm.cu, the parameter of the `layer_norm` kernels.
 unsafe impl Arguments for LayerNormArguments {}

@@ -9,6 +9,7 @@ use crate::shape::Extent;
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Operands};
 use crate::device::cuda::plan::{Arguments, Grid, Plan};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
 /// Learning rate of plain SGD and SGD with momentum. The values change nothing about memory or time; a
 /// small one keeps the losses of a probe finite.
@@ -26,28 +27,32 @@ const WEIGHT_DECAY: f32 = 0.01;
 /// Steps without an infinity before `GradScaler` doubles its scale.
 pub(super) const GROWTH_INTERVAL: i32 = 2000;
 
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct OptimizerArguments {
-    grad: Array,
-    parameter: Array,
-    first: Array,
-    second: Array,
-    found_inf: u64,
-    scale: u64,
-    growth_tracker: u64,
-    count: i64,
-    rate: f32,
-    momentum: f32,
-    beta1: f32,
-    beta2: f32,
-    eps: f32,
-    weight_decay: f32,
-    correction1: f32,
-    correction2: f32,
-    growth_interval: i32,
-    is_first: i32,
+shared_with_kernels! {
+    #[derive(Clone, Copy, Default)]
+    struct OptimizerArguments {
+        grad: Array,
+        parameter: Array,
+        first: Array,
+        second: Array,
+        found_inf: u64,
+        scale: u64,
+        growth_tracker: u64,
+        count: i64,
+        rate: f32,
+        momentum: f32,
+        beta1: f32,
+        beta2: f32,
+        eps: f32,
+        weight_decay: f32,
+        correction1: f32,
+        correction2: f32,
+        growth_interval: i32,
+        is_first: i32,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] = &[OptimizerArguments::LAYOUT];
 
 // SAFETY: repeats `OptimizerArguments` in optimizer.cu, the parameter of its kernels.
 unsafe impl Arguments for OptimizerArguments {}

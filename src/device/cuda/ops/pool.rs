@@ -5,23 +5,28 @@ use crate::shape::Window;
 
 use crate::device::cuda::layout::{Array, Operand, Operands};
 use crate::device::cuda::plan::{Arguments, Plan};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PoolArguments {
-    input: Array,
-    out: Array,
-    indices: u64,
-    planes: i64,
-    height: i32,
-    width: i32,
-    out_height: i32,
-    out_width: i32,
-    kernel: [i32; 2],
-    stride: [i32; 2],
-    padding: [i32; 2],
-    dilation: [i32; 2],
+shared_with_kernels! {
+    #[derive(Clone, Copy)]
+    struct PoolArguments {
+        input: Array,
+        out: Array,
+        indices: u64,
+        planes: i64,
+        height: i32,
+        width: i32,
+        out_height: i32,
+        out_width: i32,
+        kernel: [i32; 2],
+        stride: [i32; 2],
+        padding: [i32; 2],
+        dilation: [i32; 2],
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] = &[PoolArguments::LAYOUT];
 
 // SAFETY: repeats `PoolArguments` in pool.cu, the parameter of its kernels.
 unsafe impl Arguments for PoolArguments {}

@@ -6,6 +6,7 @@ use crate::program::Initial;
 use super::elementwise::{self, Map, single};
 use crate::device::cuda::layout::{Array, Operands};
 use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
 /// What random values are drawn from. Must agree with `Distribution` in random.cu.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,15 +16,16 @@ pub(in crate::device::cuda) enum Random {
     Below(u64),
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RandomArguments {
-    out: Array,
-    count: i64,
-    seed: u64,
-    bound: f32,
-    distribution: i32,
-    limit: u64,
+shared_with_kernels! {
+    #[derive(Clone, Copy)]
+    struct RandomArguments {
+        out: Array,
+        count: i64,
+        seed: u64,
+        bound: f32,
+        distribution: i32,
+        limit: u64,
+    }
 }
 
 // SAFETY: repeats `RandomArguments` in random.cu, the parameter of `random`.
@@ -71,17 +73,22 @@ pub(in crate::device::cuda) fn initialize(
     }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct DropoutArguments {
-    x: Array,
-    y: Array,
-    mask: u64,
-    count: i64,
-    seed: u64,
-    p: f32,
-    scale: f32,
+shared_with_kernels! {
+    #[derive(Clone, Copy)]
+    struct DropoutArguments {
+        x: Array,
+        y: Array,
+        mask: u64,
+        count: i64,
+        seed: u64,
+        p: f32,
+        scale: f32,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] =
+    &[RandomArguments::LAYOUT, DropoutArguments::LAYOUT];
 
 // SAFETY: repeats `DropoutArguments` in random.cu, the parameter of `dropout` and `dropout_grad`.
 unsafe impl Arguments for DropoutArguments {}

@@ -5,31 +5,37 @@ use crate::device::LaunchError;
 use super::elementwise::single;
 use crate::device::cuda::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
 use crate::device::cuda::plan::{Arguments, Grid, Plan, clamp};
+use crate::device::cuda::shared::{Layout, Shared as _, shared_with_kernels};
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Axes {
-    shape: [i64; MAX_RANK],
-    strides: [i64; MAX_RANK],
-    out_strides: [i64; MAX_RANK],
-    rank: i32,
-    unused: i32,
+shared_with_kernels! {
+    #[derive(Clone, Copy)]
+    struct Axes {
+        shape: [i64; MAX_RANK],
+        strides: [i64; MAX_RANK],
+        out_strides: [i64; MAX_RANK],
+        rank: i32,
+        unused: i32,
+    }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct SumArguments {
-    input: Array,
-    out: Array,
-    partial: u64,
-    kept: Axes,
-    reduced: Axes,
-    kept_count: i64,
-    reduced_count: i64,
-    splits: i64,
-    scale: f32,
-    unused: i32,
+shared_with_kernels! {
+    #[derive(Clone, Copy)]
+    struct SumArguments {
+        input: Array,
+        out: Array,
+        partial: u64,
+        kept: Axes,
+        reduced: Axes,
+        kept_count: i64,
+        reduced_count: i64,
+        splits: i64,
+        scale: f32,
+        unused: i32,
+    }
 }
+
+/// For the kernels' compiler to check.
+pub(in crate::device::cuda) const LAYOUTS: &[Layout] = &[Axes::LAYOUT, SumArguments::LAYOUT];
 
 // SAFETY: repeats `SumArguments` in reduce.cu, the parameter of the `sum` kernels.
 unsafe impl Arguments for SumArguments {}

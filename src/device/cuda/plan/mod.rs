@@ -17,6 +17,7 @@ use super::layout::{Operand, Operands};
 use super::ops::convolution::ConvolutionCall;
 use super::ops::fused_attention::FusedCall;
 use super::ops::matmul::Product;
+use super::shared::Shared;
 
 pub(super) use calls::{Context, is_source, steps};
 pub use gaps::{Gap, Sources, Survey, listed, survey};
@@ -25,9 +26,9 @@ pub use gaps::{Gap, Sources, Survey, listed, survey};
 ///
 /// # Safety
 ///
-/// The type is `repr(C)`, and every kernel it is launched with takes exactly one parameter, a struct of
-/// the same fields in the same order.
-pub(super) unsafe trait Arguments: Copy + 'static {}
+/// Every kernel it is launched with takes exactly one parameter, a struct of the same name (whose fields are then the
+/// same: `check_kernels`).
+pub(super) unsafe trait Arguments: Shared + Copy + 'static {}
 
 /// How many blocks, and how many threads in each.
 #[derive(Debug, Clone, Copy)]

@@ -110,6 +110,19 @@ impl Prober for Simulator {
         }
         uncertainties.extend(self.assumed.at(batch));
         if let Workload::Recorded(steps) = self.programs.workload() {
+            if variant.accumulation > 1 && steps.accumulation == 1 {
+                report.notes.push(
+                    "recorded without accumulation: gradients that are kept from one micro-step to the next are added, \
+                     as much as there are parameters, which may be more than is needed; record steps with \
+                     accumulation for an exact answer"
+                        .to_owned(),
+                );
+            }
+            let largest = steps.batches.last().copied().unwrap_or(1);
+            let doublings = (batch / largest).checked_ilog2().unwrap_or(0);
+            if doublings > 1 {
+                uncertainties.insert(Uncertainty::Far(doublings - 1));
+            }
             let extrapolated = steps.uncertain_at_peak(batch);
             if extrapolated > Bytes::ZERO {
                 uncertainties.insert(Uncertainty::Extrapolated(extrapolated));

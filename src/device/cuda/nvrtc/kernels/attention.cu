@@ -7,6 +7,39 @@
 // Row length of a tile in shared memory; a multiple of four that spreads columns over the banks.
 #define PITCH 68
 
+// What a mask adds to a score before it is scaled. Hidden scores are the caller's to skip.
+__device__ __forceinline__ float bias_of(const AttentionArguments& p, i64 sample, i64 head, int query, int key)
+{
+    i64 at = base_of(p.bias, sample, head) + min(query, p.queries - 1) * p.bias.strides[2]
+        + min(key, p.keys - 1) * p.bias.strides[3];
+    return load(p.bias.array, at) * p.inverse_scale;
+}
+
+// Stores the gradient of what was added to a score, from that of the score before it is scaled.
+__device__ __forceinline__ void write_grad_bias(const AttentionArguments& p, i64 sample, i64 head, int query, int key,
+                                                float grad)
+{
+    if (query >= p.queries || key >= p.keys) return;
+    i64 at = base_of(p.grad_bias, sample, head) + query * p.grad_bias.strides[2] + key * p.grad_bias.strides[3];
+    store(p.grad_bias.array, at, grad * p.inverse_scale);
+}
+
+// The sum of grad * out over features, one warp for each query.
+__device__ __forceinline__ void write_delta(const AttentionArguments& p)
+{
+    i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y;
+    i64 query = row % p.queries, head = row / p.queries;
+    if (head >= p.query_heads) return;
+    i64 sample = p.first_sample + blockIdx.y;
+    i64 grad = base_of(p.grad, sample, head) + query * p.grad.strides[2];
+    i64 out = base_of(p.out, sample, head) + query * p.out.strides[2];
+    float total = 0.0f;
+    for (int d = threadIdx.x; d < p.width; d += 32)
+        total += load(p.grad.array, grad + d * p.grad.strides[3]) * load(p.out.array, out + d * p.out.strides[3]);
+    total = warp_sum(total);
+    if (threadIdx.x == 0) ((float*)p.delta)[((i64)blockIdx.y * p.query_heads + head) * p.queries + query] = total;
+}
+
 // Not inlined, like the other helpers that touch memory: copies of them for each use would double the time
 // that the compiler takes.
 __device__ __noinline__ float4 load_four(const View4& view, i64 base, int position, int positions, int feature,
@@ -137,7 +170,7 @@ __device__ __forceinline__ void write_rows(const View4& view, i64 base, int firs
 }
 
 // Four random words for neighbouring scores of a query.
-__device__ __noinline__ uint4 draw(const AttentionArguments& p, i64 head, int query, int key)
+__device__ __noinline__ Words draw(const AttentionArguments& p, i64 head, int query, int key)
 {
     u64 counter = ((u64)head * (u64)p.queries + (u64)query) * (u64)((p.keys + 3) / 4) + (u64)(key / 4);
     return philox(counter, p.seed);
@@ -146,16 +179,16 @@ __device__ __noinline__ uint4 draw(const AttentionArguments& p, i64 head, int qu
 // What four neighbouring scores of a query are multiplied by: zero or 1 / (1 - dropout).
 __device__ __forceinline__ void keep_factors(const AttentionArguments& p, i64 head, int query, int key, float* factors)
 {
-    uint4 words = make_uint4(~0u, ~0u, ~0u, ~0u);
+    Words words = { { ~0u, ~0u, ~0u, ~0u } };
     float scale = 1.0f;
     if (p.dropout > 0.0f) {
         words = draw(p, head, query, key);
         scale = p.dropout < 1.0f ? 1.0f / (1.0f - p.dropout) : 0.0f;
     }
-    factors[0] = unit(words.x) >= p.dropout ? scale : 0.0f;
-    factors[1] = unit(words.y) >= p.dropout ? scale : 0.0f;
-    factors[2] = unit(words.z) >= p.dropout ? scale : 0.0f;
-    factors[3] = unit(words.w) >= p.dropout ? scale : 0.0f;
+    factors[0] = unit(words.at[0]) >= p.dropout ? scale : 0.0f;
+    factors[1] = unit(words.at[1]) >= p.dropout ? scale : 0.0f;
+    factors[2] = unit(words.at[2]) >= p.dropout ? scale : 0.0f;
+    factors[3] = unit(words.at[3]) >= p.dropout ? scale : 0.0f;
 }
 
 template <int D>

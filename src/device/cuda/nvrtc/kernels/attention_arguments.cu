@@ -49,6 +49,13 @@ __device__ __forceinline__ i64 base_of(const View4& view, i64 sample, i64 head)
     return sample * view.strides[0] + head * view.strides[1];
 }
 
+// Whether neighbours of the last dimension, the first at an even place, can be read as one of twice the size.
+__device__ __forceinline__ bool is_paired(const View4& view, int size)
+{
+    return (view.array.address & (2 * size - 1)) == 0 && view.strides[3] == 1
+        && ((view.strides[0] | view.strides[1] | view.strides[2]) & 1) == 0;
+}
+
 __device__ __forceinline__ float log_sum_exp_of(const AttentionArguments& p, i64 sample, i64 head, int query)
 {
     float sum = ((const float*)p.log_sum_exp)[sample * p.log_sum_exp_strides[0] + head * p.log_sum_exp_strides[1] +
@@ -60,37 +67,4 @@ __device__ __forceinline__ float log_sum_exp_of(const AttentionArguments& p, i64
 __device__ __forceinline__ bool is_hidden(const AttentionArguments& p, int query, int key)
 {
     return key >= p.keys || query >= p.queries || (p.is_causal && key > query);
-}
-
-// What a mask adds to a score before it is scaled. Hidden scores are the caller's to skip.
-__device__ __forceinline__ float bias_of(const AttentionArguments& p, i64 sample, i64 head, int query, int key)
-{
-    i64 at = base_of(p.bias, sample, head) + min(query, p.queries - 1) * p.bias.strides[2]
-        + min(key, p.keys - 1) * p.bias.strides[3];
-    return load(p.bias.array, at) * p.inverse_scale;
-}
-
-// Stores the gradient of what was added to a score, from that of the score before it is scaled.
-__device__ __forceinline__ void write_grad_bias(const AttentionArguments& p, i64 sample, i64 head, int query, int key,
-                                                float grad)
-{
-    if (query >= p.queries || key >= p.keys) return;
-    i64 at = base_of(p.grad_bias, sample, head) + query * p.grad_bias.strides[2] + key * p.grad_bias.strides[3];
-    store(p.grad_bias.array, at, grad * p.inverse_scale);
-}
-
-// The sum of grad * out over features, one warp for each query.
-__device__ __forceinline__ void write_delta(const AttentionArguments& p)
-{
-    i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y;
-    i64 query = row % p.queries, head = row / p.queries;
-    if (head >= p.query_heads) return;
-    i64 sample = p.first_sample + blockIdx.y;
-    i64 grad = base_of(p.grad, sample, head) + query * p.grad.strides[2];
-    i64 out = base_of(p.out, sample, head) + query * p.out.strides[2];
-    float total = 0.0f;
-    for (int d = threadIdx.x; d < p.width; d += 32)
-        total += load(p.grad.array, grad + d * p.grad.strides[3]) * load(p.out.array, out + d * p.out.strides[3]);
-    total = warp_sum(total);
-    if (threadIdx.x == 0) ((float*)p.delta)[((i64)blockIdx.y * p.query_heads + head) * p.queries + query] = total;
 }

@@ -33,15 +33,15 @@ enum Function {
     SIN_GRAD = 29,
 };
 
-struct Operand {
+struct Strided {
     Array array;
     i64 strides[MAX_RANK];
 };
 
 struct MapArguments {
-    Operand out;
-    Operand a;
-    Operand b;
+    Strided out;
+    Strided a;
+    Strided b;
     // The last one in groups.
     i64 shape[MAX_RANK];
     // How to divide by each, where there are fewer than 2^31 groups.
@@ -266,11 +266,11 @@ extern "C" __global__ void __launch_bounds__(256) map_runs8(const __grid_constan
         if (to[u] < 0) continue;
         float a[8], b[8], r[8];
         u32 words[4] = { words_a[u].x, words_a[u].y, words_a[u].z, words_a[u].w };
-        from_halves(p.a.array.type, words, a);
+        from_halves(p.a.array.dtype, words, a);
         u32 twice = words_b[u].x | (words_b[u].x << 16);
         u32 others[4] = { is_number ? twice : words_b[u].x, is_number ? twice : words_b[u].y,
                           is_number ? twice : words_b[u].z, is_number ? twice : words_b[u].w };
-        from_halves(p.b.array.type, others, b);
+        from_halves(p.b.array.dtype, others, b);
         apply_light<8>(p.function, p.number, a, b, r);
         store_group<8>(p.out.array, to[u], 1, r);
     }
@@ -333,9 +333,9 @@ __device__ __forceinline__ void map_halves(const MapArguments& p)
         if (group >= p.count) continue;
         float a[8], b[8], r[8];
         u32 words[4] = { words_a[u].x, words_a[u].y, words_a[u].z, words_a[u].w };
-        from_halves(p.a.array.type, words, a);
+        from_halves(p.a.array.dtype, words, a);
         u32 others[4] = { words_b[u].x, words_b[u].y, words_b[u].z, words_b[u].w };
-        from_halves(p.b.array.type, others, b);
+        from_halves(p.b.array.dtype, others, b);
         apply_dense<8, MEDIUM>(p, a, b, r);
         store_group<8>(p.out.array, group * 8, 1, r);
     }

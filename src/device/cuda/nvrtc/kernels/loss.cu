@@ -2,7 +2,7 @@
 
 struct LossArguments {
     // The operand, or the gradient of the result.
-    Array in;
+    Array input;
     // The log probabilities, where a gradient needs them.
     Array saved;
     Array out;
@@ -46,13 +46,13 @@ extern "C" __global__ void softmax_rows(const __grid_constant__ LossArguments p)
     for (i64 row = (i64)blockIdx.x * blockDim.y + threadIdx.y; row < p.outer; row += (i64)gridDim.x * blockDim.y) {
         i64 base = row * p.classes;
         float largest = -__int_as_float(0x7f800000);
-        for (i64 c = threadIdx.x; c < p.classes; c += 32) largest = fmaxf(largest, load(p.in, base + c));
+        for (i64 c = threadIdx.x; c < p.classes; c += 32) largest = fmaxf(largest, load(p.input, base + c));
         largest = warp_max(largest);
         float total = 0.0f;
-        for (i64 c = threadIdx.x; c < p.classes; c += 32) total += expf(load(p.in, base + c) - largest);
+        for (i64 c = threadIdx.x; c < p.classes; c += 32) total += expf(load(p.input, base + c) - largest);
         total = logf(warp_sum(total));
         for (i64 c = threadIdx.x; c < p.classes; c += 32)
-            store(p.out, base + c, softmax_of(p, load(p.in, base + c) - largest - total));
+            store(p.out, base + c, softmax_of(p, load(p.input, base + c) - largest - total));
     }
 }
 
@@ -62,10 +62,10 @@ extern "C" __global__ void softmax_rows_grad(const __grid_constant__ LossArgumen
         i64 base = row * p.classes;
         float total = 0.0f;
         for (i64 c = threadIdx.x; c < p.classes; c += 32)
-            total += softmax_summand(p, load(p.in, base + c), base + c);
+            total += softmax_summand(p, load(p.input, base + c), base + c);
         total = warp_sum(total);
         for (i64 c = threadIdx.x; c < p.classes; c += 32)
-            store(p.out, base + c, softmax_grad_of(p, load(p.in, base + c), load(p.saved, base + c), total));
+            store(p.out, base + c, softmax_grad_of(p, load(p.input, base + c), load(p.saved, base + c), total));
     }
 }
 
@@ -121,12 +121,12 @@ struct LessNumber {
     __device__ __forceinline__ void four(i64 at)
     {
         float v[4];
-        load_group<4>(p.in, at, 1, v);
+        load_group<4>(p.input, at, 1, v);
 #pragma unroll
         for (int k = 0; k < 4; ++k) v[k] = softmax_of(p, v[k] - number);
         store_group<4>(p.out, at, 1, v);
     }
-    __device__ __forceinline__ void one(i64 at) { store(p.out, at, softmax_of(p, load(p.in, at) - number)); }
+    __device__ __forceinline__ void one(i64 at) { store(p.out, at, softmax_of(p, load(p.input, at) - number)); }
 };
 
 // One block for each long distribution when `inner` is one. A second look at a row finds it in the cache.
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(1024) softmax_wide(const __grid_con
     __shared__ float largest_of[32], total_of[32], number;
     for (i64 row = blockIdx.x; row < p.outer; row += gridDim.x) {
         i64 base = row * p.classes;
-        Exponentials sums = { p.in, -__int_as_float(0x7f800000), 0.0f };
+        Exponentials sums = { p.input, -__int_as_float(0x7f800000), 0.0f };
         over_row<Exponentials&>(base, p.classes, sums);
         for (int other = 16; other > 0; other >>= 1) {
             float most = __shfl_xor_sync(0xffffffffu, sums.largest, other);
@@ -165,7 +165,7 @@ struct Total {
     __device__ __forceinline__ void four(i64 at)
     {
         float v[4];
-        load_group<4>(p.in, at, 1, v);
+        load_group<4>(p.input, at, 1, v);
         if (!p.is_log) {
             float saved[4];
             load_group<4>(p.saved, at, 1, saved);
@@ -174,7 +174,7 @@ struct Total {
         }
         total += (v[0] + v[1]) + (v[2] + v[3]);
     }
-    __device__ __forceinline__ void one(i64 at) { total += softmax_summand(p, load(p.in, at), at); }
+    __device__ __forceinline__ void one(i64 at) { total += softmax_summand(p, load(p.input, at), at); }
 };
 
 struct LessShare {
@@ -184,7 +184,7 @@ struct LessShare {
     __device__ __forceinline__ void four(i64 at)
     {
         float v[4], saved[4];
-        load_group<4>(p.in, at, 1, v);
+        load_group<4>(p.input, at, 1, v);
         load_group<4>(p.saved, at, 1, saved);
 #pragma unroll
         for (int k = 0; k < 4; ++k) v[k] = softmax_grad_of(p, v[k], saved[k], total);
@@ -192,7 +192,7 @@ struct LessShare {
     }
     __device__ __forceinline__ void one(i64 at)
     {
-        store(p.out, at, softmax_grad_of(p, load(p.in, at), load(p.saved, at), total));
+        store(p.out, at, softmax_grad_of(p, load(p.input, at), load(p.saved, at), total));
     }
 };
 
@@ -220,12 +220,12 @@ extern "C" __global__ void softmax_columns(const __grid_constant__ LossArguments
         i64 sample = divide(i, p.inner, position);
         i64 base = sample * p.classes * p.inner + position;
         float largest = -__int_as_float(0x7f800000);
-        for (i64 c = 0; c < p.classes; ++c) largest = fmaxf(largest, load(p.in, base + c * p.inner));
+        for (i64 c = 0; c < p.classes; ++c) largest = fmaxf(largest, load(p.input, base + c * p.inner));
         float total = 0.0f;
-        for (i64 c = 0; c < p.classes; ++c) total += expf(load(p.in, base + c * p.inner) - largest);
+        for (i64 c = 0; c < p.classes; ++c) total += expf(load(p.input, base + c * p.inner) - largest);
         total = logf(total);
         for (i64 c = 0; c < p.classes; ++c)
-            store(p.out, base + c * p.inner, softmax_of(p, load(p.in, base + c * p.inner) - largest - total));
+            store(p.out, base + c * p.inner, softmax_of(p, load(p.input, base + c * p.inner) - largest - total));
     }
 }
 
@@ -238,11 +238,11 @@ extern "C" __global__ void softmax_columns_grad(const __grid_constant__ LossArgu
         float total = 0.0f;
         for (i64 c = 0; c < p.classes; ++c) {
             i64 at = base + c * p.inner;
-            total += softmax_summand(p, load(p.in, at), at);
+            total += softmax_summand(p, load(p.input, at), at);
         }
         for (i64 c = 0; c < p.classes; ++c) {
             i64 at = base + c * p.inner;
-            store(p.out, at, softmax_grad_of(p, load(p.in, at), load(p.saved, at), total));
+            store(p.out, at, softmax_grad_of(p, load(p.input, at), load(p.saved, at), total));
         }
     }
 }
@@ -258,7 +258,7 @@ extern "C" __global__ void nll_loss_partial(const __grid_constant__ LossArgument
         i64 position;
         i64 sample = divide(i, p.inner, position);
         i64 at = (sample * p.classes + target) * p.inner + position;
-        total -= load(p.in, at);
+        total -= load(p.input, at);
         counted += 1.0f;
     }
     total = block_sum(total);
@@ -290,7 +290,7 @@ extern "C" __global__ void nll_loss_finish(const __grid_constant__ LossArguments
 extern "C" __global__ void nll_loss_grad(const __grid_constant__ LossArguments p)
 {
     const i64* targets = (const i64*)p.target;
-    float grad = -load(p.in, 0) / load(p.total_weight, 0);
+    float grad = -load(p.input, 0) / load(p.total_weight, 0);
     i64 count = p.outer * p.classes * p.inner;
     for (i64 index = thread_index(); index < count; index += thread_count()) {
         i64 position, c;
@@ -318,7 +318,7 @@ struct AtTarget {
 extern "C" __global__ void nll_loss_grad_wide(const __grid_constant__ LossArguments p)
 {
     const i64* targets = (const i64*)p.target;
-    float grad = -load(p.in, 0) / load(p.total_weight, 0);
+    float grad = -load(p.input, 0) / load(p.total_weight, 0);
     for (i64 row = blockIdx.x; row < p.outer; row += gridDim.x) {
         i64 target = targets[row], base = row * p.classes;
         bool counts = target >= 0 && target < p.classes;

@@ -66,7 +66,7 @@ __device__ __forceinline__ void sgd_momentum_group(const OptimizerArguments& p, 
     } else {
         load_group<V>(p.first, at, 1, momentum);
 #pragma unroll
-        for (int k = 0; k < V; ++k) momentum[k] = rounded(p.first.type, p.momentum * momentum[k] + grad[k]);
+        for (int k = 0; k < V; ++k) momentum[k] = rounded(p.first.dtype, p.momentum * momentum[k] + grad[k]);
     }
 #pragma unroll
     for (int k = 0; k < V; ++k) parameter[k] -= p.rate * momentum[k];

@@ -2,7 +2,7 @@
 
 struct PoolArguments {
     // What is read: the operand, or the gradient of the result.
-    Array in;
+    Array input;
     // What is written: the result, or the gradient of the operand.
     Array out;
     // int64[planes][out_height][out_width]: the largest element's position within its plane.
@@ -42,7 +42,7 @@ extern "C" __global__ void max_pool(const __grid_constant__ PoolArguments p)
             for (int j = 0; j < p.kernel[1]; ++j) {
                 int w = left + j * p.dilation[1];
                 if (w < 0 || w >= p.width) continue;
-                float value = load(p.in, (plane * p.height + h) * p.width + w);
+                float value = load(p.input, (plane * p.height + h) * p.width + w);
                 if (where < 0 || value > best || value != value) {
                     best = value;
                     where = h * p.width + w;
@@ -62,7 +62,7 @@ extern "C" __global__ void max_pool_grad_tiles(const __grid_constant__ PoolArgum
     for (i64 index = thread_index(); index < count; index += thread_count()) {
         int row, column;
         i64 plane = split(index, p.out_height, p.out_width, row, column);
-        float grad = load(p.in, index);
+        float grad = load(p.input, index);
         int largest = (int)indices[index];
         int top = row * p.kernel[0], left = column * p.kernel[1];
         i64 base = plane * p.height * p.width;
@@ -98,7 +98,7 @@ extern "C" __global__ void max_pool_grad(const __grid_constant__ PoolArguments p
         for (int row = first_row; row <= last_row; ++row)
             for (int column = first_column; column <= last_column; ++column) {
                 i64 from = (plane * p.out_height + row) * p.out_width + column;
-                if (indices[from] == here) total += load(p.in, from);
+                if (indices[from] == here) total += load(p.input, from);
             }
         store(p.out, index, total);
     }
@@ -119,7 +119,7 @@ extern "C" __global__ void adaptive_avg_pool(const __grid_constant__ PoolArgumen
         int w0 = region_start(column, p.width, p.out_width), w1 = region_end(column, p.width, p.out_width);
         float total = 0.0f;
         for (int h = h0; h < h1; ++h)
-            for (int w = w0; w < w1; ++w) total += load(p.in, (plane * p.height + h) * p.width + w);
+            for (int w = w0; w < w1; ++w) total += load(p.input, (plane * p.height + h) * p.width + w);
         store(p.out, index, total / (float)((h1 - h0) * (w1 - w0)));
     }
 }
@@ -141,7 +141,7 @@ extern "C" __global__ void adaptive_avg_pool_grad(const __grid_constant__ PoolAr
             for (int column = first_column; column < last_column; ++column) {
                 int w0 = region_start(column, p.width, p.out_width);
                 int w1 = region_end(column, p.width, p.out_width);
-                float grad = load(p.in, (plane * p.out_height + row) * p.out_width + column);
+                float grad = load(p.input, (plane * p.out_height + row) * p.out_width + column);
                 total += grad / (float)((h1 - h0) * (w1 - w0));
             }
         }

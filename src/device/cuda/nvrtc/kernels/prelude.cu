@@ -1,13 +1,7 @@
-// Common to all kernel files, which are compiled behind this text and without any header.
+// Common to all kernel files, which are compiled behind `common.cuh` and this text.
 //
 // Element types are run-time values: kernels load to float32, compute, and round once when they store.
 // The branches on a type are uniform across a grid and cost little beside the memory traffic.
-
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
 
 // Must agree with `Type` in layout.rs.
 enum Type { F32 = 0, F16 = 1, BF16 = 2, I64 = 3, I32 = 4, U8 = 5, F64 = 6 };
@@ -18,36 +12,9 @@ enum Type { F32 = 0, F16 = 1, BF16 = 2, I64 = 3, I32 = 4, U8 = 5, F64 = 6 };
 // The start of a tensor and the type of its elements.
 struct Array {
     u64 address;
-    int type;
+    int dtype;
     int unused;
 };
-
-__device__ __forceinline__ float half_to_float(u16 bits)
-{
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}
-
-__device__ __forceinline__ u16 float_to_half(float value)
-{
-    u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-    return bits;
-}
-
-__device__ __forceinline__ float brain_to_float(u16 bits)
-{
-    return __uint_as_float((u32)bits << 16);
-}
-
-// Round to nearest, ties to even. By hand: the instruction exists from compute capability 8.0 only.
-__device__ __forceinline__ u16 float_to_brain(float value)
-{
-    u32 bits = __float_as_uint(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (u16)((bits >> 16) | 0x40u);
-    return (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 // Two values as the halves of a word, the first one lower.
 __device__ __forceinline__ u32 to_halves(int type, float first, float second)
@@ -67,7 +34,7 @@ __device__ __forceinline__ u32 to_halves(int type, float first, float second)
 
 __device__ __forceinline__ float load(const Array& array, i64 at)
 {
-    switch (array.type) {
+    switch (array.dtype) {
     case F32: return ((const float*)array.address)[at];
     case F16: return half_to_float(((const u16*)array.address)[at]);
     case BF16: return brain_to_float(((const u16*)array.address)[at]);
@@ -80,7 +47,7 @@ __device__ __forceinline__ float load(const Array& array, i64 at)
 
 __device__ __forceinline__ void store(const Array& array, i64 at, float value)
 {
-    switch (array.type) {
+    switch (array.dtype) {
     case F32: ((float*)array.address)[at] = value; break;
     case F16: ((u16*)array.address)[at] = float_to_half(value); break;
     case BF16: ((u16*)array.address)[at] = float_to_brain(value); break;
@@ -103,7 +70,7 @@ __device__ __forceinline__ float rounded(int type, float value)
 
 __device__ __forceinline__ void store_integer(const Array& array, i64 at, i64 value)
 {
-    switch (array.type) {
+    switch (array.dtype) {
     case I64: ((i64*)array.address)[at] = value; break;
     case I32: ((int*)array.address)[at] = (int)value; break;
     case U8: ((u8*)array.address)[at] = (u8)value; break;
@@ -130,10 +97,10 @@ __device__ __forceinline__ void from_halves(int type, const u32* words, float* v
 template <int V>
 __device__ __forceinline__ void load_group(const Array& array, i64 at, i64 step, float* values)
 {
-    if (V == 8 && step == 1 && (array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 15) == 0) {
+    if (V == 8 && step == 1 && (array.dtype == F16 || array.dtype == BF16) && ((array.address + at * 2) & 15) == 0) {
         uint4 wide = *(const uint4*)(array.address + at * 2);
         u32 words[4] = { wide.x, wide.y, wide.z, wide.w };
-        from_halves(array.type, words, values);
+        from_halves(array.dtype, words, values);
         return;
     }
     if (V > 4) {
@@ -142,7 +109,7 @@ __device__ __forceinline__ void load_group(const Array& array, i64 at, i64 step,
         return;
     }
     if (V == 4 && step == 1) {
-        if (array.type == F32 && ((array.address + at * 4) & 15) == 0) {
+        if (array.dtype == F32 && ((array.address + at * 4) & 15) == 0) {
             float4 wide = *(const float4*)(array.address + at * 4);
             values[0] = wide.x;
             values[1] = wide.y;
@@ -150,9 +117,9 @@ __device__ __forceinline__ void load_group(const Array& array, i64 at, i64 step,
             values[3] = wide.w;
             return;
         }
-        if ((array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 7) == 0) {
+        if ((array.dtype == F16 || array.dtype == BF16) && ((array.address + at * 2) & 7) == 0) {
             uint2 wide = *(const uint2*)(array.address + at * 2);
-            if (array.type == F16) {
+            if (array.dtype == F16) {
                 values[0] = half_to_float((u16)wide.x);
                 values[1] = half_to_float((u16)(wide.x >> 16));
                 values[2] = half_to_float((u16)wide.y);
@@ -180,10 +147,10 @@ __device__ __forceinline__ void load_group(const Array& array, i64 at, i64 step,
 template <int V>
 __device__ __forceinline__ void store_group(const Array& array, i64 at, i64 step, const float* values)
 {
-    if (V == 8 && step == 1 && (array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 15) == 0) {
+    if (V == 8 && step == 1 && (array.dtype == F16 || array.dtype == BF16) && ((array.address + at * 2) & 15) == 0) {
         u32 words[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) words[k] = to_halves(array.type, values[2 * k], values[2 * k + 1]);
+        for (int k = 0; k < 4; ++k) words[k] = to_halves(array.dtype, values[2 * k], values[2 * k + 1]);
         *(uint4*)(array.address + at * 2) = make_uint4(words[0], words[1], words[2], words[3]);
         return;
     }
@@ -193,14 +160,14 @@ __device__ __forceinline__ void store_group(const Array& array, i64 at, i64 step
         return;
     }
     if (V == 4 && step == 1) {
-        if (array.type == F32 && ((array.address + at * 4) & 15) == 0) {
+        if (array.dtype == F32 && ((array.address + at * 4) & 15) == 0) {
             *(float4*)(array.address + at * 4) = make_float4(values[0], values[1], values[2], values[3]);
             return;
         }
-        if ((array.type == F16 || array.type == BF16) && ((array.address + at * 2) & 7) == 0) {
+        if ((array.dtype == F16 || array.dtype == BF16) && ((array.address + at * 2) & 7) == 0) {
             uint2 wide;
-            wide.x = to_halves(array.type, values[0], values[1]);
-            wide.y = to_halves(array.type, values[2], values[3]);
+            wide.x = to_halves(array.dtype, values[0], values[1]);
+            wide.y = to_halves(array.dtype, values[2], values[3]);
             *(uint2*)(array.address + at * 2) = wide;
             return;
         }
@@ -256,25 +223,6 @@ __device__ __forceinline__ float block_sum(float value)
     value = (int)threadIdx.x < warps ? of_warp[threadIdx.x] : 0.0f;
     if (warp == 0) value = warp_sum(value);
     return value;
-}
-
-// Four random words for a counter under a key: Philox 4x32-10.
-__device__ __forceinline__ uint4 philox(u64 counter, u64 key)
-{
-    u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;
-    u32 k0 = (u32)key, k1 = (u32)(key >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-        u32 high0 = __umulhi(0xD2511F53u, c0), low0 = 0xD2511F53u * c0;
-        u32 high1 = __umulhi(0xCD9E8D57u, c2), low1 = 0xCD9E8D57u * c2;
-        c0 = high1 ^ c1 ^ k0;
-        c1 = low1;
-        c2 = high0 ^ c3 ^ k1;
-        c3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return make_uint4(c0, c1, c2, c3);
 }
 
 // A random word as a number in (0, 1).

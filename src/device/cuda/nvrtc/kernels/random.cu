@@ -18,21 +18,20 @@ extern "C" __global__ void random(const __grid_constant__ RandomArguments p)
 {
     i64 groups = (p.count + 3) / 4;
     for (i64 group = thread_index(); group < groups; group += thread_count()) {
-        uint4 words = philox((u64)group, p.seed);
-        u32 word[4] = {words.x, words.y, words.z, words.w};
+        Words words = philox((u64)group, p.seed);
         float values[4];
         if (p.distribution == NORMAL) {
 #pragma unroll
             for (int k = 0; k < 4; k += 2) {
                 // Box and Muller's pair.
-                float radius = sqrtf(-2.0f * logf(unit(word[k])));
-                float angle = 6.283185307179586f * unit(word[k + 1]);
+                float radius = sqrtf(-2.0f * logf(unit(words.at[k])));
+                float angle = 6.283185307179586f * unit(words.at[k + 1]);
                 values[k] = radius * cosf(angle);
                 values[k + 1] = radius * sinf(angle);
             }
         } else {
 #pragma unroll
-            for (int k = 0; k < 4; ++k) values[k] = p.bound * (2.0f * unit(word[k]) - 1.0f);
+            for (int k = 0; k < 4; ++k) values[k] = p.bound * (2.0f * unit(words.at[k]) - 1.0f);
         }
         if (p.distribution != BELOW && group * 4 + 4 <= p.count) {
             store_group<4>(p.out, group * 4, 1, values);
@@ -40,7 +39,7 @@ extern "C" __global__ void random(const __grid_constant__ RandomArguments p)
         }
         for (int k = 0; k < 4 && group * 4 + k < p.count; ++k) {
             if (p.distribution == BELOW)
-                store_integer(p.out, group * 4 + k, (i64)(((u64)word[k] * p.limit) >> 32));
+                store_integer(p.out, group * 4 + k, (i64)(((u64)words.at[k] * p.limit) >> 32));
             else
                 store(p.out, group * 4 + k, values[k]);
         }
@@ -64,10 +63,9 @@ __device__ __forceinline__ u32 kept_of(const DropoutArguments& p, i64 group)
     u32 kept = 0;
 #pragma unroll
     for (int four = 0; four < V / 4; ++four) {
-        uint4 words = philox((u64)(group * (V / 4) + four), p.seed);
-        u32 word[4] = {words.x, words.y, words.z, words.w};
+        Words words = philox((u64)(group * (V / 4) + four), p.seed);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) kept |= (u32)(unit(word[k]) >= p.p) << (4 * four + k);
+        for (int k = 0; k < 4; ++k) kept |= (u32)(unit(words.at[k]) >= p.p) << (4 * four + k);
     }
     return kept;
 }

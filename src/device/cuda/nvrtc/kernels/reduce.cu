@@ -11,7 +11,7 @@ struct Axes {
 };
 
 struct SumArguments {
-    Array in;
+    Array input;
     Array out;
     // float[splits][kept_count].
     u64 partial;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void sum_along(const SumArguments& p)
     float total = 0.0f;
     for (i64 r = from + (i64)threadIdx.x * V; r < to; r += (i64)blockDim.x * V) {
         float values[V];
-        load_group<V>(p.in, base + offset_of(p.reduced, r), step, values);
+        load_group<V>(p.input, base + offset_of(p.reduced, r), step, values);
 #pragma unroll
         for (int k = 0; k < V; ++k) total += values[k];
     }
@@ -98,7 +98,7 @@ __device__ __forceinline__ void sum_across(const SumArguments& p)
         i64 step = p.kept.strides[p.kept.rank - 1];
         for (i64 r = from + threadIdx.y; r < to; r += 8) {
             float values[V];
-            load_group<V>(p.in, base + offset_of(p.reduced, r), step, values);
+            load_group<V>(p.input, base + offset_of(p.reduced, r), step, values);
 #pragma unroll
             for (int k = 0; k < V; ++k) total[k] += values[k];
         }
@@ -128,7 +128,7 @@ extern "C" __global__ void sum_direct(const __grid_constant__ SumArguments p)
     for (i64 kept = thread_index(); kept < p.kept_count; kept += thread_count()) {
         i64 base = offset_of(p.kept, kept);
         float total = 0.0f;
-        for (i64 r = 0; r < p.reduced_count; ++r) total += load(p.in, base + offset_of(p.reduced, r));
+        for (i64 r = 0; r < p.reduced_count; ++r) total += load(p.input, base + offset_of(p.reduced, r));
         store(p.out, out_offset_of(p.kept, kept), total * p.scale);
     }
 }

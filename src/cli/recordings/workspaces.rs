@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use jiff::Timestamp;
 
-use super::arguments::RecordWorkspaces;
-use super::trouble::Trouble;
-use super::{Outcome, question};
+use crate::cli::arguments::RecordWorkspaces;
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, question};
 use crate::device::cuda::cudnn::{BatchGrid, WorkspaceRecording};
 use crate::device::cuda::{self, Facts, Gpu};
 use crate::device::sim::CARDS;
@@ -20,7 +20,7 @@ use crate::program::ConvolutionLayer;
 use crate::shape::DType;
 use crate::worker::Programs;
 
-pub(super) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
     let (request, _) = question::read(&arguments.question)?.only()?;
     record(arguments, &request).map_err(Trouble::Broken)?;
     Ok(Outcome::Answered)

@@ -4,16 +4,16 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::arguments::Replay;
-use super::question::files::read_bytes;
-use super::trouble::Trouble;
-use super::{Outcome, output, style};
 use crate::alloc::MemoryLimit;
 use crate::alloc::Settings;
+use crate::cli::arguments::Replay;
+use crate::cli::question::files::read_bytes;
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, output, style};
 use crate::replay::{Asked, Bounds, ReplayReport, read, replay};
 use crate::report;
 
-pub(super) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
+pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
     let asked = Asked {
         limit: arguments
             .memory_limit

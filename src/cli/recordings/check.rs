@@ -1,0 +1,42 @@
+//! `batchfit record-check`.
+
+use std::path::Path;
+
+use crate::cli::arguments::RecordCheck;
+use crate::cli::question::files::read_bytes;
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, output, style};
+use crate::model::Invalid;
+use crate::recorded::{Check, Sequence, read};
+use crate::replay::Bounds;
+use crate::report;
+
+pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, Trouble> {
+    let batches = &arguments.batches;
+    if !batches.is_empty() && batches.len() != arguments.files.len() {
+        let problem = format!(
+            "{} batches for {} recordings; give one for each, in the order of the files",
+            batches.len(),
+            arguments.files.len()
+        );
+        return Err(Trouble::flag("--batches", problem));
+    }
+    let files = arguments.files.iter().enumerate();
+    let sequences = files.map(|(index, path)| recording(path, batches.get(index).copied()));
+    let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
+    let against = arguments.against.as_deref();
+    let against = against.map(|path| recording(path, None)).transpose()?;
+    let check = Check::of(sequences, against.as_ref())
+        .map_err(|error| Trouble::Invalid(Invalid::at("", error.to_string())))?;
+    if arguments.json {
+        output::json(&check)?;
+    } else {
+        output::text(&report::recordings(&check, &style::stdout(false)))?;
+    }
+    Ok(Outcome::Answered)
+}
+
+fn recording(path: &Path, batch: Option<u64>) -> Result<Sequence, Trouble> {
+    read(&read_bytes(path)?, batch, Bounds::default())
+        .map_err(|error| Trouble::named(&path.display(), Invalid::at("", error.to_string())))
+}
