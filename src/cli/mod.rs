@@ -3,7 +3,7 @@
 //! Nothing below this module reads an environment variable or writes to stdout. With `--json` stdout
 //! carries exactly one document and stderr everything else. Exit codes: 0 answered, 2 bad input,
 //! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else, such as an answer
-//! that cannot be written. Whoever stops reading an answer has what they want of it: 0.
+//! that cannot be written; a search that is interrupted ends with 130. Whoever stops reading an answer has what they want of it: 0.
 
 mod arguments;
 mod children;
@@ -17,6 +17,7 @@ mod probe;
 mod program;
 mod question;
 mod recordings;
+mod search;
 mod serve;
 mod shell;
 mod style;
@@ -27,7 +28,7 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
-use arguments::{Arguments, Command, Format};
+use arguments::{Arguments, Command, Format, SearchFormat};
 use children::{answer, worker};
 use trouble::Trouble;
 
@@ -43,6 +44,8 @@ enum Outcome {
     NothingFits,
     /// There is a report: the steps did not run on the device.
     DeviceTrouble,
+    /// Somebody did not want to wait for the answer.
+    Interrupted,
 }
 
 impl From<Outcome> for ExitCode {
@@ -51,6 +54,8 @@ impl From<Outcome> for ExitCode {
             Outcome::Answered => ExitCode::SUCCESS,
             Outcome::NothingFits => ExitCode::from(3),
             Outcome::DeviceTrouble => ExitCode::from(4),
+            // As shells have it: 128 and the number of SIGINT.
+            Outcome::Interrupted => ExitCode::from(130),
         }
     }
 }
@@ -73,6 +78,10 @@ pub fn run() -> ExitCode {
         ),
         Command::Probe(arguments) => (arguments.output.json, probe::run(&arguments)),
         Command::Program(arguments) => (false, program::run(&arguments)),
+        Command::Search(arguments) => (
+            arguments.format() == SearchFormat::Json,
+            search::run(&arguments),
+        ),
         Command::Replay(arguments) => (arguments.json, recordings::replay::run(&arguments)),
         Command::RecordCheck(arguments) => (arguments.json, recordings::check::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),

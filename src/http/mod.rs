@@ -18,6 +18,7 @@ mod problem;
 mod problems;
 mod recommendations;
 mod replays;
+mod searches;
 mod server;
 mod unpack;
 mod uploads;
@@ -118,6 +119,10 @@ fn routes() -> OpenApiRouter<App> {
         // Does this batch fit?
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))
+        // Which batch shall I try next?
+        .routes(routes!(searches::create_search))
+        .routes(routes!(searches::get_search, searches::cancel_search))
+        .routes(routes!(searches::create_observation))
         // Files that requests name.
         .routes(routes!(graphs::create_graph, graphs::list_graphs))
         .routes(routes!(

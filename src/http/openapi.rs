@@ -18,6 +18,7 @@ use utoipa::OpenApi;
     tags(
         (name = "fits", description = "What is the largest batch?"),
         (name = "probes", description = "Does this batch fit?"),
+        (name = "searches", description = "Which batch shall I try next?"),
         (name = "graphs", description = "Files that requests name by their digests."),
         (name = "replays", description = "What would this recording have taken?"),
         (name = "recommendations", description = "What has been found so far?"),

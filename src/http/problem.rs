@@ -93,6 +93,12 @@ codes! {
     MethodNotAllowed = "method-not-allowed", METHOD_NOT_ALLOWED, "The method is not allowed here";
     /// A fit that has ended cannot be cancelled.
     FitEnded = "fit-ended", CONFLICT, "The fit has ended already";
+    /// A search that was cancelled is told nothing more, and one that is done cannot be cancelled.
+    SearchEnded = "search-ended", CONFLICT, "The search has ended already";
+    /// A search was told as much as it may be.
+    SearchFull = "search-full", CONFLICT, "The search is full";
+    /// Too many searches are under way.
+    SearchesFull = "searches-full", SERVICE_UNAVAILABLE, "There are too many searches";
     /// A file that is needed cannot be deleted.
     UploadInUse = "upload-in-use", CONFLICT, "The upload is in use";
     /// All uploads together take what they may.
@@ -222,6 +228,7 @@ impl From<Invalid> for Problem {
 impl From<JobError> for Problem {
     fn from(error: JobError) -> Problem {
         match error {
+            JobError::TooManySearches { .. } => Problem::new(Code::SearchesFull, error.to_string()),
             JobError::QueueFull { .. } => Problem::new(Code::QueueFull, error.to_string()),
             JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Problem::new(Code::DeviceBusy, error.to_string())

@@ -16,6 +16,7 @@ mod queue;
 mod readiness;
 mod result;
 mod runner;
+mod searches;
 mod uploads;
 mod validate;
 
@@ -26,5 +27,6 @@ pub use queue::{Cancellation, JobError, Jobs, Limits};
 pub use result::{
     Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,
 };
+pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 pub use validate::{validate, validate_batch};

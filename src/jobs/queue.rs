@@ -59,6 +59,12 @@ pub enum JobError {
         /// The bound that was reached.
         waiting: u32,
     },
+    /// As many searches are under way as may be.
+    #[error("{most} searches are under way already; cancel those that nobody needs")]
+    TooManySearches {
+        /// The bound that was reached.
+        most: u32,
+    },
     /// The device has been busy for longer than a caller should wait.
     #[error("{device} is busy with another request")]
     DeviceBusy {

@@ -4,7 +4,7 @@
 //! except that its model may still turn out not to fit together when it is lowered to a graph.
 
 pub mod exported;
-mod fields;
+pub(crate) mod fields;
 mod fingerprint;
 mod glob;
 mod huggingface;
@@ -25,6 +25,7 @@ pub use request::{
     DeviceChoice, Lowered, ModelAside, RECORDING_BOUNDS, RULES, Request, RequestDocument,
     SearchMode, Workload, pack,
 };
+pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
 pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};

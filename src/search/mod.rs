@@ -6,6 +6,7 @@
 
 mod accumulation;
 mod bracket;
+pub mod conversation;
 mod ranking;
 mod state;
 

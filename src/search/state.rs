@@ -128,6 +128,19 @@ impl Search {
         Search::of(pursuits, budget)
     }
 
+    /// A search by runs of which nothing is known: twice as much each time from `start`, then the middle.
+    pub fn doubling(start: u64, ceiling: u64) -> Search {
+        let start = start.max(1);
+        let start = Start {
+            guess: start,
+            step: start,
+            is_trusted: false,
+        };
+        let pursuit = |goal| Pursuit::new(goal, Some(start), ceiling);
+        let goals = [Goal::FinishWithoutRetries, Goal::Finish];
+        Search::of(goals.map(pursuit), u64::MAX)
+    }
+
     /// A search by at most `budget` real probes alone.
     pub fn probing(guess: u64, ceiling: u64, budget: u64) -> Search {
         let pursuit = |goal| Pursuit::new(goal, Some(fair(guess)), ceiling);

@@ -1,4 +1,4 @@
-//! What is remembered: fits, probes, recommendations and uploads, in one SQLite file.
+//! What is remembered: fits, probes, recommendations, searches and uploads, in one SQLite file.
 //!
 //! The only place with SQL. One function for each question, named after it; each is one statement or
 //! one transaction, so that any number of tasks, and other processes, may ask at the same time. One server
@@ -12,6 +12,7 @@ mod migrated;
 mod ownership;
 mod probe;
 mod recommendation;
+mod search;
 mod text;
 mod time;
 mod upload;
@@ -32,6 +33,7 @@ pub use id::Ids;
 pub use ownership::Ownership;
 pub use probe::Probe;
 pub use recommendation::{RecommendationFilter, StoredRecommendation};
+pub use search::{Noted, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
 pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};
@@ -98,6 +100,14 @@ pub enum StoreError {
         /// SQLite's reason.
         source: sqlx::Error,
     },
+    /// What a row says cannot be read: somebody else wrote it, or another version.
+    #[error("could not read {what}: {problem}")]
+    Unreadable {
+        /// What was being read.
+        what: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A number does not fit SQLite's signed integers.
     #[error("{value} is too large for the column {column}")]
     TooLarge {
@@ -126,6 +136,7 @@ impl StoreError {
             | StoreError::Open { .. }
             | StoreError::InUse { .. }
             | StoreError::Lock { .. }
+            | StoreError::Unreadable { .. }
             | StoreError::Migrate { .. } => false,
         }
     }

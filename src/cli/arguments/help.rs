@@ -64,6 +64,17 @@ Under the recorded limit and settings every event is compared with the recording
 requests are put to simulated memory. Exit codes: 0 answered, also when memory runs out; 2 bad
 input; 1 stdout cannot be written.";
 
+pub(super) const SEARCH: &str = "\
+Examples:
+  batchfit search -- python train.py --steps 3 --batch-size {batch}
+  batchfit search --target 1024 --timeout 600 -- ./train.sh {batch}
+
+Exit code 0 of CMD says that the batch fits; otherwise a line of its output, or --oom-exit, that memory
+ran out; anything else is a crash, and three in a row end the search. Lines with
+`batchfit: peak_reserved_bytes=N` and --memory-limit lead to the answer from below, without running out
+of memory; `batchfit: num_alloc_retries=N` keeps away from retries. When a run ends, whatever it started and left is ended too.
+Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 crashes; 130 interrupted.";
+
 pub(super) const SERVE: &str = "\
 Examples:
   batchfit serve --listen 127.0.0.1:8080

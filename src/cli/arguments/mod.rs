@@ -3,6 +3,7 @@
 mod help;
 mod internal;
 mod question;
+mod search;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::Question;
+pub(in crate::cli) use search::{Search, SearchFormat};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
@@ -59,6 +61,8 @@ pub(in crate::cli) enum Command {
     Fit(Fit),
     /// Run one batch and show its memory.
     Probe(Probe),
+    /// Run a command at batch after batch, in any framework, to find the largest that fits.
+    Search(Box<Search>),
     /// List the allocations and frees of the training steps, one a line.
     Program(Program),
     /// Repeat what PyTorch's allocator was recorded to do, and ask what if.

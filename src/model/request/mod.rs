@@ -52,8 +52,8 @@ pub(super) const FIELDS: &[&str] = &[
 ];
 
 /// Largest batch and number of ranks read.
-const LARGEST_BATCH: u64 = 1 << 40;
-const MOST_RANKS: u64 = 1 << 20;
+pub(crate) const LARGEST_TARGET: u64 = 1 << 40;
+pub(crate) const MOST_RANKS: u64 = 1 << 20;
 
 /// Longest model, in bytes of JSON, that is shown with a fit. Whoever asks how far a fit is does not want to read
 /// megabytes of graph each time.
@@ -254,7 +254,7 @@ impl Request {
             ("assume_elementwise", UnknownOps::AssumeElementwise),
         ];
         let limit = fields.get("memory_limit");
-        let target_batch = fields.whole("target_batch", 1, LARGEST_BATCH)?;
+        let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
         let world_size = fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1);
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
             let problem = format!(

@@ -63,19 +63,25 @@ fn advice(best: &Recommendation) -> String {
         };
         return format!("{what}{missing}.");
     }
-    let mut advice = format!("Train with a micro-batch of {}", best.micro_batch);
-    if best.accumulation_steps > 1 {
-        let _ = write!(
-            advice,
-            " and {} accumulation steps",
-            best.accumulation_steps
-        );
+    in_steps(
+        best.micro_batch,
+        best.accumulation_steps,
+        best.global_batch,
+        best.shortfall,
+    )
+}
+
+/// What to train with, in a sentence.
+pub(super) fn in_steps(micro_batch: u64, steps: u64, global_batch: u64, shortfall: u64) -> String {
+    let mut advice = format!("Train with a micro-batch of {micro_batch}");
+    if steps > 1 {
+        let _ = write!(advice, " and {steps} accumulation steps");
     }
-    if best.global_batch != best.micro_batch {
-        let _ = write!(advice, ": {} samples per optimizer step", best.global_batch);
+    if global_batch != micro_batch {
+        let _ = write!(advice, ": {global_batch} samples per optimizer step");
     }
-    if best.shortfall > 0 {
-        let _ = write!(advice, ", {} fewer than asked for", best.shortfall);
+    if shortfall > 0 {
+        let _ = write!(advice, ", {shortfall} fewer than asked for");
     }
     advice + "."
 }

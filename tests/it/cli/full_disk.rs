@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::{Place, request, stderr};
 
 /// Every command that prints, as it is asked here.
-const COMMANDS: [&[&str]; 17] = [
+const COMMANDS: [&[&str]; 19] = [
     &["fit", "request.json"],
     &["fit", "request.json", "--json"],
     &["fit", "request.json", "--format", "env"],
@@ -14,6 +14,8 @@ const COMMANDS: [&[&str]; 17] = [
     &["probe", "request.json", "--batch", "4"],
     &["program", "request.json", "--batch", "4"],
     &["replay", "trace.txt"],
+    &["search", "-q", "--max-batch", "2", "--", "true", "{batch}"],
+    &["search", "--help"],
     &["devices"],
     &["presets", "--json"],
     &["openapi"],

@@ -11,6 +11,7 @@ mod listings;
 mod overview;
 mod probe;
 mod replay;
+mod search;
 mod shell;
 mod what;
 

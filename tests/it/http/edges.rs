@@ -11,13 +11,14 @@ use super::scripted::Scripted;
 use super::{RESNET, RESNET_8, Service, assert_answer};
 
 /// Paths that take no parameters.
-const WITHOUT_PARAMETERS: [&str; 8] = [
+const WITHOUT_PARAMETERS: [&str; 9] = [
     "/healthz",
     "/readyz",
     "/v1/devices",
     "/v1/presets",
     "/v1/fits/x",
     "/v1/recommendations/x",
+    "/v1/searches/x",
     "/problems",
     "/openapi.yaml",
 ];

@@ -16,6 +16,7 @@ mod recommendations;
 mod replays;
 mod restart;
 mod scripted;
+mod searches;
 mod storage;
 mod uploads;
 

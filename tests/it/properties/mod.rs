@@ -2,4 +2,5 @@
 
 mod alloc;
 mod answers;
+mod conversation;
 mod search;

@@ -1,0 +1,95 @@
+//! The flags of `batchfit search`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{Kept, help};
+
+/// How the answer to a search is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(in crate::cli) enum SearchFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// The document of `GET /v1/searches/{id}`.
+    Json,
+    /// Five lines for `eval` in a shell.
+    Env,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::SEARCH)]
+pub(in crate::cli) struct Search {
+    /// The command that trains a few steps, with `{batch}` where the batch belongs, after `--`.
+    #[arg(value_name = "CMD", required = true, last = true)]
+    pub(in crate::cli) command: Vec<OsString>,
+    /// The exit code that says that memory ran out, besides what the output says.
+    #[arg(long, value_name = "N", help_heading = "Runs", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(in crate::cli) oom_exit: Option<u8>,
+    /// What a line of output says when memory ran out, instead of what PyTorch, JAX and TensorFlow say.
+    #[arg(long, value_name = "REGEX", help_heading = "Runs")]
+    pub(in crate::cli) oom_pattern: Option<String>,
+    /// How long a run may take; then it is ended, with all that it started.
+    #[arg(long, value_name = "SECONDS", help_heading = "Runs", value_parser = seconds)]
+    pub(in crate::cli) timeout: Option<Duration>,
+    /// Keep to yourself what the command says.
+    #[arg(long, short, help_heading = "Runs")]
+    pub(in crate::cli) quiet: bool,
+    /// Samples for each optimizer step over all GPUs, by accumulating.
+    #[arg(long, value_name = "N", help_heading = "Search")]
+    pub(in crate::cli) target: Option<u64>,
+    /// How many GPUs train together.
+    #[arg(long, value_name = "N", help_heading = "Search")]
+    pub(in crate::cli) world_size: Option<u64>,
+    /// The first batch to try; 1 by default.
+    #[arg(long, value_name = "N", help_heading = "Search")]
+    pub(in crate::cli) start: Option<u64>,
+    /// The largest batch to try.
+    #[arg(long, value_name = "N", help_heading = "Search")]
+    pub(in crate::cli) max_batch: Option<u64>,
+    /// What the command may reserve, where it says what it reserves: bytes or 12GiB.
+    #[arg(long, value_name = "LIMIT", help_heading = "Search")]
+    pub(in crate::cli) memory_limit: Option<String>,
+    /// text, json or env.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        help_heading = "Output",
+        hide_possible_values = true,
+        default_value = "text",
+        hide_default_value = true
+    )]
+    format: SearchFormat,
+    /// The same as --format json: the document of `GET /v1/searches/{id}` alone.
+    #[arg(long, help_heading = "Output", conflicts_with = "format")]
+    json: bool,
+    /// Show every run.
+    #[arg(long, short, help_heading = "Output")]
+    pub(in crate::cli) verbose: bool,
+    #[command(flatten)]
+    pub(in crate::cli) kept: Kept,
+}
+
+impl Search {
+    pub(in crate::cli) fn format(&self) -> SearchFormat {
+        if self.json {
+            SearchFormat::Json
+        } else {
+            self.format
+        }
+    }
+}
+
+/// A time of at least a millisecond, and of at most some years.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "a number of seconds, such as 600".to_owned())?;
+    if (0.001..=1e9).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("a number of seconds from 0.001 to 1000000000".to_owned())
+    }
+}

@@ -1,0 +1,59 @@
+//! Ctrl-C and its like, while a command runs.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Becomes true when somebody wants this process to end. From now on that is all that comes of it, so whoever asks for it
+/// has to look.
+pub(super) fn watch() -> io::Result<Arc<AtomicBool>> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate, mut hangup) = {
+        let _inside = runtime.enter();
+        let hangup = if ignores_hangup() {
+            None
+        } else {
+            Some(signal(SignalKind::hangup())?)
+        };
+        (
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            hangup,
+        )
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    thread::spawn(move || {
+        runtime.block_on(async {
+            let hung_up = async {
+                match &mut hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hung_up => {}
+            }
+        });
+        flag.store(true, Ordering::Relaxed);
+    });
+    Ok(interrupted)
+}
+
+/// Whether the end of the terminal is not to be heeded, as `nohup` has it. Outside of Linux nobody can say.
+fn ignores_hangup() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // The first bit is the first signal, SIGHUP.
+    ignored.is_some_and(|mask| mask & 1 == 1)
+}

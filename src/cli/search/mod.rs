@@ -1,0 +1,207 @@
+//! `batchfit search -- CMD {batch}`: runs a command at batch after batch, whatever it is written in.
+
+mod command;
+mod heard;
+mod interrupts;
+mod run;
+mod stored;
+mod verdict;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::arguments::{Search, SearchFormat};
+use super::trouble::Trouble;
+use super::{Outcome, output, style};
+use crate::jobs::SearchDocument;
+use crate::model::Invalid;
+use crate::report;
+use crate::search::conversation::{Conversation, Observation, Outcome as Ended, Said, Terms};
+use crate::store::{SearchState, Time};
+use crate::units::Bytes;
+use command::Template;
+use run::{End, Ran};
+use verdict::Rules;
+
+pub(super) fn run(arguments: &Search) -> Result<Outcome, Trouble> {
+    let terms = terms(arguments)?;
+    let template = Template::read(&arguments.command)?;
+    let rules = Rules::read(arguments)?;
+    let interrupted = interrupts::watch().map_err(|error| Trouble::Broken(error.into()))?;
+    let started_at = Time::from(Timestamp::now());
+    let mut conversation = Conversation::new(terms);
+    let said = lead(
+        &mut conversation,
+        &template,
+        &rules,
+        arguments,
+        &interrupted,
+    )?;
+    let ended_at = Time::from(Timestamp::now());
+    let has_crashed = said.has_crashed;
+    let document = SearchDocument::led(&conversation, said, started_at, ended_at, chance());
+    stored::store(&arguments.kept, &document);
+    print(arguments, &template, &document, has_crashed)
+}
+
+/// What is looked for, with the flag that is wrong where one is.
+fn terms(arguments: &Search) -> Result<Terms, Trouble> {
+    let document = json!({
+        "memory_limit": arguments.memory_limit,
+        "target_batch": arguments.target,
+        "world_size": arguments.world_size,
+        "start_batch": arguments.start,
+        "max_batch": arguments.max_batch,
+    });
+    Terms::parse(&document).map_err(|invalid| {
+        let flag = match invalid.pointer.as_str() {
+            "/memory_limit" => "--memory-limit",
+            "/target_batch" => "--target",
+            "/world_size" => "--world-size",
+            "/start_batch" => "--start",
+            _ => "--max-batch",
+        };
+        Trouble::named(&flag, invalid)
+    })
+}
+
+/// Runs batch after batch until there is an answer, or somebody does not want to wait for it.
+fn lead(
+    conversation: &mut Conversation,
+    template: &Template,
+    rules: &Rules,
+    arguments: &Search,
+    interrupted: &AtomicBool,
+) -> Result<Said, Trouble> {
+    loop {
+        let said = conversation.says(None);
+        let Some(batch) = said.next_batch else {
+            return Ok(said);
+        };
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(said);
+        }
+        let number = conversation.told().len() + 1;
+        tell(arguments, &format!("run {number}: batch {batch}"));
+        let began = Instant::now();
+        let ran = run::run(&template.at(batch), rules, arguments.quiet, interrupted)?;
+        if matches!(ran.end, End::Interrupted) {
+            return Ok(said);
+        }
+        let observation = rules.judge(batch, &ran);
+        let seconds = began.elapsed().as_secs_f64();
+        tell(
+            arguments,
+            &format!("{} after {seconds:.1} s", came_of(&observation, &ran)),
+        );
+        conversation.tell(observation);
+    }
+}
+
+/// What came of a run, for a person.
+fn came_of(observation: &Observation, ran: &Ran) -> String {
+    let batch = observation.batch;
+    match (observation.outcome, observation.peak_reserved_bytes) {
+        (Ended::Fits, Some(bytes)) => format!("batch {batch} fits and reserves {}", Bytes(bytes)),
+        (Ended::Fits, None) => format!("batch {batch} fits"),
+        (Ended::FitsWithRetries, _) => format!("batch {batch} fits with retries of the allocator"),
+        (Ended::OutOfMemory, _) => format!("batch {batch} runs out of memory"),
+        (Ended::Crashed, _) => {
+            let last = match ran.heard.last_line.as_str() {
+                "" => String::new(),
+                line => format!(", its last line being {line:?},"),
+            };
+            format!("batch {batch} crashed ({}){last}", ran.end)
+        }
+    }
+}
+
+/// Says on stderr how far the search is.
+fn tell(arguments: &Search, what: &str) {
+    if !arguments.quiet {
+        output::note(what);
+    }
+}
+
+fn print(
+    arguments: &Search,
+    template: &Template,
+    document: &SearchDocument,
+    has_crashed: bool,
+) -> Result<Outcome, Trouble> {
+    let found = document.recommendation.as_ref();
+    let micro_batch = found.map_or(0, |found| found.micro_batch);
+    let outcome = match document.state {
+        SearchState::Cancelled | SearchState::Active => Outcome::Interrupted,
+        SearchState::Done if has_crashed => Outcome::DeviceTrouble,
+        SearchState::Done if micro_batch == 0 => Outcome::NothingFits,
+        SearchState::Done => Outcome::Answered,
+    };
+    let why = found.map_or("", |found| found.limited_by.as_str());
+    match outcome {
+        Outcome::Interrupted => output::error(&so_far(document)),
+        Outcome::DeviceTrouble => output::error(&format!(
+            "{why}; {}",
+            match micro_batch {
+                0 => "no batch was seen to fit".to_owned(),
+                largest => format!("a micro-batch of {largest} was seen to fit"),
+            }
+        )),
+        Outcome::Answered | Outcome::NothingFits => {}
+    }
+    match arguments.format() {
+        SearchFormat::Json => output::json(document)?,
+        SearchFormat::Text if outcome == Outcome::Interrupted => {}
+        SearchFormat::Text => {
+            let style = style::stdout(arguments.verbose);
+            output::text(&report::search(&template.shown(), document, &style))?;
+        }
+        SearchFormat::Env if outcome == Outcome::Answered => {
+            output::text(&report::search_env(document))?;
+        }
+        // Nothing for a shell to evaluate.
+        SearchFormat::Env if outcome == Outcome::NothingFits => {
+            output::error(&format!("nothing fits: {why}"));
+        }
+        SearchFormat::Env => {}
+    }
+    Ok(outcome)
+}
+
+/// What is known of a search that nobody waited for.
+fn so_far(document: &SearchDocument) -> String {
+    let runs = document.observations.len();
+    let refused = document
+        .observations
+        .iter()
+        .filter(|seen| seen.outcome == Ended::OutOfMemory);
+    let refused = refused.map(|seen| seen.batch).min();
+    let found = document.recommendation.as_ref();
+    let fits = found.map_or(0, |found| found.max_batch_without_retries);
+    let known = match (fits, refused) {
+        (0, None) => "nothing is known yet".to_owned(),
+        (0, Some(refused)) => {
+            format!("batch {refused} runs out of memory, and none was seen to fit")
+        }
+        (fits, None) => format!("batch {fits} fits, and none was seen to run out of memory"),
+        (fits, Some(refused)) => {
+            format!("batch {fits} fits, and batch {refused} runs out of memory")
+        }
+    };
+    let s = if runs == 1 { "" } else { "s" };
+    format!("interrupted after {runs} run{s}: {known}")
+}
+
+/// Sixty-four bits of chance: the standard library seeds each hasher from the system.
+fn chance() -> u64 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish()
+}
+
+/// What is wrong with the command itself.
+fn wrong(problem: impl Into<String>) -> Trouble {
+    Trouble::named(&"CMD", Invalid::at("", problem))
+}

@@ -1,0 +1,194 @@
+//! One run of the command: its output, its time, its end, and the end of all that it started.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Read, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use regex::bytes::Regex;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+use super::heard::{Heard, Lines};
+use super::verdict::Rules;
+use super::wrong;
+use crate::cli::output;
+use crate::cli::trouble::Trouble;
+
+/// How often a wait looks whether the run is over or somebody asked to stop.
+const POLL: Duration = Duration::from_millis(10);
+
+/// How long a run that was killed may take to end, and its output to arrive: a driver may hold it for a while.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// How long the last output may take to arrive when the run has ended by itself. Somebody who left its process group may
+/// hold the pipes open for ever.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How much is read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// With this code.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+    /// Not by itself within its time.
+    TookTooLong,
+    /// Somebody asked to stop.
+    Interrupted,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Exit(code) => write!(f, "exit code {code}"),
+            End::Signal(signal) => write!(f, "signal {signal}"),
+            End::TookTooLong => f.write_str("it took too long and was ended"),
+            End::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub(super) struct Ran {
+    pub(super) end: End,
+    pub(super) heard: Heard,
+}
+
+/// Runs a command to its end. What it says goes to stderr, unless it shall be quiet.
+///
+/// It has a process group of its own, of which nothing is left when this returns: it would hold the device's memory.
+pub(super) fn run(
+    command: &[OsString],
+    rules: &Rules,
+    quiet: bool,
+    interrupted: &AtomicBool,
+) -> Result<Ran, Trouble> {
+    let (program, arguments) = command.split_first().ok_or_else(|| wrong("it is empty"))?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        // A process group in the background may not read from a terminal.
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|error| {
+            let name = program.to_string_lossy();
+            wrong(format!("could not start `{name}`: {error}"))
+        })?;
+    let heard = Arc::new(Mutex::new(Heard::default()));
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let stderr = child.stderr.take().expect("stderr is piped");
+    let pumps = [
+        pump(stdout, &rules.pattern, quiet, &heard),
+        pump(stderr, &rules.pattern, quiet, &heard),
+    ];
+    let pid = Pid::from_child(&child);
+    let stopped = wait(pid, rules.patience, interrupted);
+    // Before the status is taken: as long as the child is in the table of processes, its group is nobody else's.
+    // An error means that nothing is left.
+    let _ = kill_process_group(pid, Signal::KILL);
+    let status = reap(&mut child, Instant::now() + ENDING).ok_or_else(|| {
+        Trouble::Broken(anyhow::anyhow!(
+            "process {pid} was killed and does not end; a driver may hold it"
+        ))
+    })?;
+    let patience = if stopped.is_some() {
+        ENDING
+    } else {
+        LAST_WORDS
+    };
+    let deadline = Instant::now() + patience;
+    while pumps.iter().any(|pump| !pump.is_finished()) && Instant::now() < deadline {
+        thread::sleep(POLL);
+    }
+    if pumps.iter().any(|pump| !pump.is_finished()) {
+        output::warning(
+            "somebody whom the command started holds its output open and may hold memory of the device",
+        );
+    }
+    let heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Ran {
+        end: stopped.unwrap_or_else(|| ended(status)),
+        heard: heard.clone(),
+    })
+}
+
+/// Waits until the run ends by itself, or says why it shall.
+fn wait(pid: Pid, patience: Option<Duration>, interrupted: &AtomicBool) -> Option<End> {
+    let began = Instant::now();
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    loop {
+        match waitid(WaitId::Pid(pid), look) {
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Ok(Some(_)) | Err(_) => return None,
+        }
+        if interrupted.load(Ordering::Relaxed) {
+            return Some(End::Interrupted);
+        }
+        if patience.is_some_and(|patience| began.elapsed() >= patience) {
+            return Some(End::TookTooLong);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// How a child ended, if it does so by the deadline.
+fn reap(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => thread::sleep(POLL),
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+fn ended(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Exit(code),
+        (None, Some(signal)) => End::Signal(signal),
+        (None, None) => End::Exit(1),
+    }
+}
+
+/// Reads a stream to its end: passes it on, and listens.
+fn pump(
+    mut stream: impl Read + Send + 'static,
+    pattern: &Regex,
+    quiet: bool,
+    heard: &Arc<Mutex<Heard>>,
+) -> JoinHandle<()> {
+    let pattern = pattern.clone();
+    let heard = Arc::clone(heard);
+    thread::spawn(move || {
+        let mut lines = Lines::new(&pattern);
+        let mut chunk = vec![0; CHUNK];
+        let heard = || heard.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match stream.read(&mut chunk) {
+                Ok(0) => break,
+                Ok(length) => {
+                    let bytes = &chunk[..length];
+                    if !quiet {
+                        // There is nobody left to tell that stderr is gone.
+                        let _ = io::stderr().write_all(bytes);
+                    }
+                    lines.take(bytes, &mut heard());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        lines.end(&mut heard());
+    })
+}

@@ -1,0 +1,28 @@
+//! Keeps what a search came to where it can be kept.
+
+use tracing::info;
+
+use crate::cli::arguments::Kept;
+use crate::cli::database;
+use crate::jobs::{SearchDocument, record_search};
+use crate::store::Db;
+
+/// Stores a search. Whoever led it has the answer all the same where that cannot be done.
+pub(super) fn store(kept: &Kept, document: &SearchDocument) {
+    if let Err(error) = stored(kept, document) {
+        info!("the search is not stored: {error:#}");
+    }
+}
+
+fn stored(kept: &Kept, document: &SearchDocument) -> anyhow::Result<()> {
+    let database = database::place(kept)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let db = Db::open_for_one(&database).await?;
+        let recorded = record_search(&db, document).await;
+        db.close().await;
+        Ok(recorded?)
+    })
+}

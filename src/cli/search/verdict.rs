@@ -1,0 +1,168 @@
+//! What the end of a run says of its batch.
+
+use std::time::Duration;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use super::run::{End, Ran};
+use crate::cli::arguments::Search;
+use crate::cli::trouble::Trouble;
+use crate::search::conversation::{Observation, Outcome};
+
+/// What frameworks say when a device's memory runs out: PyTorch (`OutOfMemoryError`, `CUDA error: out of memory`, allocation
+/// failures of its libraries), JAX (`RESOURCE_EXHAUSTED: Out of memory`), TensorFlow (`ResourceExhaustedError`, `OOM when
+/// allocating tensor`), and CUDA and HIP themselves.
+const USUAL: &str = r"OutOfMemoryError|(CUDA|HIP|XPU|NPU|MPS backend) out of memory|(CUDA|HIP) error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: |Resource exhausted: |ResourceExhaustedError|Out of memory (while trying to allocate|allocating )|OOM when allocating tensor";
+
+/// Most memory that a compiled pattern may take, and as much again while it matches. It takes a time linear in what it is
+/// matched with, whatever it is.
+const PATTERN: usize = 1 << 20;
+
+/// How runs are judged.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// What a line says when memory ran out.
+    pub(super) pattern: Regex,
+    /// The exit code that says so.
+    exit: Option<u8>,
+    /// How long a run may take.
+    pub(super) patience: Option<Duration>,
+}
+
+impl Rules {
+    pub(super) fn read(arguments: &Search) -> Result<Rules, Trouble> {
+        let pattern = arguments.oom_pattern.as_deref().unwrap_or(USUAL);
+        let compiled = RegexBuilder::new(pattern)
+            // Letters without case are those of ASCII; anything may come before and after what is no UTF-8.
+            .unicode(false)
+            .size_limit(PATTERN)
+            .dfa_size_limit(PATTERN)
+            .build();
+        Ok(Rules {
+            pattern: compiled.map_err(|error| Trouble::flag("--oom-pattern", error.to_string()))?,
+            exit: arguments.oom_exit,
+            patience: arguments.timeout,
+        })
+    }
+
+    /// Whether a batch fits. A run that ended well did, whatever it said: it may have caught what it said.
+    pub(super) fn judge(&self, batch: u64, ran: &Ran) -> Observation {
+        let is_oom_exit = self
+            .exit
+            .is_some_and(|exit| ran.end.code() == Some(i32::from(exit)));
+        let outcome = if ran.end.code() == Some(0) {
+            if ran.heard.has_retries {
+                Outcome::FitsWithRetries
+            } else {
+                Outcome::Fits
+            }
+        } else if is_oom_exit || ran.heard.out_of_memory {
+            Outcome::OutOfMemory
+        } else {
+            Outcome::Crashed
+        };
+        Observation {
+            peak_reserved_bytes: match outcome {
+                Outcome::Fits | Outcome::FitsWithRetries => ran.heard.peak_reserved_bytes,
+                Outcome::OutOfMemory | Outcome::Crashed => None,
+            },
+            ..Observation::new(batch, outcome)
+        }
+    }
+}
+
+impl End {
+    /// The exit code as a shell has it: 128 and the signal for what a signal ended.
+    fn code(self) -> Option<i32> {
+        match self {
+            End::Exit(code) => Some(code),
+            End::Signal(signal) => Some(128 + signal),
+            End::TookTooLong | End::Interrupted => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heard::Heard;
+    use super::*;
+
+    fn rules(exit: Option<u8>) -> Rules {
+        Rules {
+            pattern: Regex::new(USUAL).unwrap(),
+            exit,
+            patience: None,
+        }
+    }
+
+    fn judged(rules: &Rules, end: End, says: &str) -> Outcome {
+        let ran = Ran {
+            end,
+            heard: Heard {
+                out_of_memory: rules.pattern.is_match(says.as_bytes()),
+                ..Heard::default()
+            },
+        };
+        rules.judge(8, &ran).outcome
+    }
+
+    #[test]
+    fn frameworks_are_understood() {
+        for says in [
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.18 GiB",
+            "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+            "RuntimeError: CUDA error: out of memory",
+            "RuntimeError: MPS backend out of memory (MPS allocated: 17.7 GB)",
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+            "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 137438953472 bytes.",
+            "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[64,1024]",
+            "failed to allocate 15.11G (16224681984 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+            "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 GiB.",
+        ] {
+            assert_eq!(
+                judged(&rules(None), End::Exit(1), says),
+                Outcome::OutOfMemory,
+                "{says}"
+            );
+        }
+        for says in [
+            "",
+            "try a smaller batch if you run out of memory",
+            "ValueError: Expected more than 1 value per channel",
+        ] {
+            assert_eq!(
+                judged(&rules(None), End::Exit(1), says),
+                Outcome::Crashed,
+                "{says}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_exit_code_comes_before_words_and_words_before_silence() {
+        let says = "CUDA out of memory";
+        assert_eq!(judged(&rules(None), End::Exit(0), says), Outcome::Fits);
+        // One rank ran out of memory, and the others wait for it for ever.
+        assert_eq!(
+            judged(&rules(None), End::TookTooLong, says),
+            Outcome::OutOfMemory
+        );
+        assert_eq!(judged(&rules(None), End::TookTooLong, ""), Outcome::Crashed);
+        assert_eq!(
+            judged(&rules(Some(7)), End::Exit(7), ""),
+            Outcome::OutOfMemory
+        );
+        assert_eq!(
+            judged(&rules(Some(7)), End::Exit(1), says),
+            Outcome::OutOfMemory
+        );
+        assert_eq!(judged(&rules(Some(7)), End::Exit(8), ""), Outcome::Crashed);
+        // The kernel's own judgement.
+        assert_eq!(
+            judged(&rules(Some(137)), End::Signal(9), ""),
+            Outcome::OutOfMemory
+        );
+        assert_eq!(judged(&rules(None), End::Signal(11), ""), Outcome::Crashed);
+    }
+}

@@ -1,0 +1,23 @@
+//! Reading the small documents of a conversation.
+
+use serde_json::Value;
+
+use crate::model::Invalid;
+use crate::model::fields::Fields;
+
+/// The members of an object, all of which are known; `what` names it in problems, such as "a search".
+pub(super) fn known<'a>(
+    document: &'a Value,
+    what: &str,
+    known: &[&str],
+) -> Result<Fields<'a>, Invalid> {
+    let fields = Fields::any(document, "", what)?;
+    match fields.unknown_key(known) {
+        None => Ok(fields),
+        Some(key) => {
+            let of = format!("field of {what}");
+            let known = known.iter().copied();
+            Err(Invalid::unknown(fields.at(key), &of, key, known))
+        }
+    }
+}

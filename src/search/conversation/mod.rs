@@ -1,0 +1,265 @@
+//! A search whose batches somebody else runs: it names the next one, and is told what happened.
+//!
+//! Everything follows from what was told, in its order: there is no other state, so a search that is read from a table
+//! goes on where it was. See Note [Told from outside].
+
+mod elsewhere;
+mod fields;
+mod line;
+mod observation;
+mod recommended;
+mod seen;
+mod terms;
+#[cfg(test)]
+mod tests;
+
+pub use observation::{Observation, Outcome};
+pub use recommended::Recommended;
+pub use terms::Terms;
+
+use super::{Goal, MAX_BATCH, Plan, Prediction, Search, exact_plans, one_step, short_plans};
+use crate::probe::Verdict;
+use line::Line;
+use seen::Seen;
+
+/// So many crashes in a row end a search: it is the program that is at fault, not a batch.
+pub const MOST_CRASHES: usize = 3;
+
+/// What is told by recordings of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Predicted {
+    /// Both maxima, as the recordings predict them.
+    pub maxima: Prediction,
+    /// The batch to record next, where the prediction is too far from all recordings to be relied on.
+    pub record_next: Option<u64>,
+}
+
+/// A search that is told from outside.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    terms: Terms,
+    told: Vec<Observation>,
+}
+
+/// Whether an observation was news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It is kept.
+    New,
+    /// The same one was told before.
+    Again,
+}
+
+/// What a search says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// The batch to run next; `None` when the search has ended.
+    pub next_batch: Option<u64>,
+    /// What is known so far.
+    pub recommendation: Recommended,
+    /// Whether it ended because runs crashed, one after the other.
+    pub has_crashed: bool,
+}
+
+/// Why there is nothing more to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Ended {
+    /// This batch, the next one above the largest, does not fit.
+    Refused(u64),
+    /// Larger ones are of no use, or not wanted.
+    Ceiling { batch: u64, why: &'static str },
+    /// The next one would not fit, by the bytes of smaller ones.
+    Full { batch: u64, bytes: u64 },
+    /// The next one would not fit, by a prediction whose largest batch fits.
+    Predicted { batch: u64 },
+    /// Only batches that crashed are left.
+    NowhereElse { batch: u64 },
+    /// Several runs crashed one after the other.
+    Crashes { batches: Vec<u64> },
+}
+
+/// The next step.
+enum Next {
+    Try(u64),
+    End(Ended),
+}
+
+impl Conversation {
+    /// A search that was told nothing yet.
+    pub fn new(terms: Terms) -> Conversation {
+        Conversation::of(terms, Vec::new())
+    }
+
+    /// A search that was told all this, in this order.
+    pub fn of(terms: Terms, told: Vec<Observation>) -> Conversation {
+        Conversation { terms, told }
+    }
+
+    /// What it is for.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// What it was told.
+    pub fn told(&self) -> &[Observation] {
+        &self.told
+    }
+
+    /// Takes in what somebody saw, be it of the batch that was proposed or of another.
+    pub fn tell(&mut self, observation: Observation) -> Told {
+        if self.told.contains(&observation) {
+            return Told::Again;
+        }
+        self.told.push(observation);
+        Told::New
+    }
+
+    /// What is known, and which batch would tell more. `predicted` is what recordings of the program say.
+    pub fn says(&self, predicted: Option<&Predicted>) -> Said {
+        let terms = &self.terms;
+        let seen = Seen::of(terms, &self.told);
+        let mut search = match predicted {
+            Some(predicted) => Search::confirming(predicted.maxima, terms.ceiling(), u64::MAX),
+            None => Search::doubling(terms.start(), terms.ceiling()),
+        };
+        search = search.only(Goal::FinishWithoutRetries);
+        let useful = seen.verdicts();
+        for (batch, verdict) in useful.filter(|(batch, _)| *batch <= terms.ceiling()) {
+            search.record(batch, verdict);
+        }
+        let low = search.largest(Goal::FinishWithoutRetries).batch;
+        let plans = self.plans(low, &seen);
+        let next = match self.crashes_in_a_row() {
+            Some(batches) => Next::End(Ended::Crashes { batches }),
+            None => self.next(&seen, &search, low, predicted),
+        };
+        let (next_batch, ended) = match next {
+            Next::Try(batch) => (Some(batch), None),
+            Next::End(ended @ Ended::Crashes { .. }) => (None, Some(ended)),
+            // A plan's own batch may be one that has not run yet.
+            Next::End(ended) => (unconfirmed(&plans, &seen), Some(ended)),
+        };
+        let fits = |plan: &&Plan| seen.verdict(plan.micro_batch) == Some(Verdict::Fits);
+        let plan = plans.iter().find(fits).copied();
+        Said {
+            recommendation: recommended::recommended(terms, &seen, &search, plan, ended.as_ref()),
+            has_crashed: match ended {
+                Some(Ended::Crashes { .. }) => true,
+                Some(Ended::NowhereElse { .. }) => low == 0,
+                Some(_) | None => false,
+            },
+            next_batch,
+        }
+    }
+
+    /// The last observations, where they are crashes and enough of them.
+    fn crashes_in_a_row(&self) -> Option<Vec<u64>> {
+        let told = self.told.iter().rev();
+        let crashed = told.take_while(|observation| observation.outcome == Outcome::Crashed);
+        let mut batches: Vec<u64> = crashed.map(|observation| observation.batch).collect();
+        batches.truncate(MOST_CRASHES);
+        batches.reverse();
+        (batches.len() == MOST_CRASHES).then_some(batches)
+    }
+
+    /// The batch that narrows down the largest one, or why there is none.
+    fn next(&self, seen: &Seen, search: &Search, low: u64, predicted: Option<&Predicted>) -> Next {
+        let ceiling = self.terms.ceiling();
+        let high = seen.refused_above(low).filter(|high| *high <= ceiling);
+        if let Some(predicted) = predicted {
+            let to_record = predicted
+                .record_next
+                .filter(|batch| !seen.was_tried(*batch));
+            if let Some(batch) = to_record {
+                return Next::Try(batch.clamp(1, ceiling));
+            }
+            let largest = predicted.maxima.max_batch_without_retries;
+            if low == largest && low > 0 && low < ceiling {
+                return Next::End(Ended::Predicted { batch: low + 1 });
+            }
+        }
+        let Some(proposed) = search.next_batch() else {
+            return Next::End(match high {
+                Some(high) => Ended::Refused(high),
+                None => self.at_ceiling(ceiling),
+            });
+        };
+        let wanted = match (predicted, self.terms.memory_limit) {
+            (None, Some(limit)) => match line::next(seen, low, limit) {
+                Some(Line::Full { bytes }) => {
+                    let batch = low + 1;
+                    return Next::End(Ended::Full { batch, bytes });
+                }
+                Some(Line::Try(batch)) if high.is_none_or(|high| batch < high) => {
+                    batch.min(ceiling)
+                }
+                // The line leads to what is known not to fit, so it is not one.
+                Some(Line::Try(_)) => proposed,
+                None => certain(seen, low, limit, proposed, high.is_some()),
+            },
+            (Some(_), _) | (None, None) => proposed,
+        };
+        if !seen.was_tried(wanted) {
+            return Next::Try(wanted);
+        }
+        let end = high.unwrap_or_else(|| ceiling.min(wanted.saturating_mul(2)) + 1);
+        match elsewhere::elsewhere(seen, wanted, low, end) {
+            Some(batch) => Next::Try(batch),
+            None => Next::End(Ended::NowhereElse { batch: wanted }),
+        }
+    }
+
+    /// Why batches above the ceiling are not tried.
+    fn at_ceiling(&self, batch: u64) -> Ended {
+        let why = if self.terms.max_batch == Some(batch) {
+            "max_batch"
+        } else if batch == MAX_BATCH {
+            "nothing"
+        } else {
+            "target_batch, of which this is each rank's share"
+        };
+        Ended::Ceiling { batch, why }
+    }
+
+    /// The ways to make up the target with micro-batches of at most `largest`, the best first: exact ones, or where none
+    /// may do those that stop short of it.
+    fn plans(&self, largest: u64, seen: &Seen) -> Vec<Plan> {
+        let world_size = self.terms.world_size;
+        let Some(target) = self.terms.target_batch else {
+            let all = largest.saturating_mul(world_size);
+            return one_step(all, world_size, largest).into_iter().collect();
+        };
+        let mut plans = exact_plans(target, world_size);
+        plans.retain(|plan| plan.micro_batch <= largest);
+        if plans.iter().any(|plan| may_do(plan, seen)) {
+            return plans;
+        }
+        let mut closest = short_plans(target, world_size, largest);
+        closest.extend(one_step(target, world_size, largest));
+        closest.sort_by_key(|plan| (plan.shortfall, plan.accumulation_steps));
+        closest
+    }
+}
+
+/// Whether a plan's micro-batch fits, or has not run yet.
+fn may_do(plan: &Plan, seen: &Seen) -> bool {
+    let batch = plan.micro_batch;
+    !seen.was_tried(batch) || seen.verdict(batch) == Some(Verdict::Fits)
+}
+
+/// The micro-batch of the best plan that may do, where it has not run yet.
+fn unconfirmed(plans: &[Plan], seen: &Seen) -> Option<u64> {
+    let best = plans.iter().find(|plan| may_do(plan, seen))?;
+    (!seen.was_tried(best.micro_batch)).then_some(best.micro_batch)
+}
+
+/// Not farther than a single told peak lets be certain, while no batch was seen not to fit.
+fn certain(seen: &Seen, low: u64, limit: u64, proposed: u64, is_bracketed: bool) -> u64 {
+    match seen.bytes(low) {
+        Some(bytes) if !is_bracketed => {
+            let most = line::in_proportion(low, bytes, limit).max(low + 1);
+            proposed.min(most)
+        }
+        Some(_) | None => proposed,
+    }
+}

@@ -1,0 +1,109 @@
+//! What somebody saw of a batch.
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::fields::known;
+use crate::model::{DIGEST_FORM, Digest, Invalid};
+use crate::search::MAX_BATCH;
+
+/// The members of an observation.
+const FIELDS: &[&str] = &["batch", "outcome", "peak_reserved_bytes", "recorded"];
+
+/// Most bytes that anybody has.
+const MOST_BYTES: u64 = 1 << 60;
+
+/// How a run at a batch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It finished.
+    Fits,
+    /// It finished, but the allocator had to free cached memory and ask again.
+    FitsWithRetries,
+    /// It ran out of the device's memory.
+    OutOfMemory,
+    /// It ended for another reason, or not at all: that says nothing about the batch.
+    Crashed,
+}
+
+impl Outcome {
+    /// All of them, the best first.
+    pub const ALL: [Outcome; 4] = [
+        Outcome::Fits,
+        Outcome::FitsWithRetries,
+        Outcome::OutOfMemory,
+        Outcome::Crashed,
+    ];
+
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::Fits => "fits",
+            Outcome::FitsWithRetries => "fits_with_retries",
+            Outcome::OutOfMemory => "out_of_memory",
+            Outcome::Crashed => "crashed",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Outcome> {
+        Outcome::ALL
+            .into_iter()
+            .find(|outcome| outcome.name() == name)
+    }
+}
+
+/// What somebody saw of a batch: the body of `POST /v1/searches/{id}/observations`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Observation {
+    /// Samples per micro-step on one GPU.
+    #[schema(minimum = 1)]
+    pub batch: u64,
+    /// How the run ended.
+    pub outcome: Outcome,
+    /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says; null where nobody looked.
+    #[schema(minimum = 1)]
+    pub peak_reserved_bytes: Option<u64>,
+    /// The digest of a recording of the run, `sha256:` and 64 digits; null without one.
+    pub recorded: Option<String>,
+}
+
+impl Observation {
+    /// A run of which only its end is known.
+    pub fn new(batch: u64, outcome: Outcome) -> Observation {
+        Observation {
+            batch,
+            outcome,
+            peak_reserved_bytes: None,
+            recorded: None,
+        }
+    }
+
+    /// Reads the members of an observation.
+    pub fn parse(document: &Value) -> Result<Observation, Invalid> {
+        let fields = known(document, "an observation", FIELDS)?;
+        let names = Outcome::ALL.map(|outcome| (outcome.name(), outcome));
+        let batch = fields.whole("batch", 1, MAX_BATCH)?;
+        let outcome = fields.choice("outcome", "outcome", &names)?;
+        Ok(Observation {
+            batch: batch.ok_or_else(|| fields.missing("batch"))?,
+            outcome: outcome.ok_or_else(|| fields.missing("outcome"))?,
+            peak_reserved_bytes: fields.whole("peak_reserved_bytes", 1, MOST_BYTES)?,
+            recorded: fields
+                .text("recorded")?
+                .map(|digest| recorded(digest, &fields.at("recorded")))
+                .transpose()?,
+        })
+    }
+}
+
+/// The name of a recording.
+fn recorded(digest: &str, pointer: &str) -> Result<String, Invalid> {
+    let read = Digest::parse(digest).map(|digest| digest.to_string());
+    read.ok_or_else(|| {
+        let problem = format!("recorded must be the digest of an upload; {DIGEST_FORM}");
+        Invalid::at(pointer, problem).with_value(&Value::from(digest))
+    })
+}

@@ -1,0 +1,124 @@
+//! What a search is for.
+
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::fields::known;
+use crate::alloc::{MemoryLimit, Settings};
+use crate::bounded::shorten;
+use crate::model::{Invalid, LARGEST_TARGET, MOST_RANKS};
+use crate::search::MAX_BATCH;
+
+/// The members of a new search.
+const FIELDS: &[&str] = &[
+    "memory_limit",
+    "target_batch",
+    "world_size",
+    "allocator",
+    "start_batch",
+    "max_batch",
+];
+
+/// What a search is for: the body of `POST /v1/searches`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(title = "SearchTerms")]
+pub struct Terms {
+    /// What the program's allocator may reserve, in bytes; null where nobody says, and then bytes are told in vain.
+    #[schema(minimum = 1)]
+    pub memory_limit: Option<u64>,
+    /// Samples for each optimizer step over all ranks; null for the largest micro-batch in one step.
+    #[schema(minimum = 1)]
+    pub target_batch: Option<u64>,
+    /// Ranks that train together.
+    #[schema(minimum = 1)]
+    pub world_size: u64,
+    /// The text of a `PYTORCH_CUDA_ALLOC_CONF`; empty for PyTorch's defaults.
+    pub allocator: String,
+    /// The first batch to try.
+    #[schema(minimum = 1)]
+    pub start_batch: u64,
+    /// The largest batch to try; null for the largest that is of any use.
+    #[schema(minimum = 1)]
+    pub max_batch: Option<u64>,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms {
+            memory_limit: None,
+            target_batch: None,
+            world_size: 1,
+            allocator: String::new(),
+            start_batch: 1,
+            max_batch: None,
+        }
+    }
+}
+
+impl Terms {
+    /// Reads the members of a new search.
+    pub fn parse(document: &Value) -> Result<Terms, Invalid> {
+        let fields = known(document, "a search", FIELDS)?;
+        let terms = Terms {
+            memory_limit: fields
+                .get("memory_limit")
+                .map(|limit| bytes(limit, &fields.at("memory_limit")))
+                .transpose()?,
+            target_batch: fields.whole("target_batch", 1, LARGEST_TARGET)?,
+            world_size: fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1),
+            allocator: fields.text("allocator")?.unwrap_or_default().to_owned(),
+            start_batch: fields.whole("start_batch", 1, MAX_BATCH)?.unwrap_or(1),
+            max_batch: fields.whole("max_batch", 1, MAX_BATCH)?,
+        };
+        terms.allocator.parse::<Settings>().map_err(|error| {
+            let given = Value::from(shorten(&terms.allocator));
+            Invalid::at(fields.at("allocator"), error.to_string()).with_value(&given)
+        })?;
+        let wrong = |field: &str, value: u64, problem: String| {
+            Err(Invalid::at(fields.at(field), problem).with_value(&Value::from(value)))
+        };
+        if let Some(target) = terms
+            .target_batch
+            .filter(|target| *target < terms.world_size)
+        {
+            let ranks = terms.world_size;
+            let problem = format!(
+                "{target} samples leave some of the {ranks} ranks of `world_size` without any; at least {ranks} are needed"
+            );
+            return wrong("target_batch", target, problem);
+        }
+        if let Some(most) = terms.max_batch.filter(|most| *most < terms.start_batch) {
+            let start = terms.start_batch;
+            let problem = format!("start_batch is {start}, and max_batch allows at most {most}");
+            return wrong("start_batch", start, problem);
+        }
+        Ok(terms)
+    }
+
+    /// The largest batch that is of any use: more than a rank's share of the target is not.
+    pub fn ceiling(&self) -> u64 {
+        let share = self
+            .target_batch
+            .map(|target| target / self.world_size.max(1));
+        let bounds = [self.max_batch, share].into_iter().flatten();
+        bounds.fold(MAX_BATCH, u64::min)
+    }
+
+    /// The first batch to try.
+    pub(super) fn start(&self) -> u64 {
+        self.start_batch.min(self.ceiling())
+    }
+}
+
+/// A limit in bytes: a share of a card is not known here, since no card is.
+fn bytes(limit: &Value, pointer: &str) -> Result<u64, Invalid> {
+    match MemoryLimit::parse(limit, pointer)? {
+        MemoryLimit::Bytes(bytes) => Ok(bytes.0),
+        MemoryLimit::Fraction(_) => Err(Invalid::at(
+            pointer,
+            "a fraction of a card that the search does not know; write bytes, or a size such as \"12GiB\"",
+        )
+        .with_value(limit)),
+    }
+}

@@ -1,0 +1,386 @@
+//! The tables of searches that are told from outside, and of what they were told.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Db, JsonText, StoreError, Time, asking, integer, upload};
+use crate::model::Digest;
+use crate::search::conversation::{Observation, Outcome};
+
+/// Where a search stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, sqlx::Type, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[sqlx(rename_all = "snake_case")]
+pub enum SearchState {
+    /// There is a batch to try next.
+    Active,
+    /// There is an answer.
+    Done,
+    /// Somebody asked to stop.
+    Cancelled,
+}
+
+impl SearchState {
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SearchState::Active => "active",
+            SearchState::Done => "done",
+            SearchState::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A search, with what it was told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredSearch {
+    /// Its name.
+    pub id: String,
+    /// Where it stood when it was last looked at.
+    pub state: SearchState,
+    /// What it is for, as JSON.
+    pub terms: JsonText,
+    /// When it was asked.
+    pub created_at: Time,
+    /// When something was last told.
+    pub updated_at: Time,
+    /// What it was told, in order.
+    pub observations: Vec<Observation>,
+}
+
+/// How many searches are kept, and how long those that nobody tells anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SearchBounds {
+    /// Searches in all.
+    pub searches: u32,
+    /// Observations of each.
+    pub observations: u32,
+    /// How long one without an answer may be idle, in milliseconds.
+    pub idle_ms: i64,
+    /// The same where there are too many.
+    pub contested_ms: i64,
+}
+
+/// What became of an observation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noted {
+    /// It is kept.
+    New,
+    /// The same one was told before.
+    Again,
+    /// The search has as many as it may.
+    Full,
+    /// The search was cancelled.
+    Cancelled,
+    /// There is no such search.
+    Unknown,
+}
+
+/// A row of observations.
+struct Row {
+    batch: i64,
+    outcome: String,
+    peak_reserved_bytes: Option<i64>,
+    recorded: Option<String>,
+}
+
+impl Db {
+    /// Stores a new search. False when there are as many as may be, of which none can go.
+    ///
+    /// Those without an answer go when they have been idle for long. When there are too many, first those that have
+    /// ended go, and then those that nobody told anything for a while.
+    pub async fn add_search(
+        &self,
+        id: &str,
+        terms: &JsonText,
+        bounds: SearchBounds,
+        now: Time,
+    ) -> Result<bool, StoreError> {
+        let idle = now.0.saturating_sub(bounds.idle_ms);
+        sqlx::query!(
+            "DELETE FROM search WHERE state <> 'done' AND updated_at < ?1",
+            idle
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("drop idle searches"))?;
+        let most = i64::from(bounds.searches);
+        let contested = now.0.saturating_sub(bounds.contested_ms);
+        sqlx::query!(
+            "DELETE FROM search
+              WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < ?2
+                            ORDER BY state = 'active', updated_at
+                            LIMIT max(0, (SELECT count(*) FROM search) + 1 - ?1))",
+            most,
+            contested,
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("drop the oldest searches"))?;
+        sqlx::query!(
+            "DELETE FROM upload_reference
+              WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)"
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("drop what no search refers to"))?;
+        let added = sqlx::query!(
+            "INSERT INTO search (id, state, terms, created_at, updated_at)
+             SELECT ?1, 'active', ?2, ?3, ?3 WHERE (SELECT count(*) FROM search) < ?4",
+            id,
+            terms,
+            now,
+            most,
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("store a search"))?;
+        Ok(added.rows_affected() == 1)
+    }
+
+    /// Keeps an observation, once, however many tell it at the same time.
+    pub async fn add_observation(
+        &self,
+        id: &str,
+        observation: &Observation,
+        bounds: SearchBounds,
+        now: Time,
+    ) -> Result<Noted, StoreError> {
+        let batch = integer("batch", observation.batch)?;
+        let outcome = observation.outcome.name();
+        let bytes = observation.peak_reserved_bytes;
+        let bytes = bytes
+            .map(|bytes| integer("peak_reserved_bytes", bytes))
+            .transpose()?;
+        let recorded = &observation.recorded;
+        let most = i64::from(bounds.observations);
+        let added = sqlx::query!(
+            "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
+             SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = ?1), ?2, ?3, ?4, ?5, ?6
+               FROM search
+              WHERE id = ?1 AND state <> 'cancelled'
+                AND (SELECT count(*) FROM observation WHERE search_id = ?1) < ?7
+             ON CONFLICT DO NOTHING",
+            id,
+            batch,
+            outcome,
+            bytes,
+            recorded,
+            now,
+            most,
+        )
+        .execute(&self.pool)
+        .await
+        .map_err(asking("keep an observation"))?;
+        if added.rows_affected() == 1 {
+            sqlx::query!("UPDATE search SET updated_at = ?2 WHERE id = ?1", id, now)
+                .execute(&self.pool)
+                .await
+                .map_err(asking("note that a search was told something"))?;
+            return Ok(Noted::New);
+        }
+        let state = sqlx::query_scalar!(
+            r#"SELECT state AS "state: SearchState" FROM search WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("read the state of a search"))?;
+        match state {
+            None => return Ok(Noted::Unknown),
+            Some(SearchState::Cancelled) => return Ok(Noted::Cancelled),
+            Some(SearchState::Active | SearchState::Done) => {}
+        }
+        let same = sqlx::query_scalar!(
+            "SELECT number FROM observation
+              WHERE search_id = ?1 AND batch = ?2 AND outcome = ?3
+                AND coalesce(peak_reserved_bytes, 0) = coalesce(?4, 0) AND coalesce(recorded, '') = coalesce(?5, '')",
+            id,
+            batch,
+            outcome,
+            bytes,
+            recorded,
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("find the same observation"))?;
+        Ok(if same.is_some() {
+            Noted::Again
+        } else {
+            Noted::Full
+        })
+    }
+
+    /// Notes that a search needs a recording, before it is told of it. False when there is none.
+    pub async fn refer_search(&self, id: &str, recorded: &Digest) -> Result<bool, StoreError> {
+        let mut connection = self
+            .pool
+            .acquire()
+            .await
+            .map_err(asking("begin to refer to a recording"))?;
+        upload::refer(&mut connection, recorded, "search", id).await
+    }
+
+    /// The whole search.
+    pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
+        let search = sqlx::query!(
+            r#"SELECT id, state AS "state: SearchState", terms AS "terms: JsonText", created_at AS "created_at: Time",
+                      updated_at AS "updated_at: Time"
+                 FROM search WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("read a search"))?;
+        let Some(search) = search else {
+            return Ok(None);
+        };
+        let rows = sqlx::query_as!(
+            Row,
+            "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = ?1 ORDER BY number",
+            id
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(asking("read what a search was told"))?;
+        Ok(Some(StoredSearch {
+            id: search.id,
+            state: search.state,
+            terms: search.terms,
+            created_at: search.created_at,
+            updated_at: search.updated_at,
+            observations: rows.into_iter().map(Observation::from).collect(),
+        }))
+    }
+
+    /// Notes where a search stands after so many observations, unless it was told more meanwhile or cancelled.
+    pub async fn note_search(
+        &self,
+        id: &str,
+        state: SearchState,
+        observations: usize,
+    ) -> Result<(), StoreError> {
+        let told = i64::try_from(observations).unwrap_or(i64::MAX);
+        sqlx::query!(
+            "UPDATE search SET state = ?2
+              WHERE id = ?1 AND state NOT IN ('cancelled', ?2)
+                AND (SELECT count(*) FROM observation WHERE search_id = ?1) = ?3",
+            id,
+            state,
+            told,
+        )
+        .execute(&self.pool)
+        .await
+        .map(|_| ())
+        .map_err(asking("note where a search stands"))
+    }
+
+    /// Ends a search that has no answer yet. False when there is none, or none such.
+    pub async fn cancel_search(&self, id: &str, now: Time) -> Result<bool, StoreError> {
+        sqlx::query!(
+            "UPDATE search SET state = 'cancelled', updated_at = ?2 WHERE id = ?1 AND state = 'active'",
+            id,
+            now,
+        )
+        .execute(&self.pool)
+        .await
+        .map(|done| done.rows_affected() == 1)
+        .map_err(asking("cancel a search"))
+    }
+}
+
+impl From<Row> for Observation {
+    fn from(row: Row) -> Observation {
+        Observation {
+            batch: row.batch.unsigned_abs(),
+            // The table takes no other name.
+            outcome: Outcome::named(&row.outcome).unwrap_or(Outcome::Crashed),
+            peak_reserved_bytes: row.peak_reserved_bytes.map(i64::unsigned_abs),
+            recorded: row.recorded,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: SearchBounds = SearchBounds {
+        searches: 3,
+        observations: 2,
+        idle_ms: 1000,
+        contested_ms: 100,
+    };
+
+    async fn add(db: &Db, id: &str, now: i64) -> bool {
+        let terms = JsonText::from("{}");
+        db.add_search(id, &terms, BOUNDS, Time(now)).await.unwrap()
+    }
+
+    async fn tell(db: &Db, id: &str, batch: u64) -> Noted {
+        let told = Observation::new(batch, Outcome::Fits);
+        db.add_observation(id, &told, BOUNDS, Time(1))
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn observations_are_kept_once_in_order_and_bounded() {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        assert!(add(&db, "a", 0).await);
+
+        assert_eq!(tell(&db, "a", 2).await, Noted::New);
+        assert_eq!(tell(&db, "a", 1).await, Noted::New);
+        assert_eq!(tell(&db, "a", 2).await, Noted::Again);
+        assert_eq!(tell(&db, "a", 4).await, Noted::Full);
+        assert_eq!(tell(&db, "b", 4).await, Noted::Unknown);
+
+        let read = db.search("a").await.unwrap().unwrap();
+        let batches: Vec<u64> = read.observations.iter().map(|told| told.batch).collect();
+        assert_eq!(batches, [2, 1]);
+        assert!(db.cancel_search("a", Time(2)).await.unwrap());
+        assert!(!db.cancel_search("a", Time(2)).await.unwrap());
+        assert_eq!(tell(&db, "a", 2).await, Noted::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn a_state_is_noted_for_what_was_told_alone() {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        add(&db, "a", 0).await;
+        tell(&db, "a", 1).await;
+        let state = async || db.search("a").await.unwrap().unwrap().state;
+
+        db.note_search("a", SearchState::Done, 0).await.unwrap();
+        assert_eq!(state().await, SearchState::Active);
+        db.note_search("a", SearchState::Done, 1).await.unwrap();
+        assert_eq!(state().await, SearchState::Done);
+        assert!(!db.cancel_search("a", Time(2)).await.unwrap());
+        db.note_search("a", SearchState::Active, 1).await.unwrap();
+        db.cancel_search("a", Time(2)).await.unwrap();
+        db.note_search("a", SearchState::Done, 1).await.unwrap();
+        assert_eq!(state().await, SearchState::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn there_is_room_as_long_as_old_ones_can_go() {
+        let db = Db::open("sqlite::memory:").await.unwrap();
+        for (id, now) in [("a", 0), ("b", 1), ("c", 2)] {
+            assert!(add(&db, id, now).await);
+        }
+        assert!(!add(&db, "d", 3).await, "all three are under way");
+
+        db.note_search("b", SearchState::Done, 0).await.unwrap();
+        assert!(add(&db, "e", 4).await);
+        assert_eq!(db.search("b").await.unwrap(), None);
+
+        // Nothing has ended, but nobody has told `a` anything for long.
+        assert!(add(&db, "g", 105).await);
+        assert_eq!(db.search("a").await.unwrap(), None);
+
+        // `c` has been idle since 0, and what it was told goes with it.
+        tell(&db, "c", 1).await;
+        assert!(add(&db, "f", 2000).await);
+        assert_eq!(db.search("c").await.unwrap(), None);
+        assert!(db.search("f").await.unwrap().is_some());
+    }
+}
