@@ -11,6 +11,7 @@ mod engine;
 mod fit;
 mod handover;
 mod lanes;
+mod predicted;
 mod probes;
 mod queue;
 mod readiness;

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::document::{chance, json};
 use super::{EngineError, JobError, Jobs};
 use crate::model::{Digest, Invalid, UploadKind};
-use crate::search::conversation::{Conversation, Observation, Recommended, Said, Terms};
+use crate::search::conversation::{Conversation, Observation, Predicted, Recommended, Said, Terms};
 use crate::store::{
     Db, Ids, JsonText, Noted, SearchBounds, SearchState, StoreError, StoredSearch, Time,
 };
@@ -145,7 +145,9 @@ impl Jobs {
             updated_at: now,
             observations: Vec::new(),
         };
-        let begun = self.on_thread("search", move |_| document(stored)).await?;
+        let begun = self
+            .on_thread("search", move |_| document(stored, None))
+            .await?;
         Ok(begun?)
     }
 
@@ -158,6 +160,12 @@ impl Jobs {
         let now = Time::from(Timestamp::now());
         let db = &self.shared.db;
         let observation = &self.with_recording(id, observation.clone()).await?;
+        if let (Some(_), Some(stored)) = (&observation.recorded, db.search(id).await?) {
+            // A recording of another program is refused, before it is kept.
+            let mut told = stored.observations.clone();
+            told.push(observation.clone());
+            self.predicted(&stored_terms(&stored)?, &told).await?;
+        }
         let kept = db.add_observation(id, observation, BOUNDS, now).await?;
         let is_new = match kept {
             Noted::New => true,
@@ -214,8 +222,15 @@ impl Jobs {
             return Ok(None);
         };
         let was = stored.state;
+        let predicted = match stored.state {
+            SearchState::Cancelled => None,
+            SearchState::Active | SearchState::Done => {
+                self.predicted(&stored_terms(&stored)?, &stored.observations)
+                    .await?
+            }
+        };
         let document = self
-            .on_thread("search", move |_| document(stored))
+            .on_thread("search", move |_| document(stored, predicted.as_ref()))
             .await??;
         if document.state != was {
             let told = document.observations.len();
@@ -240,16 +255,12 @@ impl Jobs {
 
 /// What a stored search comes to. Not on the threads that serve connections: the plans for a large target take
 /// milliseconds.
-fn document(stored: StoredSearch) -> Result<SearchDocument, StoreError> {
-    let unreadable = |problem: String| StoreError::Unreadable {
-        what: "the terms of a search",
-        problem,
-    };
-    let terms: Value = serde_json::from_str(stored.terms.as_str())
-        .map_err(|error| unreadable(error.to_string()))?;
-    let terms = Terms::parse(&terms).map_err(|invalid: Invalid| unreadable(invalid.to_string()))?;
-    let conversation = Conversation::of(terms, stored.observations);
-    let said = conversation.says(None);
+fn document(
+    stored: StoredSearch,
+    predicted: Option<&Predicted>,
+) -> Result<SearchDocument, StoreError> {
+    let conversation = Conversation::of(stored_terms(&stored)?, stored.observations);
+    let said = conversation.says(predicted);
     let state = match (stored.state, said.next_batch) {
         (SearchState::Cancelled, _) => SearchState::Cancelled,
         (SearchState::Active | SearchState::Done, Some(_)) => SearchState::Active,
@@ -263,6 +274,17 @@ fn document(stored: StoredSearch) -> Result<SearchDocument, StoreError> {
         stored.created_at,
         stored.updated_at,
     ))
+}
+
+/// The terms of a stored search.
+fn stored_terms(stored: &StoredSearch) -> Result<Terms, StoreError> {
+    let unreadable = |problem: String| StoreError::Unreadable {
+        what: "the terms of a search",
+        problem,
+    };
+    let terms: Value = serde_json::from_str(stored.terms.as_str())
+        .map_err(|error| unreadable(error.to_string()))?;
+    Terms::parse(&terms).map_err(|invalid: Invalid| unreadable(invalid.to_string()))
 }
 
 /// The terms as they are stored.

@@ -341,7 +341,7 @@ mod tests {
             form(&[(3, 512), (5, 1024), (8, 1536)]),
             (
                 Form::Rounded {
-                    per_sample: 192,
+                    per_sample: 160,
                     to: 512
                 },
                 Evidence::Solved

@@ -15,7 +15,7 @@ use std::time::Duration;
 use batchfit::alloc::{CachingAllocator, Settings, SimulatedMemory};
 use batchfit::device::sim::{Card, SimulatedLauncher};
 use batchfit::jobs::{Engine, FitEngine};
-use batchfit::model::{Request, RequestDocument};
+use batchfit::model::{Request, RequestDocument, Workload};
 use batchfit::probe::{Detail, Evidence, Probe, Resources, STEPS};
 use batchfit::worker::Programs;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -58,7 +58,10 @@ fn steps(criterion: &mut Criterion) {
     });
     // 100,000 nodes: the most that a request may have.
     let mut large = request.lower().unwrap().clone();
-    let repeated = Arc::make_mut(&mut large.graph);
+    let Workload::Graph(repeated) = &mut large.workload else {
+        unreachable!("a preset is a graph");
+    };
+    let repeated = Arc::make_mut(repeated);
     let nodes = graph.nodes.iter().cycle().take(100_000);
     repeated.nodes = nodes.cloned().collect();
     let values = graph.values.iter().cycle().skip(graph.values.len());
