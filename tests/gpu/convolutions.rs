@@ -102,6 +102,36 @@ fn all_plans_agree_with_the_definition() {
                 ..Window::of([3, 3])
             },
         ),
+        // A window for each channel: in half types by kernels of ours.
+        (
+            16,
+            16,
+            Window {
+                padding: [0, 3, 3],
+                groups: 16,
+                ..Window::of([7, 7])
+            },
+        ),
+        (
+            16,
+            32,
+            Window {
+                stride: [1, 2, 2],
+                padding: [0, 2, 2],
+                groups: 16,
+                ..Window::of([5, 5])
+            },
+        ),
+        (
+            16,
+            16,
+            Window {
+                padding: [0, 2, 2],
+                dilation: [1, 2, 2],
+                groups: 16,
+                ..Window::of([3, 3])
+            },
+        ),
     ];
     for dtype in [DType::Float32, DType::Float16, DType::BFloat16] {
         for (in_channels, out_channels, window) in windows {

@@ -3,8 +3,8 @@
 
 use batchfit::device::Launcher;
 use batchfit::program::Unary;
-use batchfit::program::{Binary, Call, Kernel, View};
-use batchfit::shape::{DType, Window};
+use batchfit::program::{Binary, Call, ConvolutionPass, ConvolutionShape, Kernel, View};
+use batchfit::shape::{DType, Extent, Window};
 
 use super::card::{Card, strided};
 
@@ -296,6 +296,68 @@ fn rate_of_attention() {
             let rate = products * product / milliseconds / 1e9;
             eprintln!("{pass:<14} {dtype:<9} {shape:?} {milliseconds:8.3} ms {rate:6.1} TFLOP/s");
             assert!(rate > 0.2, "{pass} is absurdly slow");
+        }
+    }
+}
+
+/// Depthwise layers as PyTorch's own kernels run them: in half types by kernels of ours, in float32 by cuDNN.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rate_of_depthwise_convolutions() {
+    let mut card = Card::open();
+    // Channels, side, window, stride: CoAtNet's, MobileNet's, ConvNeXt's.
+    let cases = [
+        (384, 56, 3, 1),
+        (768, 28, 3, 1),
+        (96, 112, 5, 2),
+        (96, 56, 7, 1),
+    ];
+    for (channels, side, kernel, stride) in cases {
+        let window = Window {
+            stride: [1, stride, stride],
+            padding: [0, kernel / 2, kernel / 2],
+            groups: channels,
+            ..Window::of([kernel, kernel])
+        };
+        let out = side / stride;
+        for dtype in [DType::Float32, DType::BFloat16] {
+            let x = card.empty(dtype, &[32, channels, side, side]);
+            let y = card.empty(dtype, &[32, channels, out, out]);
+            let w = card.empty(dtype, &[channels, 1, kernel, kernel]);
+            for view in [&x, &y, &w] {
+                card.run(Kernel::RandomNormal, &[], &[view]);
+            }
+            let bytes = 32 * channels * (side * side + out * out) * dtype.size();
+            for pass in ConvolutionPass::ALL {
+                let shape = ConvolutionShape {
+                    pass,
+                    dtype,
+                    in_channels: channels,
+                    out_channels: channels,
+                    samples: Extent::fixed(32),
+                    input: [1, side, side],
+                    window,
+                    transposed: false,
+                    output_padding: [0; 3],
+                    volumes: false,
+                    channels_last: false,
+                };
+                let (inputs, output) = match pass {
+                    ConvolutionPass::Forward => ([&x, &w], &y),
+                    ConvolutionPass::GradInput => ([&y, &w], &x),
+                    ConvolutionPass::GradWeight => ([&y, &x], &w),
+                };
+                let milliseconds = time(&mut card, Kernel::Convolution(shape), &inputs, &[output]);
+                let rate = bytes as f64 / milliseconds / 1e6;
+                eprintln!(
+                    "{pass:<10?} {dtype:<9} {channels} x {side} x {side}, {kernel} x {kernel} by {stride} \
+                     {milliseconds:8.3} ms {rate:8.0} GB/s"
+                );
+                assert!(
+                    dtype == DType::Float32 || rate > 100.0,
+                    "{pass:?} is absurdly slow"
+                );
+            }
         }
     }
 }

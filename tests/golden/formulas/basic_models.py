@@ -56,6 +56,7 @@ class Depthwise(nn.Module):
             nn.Conv2d(6, 6, 3, stride=3, groups=6),
             nn.Conv2d(6, 6, (1, 5), stride=(1, 2), padding=(0, 2), groups=6),
             nn.Conv2d(6, 18, 3, stride=2, groups=6, bias=False),
+            nn.Conv2d(6, 6, 9, padding=4, groups=6),
         ])
         self.lines = nn.ModuleList([nn.Conv1d(6, 6, 4, padding=3, groups=6), nn.Conv1d(6, 6, 5, stride=2, padding=4, dilation=2, groups=6)])
 

@@ -159,9 +159,12 @@ fn by_tuned_kernels(
     }
 }
 
-/// Whether a formula computes a convolution, as a kernel of PyTorch's own does there.
+/// Whether a formula computes a convolution, as a kernel of PyTorch's own does there. In float32 the first of cuDNN's plans
+/// that wants no workspace keeps up with that.
 fn is_depthwise(convolution: &Convolution) -> bool {
-    !convolution.uses_cudnn() && formulas::depthwise::takes(convolution)
+    convolution.dtype != DType::Float32
+        && !convolution.uses_cudnn()
+        && formulas::depthwise::takes(convolution)
 }
 
 /// Kernels for one kind of operation each.
