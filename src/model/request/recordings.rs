@@ -69,8 +69,8 @@ impl Recordings {
                 Some(digest) => {
                     let upload = uploads.get(&digest).ok_or_else(|| {
                         let problem = format!(
-                            "{digest} names a recording that was uploaded to a service; here, give the files with \
-                             --recorded FILE..."
+                            "{digest} names a recording that was uploaded to a service, in a list of digests alone; here, give \
+                             all recordings as text, or the files with --recorded FILE..."
                         );
                         Invalid::at(at(index), problem)
                     })?;
