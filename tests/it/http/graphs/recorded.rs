@@ -119,3 +119,37 @@ async fn a_search_is_led_by_recordings() {
     let kept = service.get(&path).await.json();
     assert_eq!(kept["observations"].as_array().unwrap().len(), 3);
 }
+
+#[tokio::test]
+async fn recordings_are_bounded_together() {
+    let service = Service::simulating().await;
+    let of = |batch: u64| {
+        let lines: String = (1..200_000)
+            .map(|size| format!("a {}\n", size * batch))
+            .collect();
+        format!("batchfit recording 1\n{{\"batch\": {batch}}}\n{lines}")
+    };
+    let request = json!({"model": {"recorded": [of(1), of(2), of(3)]}, "device": "sim:h200"});
+
+    let refused = service.post("/v1/fits", request.to_string()).await;
+
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    assert_eq!(refused.json()["pointer"], "/model/recorded/2");
+    assert!(refused.text.contains("at most 524288"), "{}", refused.text);
+    for (recorded, pointer) in [
+        (json!([]), "/model/recorded"),
+        (json!("sha256:1"), "/model/recorded"),
+        (json!(["sha256:1"]), "/model/recorded/0"),
+        (json!([3]), "/model/recorded"),
+        (json!(["batchfit recording 1\n{}\n"]), "/model/recorded/0"),
+        (
+            json!([format!("sha256:{}", "0".repeat(64))]),
+            "/model/recorded/0",
+        ),
+    ] {
+        let request = json!({"model": {"recorded": recorded}, "device": "sim:h200"});
+        let refused = service.post("/v1/fits", request.to_string()).await;
+        assert_eq!(refused.status, 422, "{recorded}: {}", refused.text);
+        assert_eq!(refused.json()["pointer"], pointer, "{recorded}");
+    }
+}
