@@ -2,7 +2,8 @@
 //! beside what it does on simulated memory, and how long the steps took.
 //!
 //! `BATCHFIT_CASES` names a file with a line of JSON for each case: `{"request", "model", "batch", "steps"}`,
-//! the first two being paths. `BATCHFIT_PROFILE=1` waits after each launch and lists where the time went.
+//! the first two being paths. `BATCHFIT_PROFILE=1` waits after each launch, which takes some
+//! 13 us, and lists where the time of the third step went.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -18,7 +19,7 @@ use batchfit::device::sim::SimulatedLauncher;
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
 use batchfit::model::{Request, RequestDocument};
 use batchfit::probe::{Detail, Evidence, Probe, ProbeReport, Resources};
-use batchfit::program::{Convolution, Program};
+use batchfit::program::{Convolution, Kernel, Program};
 use batchfit::units::Bytes;
 use serde::Deserialize;
 use serde_json::json;
@@ -36,8 +37,9 @@ struct Timed<'a> {
     launcher: &'a mut CudaLauncher,
     gpu: Rc<Gpu>,
     step: usize,
-    /// Seconds and launches of the last step.
+    /// Seconds and launches of the last step, by operation with its operands and by operation alone.
     spent: BTreeMap<String, (f64, u64)>,
+    kinds: BTreeMap<String, (f64, u64)>,
 }
 
 impl Launcher for Timed<'_> {
@@ -63,23 +65,40 @@ impl Launcher for Timed<'_> {
             })
             .take(6)
             .collect();
-        let name = format!("{:?} {}", launch.call.kernel, shapes.join(" "));
-        let spent = self.spent.entry(name).or_default();
-        spent.0 += began.elapsed().as_secs_f64();
-        spent.1 += 1;
+        let kind = match &launch.call.kernel {
+            Kernel::Generated(generated) => generated.name.to_owned(),
+            Kernel::Convolution(shape) => {
+                let of = shape.window;
+                format!(
+                    "Convolution({:?} {:?}/{:?} groups {})",
+                    shape.pass, of.kernel, of.stride, of.groups
+                )
+            }
+            kernel => format!("{kernel:?}"),
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let operation = format!("{kind} {}", shapes.join(" "));
+        for (rows, name) in [(&mut self.spent, operation), (&mut self.kinds, kind)] {
+            let spent = rows.entry(name).or_default();
+            spent.0 += seconds;
+            spent.1 += 1;
+        }
         Ok(())
     }
 
     fn finish_step(&mut self) -> Result<StepReport, LaunchError> {
         self.step += 1;
-        if self.step == 3 {
-            let mut rows: Vec<_> = self.spent.iter().collect();
-            rows.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
-            for (name, (seconds, count)) in rows.into_iter().take(24) {
-                eprintln!("    {:8.3} ms {count:5} x {name}", seconds * 1e3);
+        for spent in [&mut self.kinds, &mut self.spent] {
+            if self.step == 3 {
+                let mut rows: Vec<_> = spent.iter().collect();
+                rows.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
+                for (name, (seconds, count)) in rows.into_iter().take(32) {
+                    eprintln!("    {:8.3} ms {count:5} x {name}", seconds * 1e3);
+                }
+                eprintln!();
             }
+            spent.clear();
         }
-        self.spent.clear();
         self.launcher.finish_step()
     }
 }
@@ -230,6 +249,7 @@ fn recorded_cases_run() {
                 gpu: Rc::clone(&gpu),
                 step: 0,
                 spent: BTreeMap::new(),
+                kinds: BTreeMap::new(),
             };
             run(
                 &program,

@@ -32,7 +32,7 @@ class Model:
     # By name; the value may be another's name, for one tensor under two names.
     inputs: dict[str, Input | str]
     batch: int
-    loss: str = "cross_entropy"
+    loss: str | Callable[..., torch.Tensor] = "cross_entropy"
     precisions: tuple[str, ...] = AMP
     # Of AdamW, in the comparison of losses: one at which they fall steadily.
     rate: float = 1e-3
@@ -48,6 +48,11 @@ class Model:
         for name, what in self.inputs.items():
             made[name] = made[what] if isinstance(what, str) else what.make(batch)
         return made
+
+
+def scaled_cross_entropy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """As a `GradScaler` has it, for gradients that would lie below the smallest numbers of float16."""
+    return 256 * F.cross_entropy(model(x), y)
 
 
 class CifarNet(nn.Module):

@@ -8,9 +8,11 @@ the median of ten after three is compared. Prints a table; exits 1 when a model 
 the geometric mean of the ratios is above 1.0 or one of them above 1.15.
 
 Usage: timed.py CHECK GRAPHS [--seed N] [--batch N] [--only NAME,...] [--precision PRECISION] [--out FILE] [--dry-run]
+       timed.py CHECK GRAPHS --profile --only NAME,... [--precision PRECISION]
 CHECK is the test binary that `cargo test --release --test gpu --no-run` builds, GRAPHS a folder of what
 `tests/models/run.py export OUT --list tests/gpu/public_models.py` writes. Needs torch, torchvision, timm, transformers.
---dry-run makes every model that was drawn, and takes one step on the CPU.
+--dry-run makes every model that was drawn, and takes one step on the CPU. --profile lists where batchfit's third step spends its
+time, launch by launch, with some 13 us for each wait.
 """
 import argparse
 import itertools
@@ -160,7 +162,7 @@ def ask_pytorch(cells, batch, device, limit):
 
 # batchfit's side: one process for all, and another where one was lost.
 
-def ask_batchfit(check, graphs, cells, batch, limit):
+def ask_batchfit(check, graphs, cells, batch, limit, profile=False):
     with tempfile.TemporaryDirectory() as folder:
         for precision in PRECISIONS:
             request = {"training": {"precision": precision, "optimizer": "adamw"}, "device": "sim:h200"}
@@ -171,7 +173,7 @@ def ask_batchfit(check, graphs, cells, batch, limit):
                      for name, precision in left]
             listed = pathlib.Path(folder, "cases.jsonl")
             listed.write_text("".join(json.dumps(case) + "\n" for case in cases))
-            for row in rows_of(check, listed, limit):
+            for row in rows_of(check, listed, limit, profile):
                 name, precision = left.pop(0)
                 yield {**row, "model": name, "precision": precision}
                 if row.get("verdict") != "fits":
@@ -180,10 +182,12 @@ def ask_batchfit(check, graphs, cells, batch, limit):
                     break
 
 
-def rows_of(check, listed, limit):
+def rows_of(check, listed, limit, profile):
     """What the test binary says of each case, until it ends or says nothing for too long; then why."""
     command = [check, "--ignored", "--exact", "cases::recorded_cases_run", "--nocapture"]
     environment = {**public.libraries(), "BATCHFIT_CASES": str(listed), "RUST_BACKTRACE": "0"}
+    if profile:
+        environment["BATCHFIT_PROFILE"] = "1"
     with tempfile.TemporaryFile("w+") as wrong:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=wrong, text=True)
         lines = queue.Queue()
@@ -214,6 +218,9 @@ def rows_of(check, listed, limit):
         finally:
             process.kill()
             process.wait()
+            if profile:
+                wrong.seek(0)
+                print(wrong.read(), end="", flush=True)
 
 
 def main():
@@ -227,6 +234,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="where rows are written as well, a line of JSON each")
     parser.add_argument("--limit", type=int, default=60, help="seconds for one model on one side")
     parser.add_argument("--list", action="store_true", help="only tell which were drawn")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
     models = public_models.load()
@@ -247,6 +255,11 @@ def main():
             print(f"{row['model']:44} {row['precision']:9} {row.get('error') or 'loss %.3f' % row['loss']}, {row['seconds']} s", flush=True)
             failed += "error" in row
         sys.exit(1 if failed else 0)
+
+    if options.profile:
+        for row in ask_batchfit(os.path.abspath(options.check), options.graphs.absolute(), cells, options.batch, options.limit, True):
+            print(f"{row['model']} {row['precision']}: {row['verdict']} {row.get('cause') or ''}", flush=True)
+        return
 
     began, rows = time.time(), {}
     for row in ask_pytorch(cells, options.batch, "cuda", options.limit):

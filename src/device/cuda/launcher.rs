@@ -19,7 +19,7 @@ use super::ops::convolution::Convolutions;
 use super::ops::fused_attention::FusedAttention;
 use super::ops::matmul::MatMul;
 use super::ops::optimizer::StepCounts;
-use super::plan::{self, Context, Step, is_source, listed};
+use super::plan::{self, Code, Context, Step, is_source, listed};
 use super::poison;
 use super::script::{Gradients, HostTensor, Outputs, Script};
 use super::step_losses::Losses;
@@ -215,8 +215,12 @@ impl CudaLauncher {
         self.draws += 1;
         let context = self.context(launch, operands)?;
         let key = (std::ptr::from_ref(launch.call) as usize, launch.batch);
-        let is_generated = matches!(launch.call.kernel, Kernel::Generated(_));
-        let kept = self.kept.as_mut().filter(|_| is_generated);
+        // Other kernels' formulas may have their operands in another order.
+        let is_kept = matches!(
+            launch.call.kernel,
+            Kernel::Generated(_) | Kernel::Convolution(_)
+        );
+        let kept = self.kept.as_mut().filter(|_| is_kept);
         let known = kept.and_then(|kept| kept.remove(&key));
         let steps = match known {
             Some(mut steps) => {
@@ -230,7 +234,8 @@ impl CudaLauncher {
             None => plan::steps(launch, operands, self.queue.target(), context)?,
         };
         self.queue_all(&steps)?;
-        if let (true, Some(kept)) = (is_generated, &mut self.kept) {
+        let is_generated = |step: &Step| matches!(step, Step::Kernel(kernel) if matches!(kernel.code, Code::Generated(..)));
+        if let (true, Some(kept)) = (is_kept && steps.iter().all(is_generated), &mut self.kept) {
             kept.insert(key, steps);
         }
         Ok(())

@@ -39,3 +39,39 @@ class Convolutions(nn.Module):
 @case("convolutions")
 def convolutions():
     return Convolutions(), {"x": torch.randn(BATCH, 4, 7, 9)}
+
+
+class Depthwise(nn.Module):
+    """Layers with a window for each channel, side by side; the gradient of their input is that of `w`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(6, 11, 10))
+        self.planes = nn.ModuleList([
+            nn.Conv2d(6, 6, 3, padding=1, groups=6),
+            nn.Conv2d(6, 6, 5, stride=2, padding=2, groups=6),
+            nn.Conv2d(6, 12, 3, padding=1, groups=6),
+            nn.Conv2d(6, 6, 7, padding=3, groups=6),
+            nn.Conv2d(6, 6, 3, padding=2, dilation=2, groups=6),
+            nn.Conv2d(6, 6, 3, stride=3, groups=6),
+            nn.Conv2d(6, 6, (1, 5), stride=(1, 2), padding=(0, 2), groups=6),
+            nn.Conv2d(6, 18, 3, stride=2, groups=6, bias=False),
+        ])
+        self.lines = nn.ModuleList([nn.Conv1d(6, 6, 4, padding=3, groups=6), nn.Conv1d(6, 6, 5, stride=2, padding=4, dilation=2, groups=6)])
+
+    def forward(self, x):
+        x, total = x * self.w, 0.0
+        for number, layer in enumerate([*self.planes, *self.lines]):
+            y = layer(x if number < len(self.planes) else x.flatten(2))
+            total = total + (y * torch.cos(y.detach() * 3 + number)).sum()
+        return total
+
+
+@case("depthwise")
+def depthwise():
+    return Depthwise(), {"x": torch.randn(BATCH, 6, 11, 10)}
+
+
+@case("depthwise-bf16", dtype=torch.bfloat16)
+def depthwise_bf16():
+    return Depthwise(), {"x": torch.randn(BATCH, 6, 11, 10)}

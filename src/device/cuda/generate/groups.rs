@@ -4,13 +4,18 @@ use super::dims::is_short;
 use super::each::{coordinates, tensors, visited, visited_lengths};
 use super::map::mentions;
 use super::source::Writer;
-use super::{GeneratedLaunch, NoKernel, Operation};
+use super::{GeneratedLaunch, NoKernel, Operation, Resources};
 
 /// Warps of a block whose groups are warps.
 const WARPS: u32 = 8;
 /// Warps for each multiprocessor that parts are made for: enough to hide each other's waits, few enough that what all of
 /// them read stays cheap.
 const PARTS: u64 = 16;
+
+/// Into how many parts, each of a warp, each of so many rows is split where a formula says `part`.
+pub(in crate::device::cuda) fn parts(resources: Resources, rows: u64) -> u64 {
+    (resources.multiprocessors * PARTS).div_ceil(rows.max(1))
+}
 
 pub(super) fn launches(
     operation: &Operation<'_>,
@@ -26,7 +31,7 @@ pub(super) fn launches(
     let length: u64 = without.iter().map(|d| shape[*d]).product();
     let has_parts = mentions(body, "part");
     let parts = if has_parts {
-        (operation.resources.multiprocessors * PARTS).div_ceil(rows)
+        parts(operation.resources, rows)
     } else {
         1
     };
@@ -48,7 +53,11 @@ pub(super) fn launches(
         "#ifdef ON_HOST\nstatic const int LANES = 1;\n#else\nstatic const int LANES = {lanes};\n#endif"
     ));
     writer.declare_types(operation);
-    writer.line("KERNEL(kernel)\n{");
+    writer.line(if lanes == 1024 {
+        "KERNEL_OF(1024, kernel)\n{"
+    } else {
+        "KERNEL(kernel)\n{"
+    });
     writer.line(
         "    const I group = (I)((i64)blockIdx.x * blockDim.y + threadIdx.y), lane = (I)threadIdx.x;",
     );

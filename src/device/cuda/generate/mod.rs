@@ -20,7 +20,8 @@ use crate::program::{Form, Generated};
 
 use super::layout::Operand;
 
-pub(super) use source::{Changing, Source};
+pub(super) use groups::parts;
+pub(super) use source::{Changing, Source, divider_of, element};
 
 /// A launch of a generated kernel.
 #[derive(Debug, Clone)]

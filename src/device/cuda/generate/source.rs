@@ -72,10 +72,14 @@ impl Writer {
 
     /// Adds the address of the operand at this position; gives how the text calls it.
     pub(super) fn address(&mut self, operation: &Operation<'_>, position: usize) -> String {
-        self.changing.inputs = operation.inputs.len();
-        self.changing.addresses.push((self.words.len(), position));
         let named = operation.operands().nth(position);
-        self.word(named.map_or(0, |named| named.operand.address))
+        let address = named.map_or(0, |named| named.operand.address);
+        // Partial results stay where they are.
+        if address != operation.resources.scratch.0 {
+            self.changing.inputs = operation.inputs.len();
+            self.changing.addresses.push((self.words.len(), position));
+        }
+        self.word(address)
     }
 
     /// Adds an array to the parameter; gives how the text calls its start.
@@ -235,7 +239,7 @@ fn types(operation: &Operation<'_>) -> (Computed, Computed) {
 
 /// A factor and a shift that divide a number below 2^31, in the low and the high half of a word:
 /// `(high half of n * factor + n) >> shift`.
-pub(super) fn divider_of(length: u64) -> u64 {
+pub(in crate::device::cuda) fn divider_of(length: u64) -> u64 {
     let length = length.clamp(1, 1 << 31);
     let shift = length.next_power_of_two().trailing_zeros();
     let factor = (((1_u64 << shift) - length) << 32) / length + 1;
@@ -243,7 +247,7 @@ pub(super) fn divider_of(length: u64) -> u64 {
 }
 
 /// How an element lies in memory.
-pub(super) fn element(dtype: DType) -> &'static str {
+pub(in crate::device::cuda) fn element(dtype: DType) -> &'static str {
     match dtype {
         DType::Float32 => "float",
         DType::Float16 => "f16",

@@ -1,7 +1,7 @@
 //! From a call to its steps.
 
 use crate::device::{Launch, LaunchError};
-use crate::program::{Kernel, TensorId, View};
+use crate::program::{Convolution, Kernel, TensorId, View};
 use crate::shape::DType;
 use crate::units::Bytes;
 
@@ -129,6 +129,9 @@ fn by_tuned_kernels(
 ) -> Result<(), LaunchError> {
     match &launch.call.kernel {
         Kernel::MatMul => matmul::product(plan, operands),
+        Kernel::Convolution(shape) if is_depthwise(&shape.at(launch.batch)) => {
+            Err(operands.no_kernel())
+        }
         Kernel::Convolution(shape) => {
             let workspace = launch.call.workspace.map_or(0, |id| address(launch, id));
             let call =
@@ -154,6 +157,11 @@ fn by_tuned_kernels(
             }
         }
     }
+}
+
+/// Whether a formula computes a convolution, as a kernel of PyTorch's own does there.
+fn is_depthwise(convolution: &Convolution) -> bool {
+    !convolution.uses_cudnn() && formulas::depthwise::takes(convolution)
 }
 
 /// Kernels for one kind of operation each.

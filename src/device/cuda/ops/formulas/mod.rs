@@ -2,6 +2,7 @@
 
 mod attention;
 mod convolution;
+pub(in crate::device::cuda) mod depthwise;
 mod indexed;
 mod loss;
 mod matmul;
@@ -63,6 +64,12 @@ fn written(
         Kernel::EmbeddingGrad { padding } => indexed::embedding_grad(operands, *padding).map(Some),
         Kernel::Unscale => scaler::unscale(operands).map(Some),
         Kernel::ScalerUpdate => Ok(Some(vec![scaler::update(operands)?])),
+        Kernel::Convolution(shape) => {
+            match depthwise::written(&shape.at(resources.batch), operands, resources)? {
+                Some(written) => Ok(Some(written)),
+                None => Ok(by_one(operands, resources)?.map(|written| vec![written])),
+            }
+        }
         _ => Ok(by_one(operands, resources)?.map(|written| vec![written])),
     }
 }
