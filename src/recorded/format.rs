@@ -49,11 +49,11 @@ pub enum ReadError {
     )]
     NoBatch,
     /// The file says another batch than whoever gave it.
-    #[error("the file says that it is of batch {recorded}, and --batches says {given}")]
+    #[error("the file is of batch {recorded}, not {given}")]
     OtherBatch {
         /// In the file.
         recorded: u64,
-        /// On the command line.
+        /// By whoever gave it.
         given: u64,
     },
     /// It makes no sequence.

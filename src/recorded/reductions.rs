@@ -12,6 +12,16 @@ use crate::program::Capability;
 /// Bytes of an element of what is summed, or of a sum.
 const ELEMENTS: [u64; 2] = [4, 2];
 
+/// Longest sums and most columns of them: far above what fits a card, far below where sizes overflow.
+const MOST_ROWS: u64 = 1 << 30;
+const MOST_COLUMNS: u64 = 1 << 24;
+
+/// Bytes of a row of each sample of a batch, of a matrix that may be summed.
+fn row(columns: u64, size: u64, batch: u64) -> Option<u64> {
+    let is_sensible = (1..=MOST_COLUMNS).contains(&columns);
+    (columns * size).checked_mul(batch).filter(|_| is_sensible)
+}
+
 /// A sum over the rows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct RowSum {
@@ -37,10 +47,8 @@ impl RowSum {
         };
         for columns in ELEMENTS.map(|size| result / size) {
             let lengths = ELEMENTS.iter().flat_map(|size| {
-                let row = columns * size * last.batch;
-                let operands = in_use
-                    .keys()
-                    .filter(move |bytes| row > 0 && **bytes % row == 0);
+                let row = row(columns, *size, last.batch).unwrap_or(u64::MAX);
+                let operands = in_use.keys().filter(move |bytes| bytes.is_multiple_of(row));
                 operands.map(move |bytes| bytes / row)
             });
             let mut lengths: Vec<u64> = lengths.collect();
@@ -72,14 +80,19 @@ impl RowSum {
         in_use: &InUse,
     ) -> Option<RowSum> {
         let (last, features) = (*batches.last()?, weight / bias);
-        if weight % bias != 0 || features < 2 {
+        if !weight.is_multiple_of(bias) || features < 2 {
             return None;
         }
         let rows = ELEMENTS.iter().flat_map(|size| {
             let columns = bias / size;
-            let row = columns * size * last;
-            let is_read = move |rows: &u64| in_use.contains_key(&(rows * last * features * size));
-            let operands = in_use.keys().filter(move |bytes| **bytes % row == 0);
+            let row = row(columns, *size, last).unwrap_or(u64::MAX);
+            let is_read = move |rows: &u64| {
+                let read = rows
+                    .checked_mul(last)
+                    .and_then(|rows| rows.checked_mul(features * size));
+                read.is_some_and(|read| in_use.contains_key(&read))
+            };
+            let operands = in_use.keys().filter(move |bytes| bytes.is_multiple_of(row));
             let rows = operands.map(move |bytes| bytes / row).filter(is_read);
             rows.map(move |rows_per_sample| RowSum {
                 card,
@@ -99,7 +112,7 @@ impl RowSum {
 
     /// Bytes of the buffer and of the semaphores.
     pub(super) fn at(&self, batch: u64) -> [u64; 2] {
-        let rows = self.rows_per_sample.saturating_mul(batch);
+        let rows = self.rows_per_sample.saturating_mul(batch).min(MOST_ROWS);
         let scratch = scratch_of_columns(&self.card, self.columns, rows);
         [scratch.buffer, scratch.semaphores]
     }

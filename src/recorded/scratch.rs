@@ -35,6 +35,9 @@ pub(super) struct Recognized {
     pub(super) later: HashMap<usize, RowSum>,
 }
 
+/// Most sizes that operands are looked for among, of all sums together: a step of a large model takes a few millions.
+const MOST_LOOKED_AT: usize = 1 << 26;
+
 /// Recognizes operations.
 pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
     let mut recognized = Recognized::default();
@@ -51,6 +54,7 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
     let sizes = |block: usize| &merged.families[families[block]][..];
     let mut convolutions = Convolutions::default();
     let mut in_use = InUse::new();
+    let mut sizes_looked_at = 0_usize;
     for (index, event) in sequence.events.iter().enumerate() {
         let bytes = sequence.blocks[event.block].bytes;
         if event.is_free {
@@ -90,7 +94,9 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
                 };
                 let scratch = [sizes(event.block), sizes(next.block)];
                 let result = sequence.blocks[result].bytes;
+                sizes_looked_at += in_use.len();
                 if scratch[0].len() == scratch[1].len()
+                    && sizes_looked_at < MOST_LOOKED_AT
                     && let Some(sum) = RowSum::find(result, scratch, &in_use)
                 {
                     card = sum.card();
@@ -103,7 +109,8 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
         let is_result = sequence.life(event.block) != Some(0);
         let is_fixed = sizes(event.block).iter().all(|point| point.bytes == bytes);
         if is_result && is_fixed {
-            if let Some(weight) = result_before {
+            sizes_looked_at += in_use.len();
+            if let Some(weight) = result_before.filter(|_| sizes_looked_at < MOST_LOOKED_AT) {
                 let sum = RowSum::of_bias(card, [weight, bytes], &batches, &in_use);
                 sums.extend(sum.map(|sum| (index, sum)));
             }

@@ -23,6 +23,10 @@ const MOST_RECORDINGS: usize = 32;
 /// Largest batch that a recording is of.
 const LARGEST_BATCH: u64 = 1 << 40;
 
+/// Most allocations and frees of all recordings that somebody sends: ten of the largest models'. They take up to 320 bytes
+/// each.
+const MOST_EVENTS: usize = 1 << 19;
+
 /// What compressed files begin with.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -69,8 +73,8 @@ impl Recordings {
                 Some(digest) => {
                     let upload = uploads.get(&digest).ok_or_else(|| {
                         let problem = format!(
-                            "{digest} names a recording that was uploaded to a service; here, give the files with \
-                             --recorded FILE..."
+                            "{digest} names a recording that was uploaded to a service, in a list of digests alone; here, give \
+                             all recordings as text, or the files with --recorded FILE..."
                         );
                         Invalid::at(at(index), problem)
                     })?;
@@ -134,9 +138,18 @@ impl Recordings {
     /// The steps that they make.
     pub(super) fn lower(&self) -> Result<Lowered, Invalid> {
         let mut sequences: Vec<Sequence> = Vec::new();
+        let mut events = 0;
         for (index, (file, batch)) in self.files.iter().enumerate() {
             let sequence = read(file, *batch, self.bounds)
                 .map_err(|error| Invalid::at(format!("{RECORDED}/{index}"), error.to_string()))?;
+            events += sequence.len();
+            if self.bounds == RECORDING_BOUNDS && events > MOST_EVENTS {
+                let problem = format!(
+                    "the recordings up to this one have {events} allocations and frees, and at most {MOST_EVENTS} are \
+                     read for one request; record fewer steps or batches"
+                );
+                return Err(Invalid::at(format!("{RECORDED}/{index}"), problem));
+            }
             sequences.push(sequence);
         }
         let steps =

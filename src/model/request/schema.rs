@@ -107,6 +107,15 @@ pub(super) enum ModelSchema {
         /// `**` for anything.
         frozen: Option<Vec<String>>,
     },
+    /// Recordings of PyTorch's allocator at several batches, in the place of a model; they decide precision, optimizer and
+    /// checkpointing.
+    #[schema(title = "Recorded")]
+    Recorded {
+        /// 1 to 32 recordings: each as the digest of an upload, or all of them as text.
+        recorded: Vec<String>,
+        /// The batch of each recording, where it does not say it itself: memory snapshots.
+        batches: Option<Vec<u64>>,
+    },
 }
 
 /// A graph, or the digest of one.

@@ -167,11 +167,9 @@ impl Conversation {
         let ceiling = self.terms.ceiling();
         let high = seen.refused_above(low).filter(|high| *high <= ceiling);
         if let Some(predicted) = predicted {
-            let to_record = predicted
-                .record_next
-                .filter(|batch| !seen.was_tried(*batch));
-            if let Some(batch) = to_record {
-                return Next::Try(batch.clamp(1, ceiling));
+            let to_record = predicted.record_next.map(|batch| batch.clamp(1, ceiling));
+            if let Some(batch) = to_record.filter(|batch| !seen.was_tried(*batch)) {
+                return Next::Try(batch);
             }
             let largest = predicted.maxima.max_batch_without_retries;
             if low == largest && low > 0 && low < ceiling {

@@ -10,6 +10,7 @@ mod full_disk;
 mod listings;
 mod overview;
 mod probe;
+mod recorded;
 mod replay;
 mod search;
 mod shell;

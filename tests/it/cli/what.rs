@@ -60,7 +60,8 @@ fn a_graph_is_told_by_its_content() {
         assert!(document(&answered)["request"]["model"]["exported"].is_string());
         let refused = ask(&place, &["fit", graph, "--on", "t4", "--seq-len", "8"]);
         assert!(
-            stderr(&refused).contains("--seq-len: an exported graph has its sizes already"),
+            stderr(&refused)
+                .contains("--seq-len: exported graphs and recordings have their sizes already"),
             "{}",
             stderr(&refused)
         );
@@ -202,7 +203,7 @@ fn a_file_that_is_something_else_is_said_to_be_that() {
         (&b""[..], "file: it is empty; what is read is a request"),
         (b"  \n", "it is empty"),
         (b"\x80\x02}q\x00.", "it is a pickle"),
-        (b"# {\"total\": 1}\n", "it is a recording"),
+        (b"# {\"total\": 1}\n", "there are no events"),
         (
             b"\x10\x00\x00\x00\x00\x00\x00\x00{\"a\":1}",
             "it holds weights; the config.json beside them",

@@ -69,7 +69,7 @@ impl Service {
     }
 
     /// A service on a database that may be there already.
-    async fn on(directory: Arc<TempDir>, engine: Scripted, limits: Limits) -> Service {
+    async fn on(directory: Arc<TempDir>, engine: impl Engine + 'static, limits: Limits) -> Service {
         let file = directory.path().join("batchfit.db");
         let db = Db::open(file.to_str().unwrap()).await.unwrap();
         let engine: Arc<dyn Engine> = Arc::new(engine);

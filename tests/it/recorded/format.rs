@@ -56,7 +56,7 @@ fn traces_and_snapshots_are_recordings_too() {
     assert_eq!(&*steps.program.tensors[0].label, "line 3");
     assert_eq!(steps.total.unwrap().0, 1_000_000_000);
 
-    for name in ["complete", "started-late", "overrun", "overrun-expandable"] {
+    for name in ["complete", "late-and-whole"] {
         let file = fs::read(root.join(format!("snapshots/{name}.pickle.gz"))).unwrap();
         let error = read(&file, None, Bounds::default())
             .unwrap_err()
@@ -66,6 +66,31 @@ fn traces_and_snapshots_are_recordings_too() {
         assert_eq!(recorded.batch, 16, "{name}");
         assert!(recorded.len() > 100, "{name}");
     }
+    for name in ["started-late", "overrun"] {
+        let file = fs::read(root.join(format!("snapshots/{name}.pickle.gz"))).unwrap();
+        let error = read(&file, Some(16), Bounds::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("ran out of memory at device_traces[0]["),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn memory_is_named_by_the_line_of_python_that_asked_for_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshots");
+    let file = fs::read(root.join("complete.pickle.gz")).unwrap();
+    let recorded = read(&file, Some(16), Bounds::default()).unwrap();
+    let steps = Steps::learn(vec![recorded]).unwrap();
+
+    let named = steps
+        .program
+        .tensors
+        .iter()
+        .filter(|tensor| tensor.label.contains(".py:"));
+    assert!(2 * named.count() > steps.program.tensors.len());
 }
 
 #[test]
@@ -77,7 +102,7 @@ fn a_recording_that_starts_late_starts_with_the_segments_that_were_there() {
     use batchfit::units::Bytes;
 
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/snapshots");
-    let file = fs::read(root.join("started-late.pickle.gz")).unwrap();
+    let file = fs::read(root.join("late-and-whole.pickle.gz")).unwrap();
     let recording = replay::read(&file, Bounds::default()).unwrap();
     let there = recording.initial.reserved();
     assert!(there > Bytes::ZERO);

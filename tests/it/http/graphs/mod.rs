@@ -2,6 +2,7 @@
 
 mod hostile;
 mod kept;
+mod recorded;
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;

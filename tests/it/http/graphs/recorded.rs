@@ -1,0 +1,155 @@
+//! Recordings: uploaded, and named by fits, probes and searches.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Request;
+use batchfit::jobs::{FitEngine, Limits};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{golden, gunzip};
+use crate::http::Service;
+
+impl Service {
+    /// A fresh service that answers by simulation.
+    async fn simulating() -> Service {
+        let engine = FitEngine::new(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));
+        Service::on(Arc::new(TempDir::new().unwrap()), engine, Limits::default()).await
+    }
+
+    /// The document of a fit that has ended.
+    async fn fit(&self, request: &Value) -> Value {
+        let post = Request::post("/v1/fits").header("prefer", "wait=60");
+        let answer = self
+            .send(post.body(Body::from(request.to_string())).unwrap())
+            .await;
+        assert!((200..300).contains(&answer.status), "{}", answer.text);
+        answer.json()
+    }
+}
+
+fn recording(batch: u64) -> Vec<u8> {
+    golden(&format!("recorded/gpt2-ampbf16-adamw.b{batch}.gz"))
+}
+
+#[tokio::test]
+async fn a_fit_names_recordings_by_their_digests() {
+    let service = Service::simulating().await;
+    // Compressed or not, it is the same recording.
+    let small = service.upload(recording(2)).await;
+    let large = service.upload(gunzip(&recording(8))).await;
+    let about = service.get(&format!("/v1/graphs/{small}")).await.json();
+    assert_eq!(
+        (&about["kind"], &about["batch"]),
+        (&json!("recorded"), &json!(2))
+    );
+
+    let request = json!({
+        "model": {"recorded": [small, large]}, "device": "sim:h200", "memory_limit": "40GiB",
+    });
+    let answered = service.fit(&request).await;
+
+    assert_eq!(answered["state"], "done", "{answered}");
+    let recommendation = &answered["result"]["recommendation"];
+    assert_eq!(recommendation["max_batch_without_retries"], 27);
+    assert_eq!(recommendation["evidence"], "recorded");
+    assert_eq!(
+        answered["request"]["model"]["recorded"],
+        json!([small, large])
+    );
+    let stored = service
+        .get("/v1/recommendations?evidence=recorded")
+        .await
+        .json();
+    assert_eq!(stored["items"][0]["precision"], "recorded", "{stored}");
+
+    let alone = json!({"model": {"recorded": [small]}, "device": "sim:h200"});
+    let refused = service.post("/v1/fits", alone.to_string()).await;
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    assert!(
+        refused
+            .text
+            .contains("one recording answers for its own batch alone")
+    );
+    let text = |batch| String::from_utf8(gunzip(&recording(batch))).unwrap();
+    let inline = json!({
+        "model": {"recorded": [text(4), text(8)]}, "device": "sim:h200", "memory_limit": "40GiB",
+    });
+    assert_eq!(service.fit(&inline).await["state"], "done");
+}
+
+#[tokio::test]
+async fn a_search_is_led_by_recordings() {
+    let service = Service::simulating().await;
+    let begun = service
+        .post(
+            "/v1/searches",
+            json!({"memory_limit": 40_u64 << 30, "start_batch": 2}).to_string(),
+        )
+        .await;
+    let path = format!("/v1/searches/{}", begun.id());
+    let mut told = begun.json();
+    for batch in [2, 4, 8] {
+        let recorded = service.upload(recording(batch)).await;
+        let observation = json!({"batch": batch, "outcome": "fits", "recorded": recorded});
+        let answer = service
+            .post(&format!("{path}/observations"), observation.to_string())
+            .await;
+        assert_eq!(answer.status, 201, "{}", answer.text);
+        told = answer.json();
+    }
+    // Half of what the recordings predict.
+    assert_eq!(told["next_batch"], 13, "{told}");
+
+    let other = service
+        .upload(golden("recorded/resnet18-fp32-sgd.b16.gz"))
+        .await;
+    let observation = json!({"batch": 16, "outcome": "fits", "recorded": other});
+    let refused = service
+        .post(&format!("{path}/observations"), observation.to_string())
+        .await;
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    assert!(
+        refused.text.contains("not of the same program"),
+        "{}",
+        refused.text
+    );
+    let kept = service.get(&path).await.json();
+    assert_eq!(kept["observations"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn recordings_are_bounded_together() {
+    let service = Service::simulating().await;
+    let of = |batch: u64| {
+        let lines: String = (1..200_000)
+            .map(|size| format!("a {}\n", size * batch))
+            .collect();
+        format!("batchfit recording 1\n{{\"batch\": {batch}}}\n{lines}")
+    };
+    let request = json!({"model": {"recorded": [of(1), of(2), of(3)]}, "device": "sim:h200"});
+
+    let refused = service.post("/v1/fits", request.to_string()).await;
+
+    assert_eq!(refused.status, 422, "{}", refused.text);
+    assert_eq!(refused.json()["pointer"], "/model/recorded/2");
+    assert!(refused.text.contains("at most 524288"), "{}", refused.text);
+    for (recorded, pointer) in [
+        (json!([]), "/model/recorded"),
+        (json!("sha256:1"), "/model/recorded"),
+        (json!(["sha256:1"]), "/model/recorded/0"),
+        (json!([3]), "/model/recorded"),
+        (json!(["batchfit recording 1\n{}\n"]), "/model/recorded/0"),
+        (
+            json!([format!("sha256:{}", "0".repeat(64))]),
+            "/model/recorded/0",
+        ),
+    ] {
+        let request = json!({"model": {"recorded": recorded}, "device": "sim:h200"});
+        let refused = service.post("/v1/fits", request.to_string()).await;
+        assert_eq!(refused.status, 422, "{recorded}: {}", refused.text);
+        assert_eq!(refused.json()["pointer"], pointer, "{recorded}");
+    }
+}
