@@ -124,9 +124,10 @@ async fn a_search_is_led_by_recordings() {
 async fn recordings_are_bounded_together() {
     let service = Service::simulating().await;
     let of = |batch: u64| {
-        let lines: String = (1..200_000)
+        let lines: Vec<String> = (1..200_000)
             .map(|size| format!("a {}\n", size * batch))
             .collect();
+        let lines = lines.concat();
         format!("batchfit recording 1\n{{\"batch\": {batch}}}\n{lines}")
     };
     let request = json!({"model": {"recorded": [of(1), of(2), of(3)]}, "device": "sim:h200"});
