@@ -57,6 +57,8 @@ pub(super) struct Origin {
     given: Vec<Given>,
     /// The file that the model is from.
     file: Option<String>,
+    /// The files of `--recorded`.
+    recorded: Vec<String>,
     /// Whether flags are all there is beside the model, and no request has any member.
     is_made_of_flags: bool,
 }
@@ -110,6 +112,12 @@ impl Origin {
         if let (Some((_, flag)), true) = (missed, self.is_made_of_flags) {
             return Trouble::named(flag, invalid);
         }
+        let recorded = rest("/model/recorded").and_then(|at| at.get(1..)?.parse::<usize>().ok());
+        if let Some(name) = recorded.and_then(|index| self.recorded.get(index)) {
+            let at = String::new();
+            let name = name.clone();
+            return Trouble::Named { name, at, invalid };
+        }
         let at = rest("/model/hf")
             .or_else(|| rest("/model/exported"))
             .or_else(|| rest("/model/recorded"))
@@ -147,6 +155,12 @@ pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
         origin: Origin {
             given,
             file,
+            recorded: question
+                .model
+                .recorded
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect(),
             is_made_of_flags: !matches!(source, Source::Contents(Contents::Request(_))),
         },
     };

@@ -107,7 +107,7 @@ fn flags_that_do_not_go_together_are_refused() {
         ),
         (
             &["--recorded", &first, &second, "--batches", "2,5"],
-            "of batch 4, not 5",
+            ".b4.gz: the file is of batch 4, not 5",
         ),
         (
             &["--recorded", &first, &first],
