@@ -2,9 +2,9 @@ use super::*;
 
 #[test]
 fn the_exporter_knows_which_operators_have_rules() {
-    let listed = include_str!("../../clients/python/src/batchfit/operators.txt");
+    let listed = include_str!("../../clients/python/src/batchfit/export/operators.txt");
 
-    // After a change: batchfit operators > clients/python/src/batchfit/operators.txt
+    // After a change: batchfit operators > clients/python/src/batchfit/export/operators.txt
     // Rows that only tests have are in no release.
     let known = known_operators();
     let known: Vec<&str> = known

@@ -40,9 +40,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "clients/python/src"))
 
 import torch
-from batchfit.batches import as_batch
-from batchfit.exporting import export_built
-from batchfit.losses import with_loss
+from batchfit.export.batches import as_batch
+from batchfit.export.exporting import export_built
+from batchfit.export.losses import with_loss
 import numerics_families
 import numerics_models
 import numerics_operators

@@ -60,8 +60,8 @@ def drawn(models, seed, precision):
 class Trainer:
     def __init__(self, model, precision, device):
         import torch
-        from batchfit.batches import parse_batch
-        from batchfit.losses import with_loss
+        from batchfit.export.batches import parse_batch
+        from batchfit.export.losses import with_loss
         self.torch, self.device, self.precision = torch, device, precision
         self.spec = parse_batch(model.batch)
         torch.manual_seed(0)

@@ -44,8 +44,8 @@ def export(model: Model, path: str) -> dict:
     if told["version"] is None:
         return {**told, "missing": True, "error": f"{model.library} is not installed"}
     from batchfit import ExportError
-    from batchfit.batches import parse_batch
-    from batchfit.exporting import export_built
+    from batchfit.export.batches import parse_batch
+    from batchfit.export.exporting import export_built
 
     more = {} if model.max_batch is None else {"max_batch": model.max_batch}
     begin = time.monotonic()
@@ -64,8 +64,8 @@ def peaks(model: Model, precision: str, batch: int, limit: int | None = None) ->
     """The peaks of three training steps, as a plain training loop takes them; `limit` bytes are all that it may reserve."""
     import torch
 
-    from batchfit.batches import parse_batch
-    from batchfit.losses import with_loss
+    from batchfit.export.batches import parse_batch
+    from batchfit.export.losses import with_loss
 
     on_stub = "LD_PRELOAD" in os.environ
     if on_stub:

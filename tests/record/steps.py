@@ -61,8 +61,8 @@ class Row:
 
 
 def exported(row: Row) -> dict:
-    from batchfit.batches import parse_batch
-    from batchfit.exporting import export_built
+    from batchfit.export.batches import parse_batch
+    from batchfit.export.exporting import export_built
 
     model = MODELS[row.model]
     dtype = dtype_of(row)
@@ -112,8 +112,8 @@ def without_packed_sequences() -> None:
 
 def recorded(row: Row) -> list[str]:
     """The allocations and frees of construction and three steps."""
-    from batchfit.batches import parse_batch
-    from batchfit.losses import with_loss
+    from batchfit.export.batches import parse_batch
+    from batchfit.export.losses import with_loss
 
     model = MODELS[row.model]
     torch.backends.cudnn.enabled = False

@@ -6,8 +6,8 @@ import unittest
 import torch
 from torch import nn
 
-from batchfit.batches import parse_batch
-from batchfit.exporting import export_built
+from batchfit.export.batches import parse_batch
+from batchfit.export.exporting import export_built
 
 
 class Conversions(nn.Module):

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import os
-import shutil
 import tempfile
 import unittest
 from pathlib import Path
@@ -13,8 +12,8 @@ from pathlib import Path
 import torch
 
 import batchfit
-from batchfit.__main__ import main
-from batchfit.batches import parse_batch
+from batchfit.export.__main__ import main
+from batchfit.export.batches import parse_batch
 
 MODULE = """
 import torch
@@ -189,7 +188,7 @@ class TestCommandLine(unittest.TestCase):
 
     def test_a_model_that_cannot_be_made_without_data_is_made_on_the_cpu(self):
         status, errors = self.run_main(
-            "export", "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "mse", "-o", "net.json.gz"
+            "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "mse", "-o", "net.json.gz"
         )
 
         self.assertEqual((status, errors), (0, ""))
@@ -198,20 +197,11 @@ class TestCommandLine(unittest.TestCase):
 
     def test_a_loss_function_of_ones_own(self):
         status, errors = self.run_main(
-            "export", "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "net_of_this_test:loss", "-o", "n.json"
+            "net_of_this_test:Net", "--batch", "x=f32[B,6]", "y=f32[B,5]", "--loss", "net_of_this_test:loss", "-o", "n.json"
         )
 
         self.assertEqual((status, errors), (0, ""))
         self.assertIn("aten.abs", Path("n.json").read_text())
-
-    def test_other_commands_are_handed_on_to_the_binary(self):
-        self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
-        os.environ["PATH"] = os.getcwd()
-        status, errors = self.run_main("fit", "request.json")
-        self.assertEqual((status, errors), (2, "batchfit: fit is a command of the batchfit binary, which is not on the path\n"))
-
-        Path("batchfit").symlink_to(shutil.which("false", path="/bin:/usr/bin"))
-        self.assertEqual(self.run_main("fit", "request.json"), (1, ""))
 
     def test_what_is_missing_is_said(self):
         for arguments, problem in [
@@ -224,7 +214,7 @@ class TestCommandLine(unittest.TestCase):
             (["--hf", "none.json", "-o", "x"], "cannot read none.json"),
         ]:
             with self.subTest(problem):
-                status, errors = self.run_main("export", *arguments)
+                status, errors = self.run_main(*arguments)
                 self.assertEqual(status, 2)
                 self.assertIn(problem, errors)
 

@@ -7,7 +7,7 @@ import unittest
 import torch
 
 import batchfit
-from batchfit.building import build
+from batchfit.export.building import build
 
 
 def mean(model, *tensors):

@@ -6,9 +6,9 @@ import unittest
 from pathlib import Path
 
 import batchfit
-from batchfit.batches import parse_batch
-from batchfit.exporting import export_built
-from batchfit.huggingface import Sizes, from_config
+from batchfit.export.batches import parse_batch
+from batchfit.export.exporting import export_built
+from batchfit.export.huggingface import Sizes, from_config
 
 GPT2 = {
     "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import batchfit
-from batchfit.batches import parse_batch
+from batchfit.export.batches import parse_batch
 
 
 def targets(exported):

@@ -1,6 +1,6 @@
 //! Calls of custom functions in the side table.
 //!
-//! `clients/python/src/batchfit/function_calls.py` writes them and says what each member means.
+//! `clients/python/src/batchfit/export/function_calls.py` writes them and says what each member means.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

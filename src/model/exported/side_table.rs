@@ -2,7 +2,7 @@
 //! lets go of values, which no graph shows.
 //!
 //! It numbers operators and values in the order in which they run, nested graphs in the place of the node
-//! that has them. `clients/python/src/batchfit/document.py` writes it.
+//! that has them. `clients/python/src/batchfit/export/document.py` writes it.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -24,8 +24,8 @@ from cases import CASES, Case  # noqa: E402
 
 
 def make(case: Case, folder: Path) -> None:
-    from batchfit.exporting import export
-    from batchfit.losses import with_loss
+    from batchfit.export.exporting import export
+    from batchfit.export.losses import with_loss
 
     torch.manual_seed(0)
     model, inputs = case.build()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 import torchvision
-from batchfit.batches import parse_batch
-from batchfit.exporting import export_built
+from batchfit.export.batches import parse_batch
+from batchfit.export.exporting import export_built
 from torch import nn
 from torch.nn.functional import cross_entropy
 

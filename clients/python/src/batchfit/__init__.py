@@ -1,6 +1,37 @@
-"""Exports PyTorch models for batchfit: the forward pass with its loss, without weights and without a GPU."""
+"""Finds the largest batch that fits a GPU: batchfit for Python.
 
-from .errors import ExportError
-from .exporting import Exported, export
+`import batchfit` is quick and needs no PyTorch: what needs it is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .export.errors import ExportError as ExportError
+    from .export.exporting import Exported as Exported
+    from .export.exporting import export as export
+
+# What can be used as `batchfit.NAME`, and the module that has it. `export` is a module that can be called.
+_MODULES = {
+    "ExportError": ".export.errors",
+    "Exported": ".export.exporting",
+}
+_SUBMODULES = ("binary", "export")
 
 __all__ = ["ExportError", "Exported", "export"]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        value: object = getattr(importlib.import_module(_MODULES[name], __name__), name)
+        globals()[name] = value
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *_SUBMODULES})

@@ -1,155 +1,28 @@
-"""The command line: `batchfit export`, also as `python -m batchfit export`."""
+"""`python -m batchfit ...` is the batchfit binary."""
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Optional
 
-from .errors import ExportError
-
-# Commands of the other batchfit, the binary that reads graphs.
-_OF_THE_BINARY = ("fit", "probe", "program", "replay", "serve", "devices", "presets", "openapi")
-
-_DTYPES = ("f32", "bf16", "f16")
-_ALIASES = {"fp32": "f32", "float32": "f32", "bfloat16": "bf16", "fp16": "f16", "float16": "f16"}
+from . import binary
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs a command; gives the exit status: 0 done, 2 bad input."""
+    """Runs the binary with these arguments; gives its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in _OF_THE_BINARY:
-        return _hand_on(arguments)
-    options = _parser().parse_args(arguments)
+    if arguments and arguments[0] == "export":
+        from .export.__main__ import main as export
+
+        return export(arguments[1:])
     try:
-        _export(options)
-    except ExportError as error:
+        found = binary.find()
+    except FileNotFoundError as error:
         print(f"batchfit: {error}", file=sys.stderr)
         return 2
-    return 0
-
-
-def _hand_on(arguments: Sequence[str]) -> int:
-    """Runs a command of the binary of the same name, which this script may hide on the path."""
-    for directory in os.get_exec_path():
-        binary = os.path.join(directory, "batchfit")
-        if not os.path.isfile(binary) or not os.access(binary, os.X_OK):
-            continue
-        with open(binary, "rb") as file:
-            is_script = file.read(2) == b"#!"
-        if not is_script:
-            return subprocess.run([binary, *arguments], check=False).returncode
-    print(f"batchfit: {arguments[0]} is a command of the batchfit binary, which is not on the path", file=sys.stderr)
-    return 2
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="batchfit", description="Exports models for batchfit. Other commands are handed on to the batchfit binary."
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    export = commands.add_parser(
-        "export",
-        help="write a model's forward pass with its loss as a graph",
-        description="Writes a model's forward pass with its loss as a graph, without weights and without a GPU.",
-        epilog='example: batchfit export my_module:build --batch "x=f32[B,3,224,224]" "y=i64[B]" --loss cross_entropy '
-        "-o model.json.gz",
-    )
-    export.add_argument("model", nargs="?", metavar="MODULE:BUILD", help="what makes the model: a function, class or module")
-    export.add_argument("--hf", metavar="CONFIG", help="a Hugging Face config.json, or its directory, in place of MODULE:BUILD")
-    export.add_argument(
-        "--batch",
-        nargs="+",
-        metavar="NAME=TENSOR",
-        help="tensors of a batch in the order of the model's arguments, the target last; B is the batch, "
-        "4*B four times that, labels=input_ids is one tensor under two names, and lengths=i64[B]=100 is 100 everywhere",
-    )
-    export.add_argument(
-        "--loss",
-        metavar="LOSS",
-        help="cross_entropy, mse, bce_with_logits, model (it returns its own loss, called with the batch by name), or "
-        "MODULE:FUNCTION, called with the model and the batch's tensors",
-    )
-    export.add_argument("--seq-len", type=_length, metavar="N", help="with --hf: tokens of a sample")
-    export.add_argument("--target-len", type=_length, metavar="N", help="with --hf: tokens of the answer of an encoder-decoder")
-    export.add_argument("--image-size", type=_length, metavar="N", help="with --hf: pixels, where the config does not say")
-    export.add_argument("--dtype", metavar="DTYPE", help=f"parameters and floating-point inputs: {', '.join(_DTYPES)}; default f32")
-    export.add_argument(
-        "--max-batch",
-        type=_length,
-        metavar="N",
-        help="the largest batch that the graph is to hold for, where the model's code takes another path beyond it",
-    )
-    export.add_argument("-o", "--output", required=True, metavar="FILE", help="the graph; compressed if it ends in .gz")
-    return parser
-
-
-def _length(text: str) -> int:
-    length = int(text)
-    if length < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return length
-
-
-def _export(options: argparse.Namespace) -> None:
-    # Importing torch takes seconds: not for --help.
-    from .batches import DTYPES, parse_batch
-    from .building import load
-    from .exporting import export_built
-    from .huggingface import Sizes, from_config
-    from .losses import NAMES
-
-    if (options.model is None) == (options.hf is None):
-        raise ExportError("give either MODULE:BUILD or --hf CONFIG")
-    dtype = None
-    if options.dtype is not None:
-        name = _ALIASES.get(options.dtype, options.dtype)
-        if name not in _DTYPES:
-            raise ExportError(f"unknown dtype {options.dtype!r}; known are {', '.join(_DTYPES)}")
-        dtype = DTYPES[name]
-    if options.hf is not None:
-        if options.batch or options.loss:
-            raise ExportError("--hf knows batch and loss by the model's class; leave out --batch and --loss")
-        sizes = Sizes(options.seq_len, options.target_len, options.image_size)
-        builder: Any
-        builder, batch = from_config(options.hf, sizes)
-        loss: Any = "model"
-    else:
-        if not options.batch or not options.loss:
-            raise ExportError("give the batch and the loss, as in --batch x=f32[B,3,224,224] y=i64[B] --loss cross_entropy")
-        if options.loss not in NAMES and ":" not in options.loss:
-            raise ExportError(f"unknown loss {options.loss!r}; known are {', '.join(NAMES)} and MODULE:FUNCTION")
-        builder, batch = load(options.model), parse_batch(options.batch)
-        loss = load(options.loss) if ":" in options.loss else options.loss
-    with _progress() as progress:
-        exported = export_built(builder, batch, loss, dtype, options.max_batch, progress)
-    exported.save(options.output)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """Says on stderr how far an export is that takes its time: on one line of a terminal, else now and then."""
-    begin = shown = time.monotonic()
-    rewrites = sys.stderr.isatty()
-
-    def progress(operators: int) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - shown >= (1 if rewrites else 10):
-            shown = now
-            text = f"batchfit: traced {operators} operators in {now - begin:.0f} s"
-            print(f"\r{text}" if rewrites else text, end="" if rewrites else "\n", file=sys.stderr, flush=True)
-
-    try:
-        yield progress
-    finally:
-        if rewrites and shown > begin:
-            print(file=sys.stderr)
+    return subprocess.run([found, *arguments], check=False).returncode
 
 
 if __name__ == "__main__":

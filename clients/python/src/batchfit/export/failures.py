@@ -17,7 +17,7 @@ from . import losses
 from .errors import ExportError
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_OWN = os.path.dirname(__file__) + os.sep
+_OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # The only symbol of a trace, the batch, under a name that PyTorch makes up.
 _BATCH_SYMBOL = re.compile(r"\bs\d+\b")
 _LARGEST = re.compile(r"B = Dim\('B',[^)]*\bmax=(\d+)\)")
@@ -140,7 +140,7 @@ def explained(
 def not_built(error: Exception) -> ExportError:
     """What the code raised that makes the model."""
     first = (str(error).strip().splitlines() or [""])[0]
-    _, frame, line = _frames(error.__traceback__, os.path.join(_OWN, "building.py"))
+    _, frame, line = _frames(error.__traceback__, os.path.join(os.path.dirname(__file__), "building.py"))
     what = f"the model could not be built: {type(error).__name__}: {_cut(first, _CHARACTERS)}"
     return ExportError("\n".join([what, *_at(None if frame is None else place(frame, line))]))
 
