@@ -189,7 +189,7 @@ fn own(recording: &Recording, batch: u64) -> String {
                 count += 1;
             }
             Event::FreeCompleted { address, .. } => {
-                lines.push(format!("f {}", alive.remove(&address).unwrap()))
+                lines.push(format!("f {}", alive.remove(&address).unwrap()));
             }
             _ => {}
         }
