@@ -36,6 +36,7 @@ const CONVERSE_CONFLICTS: [&str; 13] = [
     "verbose",
 ];
 
+#[expect(clippy::struct_excessive_bools, reason = "one for each flag")]
 #[derive(Debug, Args)]
 #[command(after_help = help::SEARCH)]
 pub(in crate::cli) struct Search {

@@ -24,6 +24,13 @@ use super::probing::prober::{ProbeCache, Prober as _};
 use super::probing::simulator::Simulator;
 use super::remarks::settings_as_recorded;
 
+/// A batch to record is so much larger than the largest recorded one at least, as a part of that.
+const WORTH_A_RUN: u64 = 4;
+
+/// How finely the largest sure batch is looked for, as a part of the largest batch, and among how many at most.
+const GRAIN: u64 = 1000;
+const MOST_CANDIDATES: u64 = 32;
+
 /// Learns from a request's recordings, and says what they predict on the very card on which they were made.
 pub(super) fn foresee(
     request: &Request,
@@ -102,6 +109,11 @@ fn predicted(
     });
     let maxima: Prediction = inquiry.maxima(micro_steps)?.prediction;
     let cache = inquiry.simulation(micro_steps);
+    if let (Some(plan), None) = (&mut plan, wish.target_batch) {
+        let largest = largest_sure(maxima.max_batch_without_retries, plan.micro_batch, cache)?;
+        plan.micro_batch = largest;
+        plan.global_batch = largest.saturating_mul(wish.world_size);
+    }
     let mut notes = Vec::new();
     let mut all = BTreeMap::new();
     for batch in &steps.batches {
@@ -118,7 +130,10 @@ fn predicted(
         all.insert(plan.micro_batch, found);
         // With half of the limit left, it may take twice what is predicted.
         if Bytes(found.reserved) > Bytes(limit.0 / 2) {
-            record_next = next_to_record(plan.micro_batch, cache)?;
+            let largest = steps.batches.last().copied().unwrap_or(0);
+            let next = next_to_record(plan.micro_batch, cache)?;
+            record_next =
+                next.filter(|next| *next >= largest.saturating_add(largest / WORTH_A_RUN));
         }
     }
     Ok(Predicted {
@@ -130,6 +145,24 @@ fn predicted(
         recorded: steps.batches.clone(),
         notes,
     })
+}
+
+/// The largest batch below `largest` that leaves headroom, as does the one below it: one that runs between two that do not is
+/// found by luck. `known` where there is none near.
+fn largest_sure(largest: u64, known: u64, cache: &mut ProbeCache<'_>) -> Result<u64, EngineError> {
+    let limit = cache.limit();
+    let mut leaves = |batch: u64| {
+        let probed = cache.probe(batch)?;
+        Ok::<_, EngineError>(probed.leaves(probed.headroom(limit), limit))
+    };
+    let step = (largest / GRAIN).max(1);
+    let candidates = (0..MOST_CANDIDATES).map(|number| largest.saturating_sub(number * step));
+    for batch in candidates.take_while(|batch| *batch > 0) {
+        if leaves(batch)? && (batch == 1 || leaves(batch - 1)?) {
+            return Ok(batch);
+        }
+    }
+    Ok(known)
 }
 
 fn peaks(report: &ProbeReport) -> Peaks {

@@ -105,7 +105,7 @@ impl Uncertainty {
 
 /// What is left free at the least where a batch near by ran, in millionths of the limit, and what there is where none did:
 /// that of [`Uncertainty::Driver`]. See Note [Near a batch that ran].
-const NEAR: [u32; 2] = [1000, 5000];
+const NEAR: [u32; 2] = [500, 5000];
 
 impl Uncertainty {
     /// How near a batch is to a smaller one that ran: 0 at that one, 1 at half as much again and beyond.

@@ -33,6 +33,10 @@ pub(super) fn next(
     low: u64,
     foreseen: Option<&Foreseen>,
 ) -> Option<Next> {
+    let ceiling = conversation.terms.ceiling();
+    if low == ceiling {
+        return Some(Next::End(conversation.at_ceiling(ceiling)));
+    }
     if let Some(Foreseen::Several(predicted)) = foreseen {
         return Some(led(conversation, seen, low, predicted));
     }
@@ -43,7 +47,6 @@ pub(super) fn next(
     match foreseen {
         Some(Foreseen::Alone(alone)) if seen.fitting() == 1 && alone.batch == low => {
             let limit = conversation.terms.memory_limit?;
-            let ceiling = conversation.terms.ceiling();
             let most = high.map_or(ceiling, |high| ceiling.min(high - 1));
             Some(second(seen, alone, limit, most))
         }
@@ -117,7 +120,9 @@ fn led(conversation: &Conversation, seen: &Seen, low: u64, predicted: &Predicted
         let refused = seen
             .verdicts()
             .filter(|(batch, verdict)| *batch > low && *verdict != Verdict::Fits);
-        let parts = BELOW[refused.count().clamp(1, BELOW.len()) - 1];
+        let out_of_memory = usize::from(seen.out_of_memory_above(low).is_some());
+        let failures = refused.count() + out_of_memory;
+        let parts = BELOW[failures.clamp(1, BELOW.len()) - 1];
         let most = high - (high / parts).max(1);
         let plans = conversation.plans(most, seen);
         goal = plans.first().map_or(most, |plan| plan.micro_batch);

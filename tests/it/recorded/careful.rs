@@ -101,7 +101,7 @@ impl Twin {
             }
             Size::Fixed(bytes) => bytes.0,
             Size::Function(function) => (function.bytes)(batch),
-            other => other.at(batch).unwrap().0,
+            Size::Elements(..) => size.at(batch).unwrap().0,
         });
         let sizes: Vec<u64> = sizes.collect();
         let mut header = json!({"batch": batch, "accumulation": self.steps.accumulation});
@@ -247,13 +247,99 @@ fn play(cell: &Cell, twin: &Twin, terms: &Value) -> Played {
     }
 }
 
+fn cell(case: &str, gib: u64) -> Cell {
+    let found = cells()
+        .into_iter()
+        .find(|cell| cell.case == case && cell.limit == gib << 30);
+    found.unwrap()
+}
+
+#[test]
+fn it_may_start_anywhere() {
+    for (case, gib, starts) in [
+        ("gpt2-ampbf16-adamw", 40, &[1, 9, 26, 27, 28, 200][..]),
+        ("resnet50-ampfp16-sgd", 12, &[1, 100, 235, 260, 300, 4000]),
+        ("llama1b-bf16-adamw-fused", 40, &[1, 4, 7, 8, 64]),
+    ] {
+        let (cell, twin) = (cell(case, gib), Twin::of(case));
+        for start in starts {
+            let played = play(&cell, &twin, &json!({"start_batch": start}));
+
+            let found = played.found["micro_batch"].as_u64().unwrap();
+            assert!(
+                found <= cell.smooth && 100 * found >= 97 * cell.smooth,
+                "{case} from {start}: {played:?}"
+            );
+            // Only what is too large to begin with.
+            let too_large = played
+                .runs
+                .iter()
+                .take_while(|(_, outcome)| *outcome == "out_of_memory");
+            assert_eq!(
+                played.ran_out_of_memory(),
+                too_large.count(),
+                "{case} from {start}: {played:?}"
+            );
+            assert!(
+                played.ran_out_of_memory() <= usize::from(*start > cell.finishes) * 3,
+                "{case} from {start}: {played:?}"
+            );
+            assert!(
+                played.runs.len() <= 6 + played.ran_out_of_memory(),
+                "{case} from {start}: {played:?}"
+            );
+            assert_eq!(played.found["evidence"], "trained");
+        }
+    }
+}
+
+#[test]
+fn targets_ranks_and_ceilings_bound_it() {
+    let (cell, twin) = (
+        cell("gpt2-ampbf16-adamw", 40),
+        Twin::of("gpt2-ampbf16-adamw"),
+    );
+    let found = |terms: &Value, plan: [u64; 4]| {
+        let played = play(&cell, &twin, terms);
+        let names = [
+            "micro_batch",
+            "accumulation_steps",
+            "global_batch",
+            "shortfall",
+        ];
+        let found = names.map(|name| played.found[name].as_u64().unwrap());
+        assert_eq!(found, plan, "{terms}: {played:?}");
+        assert!(
+            played.runs.iter().all(|(_, outcome)| *outcome == "fits"),
+            "{terms}: {played:?}"
+        );
+        assert!(played.runs.len() <= 6, "{terms}: {played:?}");
+        played
+    };
+    // Gradients are kept: these recordings have them once.
+    let played = found(
+        &json!({"start_batch": 2, "target_batch": 1024}),
+        [16, 64, 1024, 0],
+    );
+    assert_eq!(played.found["evidence"], "trained");
+    assert!(played.found["peak_allocated_bytes"].as_u64().unwrap() > 1 << 30);
+    let predicted = played.found["predicted"].to_string();
+    assert!(predicted.contains("max_batch"), "{predicted}");
+    assert!(!predicted.contains("peak"), "{predicted}");
+    found(
+        &json!({"start_batch": 2, "target_batch": 96, "world_size": 4}),
+        [24, 1, 96, 0],
+    );
+    found(&json!({"start_batch": 2, "target_batch": 6}), [6, 1, 6, 0]);
+    let played = found(&json!({"start_batch": 2, "max_batch": 12}), [12, 1, 12, 0]);
+    let limited_by = played.found["limited_by"].as_str().unwrap();
+    assert!(limited_by.starts_with("max_batch"), "{limited_by}");
+    found(&json!({"start_batch": 2, "max_batch": 2}), [2, 1, 2, 0]);
+}
+
 #[test]
 fn every_case_comes_near_to_what_pytorch_does_and_nothing_runs_out_of_memory() {
-    let only = std::env::var("BATCHFIT_ONLY").unwrap_or_default();
-    let cells: Vec<Cell> = cells()
-        .into_iter()
-        .filter(|cell| cell.case.starts_with(&only))
-        .collect();
+    let cells = cells();
     let waiting = Mutex::new(cells.iter().enumerate());
     let played = Mutex::new(BTreeMap::new());
     thread::scope(|scope| {
