@@ -63,13 +63,10 @@ pub trait Engine: Send + Sync + 'static {
     /// Says what recordings predict for a search; `request` names them, and what is looked for.
     fn foresee(
         &self,
-        _request: &Request,
-        _runs: &Runs,
-        _cancel: &Arc<AtomicBool>,
-    ) -> Result<Foreseen, EngineError> {
-        let problem = "recordings are not read here";
-        Err(EngineError::Invalid(Invalid::at("/recorded", problem)))
-    }
+        request: &Request,
+        runs: &Runs,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Foreseen, EngineError>;
 
     /// The simulated cards, and the real GPUs found, or what is missing to find any.
     fn devices(&self) -> Vec<DeviceSummary>;

@@ -16,8 +16,13 @@ const FARTHEST: u64 = 16;
 const COMFORTABLE: u64 = 5;
 const TIGHT: u64 = 8;
 
-/// Most runs near the answer that only make it more certain.
+/// So many times the largest batch that ran is far: half of the prediction is recorded first. Where it is nearer, but more
+/// than half as much again, three quarters are.
+const FAR: u64 = 8;
+
+/// Most runs near the answer that only make it more certain, and how near: within this part of it.
 const MOST_CONFIRMATIONS: usize = 2;
+const NEAR: u64 = 10;
 
 /// A gain that is worth another run, as a part of the batch: half a percent.
 const WORTH_A_RUN: u64 = 200;
@@ -42,7 +47,7 @@ pub(super) fn next(
     }
     let high = seen.refused_above(low);
     if low == 0 {
-        return down(seen, high?);
+        return down(seen, high?, ceiling);
     }
     match foreseen {
         Some(Foreseen::Alone(alone)) if seen.fitting() == 1 && alone.batch == low => {
@@ -55,15 +60,16 @@ pub(super) fn next(
 }
 
 /// Far below what does not fit, while nothing does.
-fn down(seen: &Seen, high: u64) -> Option<Next> {
+fn down(seen: &Seen, high: u64, ceiling: u64) -> Option<Next> {
     if high == 1 {
         return Some(Next::End(Ended::Refused(high)));
     }
-    let wanted = (high / DOWN).max(1);
+    let wanted = (high / DOWN).clamp(1, ceiling);
     if !seen.was_tried(wanted) {
         return Some(Next::Try(wanted));
     }
-    let near = elsewhere::elsewhere(seen, wanted, 0, high);
+    let end = high.min(ceiling.saturating_add(1));
+    let near = elsewhere::elsewhere(seen, wanted, 0, end);
     near.map(Next::Try)
 }
 
@@ -127,15 +133,14 @@ fn led(conversation: &Conversation, seen: &Seen, low: u64, predicted: &Predicted
         let plans = conversation.plans(most, seen);
         goal = plans.first().map_or(most, |plan| plan.micro_batch);
     }
-    let to_record = predicted
-        .record_next
-        .filter(|batch| (low + 1..goal).contains(batch) && high.is_none_or(|high| *batch < high));
-    if let Some(batch) = to_record.filter(|batch| !seen.was_tried(*batch)) {
+    let halfway = nearer(low, goal, predicted);
+    let halfway = halfway.filter(|batch| high.is_none_or(|high| *batch < high));
+    if let Some(batch) = halfway.filter(|batch| !seen.was_tried(*batch)) {
         return Next::Try(batch);
     }
     let near = seen
         .verdicts()
-        .filter(|(batch, verdict)| batch.saturating_mul(2) > goal && *verdict == Verdict::Fits);
+        .filter(|(batch, verdict)| *batch > goal - goal / NEAR && *verdict == Verdict::Fits);
     let is_worth_a_run = goal > low + low / WORTH_A_RUN && near.count() < MOST_CONFIRMATIONS;
     if !is_worth_a_run {
         return Next::End(ended(conversation, low, high, predicted));
@@ -147,6 +152,20 @@ fn led(conversation: &Conversation, seen: &Seen, low: u64, predicted: &Predicted
         Some(batch) => Next::Try(batch),
         None => Next::End(Ended::NowhereElse { batch: goal }),
     }
+}
+
+/// The batch to record before `goal`, where that is far from the largest that ran: what recordings of small batches predict
+/// far from them may be wrong, and in the right direction nothing runs out of memory.
+fn nearer(low: u64, goal: u64, predicted: &Predicted) -> Option<u64> {
+    let peaks = predicted.peaks.get(&goal);
+    // With half of the limit left, it may take twice what is predicted.
+    let is_easy = peaks.is_some_and(|peaks| peaks.reserved <= predicted.limit / 2);
+    if is_easy || goal <= low + low / 2 {
+        return None;
+    }
+    let far = predicted.record_next.filter(|_| goal / FAR > low);
+    let next = far.unwrap_or(goal - goal / 4);
+    (low + 1..goal).contains(&next).then_some(next)
 }
 
 /// Why nothing larger is tried.
