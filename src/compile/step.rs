@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, backward};
+use super::parallel::{Model, Reducer};
+use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, Watcher, backward};
 use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId, positions};
-use crate::model::{Mode, OptimizerImpl, Precision, Variant};
+use crate::model::{Mode, OptimizerImpl, Parallel, Precision, Variant};
 use crate::program::{Category, Initial, Kernel, Program, Section};
 use crate::shape::{DType, Extent, Type};
 
@@ -23,6 +24,7 @@ pub(super) struct Training {
     forward: Rc<Forward>,
     trained: Vec<Trained>,
     scaler: Option<Scaler>,
+    reducer: Option<Rc<Reducer>>,
 }
 
 /// What a `GradScaler` keeps on the device.
@@ -71,7 +73,10 @@ impl Training {
                 Trained::new(leaf, Rc::clone(tensor))
             })
             .collect();
+        let reducer = wrapped(&mut eager, &graph, variant, &tensors).map(Rc::new);
+        eager.watcher = reducer.clone().map(|reducer| reducer as Rc<dyn Watcher>);
         Training {
+            reducer,
             forward: Rc::new(Forward::new(&graph, variant, tensors)),
             eager,
             graph,
@@ -85,15 +90,16 @@ impl Training {
     pub(super) fn into_program(mut self) -> Result<Program, Stop> {
         let recorder = self.eager.recorder().clone();
         let construction = recorder.take_section();
-        let first_step = self.step()?;
-        let later_step = self.step()?;
+        // The last one is every later one.
+        let distinct = self.reducer.as_ref().map_or(2, |reducer| reducer.steps());
+        let steps = (0..distinct).map(|_| self.step());
+        let steps = steps.collect::<Result<Vec<_>, Stop>>()?;
         Ok(Program {
             tensors: recorder.take_tensors(),
             sizes: recorder.take_sizes(),
             convolutions: recorder.take_convolutions(),
             construction,
-            first_step,
-            later_step,
+            steps,
             micro_steps: self.variant.accumulation,
         })
     }
@@ -102,14 +108,23 @@ impl Training {
     fn step(&mut self) -> Result<Vec<Section>, Stop> {
         let recorder = self.eager.recorder().clone();
         let mut sections = Vec::new();
-        self.micro_step()?;
-        if self.variant.accumulation > 1 {
+        // All but the first are alike, and all but the last where that alone sends gradients.
+        let left = self.variant.accumulation - 1;
+        let last_differs = left > 0 && self.reducer.is_some();
+        let alike = left - u32::from(last_differs);
+        self.micro_step(left == 0)?;
+        if left > 0 {
             sections.push(Section::once(recorder.take_section()));
-            self.micro_step()?;
+        }
+        if alike > 0 {
+            self.micro_step(false)?;
             sections.push(Section {
                 instructions: recorder.take_section(),
-                times: self.variant.accumulation - 1,
+                times: alike,
             });
+        }
+        if last_differs {
+            self.micro_step(true)?;
         }
         if self.variant.mode == Mode::Train {
             self.update();
@@ -118,9 +133,9 @@ impl Training {
         Ok(sections)
     }
 
-    fn micro_step(&mut self) -> Result<(), Stop> {
+    fn micro_step(&mut self, is_last: bool) -> Result<(), Stop> {
         match self.variant.mode {
-            Mode::Train => self.training(),
+            Mode::Train => self.training(is_last),
             Mode::Inference => self.inference(),
         }
     }
@@ -146,15 +161,20 @@ impl Training {
         drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
+        if let Some(reducer) = &self.reducer {
+            reducer.after_step();
+        }
     }
 
-    fn training(&mut self) -> Result<(), Stop> {
+    fn training(&mut self, is_last: bool) -> Result<(), Stop> {
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
+        if let Some(reducer) = &self.reducer {
+            reducer.before_forward(&mut self.eager, is_last);
+        }
         self.eager.set_category(Category::Activations);
         self.eager.autocast = self.variant.precision.autocast();
-        let forward = Rc::clone(&self.forward);
-        forward.run(&mut self.eager, &mut environment, forward.nodes())?;
+        self.forward_pass(&mut environment)?;
         let undivided = environment
             .remove(&self.graph.loss)
             .expect("the last node makes the loss");
@@ -184,6 +204,31 @@ impl Training {
         drop(held);
         drop(loss);
         Ok(())
+    }
+
+    /// The model, and what makes its loss. A wrapper may copy what the model returns.
+    fn forward_pass(&mut self, environment: &mut Environment) -> Result<(), Stop> {
+        let forward = Rc::clone(&self.forward);
+        let nodes = forward.nodes();
+        let copies = self
+            .reducer
+            .as_ref()
+            .is_some_and(|reducer| reducer.copies_results());
+        let result = self.graph.prediction;
+        let Some(end) = forward
+            .maker(result)
+            .filter(|_| copies)
+            .map(|node| node + 1)
+        else {
+            return forward.run(&mut self.eager, environment, nodes);
+        };
+        forward.run(&mut self.eager, environment, nodes.start..end)?;
+        if let Some(made) = environment.remove(&result) {
+            let copy = self.eager.clone_of(&made);
+            drop(made);
+            environment.insert(result, copy);
+        }
+        forward.run(&mut self.eager, environment, end..nodes.end)
     }
 
     fn inference(&mut self) -> Result<(), Stop> {
@@ -295,6 +340,35 @@ impl Training {
         }
         (0..2).map(|_| self.eager.scratch(4)).collect()
     }
+}
+
+/// The wrapper that a variant asks for.
+fn wrapped(
+    eager: &mut Eager,
+    graph: &Graph,
+    variant: &Variant,
+    tensors: &BTreeMap<ValueId, Tensor>,
+) -> Option<Reducer> {
+    let Parallel::Ddp(options) = &variant.parallel else {
+        return None;
+    };
+    let held = || graph.parameters.iter().enumerate();
+    let of = |parameter: &Parameter| &*tensors[&parameter.value];
+    let model = Model {
+        parameters: held()
+            .filter(|(_, parameter)| parameter.kind != ParameterKind::Buffer)
+            .map(|(_, parameter)| of(parameter))
+            .collect(),
+        trained: held()
+            .filter(|(_, parameter)| parameter.kind == ParameterKind::Trained)
+            .map(|(index, parameter)| (index, of(parameter)))
+            .collect(),
+        buffers: held()
+            .filter(|(_, parameter)| parameter.kind == ParameterKind::Buffer)
+            .map(|(_, parameter)| of(parameter))
+            .collect(),
+    };
+    Some(Reducer::construct(eager, options, &model, true))
 }
 
 /// Parameters that a module moves into one buffer.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Parallel;
 use crate::shape::DType;
 
 /// Which precision the forward and backward pass run in.
@@ -199,6 +200,8 @@ pub struct Variant {
     pub accumulation: u32,
     /// Training or inference.
     pub mode: Mode,
+    /// How several GPUs train together.
+    pub parallel: Parallel,
 }
 
 impl Default for Variant {
@@ -212,6 +215,7 @@ impl Default for Variant {
             checkpointing: Checkpointing::default(),
             accumulation: 1,
             mode: Mode::default(),
+            parallel: Parallel::None,
         }
     }
 }
@@ -232,6 +236,8 @@ struct Written {
     accumulation: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<Mode>,
+    #[serde(default, skip_serializing_if = "Parallel::is_none")]
+    parallel: Parallel,
 }
 
 impl From<Variant> for Written {
@@ -245,6 +251,7 @@ impl From<Variant> for Written {
             checkpointing: is_told.then_some(variant.checkpointing),
             accumulation: variant.accumulation,
             mode: is_told.then_some(variant.mode),
+            parallel: variant.parallel,
         }
     }
 }
@@ -259,6 +266,7 @@ impl From<Written> for Variant {
             checkpointing: written.checkpointing.unwrap_or_default(),
             accumulation: written.accumulation,
             mode: written.mode.unwrap_or_default(),
+            parallel: written.parallel,
         }
     }
 }

@@ -7,7 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::*;
 use crate::graph::{Content, ParameterKind, Releases};
-use crate::model::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision};
+use crate::model::{Checkpointing, Mode, Optimizer, OptimizerImpl, Parallel, Precision};
 use crate::ops::{Norm, Op};
 use crate::shape::DType;
 use crate::units::Bytes;
@@ -25,6 +25,7 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(
         request.variants,
         [Variant {
+            parallel: Parallel::None,
             accumulation: 1,
             ..Variant::default()
         }]
@@ -68,6 +69,7 @@ fn every_field_is_read() {
             checkpointing: Checkpointing::Modules(vec!["layer1.*".into()]),
             accumulation: 4,
             mode: Mode::Train,
+            parallel: Parallel::None,
         }]
     );
     assert_eq!(request.device, DeviceChoice::Cuda(1));

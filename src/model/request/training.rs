@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::model::fields::{Fields, choice, wrong};
 use crate::model::invalid::Invalid;
+use crate::model::parallel::Parallel;
 use crate::model::variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};
 
 /// The fields of `training`.
@@ -85,6 +86,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
         for optimizer in &optimizers {
             for checkpointing in &checkpointings {
                 variants.push(Variant {
+                    parallel: Parallel::None,
                     recorded: false,
                     precision: *precision,
                     optimizer: *optimizer,
