@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use super::parallel::{Model, Reducer};
+use super::parallel::{Model, Reducer, partition};
 use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, Watcher, backward};
 use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId, positions};
 use crate::model::{Mode, OptimizerImpl, Parallel, Precision, Variant};
@@ -25,6 +25,8 @@ pub(super) struct Training {
     trained: Vec<Trained>,
     scaler: Option<Scaler>,
     reducer: Option<Rc<Reducer>>,
+    /// The trained parameters that this rank's optimizer updates, by their places, in its order.
+    mine: Vec<usize>,
 }
 
 /// What a `GradScaler` keeps on the device.
@@ -66,7 +68,7 @@ impl Training {
                 flatten(&mut eager, group, dtype, &mut tensors);
             }
         }
-        let trained = leaves
+        let trained: Vec<Trained> = leaves
             .into_iter()
             .map(|(index, leaf)| {
                 let tensor = &tensors[&graph.parameters[index].value];
@@ -75,7 +77,14 @@ impl Training {
             .collect();
         let reducer = wrapped(&mut eager, &graph, variant, &tensors).map(Rc::new);
         eager.watcher = reducer.clone().map(|reducer| reducer as Rc<dyn Watcher>);
+        let elements = trained.iter().map(|trained| trained.tensor.numel().at(1));
+        let elements: Vec<u64> = elements.collect();
+        let mine = match &variant.parallel {
+            Parallel::Zero1(options) => partition(&elements, options.world_size, 0),
+            Parallel::None | Parallel::Ddp(_) => (0..elements.len()).collect(),
+        };
         Training {
+            mine,
             reducer,
             forward: Rc::new(Forward::new(&graph, variant, tensors)),
             eager,
@@ -143,14 +152,21 @@ impl Training {
     /// What follows the last micro-step: unscale, optimizer, scaler update, `zero_grad`.
     fn update(&mut self) {
         let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
-        let found_inf = self.unscale();
-        let handed_over = self.hand_over_scale();
+        // To clip them, gradients are unscaled by the loop itself, and then by no optimizer.
+        let clips = self.variant.clip_grad_norm.is_some();
+        let by_optimizer = self.variant.optimizer_impl == OptimizerImpl::Fused && !clips;
+        let found_inf = self.unscale(by_optimizer);
+        if let Some(norm) = self.variant.clip_grad_norm {
+            optimizer::clip_grad_norm(&mut self.eager, &self.trained, norm.into());
+        }
+        let handed_over = self.hand_over_scale(by_optimizer);
         let flag = found_inf.as_ref();
         optimizer::step(
             &mut self.eager,
             optimizer,
             implementation,
             &mut self.trained,
+            &self.mine,
             flag,
         );
         if let (Some(scaler), Some(found_inf)) = (&self.scaler, &found_inf) {
@@ -296,14 +312,14 @@ impl Training {
     }
 
     /// `scaler.unscale_`: gives the flag that tells the optimizer to skip.
-    fn unscale(&mut self) -> Option<Tensor> {
+    fn unscale(&mut self, by_optimizer: bool) -> Option<Tensor> {
         let scaler = self.scaler.as_ref()?;
         self.eager.set_category(Category::OptimizerScratch);
         self.eager.set_label(&Arc::from("GradScaler"));
         let eager = &mut self.eager;
         // The inverse scale in double, then in float; a fused optimizer divides by the scale itself, and
         // one in float stands in. Then flags, one of which lives until `update`.
-        let inverse = if self.variant.optimizer_impl == OptimizerImpl::Fused {
+        let inverse = if by_optimizer {
             eager.scratch(4)
         } else {
             let double = eager.scratch(8);
@@ -334,8 +350,8 @@ impl Training {
     }
 
     /// What a fused optimizer is given besides gradients: the scale and the flag, as tensors of their own.
-    fn hand_over_scale(&mut self) -> Vec<Rc<Storage>> {
-        if self.scaler.is_none() || self.variant.optimizer_impl != OptimizerImpl::Fused {
+    fn hand_over_scale(&mut self, by_optimizer: bool) -> Vec<Rc<Storage>> {
+        if self.scaler.is_none() || !by_optimizer {
             return Vec::new();
         }
         (0..2).map(|_| self.eager.scratch(4)).collect()
@@ -349,7 +365,7 @@ fn wrapped(
     variant: &Variant,
     tensors: &BTreeMap<ValueId, Tensor>,
 ) -> Option<Reducer> {
-    let Parallel::Ddp(options) = &variant.parallel else {
+    let (Parallel::Ddp(options) | Parallel::Zero1(options)) = &variant.parallel else {
         return None;
     };
     let held = || graph.parameters.iter().enumerate();

@@ -30,4 +30,6 @@ pub use request::{
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
-pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};
+pub use variant::{
+    Checkpointing, Compare, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant,
+};

@@ -13,6 +13,8 @@ pub enum Parallel {
     None,
     /// `DistributedDataParallel`.
     Ddp(Ddp),
+    /// `DistributedDataParallel` whose optimizer's state is spread over the ranks: `ZeroRedundancyOptimizer`.
+    Zero1(Ddp),
 }
 
 /// `torch.nn.parallel.DistributedDataParallel` and its options.
@@ -57,7 +59,7 @@ impl Parallel {
     pub fn world_size(&self) -> u64 {
         match self {
             Parallel::None => 1,
-            Parallel::Ddp(ddp) => ddp.world_size,
+            Parallel::Ddp(ddp) | Parallel::Zero1(ddp) => ddp.world_size,
         }
     }
 }

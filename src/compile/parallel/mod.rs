@@ -2,5 +2,7 @@
 
 mod buckets;
 mod ddp;
+mod zero;
 
 pub(super) use ddp::{Model, Reducer};
+pub(super) use zero::partition;

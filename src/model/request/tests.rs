@@ -25,6 +25,7 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(
         request.variants,
         [Variant {
+            clip_grad_norm: None,
             parallel: Parallel::None,
             accumulation: 1,
             ..Variant::default()

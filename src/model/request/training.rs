@@ -86,6 +86,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
         for optimizer in &optimizers {
             for checkpointing in &checkpointings {
                 variants.push(Variant {
+                    clip_grad_norm: None,
                     parallel: Parallel::None,
                     recorded: false,
                     precision: *precision,
