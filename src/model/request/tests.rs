@@ -70,6 +70,7 @@ fn every_field_is_read() {
             checkpointing: Checkpointing::Modules(vec!["layer1.*".into()]),
             accumulation: 4,
             mode: Mode::Train,
+            clip_grad_norm: None,
             parallel: Parallel::None,
         }]
     );
