@@ -384,7 +384,7 @@ fn wrapped(
             .map(|(_, parameter)| of(parameter))
             .collect(),
     };
-    Some(Reducer::construct(eager, options, &model, true))
+    Some(Reducer::construct(eager, options, &model))
 }
 
 /// Parameters that a module moves into one buffer.

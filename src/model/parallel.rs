@@ -55,6 +55,15 @@ impl Parallel {
         *self == Parallel::None
     }
 
+    /// The strategy's name in requests; nothing for one GPU.
+    pub const fn name(&self) -> Option<&'static str> {
+        match self {
+            Parallel::None => None,
+            Parallel::Ddp(_) => Some("ddp"),
+            Parallel::Zero1(_) => Some("zero1"),
+        }
+    }
+
     /// Processes that train together.
     pub fn world_size(&self) -> u64 {
         match self {

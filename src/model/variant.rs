@@ -322,6 +322,12 @@ impl fmt::Display for Variant {
         if self.accumulation > 1 {
             write!(f, " accumulating {}", self.accumulation)?;
         }
+        if self.clip_grad_norm.is_some() {
+            f.write_str(" clipped")?;
+        }
+        if let Some(strategy) = self.parallel.name() {
+            write!(f, " {strategy} on {} GPUs", self.parallel.world_size())?;
+        }
         Ok(())
     }
 }

@@ -31,8 +31,6 @@ pub(in crate::compile) struct Reducer {
     members: Vec<Member>,
     places: HashMap<usize, usize>,
     buffers: Vec<Member>,
-    /// Whether the first buckets outlive the rebuild: the last message from them may not be known to be done yet.
-    overlap: bool,
     state: RefCell<State>,
 }
 
@@ -41,7 +39,7 @@ struct State {
     buckets: Vec<Bucket>,
     /// For each parameter: its bucket, and its place there.
     place_of: HashMap<usize, (usize, u64)>,
-    /// The first buckets, after the rebuild.
+    /// The first buckets, after the rebuild: the last message from them may not be known to be done yet.
     retired: Vec<Tensor>,
     /// Parameters in the order in which their gradients were complete, in the first backward pass with messages.
     ready: Vec<usize>,
@@ -80,7 +78,6 @@ impl Reducer {
         eager: &mut Eager,
         options: &Ddp,
         model: &Model<'_>,
-        overlap: bool,
     ) -> Reducer {
         let Model {
             parameters,
@@ -109,7 +106,6 @@ impl Reducer {
                 .collect(),
             members,
             buffers,
-            overlap,
             state: RefCell::default(),
         };
         let (first, ascending) = reducer.first_buckets();
@@ -249,9 +245,7 @@ impl Reducer {
             let state = &mut *self.state.borrow_mut();
             let first = std::mem::take(&mut state.buckets).into_iter();
             state.is_rebuilt = true;
-            if self.overlap {
-                state.retired = first.map(|bucket| bucket.tensor).collect();
-            }
+            state.retired = first.map(|bucket| bucket.tensor).collect();
         }
         self.make_buckets(eager, parts, true);
     }

@@ -318,14 +318,5 @@ pub(super) const NAMES: &[(&[&str], Meaning)] = &[
         ],
         NO_MEMORY,
     ),
-    (
-        &[
-            "deepspeed",
-            "fsdp",
-            "zero_stage",
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-        ],
-        NOT_YET,
-    ),
+    (&["tensor_parallel_size", "pipeline_parallel_size"], NOT_YET),
 ];
