@@ -16,8 +16,10 @@ import gc
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,10 @@ from pathlib import Path
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Where PyTorch looks for CUDA's headers when it compiles a kernel of one's own.
+for _home in (Path(shutil.which("nvcc") or "/bin/nvcc").resolve().parents[1], Path("/usr/local/cuda")):
+    if (_home / "include" / "cuda_runtime.h").exists():
+        os.environ.setdefault("CUDA_HOME", str(_home))
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "clients" / "python" / "src")]
 
@@ -67,8 +73,6 @@ def child(work, *arguments, timeout=LONGEST):
             os.killpg(process, signal.SIGKILL)
         except ProcessLookupError:
             pass
-
-    import threading
 
     timer = threading.Timer(timeout, kill)
     timer.start()

@@ -10,6 +10,8 @@ from typing import Optional, Union
 
 import torch
 
+from .recording import settings
+
 # What a process still takes beside PyTorch's allocator after a first step, as further kernels are loaded.
 _GROWTH = 64 << 20
 
@@ -38,6 +40,7 @@ def check() -> None:
             f"tuning needs PyTorch's own allocator, not {torch.cuda.get_allocator_backend()}: leave `backend` out of "
             "PYTORCH_CUDA_ALLOC_CONF"
         )
+    torch.cuda.init()  # type: ignore[no-untyped-call]
     if torch.is_inference_mode_enabled():
         raise RuntimeError("tuning runs training steps, which torch.inference_mode() forbids: call it outside")
     if torch.cuda.is_current_stream_capturing():
@@ -69,11 +72,19 @@ def limit_in_bytes(limit: Union[int, float, str], total: int) -> int:
     return bytes_
 
 
+def total() -> int:
+    """The card's memory, in bytes."""
+    return torch.cuda.mem_get_info()[1]
+
+
+def reserved_and_free() -> int:
+    """What PyTorch's allocator has, and what is left on the card."""
+    return torch.cuda.memory_reserved() + torch.cuda.mem_get_info()[0]
+
+
 def available() -> int:
     """What the allocator may have of this card: what it has, and what is free, less what the process will still take."""
-    free, total = torch.cuda.mem_get_info()
-    own = int(fraction() * total)
-    return min(torch.cuda.memory_reserved() + free - _GROWTH, own)
+    return min(reserved_and_free() - _GROWTH, int(fraction() * total()))
 
 
 def fraction() -> float:
@@ -84,13 +95,43 @@ def fraction() -> float:
     return float(ask()) if ask is not None else 1.0
 
 
+def set_fraction(share: float) -> None:
+    """Has the allocator refuse what goes beyond this share of the card."""
+    torch.cuda.set_per_process_memory_fraction(share)
+
+
 def set_limit(limit: int) -> None:
     """Has the allocator refuse what goes beyond so many bytes, exactly."""
-    _, total = torch.cuda.mem_get_info()
-    share = min(1.0, limit / total)
-    while share < 1.0 and int(share * total) < limit:
+    most = total()
+    share = min(1.0, limit / most)
+    while share < 1.0 and int(share * most) < limit:
         share = math.nextafter(share, 2.0)
-    torch.cuda.set_per_process_memory_fraction(min(1.0, share))
+    set_fraction(min(1.0, share))
+
+
+def allocated() -> int:
+    """Bytes in use by tensors."""
+    return torch.cuda.memory_allocated()
+
+
+def name() -> str:
+    """What the card is called."""
+    return torch.cuda.get_device_name()
+
+
+def allocator_settings() -> str:
+    """The allocator's settings, as `PYTORCH_CUDA_ALLOC_CONF` would have them."""
+    return settings(torch.cuda.memory._snapshot().get("allocator_settings", {}))
+
+
+def synchronize() -> None:
+    """Waits until all that was asked of the card is done."""
+    torch.cuda.synchronize()
+
+
+def reset_peaks() -> None:
+    """Peaks begin anew."""
+    torch.cuda.reset_peak_memory_stats()
 
 
 def clean() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from . import conversation, device, ranks, recording as recordings
+from . import conversation, device, ranks
 from .conversation import Document, SearchError
 from .holding import never_skip, only_gradients
 from .interrupts import Interrupts
@@ -104,9 +104,7 @@ class Tuning:
             batch = min(batch, target_batch // self._world_size)
         things = _listed(state)
         device.check()
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        self._total = torch.cuda.mem_get_info()[1]
-        self._asked = None if memory_limit is None else device.limit_in_bytes(memory_limit, self._total)
+        self._asked = None if memory_limit is None else device.limit_in_bytes(memory_limit, device.total())
         if server is not None:
             conversation.Server(server)
         self._server = server
@@ -183,7 +181,7 @@ class Tuning:
             "allocator": self._allocator,
             "start_batch": self._batch,
             "avoid_out_of_memory": True,
-            "gpu": torch.cuda.get_device_name()[:200],
+            "gpu": device.name()[:200],
         }
         if self._target is not None:
             terms["target_batch"] = self._target
@@ -217,7 +215,7 @@ class Tuning:
         if self._asked is not None:
             device.set_limit(self._asked)
         self._fresh()
-        self._left_before = torch.cuda.memory_allocated()
+        self._left_before = device.allocated()
         graphs = _compiled_graphs()
         self._warm_up(self._batch)
         if _compiled_graphs() > graphs:
@@ -227,19 +225,18 @@ class Tuning:
             if self._warm_up(other) == "fits":
                 self._batch = other
         self._fresh()
-        left = torch.cuda.memory_allocated() - self._left_before
+        left = device.allocated() - self._left_before
         if left > _LEFT:
             logger.warning(
                 "a step leaves %d MiB allocated that are not in `state`, and that tuning cannot put back: is an optimizer missing?",
                 left // _MIB,
             )
         self._limit = self._set_limit()
-        self._allocator = recordings.settings(torch.cuda.memory._snapshot().get("allocator_settings", {}))
+        self._allocator = device.allocator_settings()
 
     def _set_limit(self) -> int:
-        free, _ = torch.cuda.mem_get_info()
         # All that there is, where that is less than what was asked for.
-        limit = device.available() if self._asked is None else min(self._asked, torch.cuda.memory_reserved() + free)
+        limit = device.available() if self._asked is None else min(self._asked, device.reserved_and_free())
         limit = -ranks.most([-limit])[0]
         if self._asked is not None and limit < self._asked:
             logger.warning("of the limit of %d MiB only %d MiB can be had", self._asked // _MIB, limit // _MIB)
@@ -298,7 +295,7 @@ class Tuning:
     def _guarded(self, run: Callable[[], object]) -> str:
         try:
             run()
-            torch.cuda.synchronize()
+            device.synchronize()
             return "fits"
         except Exception as error:
             if not device.is_out_of_memory(error):
@@ -308,7 +305,7 @@ class Tuning:
 
     def _fresh(self) -> None:
         """Everything as before the first step, without gradients."""
-        torch.cuda.synchronize()
+        device.synchronize()
         self.state.put_back()
         self.state.without_gradients()
         never_skip(self.state)
@@ -319,12 +316,12 @@ class Tuning:
     def _end(self, share: float, benchmark: bool, *, is_failing: bool) -> None:
         """Puts everything back, and leaves an allocator that has cached nothing and whose peaks begin anew."""
         try:
-            torch.cuda.synchronize()
+            device.synchronize()
             self.state.put_back()
             torch.backends.cudnn.benchmark = benchmark
-            torch.cuda.set_per_process_memory_fraction(share)
+            device.set_fraction(share)
             device.clean()
-            torch.cuda.reset_peak_memory_stats()
+            device.reset_peaks()
         except RuntimeError as error:
             if not is_failing:
                 raise
