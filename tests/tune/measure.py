@@ -19,6 +19,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -27,6 +28,8 @@ from pathlib import Path
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Nothing that an earlier measurement found counts as known.
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="batchfit-measure-")
 # Where PyTorch looks for CUDA's headers when it compiles a kernel of one's own.
 for _home in (Path(shutil.which("nvcc") or "/bin/nvcc").resolve().parents[1], Path("/usr/local/cuda")):
     if (_home / "include" / "cuda_runtime.h").exists():

@@ -31,6 +31,10 @@ class SearchError(RuntimeError):
     """Whoever leads the search refuses, or does not answer. The message says what it said."""
 
 
+class Refused(SearchError):
+    """Whoever leads the search does not take what was told; the search goes on as if it had not been."""
+
+
 class Leader(Protocol):
     """Says which batch to run next, and in the end which to train with."""
 
@@ -158,7 +162,7 @@ class Server:
                 return _document(answer.read(_LONGEST), self._address)
         except urllib.error.HTTPError as error:
             with error:
-                raise SearchError(f"{self._address} refuses: {_problem(error.read(1 << 16))}") from error
+                raise Refused(f"{self._address} refuses: {_problem(error.read(1 << 16))}") from error
         except OSError as error:
             reason = getattr(error, "reason", error)
             raise SearchError(f"{self._address} does not answer: {reason}") from error
@@ -173,7 +177,7 @@ def _document(line: bytes, who: str) -> Document:
         raise SearchError(f"{who} answered {line[:200]!r}, which is no JSON object")
     error = document.get("error")
     if error is not None:
-        raise SearchError(f"{who} refuses: {_problem(json.dumps(error).encode())}")
+        raise Refused(f"{who} refuses: {_problem(json.dumps(error).encode())}")
     return document
 
 

@@ -183,20 +183,29 @@ class _Writer:
             address = block.get("address", segment["address"] + offset)
             if is_private or block["state"] != "inactive":
                 requested = block["size"] if is_private else block.get("requested_size") or block["size"]
-                self._lines.append(f"b {address - segment['address']} {requested}")
+                self._lines.append(f"b {address - segment['address']} {requested} {block['size']}")
                 self._allocate(address)
             offset += block["size"]
 
     def events(self, entries: list[Entry], steps: list[tuple[int, int]]) -> None:
         allocated = freed = 0
         steps = list(reversed(steps))
+        # Frees that follow each other are in any order, as hash tables are cleared; here in that of their allocations.
+        waiting: list[int] = []
+
+        def flush() -> None:
+            self._lines.extend(f"f {number}" for number in sorted(waiting))
+            waiting.clear()
+
         for entry in entries:
             action = entry["action"]
             # What a step asks for next is its own; frees that complete later belong to what is before.
             while steps and (allocated, freed) >= steps[-1] and freed >= steps[-1][1] and action in ("alloc", "free_requested"):
+                flush()
                 self._lines.append("s")
                 steps.pop()
             if action == "alloc":
+                flush()
                 allocated += 1
                 stream = self._stream(entry["stream"])
                 self._lines.append(f"a {entry['size']} {stream}" if stream else f"a {entry['size']}")
@@ -206,7 +215,8 @@ class _Writer:
             elif action == "free_completed":
                 number = self._alive.pop(entry["addr"], None)
                 if number is not None:
-                    self._lines.append(f"f {number}")
+                    waiting.append(number)
+        flush()
         self._lines.extend("s" for _ in steps)
 
 

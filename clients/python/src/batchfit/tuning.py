@@ -17,7 +17,7 @@ from typing import Any, Optional, Union
 import torch
 
 from . import conversation, device, ranks
-from .conversation import Document, SearchError
+from .conversation import Document, Refused, SearchError
 from .holding import never_skip, only_gradients
 from .interrupts import Interrupts
 from .plan import Plan, Run
@@ -192,7 +192,14 @@ class Tuning:
 
     def _tell(self, observation: dict[str, Any], path: Optional[Path]) -> Document:
         assert self._leader is not None
-        return self._leader.tell(observation, path)
+        try:
+            return self._leader.tell(observation, path)
+        except Refused as refused:
+            if path is None:
+                raise
+            # A recording of something else than the ones before: what came of the batch counts all the same.
+            logger.info("the recording of batch %d is of no use: %s", observation["batch"], refused)
+            return self._leader.tell(observation, None)
 
     def _together(self, ask: Optional[Callable[[], Document]]) -> Document:
         """What the leader is told, in all processes; what fails there fails everywhere."""
