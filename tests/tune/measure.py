@@ -12,6 +12,7 @@ BATCHFIT_BINARY names the binary where it is not installed.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import hashlib
 import json
@@ -57,6 +58,8 @@ def child(work, *arguments, timeout=LONGEST):
         try:
             os.setsid()
             os.close(read)
+            # Where it is when its time is nearly over.
+            faulthandler.dump_traceback_later(max(1, timeout - 3), exit=False)
             try:
                 result = work(*arguments)
             except BaseException as error:  # noqa: BLE001

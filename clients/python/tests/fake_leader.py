@@ -25,7 +25,7 @@ class Search:
             return batch if batch >= 1 and batch not in tried else None
         if len(fits) == 1:
             low = max(fits)
-            batch = min(low * 2, high - 1)
+            batch = min(low * 2, high - 1, low * limit // fits[low])
         else:
             a, b = sorted(fits)[-2:]
             slope = max(1, (fits[b] - fits[a]) / (b - a))

@@ -62,9 +62,13 @@ class Plan:
         seconds: float,
         warm_up_seconds: float,
         runs: tuple[Run, ...],
+        accumulation: Optional[int] = None,
     ) -> Plan:
-        """The plan that a search's document has."""
-        said = document["recommendation"]
+        """The plan that a search's document has; `accumulation` is how many steps there are in any case."""
+        said = dict(document["recommendation"])
+        if accumulation is not None:
+            said["accumulation_steps"] = accumulation
+            said["global_batch"] = said["micro_batch"] * accumulation * world_size
         answered = document.get("answered_by")
         peaks = {run.batch: run.peak_reserved_bytes for run in runs if run.outcome == "fits"}
         return cls(

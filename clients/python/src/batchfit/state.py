@@ -71,7 +71,7 @@ _OF_TORCH: tuple[type, ...] = (
 )
 
 # Packages whose objects are left alone: PyTorch's own machinery, Python's, and what keeps files and connections.
-_FOREIGN = {"torch", "tensorboard", "tensorboardX", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "swanlab"} | (
+_FOREIGN = {"torch", "tensorboard", "tensorboardX", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "swanlab", "datasets", "tokenizers"} | (
     set(sys.stdlib_module_names) - {"types", "argparse", "collections", "functools", "__main__"}
 )
 
@@ -144,7 +144,7 @@ class State:
         self._tensors: list[_Tensor] = []
         self._restores: list[Callable[[], None]] = []
         self._waiting: collections.deque[object] = collections.deque()
-        self._random: Optional[_Generators] = None
+        self._random: Optional[Generators] = None
         for thing in objects:
             _check(thing)
             self._waiting.append(thing)
@@ -171,7 +171,7 @@ class State:
         with torch.no_grad():
             for kept in self._storages.values():
                 kept.keep()
-        self._random = _Generators()
+        self._random = Generators()
 
     def put_back(self) -> None:
         """Makes everything what it was."""
@@ -307,7 +307,7 @@ class State:
             self._restores.append(lambda: _set(bits, "state", kept))
 
 
-class _Generators:
+class Generators:
     """The random generators that a process has from the start."""
 
     def __init__(self) -> None:

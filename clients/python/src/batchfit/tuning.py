@@ -81,6 +81,8 @@ class Tuning:
     """One search, from the first warm-up to the plan.
 
     `steps(b, n)` runs one optimizer step of `n` micro-steps at batch `b`. `fresh` is called whenever everything was put back.
+    `accumulation` is how many micro-steps an optimizer step has whatever comes out, where no target says it. `reserved` bytes are
+    left free where steps accumulate: what training needs beside what is recorded.
     """
 
     def __init__(
@@ -94,6 +96,8 @@ class Tuning:
         server: Optional[str] = None,
         max_batch: Optional[int] = None,
         fresh: Optional[Callable[[], None]] = None,
+        accumulation: Optional[int] = None,
+        reserved: int = 0,
     ) -> None:
         self._world_size = ranks.world_size()
         _check_number("batch", batch)
@@ -113,6 +117,8 @@ class Tuning:
         self._target = target_batch
         self._max_batch = max_batch
         self._fresh_hook = fresh
+        self._accumulation = accumulation
+        self._reserved = reserved
         self.state = State(things)
         if self.state.device_bytes == 0:
             raise ValueError(
@@ -143,8 +149,10 @@ class Tuning:
                     interrupts.hold()
             finally:
                 self._end(share, benchmark, is_failing=document is None)
+        assert document is not None
         plan = Plan.of(
             document,
+            accumulation=self._accumulation,
             world_size=self._world_size,
             seconds=time.monotonic() - started,
             warm_up_seconds=self._warm_up_seconds,
@@ -244,8 +252,10 @@ class Tuning:
     def _set_limit(self) -> int:
         # All that there is, where that is less than what was asked for.
         limit = device.available() if self._asked is None else min(self._asked, device.reserved_and_free())
+        if self._micro_steps(self._batch) > 1:
+            limit -= self._reserved
         limit = -ranks.most([-limit])[0]
-        if self._asked is not None and limit < self._asked:
+        if self._asked is not None and limit < self._asked - self._reserved:
             logger.warning("of the limit of %d MiB only %d MiB can be had", self._asked // _MIB, limit // _MIB)
         device.set_limit(limit)
         return limit
@@ -255,7 +265,7 @@ class Tuning:
         outcome = "fits"
         if batch not in self._warm:
             outcome = self._warm_up(batch)
-        accumulation = 2 if self._target is not None and batch * self._world_size < self._target else 1
+        accumulation = self._micro_steps(batch)
         started = time.monotonic()
         recording = Recording(batch, accumulation)
         if outcome == "fits":
@@ -282,6 +292,12 @@ class Tuning:
         logger.info("batch %d: %s%s", batch, outcome.replace("_", " "), f", {peak // _MIB} MiB reserved" if told_peak else "")
         return observation
 
+    def _micro_steps(self, batch: int) -> int:
+        """Two where steps accumulate, since gradients then live through forward passes; more would be no different."""
+        if self._target is not None:
+            return 2 if batch * self._world_size < self._target else 1
+        return min(2, self._accumulation or 1)
+
     def _record(self, recording: Recording, batch: int, accumulation: int) -> None:
         with recording:
             for _ in range(_STEPS):
@@ -292,8 +308,7 @@ class Tuning:
         """One step that is not recorded: compilation, autotuning, kernels that are loaded."""
         started = time.monotonic()
         self._fresh()
-        accumulation = 2 if self._target is not None and batch * self._world_size < self._target else 1
-        outcome = self._guarded(lambda: self._steps(batch, accumulation))
+        outcome = self._guarded(lambda: self._steps(batch, self._micro_steps(batch)))
         self._warm_up_seconds += time.monotonic() - started
         if outcome == "fits":
             self._warm.add(batch)
