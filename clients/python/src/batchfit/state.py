@@ -237,7 +237,7 @@ class State:
         if kept.grad is not None:
             self._waiting.append(kept.grad)
         attributes = getattr(tensor, "__dict__", None)
-        if attributes:
+        if isinstance(attributes, dict):
             self._container(attributes)
 
     def _container(self, thing: Any) -> None:
