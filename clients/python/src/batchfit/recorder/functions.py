@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.amp.autocast_mode import custom_bwd, custom_fwd
 
 from .graphs import Function
 from .holding import dtype_of
@@ -38,10 +39,10 @@ def class_of(function: Function, interpreter: Interpreter) -> Any:
 
     if function.cast_inputs is not None:
         dtype = dtype_of(function.cast_inputs.number, function.name)
-        forward = torch.amp.custom_fwd(forward, device_type="cuda", cast_inputs=dtype)
+        forward = custom_fwd(forward, device_type="cuda", cast_inputs=dtype)
     elif function.backward_autocast:
-        forward = torch.amp.custom_fwd(forward, device_type="cuda")
+        forward = custom_fwd(forward, device_type="cuda")
     if function.backward_autocast:
-        backward = torch.amp.custom_bwd(backward, device_type="cuda")
+        backward = custom_bwd(backward, device_type="cuda")
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("Called", (torch.autograd.Function,), members)

@@ -166,7 +166,8 @@ class Recurrent:
 
     def flatten(self, held: dict[int, torch.Tensor]) -> None:
         weights = [held[slot].data for slot in self.weights]
-        if not torch.backends.cudnn.is_acceptable(weights[0]) or len({weight.dtype for weight in weights}) > 1:
+        is_acceptable: Any = torch.backends.cudnn.is_acceptable
+        if not is_acceptable(weights[0]) or len({weight.dtype for weight in weights}) > 1:
             return
         per_layer = len(weights) // (self.layers * (2 if self.bidirectional else 1))
         # With biases there are four weights of a layer, or five with a projection; without there are two, or three.

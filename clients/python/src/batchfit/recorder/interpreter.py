@@ -15,7 +15,7 @@ from .errors import RecorderError
 from .functions import class_of
 from .graphs import Device, DType, Function, Graph, Layout, MemoryFormat, Operator, Ref
 from .holding import Stored, dtype_of
-from .lifetimes import assumed, slots_of
+from .lifetimes import assumed, read_by, slots_of
 from .sizes import Size
 from .operators import IGNORED, Called, Operators, import_namespaces
 
@@ -35,7 +35,8 @@ class Interpreter:
         self.graph, self._stored, self._device = graph, stored, device
         self._regions = regions(graph, checkpointing)
         self._releases = graph.releases if graph.releases is not None else assumed(graph)
-        self._on_meta = any(each.tensor.device == "meta" for each in (*graph.held, *graph.inputs))
+        tensors = [*(each.tensor for each in graph.held), *(each.tensor for each in graph.inputs)]
+        self._on_meta = any(tensor.device == "meta" for tensor in tensors)
         operators = Operators()
         # What lengths that no operator asks for depend on; set before each forward pass.
         self.batch = 1
@@ -261,6 +262,36 @@ def _looked_up(operators: Operators, operator: Operator) -> Called:
     return called
 
 
+_SCALAR, _VIEW, _EXPAND, _COPY = (
+    f"torch.ops.aten.{name}" for name in ("scalar_tensor.default", "view.default", "expand.default", "copy_.default")
+)
+_FILL = "torch.ops.aten.fill_.Scalar"
+_NOTHING = "torch.ops.aten._assert_async.default"
+
+
+def _assign_numbers(graph: Graph) -> None:
+    """`x[:, 0] = 2` fills (`copy_to` in `TensorIndexingUtils`); tracing shows it as a tensor that is made of the number, expanded and
+    copied."""
+    readers: dict[int, list[Operator]] = {}
+    for operator in graph.operators:
+        for slot in read_by(operator):
+            readers.setdefault(slot, []).append(operator)
+    for made in graph.operators:
+        if made.target != _SCALAR or not made.arguments:
+            continue
+        chain = [made]
+        for target in (_VIEW, _EXPAND, _COPY):
+            following = readers.get(slots_of(chain[-1].outputs)[0], [])
+            if len(following) != 1 or following[0].target != target:
+                break
+            chain.append(following[0])
+        if len(chain) == 4 and read_by(chain[3])[1:] == slots_of(chain[2].outputs):
+            for operator in chain[:3]:
+                operator.target = _NOTHING
+            chain[3].target = _FILL
+            chain[3].arguments = [chain[3].arguments[0], ("value", made.arguments[0][1])]
+
+
 def _is_the_end(error: BaseException) -> bool:
     """Whether an error is of the card or of memory, not of the operator."""
     text = str(error)
@@ -297,7 +328,9 @@ def _look_for_packed_sequences(position_ids: torch.Tensor) -> None:
     first_dummy_value = position_ids[:, :1] - 1
     position_diff = torch.diff(position_ids, prepend=first_dummy_value, dim=-1)
     packed_sequence_mask = (position_diff != 1).cumsum(-1)
-    _ = (packed_sequence_mask[:, -1] == 0).all()
+    # What it finds is of no use: numbers mean nothing here. Asking waits for the card and lets go of the answer.
+    if (packed_sequence_mask[:, -1] == 0).all():
+        return
 
 
 def quiet() -> None:

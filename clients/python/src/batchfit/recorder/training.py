@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Protocol
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 
 from .blocks import Checkpointing
 from .errors import RecorderError
@@ -101,13 +102,14 @@ class GraphProgram:
         return self._interpreter.loss(self._held, batch, size)
 
 
-class _NeverSkips(torch.amp.GradScaler):
+class _NeverSkips(GradScaler):
     """A scaler for numbers that mean nothing: a step that is skipped makes no optimizer state, which training soon has."""
 
     def _maybe_opt_step(self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any) -> Optional[float]:
         # As PyTorch does, it waits for the card here.
         _ = sum(value.item() for value in optimizer_state["found_inf_per_device"].values())
-        return optimizer.step(*args, **kwargs)
+        stepped: Optional[float] = optimizer.step(*args, **kwargs)
+        return stepped
 
 
 def train(
