@@ -48,12 +48,12 @@ def regions(graph: Graph, checkpointing: Checkpointing) -> dict[int, int]:
         return path[len("model.") :] if wrapped and path.startswith("model.") else "" if wrapped else path
 
     if checkpointing == "per_block":
-        chosen = _repeated([[(own(path), cls) for _, path, cls in _entries(stack)[skipped:]] for stack in stacks])
-    elif isinstance(checkpointing, str):
-        raise RecorderError(f"the checkpointing {checkpointing!r} is not known; give none, per_block or patterns of modules")
+        chosen = repeated([[(own(path), cls) for _, path, cls in _entries(stack)[skipped:]] for stack in stacks])
     else:
-        patterns = [_pattern(glob) for glob in checkpointing]
-        chosen = {own(path) for path in paths if any(pattern.fullmatch(own(path)) for pattern in patterns)}
+        chosen = {own(path) for path in paths if matches(checkpointing, own(path))}
+
+    if not chosen:
+        raise RecorderError("no module of this graph is what `checkpointing` asks for")
 
     @functools.lru_cache(maxsize=None)
     def block(stack: str) -> Optional[tuple[str, ...]]:
@@ -80,7 +80,7 @@ def regions(graph: Graph, checkpointing: Checkpointing) -> dict[int, int]:
     return found
 
 
-def _repeated(stacks: list[list[tuple[str, str]]]) -> set[str]:
+def repeated(stacks: list[list[tuple[str, str]]]) -> set[str]:
     """Elements of lists or Sequentials that share their class with a sibling and have modules inside."""
     parents = {path for stack in stacks for path, _ in stack[:-1]}
     alike: dict[tuple[str, str], set[str]] = {}
@@ -92,6 +92,14 @@ def _repeated(stacks: list[list[tuple[str, str]]]) -> set[str]:
     return {path for paths in alike.values() if len(paths) > 1 for path in paths if path in parents}
 
 
+def matches(globs: Checkpointing, path: str) -> bool:
+    """Whether a path is one that patterns ask for."""
+    if globs is None or isinstance(globs, str):
+        raise RecorderError(f"the checkpointing {globs!r} is not known; give none, per_block or patterns of modules")
+    return any(_pattern(glob).fullmatch(path) for glob in globs)
+
+
+@functools.lru_cache(maxsize=64)
 def _pattern(glob: object) -> re.Pattern[str]:
     """`*` stands for any characters but dots, `**` for any at all, `?` for one that is no dot."""
     if not isinstance(glob, str) or len(glob) > 127 or glob.count("*") > 8:
