@@ -102,9 +102,9 @@ def check(arguments: argparse.Namespace, row: dict[str, Any], document: dict[str
             options += ["--checkpoint", row["checkpoint"]]
         listed = run([arguments.binary, "program", str(path), *options])
         probed = run([arguments.binary, "probe", str(path), *options, "--json"])
-    theirs, peaks = recorded(row, text)
     if listed.returncode:
-        return {"result": "refused", "what": listed.stderr.strip()[:400], "events": len(theirs), "peaks": peaks}
+        return {"result": "refused", "what": listed.stderr.strip()[:400]}
+    theirs, peaks = recorded(row, text)
     ours = [(words[0], " ".join(words[1:])) for words in map(str.split, listed.stdout.splitlines()) if words and words[0][0] in "+-"]
     difference = first_difference(ours, theirs, row["precision"].startswith("amp"))
     steps = json.loads(probed.stdout)["steps"] if probed.stdout else []
@@ -112,7 +112,8 @@ def check(arguments: argparse.Namespace, row: dict[str, Any], document: dict[str
     answer: dict[str, Any] = {"events": len(theirs), "peaks": peaks, "our_peaks": our_peaks}
     if difference is None:
         return {**answer, "result": "equal" if peaks == our_peaks else "peaks", "what": "" if peaks == our_peaks else f"ours {our_peaks} theirs {peaks}"}
-    return {**answer, "result": "differs", "what": difference}
+    # Without a table of lifetimes both sides go by rules, and not by the same.
+    return {**answer, "result": "differs" if "batchfit" in document else "untold", "what": difference}
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:

@@ -37,6 +37,7 @@ class Interpreter:
         self._releases = graph.releases if graph.releases is not None else assumed(graph)
         tensors = [*(each.tensor for each in graph.held), *(each.tensor for each in graph.inputs)]
         self._on_meta = any(tensor.device == "meta" for tensor in tensors)
+        _assign_numbers(graph)
         operators = Operators()
         # What lengths that no operator asks for depend on; set before each forward pass.
         self.batch = 1
@@ -185,6 +186,8 @@ class Interpreter:
                 named[name] = value
         if called.makes_list:
             _check_parts(named, positional)
+        if operator.target in _MASKED_FILLS:
+            named["value"] = _within(named["self"].dtype, named["value"])
         return called.function(*positional, **named)
 
     def _value(self, environment: Environment, held: Environment, operator: Operator, index: Optional[int], given: Any) -> Any:
@@ -290,6 +293,17 @@ def _assign_numbers(graph: Graph) -> None:
                 operator.target = _NOTHING
             chain[3].target = _FILL
             chain[3].arguments = [chain[3].arguments[0], ("value", made.arguments[0][1])]
+
+
+_MASKED_FILLS = ("torch.ops.aten.masked_fill.Scalar", "torch.ops.aten.masked_fill_.Scalar")
+
+
+def _within(dtype: torch.dtype, value: Any) -> Any:
+    """The number that a mask fills with, where a graph was exported in a larger type: code asks for the least of the type at hand."""
+    if not dtype.is_floating_point or not isinstance(value, float) or value != value or value in (float("inf"), float("-inf")):
+        return value
+    limits = torch.finfo(dtype)
+    return min(max(value, limits.min), limits.max)
 
 
 def _is_the_end(error: BaseException) -> bool:
