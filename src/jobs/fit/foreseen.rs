@@ -27,7 +27,7 @@ use super::remarks::settings_as_recorded;
 /// A batch to record is so much larger than the largest recorded one at least, as a part of that.
 const WORTH_A_RUN: u64 = 4;
 
-/// How finely the largest sure batch is looked for, as a part of the largest batch, and among how many at most.
+/// How finely the largest batch that leaves headroom is looked for, as a part of the largest, and among how many at most.
 const GRAIN: u64 = 1000;
 const MOST_CANDIDATES: u64 = 32;
 
@@ -110,7 +110,7 @@ fn predicted(
     let maxima: Prediction = inquiry.maxima(micro_steps)?.prediction;
     let cache = inquiry.simulation(micro_steps);
     if let (Some(plan), None) = (&mut plan, wish.target_batch) {
-        let largest = largest_sure(maxima.max_batch_without_retries, plan.micro_batch, cache)?;
+        let largest = largest_of_all(maxima.max_batch_without_retries, plan.micro_batch, cache)?;
         plan.micro_batch = largest;
         plan.global_batch = largest.saturating_mul(wish.world_size);
     }
@@ -147,18 +147,19 @@ fn predicted(
     })
 }
 
-/// The largest batch below `largest` that leaves headroom, as does the one below it: one that runs between two that do not is
-/// found by luck. `known` where there is none near.
-fn largest_sure(largest: u64, known: u64, cache: &mut ProbeCache<'_>) -> Result<u64, EngineError> {
+/// The largest batch of up to `largest` that leaves headroom, finely enough: where there are holes, a search by bisection ends
+/// below some of them. `known` where there is none near.
+fn largest_of_all(
+    largest: u64,
+    known: u64,
+    cache: &mut ProbeCache<'_>,
+) -> Result<u64, EngineError> {
     let limit = cache.limit();
-    let mut leaves = |batch: u64| {
-        let probed = cache.probe(batch)?;
-        Ok::<_, EngineError>(probed.leaves(probed.headroom(limit), limit))
-    };
     let step = (largest / GRAIN).max(1);
     let candidates = (0..MOST_CANDIDATES).map(|number| largest.saturating_sub(number * step));
-    for batch in candidates.take_while(|batch| *batch > 0) {
-        if leaves(batch)? && (batch == 1 || leaves(batch - 1)?) {
+    for batch in candidates.take_while(|batch| *batch > known) {
+        let probed = cache.probe(batch)?;
+        if probed.leaves(probed.headroom(limit), limit) {
             return Ok(batch);
         }
     }

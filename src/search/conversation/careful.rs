@@ -28,8 +28,8 @@ const NEAR: u64 = 10;
 const WORTH_A_RUN: u64 = 200;
 
 /// How far below a batch that was predicted to fit and did not is tried next, as parts of it: for the first such batch, the
-/// second, and all further ones.
-const BELOW: [u64; 3] = [32, 16, 8];
+/// second, and all further ones. Where one ran out of memory, one further.
+const BELOW: [u64; 3] = [100, 32, 8];
 
 /// The next step; nothing where the bytes that were told lead on, or nothing was told at all.
 pub(super) fn next(

@@ -100,7 +100,7 @@ fn each_line_is_answered_and_a_wrong_one_changes_nothing() {
         [422, "/recorded"],
         [422, "/recorded"],
         ["active", 3],
-        ["active", 4],
+        ["active", 7],
         [422, "/recorded"],
         ["active", 9],
     ]);
