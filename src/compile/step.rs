@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
 use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, backward};
-use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId};
+use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId, positions};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
 use crate::program::{Category, Initial, Kernel, Program, Section};
 use crate::shape::{DType, Extent, Type};
@@ -37,6 +37,7 @@ impl Training {
         let mut tensors = BTreeMap::new();
         let mut leaves = BTreeMap::new();
         let mut buffers = Buffers::of(&graph, variant);
+        let bounds = positions(&graph);
         eager.set_category(Category::Parameters);
         for index in construction_order(&graph.parameters) {
             let parameter = &graph.parameters[index];
@@ -45,11 +46,8 @@ impl Training {
             let value = graph.value(parameter.value);
             let dtype = variant.precision.stored(value.dtype);
             let mut tensor = eager.empty(&value.shape, dtype);
-            eager.launch(
-                Kernel::Initialize(initial(&graph, parameter)),
-                &[],
-                &[&tensor],
-            );
+            let bound = bounds.get(&parameter.value).copied();
+            eager.launch(initial(&graph, parameter, bound), &[], &[&tensor]);
             if parameter.kind == ParameterKind::Trained && variant.mode == Mode::Train {
                 let strides = tensor.strides.clone();
                 let leaf = Rc::new(Leaf {
@@ -380,11 +378,18 @@ fn flatten(
     }
 }
 
-/// How a parameter starts: what `reset_parameters` of the usual modules does, in spirit.
-fn initial(graph: &Graph, parameter: &Parameter) -> Initial {
-    let shape = &graph.value(parameter.value).shape;
+/// How a parameter starts: what `reset_parameters` of the usual modules does, in spirit. `bound` is below what it has to
+/// be where it holds positions, such as a window's relative ones. They are spread, as a model's own are: all at one place,
+/// their gradients would be added up one after the other.
+fn initial(graph: &Graph, parameter: &Parameter, bound: Option<u64>) -> Kernel {
+    let value = graph.value(parameter.value);
+    let counts = matches!(value.dtype, DType::Int32 | DType::Int64);
+    if let Some(bound) = bound.filter(|_| counts) {
+        return Kernel::RandomBelow(bound);
+    }
+    let shape = &value.shape;
     let name = parameter.path.rsplit('.').next().unwrap_or_default();
-    match (parameter.kind, name, shape.len()) {
+    Kernel::Initialize(match (parameter.kind, name, shape.len()) {
         (ParameterKind::Buffer, "running_var", _) => Initial::Constant(1.0),
         (ParameterKind::Buffer, _, _) => Initial::Constant(0.0),
         (_, "weight", 1) => Initial::Constant(1.0),
@@ -395,7 +400,7 @@ fn initial(graph: &Graph, parameter: &Parameter) -> Initial {
                 bound: (3.0 / fan_in as f64).sqrt(),
             }
         }
-    }
+    })
 }
 
 /// The order of `module.to(device)`: recursively children first, in registration order, then own

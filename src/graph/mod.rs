@@ -6,6 +6,7 @@
 
 mod builder;
 mod function_call;
+mod positions;
 mod releases;
 
 use serde::Serialize;
@@ -16,6 +17,7 @@ use crate::shape::{DType, Extent, numel};
 pub use crate::aten::ValueId;
 pub use builder::{Builder, GraphError};
 pub use function_call::{FunctionCall, FunctionOutput, UntracedFunction};
+pub(crate) use positions::{only_arranges, positions};
 pub use releases::{Lifetimes, Releases};
 
 /// Names a module of one graph.

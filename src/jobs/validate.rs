@@ -80,6 +80,25 @@ fn bounded(operations: usize, variants: usize) -> Result<(), Invalid> {
     ))
 }
 
+/// The allocator settings that an answer is for: those of the request, or where it has none those that were in force when
+/// its recordings were made.
+pub(super) fn settings_in_force(
+    request: &Request,
+    workload: &Workload,
+) -> Result<Settings, Invalid> {
+    let recorded = match workload {
+        Workload::Recorded(steps) if request.allocator.is_empty() => steps.allocator.as_deref(),
+        Workload::Recorded(_) | Workload::Graph(_) => None,
+    };
+    let Some(recorded) = recorded else {
+        return settings(request);
+    };
+    recorded.parse().map_err(|error: SettingsError| {
+        let problem = format!("the allocator settings of the recording: {error}");
+        Invalid::at(RECORDED, problem)
+    })
+}
+
 /// The allocator settings of a request.
 pub(super) fn settings(request: &Request) -> Result<Settings, Invalid> {
     let settings = request.allocator.parse();

@@ -30,6 +30,11 @@ pub(crate) trait Operator {
         None
     }
 
+    /// Which operands hold positions, and below which number they must be.
+    fn positions(&self, _operands: &[Type]) -> Vec<(usize, Extent)> {
+        Vec::new()
+    }
+
     /// What of its memory is an estimate, if anything.
     fn estimate(&self) -> Option<&'static str> {
         None
@@ -195,6 +200,11 @@ impl Op {
         stored: &dyn Fn(DType) -> DType,
     ) -> Option<(usize, u64)> {
         self.operator().flattened(operands, stored)
+    }
+
+    /// See [`Operator::positions`].
+    pub(crate) fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
+        self.operator().positions(operands)
     }
 
     /// See [`Operator::estimate`].

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::RecordedError;
 use super::sequence::{MOST_EVENTS, Reader, Sequence};
+use super::start::Start;
+use crate::alloc::Settings;
 use crate::bounded::{clause, shorten};
 use crate::replay::{self, Bounds, Format, RecordingError};
 use crate::units::Bytes;
@@ -16,17 +18,21 @@ use crate::units::Bytes;
 /// The first line of a recording in batchfit's own format.
 const MAGIC: &[u8] = b"batchfit recording 1\n";
 
-const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// What compressed files begin with.
+pub const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Most lines of Python that are kept, and the most bytes of one.
 const MOST_FRAMES: usize = 1 << 16;
 const LONGEST_FRAME: usize = 512;
 
 /// Largest batch that a recording is of.
-const LARGEST_BATCH: u64 = 1 << 40;
+pub const LARGEST_BATCH: u64 = 1 << 40;
+
+/// Longest name of a GPU, in bytes; longer ones are cut.
+pub const LONGEST_GPU: usize = 200;
 
 /// Largest size of an allocation, in bytes; no machine has as much.
-const LARGEST: u64 = 1 << 60;
+pub(super) const LARGEST: u64 = 1 << 60;
 
 /// Why a file is no recording.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +78,10 @@ struct Header {
     case: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     total_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    allocator: Option<String>,
 }
 
 fn one() -> u32 {
@@ -144,16 +154,23 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
     let header = lines.next().map_or("", |(line, _)| line);
     let header: Header = serde_json::from_str(header).map_err(|error| {
         let expected = "expected {\"batch\": SAMPLES, \"accumulation\": MICRO_STEPS, \"case\": TEXT, \
-                        \"total_bytes\": BYTES}";
+                        \"total_bytes\": BYTES, \"gpu\": TEXT, \"allocator\": SETTINGS}";
         wrong(2, format!("{}; {expected}", clause(&error)))
     })?;
     if header.batch == 0 || header.accumulation == 0 || header.batch > LARGEST_BATCH {
         let problem = "`batch` and `accumulation` must be at least 1, and `batch` at most 2^40";
         return Err(wrong(2, problem));
     }
-    let mut own = Own::default();
+    let settings = settings(header.allocator.as_deref())?;
+    let mut own = Own {
+        reader: Reader::of_numbered_streams(),
+        start: Some(Start::new(settings.unwrap_or_default())),
+        frames: Vec::new(),
+        first_step: None,
+        blocks: Vec::new(),
+    };
     for (line, number) in lines {
-        if own.reader.len() > MOST_EVENTS {
+        if own.len() > MOST_EVENTS {
             return Err(RecordedError::TooLong {
                 batch: header.batch,
             }
@@ -162,20 +179,36 @@ fn own(bytes: &[u8]) -> Result<Sequence, ReadError> {
         own.take(line, number)
             .map_err(|problem| wrong(number, problem))?;
     }
+    let end = text.lines().count();
+    own.begin().map_err(|problem| wrong(end, problem))?;
     if own.reader.len() == 0 {
-        return Err(wrong(text.lines().count(), "there are no allocations"));
+        return Err(wrong(end, "there are no allocations"));
     }
     Ok(own.reader.finish(Sequence {
         batch: header.batch,
         accumulation: header.accumulation,
         case: header.case.map(|case| shorten(&case)),
         total: header.total_bytes.map(Bytes),
+        gpu: header.gpu.map(cut),
+        allocator: header.allocator.filter(|text| !text.is_empty()),
         events: Vec::new(),
         blocks: Vec::new(),
         first_step: own.first_step,
         frames: own.frames,
         format: Format::Trace,
     })?)
+}
+
+/// The allocator settings of a header.
+fn settings(text: Option<&str>) -> Result<Option<Settings>, ReadError> {
+    let read = text.map(str::parse::<Settings>).transpose();
+    read.map_err(|error| wrong(2, format!("`allocator`: {error}")))
+}
+
+/// A name that is not too long.
+fn cut(mut name: String) -> String {
+    name.truncate(name.floor_char_boundary(LONGEST_GPU));
+    name
 }
 
 fn wrong(line: usize, problem: impl Into<String>) -> ReadError {
@@ -186,23 +219,39 @@ fn wrong(line: usize, problem: impl Into<String>) -> ReadError {
 }
 
 /// What was read so far.
-#[derive(Default)]
 struct Own {
     reader: Reader,
+    /// What was there before the first event; nothing once that is known.
+    start: Option<Start>,
     frames: Vec<Arc<str>>,
     first_step: Option<usize>,
-    /// By allocation.
-    is_freed: Vec<bool>,
+    /// By number, those that were there first: the block, and whether it is freed.
+    blocks: Vec<(usize, bool)>,
 }
 
 impl Own {
+    /// How much there is so far.
+    fn len(&self) -> usize {
+        let start = self.start.as_ref().map_or(0, Start::len);
+        self.reader.len().max(start)
+    }
+
     /// Reads a line.
     fn take(&mut self, line: &str, number: usize) -> Result<(), String> {
         match line.as_bytes() {
             [] | [b'#', ..] => Ok(()),
-            [b'a', b' ', ..] => self.allocate(&line[2..], number),
-            [b'f', b' ', ..] => self.free(&line[2..]),
+            [b'g', b' ', ..] => self.start()?.segment(&line[2..]),
+            [b'b', b' ', ..] => self.start()?.block(&line[2..]),
+            [b'a', b' ', ..] => {
+                self.begin()?;
+                self.allocate(&line[2..], number)
+            }
+            [b'f', b' ', ..] => {
+                self.begin()?;
+                self.free(&line[2..])
+            }
             b"s" => {
+                self.begin()?;
                 self.first_step.get_or_insert(self.reader.len());
                 Ok(())
             }
@@ -212,11 +261,31 @@ impl Own {
                 Ok(())
             }
             _ => Err(format!(
-                "`{}`; expected `a BYTES [STREAM [FRAME]]` (an allocation), `f N` (a free), `s` (a step begins) or \
-                 `p TEXT` (a line of Python), of which there are at most {MOST_FRAMES}",
+                "`{}`; expected `g BYTES STREAM small|large [expandable]` (a segment that is there), `b OFFSET BYTES \
+                 [SIZE]` (an allocation in it), `a BYTES [STREAM [FRAME]]` (an allocation), `f N` (a free), `s` (a step \
+                 begins) or `p TEXT` (a line of Python), of which there are at most {MOST_FRAMES}",
                 shorten(line)
             )),
         }
+    }
+
+    /// What was there, where nothing has happened yet.
+    fn start(&mut self) -> Result<&mut Start, String> {
+        self.start.as_mut().ok_or_else(|| {
+            "segments and what is in use of them (`g` and `b`) come before all that happens (`a`, `f` and `s`)"
+                .to_owned()
+        })
+    }
+
+    /// Takes over what was there, before the first event.
+    fn begin(&mut self) -> Result<(), String> {
+        let Some(start) = self.start.take() else {
+            return Ok(());
+        };
+        let there = start.blocks(&mut self.reader);
+        let there = there.map_err(|error| error.to_string())?;
+        self.blocks = there.into_iter().map(|block| (block, false)).collect();
+        Ok(())
     }
 
     fn allocate(&mut self, words: &str, number: usize) -> Result<(), String> {
@@ -245,21 +314,21 @@ impl Own {
                 );
             }
         };
-        self.reader
-            .allocate(bytes, stream, (u32::try_from(number).ok(), frame));
-        self.is_freed.push(false);
+        let place = (u32::try_from(number).ok(), frame);
+        let block = self.reader.allocate(bytes, stream, place);
+        self.blocks.push((block, false));
         Ok(())
     }
 
     fn free(&mut self, word: &str) -> Result<(), String> {
-        let block = word.parse::<usize>().ok();
-        match block.and_then(|block| Some((block, self.is_freed.get_mut(block)?))) {
-            Some((block, freed @ false)) => {
+        let number = word.parse::<usize>().ok();
+        match number.and_then(|number| Some((number, self.blocks.get_mut(number)?))) {
+            Some((_, (block, freed @ false))) => {
                 *freed = true;
-                self.reader.push(block, true);
+                self.reader.push(*block, true);
                 Ok(())
             }
-            Some((block, true)) => Err(format!("allocation {block} is freed twice")),
+            Some((number, (_, true))) => Err(format!("allocation {number} is freed twice")),
             None => Err(format!(
                 "`f {}`; expected the number of an allocation before it, counted from 0",
                 shorten(word)
@@ -269,13 +338,15 @@ impl Own {
 }
 
 impl Sequence {
-    /// The recording in batchfit's own format.
+    /// The recording in batchfit's own format; what was there when it started as allocations that lead there.
     pub fn to_text(&self) -> String {
         let header = Header {
             batch: self.batch,
             accumulation: self.accumulation,
             case: self.case.clone(),
             total_bytes: self.total.map(|total| total.0),
+            gpu: self.gpu.clone(),
+            allocator: self.allocator.clone(),
         };
         let mut text = String::from_utf8_lossy(MAGIC).into_owned();
         text.push_str(&serde_json::to_string(&header).expect("a header is JSON"));

@@ -18,11 +18,12 @@ mod merge;
 mod reductions;
 mod scratch;
 mod sequence;
+mod start;
 mod steps;
 
 pub use check::{Alignment, Border, Check, Kind, Predicted, RecordingCheck, UncertainSize};
 pub use form::{Evidence, Form};
-pub use format::{ReadError, is_recording, read};
+pub use format::{GZIP, LARGEST_BATCH, LONGEST_GPU, ReadError, is_recording, read};
 pub use sequence::{MOST_EVENTS, Sequence};
 pub use steps::Steps;
 
@@ -46,6 +47,12 @@ pub enum RecordedError {
         /// Its batch.
         batch: u64,
     },
+    /// More blocks at the start than are read.
+    #[error(
+        "what is there when a recording starts is more than {MOST_EVENTS} blocks and gaps; start it earlier, or after \
+         torch.cuda.empty_cache()"
+    )]
+    StartsWithTooMuch,
     /// More streams than are read.
     #[error("a recording uses more than {most} CUDA streams")]
     Streams {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::RecordedError;
-use crate::alloc::{Address, Event, PoolKind, SMALL_MAX, Stream};
+use crate::alloc::{Address, Event, PoolKind, SMALL_MAX, Settings, Stream};
 use crate::replay::{Format, Layout, Recording, Segment};
 use crate::units::Bytes;
 
@@ -52,6 +52,10 @@ pub struct Sequence {
     pub case: Option<String>,
     /// What the device had, when it is known.
     pub total: Option<Bytes>,
+    /// The device's name, when it is known.
+    pub gpu: Option<String>,
+    /// The allocator settings in force, when they are known and not PyTorch's defaults.
+    pub allocator: Option<String>,
     /// In order. Frees that follow each other are in the order of their allocations: which of them came first does not
     /// matter to the allocator, and hash tables are cleared in any order.
     pub(super) events: Vec<Happening>,
@@ -100,6 +104,9 @@ impl Sequence {
             accumulation: recording.accumulation.unwrap_or(1).max(1),
             case: recording.case.clone(),
             total: recording.total,
+            gpu: None,
+            allocator: (recording.settings != Settings::default())
+                .then(|| recording.settings.to_string()),
             events: Vec::new(),
             blocks: Vec::new(),
             first_step: None,
@@ -187,6 +194,15 @@ pub(super) struct Reader {
 }
 
 impl Reader {
+    /// One for streams that have numbers already.
+    pub(super) fn of_numbered_streams() -> Reader {
+        let streams = 0..MOST_STREAMS as u64;
+        Reader {
+            streams: streams.map(Stream).collect(),
+            ..Reader::default()
+        }
+    }
+
     /// The number of a stream.
     fn stream(&mut self, stream: Stream) -> Result<u8, RecordedError> {
         let known = self.streams.iter().position(|known| *known == stream);
@@ -221,6 +237,11 @@ impl Reader {
         self.events.push(Happening { block, is_free });
     }
 
+    /// The block that was there at this address.
+    pub(super) fn block_at(&self, address: Address) -> Option<usize> {
+        self.alive.get(&address).copied()
+    }
+
     /// How many events there are so far.
     pub(super) fn len(&self) -> usize {
         self.events.len()
@@ -241,7 +262,7 @@ impl Reader {
     }
 
     /// Asks for what was there when the recording started. See Note [What was there].
-    fn start(&mut self, layout: &Layout) -> Result<(), RecordedError> {
+    pub(super) fn start(&mut self, layout: &Layout) -> Result<(), RecordedError> {
         let mut gaps = Vec::new();
         for segment in &layout.segments {
             self.fill(segment, &mut gaps)?;
@@ -254,6 +275,11 @@ impl Reader {
 
     fn fill(&mut self, segment: &Segment, gaps: &mut Vec<usize>) -> Result<(), RecordedError> {
         let stream = self.stream(segment.stream)?;
+        let most_pieces = usize::try_from(segment.size.0 / SMALL_MAX.0).unwrap_or(usize::MAX);
+        let is_small = segment.pool == PoolKind::Small;
+        if self.len() > MOST_EVENTS || (is_small && most_pieces > MOST_EVENTS) {
+            return Err(RecordedError::StartsWithTooMuch);
+        }
         if segment.pool == PoolKind::Large && !segment.is_expandable {
             let whole = self.allocate(segment.size.0, stream, (None, None));
             self.push(whole, true);
@@ -277,19 +303,18 @@ struct Piece {
     bytes: u64,
 }
 
-/// What a segment consists of. A gap that the segment's pool would serve no request from belongs to the block beside it.
+/// What a segment consists of. A gap that the segment's pool would serve no request from belongs to the block beside it;
+/// one that is too large for a request that is served from small segments is several.
 fn pieces(segment: &Segment) -> Vec<Piece> {
-    let is_usable = |gap: u64| segment.pool == PoolKind::Small || gap > SMALL_MAX.0;
+    let is_small = segment.pool == PoolKind::Small;
+    let is_usable = |gap: u64| gap > 0 && (is_small || gap > SMALL_MAX.0);
     let mut pieces: Vec<Piece> = Vec::new();
     let mut end = segment.address.0;
     let mut carried = 0;
     for used in &segment.used {
         let gap = used.address.0 - end;
-        if gap > 0 && is_usable(gap) {
-            pieces.push(Piece {
-                used: None,
-                bytes: gap,
-            });
+        if is_usable(gap) {
+            pieces.extend(gaps(gap, is_small));
         } else if let Some(last) = pieces.last_mut() {
             last.bytes += gap;
         } else {
@@ -304,11 +329,16 @@ fn pieces(segment: &Segment) -> Vec<Piece> {
     let gap = segment.address.0 + segment.size.0 - end;
     match pieces.last_mut() {
         Some(last) if !is_usable(gap) => last.bytes += gap,
-        _ if gap > 0 => pieces.push(Piece {
-            used: None,
-            bytes: gap,
-        }),
+        _ if gap > 0 => pieces.extend(gaps(gap, is_small)),
         _ => {}
     }
     pieces
+}
+
+/// A gap as what can be asked for.
+fn gaps(gap: u64, is_small: bool) -> impl Iterator<Item = Piece> {
+    let most = if is_small { SMALL_MAX.0 } else { gap };
+    let whole = (0..gap / most).map(move |_| most);
+    let rest = Some(gap % most).filter(|rest| *rest > 0);
+    whole.chain(rest).map(|bytes| Piece { used: None, bytes })
 }

@@ -33,6 +33,10 @@ pub struct Steps {
     pub accumulation: u32,
     /// What the device had on which they were recorded, when it is known.
     pub total: Option<Bytes>,
+    /// The name of the device on which the largest batch was recorded, when it is known.
+    pub gpu: Option<String>,
+    /// The allocator settings under which it was, when they are known and not PyTorch's defaults.
+    pub allocator: Option<String>,
     /// A digest of what was recorded.
     pub digest: String,
     /// Whether the size of a tensor, or that there is one, is uncertain at batches that were not recorded.
@@ -52,6 +56,7 @@ impl Steps {
             return Err(RecordedError::None);
         };
         let (accumulation, total) = (last.accumulation, last.total);
+        let (gpu, allocator) = (last.gpu.clone(), last.allocator.clone());
         for pair in sequences.windows(2) {
             if pair[0].batch == pair[1].batch {
                 return Err(RecordedError::Twice {
@@ -81,6 +86,8 @@ impl Steps {
             batches: sequences.iter().map(|sequence| sequence.batch).collect(),
             accumulation,
             total,
+            gpu,
+            allocator,
             digest: digest(&sequences),
             uncertain,
             recorded,
@@ -241,6 +248,11 @@ impl Known {
         }
     }
 
+    /// The same by another rule.
+    fn by(self, rule: Rule) -> Known {
+        Known { rule, ..self }
+    }
+
     /// Bytes at a batch. Between recordings and beyond them, there is what the next larger one has, or the largest.
     fn at(&self, batch: u64) -> u64 {
         let next = self
@@ -303,21 +315,18 @@ impl<'a> Writer<'a> {
         for merge in &self.merged.tensors {
             let (form, evidence) = self.forms[merge.family];
             let operation = operations.get(&merge.family);
+            let asked = Known::of(merge, self.sequences, Rule::Form(form));
+            recorded.push(asked.recorded.clone());
             let size = match operation {
                 Some(Operation::Convolution(shape)) => self.workspace(*shape),
-                Some(Operation::Buffer(sum)) => {
-                    self.size(Known::of(merge, self.sequences, Rule::Buffer(*sum)))
-                }
-                Some(Operation::Semaphores(sum)) => {
-                    self.size(Known::of(merge, self.sequences, Rule::Semaphores(*sum)))
-                }
-                None => self.size(Known::of(merge, self.sequences, Rule::Form(form))),
+                Some(Operation::Buffer(sum)) => self.size(asked.by(Rule::Buffer(*sum))),
+                Some(Operation::Semaphores(sum)) => self.size(asked.by(Rule::Semaphores(*sum))),
+                None => self.size(asked),
             };
             let is_everywhere = merge.blocks.iter().all(Option::is_some);
             uncertain.push(
                 operation.is_none() && (evidence == Evidence::Extrapolated || !is_everywhere),
             );
-            recorded.push(Known::of(merge, self.sequences, Rule::Form(form)).recorded);
             let named = merge.blocks.iter().zip(self.sequences).rev();
             let mut named = named.filter_map(|(block, sequence)| Some(sequence.label((*block)?)));
             tensors.push(Tensor {

@@ -256,3 +256,35 @@ fn a_long_chain_that_is_given_up_needs_no_deep_stack() {
     };
     thread.spawn(work).unwrap().join().unwrap();
 }
+
+/// Buffers that are positions in a table start with positions all over it: gradients of a table all of whose rows but one
+/// are never looked up are added up one after the other, which no real model's are.
+#[test]
+fn relative_positions_of_windows_start_all_over_their_table() {
+    let path = "tests/golden/presets/swin_t-wide.graph.json.gz";
+    let path = format!("{}/{path}", env!("CARGO_MANIFEST_DIR"));
+    let graph = exported::parse(&std::fs::read(path).unwrap())
+        .unwrap()
+        .graph;
+    let program = compile(&graph, &Variant::default(), H200).unwrap();
+
+    let launches = program
+        .unrolled(1)
+        .filter_map(|instruction| match instruction {
+            Instruction::Launch(call) => Some(call),
+            Instruction::Allocate(_) | Instruction::Free(_) => None,
+        });
+    let mut tables = 0;
+    for call in launches {
+        let Some(output) = call.outputs.first() else {
+            continue;
+        };
+        let label = &program.tensor(output.tensor).label;
+        if label.ends_with("relative_position_index") {
+            // A window of 7 x 7 has 13 x 13 relative positions.
+            assert_eq!(call.kernel, Kernel::RandomBelow(169));
+            tables += 1;
+        }
+    }
+    assert_eq!(tables, 12);
+}

@@ -13,7 +13,7 @@ use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
 use crate::jobs::engine::card_name;
-use crate::jobs::validate::{settings, validate_batch, validate_fit};
+use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
 use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
@@ -29,7 +29,7 @@ use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
 use super::probing::prober::Prober as _;
 use super::probing::simulator::{Simulator, not_compiled};
-use super::remarks::{began_anew, data_parallelism, others};
+use super::remarks::{began_anew, data_parallelism, others, settings_as_recorded};
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";
@@ -111,9 +111,10 @@ impl FitEngine {
     ) -> Result<Setting<'a>, EngineError> {
         let cancel = observer.cancel();
         let lowered = lowered(request, cancel)?;
-        let settings = settings(request).map_err(EngineError::Invalid)?;
         let workload = &lowered.workload;
+        let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
         let mut notes = lowered.notes.clone();
+        notes.extend(settings_as_recorded(request, workload));
         let assumptions = lowered.assumptions.clone();
         notes.extend(data_parallelism(request, workload));
         let device = match resolve(&request.device, || self.inventory()) {

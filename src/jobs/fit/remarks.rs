@@ -49,6 +49,18 @@ pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Option
     ))
 }
 
+/// What a reader is told where the recordings say the allocator's settings, and the request does not.
+pub(super) fn settings_as_recorded(request: &Request, workload: &Workload) -> Option<String> {
+    let Workload::Recorded(steps) = workload else {
+        return None;
+    };
+    let settings = steps.allocator.as_deref();
+    let settings = settings.filter(|_| request.allocator.is_empty())?;
+    Some(format!(
+        "the allocator's settings are those that were recorded: {settings}"
+    ))
+}
+
 /// What a reader is told of memory that other processes hold.
 pub(super) fn others(ready: &Ready) -> Option<String> {
     let used = Bytes(ready.used_by_others_bytes?);

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::graph::{Content, Graph, Node, ValueId};
-use crate::ops::{Copy, Op, Resample, View};
+use crate::graph::{Content, Graph, Node, ValueId, only_arranges, positions};
+use crate::ops::Op;
 
 /// The model's output: what the loss is computed from, before the loss code's own reshaping.
 ///
@@ -39,25 +39,7 @@ pub(in crate::model) fn prediction(
 
 /// Fills in the content of integer inputs from the nodes that use them.
 pub(in crate::model) fn fill_inputs(graph: &mut Graph) {
-    let origin = origins(&graph.nodes);
-    // The least bound of what is looked up in each value.
-    let mut bounds: HashMap<ValueId, u64> = HashMap::new();
-    for node in &graph.nodes {
-        let bound = match &node.op {
-            Op::Embedding(_) => graph.value(node.inputs[0]).shape[0].as_fixed(),
-            Op::Loss(_) => {
-                let classes = graph.value(node.inputs[0]).shape.get(1);
-                classes.and_then(|classes| classes.as_fixed())
-            }
-            _ => None,
-        };
-        if let Some(bound) = bound {
-            let indices = node.inputs[1];
-            let from = origin.get(&indices).copied().unwrap_or(indices);
-            let least = bounds.entry(from).or_insert(bound);
-            *least = bound.min(*least);
-        }
-    }
+    let bounds = positions(graph);
     for index in 0..graph.inputs.len() {
         let input = graph.inputs[index].value;
         if graph.value(input).dtype.is_float() {
@@ -67,34 +49,4 @@ pub(in crate::model) fn fill_inputs(graph: &mut Graph) {
         let bound = bounds.get(&input).copied().unwrap_or(1);
         graph.inputs[index].content = Content::Below(bound);
     }
-}
-
-/// For each value that is another one rearranged: the value it comes from.
-fn origins(nodes: &[Node]) -> HashMap<ValueId, ValueId> {
-    let mut origin = HashMap::new();
-    for node in nodes.iter().filter(|node| only_arranges(&node.op)) {
-        if let Some(input) = node.inputs.first() {
-            let from = origin.get(input).copied().unwrap_or(*input);
-            origin.extend(node.outputs.iter().map(|output| (*output, from)));
-        }
-    }
-    origin
-}
-
-fn only_arranges(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::View(
-            View::Reshape(_)
-                | View::Permute(_)
-                | View::Unsqueeze(_)
-                | View::Expand(_)
-                | View::Slice { .. }
-                | View::Split { .. }
-                | View::Slices { .. }
-                | View::Alias
-        ) | Op::Resample(Resample::PadConstant { .. })
-            | Op::Copy(Copy::Contiguous)
-            | Op::Cast(_)
-    )
 }

@@ -11,7 +11,7 @@ use crate::bounded::{clause, shorten};
 use crate::model::fields::whole;
 use crate::model::invalid::Invalid;
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
-use crate::recorded::{Sequence, Steps, read};
+use crate::recorded::{GZIP, LARGEST_BATCH, Sequence, Steps, read};
 use crate::replay::{self, Bounds, pickle};
 
 /// Where the list is in a request.
@@ -20,15 +20,9 @@ const RECORDED: &str = "/model/recorded";
 /// Most recordings of one request; more than five say nothing new.
 const MOST_RECORDINGS: usize = 32;
 
-/// Largest batch that a recording is of.
-const LARGEST_BATCH: u64 = 1 << 40;
-
 /// Most allocations and frees of all recordings that somebody sends: ten of the largest models'. They take up to 320 bytes
 /// each.
 const MOST_EVENTS: usize = 1 << 19;
-
-/// What compressed files begin with.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// What each recording may make its reader use.
 pub const RECORDING_BOUNDS: Bounds = Bounds {

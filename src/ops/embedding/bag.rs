@@ -102,6 +102,11 @@ impl Operator for EmbeddingBag {
         ])
     }
 
+    fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
+        // Where bags begin ascends from zero: bags that all begin there are valid.
+        vec![(1, operands[0].1[0]), (2, Extent::ONE)]
+    }
+
     fn run(
         &self,
         eager: &mut Eager,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Context, Operator, Reader};
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::shape::{Extent, Mismatch, Type};
 
 /// `embedding(weight, indices)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -44,6 +44,10 @@ impl Operator for Embedding {
         };
         let shape = operands[1].1.iter().copied().chain([*width]).collect();
         Ok(vec![(operands[0].0, shape)])
+    }
+
+    fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
+        vec![(1, operands[0].1[0])]
     }
 
     fn run(

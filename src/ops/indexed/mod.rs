@@ -371,6 +371,39 @@ impl Operator for Indexed {
         self.results(operands)
     }
 
+    fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
+        let shape = &operands[0].1;
+        match self {
+            Indexed::Gather { dim }
+            | Indexed::Select { dim }
+            | Indexed::Add { dim, .. }
+            | Indexed::Scatter { dim, .. } => along(shape, *dim),
+            Indexed::Index(marked)
+            | Indexed::Put {
+                marked, rows: None, ..
+            } => {
+                let chosen = marked.iter().zip(shape).filter(|(marked, _)| **marked);
+                let lengths = chosen.map(|(_, length)| *length);
+                (1..).zip(lengths).collect()
+            }
+            // Truth values are among them, and stand for as many dimensions as they have.
+            Indexed::IndexMasked { .. } | Indexed::Put { .. } => (1..operands.len())
+                .map(|operand| (operand, Extent::ONE))
+                .collect(),
+            Indexed::OneHot { classes } => vec![(0, Extent::fixed(*classes))],
+            Indexed::Extreme { .. }
+            | Indexed::ArgExtreme { .. }
+            | Indexed::Truth { .. }
+            | Indexed::TopK { .. }
+            | Indexed::Sort { .. }
+            | Indexed::ArgSort { .. }
+            | Indexed::Histogram { .. }
+            | Indexed::RepeatInterleave { .. }
+            | Indexed::CumulativeSum { .. }
+            | Indexed::Triangle { .. } => Vec::new(),
+        }
+    }
+
     fn run(
         &self,
         eager: &mut Eager,
@@ -379,6 +412,11 @@ impl Operator for Indexed {
     ) -> Result<Vec<Tensor>, Stop> {
         eager.indexed(self, operands, context.results)
     }
+}
+
+/// The second operand, of positions along a dimension; a number has one of its own.
+pub(in crate::ops) fn along(shape: &[Extent], dim: usize) -> Vec<(usize, Extent)> {
+    vec![(1, shape.get(dim).copied().unwrap_or(Extent::ONE))]
 }
 
 #[cfg(test)]

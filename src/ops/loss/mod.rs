@@ -207,6 +207,12 @@ impl Operator for Loss {
         Ok(vec![self.result(&operands[0], &operands[1])?])
     }
 
+    /// The classes.
+    fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
+        let classes = operands[0].1.get(1);
+        classes.map(|classes| (1, *classes)).into_iter().collect()
+    }
+
     fn run(
         &self,
         eager: &mut Eager,

@@ -7,10 +7,10 @@ mod run;
 
 use serde::Serialize;
 
-use super::{Context, Operator, Read, Reader, View};
+use super::{Context, Operator, Read, Reader, View, indexed};
 use crate::aten::Arguments;
 use crate::eager::{Eager, Stop, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
+use crate::shape::{DType, Extent, Mismatch, Type, broadcast, numel};
 
 /// Which operator, and where it writes. `in_place` is whether the result replaces the first operand.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -228,6 +228,20 @@ impl Operator for Scattered {
             }
         };
         Ok(vec![(*dtype, shape)])
+    }
+
+    fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {
+        let shape = &operands[0].1;
+        match self {
+            Scattered::IndexCopy { dim, .. }
+            | Scattered::IndexFill { dim, .. }
+            | Scattered::TakeAlong { dim: Some(dim) }
+            | Scattered::ScatterReduce { dim, .. } => indexed::along(shape, *dim),
+            Scattered::Take | Scattered::Put { .. } | Scattered::TakeAlong { dim: None } => {
+                vec![(1, numel(shape))]
+            }
+            Scattered::View(_) | Scattered::Masked { .. } => Vec::new(),
+        }
     }
 
     fn run(

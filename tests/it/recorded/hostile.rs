@@ -21,8 +21,50 @@ fn a_wrong_line_is_named() {
         ("a -1\n", 3, "a BYTES"),
         ("f 0\n", 3, "counted from 0"),
         ("a 1\nf 0\nf 0\n", 5, "freed twice"),
-        ("a 1\nfree 0\n", 4, "expected `a BYTES"),
-        ("a 1\n\u{7f}\n", 4, "expected `a BYTES"),
+        ("a 1\nfree 0\n", 4, "`a BYTES"),
+        ("a 1\n\u{7f}\n", 4, "`a BYTES"),
+        ("g\n", 3, "g BYTES STREAM"),
+        ("g 20971520 0\n", 3, "g BYTES STREAM"),
+        ("g 20971520 0 huge\n", 3, "g BYTES STREAM"),
+        ("g 20971520 0 large elastic\n", 3, "g BYTES STREAM"),
+        ("g 20971520 256 large\n", 3, "numbered 0 to 255"),
+        ("g 0 0 large\n", 3, "multiple of 512"),
+        ("g 513 0 small\n", 3, "multiple of 512"),
+        ("g 18446744073709551104 0 large\n", 3, "fewer than 2^60"),
+        ("g 1152921504606846464 0 large\n", 3, "fewer than 2^60"),
+        (
+            "g 576460752303423488 0 large\ng 576460752303423488 0 large\n",
+            4,
+            "fewer than 2^60",
+        ),
+        ("g 1152921504606844928 0 small\n", 3, "blocks and gaps"),
+        ("b 0 512\n", 3, "no segment"),
+        ("g 2097152 0 small\nb 0\n", 4, "b OFFSET BYTES"),
+        ("g 2097152 0 small\nb 0 0\n", 4, "inside of the segment"),
+        (
+            "g 2097152 0 small\nb 0 2097153\n",
+            4,
+            "inside of the segment",
+        ),
+        (
+            "g 2097152 0 small\nb 0 1 2097153\n",
+            4,
+            "inside of the segment",
+        ),
+        (
+            "g 2097152 0 small\nb 18446744073709551615 1\n",
+            4,
+            "inside of the segment",
+        ),
+        (
+            "g 2097152 0 small\nb 0 1024\nb 512 512\n",
+            5,
+            "expected 1024 or more",
+        ),
+        ("g 2097152 0 small\na 1\nb 0 512\n", 5, "come before"),
+        ("s\ng 2097152 0 small\n", 4, "come before"),
+        ("g 2097152 0 small\nb 0 512\nf 0\nf 0\n", 6, "freed twice"),
+        ("g 2097152 0 small\nf 0\n", 4, "counted from 0"),
     ] {
         let error = parsed(&format!("{header}{lines}")).unwrap_err().to_string();
         assert!(
@@ -37,6 +79,8 @@ fn a_wrong_line_is_named() {
         "{\"batch\": 0}",
         "{\"batch\": 1, \"accumulation\": 0}",
         "{\"batch\": 1, \"extra\": 1}",
+        "{\"batch\": 1, \"gpu\": 5}",
+        "{\"batch\": 1, \"allocator\": \"expandable_segment:True\"}",
         "[[",
     ] {
         let error = parsed(&format!("batchfit recording 1\n{wrong}\na 1\n")).unwrap_err();
