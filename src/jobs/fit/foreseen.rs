@@ -31,6 +31,9 @@ const WORTH_A_RUN: u64 = 4;
 const GRAIN: u64 = 1000;
 const MOST_CANDIDATES: u64 = 32;
 
+/// One that is larger than what bisection finds by more than this part of it runs by luck.
+const NO_HOLE: u64 = 50;
+
 /// Learns from a request's recordings, and says what they predict on the very card on which they were made.
 pub(super) fn foresee(
     request: &Request,
@@ -155,6 +158,7 @@ fn largest_of_all(
     cache: &mut ProbeCache<'_>,
 ) -> Result<u64, EngineError> {
     let limit = cache.limit();
+    let largest = largest.min(known.saturating_add(known / NO_HOLE));
     let step = (largest / GRAIN).max(1);
     let candidates = (0..MOST_CANDIDATES).map(|number| largest.saturating_sub(number * step));
     for batch in candidates.take_while(|batch| *batch > known) {

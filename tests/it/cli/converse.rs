@@ -52,7 +52,7 @@ fn short(more: &Value) -> Vec<Value> {
         terms,
         told(2),
         told(3),
-        told(4),
+        told(8),
         json!({"batch": 9, "outcome": "fits"}),
     ]
 }

@@ -105,6 +105,7 @@ proptest! {
             maxima: Prediction { max_batch: smooth + more, max_batch_without_retries: smooth },
             plan: (smooth > 0).then_some(Plan { micro_batch: smooth, accumulation_steps: 1, global_batch: smooth, shortfall: 0 }),
             record_next,
+            limit: 1 << 60,
             ..Predicted::default()
         })));
         let mut conversation = Conversation::new(Terms { avoid_out_of_memory, ..terms });
