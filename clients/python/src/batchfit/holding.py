@@ -27,11 +27,13 @@ def _take_step(optimizer: Any, _state: Any, *arguments: Any, **named: Any) -> An
 
 @contextlib.contextmanager
 def only_gradients(state: State) -> Iterator[None]:
-    """Within it, a step only adds up gradients: optimizers and scalers do nothing, and gradients stay."""
+    """Within it, a step only adds up gradients: optimizers, scalers and schedulers do nothing, and gradients stay."""
     with contextlib.ExitStack() as stack:
         for optimizer in state.optimizers:
             stack.enter_context(_replaced(optimizer, "step", _step_of_closure))
             stack.enter_context(_replaced(optimizer, "zero_grad", _nothing))
+        for scheduler in state.schedulers:
+            stack.enter_context(_replaced(scheduler, "step", _nothing))
         for module in state.modules:
             stack.enter_context(_replaced(module, "zero_grad", _nothing))
             # DistributedDataParallel and FullyShardedDataParallel: gradients are exchanged in the last micro-step.
@@ -52,6 +54,10 @@ def _nothing(*_arguments: Any, **_named: Any) -> None:
 def _step_of_closure(closure: Any = None, *_arguments: Any, **_named: Any) -> Any:
     # An optimizer that runs forward and backward itself.
     return closure() if callable(closure) else None
+
+
+# What schedulers look for, to warn where an optimizer's step is no longer the one that they count.
+_step_of_closure._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

@@ -64,11 +64,11 @@ _OPAQUE: tuple[type, ...] = (
 _OF_TORCH: tuple[type, ...] = (
     torch.nn.Module,
     torch.optim.Optimizer,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.optim.lr_scheduler.ReduceLROnPlateau,
     torch.utils.data.Sampler,
     torch.utils.data.DataLoader,
 )
+
+_SCHEDULERS = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 # Packages whose objects are left alone: PyTorch's own machinery, Python's, and what keeps files and connections.
 _FOREIGN = {"torch", "tensorboard", "tensorboardX", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "swanlab", "datasets", "tokenizers"} | (
@@ -139,6 +139,7 @@ class State:
         self.modules: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[Any] = []
+        self.schedulers: list[Any] = []
         self._seen: dict[int, object] = {}
         self._storages: dict[int, _Storage] = {}
         self._tensors: list[_Tensor] = []
@@ -260,6 +261,9 @@ class State:
             self._attributes(thing)
         elif is_scaler(thing):
             self.scalers.append(thing)
+            self._attributes(thing)
+        elif isinstance(thing, _SCHEDULERS):
+            self.schedulers.append(thing)
             self._attributes(thing)
         elif isinstance(thing, torch.utils.data.DataLoader):
             # Its workers and its data set are left alone.
