@@ -488,13 +488,22 @@ class VerdictTest(unittest.TestCase):
             for name, value in (("current_device", 0), ("mem_get_info", (4 * MIB, 20 * MIB)), ("get_device_name", "card")):
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, value=value: value))
             stack.enter_context(mock.patch.object(out_of_memory, "_replayed", lambda *_: []))
-            lines = out_of_memory.verdict(snapshot, "", Path("oom.pickle"))
+            lines = out_of_memory.verdict(snapshot, Path("oom.pickle"))
         text = "\n".join(lines)
         self.assertIn("asked for    1.0 MiB at mine/train.py:7 step", text)
         self.assertIn("in use       8.0 MiB in 2 tensors, of 10.0 MiB", text)
         self.assertIn("elsewhere    6.0 MiB of 20.0 MiB", text)
         self.assertIn("fragmentation", text)
         self.assertIn("from before the history began", text)
+
+
+    def test_what_other_settings_would_have_done(self):
+        row = {"allocator": "", "verdict": "out_of_memory", "smallest_limit_bytes": 3 << 30}
+        other = {"allocator": "expandable_segments:True", "verdict": "fits", "smallest_limit_bytes": 2 << 30}
+        lines = out_of_memory._compared({"allocator": "", "comparison": {"rows": [other, row]}})
+        self.assertIn("3.00 GiB", lines[0])
+        self.assertIn("=expandable_segments:True", lines[1])
+        self.assertEqual(out_of_memory._compared({"allocator": "x", "comparison": {"rows": [row]}}), [])
 
 
 class RanksTest(unittest.TestCase):
