@@ -512,7 +512,7 @@ class RanksTest(unittest.TestCase):
 
     def test_two_processes_run_the_same_batches(self):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "test_ranks_process", folder]
+            command = [sys.executable, "-m", "ranks_process", folder]
             processes = [
                 subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
                 for rank in range(2)
