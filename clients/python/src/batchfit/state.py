@@ -174,15 +174,16 @@ class State:
                 kept.keep()
         self._random = Generators()
 
-    def put_back(self) -> None:
-        """Makes everything what it was."""
+    def put_back(self, *, contents: bool = True) -> None:
+        """Makes everything what it was; without `contents`, all but the values of tensors on GPUs."""
         for restore in self._restores:
             restore()
         with torch.no_grad():
             for tensor in self._tensors:
                 tensor.put_back()
             for kept in self._storages.values():
-                kept.put_back()
+                if contents or kept.storage.device.type != "cuda":
+                    kept.put_back()
         if self._random is not None:
             self._random.put_back()
 
@@ -216,6 +217,8 @@ class State:
             self._object(thing)
 
     def _tensor(self, tensor: torch.Tensor) -> None:
+        if isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
+            raise StateError("`state` has a lazy module in it, whose weights are not made yet: run its forward pass once before")
         if tensor.device.type == "meta":
             return
         has_storage = True

@@ -18,7 +18,7 @@ import torch
 
 from . import conversation, device, ranks
 from .conversation import Document, Refused, SearchError
-from .holding import never_skip, only_gradients
+from .holding import accumulate, never_skip, steps_are_taken
 from .interrupts import Interrupts
 from .plan import Plan, Run
 from .recording import Recording
@@ -34,6 +34,10 @@ _MOST_RUNS = 60
 
 # Bytes that a step may leave behind outside `state` without a word.
 _LEFT = 32 << 20
+
+# Up to so many bytes weights are put back before each run; of larger models only in the end, which takes seconds each time. What
+# they are does not matter to memory, but for programs that look at them.
+_SMALL = 4 << 30
 
 _MIB = 1 << 20
 
@@ -68,10 +72,7 @@ def tune(
         raise TypeError(f"step must be a function of the batch that runs one training step, not {step!r}")
 
     def steps(micro_batch: int, accumulation: int) -> None:
-        for _ in range(accumulation - 1):
-            with only_gradients(tuning.state):
-                step(micro_batch)
-        step(micro_batch)
+        accumulate(tuning.state, step, micro_batch, accumulation)
 
     tuning = Tuning(steps, batch=batch, state=state, target_batch=target_batch, memory_limit=memory_limit, server=server)
     return tuning.run()
@@ -144,7 +145,8 @@ class Tuning:
             document: Optional[Document] = None
             try:
                 try:
-                    document = self._search(Path(folder))
+                    with steps_are_taken():
+                        document = self._search(Path(folder))
                 finally:
                     interrupts.hold()
             finally:
@@ -328,7 +330,7 @@ class Tuning:
     def _fresh(self) -> None:
         """Everything as before the first step, without gradients."""
         device.synchronize()
-        self.state.put_back()
+        self.state.put_back(contents=self.state.device_bytes <= _SMALL)
         self.state.without_gradients()
         never_skip(self.state)
         if self._fresh_hook is not None:
