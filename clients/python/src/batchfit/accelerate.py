@@ -56,7 +56,7 @@ def tune(
         target_batch=target_batch,
         memory_limit=memory_limit,
         server=server,
-        fresh=alone,
+        prepare=alone,
         accumulation=before if target_batch is None else None,
     )
     plan = tuning.run()
