@@ -5,6 +5,7 @@ mod document;
 mod dtype;
 mod fingerprint;
 mod memory_limit;
+mod parallel;
 mod recordings;
 mod schema;
 mod source;
@@ -87,6 +88,8 @@ pub struct Request {
     pub target_batch: Option<u64>,
     /// Ranks that train together.
     pub world_size: u64,
+    /// Whether the request says how they train together.
+    pub names_strategy: bool,
     /// The text of a `PYTORCH_CUDA_ALLOC_CONF`; empty for PyTorch's defaults.
     pub allocator: String,
     /// How to search.
@@ -170,6 +173,13 @@ pub struct Lowered {
 }
 
 impl Request {
+    /// Whether ranks train together in a way that is known.
+    pub fn is_parallel(&self) -> bool {
+        self.variants
+            .iter()
+            .any(|variant| !variant.parallel.is_none())
+    }
+
     /// Reads a request that names no uploads. `known_sims` are the names that may follow `sim:`.
     pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
         Request::parse_with_uploads(document, &Uploads::default(), known_sims)
@@ -255,7 +265,7 @@ impl Request {
         ];
         let limit = fields.get("memory_limit");
         let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
-        let world_size = fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1);
+        let (mut variants, world_size) = training::variants(fields)?;
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
             let problem = format!(
                 "{target} samples leave some of the {world_size} ranks of `world_size` without any; at least \
@@ -264,11 +274,12 @@ impl Request {
             let value = Value::from(target);
             return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
         }
-        let mut variants = training::variants(fields)?;
         if matches!(model, ModelSource::Recorded(_)) {
             variants.truncate(1);
             for variant in &mut variants {
                 variant.recorded = true;
+                // Whoever recorded trained as it is.
+                variant.parallel = crate::model::Parallel::None;
             }
         }
         Ok(Request {
@@ -283,6 +294,7 @@ impl Request {
                 .transpose()?,
             target_batch,
             world_size,
+            names_strategy: names_strategy(fields),
             allocator: allocator(fields)?,
             search: fields
                 .choice("search", "search", &searches)?
@@ -485,6 +497,14 @@ fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {
         ));
     }
     Ok(text.to_owned())
+}
+
+/// Whether `training.parallel` is there.
+fn names_strategy(fields: &Fields<'_>) -> bool {
+    let parallel = fields
+        .get("training")
+        .and_then(|training| training.get("parallel"));
+    parallel.is_some_and(|parallel| !parallel.is_null())
 }
 
 #[cfg(test)]
