@@ -43,10 +43,11 @@ class StateTest(unittest.TestCase):
         return state
 
     def test_training_steps_leave_no_trace(self):
-        for kind in (torch.optim.Adam, torch.optim.Adagrad, torch.optim.Rprop, torch.optim.LBFGS, torch.optim.Muon):
+        names = ("Adam", "Adagrad", "Rprop", "LBFGS", "Muon")
+        for kind in [getattr(torch.optim, name) for name in names if hasattr(torch.optim, name)]:
             with self.subTest(kind.__name__):
                 torch.manual_seed(0)
-                layers = [nn.Linear(8, 8, bias=kind is not torch.optim.Muon)]
+                layers = [nn.Linear(8, 8, bias=kind.__name__ != "Muon")]
                 model = nn.Sequential(*layers, nn.Dropout(0.5))
                 optimizer = kind(model.parameters(), lr=0.1)
                 schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)

@@ -217,7 +217,7 @@ class State:
             self._object(thing)
 
     def _tensor(self, tensor: torch.Tensor) -> None:
-        if isinstance(tensor, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
+        if any(kind.__name__ == "UninitializedTensorMixin" for kind in type(tensor).__mro__):
             raise StateError("`state` has a lazy module in it, whose weights are not made yet: run its forward pass once before")
         if tensor.device.type == "meta":
             return
