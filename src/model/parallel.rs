@@ -20,6 +20,10 @@ pub enum Parallel {
 /// `torch.nn.parallel.DistributedDataParallel` and its options.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the arguments of PyTorch's constructor"
+)]
 pub struct Ddp {
     /// Processes that train together.
     pub world_size: u64,

@@ -80,7 +80,7 @@ class Child:
             os.close(read)
             # Where it is when its time is nearly over.
             faulthandler.dump_traceback_later(max(1, self.timeout - 3), exit=False)
-            os.write(write, one(work, name, *arguments).encode())
+            os.write(write, said(work, name, *arguments).encode())
         finally:
             os._exit(0)
 
@@ -109,7 +109,7 @@ class Child:
             return {"error": f"the process ended with status {status}"}
 
 
-def one(work, name, *arguments):
+def said(work, name, *arguments):
     """A line of JSON with what a function gives."""
     try:
         return json.dumps(WORK[work](name, *arguments))
@@ -429,7 +429,7 @@ def main():
     parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print("\n" + one(*options.one), flush=True)
+        print("\n" + said(*options.one), flush=True)
         return
     begun = time.monotonic()
     end = begun + options.budget

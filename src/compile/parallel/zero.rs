@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// The parameters of a rank, by their places, in the order in which its optimizer goes through them: largest first, each went to the
-/// rank that had the fewest elements (`_partition_parameters`, torch/distributed/optim/zero_redundancy_optimizer.py).
+/// rank that had the fewest elements (`_partition_parameters`, `torch/distributed/optim/zero_redundancy_optimizer.py`).
 pub(in crate::compile) fn partition(elements: &[u64], ranks: u64, rank: u64) -> Vec<usize> {
     let mut largest_first: Vec<usize> = (0..elements.len()).collect();
     largest_first.sort_by_key(|index| std::cmp::Reverse(elements[*index]));

@@ -18,7 +18,7 @@ pub const PROCESS_OVERHEAD: Bytes = Bytes::mib(780);
 
 /// What a process holds outside its allocator that trains with others: NCCL's communicator takes 936 MiB more.
 ///
-/// Measured on two H200s of one host (PyTorch 2.11, NCCL 2.28.9, without NVLink multicast): 1,613 MiB after training steps, under
+/// Measured on two H200s of one host (`PyTorch` 2.11, NCCL 2.28.9, without `NVLink` multicast): 1,613 MiB after training steps, under
 /// DDP, ZeRO-1 and FSDP2 alike.
 pub const RANK_OVERHEAD: Bytes = Bytes::mib(1613);
 

@@ -349,12 +349,12 @@ fn graph_of(lowered: &mut Lowered) -> &mut Graph {
     }
 }
 
-fn asked(document: Value) -> Result<Request, Invalid> {
+fn asked(document: &Value) -> Result<Request, Invalid> {
     let document = RequestDocument::from_json(document.to_string().as_bytes())?;
     Request::parse(document, &["h200"])
 }
 
-fn strategies(document: Value) -> Vec<(Option<&'static str>, u64)> {
+fn strategies(document: &Value) -> Vec<(Option<&'static str>, u64)> {
     let request = asked(document).unwrap();
     let variants = request.variants.iter();
     variants
@@ -368,24 +368,24 @@ fn ranks_train_under_ddp_unless_the_request_says_otherwise() {
     let with = |training: Value| json!({ "model": model, "training": training, "world_size": 8 });
 
     assert_eq!(
-        strategies(json!({ "model": model, "world_size": 8 })),
+        strategies(&json!({ "model": model, "world_size": 8 })),
         [(Some("ddp"), 8)]
     );
     assert_eq!(
-        strategies(json!({ "model": model, "world_size": 1 })),
+        strategies(&json!({ "model": model, "world_size": 1 })),
         [(None, 1)]
     );
     assert_eq!(
-        strategies(with(json!({ "mode": "inference" }))),
+        strategies(&with(json!({ "mode": "inference" }))),
         [(None, 1)]
     );
     assert_eq!(
-        strategies(with(
+        strategies(&with(
             json!({ "parallel": { "strategy": ["none", "zero1", "ddp", "ddp"], "world_size": 8 } })
         )),
         [(None, 1), (Some("zero1"), 8), (Some("ddp"), 8)]
     );
-    let request = asked(with(json!({ "clip_grad_norm": 0.5, "parallel": {
+    let request = asked(&with(json!({ "clip_grad_norm": 0.5, "parallel": {
         "strategy": "ddp", "bucket_cap_mb": 100, "comm_hook": "bf16", "gradient_as_bucket_view": true,
     } })))
     .unwrap();
@@ -408,7 +408,7 @@ fn what_several_gpus_cannot_do_is_told() {
         let training = json!({ "parallel": parallel });
         let document =
             json!({ "model": { "preset": "resnet18" }, "training": training, "world_size": 4 });
-        asked(document).unwrap_err().to_string()
+        asked(&document).unwrap_err().to_string()
     };
     for (parallel, expected) in [
         (
@@ -447,12 +447,12 @@ fn what_several_gpus_cannot_do_is_told() {
     let inference =
         json!({ "model": { "preset": "resnet18" }, "training": inference, "world_size": 4 });
     assert_eq!(
-        asked(inference).unwrap_err().to_string(),
+        asked(&inference).unwrap_err().to_string(),
         "at /training/parallel/strategy: ddp reduces gradients, and inference has none; leave parallel out, or set mode to \"train\""
     );
     for norm in [json!(0), json!(-1), json!("1")] {
         let training = json!({ "clip_grad_norm": norm });
         let document = json!({ "model": { "preset": "resnet18" }, "training": training });
-        assert!(asked(document).is_err(), "{norm}");
+        assert!(asked(&document).is_err(), "{norm}");
     }
 }
