@@ -16,6 +16,7 @@ mod presets;
 mod probe;
 mod program;
 mod question;
+mod recorder;
 mod recordings;
 mod search;
 mod serve;

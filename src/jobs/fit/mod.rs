@@ -10,6 +10,7 @@ mod maxima;
 mod plan;
 mod probing;
 mod ranked;
+mod recorded;
 mod remarks;
 mod uncertainty;
 
@@ -18,3 +19,4 @@ mod tests;
 
 pub use apart::answer_apart;
 pub use engine::FitEngine;
+pub use recorded::FromRecordings;

@@ -63,6 +63,7 @@ fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
 const FOUND_NOTHING: Assumptions = Assumptions {
     unknown_ops: UnknownOps::Refuse,
     chosen_percent: Some(0),
+    recorded: false,
 };
 
 #[test]
