@@ -23,12 +23,13 @@ mod turn;
 pub use child::{Handler, run};
 pub use fault::{Fault, FaultPlan};
 pub use handler::GpuHandler;
-pub use process::{Activity, Loss, WorkerError};
 pub use misbehave::{CROWDED, FakeGpu, Misbehaviour, run_misbehaving};
+pub use process::{Activity, Loss, WorkerError};
 pub use programs::Programs;
 pub use protocol::{Gpu, ProbeOrder, Ready, Refusal};
 pub use recorder::{
-    BatchOutcome, ModuleToRecord, RecordedBatch, Recorder, RecorderCommand, RecorderOpening, RecorderReady,
+    BatchOutcome, ModuleToRecord, RecordedBatch, Recorder, RecorderCommand, RecorderOpening,
+    RecorderReady,
 };
 pub use supervisor::{Account, Caller, Deadlines, Hold, Opening, Supervisor, WorkerCommand};
 pub use turn::{Turn, TurnError};

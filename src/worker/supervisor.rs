@@ -211,7 +211,13 @@ impl Supervisor {
             request: self.opening.request.clone(),
         };
         let activity = Activity::Opening;
-        match ask(&mut running, &order, activity, self.deadlines.open, caller.cancel)? {
+        match ask(
+            &mut running,
+            &order,
+            activity,
+            self.deadlines.open,
+            caller.cancel,
+        )? {
             Answer::Ready(ready) => {
                 if self.opening.device == "auto" {
                     // The one that takes its place is to have the same GPU.
@@ -286,9 +292,7 @@ fn greet(running: &mut Running, within: Duration, cancel: &AtomicBool) -> Result
     let activity = Activity::Starting;
     match running.wait(activity, within, cancel)? {
         Answer::Hello { version: VERSION } => Ok(()),
-        Answer::Hello { version } => {
-            Err(running.lost(activity, Loss::Version(version, VERSION)))
-        }
+        Answer::Hello { version } => Err(running.lost(activity, Loss::Version(version, VERSION))),
         other => Err(running.out_of_turn(&other, activity)),
     }
 }

@@ -14,6 +14,7 @@ mod model;
 mod outline;
 mod properties;
 mod recorded;
+mod recorder;
 mod replay;
 mod report;
 mod truth;

@@ -153,10 +153,7 @@ pub(super) fn read_unrecorded(question: &arguments::Question) -> Result<Asked, T
     read_with(question, Some(Files::Recordings(&[])))
 }
 
-fn read_with(
-    question: &arguments::Question,
-    instead: Option<Files<'_>>,
-) -> Result<Asked, Trouble> {
+fn read_with(question: &arguments::Question, instead: Option<Files<'_>>) -> Result<Asked, Trouble> {
     let given = flags::given(question)?;
     let lengths = flags::lengths(question)?;
     let (source, file) = source(question)?;

@@ -19,9 +19,7 @@ use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::worker::{
-    Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand,
-};
+use crate::worker::{Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand};
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;

@@ -13,12 +13,8 @@ use crate::alloc::{MemoryLimit, limit_of_fraction};
 use crate::device::sim;
 use crate::jobs::engine::NO_RECORDER;
 use crate::jobs::validate::settings;
-use crate::jobs::{
-    Engine as _, EngineError, FitResult, GpuRun, GpuWork, Progress,
-};
-use crate::model::{
-    Checkpointing, DeviceChoice, Invalid, Mode, Request, RequestDocument, Variant,
-};
+use crate::jobs::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Progress};
+use crate::model::{Checkpointing, DeviceChoice, Invalid, Mode, Request, RequestDocument, Variant};
 use crate::probe::{ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
@@ -123,9 +119,8 @@ impl<'a> Session<'a> {
         request: &'a Request,
         observer: &'a Observer<'a>,
     ) -> Result<Session<'a>, EngineError> {
-        let invalid = |pointer: &str, problem: &str| {
-            EngineError::Invalid(Invalid::at(pointer, problem))
-        };
+        let invalid =
+            |pointer: &str, problem: &str| EngineError::Invalid(Invalid::at(pointer, problem));
         let command = engine
             .recorder()
             .ok_or_else(|| invalid("/search", NO_RECORDER))?;
@@ -162,8 +157,8 @@ impl<'a> Session<'a> {
             device,
             allocator: &request.allocator,
         };
-        let opened = observer
-            .call(|caller| Recorder::open(command, &opening, engine.deadlines(), caller));
+        let opened =
+            observer.call(|caller| Recorder::open(command, &opening, engine.deadlines(), caller));
         let (recorder, ready) = opened.map_err(|error| in_our_words(error, request))?;
         let limit = match request.memory_limit {
             Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
@@ -200,7 +195,8 @@ impl<'a> Session<'a> {
             let quiet = |_: Progress| {};
             let mut result = self.engine.fit(&request, &quiet, self.observer.cancel())?;
             let next = result.recommendation.next_batch;
-            let next = next.filter(|next| *next <= self.ready.most_batch && !files.contains_key(next));
+            let next =
+                next.filter(|next| *next <= self.ready.most_batch && !files.contains_key(next));
             let is_recorded = match next {
                 Some(next) if files.len() < MOST_RECORDED => {
                     self.record(next, accumulation, &mut files)?
@@ -310,10 +306,18 @@ impl<'a> Session<'a> {
     /// The same question about recordings.
     fn about(&self, files: &BTreeMap<u64, Vec<u8>>) -> Result<Request, EngineError> {
         /// What recordings decide, or what a graph is read by.
-        const DECIDED: [&str; 5] = ["model", "training", "search", "unknown_ops", "chosen_percent"];
+        const DECIDED: [&str; 5] = [
+            "model",
+            "training",
+            "search",
+            "unknown_ops",
+            "chosen_percent",
+        ];
         let mut members: Map<String, Value> = Map::new();
         if let Value::Object(asked) = self.request.document.members() {
-            let kept = asked.iter().filter(|(name, _)| !DECIDED.contains(&name.as_str()));
+            let kept = asked
+                .iter()
+                .filter(|(name, _)| !DECIDED.contains(&name.as_str()));
             members.extend(kept.map(|(name, value)| (name.clone(), value.clone())));
         }
         members.insert(
@@ -373,9 +377,8 @@ impl<'a> Session<'a> {
 
 /// The only variant of a request, trained.
 fn single(request: &Request) -> Result<&Variant, EngineError> {
-    let refuse = |pointer: &str, problem: String| {
-        Err(EngineError::Invalid(Invalid::at(pointer, problem)))
-    };
+    let refuse =
+        |pointer: &str, problem: String| Err(EngineError::Invalid(Invalid::at(pointer, problem)));
     let [variant] = request.variants.as_slice() else {
         let problem = format!(
             "one variant is recorded at a time, and this asks for {}; give single values",
@@ -415,8 +418,8 @@ fn turn(
 ) -> Result<Option<Hold>, EngineError> {
     let launch = WorkerCommand::this_binary(engine.program().to_owned());
     let device = format!("cuda:{device}");
-    let held = observer
-        .call(|caller| Supervisor::hold(&launch, &device, engine.deadlines(), caller));
+    let held =
+        observer.call(|caller| Supervisor::hold(&launch, &device, engine.deadlines(), caller));
     match held {
         Ok(hold) => Ok(Some(hold)),
         Err(WorkerError::Refused {

@@ -165,7 +165,11 @@ impl Running {
     }
 
     /// The error of an answer to another question.
-    pub(super) fn out_of_turn(&mut self, answer: &impl Serialize, activity: Activity) -> WorkerError {
+    pub(super) fn out_of_turn(
+        &mut self,
+        answer: &impl Serialize,
+        activity: Activity,
+    ) -> WorkerError {
         let line = serde_json::to_string(answer).expect("answers have string keys only");
         self.lost(activity, Loss::OutOfTurn(shorten(&line)))
     }

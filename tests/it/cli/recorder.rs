@@ -1,90 +1,32 @@
 //! `--recorder` and `--module`, against a recorder that hands out golden recordings or misbehaves.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Output;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{Place, stderr, stdout};
+use crate::recorder;
 
-/// A graph of one operator that nobody knows, behind a linear layer.
 fn graph_of_unknown(place: &Place) -> PathBuf {
-    let tensor = |sizes: &[Value], trained: bool| {
-        let strides: Vec<Value> = sizes.iter().map(|_| json!({"as_int": 1})).collect();
-        json!({
-            "dtype": 7, "sizes": sizes, "requires_grad": trained, "device": {"type": "meta", "index": null},
-            "strides": strides, "storage_offset": {"as_int": 0}, "layout": 7
-        })
-    };
-    let batch = json!({"as_expr": {"expr_str": "Symbol('s0', positive=True, integer=True)", "hint": {"as_int": 4}}});
-    let named = |name: &str| json!({"as_tensor": {"name": name}});
-    let node = |target: &str, inputs: &[(&str, &str)], output: &str| {
-        let inputs: Vec<Value> = inputs
-            .iter()
-            .map(|(name, value)| json!({"name": name, "arg": named(value), "kind": 1}))
-            .collect();
-        json!({"target": target, "inputs": inputs, "outputs": [named(output)], "metadata": {}})
-    };
-    let graph = json!({
-        "graph_module": {
-            "graph": {
-                "inputs": [named("w"), named("x")],
-                "outputs": [named("loss")],
-                "nodes": [
-                    node("torch.ops.aten.linear.default", &[("input", "x"), ("weight", "w")], "y"),
-                    node("torch.ops.aten.frobnicate.default", &[("self", "y")], "z"),
-                    node("torch.ops.aten.mean.default", &[("self", "z")], "loss"),
-                ],
-                "tensor_values": {
-                    "w": tensor(&[json!({"as_int": 8}), json!({"as_int": 8})], true),
-                    "x": tensor(&[batch.clone(), json!({"as_int": 8})], false),
-                    "y": tensor(&[batch.clone(), json!({"as_int": 8})], false),
-                    "z": tensor(&[batch, json!({"as_int": 8})], false),
-                    "loss": tensor(&[], false),
-                },
-                "sym_int_values": {}, "sym_bool_values": {}
-            },
-            "signature": {"input_specs": [
-                {"parameter": {"arg": {"name": "w"}, "parameter_name": "w"}},
-                {"user_input": {"arg": {"as_tensor": {"name": "x"}}}}
-            ]}
-        },
-        "range_constraints": {"s0": {"min_val": 1, "max_val": 1_048_576}}
-    });
-    place.write("graph.json", &graph.to_string())
+    place.write("graph.json", &recorder::graph_of_unknown().to_string())
 }
 
-/// An executable that stands for a Python interpreter.
+/// A recorder that behaves.
 fn fake(place: &Place) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let script = format!(
-        "#!/bin/sh\nFAKE_RECORDINGS='{0}/tests/golden/recorded' exec python3 '{0}/tests/it/recorder/fake.py' \"$@\"\n",
-        root.display()
-    );
-    let path = place.write("fake-python", &script);
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    recorder::fake(place.directory.path(), "")
 }
 
-fn run(place: &Place, how: &str, arguments: &[&str]) -> Output {
-    let log = place.directory.path().join("log");
+fn run(place: &Place, arguments: &[&str]) -> Output {
     let mut command = place.batchfit();
-    command
-        .env("FAKE_RECORDER", how)
-        .env("FAKE_LOG", log)
-        .args(arguments);
+    command.args(arguments);
     command.timeout(Duration::from_secs(60)).output().unwrap()
 }
 
 /// The orders that the recorder was given.
 fn orders(place: &Place) -> Vec<Value> {
-    let log = fs::read_to_string(place.directory.path().join("log")).unwrap_or_default();
-    log.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    recorder::orders(place.directory.path())
 }
 
 const ON: [&str; 4] = ["--on", "h200", "--memory-limit", "40GiB"];
@@ -95,16 +37,26 @@ fn a_graph_with_an_unknown_operator_is_recorded_where_there_is_a_recorder() {
     let (graph, python) = (graph_of_unknown(&place), fake(&place));
     let graph = graph.to_str().unwrap();
 
-    let without = run(&place, "", &["fit", graph, ON[0], ON[1]]);
+    let without = run(&place, &["fit", graph, ON[0], ON[1]]);
     let with = [
-        &["fit", graph, "--json", "--recorder", python.to_str().unwrap()],
+        &[
+            "fit",
+            graph,
+            "--json",
+            "--recorder",
+            python.to_str().unwrap(),
+        ],
         &ON[..],
         &["--precision", "amp_bf16"],
     ];
-    let answered = run(&place, "", &with.concat());
+    let answered = run(&place, &with.concat());
 
     assert_eq!(without.status.code(), Some(2));
-    assert!(stderr(&without).contains("frobnicate"), "{}", stderr(&without));
+    assert!(
+        stderr(&without).contains("frobnicate"),
+        "{}",
+        stderr(&without)
+    );
     assert_eq!(answered.status.code(), Some(0), "{}", stderr(&answered));
     let document: Value = serde_json::from_slice(&answered.stdout).unwrap();
     let recommendation = &document["result"]["recommendation"];
@@ -131,12 +83,22 @@ fn a_recorded_search_says_how_to_get_a_recorder() {
 
     let output = run(
         &place,
-        "",
-        &["fit", graph.to_str().unwrap(), ON[0], ON[1], "--search", "recorded"],
+        &[
+            "fit",
+            graph.to_str().unwrap(),
+            ON[0],
+            ON[1],
+            "--search",
+            "recorded",
+        ],
     );
 
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("--recorder PYTHON"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("--recorder PYTHON"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -146,7 +108,6 @@ fn what_has_no_graph_cannot_be_recorded() {
 
     let output = run(
         &place,
-        "",
         &[
             &["fit", "resnet18", "--search", "recorded", "--recorder"],
             &[python.to_str().unwrap()][..],
@@ -156,7 +117,11 @@ fn what_has_no_graph_cannot_be_recorded() {
     );
 
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("batchfit export"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("batchfit export"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -166,9 +131,15 @@ fn a_target_is_recorded_with_gradients_that_live_on() {
 
     let output = run(
         &place,
-        "",
         &[
-            &["fit", graph.to_str().unwrap(), "--json", "--target", "64", "--recorder"],
+            &[
+                "fit",
+                graph.to_str().unwrap(),
+                "--json",
+                "--target",
+                "64",
+                "--recorder",
+            ],
             &[python.to_str().unwrap()][..],
             &ON[..],
         ]
@@ -191,9 +162,19 @@ fn a_module_is_named_on_the_recorders_command_line_alone() {
 
     let output = run(
         &place,
-        "",
         &[
-            &["fit", "--module", "mine:build", "--batch", "x=f32[B,8]", "y=i64[B]", "--loss", "mse", "--json", "--recorder"],
+            &[
+                "fit",
+                "--module",
+                "mine:build",
+                "--batch",
+                "x=f32[B,8]",
+                "y=i64[B]",
+                "--loss",
+                "mse",
+                "--json",
+                "--recorder",
+            ],
             &[python.to_str().unwrap()][..],
             &ON[..],
         ]
@@ -209,7 +190,14 @@ fn a_module_is_named_on_the_recorders_command_line_alone() {
     assert_eq!(opened["graph"], Value::Null);
     assert_eq!(
         opened["arguments"],
-        json!(["-m", "batchfit.recorder", "--module=mine:build", "--loss=mse", "--batch=x=f32[B,8]", "--batch=y=i64[B]"])
+        json!([
+            "-m",
+            "batchfit.recorder",
+            "--module=mine:build",
+            "--loss=mse",
+            "--batch=x=f32[B,8]",
+            "--batch=y=i64[B]"
+        ])
     );
 }
 
@@ -219,11 +207,18 @@ fn a_probe_runs_the_batch_itself() {
     let (graph, python) = (graph_of_unknown(&place), fake(&place));
     let probe = |batch: &str| {
         let arguments = [
-            &["probe", graph.to_str().unwrap(), "--batch", batch, "--json", "--recorder"],
+            &[
+                "probe",
+                graph.to_str().unwrap(),
+                "--batch",
+                batch,
+                "--json",
+                "--recorder",
+            ],
             &[python.to_str().unwrap()][..],
             &ON[..],
         ];
-        run(&place, "", &arguments.concat())
+        run(&place, &arguments.concat())
     };
 
     let recorded = probe("8");
@@ -250,13 +245,19 @@ fn a_recorder_that_does_not_do_its_work_is_an_error_with_its_last_line() {
     ];
     for (how, code, says) in cases {
         let place = Place::new();
-        let (graph, python) = (graph_of_unknown(&place), fake(&place));
+        let python = recorder::fake(place.directory.path(), how);
+        let graph = graph_of_unknown(&place);
         let arguments = [
-            &["fit", graph.to_str().unwrap(), "--recorder", python.to_str().unwrap()],
+            &[
+                "fit",
+                graph.to_str().unwrap(),
+                "--recorder",
+                python.to_str().unwrap(),
+            ],
             &ON[..],
         ];
 
-        let output = run(&place, how, &arguments.concat());
+        let output = run(&place, &arguments.concat());
 
         let told = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{how}: {told}");
@@ -267,28 +268,26 @@ fn a_recorder_that_does_not_do_its_work_is_an_error_with_its_last_line() {
 #[test]
 fn a_recorder_that_hangs_is_ended_with_all_that_it_started() {
     let place = Place::new();
-    let (graph, python) = (graph_of_unknown(&place), fake(&place));
+    let python = recorder::fake(place.directory.path(), "hangs");
+    let graph = graph_of_unknown(&place);
     let arguments = [
-        &["fit", graph.to_str().unwrap(), "--recorder", python.to_str().unwrap()],
+        &[
+            "fit",
+            graph.to_str().unwrap(),
+            "--recorder",
+            python.to_str().unwrap(),
+        ],
         &ON[..],
         &["--probe-deadline", "1"],
     ];
 
-    let output = run(&place, "hangs", &arguments.concat());
+    let output = run(&place, &arguments.concat());
 
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
-    assert!(stderr(&output).contains("did not answer within 1.0 s"), "{}", stderr(&output));
-    let started = orders(&place).into_iter().filter_map(|order| order["pid"].as_u64());
-    let began = Instant::now();
-    for pid in started {
-        // A zombie is gone as far as the card is concerned.
-        let runs = || {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            !stat.is_empty() && !stat.contains(") Z ")
-        };
-        while runs() && began.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert!(!runs(), "{pid} still runs");
-    }
+    assert!(
+        stderr(&output).contains("did not answer within 1.0 s"),
+        "{}",
+        stderr(&output)
+    );
+    recorder::assert_ended(place.directory.path());
 }

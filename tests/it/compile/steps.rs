@@ -86,6 +86,11 @@ fn steps_that_write_into_views_allocate_and_free_what_pytorch_does() {
     compare("in_place/", 60);
 }
 
+#[test]
+fn steps_that_checks_of_exported_graphs_found_allocate_and_free_what_pytorch_does() {
+    compare("found/", 8);
+}
+
 /// The models of a folder, by their names.
 pub(super) fn graphs(folder: &str) -> HashMap<String, Value> {
     let graphs = unpacked(&format!("{folder}graphs.json"));
