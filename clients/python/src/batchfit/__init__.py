@@ -12,15 +12,25 @@ if TYPE_CHECKING:
     from .export.errors import ExportError as ExportError
     from .export.exporting import Exported as Exported
     from .export.exporting import export as export
+    from .out_of_memory import record_oom as record_oom
+    from .plan import Plan as Plan
+    from .plan import Run as Run
+    from .recording import Recording as Recording
+    from .tuning import tune as tune
 
 # What can be used as `batchfit.NAME`, and the module that has it. `export` is a module that can be called.
 _MODULES = {
     "ExportError": ".export.errors",
     "Exported": ".export.exporting",
+    "Plan": ".plan",
+    "Recording": ".recording",
+    "Run": ".plan",
+    "record_oom": ".out_of_memory",
+    "tune": ".tuning",
 }
-_SUBMODULES = ("binary", "export")
+_SUBMODULES = ("accelerate", "binary", "export", "hf", "lightning")
 
-__all__ = ["ExportError", "Exported", "export"]
+__all__ = ["ExportError", "Exported", "Plan", "Recording", "Run", "export", "record_oom", "tune"]
 
 
 def __getattr__(name: str) -> object:
