@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,6 +21,9 @@ const VERSION: u32 = 1;
 
 /// The longest line that a recorder may write. Its longest one has a few KiB.
 const LONGEST_ANSWER: usize = 1 << 20;
+
+/// How long a recorder that was killed may take to end: it has all of PyTorch in memory.
+const ENDING: Duration = Duration::from_secs(3);
 
 /// How a recorder is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +166,7 @@ impl Recorder {
             arguments: &arguments,
             environment: &environment,
             longest_answer: LONGEST_ANSWER,
+            ending: ENDING,
         })?;
         // Importing PyTorch takes as long as opening a device.
         match running.wait(Activity::Starting, deadlines.open, caller.cancel)? {

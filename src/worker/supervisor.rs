@@ -12,6 +12,9 @@ use crate::probe::ProbeReport;
 use super::process::{Activity, Launch, Loss, Running, WorkerError};
 use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal, VERSION};
 
+/// How long a worker that was killed may take to end.
+const ENDING: Duration = Duration::from_millis(300);
+
 /// What a job's probes have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
@@ -48,6 +51,7 @@ impl WorkerCommand {
             arguments: &self.arguments,
             environment: &[],
             longest_answer: LONGEST_ANSWER,
+            ending: ENDING,
         }
     }
 }

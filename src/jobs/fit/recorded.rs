@@ -22,6 +22,7 @@ use crate::worker::{
     Supervisor, WorkerCommand, WorkerError,
 };
 
+use super::advice::TARGET_DECIDES;
 use super::devices::{Resolved, resolve};
 use super::engine::FitEngine;
 use super::probing::gpu::translated;
@@ -85,6 +86,11 @@ impl FitEngine {
                 // Gradients live through later forward passes: what holds them was not recorded.
                 accumulation = MICRO_STEPS;
                 continue;
+            }
+            if asked == 1 {
+                // Nobody has asked for the micro-steps that are recorded.
+                let notes = &mut found.result.recommendation.notes;
+                notes.retain(|note| !note.starts_with(TARGET_DECIDES));
             }
             session.sign(&mut found.result)?;
             return Ok(found);

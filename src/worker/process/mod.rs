@@ -29,9 +29,6 @@ pub use loss::{Activity, Loss, WorkerError};
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a child that closed its stdout, or was told to exit, may take to end.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
-/// How long a child that was killed, and the threads at its pipes, are waited for. A child that hangs in a driver dies only
-/// when the driver lets it, and whoever inherited its pipes may hold them open.
-const ENDING: Duration = Duration::from_millis(300);
 /// How often that wait looks.
 const MOMENT: Duration = Duration::from_millis(1);
 /// How many lines of a child's stderr are kept for an error message.
@@ -49,6 +46,9 @@ pub(super) struct Launch<'a> {
     pub(super) environment: &'a [(OsString, OsString)],
     /// The longest line that it may write.
     pub(super) longest_answer: usize,
+    /// How long it and the threads at its pipes are waited for once it was killed. A child that hangs in a driver dies only when
+    /// the driver lets it, and whoever inherited its pipes may hold them open.
+    pub(super) ending: Duration,
 }
 
 /// One child with its pipes and the threads that serve them.
@@ -58,6 +58,8 @@ pub(super) struct Running {
     who: &'static str,
     /// The longest line that it may write.
     longest: usize,
+    /// How long its end is waited for.
+    ending: Duration,
     /// `None` once it was ended.
     child: Option<Child>,
     /// Lines for its stdin. A thread writes them, so that a child that does not read cannot block us.
@@ -101,6 +103,7 @@ impl Running {
         Ok(Running {
             who,
             longest,
+            ending: launch.ending,
             child: Some(child),
             orders: Some(orders),
             answers,
@@ -196,7 +199,7 @@ impl Running {
             return;
         };
         self.orders = None;
-        let deadline = Instant::now() + ENDING;
+        let deadline = Instant::now() + self.ending;
         // Before the status is taken: as long as the child is in the table of processes, its group is nobody else's. An error
         // means that nothing is left of it.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);

@@ -37,9 +37,8 @@ class Noise:
         self._made_for: dict[int, int] = {}
         for index, operator in enumerate(graph.operators):
             made = slots_of(operator.outputs)
-            if read_by(operator) and not all(slot not in self._maker for slot in read_by(operator)):
-                continue
-            if not made or not any(isinstance(given, DType) for _, given in operator.arguments):
+            names_dtype = any(isinstance(given, DType) for _, given in operator.arguments)
+            if not made or not names_dtype or _tensors(operator):
                 continue
             partner: Optional[int] = None
             if _name(operator) in _NOISE:
@@ -86,5 +85,5 @@ def _multiplied(slot: int, first_reader: dict[int, Operator]) -> Optional[int]:
 def _added(slot: int, first_reader: dict[int, Operator]) -> Optional[int]:
     """What is added into a value at looked-up places, where that is the first thing done with it."""
     reader = first_reader.get(slot)
-    operands = [] if reader is None or _name(reader) not in _ADDS else [each for each in read_by(reader)]
+    operands = [] if reader is None or _name(reader) not in _ADDS else read_by(reader)
     return operands[-1] if len(operands) > 2 and operands[0] == slot and operands[-1] != slot else None
