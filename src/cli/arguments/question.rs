@@ -125,7 +125,7 @@ pub(in crate::cli) struct Memory {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Search")]
 pub(in crate::cli) struct Search {
-    /// auto (default: simulate, then confirm), probes (on the GPU alone) or recorded (see --recorder).
+    /// auto (default), probes (the GPU alone) or recorded (--recorder).
     #[arg(long, value_name = "HOW", value_parser = suggest(&["auto", "probes", "recorded"]), hide_possible_values = true)]
     pub(in crate::cli) search: Option<String>,
     /// Rank variants within_optimizer (default) or across_optimizers.

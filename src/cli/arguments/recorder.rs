@@ -10,8 +10,7 @@ use crate::worker::ModuleToRecord;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Search")]
 pub(in crate::cli) struct RecorderFlags {
-    /// A Python with batchfit and PyTorch: on a GPU here, it trains graphs with unknown operators for a few steps and records
-    /// what they ask for.
+    /// A Python with PyTorch and batchfit, to record unknown operators.
     #[arg(
         long,
         env = "BATCHFIT_RECORDER",
@@ -25,18 +24,18 @@ pub(in crate::cli) struct RecorderFlags {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct ModuleFlags {
-    /// What makes a module of your own, which is trained here for a few steps and recorded.
+    /// What makes a module of your own, to be trained here and recorded.
     #[arg(
         long,
-        value_name = "MODULE:BUILD",
+        value_name = "M:BUILD",
         requires_all = ["tensors", "loss"],
         conflicts_with_all = ["what", "model", "recorded"]
     )]
     module: Option<String>,
-    /// The tensors of its batch, as in "x=f32[B,3,224,224]"; B is the batch.
-    #[arg(id = "tensors", long = "batch", value_name = "NAME=TENSOR", num_args = 1.., requires = "module")]
+    /// With --module: tensors of its batch, such as x=f32[B,3,224,224].
+    #[arg(id = "tensors", long = "batch", value_name = "TENSOR", num_args = 1.., requires = "module")]
     tensors: Vec<String>,
-    /// Its loss: cross_entropy, mse, bce_with_logits, model or MODULE:FUNCTION.
+    /// With --module: cross_entropy, mse, model or MODULE:FUNCTION.
     #[arg(long, value_name = "LOSS", requires = "module")]
     loss: Option<String>,
 }
