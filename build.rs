@@ -7,8 +7,14 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Modules that answers pass through unchanged.
-const WITHOUT_RULES: [&str; 4] = ["src/cli", "src/http", "src/report", "src/store"];
+/// Modules that answers pass through unchanged, and the Python package, which a source distribution puts there.
+const WITHOUT_RULES: [&str; 5] = [
+    "src/batchfit",
+    "src/cli",
+    "src/http",
+    "src/report",
+    "src/store",
+];
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=src");

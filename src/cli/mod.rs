@@ -15,6 +15,7 @@ mod output;
 mod presets;
 mod probe;
 mod program;
+mod python;
 mod question;
 mod recorder;
 mod recordings;
@@ -85,6 +86,7 @@ pub fn run() -> ExitCode {
         ),
         Command::Replay(arguments) => (arguments.json, recordings::replay::run(&arguments)),
         Command::RecordCheck(arguments) => (arguments.json, recordings::check::run(&arguments)),
+        Command::Export(arguments) => (false, python::export::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),

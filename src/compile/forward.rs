@@ -146,6 +146,11 @@ impl Forward {
         0..self.makers.get(&last).map_or(0, |node| node + 1)
     }
 
+    /// The node that makes a value.
+    pub(super) fn maker(&self, value: ValueId) -> Option<usize> {
+        self.makers.get(&value).copied()
+    }
+
     /// Runs these nodes on these values.
     pub(super) fn run(
         self: &Rc<Self>,

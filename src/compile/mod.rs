@@ -12,6 +12,7 @@ mod functions;
 mod lifetimes;
 mod noise;
 mod optimizer;
+mod parallel;
 mod step;
 mod unseen;
 

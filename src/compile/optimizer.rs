@@ -2,6 +2,7 @@
 //!
 //! See Note [Optimizers].
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::eager::{Eager, Leaf, Tensor};
@@ -12,13 +13,13 @@ use crate::shape::DType;
 /// A trained parameter with what the optimizer keeps for it.
 #[derive(Debug)]
 pub(super) struct Trained {
-    pub(super) leaf: std::rc::Rc<Leaf>,
+    pub(super) leaf: Rc<Leaf>,
     pub(super) tensor: Tensor,
     state: Vec<Tensor>,
 }
 
 impl Trained {
-    pub(super) fn new(leaf: std::rc::Rc<Leaf>, tensor: Tensor) -> Trained {
+    pub(super) fn new(leaf: Rc<Leaf>, tensor: Tensor) -> Trained {
         Trained {
             leaf,
             tensor,
@@ -36,35 +37,33 @@ impl Trained {
     }
 }
 
-/// `optimizer.step()`.
+/// `optimizer.step()`, which goes through the parameters of these places in their order.
 pub(super) fn step(
     eager: &mut Eager,
     optimizer: Optimizer,
     implementation: OptimizerImpl,
     parameters: &mut [Trained],
+    mine: &[usize],
     found_inf: Option<&Tensor>,
 ) {
     let first = parameters
         .iter()
         .all(|parameter| parameter.state.is_empty());
+    let has_gradient = |index: &&usize| parameters[**index].has_gradient();
+    let mine: Vec<usize> = mine.iter().filter(has_gradient).copied().collect();
     if first {
-        for parameter in parameters
-            .iter_mut()
-            .filter(|parameter| parameter.has_gradient())
-        {
-            make_state(eager, optimizer, implementation, parameter);
+        for index in &mine {
+            make_state(eager, optimizer, implementation, &mut parameters[*index]);
         }
     }
+    let mine = || mine.iter().map(|index| &parameters[*index]);
     let adam = matches!(optimizer, Optimizer::Adam | Optimizer::Adamw);
     eager.set_category(Category::OptimizerScratch);
     // Adam's square roots: all at once with foreach, freed from the last to the first; one after the
     // other without, where the previous denominator is still a local variable while the next is made.
     let mut temporaries = Vec::new();
     if adam && implementation == OptimizerImpl::Foreach {
-        for parameter in parameters
-            .iter()
-            .filter(|parameter| parameter.has_gradient())
-        {
+        for parameter in mine() {
             eager.set_label(&parameter.leaf.path);
             let tensor = &parameter.tensor;
             temporaries.push(eager.empty_strided(
@@ -75,10 +74,7 @@ pub(super) fn step(
         }
     }
     let mut denominator = None;
-    for parameter in parameters
-        .iter()
-        .filter(|parameter| parameter.has_gradient())
-    {
+    for parameter in mine() {
         eager.set_label(&parameter.leaf.path);
         if adam && implementation == OptimizerImpl::ForLoop {
             let tensor = &parameter.tensor;
@@ -154,6 +150,53 @@ fn update(
         }
     };
     eager.launch(kernel, &inputs, &outputs);
+}
+
+/// `torch.nn.utils.clip_grad_norm_`: norms of chunks of 65,536 elements (`foreach_tensor_norm` in
+/// aten/src/ATen/native/cuda/ForeachReduceOp.cu) become norms of gradients, and those one norm, by which all gradients are scaled.
+pub(super) fn clip_grad_norm(eager: &mut Eager, parameters: &[Trained], max_norm: f64) {
+    const CHUNK: u64 = 65_536;
+    let gradients: Vec<Tensor> = parameters.iter().filter_map(Trained::gradient).collect();
+    let mut types: Vec<DType> = Vec::new();
+    for gradient in &gradients {
+        if !types.contains(&gradient.dtype) {
+            types.push(gradient.dtype);
+        }
+    }
+    eager.set_category(Category::OptimizerScratch);
+    eager.set_label(&Arc::from("clip_grad_norm_"));
+    let mut norms = Vec::new();
+    for dtype in types {
+        let of_type = gradients.iter().filter(|gradient| gradient.dtype == dtype);
+        let chunks = |gradient: &Tensor| gradient.numel().at(1).div_ceil(CHUNK);
+        let most = of_type.clone().map(chunks).max().unwrap_or(0);
+        let partial = eager.scratch(DType::Float32.size() * of_type.clone().count() as u64 * most);
+        norms.extend(of_type.map(|_| eager.scratch(dtype.size())));
+        drop(partial);
+    }
+    let Some(dtype) = gradients.first().map(|gradient| gradient.dtype) else {
+        return;
+    };
+    let stacked = eager.scratch(dtype.size() * norms.len() as u64);
+    let total = Rc::new(eager.empty(&[], dtype));
+    drop(stacked);
+    while let Some(norm) = norms.pop() {
+        drop(norm);
+    }
+    let number = |eager: &mut Eager| eager.scratch(dtype.size());
+    let sum = number(eager);
+    let inverse = number(eager);
+    let coefficient = number(eager);
+    drop(inverse);
+    drop(sum);
+    let clamped = number(eager);
+    drop(coefficient);
+    let mut inputs = vec![&*total];
+    inputs.extend(gradients.iter().map(|gradient| &**gradient));
+    let outputs: Vec<_> = gradients.iter().map(|gradient| &**gradient).collect();
+    eager.launch(Kernel::ClipGradNorm { max_norm }, &inputs, &outputs);
+    drop(clamped);
+    drop(total);
 }
 
 /// `zero_grad(set_to_none=True)`.

@@ -9,9 +9,10 @@ use std::sync::Arc;
 
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, backward};
+use super::parallel::{Model, Reducer, partition};
+use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, Watcher, backward};
 use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId, positions};
-use crate::model::{Mode, OptimizerImpl, Precision, Variant};
+use crate::model::{Mode, OptimizerImpl, Parallel, Precision, Variant};
 use crate::program::{Category, Initial, Kernel, Program, Section};
 use crate::shape::{DType, Extent, Type};
 
@@ -23,6 +24,9 @@ pub(super) struct Training {
     forward: Rc<Forward>,
     trained: Vec<Trained>,
     scaler: Option<Scaler>,
+    reducer: Option<Rc<Reducer>>,
+    /// The trained parameters that this rank's optimizer updates, by their places, in its order.
+    mine: Vec<usize>,
 }
 
 /// What a `GradScaler` keeps on the device.
@@ -64,14 +68,24 @@ impl Training {
                 flatten(&mut eager, group, dtype, &mut tensors);
             }
         }
-        let trained = leaves
+        let trained: Vec<Trained> = leaves
             .into_iter()
             .map(|(index, leaf)| {
                 let tensor = &tensors[&graph.parameters[index].value];
                 Trained::new(leaf, Rc::clone(tensor))
             })
             .collect();
+        let reducer = wrapped(&mut eager, &graph, variant, &tensors).map(Rc::new);
+        eager.watcher = reducer.clone().map(|reducer| reducer as Rc<dyn Watcher>);
+        let elements = trained.iter().map(|trained| trained.tensor.numel().at(1));
+        let elements: Vec<u64> = elements.collect();
+        let mine = match &variant.parallel {
+            Parallel::Zero1(options) => partition(&elements, options.world_size, 0),
+            Parallel::None | Parallel::Ddp(_) => (0..elements.len()).collect(),
+        };
         Training {
+            mine,
+            reducer,
             forward: Rc::new(Forward::new(&graph, variant, tensors)),
             eager,
             graph,
@@ -85,15 +99,16 @@ impl Training {
     pub(super) fn into_program(mut self) -> Result<Program, Stop> {
         let recorder = self.eager.recorder().clone();
         let construction = recorder.take_section();
-        let first_step = self.step()?;
-        let later_step = self.step()?;
+        // The last one is every later one.
+        let distinct = self.reducer.as_ref().map_or(2, |reducer| reducer.steps());
+        let steps = (0..distinct).map(|_| self.step());
+        let steps = steps.collect::<Result<Vec<_>, Stop>>()?;
         Ok(Program {
             tensors: recorder.take_tensors(),
             sizes: recorder.take_sizes(),
             convolutions: recorder.take_convolutions(),
             construction,
-            first_step,
-            later_step,
+            steps,
             micro_steps: self.variant.accumulation,
         })
     }
@@ -102,14 +117,23 @@ impl Training {
     fn step(&mut self) -> Result<Vec<Section>, Stop> {
         let recorder = self.eager.recorder().clone();
         let mut sections = Vec::new();
-        self.micro_step()?;
-        if self.variant.accumulation > 1 {
+        // All but the first are alike, and all but the last where that alone sends gradients.
+        let left = self.variant.accumulation - 1;
+        let last_differs = left > 0 && self.reducer.is_some();
+        let alike = left - u32::from(last_differs);
+        self.micro_step(left == 0)?;
+        if left > 0 {
             sections.push(Section::once(recorder.take_section()));
-            self.micro_step()?;
+        }
+        if alike > 0 {
+            self.micro_step(false)?;
             sections.push(Section {
                 instructions: recorder.take_section(),
-                times: self.variant.accumulation - 1,
+                times: alike,
             });
+        }
+        if last_differs {
+            self.micro_step(true)?;
         }
         if self.variant.mode == Mode::Train {
             self.update();
@@ -118,9 +142,9 @@ impl Training {
         Ok(sections)
     }
 
-    fn micro_step(&mut self) -> Result<(), Stop> {
+    fn micro_step(&mut self, is_last: bool) -> Result<(), Stop> {
         match self.variant.mode {
-            Mode::Train => self.training(),
+            Mode::Train => self.training(is_last),
             Mode::Inference => self.inference(),
         }
     }
@@ -128,14 +152,21 @@ impl Training {
     /// What follows the last micro-step: unscale, optimizer, scaler update, `zero_grad`.
     fn update(&mut self) {
         let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
-        let found_inf = self.unscale();
-        let handed_over = self.hand_over_scale();
+        // To clip them, gradients are unscaled by the loop itself, and then by no optimizer.
+        let clips = self.variant.clip_grad_norm.is_some();
+        let by_optimizer = self.variant.optimizer_impl == OptimizerImpl::Fused && !clips;
+        let found_inf = self.unscale(by_optimizer);
+        if let Some(norm) = self.variant.clip_grad_norm {
+            optimizer::clip_grad_norm(&mut self.eager, &self.trained, norm.into());
+        }
+        let handed_over = self.hand_over_scale(by_optimizer);
         let flag = found_inf.as_ref();
         optimizer::step(
             &mut self.eager,
             optimizer,
             implementation,
             &mut self.trained,
+            &self.mine,
             flag,
         );
         if let (Some(scaler), Some(found_inf)) = (&self.scaler, &found_inf) {
@@ -146,15 +177,20 @@ impl Training {
         drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
+        if let Some(reducer) = &self.reducer {
+            reducer.after_step();
+        }
     }
 
-    fn training(&mut self) -> Result<(), Stop> {
+    fn training(&mut self, is_last: bool) -> Result<(), Stop> {
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
+        if let Some(reducer) = &self.reducer {
+            reducer.before_forward(&mut self.eager, is_last);
+        }
         self.eager.set_category(Category::Activations);
         self.eager.autocast = self.variant.precision.autocast();
-        let forward = Rc::clone(&self.forward);
-        forward.run(&mut self.eager, &mut environment, forward.nodes())?;
+        self.forward_pass(&mut environment)?;
         let undivided = environment
             .remove(&self.graph.loss)
             .expect("the last node makes the loss");
@@ -184,6 +220,31 @@ impl Training {
         drop(held);
         drop(loss);
         Ok(())
+    }
+
+    /// The model, and what makes its loss. A wrapper may copy what the model returns.
+    fn forward_pass(&mut self, environment: &mut Environment) -> Result<(), Stop> {
+        let forward = Rc::clone(&self.forward);
+        let nodes = forward.nodes();
+        let copies = self
+            .reducer
+            .as_ref()
+            .is_some_and(|reducer| reducer.copies_results());
+        let result = self.graph.prediction;
+        let Some(end) = forward
+            .maker(result)
+            .filter(|_| copies)
+            .map(|node| node + 1)
+        else {
+            return forward.run(&mut self.eager, environment, nodes);
+        };
+        forward.run(&mut self.eager, environment, nodes.start..end)?;
+        if let Some(made) = environment.remove(&result) {
+            let copy = self.eager.clone_of(&made);
+            drop(made);
+            environment.insert(result, copy);
+        }
+        forward.run(&mut self.eager, environment, end..nodes.end)
     }
 
     fn inference(&mut self) -> Result<(), Stop> {
@@ -251,14 +312,14 @@ impl Training {
     }
 
     /// `scaler.unscale_`: gives the flag that tells the optimizer to skip.
-    fn unscale(&mut self) -> Option<Tensor> {
+    fn unscale(&mut self, by_optimizer: bool) -> Option<Tensor> {
         let scaler = self.scaler.as_ref()?;
         self.eager.set_category(Category::OptimizerScratch);
         self.eager.set_label(&Arc::from("GradScaler"));
         let eager = &mut self.eager;
         // The inverse scale in double, then in float; a fused optimizer divides by the scale itself, and
         // one in float stands in. Then flags, one of which lives until `update`.
-        let inverse = if self.variant.optimizer_impl == OptimizerImpl::Fused {
+        let inverse = if by_optimizer {
             eager.scratch(4)
         } else {
             let double = eager.scratch(8);
@@ -289,12 +350,41 @@ impl Training {
     }
 
     /// What a fused optimizer is given besides gradients: the scale and the flag, as tensors of their own.
-    fn hand_over_scale(&mut self) -> Vec<Rc<Storage>> {
-        if self.scaler.is_none() || self.variant.optimizer_impl != OptimizerImpl::Fused {
+    fn hand_over_scale(&mut self, by_optimizer: bool) -> Vec<Rc<Storage>> {
+        if self.scaler.is_none() || !by_optimizer {
             return Vec::new();
         }
         (0..2).map(|_| self.eager.scratch(4)).collect()
     }
+}
+
+/// The wrapper that a variant asks for.
+fn wrapped(
+    eager: &mut Eager,
+    graph: &Graph,
+    variant: &Variant,
+    tensors: &BTreeMap<ValueId, Tensor>,
+) -> Option<Reducer> {
+    let (Parallel::Ddp(options) | Parallel::Zero1(options)) = &variant.parallel else {
+        return None;
+    };
+    let held = || graph.parameters.iter().enumerate();
+    let of = |parameter: &Parameter| &*tensors[&parameter.value];
+    let model = Model {
+        parameters: held()
+            .filter(|(_, parameter)| parameter.kind != ParameterKind::Buffer)
+            .map(|(_, parameter)| of(parameter))
+            .collect(),
+        trained: held()
+            .filter(|(_, parameter)| parameter.kind == ParameterKind::Trained)
+            .map(|(index, parameter)| (index, of(parameter)))
+            .collect(),
+        buffers: held()
+            .filter(|(_, parameter)| parameter.kind == ParameterKind::Buffer)
+            .map(|(_, parameter)| of(parameter))
+            .collect(),
+    };
+    Some(Reducer::construct(eager, options, &model))
 }
 
 /// Parameters that a module moves into one buffer.

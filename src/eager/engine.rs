@@ -253,11 +253,30 @@ fn add_up(eager: &mut Eager, kept: &mut Option<Tensor>, gradient: Tensor) {
 /// `AccumulateGrad`: keeps the first gradient, adds later ones to it. Owners of the tensor count, not of its
 /// memory: a view that nobody else has is kept as it is.
 fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
-    let mut kept = leaf.grad.borrow_mut();
-    if let Some(kept) = kept.as_ref() {
-        eager.launch(Kernel::Binary(Binary::Add), &[kept, &gradient], &[kept]);
+    let kept = leaf.grad.borrow().clone();
+    let Some(kept) = kept else {
+        keep(eager, leaf, gradient);
+        return tell(eager, leaf);
+    };
+    eager.launch(Kernel::Binary(Binary::Add), &[&kept, &gradient], &[&kept]);
+    drop(kept);
+    tell(eager, leaf);
+    drop(gradient);
+}
+
+/// Tells whoever watches that a gradient is complete.
+fn tell(eager: &mut Eager, leaf: &Leaf) {
+    let Some(watcher) = eager.watcher.clone() else {
         return;
-    }
+    };
+    let (category, label) = (eager.category(), eager.label());
+    watcher.gradient_is_ready(eager, leaf);
+    eager.set_category(category);
+    eager.set_label(&label);
+}
+
+/// Keeps a parameter's first gradient.
+fn keep(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
     let stolen = Rc::strong_count(&gradient) == 1
         && (strides_match(&gradient.shape, &gradient.strides, &leaf.strides)
             || strides_match(
@@ -274,5 +293,5 @@ fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
         Rc::new(copy)
     };
     eager.relabel(&mine, Category::Gradients, &leaf.path);
-    *kept = Some(mine);
+    *leaf.grad.borrow_mut() = Some(mine);
 }

@@ -16,7 +16,7 @@ mod writing;
 pub(crate) use autograd::{Draft, Saved, Slot};
 pub(crate) use checkpoint::{Frame, Region};
 pub(crate) use engine::backward;
-pub(crate) use process::{Eager, Stop, Thread};
+pub(crate) use process::{Eager, Stop, Thread, Watcher};
 pub(crate) use recorder::Storage;
 pub(crate) use tensor::{Elements, History, Leaf, Tensor, TensorBody};
 pub(crate) use writing::viewed;

@@ -1,6 +1,7 @@
 //! PyTorch's eager mode without values: the state that operations run in.
 
 use std::cell::Cell;
+use std::fmt;
 use std::hash::Hash;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use super::autograd::Slot;
 use super::checkpoint::{Frame, Recomputation};
 use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
-use super::tensor::{Elements, Tensor, TensorBody};
+use super::tensor::{Elements, Leaf, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size};
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
@@ -54,9 +55,17 @@ enum Packing {
     Restore(Recomputation),
 }
 
+/// Is told of each parameter's gradient when a backward pass has completed it.
+pub(crate) trait Watcher: fmt::Debug {
+    /// The gradient is where the leaf keeps it; what was added to it is still there.
+    fn gradient_is_ready(&self, eager: &mut Eager, leaf: &Leaf);
+}
+
 /// The state of one emulated process.
 #[derive(Debug)]
 pub(crate) struct Eager {
+    /// Who is told of gradients.
+    pub(crate) watcher: Option<Rc<dyn Watcher>>,
     recorder: Recorder,
     /// Becomes true when nobody wants the program any more.
     cancel: Arc<AtomicBool>,
@@ -85,6 +94,7 @@ impl Eager {
     /// A fresh process on a card, which stops soon after `cancel` becomes true.
     pub(crate) fn new(capability: Capability, cancel: &Arc<AtomicBool>) -> Eager {
         Eager {
+            watcher: None,
             recorder: Recorder::default(),
             cancel: Arc::clone(cancel),
             capability,
@@ -129,6 +139,10 @@ impl Eager {
     /// Allocations from here on are for this.
     pub(crate) fn set_category(&mut self, category: Category) {
         self.category = category;
+    }
+
+    pub(crate) fn category(&self) -> Category {
+        self.category
     }
 
     /// Allocations from here on are made by this.

@@ -11,6 +11,7 @@ mod huggingface;
 mod invalid;
 mod layers;
 mod nn;
+mod parallel;
 mod presets;
 mod request;
 mod tracing;
@@ -20,6 +21,7 @@ mod words;
 
 pub use glob::Glob;
 pub use invalid::Invalid;
+pub use parallel::{CommHook, Ddp, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     DeviceChoice, Lowered, ModelAside, RECORDING_BOUNDS, RULES, Request, RequestDocument,
@@ -28,4 +30,6 @@ pub use request::{
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
-pub use variant::{Checkpointing, Compare, Mode, Optimizer, OptimizerImpl, Precision, Variant};
+pub use variant::{
+    Checkpointing, Compare, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant,
+};

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Parallel;
 use crate::shape::DType;
 
 /// Which precision the forward and backward pass run in.
@@ -199,6 +200,27 @@ pub struct Variant {
     pub accumulation: u32,
     /// Training or inference.
     pub mode: Mode,
+    /// The norm to which gradients are clipped before the optimizer's step.
+    pub clip_grad_norm: Option<Norm>,
+    /// How several GPUs train together.
+    pub parallel: Parallel,
+}
+
+/// A norm, which is positive and finite: equal and hashed by its bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "f64", into = "f64")]
+pub struct Norm(u64);
+
+impl From<f64> for Norm {
+    fn from(norm: f64) -> Norm {
+        Norm(norm.to_bits())
+    }
+}
+
+impl From<Norm> for f64 {
+    fn from(norm: Norm) -> f64 {
+        f64::from_bits(norm.0)
+    }
 }
 
 impl Default for Variant {
@@ -212,6 +234,8 @@ impl Default for Variant {
             checkpointing: Checkpointing::default(),
             accumulation: 1,
             mode: Mode::default(),
+            clip_grad_norm: None,
+            parallel: Parallel::None,
         }
     }
 }
@@ -232,6 +256,10 @@ struct Written {
     accumulation: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<Mode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    clip_grad_norm: Option<Norm>,
+    #[serde(default, skip_serializing_if = "Parallel::is_none")]
+    parallel: Parallel,
 }
 
 impl From<Variant> for Written {
@@ -245,6 +273,8 @@ impl From<Variant> for Written {
             checkpointing: is_told.then_some(variant.checkpointing),
             accumulation: variant.accumulation,
             mode: is_told.then_some(variant.mode),
+            clip_grad_norm: variant.clip_grad_norm,
+            parallel: variant.parallel,
         }
     }
 }
@@ -259,6 +289,8 @@ impl From<Written> for Variant {
             checkpointing: written.checkpointing.unwrap_or_default(),
             accumulation: written.accumulation,
             mode: written.mode.unwrap_or_default(),
+            clip_grad_norm: written.clip_grad_norm,
+            parallel: written.parallel,
         }
     }
 }
@@ -289,6 +321,12 @@ impl fmt::Display for Variant {
         }
         if self.accumulation > 1 {
             write!(f, " accumulating {}", self.accumulation)?;
+        }
+        if self.clip_grad_norm.is_some() {
+            f.write_str(" clipped")?;
+        }
+        if let Some(strategy) = self.parallel.name() {
+            write!(f, " {strategy} on {} GPUs", self.parallel.world_size())?;
         }
         Ok(())
     }

@@ -273,12 +273,17 @@ impl<S: SegmentSource> Run<'_, '_, S> {
                 elapsed_ms: real.then_some(done.elapsed_ms),
             });
             let is_quiet = self.resources.allocator.stats().upheavals() == upheavals;
-            if self.step > 1 && is_quiet && self.settles_at_once() {
+            if self.repeats() && is_quiet && self.settles_at_once() {
                 self.repeat_last(steps, steps_left.count());
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Whether all steps that come are like the one that was done last.
+    fn repeats(&self) -> bool {
+        self.step as usize >= self.probe.program.steps.len().max(2)
     }
 
     /// Whether a later step that was served from free blocks alone shows what all after it do. See Note [Repeated
@@ -287,7 +292,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         // A timeline shows every step.
         !self.resources.evidence.is_real()
             && self.recording.is_none()
-            && self.probe.program.later_step_is_closed()
+            && self.probe.program.last_step_is_closed()
     }
 
     /// Takes the next steps to be like the last.

@@ -225,6 +225,11 @@ pub enum Kernel {
     /// `gradient.. -> found_inf`, every gradient multiplied by `1 / scale`; inputs are `scale`, then
     /// gradients, which are outputs after `found_inf` as well.
     Unscale,
+    /// `norm, gradient.. -> gradient..`, every gradient multiplied by `max_norm / norm` where that is less than one.
+    ClipGradNorm {
+        /// The largest norm of all gradients together.
+        max_norm: f64,
+    },
     /// `found_inf -> scale, growth_tracker`.
     ScalerUpdate,
     /// `gradient (, found_inf) -> parameter, momentum`. The first step stores the gradient itself.

@@ -62,11 +62,13 @@ pub enum Category {
     ActivationGradients,
     /// Scratch memory that libraries ask for.
     Workspace,
+    /// Buckets of gradients, and messages to other GPUs.
+    Communication,
 }
 
 impl Category {
     /// All of them, in the order of reports.
-    pub const ALL: [Category; 8] = [
+    pub const ALL: [Category; 9] = [
         Category::Parameters,
         Category::Gradients,
         Category::OptimizerState,
@@ -75,6 +77,7 @@ impl Category {
         Category::Activations,
         Category::ActivationGradients,
         Category::Workspace,
+        Category::Communication,
     ];
 }
 
@@ -193,10 +196,8 @@ pub struct Program {
     pub convolutions: Vec<ConvolutionShape>,
     /// `model.to("cuda")`.
     pub construction: Vec<Instruction>,
-    /// The first step: also makes library workspaces and optimizer state.
-    pub first_step: Vec<Section>,
-    /// Every later step.
-    pub later_step: Vec<Section>,
+    /// The steps: the first also makes library workspaces and optimizer state, and the last of these is every later one.
+    pub steps: Vec<Vec<Section>>,
     /// Batches that go through the model in each step.
     pub micro_steps: u32,
 }
@@ -251,19 +252,17 @@ impl Program {
 
     /// Each of `count` steps.
     pub fn steps(&self, count: usize) -> impl Iterator<Item = &[Section]> {
-        let later = std::iter::repeat_n(&self.later_step, count.saturating_sub(1));
-        std::iter::once(&self.first_step)
-            .take(count)
-            .chain(later)
-            .map(Vec::as_slice)
+        let last = self.steps.last().into_iter().cycle();
+        let steps = self.steps.iter().chain(last).take(count);
+        steps.map(Vec::as_slice)
     }
 
-    /// Whether a later step frees all that it allocates and nothing else, as what runs again should: then it ends
+    /// Whether the last step frees all that it allocates and nothing else, as what runs again should: then it ends
     /// with the tensors that it began with.
-    pub fn later_step_is_closed(&self) -> bool {
+    pub fn last_step_is_closed(&self) -> bool {
         let mut is_alive = vec![false; self.tensors.len()];
         let mut alive = 0_usize;
-        for section in &self.later_step {
+        for section in self.steps.last().into_iter().flatten() {
             for instruction in &section.instructions {
                 let (id, allocates) = match instruction {
                     Instruction::Allocate(id) => (id, true),

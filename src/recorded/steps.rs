@@ -120,7 +120,7 @@ impl Steps {
         program.tensors.extend(gradients);
         if program.construction.is_empty() {
             // Where construction ends is not marked: after the last parameter.
-            let Some(section) = program.first_step.first_mut() else {
+            let Some(section) = program.steps.iter_mut().flatten().next() else {
                 return program;
             };
             let is_parameter = |instruction: &Instruction| {
@@ -148,7 +148,7 @@ impl Steps {
 
     /// How large it is, in events.
     pub fn size(&self) -> usize {
-        let steps = self.program.first_step.iter();
+        let steps = self.program.steps.iter().flatten();
         let steps = steps.map(|section| section.instructions.len());
         self.program.construction.len() + steps.sum::<usize>()
     }
@@ -382,8 +382,7 @@ impl<'a> Writer<'a> {
             sizes: self.sizes,
             convolutions: self.convolutions,
             construction,
-            first_step: vec![Section::once(first_step)],
-            later_step: Vec::new(),
+            steps: vec![vec![Section::once(first_step)], Vec::new()],
             micro_steps: 1,
         };
         (program, uncertain, recorded)

@@ -132,5 +132,6 @@ fn category(category: Category) -> &'static str {
         Category::Activations => "activations",
         Category::ActivationGradients => "activation gradients",
         Category::Workspace => "workspace",
+        Category::Communication => "communication",
     }
 }

@@ -61,6 +61,7 @@ fn word(category: Category) -> &'static str {
         Category::Activations => "activation",
         Category::ActivationGradients => "backward",
         Category::Workspace => "workspace",
+        Category::Communication => "communication",
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
             ],
             convolutions: Vec::new(),
             construction: Vec::new(),
-            first_step: vec![
+            steps: vec![vec![
                 Section::once(vec![
                     Instruction::Allocate(TensorId(0)),
                     Instruction::Allocate(TensorId(1)),
@@ -99,8 +100,7 @@ mod tests {
                     ],
                     times: 3,
                 },
-            ],
-            later_step: Vec::new(),
+            ]],
             micro_steps: 4,
         };
 

@@ -115,8 +115,7 @@ fn written_out(program: &Program) -> Program {
         each.collect()
     };
     Program {
-        first_step: each(&program.first_step),
-        later_step: each(&program.later_step),
+        steps: program.steps.iter().map(|step| each(step)).collect(),
         ..program.clone()
     }
 }
@@ -180,7 +179,7 @@ fn a_third_step_that_is_taken_from_the_second_is_the_one_that_would_have_run() {
     ] {
         for accumulation in [1, 3] {
             let program = compile(&graph(name), &accumulating(accumulation), H200).unwrap();
-            assert!(program.later_step_is_closed(), "{name}");
+            assert!(program.last_step_is_closed(), "{name}");
             let roomy = (Bytes::gib(70), "");
             let every = Evidence::Simulated;
             let roomy = run(&program, batch, roomy, every, &mut Counting::default());

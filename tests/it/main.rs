@@ -12,6 +12,7 @@ mod http;
 mod layering;
 mod model;
 mod outline;
+mod parallel;
 mod properties;
 mod recorded;
 mod recorder;

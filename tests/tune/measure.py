@@ -12,6 +12,7 @@ BATCHFIT_BINARY names the binary where it is not installed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import gc
 import hashlib
@@ -19,12 +20,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -49,49 +49,81 @@ LONGEST = 60
 LARGE = 1024
 
 
-def child(work, *arguments, timeout=LONGEST):
-    """What a function gives in a process of its own, forked before CUDA starts: what is imported need not be imported again."""
-    read, write = os.pipe()
-    process = os.fork()
-    if process == 0:
-        status = 1
+class Child:
+    """What a function gives in a process of its own.
+
+    Forked before CUDA starts, so that what is imported need not be imported again; from a process that has no other threads of its
+    own. torch.compile keeps helper processes, which do not survive a fork: its programs begin anew, with `--one`.
+    """
+
+    def __init__(self, work, name, *arguments, timeout=LONGEST):
+        entry = programs.PROGRAMS[name]
+        self.timeout = timeout if entry.seconds is None else max(timeout, entry.seconds)
+        self._end = time.monotonic() + self.timeout
+        self._text = b""
+        read, write = os.pipe()
+        if entry.seconds is not None:
+            command = [sys.executable, str(Path(__file__).resolve()), "--one", work, name, *map(str, arguments)]
+            process = subprocess.Popen(command, stdout=write, start_new_session=True)
+            self._process = process.pid
+        else:
+            self._process = os.fork()
+            if self._process == 0:
+                self._run(work, name, arguments, write, read)
+        os.close(write)
+        os.set_blocking(read, False)
+        self._read = read
+
+    def _run(self, work, name, arguments, write, read):
         try:
             os.setsid()
             os.close(read)
             # Where it is when its time is nearly over.
-            faulthandler.dump_traceback_later(max(1, timeout - 3), exit=False)
-            try:
-                result = work(*arguments)
-            except BaseException as error:  # noqa: BLE001
-                last = traceback.format_exc().strip().splitlines()
-                result = {"error": f"{type(error).__name__}: {error}"[:500], "trace": last[-8:]}
-            with os.fdopen(write, "w") as out:
-                out.write(json.dumps(result))
-            status = 0
+            faulthandler.dump_traceback_later(max(1, self.timeout - 3), exit=False)
+            os.write(write, said(work, name, *arguments).encode())
         finally:
-            os._exit(status)
-    os.close(write)
-    killer = [False]
+            os._exit(0)
 
-    def kill(_number=None):
-        killer[0] = True
+    def result(self):
+        """What it gave; None while it runs."""
         try:
-            os.killpg(process, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+            while more := os.read(self._read, 1 << 16):
+                self._text += more
+            return self._ended(None)
+        except BlockingIOError:
+            if time.monotonic() < self._end:
+                return None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process, signal.SIGKILL)
+            return self._ended({"error": f"stopped after {self.timeout:.0f} s"})
 
-    timer = threading.Timer(timeout, kill)
-    timer.start()
-    with os.fdopen(read) as file:
-        text = file.read()
-    timer.cancel()
-    _, status = os.waitpid(process, 0)
-    if killer[0]:
-        return {"error": f"stopped after {timeout} s"}
+    def _ended(self, result):
+        os.close(self._read)
+        _, status = os.waitpid(self._process, 0)
+        if result is not None:
+            return result
+        try:
+            # The last line: what libraries print comes before it.
+            return json.loads(self._text.splitlines()[-1])
+        except (ValueError, IndexError):
+            return {"error": f"the process ended with status {status}"}
+
+
+def said(work, name, *arguments):
+    """A line of JSON with what a function gives."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return {"error": f"the process ended with status {status}"}
+        return json.dumps(WORK[work](name, *arguments))
+    except BaseException as error:  # noqa: BLE001
+        last = traceback.format_exc().strip().splitlines()
+        return json.dumps({"error": f"{type(error).__name__}: {error}"[:500], "trace": last[-8:]})
+
+
+def child(work, name, *arguments, timeout=LONGEST):
+    """What a function gives in a process of its own, waited for."""
+    process = Child(work, name, *arguments, timeout=timeout)
+    while (result := process.result()) is None:
+        time.sleep(0.01)
+    return result
 
 
 def limit_memory(limit):
@@ -189,52 +221,81 @@ def trial(name, batch):
     return {**outcome, "retries": stats["num_alloc_retries"], "peak_reserved_bytes": stats["reserved_bytes.all.peak"]}
 
 
-def truth(name, answer, hard, end):
-    """The largest batch without retries, and with them where `hard`, from runs around the answer."""
+def truth(name, answer, hard):
+    """The largest batch without retries, and with them where `hard`, from runs around the answer.
+
+    A generator that asks for runs at a batch, is sent what they came to, and gives what is known in the end.
+    """
     seen = {}
 
     def fits(batch, calm):
         if batch < 1:
             return True
         if batch not in seen:
-            if time.monotonic() > end:
-                raise TimeoutError
-            seen[batch] = child(trial, name, batch)
-        one = seen[batch]
-        return bool(one.get("fits")) and (not calm or one.get("retries") == 0)
+            seen[batch] = yield batch
+        run = seen[batch]
+        return bool(run.get("fits")) and (not calm or run.get("retries") == 0)
 
     def largest(calm, start):
         grain = max(1, start // 400)
         step = max(1, start // 100)
-        low, high = start, None
-        if fits(start, calm):
-            while fits(low + step, calm):
+        if (yield from fits(start, calm)):
+            low = start
+            while (yield from fits(low + step, calm)):
                 low += step
                 step *= 2
             high = low + step
         else:
             high = start
-            while high - step > 0 and not fits(high - step, calm):
+            while high - step > 0 and not (yield from fits(high - step, calm)):
                 high -= step
                 step *= 2
             low = max(0, high - step)
         while high - low > grain:
             middle = (low + high) // 2
-            if fits(middle, calm):
+            if (yield from fits(middle, calm)):
                 low = middle
             else:
                 high = middle
         return low, high
 
     result = {}
-    try:
-        result["largest"], result["refused"] = largest(True, max(1, answer))
-        if hard:
-            result["largest_with_retries"], _ = largest(False, max(1, result["largest"]))
-    except TimeoutError:
-        result["error"] = "out of time"
-    result["runs"] = [[batch, one.get("fits", one.get("error")), one.get("retries")] for batch, one in sorted(seen.items())]
+    result["largest"], result["refused"] = yield from largest(True, max(1, answer))
+    if hard:
+        result["largest_with_retries"], _ = yield from largest(False, max(1, result["largest"]))
+    result["runs"] = [[batch, run.get("fits", run.get("error")), run.get("retries")] for batch, run in sorted(seen.items())]
     return result
+
+
+def truths_of(answers, jobs, end, tell):
+    """The truths of all programs, so many runs at a time."""
+    waiting = [(name, truth(name, answer, name in programs.CASES), None) for name, answer in answers.items()]
+    running, found = [], {}
+    while waiting or running:
+        while waiting and len(running) < jobs and time.monotonic() < end:
+            name, search, result = waiting.pop(0)
+            try:
+                batch = search.send(result)
+            except StopIteration as stop:
+                found[name] = stop.value
+                tell(phase="truth", program=name, **stop.value)
+                continue
+            running.append((name, search, Child("trial", name, batch)))
+        still = []
+        for name, search, process in running:
+            result = process.result()
+            if result is None:
+                still.append((name, search, process))
+            else:
+                # What was begun is ended first.
+                waiting.insert(0, (name, search, result))
+        running = still
+        if waiting and not running and time.monotonic() >= end:
+            for name, _, _ in waiting:
+                tell(phase="truth", program=name, error="out of time")
+            break
+        time.sleep(0.01)
+    return found
 
 
 # The finders of other libraries.
@@ -349,6 +410,13 @@ PEERS = {
     "hf trainer": hf_finder,
 }
 
+# What a process of its own may be asked to do.
+WORK = {
+    "tuned": lambda name, target="0": tuned(name, int(target) or None),
+    "trial": lambda name, batch: trial(name, int(batch)),
+    **PEERS,
+}
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -358,7 +426,11 @@ def main():
     parser.add_argument("--budget", type=float, default=540, help="seconds in all")
     parser.add_argument("--jobs", type=int, default=6, help="real runs at a time, for the truth")
     parser.add_argument("--target", type=int, default=None, help="tune for this target instead of the largest batch")
+    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.one:
+        print("\n" + said(*options.one), flush=True)
+        return
     begun = time.monotonic()
     end = begun + options.budget
     names = [name for name in programs.PROGRAMS if not options.only or name in options.only.split(",")]
@@ -388,23 +460,17 @@ def main():
     if "tune" in phases:
         for name in names:
             if time.monotonic() < end:
-                answers[name] = child(tuned, name, options.target, timeout=min(LONGEST, max(5, end - time.monotonic())))
+                answers[name] = child("tuned", name, options.target or 0, timeout=min(LONGEST, max(5, end - time.monotonic())))
                 tell(phase="tune", program=name, **answers[name])
     if "peers" in phases:
         for name in [name for name in names if name in programs.CASES]:
-            for finder, find in PEERS.items():
-                if time.monotonic() < end - 60:
-                    peers[name, finder] = child(find, name)
+            for finder in PEERS:
+                if time.monotonic() < end - LONGEST:
+                    peers[name, finder] = child(finder, name)
                     tell(phase="peers", program=name, finder=finder, **peers[name, finder])
     if "truth" in phases:
-        with ThreadPoolExecutor(options.jobs) as pool:
-            starts = {name: answers.get(name, {}).get("micro_batch") for name in names}
-            found = {
-                name: pool.submit(truth, name, start, name in programs.CASES, end) for name, start in starts.items() if start
-            }
-            for name, one in found.items():
-                truths[name] = one.result()
-                tell(phase="truth", program=name, **truths[name])
+        starts = {name: answers[name]["micro_batch"] for name in names if answers.get(name, {}).get("micro_batch")}
+        truths = truths_of(starts, options.jobs, end, tell)
     print(f"\n{'program':18} {'finder':20} {'answer':>7} {'truth':>7} {'off':>8} {'seconds':>8} {'warm-up':>8} {'OOMs':>5}")
     for name in names:
         largest = truths.get(name, {}).get("largest")

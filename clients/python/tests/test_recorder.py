@@ -153,7 +153,7 @@ class Graphs(unittest.TestCase):
         for precision in ("fp32", "amp_bf16", "bf16"):
             for optimizer in ("sgd", "sgd_momentum", "adam", "adamw"):
                 steps: list[int] = []
-                training = Training(precision=precision, optimizer=optimizer, accumulation=2)
+                training = Training(precision=precision, optimizer=optimizer, accumulation=2, clip_grad_norm=1.0)
                 made = GraphProgram(read(DOCUMENT), training, CPU)
                 train(made, training, 3, CPU, lambda: steps.append(1), lambda: None)
                 self.assertEqual(len(steps), 3)

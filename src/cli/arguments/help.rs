@@ -33,6 +33,18 @@ Examples:
 Without --on and without a GPU: a table over the common cards. Flags override a request.
 Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 device trouble; 1 stdout cannot be written.";
 
+pub(super) const EXPORT: &str = "\
+Examples:
+  batchfit export my_module:build --batch \"x=f32[B,64]\" \"y=i64[B]\" --loss cross_entropy -o net.json.gz
+  batchfit export --hf ./config.json --seq-len 1024 -o model.json.gz
+
+It runs `python -m batchfit.export` with these arguments. Where batchfit's Python package is installed,
+`batchfit export --help` lists all of them; `pip install 'batchfit[torch]'` installs it with PyTorch.
+Exit codes: 0 written; 2 bad input, or Python, the package or PyTorch is missing.";
+
+/// Commands that pass all flags on, `--help` as well.
+const PASS_ON: [&str; 1] = ["export"];
+
 pub(super) const PROBE: &str = "\
 Examples:
   batchfit probe resnet50 --on rtx4090 --amp fp16 --batch 64
@@ -107,7 +119,11 @@ pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
 /// The command with our flags for help and version, and with every flag below a heading.
 fn ours(command: Command) -> Command {
     let command = command.disable_help_flag(true).disable_version_flag(true);
-    let command = command.arg(help_flag()).arg(version_flag());
+    let command = if PASS_ON.contains(&command.get_name()) {
+        command
+    } else {
+        command.arg(help_flag()).arg(version_flag())
+    };
     command.mut_args(|flag| {
         if flag.is_positional() || flag.get_help_heading().is_some() {
             flag

@@ -6,6 +6,7 @@ mod question;
 mod recorder;
 mod search;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,6 +52,15 @@ impl Arguments {
         Arguments::from_arg_matches(&matches)
     }
 
+    /// What `--help` says of a command that passes its flags on.
+    pub(in crate::cli) fn help_of(name: &str) -> String {
+        let mut described = Arguments::described();
+        // Commands know their full names only when they are built.
+        described.build();
+        let command = described.find_subcommand_mut(name);
+        command.map_or_else(String::new, |command| command.render_help().to_string())
+    }
+
     /// The commands, for completions and man pages.
     pub(in crate::cli) fn described() -> clap::Command {
         help::with_help(commands(), false)
@@ -68,6 +78,8 @@ fn commands() -> clap::Command {
 pub(in crate::cli) enum Command {
     /// Find the largest batch that fits.
     Fit(Fit),
+    /// Write the graph of a PyTorch model, by batchfit's Python package.
+    Export(Export),
     /// Run one batch and show its memory.
     Probe(Probe),
     /// Run a command at batch after batch, in any framework, to find the largest that fits.
@@ -185,6 +197,22 @@ pub(in crate::cli) struct Kept {
     /// Where answers are kept, if not in your data folder.
     #[arg(long, env = "BATCHFIT_DATABASE", value_name = "URL", hide_env = true)]
     pub(in crate::cli) database: Option<String>,
+}
+
+/// Everything but the interpreter is the exporter's own: it is passed on as it is.
+#[derive(Debug, Args)]
+#[command(after_help = help::EXPORT)]
+pub(in crate::cli) struct Export {
+    /// The Python that has batchfit's package, if neither the one beside this program nor python3.
+    #[arg(long, env = "BATCHFIT_PYTHON", value_name = "PYTHON", hide_env = true)]
+    pub(in crate::cli) python: Option<OsString>,
+    /// What the exporter is told: see below.
+    #[arg(
+        value_name = "ARGUMENT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(in crate::cli) arguments: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -95,6 +95,12 @@ pub(in crate::cli) struct Training {
     /// train (default) or inference.
     #[arg(long, value_name = "MODE", value_parser = suggest(&["train", "inference"]), hide_possible_values = true)]
     pub(in crate::cli) mode: Option<String>,
+    /// The norm to which gradients are clipped.
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
+    pub(in crate::cli) clip_grad_norm: Option<String>,
+    /// How several GPUs train together: none, ddp (default) or zero1.
+    #[arg(long, value_name = "HOW,..", value_parser = suggest(&["none", "ddp", "zero1"]), hide_possible_values = true)]
+    pub(in crate::cli) parallel: Option<String>,
 }
 
 /// Whose memory, and how much of it.
@@ -110,7 +116,7 @@ pub(in crate::cli) struct Memory {
     /// Samples for each optimizer step over all GPUs, by accumulating.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(in crate::cli) target: Option<String>,
-    /// How many GPUs train together, each with a copy of the model.
+    /// How many GPUs train together, each with a process of its own.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(in crate::cli) world_size: Option<String>,
     /// What PyTorch may reserve: bytes, 12GiB, or a fraction such as 0.8.

@@ -1,5 +1,7 @@
 //! The flags about recording steps under PyTorch.
 
+#![expect(clippy::doc_markdown, reason = "texts are what a terminal shows")]
+
 use std::path::PathBuf;
 
 use clap::Args;

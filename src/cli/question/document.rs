@@ -116,20 +116,29 @@ fn with_model(members: &Map<String, Value>, model: &str) -> Result<RequestDocume
 
 /// Puts what a flag gives into its place.
 fn put(document: &mut RequestDocument, given: &Given) {
-    match given.place.as_slice() {
-        [member] => document.set(member, given.value.clone()),
-        [outer, inner] => {
-            let mut members = match document.members().get(outer) {
-                None | Some(Value::Null) => Map::new(),
-                Some(Value::Object(members)) => members.clone(),
-                // Whoever reads requests says what it must be.
-                Some(_) => return,
-            };
-            members.insert(inner.clone(), given.value.clone());
-            document.set(outer, Value::Object(members));
-        }
-        _ => unreachable!("members of a request lie at most two deep"),
+    let Some((outer, inner)) = given.place.split_first() else {
+        return;
+    };
+    let was = document.members().get(outer);
+    if let Some(value) = within(was, inner, &given.value) {
+        document.set(outer, value);
     }
+}
+
+/// A member's value with another in this place inside it; nothing where it is no object, which whoever reads requests
+/// says.
+fn within(was: Option<&Value>, place: &[String], value: &Value) -> Option<Value> {
+    let Some((outer, inner)) = place.split_first() else {
+        return Some(value.clone());
+    };
+    let mut members = match was {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(members)) => members.clone(),
+        Some(_) => return None,
+    };
+    let inside = within(members.get(outer), inner, value)?;
+    members.insert(outer.clone(), inside);
+    Some(Value::Object(members))
 }
 
 /// Exported graphs and recordings cannot be changed.

@@ -98,6 +98,17 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         number(training.accumulation.as_deref()),
     );
     put("--mode", &["training", "mode"], text(&training.mode));
+    put(
+        "--clip-grad-norm",
+        &["training", "clip_grad_norm"],
+        training.clip_grad_norm.as_deref().map(decimal),
+    );
+    let parallel = choices("--parallel", training.parallel.as_deref(), word)?;
+    put(
+        "--parallel",
+        &["training", "parallel", "strategy"],
+        parallel,
+    );
     let count = on(question, &mut put)?;
     put("--device", &["device"], text(&memory.device));
     let world_size = number(memory.world_size.as_deref());
@@ -225,6 +236,13 @@ fn number(text: Option<&str>) -> Option<Value> {
 
 fn whole(text: &str) -> Value {
     match text.trim().parse::<u64>() {
+        Ok(number) => Value::from(number),
+        Err(_) => Value::from(text),
+    }
+}
+
+fn decimal(text: &str) -> Value {
+    match text.trim().parse::<f64>() {
         Ok(number) => Value::from(number),
         Err(_) => Value::from(text),
     }

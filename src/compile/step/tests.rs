@@ -38,19 +38,18 @@ fn unrolled(graph: &Graph, variant: &Variant) -> Program {
     let construction = recorder.take_section();
     let mut step = || {
         for _ in 0..variant.accumulation {
-            training.micro_step().unwrap();
+            training.micro_step(true).unwrap();
         }
         training.update();
         vec![Section::once(recorder.take_section())]
     };
-    let (first_step, later_step) = (step(), step());
+    let steps = vec![step(), step()];
     Program {
         tensors: recorder.take_tensors(),
         sizes: recorder.take_sizes(),
         convolutions: recorder.take_convolutions(),
         construction,
-        first_step,
-        later_step,
+        steps,
         micro_steps: variant.accumulation,
     }
 }
@@ -177,11 +176,7 @@ fn a_program_of_many_micro_steps_is_as_large_as_one_of_two() {
     let (few, many) = (program(2), program(65_536));
 
     assert_eq!(few.tensors.len(), many.tensors.len());
-    let later: Vec<u32> = many
-        .later_step
-        .iter()
-        .map(|section| section.times)
-        .collect();
+    let later: Vec<u32> = many.steps[1].iter().map(|section| section.times).collect();
     assert_eq!(later, [1, 65_535, 1]);
     let length = |program: &Program| program.unrolled(1).count() as u64;
     assert_eq!(program(7).unrolled_length(1), length(&program(7)));

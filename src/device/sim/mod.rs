@@ -5,6 +5,8 @@ mod launcher;
 mod memory;
 pub mod workspaces;
 
-pub use catalogue::{CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, Workspaces, names};
+pub use catalogue::{
+    CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, RANK_OVERHEAD, Workspaces, names,
+};
 pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;

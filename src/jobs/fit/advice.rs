@@ -254,6 +254,7 @@ fn name(category: Category) -> &'static str {
         Category::Activations => "activations",
         Category::ActivationGradients => "gradients of activations",
         Category::Workspace => "library workspaces",
+        Category::Communication => "communication between GPUs",
     }
 }
 

@@ -169,7 +169,12 @@ fn recommended<'b>(
 ) -> Result<Recommendation, EngineError> {
     let inquiry = Inquiry::new(simulated, real, question.method);
     let notes = question.notes.clone();
-    recommend(question.wish, variant.accumulation, inquiry, notes)
+    recommend(
+        question.wish.of(variant),
+        variant.accumulation,
+        inquiry,
+        notes,
+    )
 }
 
 /// All real probes, each with what was simulated for the same batch.

@@ -11,7 +11,9 @@ use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{
+    self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, RANK_OVERHEAD, Workspaces,
+};
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
@@ -152,6 +154,8 @@ impl FitEngine {
             }
             Resolved::Cuda(name, gpu) => {
                 let opened = match workload {
+                    // A probe is one process on one GPU.
+                    Workload::Graph(_) if request.is_parallel() => Ok(None),
                     Workload::Graph(graph) => {
                         let question = (request, &**graph);
                         GpuProber::open(&self.program, deadlines, &name, question, observer)
@@ -176,7 +180,7 @@ impl FitEngine {
                 let device = format!("cuda:{}", ready.gpu.ordinal);
                 let memory = CardMemory {
                     total: Bytes(ready.gpu.total_bytes),
-                    available: Bytes(ready.available_bytes),
+                    available: for_rank(request, Bytes(ready.available_bytes)),
                 };
                 let asked = asked(request, &settings, memory);
                 match &ready.no_room {
@@ -383,7 +387,10 @@ fn simulated<'a>(
             "{device} is a simulated device: `search` set to \"probes\" changes nothing there"
         ));
     }
-    let memory = card.memory();
+    let memory = CardMemory {
+        available: for_rank(request, card.available()),
+        ..card.memory()
+    };
     let limit = limit(asked(request, &settings, memory), memory, &mut notes);
     let simulator = Simulator::new(
         device.clone(),
@@ -474,6 +481,15 @@ fn limit(asked: Option<Bytes>, memory: CardMemory, notes: &mut Vec<String>) -> B
         ));
     }
     asked.min(available)
+}
+
+/// What is available to the allocator of a process that may train with others.
+fn for_rank(request: &Request, available: Bytes) -> Bytes {
+    if request.is_parallel() {
+        available.saturating_sub(RANK_OVERHEAD.saturating_sub(PROCESS_OVERHEAD))
+    } else {
+        available
+    }
 }
 
 /// What is known of a GPU that no worker could open.

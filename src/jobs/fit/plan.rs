@@ -1,7 +1,7 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
 use crate::jobs::EngineError;
-use crate::model::Variant;
+use crate::model::{Mode, Variant};
 use crate::search::{Plan, exact_plans, one_step, short_plans};
 
 use super::inquiry::{Inquiry, MOST_MICRO_STEPS, micro_steps};
@@ -16,6 +16,21 @@ pub(super) struct Wish {
     pub(super) target_batch: Option<u64>,
     /// Ranks.
     pub(super) world_size: u64,
+}
+
+impl Wish {
+    /// The same for a variant: without a strategy it trains alone, unless nobody knows, as of recordings.
+    pub(super) fn of(self, variant: &Variant) -> Wish {
+        let is_known = !variant.recorded && variant.mode == Mode::Train;
+        Wish {
+            world_size: if is_known {
+                variant.parallel.world_size()
+            } else {
+                self.world_size
+            },
+            ..self
+        }
+    }
 }
 
 /// The plan to recommend, whose maxima are settled, or `None` where nothing leaves headroom.

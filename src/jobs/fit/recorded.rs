@@ -14,7 +14,9 @@ use crate::device::sim;
 use crate::jobs::engine::NO_RECORDER;
 use crate::jobs::validate::settings;
 use crate::jobs::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Progress};
-use crate::model::{Checkpointing, DeviceChoice, Invalid, Mode, Request, RequestDocument, Variant};
+use crate::model::{
+    Checkpointing, DeviceChoice, Invalid, Mode, Parallel, Request, RequestDocument, Variant,
+};
 use crate::probe::{ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
@@ -392,6 +394,11 @@ fn single(request: &Request) -> Result<&Variant, EngineError> {
         );
         return refuse("/training", problem);
     };
+    if variant.parallel != Parallel::None {
+        let problem =
+            "a recorder trains in one process on one GPU: leave out `parallel` and `world_size`";
+        return refuse("/training/parallel", problem.to_owned());
+    }
     match variant.mode {
         Mode::Train => Ok(variant),
         Mode::Inference => refuse(
@@ -413,6 +420,7 @@ fn training(variant: &Variant) -> Value {
         "optimizer": variant.optimizer.name(),
         "optimizer_impl": variant.optimizer_impl.name(),
         "checkpointing": checkpointing,
+        "clip_grad_norm": variant.clip_grad_norm.map(f64::from),
     })
 }
 
@@ -424,10 +432,10 @@ fn turn(
 ) -> Result<Option<Hold>, EngineError> {
     let launch = WorkerCommand::this_binary(engine.program().to_owned());
     let device = format!("cuda:{device}");
-    let held =
+    let taken =
         observer.call(|caller| Supervisor::hold(&launch, &device, engine.deadlines(), caller));
-    match held {
-        Ok(hold) => Ok(Some(hold)),
+    match taken {
+        Ok(turn) => Ok(Some(turn)),
         Err(WorkerError::Refused {
             refusal: Refusal::DeviceUnavailable,
             ..

@@ -44,6 +44,8 @@ impl Request {
             memory_limit,
             target_batch,
             world_size,
+            // What they come to is in the variants.
+            names_strategy: _,
             allocator,
             search,
             compare,

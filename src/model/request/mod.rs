@@ -5,6 +5,7 @@ mod document;
 mod dtype;
 mod fingerprint;
 mod memory_limit;
+mod parallel;
 mod recordings;
 mod schema;
 mod source;
@@ -89,6 +90,8 @@ pub struct Request {
     pub target_batch: Option<u64>,
     /// Ranks that train together.
     pub world_size: u64,
+    /// Whether the request says how they train together.
+    pub names_strategy: bool,
     /// The text of a `PYTORCH_CUDA_ALLOC_CONF`; empty for PyTorch's defaults.
     pub allocator: String,
     /// How to search.
@@ -176,6 +179,13 @@ pub struct Lowered {
 }
 
 impl Request {
+    /// Whether ranks train together in a way that is known.
+    pub fn is_parallel(&self) -> bool {
+        self.variants
+            .iter()
+            .any(|variant| !variant.parallel.is_none())
+    }
+
     /// Reads a request that names no uploads. `known_sims` are the names that may follow `sim:`.
     pub fn parse(document: RequestDocument, known_sims: &[&str]) -> Result<Request, Invalid> {
         Request::parse_with_uploads(document, &Uploads::default(), known_sims)
@@ -265,7 +275,7 @@ impl Request {
         ];
         let limit = fields.get("memory_limit");
         let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
-        let world_size = fields.whole("world_size", 1, MOST_RANKS)?.unwrap_or(1);
+        let (mut variants, world_size) = training::variants(fields)?;
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
             let problem = format!(
                 "{target} samples leave some of the {world_size} ranks of `world_size` without any; at least \
@@ -274,11 +284,12 @@ impl Request {
             let value = Value::from(target);
             return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
         }
-        let mut variants = training::variants(fields)?;
         if matches!(&model, ModelSource::Recorded(recordings) if !recordings.is_empty()) {
             variants.truncate(1);
             for variant in &mut variants {
                 variant.recorded = true;
+                // Whoever recorded trained as it is.
+                variant.parallel = crate::model::Parallel::None;
             }
         }
         Ok(Request {
@@ -293,6 +304,7 @@ impl Request {
                 .transpose()?,
             target_batch,
             world_size,
+            names_strategy: names_strategy(fields),
             allocator: allocator(fields)?,
             search: fields
                 .choice("search", "search", &searches)?
@@ -537,6 +549,14 @@ fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {
         ));
     }
     Ok(text.to_owned())
+}
+
+/// Whether `training.parallel` is there.
+fn names_strategy(fields: &Fields<'_>) -> bool {
+    let parallel = fields
+        .get("training")
+        .and_then(|training| training.get("parallel"));
+    parallel.is_some_and(|parallel| !parallel.is_null())
 }
 
 #[cfg(test)]

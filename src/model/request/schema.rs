@@ -157,4 +157,38 @@ pub(super) struct TrainingSchema {
     /// `train` (default) or `inference`.
     #[schema(example = "train")]
     mode: Option<String>,
+    /// The norm to which gradients are clipped before each step of the optimizer (`torch.nn.utils.clip_grad_norm_`).
+    #[schema(exclusive_minimum = 0, example = 1.0)]
+    clip_grad_norm: Option<f64>,
+    parallel: Option<ParallelSchema>,
+}
+
+/// How several GPUs train together, one process each. Without it, more than one rank is DDP's.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Parallel)]
+pub(super) struct ParallelSchema {
+    /// `none` (one GPU; default), `ddp` (`DistributedDataParallel`), `zero1` (DDP with `ZeroRedundancyOptimizer`), or a list: then
+    /// each makes a variant.
+    #[schema(value_type = Option<Value>, example = "ddp")]
+    strategy: Option<Value>,
+    /// Ranks that train together; the same as the request's own `world_size`.
+    #[schema(minimum = 1)]
+    world_size: Option<u64>,
+    /// Whether gradients are views of DDP's buckets; false by default.
+    gradient_as_bucket_view: Option<bool>,
+    /// Whether the graph is promised to be the same in every step; false by default.
+    static_graph: Option<bool>,
+    /// Whether parameters may get no gradient; false by default.
+    find_unused_parameters: Option<bool>,
+    /// Whether buffers are sent before each forward pass; true by default.
+    broadcast_buffers: Option<bool>,
+    /// How large buckets are, in MiB; by default 25, and 1 for the first.
+    #[schema(minimum = 1)]
+    bucket_cap_mb: Option<u64>,
+    /// Whether every micro-step reduces gradients; by default the last of a step alone does (`no_sync`).
+    sync_every_micro_step: Option<bool>,
+    /// What gradients are compressed to before they are reduced: `fp16` or `bf16`.
+    #[schema(example = "fp16")]
+    comm_hook: Option<String>,
 }

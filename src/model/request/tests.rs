@@ -7,7 +7,9 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::*;
 use crate::graph::{Content, ParameterKind, Releases};
-use crate::model::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision};
+use crate::model::{
+    Checkpointing, CommHook, Ddp, Invalid, Mode, Optimizer, OptimizerImpl, Parallel, Precision,
+};
 use crate::ops::{Norm, Op};
 use crate::shape::DType;
 use crate::units::Bytes;
@@ -25,6 +27,8 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(
         request.variants,
         [Variant {
+            clip_grad_norm: None,
+            parallel: Parallel::None,
             accumulation: 1,
             ..Variant::default()
         }]
@@ -68,6 +72,11 @@ fn every_field_is_read() {
             checkpointing: Checkpointing::Modules(vec!["layer1.*".into()]),
             accumulation: 4,
             mode: Mode::Train,
+            clip_grad_norm: None,
+            parallel: Parallel::Ddp(Ddp {
+                world_size: 2,
+                ..Ddp::default()
+            }),
         }]
     );
     assert_eq!(request.device, DeviceChoice::Cuda(1));
@@ -337,5 +346,113 @@ fn graph_of(lowered: &mut Lowered) -> &mut Graph {
     match &mut lowered.workload {
         Workload::Graph(graph) => Arc::make_mut(graph),
         Workload::Recorded(_) => unreachable!("nothing was recorded"),
+    }
+}
+
+fn asked(document: &Value) -> Result<Request, Invalid> {
+    let document = RequestDocument::from_json(document.to_string().as_bytes())?;
+    Request::parse(document, &["h200"])
+}
+
+fn strategies(document: &Value) -> Vec<(Option<&'static str>, u64)> {
+    let request = asked(document).unwrap();
+    let variants = request.variants.iter();
+    variants
+        .map(|variant| (variant.parallel.name(), variant.parallel.world_size()))
+        .collect()
+}
+
+#[test]
+fn ranks_train_under_ddp_unless_the_request_says_otherwise() {
+    let model = json!({ "preset": "resnet18" });
+    let with = |training: Value| json!({ "model": model, "training": training, "world_size": 8 });
+
+    assert_eq!(
+        strategies(&json!({ "model": model, "world_size": 8 })),
+        [(Some("ddp"), 8)]
+    );
+    assert_eq!(
+        strategies(&json!({ "model": model, "world_size": 1 })),
+        [(None, 1)]
+    );
+    assert_eq!(
+        strategies(&with(json!({ "mode": "inference" }))),
+        [(None, 1)]
+    );
+    assert_eq!(
+        strategies(&with(
+            json!({ "parallel": { "strategy": ["none", "zero1", "ddp", "ddp"], "world_size": 8 } })
+        )),
+        [(None, 1), (Some("zero1"), 8), (Some("ddp"), 8)]
+    );
+    let request = asked(&with(json!({ "clip_grad_norm": 0.5, "parallel": {
+        "strategy": "ddp", "bucket_cap_mb": 100, "comm_hook": "bf16", "gradient_as_bucket_view": true,
+    } })))
+    .unwrap();
+    assert_eq!(request.variants[0].clip_grad_norm.map(f64::from), Some(0.5));
+    assert_eq!(
+        request.variants[0].parallel,
+        Parallel::Ddp(Ddp {
+            world_size: 8,
+            bucket_cap_mb: Some(100),
+            comm_hook: Some(CommHook::Bf16),
+            gradient_as_bucket_view: true,
+            ..Ddp::default()
+        })
+    );
+}
+
+#[test]
+fn what_several_gpus_cannot_do_is_told() {
+    let wrong = |parallel: Value| {
+        let training = json!({ "parallel": parallel });
+        let document =
+            json!({ "model": { "preset": "resnet18" }, "training": training, "world_size": 4 });
+        asked(&document).unwrap_err().to_string()
+    };
+    for (parallel, expected) in [
+        (
+            json!({ "strategy": "fsdp" }),
+            "at /training/parallel/strategy: sharding parameters (FSDP, HSDP, DeepSpeed's ZeRO-3) is not modelled; the nearest that is: \"zero1\"",
+        ),
+        (
+            json!({ "strategy": ["ddp", "Tensor-Parallel"] }),
+            "at /training/parallel/strategy/1: splitting a model's layers among GPUs (tensor, pipeline, context or expert parallelism) is not modelled; the nearest that is: \"ddp\"",
+        ),
+        (
+            json!({ "strategy": "dpd" }),
+            "at /training/parallel/strategy: unknown strategy \"dpd\"; did you mean \"ddp\"?",
+        ),
+        (
+            json!({ "strategy": "ddp", "world_size": 2 }),
+            "at /training/parallel/world_size: world_size is 2 here and 4 at /world_size; leave one of them out",
+        ),
+        (
+            json!({ "strategy": "none", "bucket_cap_mb": 1 }),
+            "at /training/parallel/bucket_cap_mb: bucket_cap_mb is DDP's, and the strategy is \"none\"; write \"strategy\": \"ddp\"",
+        ),
+        (
+            json!({ "strategy": "ddp", "bucket_cap_mb": 0 }),
+            "at /training/parallel/bucket_cap_mb: bucket_cap_mb must be a whole number from 1 to 1048576, not 0",
+        ),
+        (
+            json!({ "strategy": "ddp", "comm_hook": "int8" }),
+            "at /training/parallel/comm_hook: unknown communication hook \"int8\"",
+        ),
+    ] {
+        let told = wrong(parallel);
+        assert!(told.starts_with(expected), "{told}");
+    }
+    let inference = json!({ "mode": "inference", "parallel": { "strategy": "ddp" } });
+    let inference =
+        json!({ "model": { "preset": "resnet18" }, "training": inference, "world_size": 4 });
+    assert_eq!(
+        asked(&inference).unwrap_err().to_string(),
+        "at /training/parallel/strategy: ddp reduces gradients, and inference has none; leave parallel out, or set mode to \"train\""
+    );
+    for norm in [json!(0), json!(-1), json!("1")] {
+        let training = json!({ "clip_grad_norm": norm });
+        let document = json!({ "model": { "preset": "resnet18" }, "training": training });
+        assert!(asked(&document).is_err(), "{norm}");
     }
 }

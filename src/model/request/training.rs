@@ -2,9 +2,12 @@
 
 use serde_json::Value;
 
+use super::parallel;
 use crate::model::fields::{Fields, choice, wrong};
 use crate::model::invalid::Invalid;
-use crate::model::variant::{Checkpointing, Mode, Optimizer, OptimizerImpl, Precision, Variant};
+use crate::model::variant::{
+    Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant,
+};
 
 /// The fields of `training`.
 pub(in crate::model) const FIELDS: &[&str] = &[
@@ -14,6 +17,8 @@ pub(in crate::model) const FIELDS: &[&str] = &[
     "checkpointing",
     "accumulation",
     "mode",
+    "clip_grad_norm",
+    "parallel",
 ];
 
 /// Most choices in one list.
@@ -27,8 +32,8 @@ const MOST_GLOBS: usize = 64;
 const LONGEST_GLOB: usize = 127;
 
 /// Every combination that `training` of `request` asks for, in the order written: precision changes
-/// slowest.
-pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
+/// slowest; and how many train together.
+pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Invalid> {
     let empty = Value::Object(serde_json::Map::new());
     let value = request.get("training").unwrap_or(&empty);
     let fields = Fields::of(value, &request.at("training"), "training", FIELDS)?;
@@ -71,7 +76,9 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
             "inference saves nothing for a backward pass, so there is nothing to checkpoint",
         ));
     }
-    let count = precisions.len() * optimizers.len() * checkpointings.len();
+    let clip_grad_norm = norm(&fields)?;
+    let (parallels, world_size) = parallel::read(request, &fields, mode == Mode::Train)?;
+    let count = precisions.len() * optimizers.len() * checkpointings.len() * parallels.len();
     if count > MOST_VARIANTS {
         let problem = format!(
             "these lists make {count} combinations, and at most {MOST_VARIANTS} are answered at a time; ask for \
@@ -84,7 +91,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
     for precision in &precisions {
         for optimizer in &optimizers {
             for checkpointing in &checkpointings {
-                variants.push(Variant {
+                variants.extend(parallels.iter().map(|parallel| Variant {
                     recorded: false,
                     precision: *precision,
                     optimizer: *optimizer,
@@ -92,18 +99,43 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<Vec<Variant>, Invalid> {
                     checkpointing: checkpointing.clone(),
                     accumulation: u32::try_from(accumulation).unwrap_or(u32::MAX),
                     mode,
-                });
+                    clip_grad_norm,
+                    parallel: parallel.clone(),
+                }));
             }
         }
     }
-    Ok(variants)
+    Ok((variants, world_size))
+}
+
+/// The norm to which gradients are clipped.
+fn norm(fields: &Fields<'_>) -> Result<Option<Norm>, Invalid> {
+    let Some(value) = fields.get("clip_grad_norm") else {
+        return Ok(None);
+    };
+    let norm = value
+        .as_f64()
+        .filter(|norm| norm.is_finite() && *norm > 0.0);
+    match norm {
+        Some(norm) => Ok(Some(Norm::from(norm))),
+        None => Err(wrong(
+            &fields.at("clip_grad_norm"),
+            value,
+            "clip_grad_norm must be a number above 0, such as 1.0",
+        )),
+    }
 }
 
 /// Refuses what only makes sense in training.
 fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
-    match ["optimizer", "optimizer_impl", "accumulation"]
-        .into_iter()
-        .find(|field| fields.get(field).is_some())
+    match [
+        "optimizer",
+        "optimizer_impl",
+        "accumulation",
+        "clip_grad_norm",
+    ]
+    .into_iter()
+    .find(|field| fields.get(field).is_some())
     {
         None => Ok(()),
         Some(field) => Err(Invalid::at(
@@ -114,7 +146,7 @@ fn inference_alone(fields: &Fields<'_>) -> Result<(), Invalid> {
 }
 
 /// One choice or a list of them; the default when there is none.
-fn choices<T: Default + PartialEq>(
+pub(super) fn choices<T: Default + PartialEq>(
     fields: &Fields<'_>,
     field: &str,
     read: impl Fn(&Value, &str) -> Result<T, Invalid>,

@@ -113,6 +113,28 @@ pub(super) const NAMES: &[(&[&str], Meaning)] = &[
         Field(Training, "optimizer"),
     ),
     (
+        &[
+            "max_grad_norm",
+            "gradient_clip_val",
+            "gradient_clipping",
+            "clip_grad",
+            "clip_norm",
+            "grad_clip",
+        ],
+        Field(Training, "clip_grad_norm"),
+    ),
+    (
+        &[
+            "strategy",
+            "distributed",
+            "ddp",
+            "fsdp",
+            "deepspeed",
+            "zero_stage",
+        ],
+        Field(Training, "parallel"),
+    ),
+    (
         &["mixed_precision", "dtype", "torch_dtype", "autocast_dtype"],
         Field(Training, "precision"),
     ),
@@ -296,14 +318,5 @@ pub(super) const NAMES: &[(&[&str], Meaning)] = &[
         ],
         NO_MEMORY,
     ),
-    (
-        &[
-            "deepspeed",
-            "fsdp",
-            "zero_stage",
-            "tensor_parallel_size",
-            "pipeline_parallel_size",
-        ],
-        NOT_YET,
-    ),
+    (&["tensor_parallel_size", "pipeline_parallel_size"], NOT_YET),
 ];

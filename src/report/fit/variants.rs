@@ -132,8 +132,14 @@ fn label(variant: &Variant, names_optimizer: bool) -> String {
         label = format!("{label} {}", variant.optimizer.name());
     }
     match &variant.checkpointing {
-        Checkpointing::None => label,
-        Checkpointing::PerBlock => format!("{label} per_block"),
-        Checkpointing::Modules(globs) => format!("{label} {}", shorten(&globs.join(" "))),
+        Checkpointing::None => {}
+        Checkpointing::PerBlock => label.push_str(" per_block"),
+        Checkpointing::Modules(globs) => {
+            label = format!("{label} {}", shorten(&globs.join(" ")));
+        }
+    }
+    match variant.parallel.name() {
+        Some(strategy) => format!("{label} {strategy}"),
+        None => label,
     }
 }

@@ -3,6 +3,7 @@
 mod bad_input;
 mod database;
 mod documents;
+mod export;
 mod fit;
 mod flags;
 mod formats;
@@ -50,6 +51,7 @@ impl Place {
             .env_remove("HF_HUB_CACHE")
             .env_remove("COLUMNS")
             .env_remove("BATCHFIT_LISTEN")
+            .env_remove("BATCHFIT_PYTHON")
             .env_remove("BATCHFIT_LOG");
         command
     }

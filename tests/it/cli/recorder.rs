@@ -21,7 +21,7 @@ fn fake(place: &Place) -> PathBuf {
 fn run(place: &Place, arguments: &[&str]) -> Output {
     let mut command = place.batchfit();
     command.args(arguments);
-    command.timeout(Duration::from_secs(60)).output().unwrap()
+    command.timeout(Duration::from_mins(1)).output().unwrap()
 }
 
 /// The orders that the recorder was given.

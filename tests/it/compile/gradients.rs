@@ -439,7 +439,7 @@ fn cases() -> Vec<(Op, Vec<&'static [u64]>)> {
 /// The gradient of each parameter, by path: how many elements of which type.
 fn gradients(program: &Program) -> Vec<(&str, u64, DType)> {
     let in_first = |index: usize| {
-        let sections = program.first_step.iter();
+        let sections = program.steps[0].iter();
         let mut instructions = sections.flat_map(|section| &section.instructions);
         instructions.any(|instruction| {
             matches!(instruction, Instruction::Allocate(id) if id.0 as usize == index)

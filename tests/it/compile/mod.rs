@@ -4,6 +4,7 @@ mod functions;
 mod gaps;
 mod gradients;
 mod operations;
+mod parallel;
 mod sequence;
 mod steps;
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{H200, requests};
 
-fn unpacked(file: &str) -> String {
+pub(super) fn unpacked(file: &str) -> String {
     let root = env!("CARGO_MANIFEST_DIR");
     let path = format!("{root}/tests/golden/steps/{file}.gz");
     let mut text = String::new();
@@ -51,7 +51,7 @@ fn card(compute: &str) -> Capability {
 
 /// The autocast cache lets go of its casts in the order of a hash table of addresses: where it is used, what is
 /// freed between two allocations counts in any order.
-fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
+pub(super) fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
     let is_free = |request: &String| request.starts_with('-');
     for run in requests.chunk_by_mut(|a, b| is_free(a) && is_free(b)) {
         run.sort_unstable();

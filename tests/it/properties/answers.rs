@@ -268,14 +268,10 @@ fn what_several_ranks_need_in_addition_is_said() {
 
     let (one, eight) = (case.fit(1024 * MIB, None), ranks.fit(1024 * MIB, None));
 
-    // 3 * 32 * 9 + 32, 2 * 32, 32768 * 512 + 512, 512 * 10 + 10 parameters of four bytes.
-    let missing = "these figures are those of a single process; each of 8 ranks also needs gradient buckets of \
-                   DistributedDataParallel (up to 64.0 MiB, unless `gradient_as_bucket_view=True`) and the buffers of \
-                   NCCL";
-    assert!(
-        eight.notes.contains(&missing.to_owned()),
-        "{:?}",
-        eight.notes
-    );
+    // 3 * 32 * 9 + 32, 2 * 32, 32768 * 512 + 512, 512 * 10 + 10 parameters of four bytes, in buckets once more.
+    assert!(eight.max_batch < one.max_batch);
+    let said = |words: &str| eight.notes.iter().any(|note| note.contains(words));
+    assert!(said("8 ranks train under DistributedDataParallel"));
+    assert!(said("each rank keeps 1.58 GiB outside the allocator"));
     assert!(!one.notes.iter().any(|note| note.contains("ranks")));
 }

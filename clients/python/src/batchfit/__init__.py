@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+# As type checkers know it; importing `typing` takes milliseconds.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .export.errors import ExportError as ExportError
     from .export.exporting import Exported as Exported

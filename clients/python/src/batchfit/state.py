@@ -237,7 +237,7 @@ class State:
         if kept.grad is not None:
             self._waiting.append(kept.grad)
         attributes = getattr(tensor, "__dict__", None)
-        if attributes:
+        if isinstance(attributes, dict):
             self._container(attributes)
 
     def _container(self, thing: Any) -> None:
@@ -333,15 +333,15 @@ def is_scaler(thing: object) -> bool:
 
 def _check(thing: object) -> None:
     """Refuses what cannot be kept."""
-    if isinstance(thing, types.FunctionType) or thing is None or isinstance(thing, (str, int, float, type, types.ModuleType)):
-        raise StateError(
-            f"`state` has {thing!r} in it, which has no state; name the model, its optimizers, the scaler and whatever else a "
-            "step changes"
-        )
     if isinstance(thing, Iterator) and not hasattr(thing, "__dict__") and not isinstance(thing, io.IOBase):
         raise StateError(
             f"`state` has a {type(thing).__name__} in it, which cannot be put back where it was; let step(batch) make its batch "
             "from the data itself"
+        )
+    if thing is None or isinstance(thing, _OPAQUE):
+        raise StateError(
+            f"`state` has {thing!r} in it, which has no state that could be kept; name the model, its optimizers, the scaler and "
+            "whatever else a step changes"
         )
 
 

@@ -15,6 +15,9 @@ class _Callable(ModuleType):
     """The module, which does what `exporting.export` does when it is called."""
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        from .requirements import check_torch
+
+        check_torch()
         # PyTorch takes seconds to import.
         from .exporting import export
 

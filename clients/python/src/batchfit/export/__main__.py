@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Optional
 
 from .errors import ExportError
+from .requirements import check_torch
 
 _DTYPES = ("f32", "bf16", "f16")
 _ALIASES = {"fp32": "f32", "float32": "f32", "bfloat16": "bf16", "fp16": "f16", "float16": "f16"}
@@ -70,6 +71,7 @@ def _length(text: str) -> int:
 
 
 def _export(options: argparse.Namespace) -> None:
+    check_torch()
     # Importing torch takes seconds: not for --help.
     from .batches import DTYPES, parse_batch
     from .building import load

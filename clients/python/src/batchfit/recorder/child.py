@@ -102,14 +102,17 @@ class Child:
     def _training(self, order: Open, accumulation: int) -> Any:
         from .training import Training
 
-        known = ("precision", "optimizer", "optimizer_impl", "checkpointing")
+        known = ("precision", "optimizer", "optimizer_impl", "checkpointing", "clip_grad_norm")
         unknown = [name for name in order.training if name not in known]
         if unknown:
             raise RecorderError(f"{unknown[0][:80]!r} is no member of training that is recorded; known are {', '.join(known)}")
-        named = {name: value for name, value in order.training.items() if name != "checkpointing"}
+        clip = order.training.get("clip_grad_norm")
+        if clip is not None and (isinstance(clip, bool) or not isinstance(clip, (int, float)) or not clip > 0):
+            raise RecorderError("clip_grad_norm is a number above zero")
+        named = {name: order.training[name] for name in known[:3] if name in order.training}
         if not all(isinstance(value, str) for value in named.values()):
             raise RecorderError("precision, optimizer and optimizer_impl are names")
-        return Training(**named, checkpointing=checkpointing(order.training.get("checkpointing")), accumulation=accumulation)
+        return Training(**named, checkpointing=checkpointing(order.training.get("checkpointing")), accumulation=accumulation, clip_grad_norm=clip)
 
     def _recorded(self, opened: Open, order: Record) -> dict[str, Any]:
         training = self._training(opened, order.accumulation)

@@ -4,7 +4,7 @@ The recorder speaks first. Then each order has one answer.
 
     <- {"message": "hello", "version": 1}
     -> {"message": "open", "graph": PATH, "folder": PATH, "training": {"precision": "amp_fp16", "optimizer": "sgd",
-        "optimizer_impl": "foreach", "checkpointing": "none" | "per_block" | {"modules": [...]}}, "device": 0}
+        "optimizer_impl": "foreach", "checkpointing": "none" | "per_block" | {"modules": [...]}, "clip_grad_norm": 1.0 | null}, "device": 0}
     <- {"message": "ready", "gpu": "NVIDIA H200", "total_bytes": N, "free_bytes": N, "torch": "2.11.0", "cudnn": "91900",
         "least_batch": 1, "most_batch": N, "notes": [...]}
     -> {"message": "record", "batch": 4, "accumulation": 1, "limit_bytes": N | null}

@@ -1,0 +1,103 @@
+//! How several GPUs train one model together.
+
+use serde::{Deserialize, Serialize};
+
+use crate::shape::DType;
+
+/// A way of training on several GPUs, one process each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(tag = "strategy", rename_all = "snake_case")]
+pub enum Parallel {
+    /// One GPU.
+    #[default]
+    None,
+    /// `DistributedDataParallel`.
+    Ddp(Ddp),
+    /// `DistributedDataParallel` whose optimizer's state is spread over the ranks: `ZeroRedundancyOptimizer`.
+    Zero1(Ddp),
+}
+
+/// `torch.nn.parallel.DistributedDataParallel` and its options.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the arguments of PyTorch's constructor"
+)]
+pub struct Ddp {
+    /// Processes that train together.
+    pub world_size: u64,
+    /// Whether gradients are views of the buckets that are reduced, not tensors of their own.
+    pub gradient_as_bucket_view: bool,
+    /// Whether the graph of operations is promised to be the same in every step.
+    pub static_graph: bool,
+    /// Whether parameters may get no gradient.
+    pub find_unused_parameters: bool,
+    /// Whether buffers are sent before each forward pass.
+    pub broadcast_buffers: bool,
+    /// How large a bucket is, in MiB; PyTorch's own limits if absent: 1 MiB for the first, 25 MiB for others.
+    pub bucket_cap_mb: Option<u32>,
+    /// Whether every micro-step reduces gradients, not the last one alone.
+    pub sync_every_micro_step: bool,
+    /// What gradients are compressed to before they are reduced.
+    pub comm_hook: Option<CommHook>,
+}
+
+/// `torch.distributed.algorithms.ddp_comm_hooks.default_hooks`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommHook {
+    /// `fp16_compress_hook`.
+    Fp16,
+    /// `bf16_compress_hook`.
+    Bf16,
+}
+
+impl Parallel {
+    /// Whether one GPU trains alone.
+    pub fn is_none(&self) -> bool {
+        *self == Parallel::None
+    }
+
+    /// The strategy's name in requests; nothing for one GPU.
+    pub const fn name(&self) -> Option<&'static str> {
+        match self {
+            Parallel::None => None,
+            Parallel::Ddp(_) => Some("ddp"),
+            Parallel::Zero1(_) => Some("zero1"),
+        }
+    }
+
+    /// Processes that train together.
+    pub fn world_size(&self) -> u64 {
+        match self {
+            Parallel::None => 1,
+            Parallel::Ddp(ddp) | Parallel::Zero1(ddp) => ddp.world_size,
+        }
+    }
+}
+
+impl CommHook {
+    /// What gradients are compressed to.
+    pub const fn dtype(self) -> DType {
+        match self {
+            CommHook::Fp16 => DType::Float16,
+            CommHook::Bf16 => DType::BFloat16,
+        }
+    }
+}
+
+impl Default for Ddp {
+    fn default() -> Ddp {
+        Ddp {
+            world_size: 1,
+            gradient_as_bucket_view: false,
+            static_graph: false,
+            find_unused_parameters: false,
+            broadcast_buffers: true,
+            bucket_cap_mb: None,
+            sync_every_micro_step: false,
+            comm_hook: None,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Steps of small models on two GPUs: their programs agree with recorded ones in every event.
+
+use std::collections::HashSet;
+
+use batchfit::compile::compile;
+use batchfit::model::{
+    CommHook, Ddp, Norm, Optimizer, OptimizerImpl, Parallel, Precision, Variant, exported,
+};
+use serde_json::Value;
+
+use super::steps::{graphs, in_any_order, unpacked};
+use super::{H200, requests};
+
+fn flag(value: &Value, name: &str) -> bool {
+    value[name].as_bool().unwrap_or_default()
+}
+
+/// What the recording's own words for a wrapper ask for.
+fn parallel(header: &Value) -> Parallel {
+    let given = &header["parallel"];
+    if given.is_null() {
+        return Parallel::None;
+    }
+    let cap = given["bucket_cap_mb"].as_u64();
+    let options = Ddp {
+        world_size: header["world"].as_u64().unwrap(),
+        gradient_as_bucket_view: flag(given, "gradient_as_bucket_view"),
+        static_graph: flag(given, "static_graph"),
+        find_unused_parameters: flag(given, "find_unused_parameters"),
+        broadcast_buffers: given["broadcast_buffers"].as_bool().unwrap_or(true),
+        bucket_cap_mb: cap.map(|cap| u32::try_from(cap).unwrap()),
+        sync_every_micro_step: !flag(given, "no_sync"),
+        comm_hook: given["hook"].as_str().map(|hook| match hook {
+            "fp16" => CommHook::Fp16,
+            "bf16" => CommHook::Bf16,
+            other => panic!("no hook is called {other}"),
+        }),
+    };
+    if flag(given, "zero1") {
+        Parallel::Zero1(options)
+    } else {
+        Parallel::Ddp(options)
+    }
+}
+
+fn variant(header: &Value) -> Variant {
+    let precision = header["precision"].as_str().unwrap();
+    let is_named = |known: &Precision| known.name() == precision;
+    let (optimizer, optimizer_impl) = match header["optimizer"].as_str().unwrap() {
+        "sgd" => (Optimizer::Sgd, OptimizerImpl::Foreach),
+        "sgd_momentum" => (Optimizer::SgdMomentum, OptimizerImpl::Foreach),
+        "adam" => (Optimizer::Adam, OptimizerImpl::Foreach),
+        "adamw" => (Optimizer::Adamw, OptimizerImpl::Foreach),
+        "adamw:fused" => (Optimizer::Adamw, OptimizerImpl::Fused),
+        other => panic!("no optimizer is called {other}"),
+    };
+    Variant {
+        precision: Precision::ALL.into_iter().find(is_named).unwrap(),
+        optimizer,
+        optimizer_impl,
+        accumulation: u32::try_from(header["accum"].as_u64().unwrap()).unwrap(),
+        clip_grad_norm: header["parallel"]["clip"].as_f64().map(Norm::from),
+        parallel: parallel(header),
+        ..Variant::default()
+    }
+}
+
+/// Frees of this many bytes are left out: when they happen is a race.
+fn without_frees(requests: Vec<String>, bytes: &HashSet<String>) -> Vec<String> {
+    let is_late = |request: &String| {
+        request
+            .strip_prefix('-')
+            .is_some_and(|size| bytes.contains(size))
+    };
+    requests
+        .into_iter()
+        .filter(|request| !is_late(request))
+        .collect()
+}
+
+#[test]
+fn steps_under_ddp_allocate_and_free_what_pytorch_does() {
+    let graphs = graphs("parallel/");
+    let recorded = unpacked("parallel/sequences.txt");
+    let mut different = Vec::new();
+    let mut compared = 0;
+    for case in recorded.split("# ").filter(|case| !case.is_empty()) {
+        let mut lines = case.lines();
+        let header: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+        let name = header["case"].as_str().unwrap();
+        let text = graphs[header["model"].as_str().unwrap()].to_string();
+        let graph = exported::parse(text.as_bytes()).unwrap().graph;
+        let variant = variant(&header);
+        let program = compile(&graph, &variant, H200).unwrap();
+
+        let ours = requests(&program, header["batch"].as_u64().unwrap());
+        let sizes: HashSet<String> = ours.iter().map(|request| request[1..].to_owned()).collect();
+        // The plans of convolutions want memory that a program alone does not know.
+        let is_ours = |request: &&str| sizes.contains(&request[1..]);
+        let theirs: Vec<String> = lines.filter(is_ours).map(ToOwned::to_owned).collect();
+        let late = program
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.label.contains("DistributedDataParallel"));
+        let late = late.filter_map(|tensor| program.sizes[tensor.size.0 as usize].at(1));
+        let late: HashSet<String> = late
+            .filter(|bytes| bytes.0 > 4096)
+            .map(|bytes| bytes.0.to_string())
+            .collect();
+        let (mut ours, mut theirs) = (without_frees(ours, &late), without_frees(theirs, &late));
+        if variant.precision.autocast().is_some() {
+            (ours, theirs) = (in_any_order(ours), in_any_order(theirs));
+        }
+
+        compared += 1;
+        if ours != theirs {
+            let at = ours.iter().zip(&theirs).position(|(a, b)| a != b);
+            let at = at.unwrap_or(ours.len().min(theirs.len()));
+            let around = |requests: &[String]| {
+                requests[at.saturating_sub(9)..requests.len().min(at + 12)].join(" ")
+            };
+            different.push(format!(
+                "{name}: event {at}\n  ours   {}\n  theirs {}",
+                around(&ours),
+                around(&theirs)
+            ));
+        }
+    }
+
+    assert!(different.is_empty(), "{}", different.join("\n"));
+    assert!(compared == 21, "{compared}");
+}
