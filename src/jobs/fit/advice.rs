@@ -11,6 +11,9 @@ use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
 use super::probing::prober::ProbeCache;
 use super::uncertainty::Uncertainty;
 
+/// How the note begins that is given where both are asked for.
+pub(super) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
+
 /// How exactly the missing memory is found.
 const MISSING_GRAIN: Bytes = Bytes::mib(2);
 
@@ -23,8 +26,7 @@ pub(super) fn recommend(
 ) -> Result<Recommendation, EngineError> {
     if let (Some(_), 2..) = (wish.target_batch, accumulation) {
         notes.push(format!(
-            "`target_batch` decides the number of accumulation steps, so `training.accumulation` ({accumulation}) is \
-             not used"
+            "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
         ));
     }
     let Some(plan) = choose(wish, accumulation, &mut inquiry)? else {
@@ -84,7 +86,10 @@ pub(super) fn recommend(
 
 /// Which batch to record next, where the answer is more than twice the largest recorded batch: half the answer, or as
 /// much of it as takes no more than half of the limit.
-fn next_to_record(answer: u64, cache: &mut ProbeCache<'_>) -> Result<Option<u64>, EngineError> {
+pub(super) fn next_to_record(
+    answer: u64,
+    cache: &mut ProbeCache<'_>,
+) -> Result<Option<u64>, EngineError> {
     let Some(recorded) = cache.largest_recorded() else {
         return Ok(None);
     };
@@ -105,7 +110,7 @@ fn next_to_record(answer: u64, cache: &mut ProbeCache<'_>) -> Result<Option<u64>
 }
 
 /// What a reader is told of the headroom.
-fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
+pub(super) fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
     let figure = |uncertainty: &Uncertainty| match uncertainty.bytes() {
         Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
         bytes => bytes.to_string(),

@@ -1,6 +1,6 @@
 //! The engine of this process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,16 +16,18 @@ use crate::device::sim::{
 };
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
-use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
+use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
 use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
+use crate::search::conversation::Foreseen;
 use crate::units::Bytes;
-use crate::worker::{Deadlines, Gpu, Programs, Ready, Supervisor, WorkerCommand};
+use crate::worker::{Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand};
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
+use super::foreseen;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
@@ -44,6 +46,8 @@ pub struct FitEngine {
     /// The batchfit binary, whose `worker` command is a worker.
     program: PathBuf,
     deadlines: Deadlines,
+    /// Who records steps of graphs that are not understood.
+    recorder: Option<RecorderCommand>,
     /// What GPUs there were lately.
     listed: Listed,
 }
@@ -81,6 +85,7 @@ impl FitEngine {
         FitEngine {
             program,
             deadlines: Deadlines::default(),
+            recorder: None,
             listed: Listed::default(),
         }
     }
@@ -91,7 +96,25 @@ impl FitEngine {
         FitEngine { deadlines, ..self }
     }
 
-    fn inventory(&self) -> Inventory {
+    /// The same with somebody who records.
+    #[must_use]
+    pub fn with_recorder(self, recorder: Option<RecorderCommand>) -> FitEngine {
+        FitEngine { recorder, ..self }
+    }
+
+    pub(super) fn recorder(&self) -> Option<&RecorderCommand> {
+        self.recorder.as_ref()
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    pub(super) fn deadlines(&self) -> Deadlines {
+        self.deadlines
+    }
+
+    pub(super) fn inventory(&self) -> Inventory {
         let launch = WorkerCommand::this_binary(self.program.clone());
         let never = AtomicBool::new(false);
         match Supervisor::list(&launch, self.deadlines, &never) {
@@ -201,6 +224,10 @@ impl Engine for FitEngine {
         sim::names().into_iter().map(ToOwned::to_owned).collect()
     }
 
+    fn records(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
         Ok(
             match resolve(&request.device, || {
@@ -218,9 +245,12 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
+        if is_to_be_recorded(request, cancel)? {
+            return Ok(self.fit_recorded(request, progress, cancel)?.result);
+        }
         let observer = Observer::new(progress, cancel);
         let fallback = match request.search {
-            SearchMode::Auto => Fallback::Simulate,
+            SearchMode::Auto | SearchMode::Recorded => Fallback::Simulate,
             SearchMode::Probes => Fallback::Fail,
         };
         let mut setting = self.prepare(request, self.deadlines, fallback, &observer)?;
@@ -241,7 +271,7 @@ impl Engine for FitEngine {
             limit: setting.limit,
             ceiling: setting.simulator.ceiling(),
             method: match request.search {
-                SearchMode::Auto => Method::SimulateFirst,
+                SearchMode::Auto | SearchMode::Recorded => Method::SimulateFirst,
                 SearchMode::Probes => Method::ProbesAlone,
             },
             compare: request.compare,
@@ -276,6 +306,10 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
+        if is_to_be_recorded(request, cancel)? {
+            // What ends there is a recorder, and no process of ours.
+            return self.fit(request, progress, cancel);
+        }
         let apart = Apart::new(&self.program, self.deadlines);
         match apart.fit(request, progress, cancel) {
             Ok(outcome) => outcome,
@@ -299,6 +333,9 @@ impl Engine for FitEngine {
             );
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
+        if is_to_be_recorded(request, cancel)? {
+            return self.probe_recorded(request, batch, cancel);
+        }
         validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
         let observer = Observer::new(&progress, cancel);
@@ -329,6 +366,15 @@ impl Engine for FitEngine {
         report.notes.splice(0..0, setting.notes);
         report.assumptions = setting.assumptions;
         Ok(report)
+    }
+
+    fn foresee(
+        &self,
+        request: &Request,
+        runs: &Runs,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Foreseen, EngineError> {
+        foreseen::foresee(request, runs, cancel)
     }
 
     fn devices(&self) -> Vec<DeviceSummary> {
@@ -425,7 +471,7 @@ fn compile_all(
 }
 
 /// The limit that a request names: its own, or the fraction in its allocator settings.
-fn asked(request: &Request, settings: &Settings, memory: CardMemory) -> Option<Bytes> {
+pub(super) fn asked(request: &Request, settings: &Settings, memory: CardMemory) -> Option<Bytes> {
     match request.memory_limit {
         Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
         Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, memory.total),
@@ -470,9 +516,20 @@ fn unopened(gpu: Gpu) -> Ready {
 }
 
 /// The request's graph, unless `cancel` becomes true while it is read.
-fn lowered<'a>(request: &'a Request, cancel: &Arc<AtomicBool>) -> Result<&'a Lowered, EngineError> {
+pub(super) fn lowered<'a>(
+    request: &'a Request,
+    cancel: &Arc<AtomicBool>,
+) -> Result<&'a Lowered, EngineError> {
     let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
     read.map_err(EngineError::Invalid)
+}
+
+/// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
+fn is_to_be_recorded(request: &Request, cancel: &Arc<AtomicBool>) -> Result<bool, EngineError> {
+    if request.search == SearchMode::Recorded {
+        return Ok(true);
+    }
+    Ok(lowered(request, cancel)?.not_understood.is_some())
 }
 
 fn capability(ready: &Ready) -> Capability {

@@ -5,11 +5,13 @@ mod answer;
 mod apart;
 mod devices;
 mod engine;
+mod foreseen;
 mod inquiry;
 mod maxima;
 mod plan;
 mod probing;
 mod ranked;
+mod recorded;
 mod remarks;
 mod uncertainty;
 
@@ -18,3 +20,4 @@ mod tests;
 
 pub use apart::answer_apart;
 pub use engine::FitEngine;
+pub use recorded::FromRecordings;
