@@ -61,6 +61,14 @@ pub(super) fn json(document: &impl Serialize) -> Result<(), Trouble> {
     write(&line)
 }
 
+/// Prints one JSON document as one line.
+pub(super) fn json_line(document: &impl Serialize) -> Result<(), Trouble> {
+    let mut line = serde_json::to_string(document)
+        .expect("documents have string keys and no infinite numbers");
+    line.push('\n');
+    write(&line)
+}
+
 /// Warns a person beside the answer.
 pub(super) fn warning(text: &str) {
     beside("warning", text);

@@ -180,7 +180,7 @@ impl Problem {
     }
 
     /// There is no `what` called `id`.
-    pub(super) fn no_such(what: &str, id: &str) -> Problem {
+    pub(crate) fn no_such(what: &str, id: &str) -> Problem {
         Problem::new(
             Code::NotFound,
             format!("there is no {what} {:?}", shorten(id)),

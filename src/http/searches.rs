@@ -47,6 +47,13 @@ pub(super) struct NewSearch {
     /// The largest batch to try.
     #[schema(minimum = 1)]
     max_batch: Option<u64>,
+    /// Whether no batch is proposed that recordings of other batches do not predict to fit; false by default.
+    avoid_out_of_memory: Option<bool>,
+    /// The card's name, as `torch.cuda.get_device_name()` has it: an answer is used again on a card of the same name.
+    #[schema(max_length = 200, example = "NVIDIA H200")]
+    gpu: Option<String>,
+    /// Whether the work is done even where an earlier search has the answer; false by default.
+    fresh: Option<bool>,
 }
 
 /// The body of an observation, for the OpenAPI document; [`Observation::parse`] reads it.
@@ -150,7 +157,9 @@ pub(super) async fn create_search(
 /// Of the one that was proposed, or of any other. The same observation twice counts once; of contradicting ones all are kept,
 /// and the worst counts. What fits may be told with `peak_reserved_bytes`: with a `memory_limit`, two such batches are enough
 /// for the next one to come from a line through them, from below. `crashed` says nothing about memory: another batch is
-/// tried, and three crashes in a row end the search.
+/// tried, and three crashes in a row end the search. With `recorded`, a recording of the run, batches are proposed by what the
+/// recordings predict. Where the first recording was told to an earlier search for the same, on the same card, that search's
+/// answer is given at once (`answered_by`).
 #[utoipa::path(post, path = "/v1/searches/{id}/observations", tag = "searches", request_body = NewObservation,
     params(("id" = String, Path, description = "The search's id")),
     responses(

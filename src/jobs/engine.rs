@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::FitResult;
 use crate::model::{DeviceChoice, Invalid, Request};
 use crate::probe::ProbeReport;
+use crate::search::conversation::Foreseen;
 
 /// What is said where steps are to be recorded and there is nobody who could.
 pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
@@ -68,8 +69,25 @@ pub trait Engine: Send + Sync + 'static {
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError>;
 
+    /// Says what recordings predict for a search; `request` names them, and what is looked for.
+    fn foresee(
+        &self,
+        request: &Request,
+        runs: &Runs,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Foreseen, EngineError>;
+
     /// The simulated cards, and the real GPUs found, or what is missing to find any.
     fn devices(&self) -> Vec<DeviceSummary>;
+}
+
+/// What runs of a search came to, besides their recordings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Runs {
+    /// The largest batch that is looked for.
+    pub ceiling: u64,
+    /// The largest recorded batch that fits, and the bytes that it reserved where they were told.
+    pub largest: Option<(u64, u64)>,
 }
 
 /// How far a fit is.

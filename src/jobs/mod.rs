@@ -22,7 +22,7 @@ mod uploads;
 mod validate;
 
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
-pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, check_device};
+pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
 pub use fit::{FitEngine, FromRecordings, answer_apart};
 pub use queue::{Cancellation, JobError, Jobs, Limits};
 pub use result::{

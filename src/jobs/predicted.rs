@@ -2,45 +2,45 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::engine::Runs;
 use super::lanes::LARGE_LANE;
+use super::uploads::Found;
 use super::{Engine, EngineError, JobError, Jobs};
-use crate::device::sim::{CARDS, Card};
-use crate::model::{Invalid, Packed, Request, RequestDocument, Uploads, Workload};
-use crate::search::Prediction;
-use crate::search::conversation::{Observation, Predicted, Terms};
+use crate::bounded::CancelOnDrop;
+use crate::device::sim::CARDS;
+use crate::model::{Invalid, Packed, Request, RequestDocument, Uploads};
+use crate::search::conversation::{Foreseen, Observation, Outcome, Terms};
 use crate::store::{SIMULATED_LANE, Time};
-use crate::units::Bytes;
 
 /// Most bytes of all recordings of a search together, decompressed; and from where on it waits for its turn among large
 /// models.
 const MOST_BYTES: u64 = 64 << 20;
 const LARGE_BYTES: u64 = 8 << 20;
 
+/// The recordings of a search: of each batch the latest.
+type Recorded = BTreeMap<u64, String>;
+
 impl Jobs {
-    /// Both maxima and the batch to record next, as the recordings of these runs predict them; nothing while there are
-    /// fewer than two batches.
-    pub(super) async fn predicted(
+    /// What the recordings of these runs say; nothing while there are none.
+    pub(super) async fn foreseen(
         &self,
         terms: &Terms,
         told: &[Observation],
-    ) -> Result<Option<Predicted>, JobError> {
+    ) -> Result<Option<Foreseen>, JobError> {
         let recorded = told
             .iter()
             .filter_map(|run| Some((run.batch, run.recorded.clone()?)));
-        let recorded: BTreeMap<u64, String> = recorded.collect();
-        if recorded.len() < 2 {
+        let recorded: Recorded = recorded.collect();
+        if recorded.is_empty() {
             return Ok(None);
         }
-        let question = question(terms, &recorded, CARDS[0].name)?;
-        let references = question.references().map_err(EngineError::Invalid)?;
-        let found = self
-            .find_uploads(references, Time::from(Timestamp::now()))
-            .await?;
+        let found = self.find_recordings(terms, &recorded).await?;
+        let recorded = alike(recorded, &found);
+        let found = self.find_recordings(terms, &recorded).await?;
         if found.bytes() > MOST_BYTES {
             let problem = format!(
                 "the recordings of this search are {} MiB together, and at most {} MiB are read; record fewer steps",
@@ -53,68 +53,91 @@ impl Jobs {
         let lane = if is_large { LARGE_LANE } else { SIMULATED_LANE };
         let _place = self.shared.enter(lane).await;
         let packed = self.load_uploads(found).await?;
+        let runs = Runs {
+            ceiling: terms.ceiling(),
+            largest: largest(told, &recorded),
+        };
         let terms = terms.clone();
-        let predict = move |engine: &dyn Engine| predict(engine, &terms, &recorded, packed);
-        Ok(Some(self.on_thread("predict", predict).await??))
+        // Dropped with this future, as when the client goes away.
+        let abandoned = CancelOnDrop::default();
+        let cancel = Arc::clone(&abandoned.0);
+        let foresee = move |engine: &dyn Engine| {
+            let request = read(&terms, &recorded, packed)?;
+            engine.foresee(&request, &runs, &cancel).map_err(told_of)
+        };
+        Ok(Some(self.on_thread("predict", foresee).await??))
+    }
+
+    async fn find_recordings(&self, terms: &Terms, recorded: &Recorded) -> Result<Found, JobError> {
+        let question = question(terms, recorded)?;
+        let references = question.references().map_err(EngineError::Invalid)?;
+        let now = Time::from(Timestamp::now());
+        self.find_uploads(references, now).await
     }
 }
 
+/// Those recordings whose steps have as many micro-steps as most: others are of other programs, such as the one step of
+/// a whole target.
+fn alike(recorded: Recorded, found: &Found) -> Recorded {
+    let micro_steps = found.about().map(|about| about.accumulation.unwrap_or(1));
+    let micro_steps: Vec<u32> = micro_steps.collect();
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for steps in &micro_steps {
+        *counts.entry(*steps).or_default() += 1;
+    }
+    // Of as many, those that keep gradients: they need more.
+    let most = counts
+        .into_iter()
+        .max_by_key(|(steps, count)| (*count, *steps));
+    let most = most.map_or(1, |(steps, _)| steps);
+    let kept = recorded.into_iter().zip(micro_steps);
+    kept.filter(|(_, steps)| *steps == most)
+        .map(|(recorded, _)| recorded)
+        .collect()
+}
+
+/// The largest recorded batch that fits, with the most bytes that it was told to reserve.
+fn largest(told: &[Observation], recorded: &Recorded) -> Option<(u64, u64)> {
+    let fits = told
+        .iter()
+        .filter(|run| run.outcome == Outcome::Fits && recorded.contains_key(&run.batch));
+    fits.filter_map(|run| Some((run.batch, run.peak_reserved_bytes?)))
+        .max()
+}
+
 /// The request that a search comes to.
-fn question(
-    terms: &Terms,
-    recorded: &BTreeMap<u64, String>,
-    card: &str,
-) -> Result<RequestDocument, EngineError> {
+fn question(terms: &Terms, recorded: &Recorded) -> Result<RequestDocument, EngineError> {
     let batches: Vec<u64> = recorded.keys().copied().collect();
     let digests: Vec<&String> = recorded.values().collect();
     let mut question = json!({
         "model": { "recorded": digests, "batches": batches },
-        "device": format!("sim:{card}"),
+        "device": format!("sim:{}", CARDS[0].name),
         "allocator": terms.allocator,
+        "world_size": terms.world_size,
     });
     if let Some(limit) = terms.memory_limit {
         question["memory_limit"] = json!(limit);
+    }
+    if let Some(target) = terms.target_batch {
+        question["target_batch"] = json!(target);
     }
     let text = question.to_string();
     RequestDocument::from_json(text.as_bytes()).map_err(EngineError::Invalid)
 }
 
-fn predict(
-    engine: &dyn Engine,
-    terms: &Terms,
-    recorded: &BTreeMap<u64, String>,
-    packed: Vec<Packed>,
-) -> Result<Predicted, EngineError> {
-    // The search names the recordings of single runs, not a list.
-    let told = |invalid: Invalid| EngineError::Invalid(Invalid::at("/recorded", invalid.problem));
-    let uploads = Uploads::unpack(packed).map_err(told)?;
+fn read(terms: &Terms, recorded: &Recorded, packed: Vec<Packed>) -> Result<Request, EngineError> {
+    let invalid = |invalid: Invalid| told_of(EngineError::Invalid(invalid));
+    let uploads = Uploads::unpack(packed).map_err(invalid)?;
     let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
-    let asked = |card: &str| {
-        Request::parse_with_uploads(question(terms, recorded, card)?, &uploads, &names)
-            .map_err(told)
-    };
-    let first = asked(CARDS[0].name)?;
-    let total = match &first.lower().map_err(told)?.workload {
-        Workload::Recorded(steps) => steps.total,
-        Workload::Graph(_) => None,
-    };
-    let request = match total {
-        Some(total) => asked(card_with(total).name)?,
-        None => first,
-    };
-    let result = engine.fit(&request, &|_| {}, &Arc::new(AtomicBool::new(false)))?;
-    let found = result.recommendation;
-    Ok(Predicted {
-        maxima: Prediction {
-            max_batch: found.max_batch,
-            max_batch_without_retries: found.max_batch_without_retries,
-        },
-        record_next: found.next_batch,
-    })
+    Request::parse_with_uploads(question(terms, recorded)?, &uploads, &names).map_err(invalid)
 }
 
-/// The card whose memory is nearest to this.
-fn card_with(total: Bytes) -> &'static Card {
-    let apart = |card: &&Card| card.total_memory.0.abs_diff(total.0);
-    CARDS.iter().min_by_key(apart).unwrap_or(&CARDS[0])
+/// The search names the recordings of single runs, not a list.
+fn told_of(error: EngineError) -> EngineError {
+    match error {
+        EngineError::Invalid(invalid) => {
+            EngineError::Invalid(Invalid::at("/recorded", invalid.problem))
+        }
+        other => other,
+    }
 }

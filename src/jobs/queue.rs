@@ -179,9 +179,25 @@ impl Jobs {
                 "queued {queued} interrupted fits again, each to run in a process of its own"
             );
         }
+        let jobs = Jobs::beside(db, engine, limits, shutdown).await?;
+        let runner = runner::run(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(runner);
+        let sweep = uploads::sweep(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(sweep);
+        Ok(jobs)
+    }
+
+    /// For whoever leads a search beside a server, perhaps, on its database: takes up no fits, and drops nothing that
+    /// expires.
+    pub async fn beside(
+        db: Db,
+        engine: Arc<dyn Engine>,
+        limits: Limits,
+        shutdown: CancellationToken,
+    ) -> Result<Jobs, JobError> {
         let simulated =
             runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::simulated).await?;
-        let jobs = Jobs {
+        Ok(Jobs {
             shared: Arc::new(Shared {
                 db,
                 engine,
@@ -198,12 +214,7 @@ impl Jobs {
                 shutdown,
                 tasks: TaskTracker::new(),
             }),
-        };
-        let runner = runner::run(Arc::clone(&jobs.shared));
-        jobs.shared.tasks.spawn(runner);
-        let sweep = uploads::sweep(Arc::clone(&jobs.shared));
-        jobs.shared.tasks.spawn(sweep);
-        Ok(jobs)
+        })
     }
 
     /// Waits until every task has ended. Cancel the token given to [`Jobs::start`] first.

@@ -6,11 +6,15 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::document::{chance, json};
+use super::uploads::about;
 use super::{EngineError, JobError, Jobs};
 use crate::model::{Digest, Invalid, UploadKind};
-use crate::search::conversation::{Conversation, Observation, Predicted, Recommended, Said, Terms};
+use crate::search::conversation::{
+    Conversation, Foreseen, Observation, Outcome, Recommended, Said, Terms,
+};
 use crate::store::{
-    Db, Ids, JsonText, Noted, SearchBounds, SearchState, StoreError, StoredSearch, Time,
+    Db, Ids, JsonText, Noted, SearchAnswer, SearchBounds, SearchState, StoreError, StoredSearch,
+    Time,
 };
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
@@ -36,6 +40,8 @@ pub struct SearchDocument {
     pub next_batch: Option<u64>,
     /// The answer, when it is done; what is known so far, when it was cancelled.
     pub recommendation: Option<Recommended>,
+    /// The id of an earlier search whose answer this is: it was told the same recording of the same batch. Null otherwise.
+    pub answered_by: Option<String>,
     /// What it is for.
     pub request: Terms,
     /// What it was told, in order.
@@ -104,6 +110,7 @@ impl SearchDocument {
             state,
             next_batch: said.next_batch.filter(|_| is_active),
             recommendation: (!is_active).then_some(said.recommendation),
+            answered_by: None,
             request: conversation.terms().clone(),
             observations: conversation.told().to_vec(),
             created_at,
@@ -121,8 +128,20 @@ pub async fn record_search(db: &Db, document: &SearchDocument) -> Result<(), Job
         db.add_observation(&document.id, observation, BOUNDS, document.updated_at)
             .await?;
     }
+    note(db, document).await
+}
+
+/// Notes where a search stands, and its answer where it has one.
+async fn note(db: &Db, document: &SearchDocument) -> Result<(), JobError> {
+    let found = document.recommendation.as_ref();
+    let found = found.filter(|_| document.state == SearchState::Done);
+    let answer = found.map(|found| SearchAnswer {
+        recommendation: JsonText::from(json(found).to_string().as_str()),
+        answered_by: document.answered_by.clone(),
+    });
     let told = document.observations.len();
-    db.note_search(&document.id, document.state, told).await?;
+    db.note_search(&document.id, document.state, answer.as_ref(), told)
+        .await?;
     Ok(())
 }
 
@@ -144,6 +163,7 @@ impl Jobs {
             created_at: now,
             updated_at: now,
             observations: Vec::new(),
+            answer: None,
         };
         let begun = self
             .on_thread("search", move |_| document(stored, None))
@@ -160,13 +180,34 @@ impl Jobs {
         let now = Time::from(Timestamp::now());
         let db = &self.shared.db;
         let observation = &self.with_recording(id, observation.clone()).await?;
+        let mut foreseen = None;
         if let (Some(_), Some(stored)) = (&observation.recorded, db.search(id).await?) {
+            let terms = stored_terms(&stored)?;
+            let earlier = self.earlier(&stored, &terms, observation).await?;
+            if let Some(earlier) = earlier {
+                let kept = db.add_observation(id, observation, BOUNDS, now).await?;
+                let answer = Some(&earlier);
+                db.note_search(id, SearchState::Done, answer, 1).await?;
+                return self.told(id, kept, None).await;
+            }
             // A recording of another program is refused, before it is kept.
-            let mut told = stored.observations.clone();
-            told.push(observation.clone());
-            self.predicted(&stored_terms(&stored)?, &told).await?;
+            let mut told = stored.observations;
+            if !told.contains(observation) {
+                told.push(observation.clone());
+            }
+            foreseen = Some((self.foreseen(&terms, &told).await?, told));
         }
         let kept = db.add_observation(id, observation, BOUNDS, now).await?;
+        self.told(id, kept, foreseen).await
+    }
+
+    /// What became of an observation; what is foreseen is so after these observations.
+    async fn told(
+        &self,
+        id: &str,
+        kept: Noted,
+        foreseen: Option<(Option<Foreseen>, Vec<Observation>)>,
+    ) -> Result<Telling, JobError> {
         let is_new = match kept {
             Noted::New => true,
             Noted::Again => false,
@@ -174,11 +215,53 @@ impl Jobs {
             Noted::Cancelled => return Ok(Telling::Cancelled),
             Noted::Unknown => return Ok(Telling::Unknown),
         };
-        Ok(match self.search(id).await?.map(Box::new) {
-            None => Telling::Unknown,
-            Some(search) if is_new => Telling::New(search),
-            Some(search) => Telling::Again(search),
-        })
+        Ok(
+            match self.search_as_foreseen(id, foreseen).await?.map(Box::new) {
+                None => Telling::Unknown,
+                Some(search) if is_new => Telling::New(search),
+                Some(search) => Telling::Again(search),
+            },
+        )
+    }
+
+    /// The answer of an earlier search that was told the same recording of the same batch, where that is the first one that
+    /// this search is told.
+    async fn earlier(
+        &self,
+        search: &StoredSearch,
+        terms: &Terms,
+        observation: &Observation,
+    ) -> Result<Option<SearchAnswer>, JobError> {
+        let Some(recorded) = &observation.recorded else {
+            return Ok(None);
+        };
+        let is_first = search.state == SearchState::Active && search.observations.is_empty();
+        if terms.fresh || !is_first || observation.outcome != Outcome::Fits {
+            return Ok(None);
+        }
+        let told = (observation.batch, recorded.as_str());
+        for earlier in self.shared.db.answered_searches(told).await? {
+            let Ok(asked) = read_terms(&earlier.terms) else {
+                continue;
+            };
+            let found = serde_json::from_str::<Recommended>(earlier.recommendation.as_str());
+            let Ok(mut found) = found else {
+                continue;
+            };
+            if found.micro_batch > 0 && terms.is_answered_by(&asked) {
+                let day = Timestamp::from_millisecond(earlier.updated_at.0).unwrap_or_default();
+                found.notes.push(format!(
+                    "answered by search {} of {}, which was told the same recording; `fresh` asks for the work all the same",
+                    earlier.id,
+                    day.strftime("%Y-%m-%d")
+                ));
+                return Ok(Some(SearchAnswer {
+                    recommendation: JsonText::from(json(&found).to_string().as_str()),
+                    answered_by: Some(earlier.id),
+                }));
+            }
+        }
+        Ok(None)
     }
 
     /// The observation, whose recording is there and stays there as long as the search needs it. It is named by its
@@ -207,6 +290,13 @@ impl Jobs {
         if upload.kind != UploadKind::Recorded {
             return Err(wrong(format!("{recorded} is no recording")));
         }
+        let batch = about(&upload).batch;
+        if let Some(batch) = batch.filter(|batch| *batch != observation.batch) {
+            let told = observation.batch;
+            return Err(wrong(format!(
+                "the recording is of batch {batch}, not {told}"
+            )));
+        }
         if !db.refer_search(id, &upload.digest).await? {
             return Err(missing());
         }
@@ -218,23 +308,34 @@ impl Jobs {
 
     /// The search, with what comes next.
     pub async fn search(&self, id: &str) -> Result<Option<SearchDocument>, JobError> {
+        self.search_as_foreseen(id, None).await
+    }
+
+    /// The same, where what is foreseen after these observations is known.
+    async fn search_as_foreseen(
+        &self,
+        id: &str,
+        foreseen: Option<(Option<Foreseen>, Vec<Observation>)>,
+    ) -> Result<Option<SearchDocument>, JobError> {
         let Some(stored) = self.shared.db.search(id).await? else {
             return Ok(None);
         };
-        let was = stored.state;
-        let predicted = match stored.state {
-            SearchState::Cancelled => None,
-            SearchState::Active | SearchState::Done => {
-                self.predicted(&stored_terms(&stored)?, &stored.observations)
+        let (was, was_answered) = (stored.state, stored.answer.is_some());
+        let foreseen = match (stored.state, foreseen) {
+            _ if was_answered => None,
+            (SearchState::Cancelled, _) => None,
+            (_, Some((foreseen, told))) if told == stored.observations => foreseen,
+            (SearchState::Active | SearchState::Done, _) => {
+                self.foreseen(&stored_terms(&stored)?, &stored.observations)
                     .await?
             }
         };
         let document = self
-            .on_thread("search", move |_| document(stored, predicted.as_ref()))
+            .on_thread("search", move |_| document(stored, foreseen.as_ref()))
             .await??;
-        if document.state != was {
-            let told = document.observations.len();
-            self.shared.db.note_search(id, document.state, told).await?;
+        let is_done = document.state == SearchState::Done;
+        if document.state != was || is_done && !was_answered {
+            note(&self.shared.db, &document).await?;
         }
         Ok(Some(document))
     }
@@ -257,34 +358,55 @@ impl Jobs {
 /// milliseconds.
 fn document(
     stored: StoredSearch,
-    predicted: Option<&Predicted>,
+    foreseen: Option<&Foreseen>,
 ) -> Result<SearchDocument, StoreError> {
     let conversation = Conversation::of(stored_terms(&stored)?, stored.observations);
-    let said = conversation.says(predicted);
+    let mut said = conversation.says(foreseen);
+    let mut answered_by = None;
+    // What was found stays so, whatever became of its recordings.
+    if let Some(answer) = stored.answer.filter(|_| stored.state == SearchState::Done) {
+        let found = serde_json::from_str(answer.recommendation.as_str());
+        said.recommendation =
+            found.map_err(|error| unreadable("the answer of a search", &error))?;
+        said.next_batch = None;
+        answered_by = answer.answered_by;
+    }
     let state = match (stored.state, said.next_batch) {
         (SearchState::Cancelled, _) => SearchState::Cancelled,
         (SearchState::Active | SearchState::Done, Some(_)) => SearchState::Active,
         (SearchState::Active | SearchState::Done, None) => SearchState::Done,
     };
-    Ok(SearchDocument::of(
+    let document = SearchDocument::of(
         stored.id,
         state,
         &conversation,
         said,
         stored.created_at,
         stored.updated_at,
-    ))
+    );
+    Ok(SearchDocument {
+        answered_by,
+        ..document
+    })
 }
 
 /// The terms of a stored search.
 fn stored_terms(stored: &StoredSearch) -> Result<Terms, StoreError> {
-    let unreadable = |problem: String| StoreError::Unreadable {
-        what: "the terms of a search",
-        problem,
-    };
-    let terms: Value = serde_json::from_str(stored.terms.as_str())
-        .map_err(|error| unreadable(error.to_string()))?;
-    Terms::parse(&terms).map_err(|invalid: Invalid| unreadable(invalid.to_string()))
+    read_terms(&stored.terms)
+}
+
+fn read_terms(terms: &JsonText) -> Result<Terms, StoreError> {
+    const WHAT: &str = "the terms of a search";
+    let terms: Value =
+        serde_json::from_str(terms.as_str()).map_err(|error| unreadable(WHAT, &error))?;
+    Terms::parse(&terms).map_err(|invalid: Invalid| unreadable(WHAT, &invalid))
+}
+
+fn unreadable(what: &'static str, problem: &dyn ToString) -> StoreError {
+    StoreError::Unreadable {
+        what,
+        problem: problem.to_string(),
+    }
 }
 
 /// The terms as they are stored.

@@ -61,6 +61,8 @@ pub struct About {
     pub case: Option<String>,
     /// Of a recording: the batch, where somebody noted it.
     pub batch: Option<u64>,
+    /// Of a recording: micro-steps in each step, where that is more than one.
+    pub accumulation: Option<u32>,
     /// Of a recording: how many events it has.
     pub events: Option<u64>,
 }
@@ -103,6 +105,16 @@ impl Found {
         let bytes = self.0.iter().map(|(_, stored)| stored.bytes);
         bytes.fold(0, u64::saturating_add)
     }
+
+    /// What is known about the contents of each.
+    pub(super) fn about(&self) -> impl Iterator<Item = About> + '_ {
+        self.0.iter().map(|(_, stored)| about(stored))
+    }
+}
+
+/// What is known about the contents of an upload.
+pub(super) fn about(stored: &StoredUpload) -> About {
+    serde_json::from_str(stored.about.as_str()).unwrap_or_default()
 }
 
 /// Reads the contents of a file that somebody uploads, within bounds: an exported graph, whose operators are looked at
@@ -125,6 +137,7 @@ pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), Invalid> {
             let about = About {
                 events: u64::try_from(sequence.len()).ok(),
                 batch: Some(sequence.batch),
+                accumulation: Some(sequence.accumulation).filter(|steps| *steps > 1),
                 case: sequence.case,
                 ..About::default()
             };
@@ -295,6 +308,18 @@ impl Shared {
     }
 }
 
+impl Jobs {
+    /// Drops some of the uploads that have expired: for whoever keeps files without a server that does.
+    pub async fn drop_expired(&self) -> Result<(), JobError> {
+        let space = self.shared.upload_space(Time::from(Timestamp::now()));
+        self.shared
+            .db
+            .sweep_uploads(space.oldest, AT_A_TIME)
+            .await?;
+        Ok(())
+    }
+}
+
 /// Drops uploads that have expired, until the server ends.
 pub(super) async fn sweep(shared: Arc<Shared>) {
     let [shortest, longest] = LOOKS;
@@ -354,7 +379,7 @@ fn document(named: &Digest, stored: &StoredUpload, expiry: Duration) -> UploadDo
         contents: stored.digest.to_string(),
         kind: stored.kind.name().to_owned(),
         bytes: stored.bytes,
-        about: serde_json::from_str(stored.about.as_str()).unwrap_or_default(),
+        about: about(stored),
         created_at: stored.created_at,
         expires_at: (!stays).then_some(expires_at),
         referred: stored.is_referred,

@@ -129,9 +129,7 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
 
 /// The rules of the card that has so much memory, or else of the first in the catalogue.
 fn card_with(total: Option<Bytes>) -> Capability {
-    let apart = |card: &&Card| total.map_or(0, |total| card.total_memory.0.abs_diff(total.0));
-    let nearest = CARDS.iter().min_by_key(apart);
-    nearest.unwrap_or(&CARDS[0]).capability
+    total.map_or(&CARDS[0], Card::nearest).capability
 }
 
 /// The sizes at the batches of others.

@@ -158,6 +158,37 @@ impl Steps {
         self.batches.binary_search(&batch).is_ok()
     }
 
+    /// What was there when the first step began and stayed, or where steps are not marked the parameters: it does not grow
+    /// with the batch.
+    pub fn standing(&self) -> Bytes {
+        let Some(batch) = self.batches.last() else {
+            return Bytes::ZERO;
+        };
+        let sizes = self.program.bytes_at(*batch);
+        let mut stays = vec![false; sizes.len()];
+        for instruction in &self.program.construction {
+            if let Instruction::Allocate(id) = instruction {
+                stays[id.0 as usize] = true;
+            }
+        }
+        if self.program.construction.is_empty() {
+            let tensors = self.program.tensors.iter();
+            stays = tensors
+                .map(|tensor| tensor.category == Category::Parameters)
+                .collect();
+        }
+        for instruction in self.program.unrolled(1) {
+            if let Instruction::Free(id) = instruction {
+                stays[id.0 as usize] = false;
+            }
+        }
+        let sizes = sizes.into_iter().zip(stays);
+        sizes
+            .filter(|(_, stays)| *stays)
+            .map(|(bytes, _)| bytes)
+            .sum()
+    }
+
     /// What of the most memory allocated at once is of uncertain size.
     pub fn uncertain_at_peak(&self, batch: u64) -> Bytes {
         if self.is_recorded(batch) {

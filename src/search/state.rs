@@ -33,7 +33,7 @@ impl Goal {
 }
 
 /// Both maxima as something else found them: a simulation, or an earlier fit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Prediction {
     /// See [`Goal::Finish`].
     pub max_batch: u64,

@@ -33,7 +33,7 @@ pub use id::Ids;
 pub use ownership::Ownership;
 pub use probe::Probe;
 pub use recommendation::{RecommendationFilter, StoredRecommendation};
-pub use search::{Noted, SearchBounds, SearchState, StoredSearch};
+pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
 pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};

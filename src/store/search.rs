@@ -46,6 +46,30 @@ pub struct StoredSearch {
     pub updated_at: Time,
     /// What it was told, in order.
     pub observations: Vec<Observation>,
+    /// Its answer, where it is done and was told nothing since.
+    pub answer: Option<SearchAnswer>,
+}
+
+/// The answer to a search.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SearchAnswer {
+    /// What to train with, as JSON.
+    pub recommendation: JsonText,
+    /// The earlier search whose answer it is.
+    pub answered_by: Option<String>,
+}
+
+/// A search that found an answer by itself.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AnsweredSearch {
+    /// Its name.
+    pub id: String,
+    /// What it was for, as JSON.
+    pub terms: JsonText,
+    /// What to train with, as JSON.
+    pub recommendation: JsonText,
+    /// When it was last told something.
+    pub updated_at: Time,
 }
 
 /// How many searches are kept, and how long those that nobody tells anything.
@@ -225,7 +249,8 @@ impl Db {
     pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
         let search = sqlx::query!(
             r#"SELECT id, state AS "state: SearchState", terms AS "terms: JsonText", created_at AS "created_at: Time",
-                      updated_at AS "updated_at: Time"
+                      updated_at AS "updated_at: Time", recommendation AS "recommendation: JsonText", answered_by,
+                      answered_after
                  FROM search WHERE id = ?1"#,
             id
         )
@@ -249,25 +274,62 @@ impl Db {
             terms: search.terms,
             created_at: search.created_at,
             updated_at: search.updated_at,
+            answer: search
+                .recommendation
+                .filter(|_| search.answered_after == i64::try_from(rows.len()).ok())
+                .map(|recommendation| SearchAnswer {
+                    recommendation,
+                    answered_by: search.answered_by,
+                }),
             observations: rows.into_iter().map(Observation::from).collect(),
         }))
     }
 
-    /// Notes where a search stands after so many observations, unless it was told more meanwhile or cancelled.
+    /// Searches that found an answer by themselves and were told this recording of this batch, the latest first.
+    pub async fn answered_searches(
+        &self,
+        (batch, recorded): (u64, &str),
+    ) -> Result<Vec<AnsweredSearch>, StoreError> {
+        let batch = integer("batch", batch)?;
+        sqlx::query_as!(
+            AnsweredSearch,
+            r#"SELECT search.id, terms AS "terms: JsonText", recommendation AS "recommendation!: JsonText",
+                      updated_at AS "updated_at: Time"
+                 FROM observation JOIN search ON search.id = observation.search_id
+                WHERE observation.recorded = ?1 AND observation.batch = ?2
+                  AND search.state = 'done' AND recommendation IS NOT NULL AND answered_by IS NULL
+                ORDER BY updated_at DESC, search.id DESC LIMIT 64"#,
+            recorded,
+            batch,
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(asking("look for an answer that is there"))
+    }
+
+    /// Notes where a search stands after so many observations, and its answer where it has one, unless it was told more
+    /// meanwhile or cancelled.
     pub async fn note_search(
         &self,
         id: &str,
         state: SearchState,
+        answer: Option<&SearchAnswer>,
         observations: usize,
     ) -> Result<(), StoreError> {
         let told = i64::try_from(observations).unwrap_or(i64::MAX);
+        let recommendation = answer.map(|answer| &answer.recommendation);
+        let answered_by = answer.and_then(|answer| answer.answered_by.as_ref());
+        let answered_after = answer.map(|_| told);
         sqlx::query!(
-            "UPDATE search SET state = ?2
-              WHERE id = ?1 AND state NOT IN ('cancelled', ?2)
+            "UPDATE search SET state = ?2, recommendation = ?4, answered_by = ?5, answered_after = ?6
+              WHERE id = ?1 AND state <> 'cancelled'
                 AND (SELECT count(*) FROM observation WHERE search_id = ?1) = ?3",
             id,
             state,
             told,
+            recommendation,
+            answered_by,
+            answered_after,
         )
         .execute(&self.pool)
         .await
@@ -350,14 +412,22 @@ mod tests {
         tell(&db, "a", 1).await;
         let state = async || db.search("a").await.unwrap().unwrap().state;
 
-        db.note_search("a", SearchState::Done, 0).await.unwrap();
+        db.note_search("a", SearchState::Done, None, 0)
+            .await
+            .unwrap();
         assert_eq!(state().await, SearchState::Active);
-        db.note_search("a", SearchState::Done, 1).await.unwrap();
+        db.note_search("a", SearchState::Done, None, 1)
+            .await
+            .unwrap();
         assert_eq!(state().await, SearchState::Done);
         assert!(!db.cancel_search("a", Time(2)).await.unwrap());
-        db.note_search("a", SearchState::Active, 1).await.unwrap();
+        db.note_search("a", SearchState::Active, None, 1)
+            .await
+            .unwrap();
         db.cancel_search("a", Time(2)).await.unwrap();
-        db.note_search("a", SearchState::Done, 1).await.unwrap();
+        db.note_search("a", SearchState::Done, None, 1)
+            .await
+            .unwrap();
         assert_eq!(state().await, SearchState::Cancelled);
     }
 
@@ -369,7 +439,9 @@ mod tests {
         }
         assert!(!add(&db, "d", 3).await, "all three are under way");
 
-        db.note_search("b", SearchState::Done, 0).await.unwrap();
+        db.note_search("b", SearchState::Done, None, 0)
+            .await
+            .unwrap();
         assert!(add(&db, "e", 4).await);
         assert_eq!(db.search("b").await.unwrap(), None);
 

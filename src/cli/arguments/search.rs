@@ -19,12 +19,34 @@ pub(in crate::cli) enum SearchFormat {
     Env,
 }
 
+/// What the lines say themselves.
+const CONVERSE_CONFLICTS: [&str; 13] = [
+    "command",
+    "oom_exit",
+    "oom_pattern",
+    "timeout",
+    "quiet",
+    "target",
+    "world_size",
+    "start",
+    "max_batch",
+    "memory_limit",
+    "format",
+    "json",
+    "verbose",
+];
+
+#[expect(clippy::struct_excessive_bools, reason = "one for each flag")]
 #[derive(Debug, Args)]
 #[command(after_help = help::SEARCH)]
 pub(in crate::cli) struct Search {
     /// The command that trains a few steps, with `{batch}` where the batch belongs, after `--`.
-    #[arg(value_name = "CMD", required = true, last = true)]
+    #[arg(value_name = "CMD", required_unless_present = "converse", last = true)]
     pub(in crate::cli) command: Vec<OsString>,
+    /// Read what is sought and what runs came to from stdin, a line of JSON each, and answer each with a line: for a program
+    /// that runs batches itself.
+    #[arg(long, help_heading = "Runs", conflicts_with_all = CONVERSE_CONFLICTS)]
+    pub(in crate::cli) converse: bool,
     /// The exit code that says that memory ran out, besides what the output says.
     #[arg(long, value_name = "N", help_heading = "Runs", value_parser = clap::value_parser!(u8).range(1..))]
     pub(in crate::cli) oom_exit: Option<u8>,

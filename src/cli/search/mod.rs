@@ -1,6 +1,7 @@
 //! `batchfit search -- CMD {batch}`: runs a command at batch after batch, whatever it is written in.
 
 mod command;
+mod converse;
 mod heard;
 mod interrupts;
 mod run;
@@ -27,6 +28,9 @@ use run::{End, Ran};
 use verdict::Rules;
 
 pub(super) fn run(arguments: &Search) -> Result<Outcome, Trouble> {
+    if arguments.converse {
+        return converse::run(&arguments.kept);
+    }
     let terms = terms(arguments)?;
     let template = Template::read(&arguments.command)?;
     let rules = Rules::read(arguments)?;

@@ -57,6 +57,12 @@ impl Card {
         CARDS.iter().find(|card| card.name == name)
     }
 
+    /// The card whose memory is nearest to this.
+    pub fn nearest(total: Bytes) -> &'static Card {
+        let apart = |card: &&Card| card.total_memory.0.abs_diff(total.0);
+        CARDS.iter().min_by_key(apart).unwrap_or(&CARDS[0])
+    }
+
     /// What is left for the allocator: the limit where a request gives none.
     pub fn available(&self) -> Bytes {
         self.total_memory.saturating_sub(PROCESS_OVERHEAD)

@@ -86,7 +86,10 @@ pub(super) fn recommend(
 
 /// Which batch to record next, where the answer is more than twice the largest recorded batch: half the answer, or as
 /// much of it as takes no more than half of the limit.
-fn next_to_record(answer: u64, cache: &mut ProbeCache<'_>) -> Result<Option<u64>, EngineError> {
+pub(super) fn next_to_record(
+    answer: u64,
+    cache: &mut ProbeCache<'_>,
+) -> Result<Option<u64>, EngineError> {
     let Some(recorded) = cache.largest_recorded() else {
         return Ok(None);
     };
@@ -107,7 +110,7 @@ fn next_to_record(answer: u64, cache: &mut ProbeCache<'_>) -> Result<Option<u64>
 }
 
 /// What a reader is told of the headroom.
-fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
+pub(super) fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
     let figure = |uncertainty: &Uncertainty| match uncertainty.bytes() {
         Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
         bytes => bytes.to_string(),

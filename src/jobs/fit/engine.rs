@@ -16,16 +16,18 @@ use crate::device::sim::{
 };
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
-use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress};
+use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
 use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
+use crate::search::conversation::Foreseen;
 use crate::units::Bytes;
 use crate::worker::{Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand};
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
+use super::foreseen;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
@@ -366,6 +368,15 @@ impl Engine for FitEngine {
         Ok(report)
     }
 
+    fn foresee(
+        &self,
+        request: &Request,
+        runs: &Runs,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Foreseen, EngineError> {
+        foreseen::foresee(request, runs, cancel)
+    }
+
     fn devices(&self) -> Vec<DeviceSummary> {
         summaries(&self.inventory())
     }
@@ -460,7 +471,7 @@ fn compile_all(
 }
 
 /// The limit that a request names: its own, or the fraction in its allocator settings.
-fn asked(request: &Request, settings: &Settings, memory: CardMemory) -> Option<Bytes> {
+pub(super) fn asked(request: &Request, settings: &Settings, memory: CardMemory) -> Option<Bytes> {
     match request.memory_limit {
         Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
         Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, memory.total),
@@ -505,7 +516,10 @@ fn unopened(gpu: Gpu) -> Ready {
 }
 
 /// The request's graph, unless `cancel` becomes true while it is read.
-fn lowered<'a>(request: &'a Request, cancel: &Arc<AtomicBool>) -> Result<&'a Lowered, EngineError> {
+pub(super) fn lowered<'a>(
+    request: &'a Request,
+    cancel: &Arc<AtomicBool>,
+) -> Result<&'a Lowered, EngineError> {
     let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
     read.map_err(EngineError::Invalid)
 }

@@ -5,6 +5,7 @@ mod answer;
 mod apart;
 mod devices;
 mod engine;
+mod foreseen;
 mod inquiry;
 mod maxima;
 mod plan;

@@ -25,6 +25,11 @@ pub(super) enum Uncertainty {
     Extrapolated(Bytes),
     /// Kernels may take other scratch memory at batches so many times as large as the largest recorded one; in doublings.
     Far(u32),
+    /// Where segments lie, and kernels that choose other algorithms, a little beyond a batch that ran and reserved what was
+    /// predicted, or so much more: a share of the limit, in millionths.
+    Beyond(u32),
+    /// A run reserved so much more than was predicted.
+    Short(Bytes),
     /// Operators that are not known and were taken to be elementwise: this passes through them in a forward
     /// pass of the probed batch.
     Assumed(Bytes),
@@ -45,9 +50,11 @@ impl Uncertainty {
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
             Uncertainty::Functions => 0.16,
             Uncertainty::Far(doublings) => FAR * f64::from(doublings),
-            Uncertainty::Workspaces(_) | Uncertainty::Extrapolated(_) | Uncertainty::Assumed(_) => {
-                0.0
-            }
+            Uncertainty::Beyond(millionths) => f64::from(millionths) / 1e6,
+            Uncertainty::Workspaces(_)
+            | Uncertainty::Extrapolated(_)
+            | Uncertainty::Short(_)
+            | Uncertainty::Assumed(_) => 0.0,
         }
     }
 
@@ -58,8 +65,11 @@ impl Uncertainty {
             | Uncertainty::Lifetimes
             | Uncertainty::Card
             | Uncertainty::Far(_)
+            | Uncertainty::Beyond(_)
             | Uncertainty::Functions => Bytes::ZERO,
-            Uncertainty::Workspaces(bytes) | Uncertainty::Assumed(bytes) => bytes,
+            Uncertainty::Workspaces(bytes)
+            | Uncertainty::Short(bytes)
+            | Uncertainty::Assumed(bytes) => bytes,
             Uncertainty::Extrapolated(bytes) => Bytes(bytes.0 / EXTRAPOLATED),
         }
     }
@@ -81,11 +91,38 @@ impl Uncertainty {
             Uncertainty::Far(_) => {
                 "kernels that choose other algorithms at batches much larger than the recorded ones"
             }
+            Uncertainty::Beyond(_) => {
+                "what may be other at a batch a little larger than one that ran"
+            }
+            Uncertainty::Short(_) => "what a run reserved beyond what was predicted",
             Uncertainty::Extrapolated(_) => {
                 "memory whose size does not follow from the recorded batches; record a larger one"
             }
             Uncertainty::Assumed(_) => "the operators that batchfit does not know",
         }
+    }
+}
+
+/// What is left free at the least where a batch near by ran, in millionths of the limit, and what there is where none did:
+/// that of [`Uncertainty::Driver`]. See Note [Near a batch that ran].
+const NEAR: [u32; 2] = [500, 5000];
+
+impl Uncertainty {
+    /// How near a batch is to a smaller one that ran: 0 at that one, 1 at half as much again and beyond.
+    pub(super) fn distance(batch: u64, ran: u64) -> f64 {
+        let beyond = batch.saturating_sub(ran) as f64;
+        (2.0 * beyond / ran.max(1) as f64).min(1.0)
+    }
+
+    /// What is left free at so far from a batch that ran.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a share of a few thousand"
+    )]
+    pub(super) fn beyond(distance: f64) -> Uncertainty {
+        let [least, most] = NEAR.map(f64::from);
+        Uncertainty::Beyond((least + (most - least) * distance) as u32)
     }
 }
 

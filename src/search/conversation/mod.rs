@@ -3,10 +3,12 @@
 //! Everything follows from what was told, in its order: there is no other state, so a search that is read from a table
 //! goes on where it was. See Note [Told from outside].
 
+mod careful;
 mod elsewhere;
 mod fields;
 mod line;
 mod observation;
+mod predicted;
 mod recommended;
 mod seen;
 mod terms;
@@ -14,25 +16,17 @@ mod terms;
 mod tests;
 
 pub use observation::{Observation, Outcome};
+pub use predicted::{Alone, Foreseen, Peaks, Predicted};
 pub use recommended::Recommended;
 pub use terms::Terms;
 
-use super::{Goal, MAX_BATCH, Plan, Prediction, Search, exact_plans, one_step, short_plans};
+use super::{Goal, MAX_BATCH, Plan, Search, exact_plans, one_step, short_plans};
 use crate::probe::Verdict;
 use line::Line;
 use seen::Seen;
 
 /// So many crashes in a row end a search: it is the program that is at fault, not a batch.
 pub const MOST_CRASHES: usize = 3;
-
-/// What is told by recordings of the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Predicted {
-    /// Both maxima, as the recordings predict them.
-    pub maxima: Prediction,
-    /// The batch to record next, where the prediction is too far from all recordings to be relied on.
-    pub record_next: Option<u64>,
-}
 
 /// A search that is told from outside.
 #[derive(Debug, Clone)]
@@ -72,6 +66,8 @@ enum Ended {
     Full { batch: u64, bytes: u64 },
     /// The next one would not fit, by a prediction whose largest batch fits.
     Predicted { batch: u64 },
+    /// What is left is a single batch.
+    Alone,
     /// Only batches that crashed are left.
     NowhereElse { batch: u64 },
     /// Several runs crashed one after the other.
@@ -114,9 +110,10 @@ impl Conversation {
         Told::New
     }
 
-    /// What is known, and which batch would tell more. `predicted` is what recordings of the program say.
-    pub fn says(&self, predicted: Option<&Predicted>) -> Said {
+    /// What is known, and which batch would tell more. `foreseen` is what recordings of the program say.
+    pub fn says(&self, foreseen: Option<&Foreseen>) -> Said {
         let terms = &self.terms;
+        let predicted = foreseen.and_then(Foreseen::predicted);
         let seen = Seen::of(terms, &self.told);
         let mut search = match predicted {
             Some(predicted) => Search::confirming(predicted.maxima, terms.ceiling(), u64::MAX),
@@ -131,7 +128,7 @@ impl Conversation {
         let plans = self.plans(low, &seen);
         let next = match self.crashes_in_a_row() {
             Some(batches) => Next::End(Ended::Crashes { batches }),
-            None => self.next(&seen, &search, low, predicted),
+            None => self.next(&seen, &search, low, foreseen),
         };
         let (next_batch, ended) = match next {
             Next::Try(batch) => (Some(batch), None),
@@ -142,7 +139,13 @@ impl Conversation {
         let fits = |plan: &&Plan| seen.verdict(plan.micro_batch) == Some(Verdict::Fits);
         let plan = plans.iter().find(fits).copied();
         Said {
-            recommendation: recommended::recommended(terms, &seen, &search, plan, ended.as_ref()),
+            recommendation: recommended::recommended(
+                terms,
+                (&seen, foreseen),
+                &search,
+                plan,
+                ended.as_ref(),
+            ),
             has_crashed: match ended {
                 Some(Ended::Crashes { .. }) => true,
                 Some(Ended::NowhereElse { .. }) => low == 0,
@@ -163,7 +166,15 @@ impl Conversation {
     }
 
     /// The batch that narrows down the largest one, or why there is none.
-    fn next(&self, seen: &Seen, search: &Search, low: u64, predicted: Option<&Predicted>) -> Next {
+    fn next(&self, seen: &Seen, search: &Search, low: u64, foreseen: Option<&Foreseen>) -> Next {
+        let careful = self.terms.avoid_out_of_memory;
+        if let Some(next) = careful
+            .then(|| careful::next(self, seen, low, foreseen))
+            .flatten()
+        {
+            return next;
+        }
+        let predicted = foreseen.and_then(Foreseen::predicted);
         let ceiling = self.terms.ceiling();
         let high = seen.refused_above(low).filter(|high| *high <= ceiling);
         if let Some(predicted) = predicted {

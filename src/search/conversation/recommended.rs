@@ -1,8 +1,9 @@
 //! What a search comes to.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::predicted::{Foreseen, Predicted};
 use super::seen::Seen;
 use super::{Ended, Terms};
 use crate::probe::Evidence;
@@ -10,7 +11,7 @@ use crate::search::{Goal, Plan, Search};
 use crate::units::Bytes;
 
 /// What to train with, as far as runs of the program itself have shown.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(title = "SearchRecommendation")]
 pub struct Recommended {
     /// Samples per micro-step on one GPU; 0 when nothing was seen to fit.
@@ -21,20 +22,25 @@ pub struct Recommended {
     pub global_batch: u64,
     /// What `global_batch` lacks of `target_batch`; 0 without a target.
     pub shortfall: u64,
-    /// The largest batch that was seen to finish.
+    /// The largest batch that was seen to finish, or that recordings predict to.
     pub max_batch: u64,
-    /// The largest batch that was seen to finish without retries of the allocator.
+    /// The largest batch that was seen to finish without retries of the allocator, or that recordings predict to.
     pub max_batch_without_retries: u64,
-    /// Most bytes that the recommended micro-batch reserved; null where nobody told.
+    /// Most bytes that the recommended micro-batch reserved; null where nobody told and nothing was recorded.
     pub peak_reserved_bytes: Option<u64>,
+    /// Most bytes that it allocated, by recordings; null without.
+    pub peak_allocated_bytes: Option<u64>,
     /// What the allocator may reserve; null where nobody told.
     pub limit_bytes: Option<u64>,
     /// `limit_bytes` less `peak_reserved_bytes`.
     pub headroom_bytes: Option<u64>,
     /// What keeps the batch from being larger.
     pub limited_by: String,
-    /// `trained`: the program itself ran with this batch.
+    /// `trained`: the program itself ran with this batch. `recorded`: nothing fits, as recordings predict.
     pub evidence: Evidence,
+    /// The members whose figures recordings predict, by name; all others were seen.
+    #[schema(example = json!(["max_batch"]))]
+    pub predicted: Vec<String>,
     /// What the reader should know.
     pub notes: Vec<String>,
 }
@@ -42,16 +48,21 @@ pub struct Recommended {
 /// The recommendation, for a plan whose micro-batch was seen to fit.
 pub(super) fn recommended(
     terms: &Terms,
-    seen: &Seen,
+    (seen, foreseen): (&Seen, Option<&Foreseen>),
     search: &Search,
     plan: Option<Plan>,
     ended: Option<&Ended>,
 ) -> Recommended {
     let largest = |goal| search.largest(goal).batch;
     let micro_batch = plan.map_or(0, |plan| plan.micro_batch);
-    let peak = seen.bytes(micro_batch);
-    let headroom = terms
+    let recorded = foreseen.and_then(|foreseen| foreseen.peaks(micro_batch));
+    let told = seen.bytes(micro_batch);
+    let peak = told.or(recorded.map(|peaks| peaks.reserved));
+    let predicted = foreseen.and_then(Foreseen::predicted);
+    let limit = terms
         .memory_limit
+        .or(predicted.map(|predicted| predicted.limit));
+    let headroom = limit
         .zip(peak)
         .map(|(limit, peak)| limit.saturating_sub(peak));
     let mut notes = Vec::new();
@@ -67,23 +78,65 @@ pub(super) fn recommended(
         ));
     }
     notes.extend(seen.notes(terms.ceiling()));
+    notes.extend(
+        predicted
+            .into_iter()
+            .flat_map(|predicted| predicted.notes.clone()),
+    );
+    let maxima = [with_retries, largest(Goal::FinishWithoutRetries)];
+    let [max_batch, max_batch_without_retries] = match predicted {
+        Some(predicted) => further(maxima, predicted, terms, seen),
+        None => maxima,
+    };
+    let is_recorded = foreseen.is_some_and(|foreseen| foreseen.is_recorded(micro_batch));
+    let names = [
+        ("max_batch", max_batch > maxima[0]),
+        (
+            "max_batch_without_retries",
+            max_batch_without_retries > maxima[1],
+        ),
+        (
+            "peak_reserved_bytes",
+            told.is_none() && recorded.is_some() && !is_recorded,
+        ),
+        ("peak_allocated_bytes", recorded.is_some() && !is_recorded),
+    ];
+    let names = names.into_iter().filter(|(_, is_predicted)| *is_predicted);
     Recommended {
         micro_batch,
         accumulation_steps: plan.map_or(0, |plan| plan.accumulation_steps),
         global_batch: plan.map_or(0, |plan| plan.global_batch),
         shortfall: plan.map_or(0, |plan| plan.shortfall),
-        max_batch: with_retries,
-        max_batch_without_retries: largest(Goal::FinishWithoutRetries),
+        max_batch,
+        max_batch_without_retries,
         peak_reserved_bytes: peak,
-        limit_bytes: terms.memory_limit,
+        peak_allocated_bytes: recorded.map(|peaks| peaks.allocated),
+        limit_bytes: limit,
         headroom_bytes: headroom,
         limited_by: ended.map_or_else(
             || "nothing yet: the search is not at its end".to_owned(),
             |ended| limited_by(ended, seen),
         ),
-        evidence: Evidence::Trained,
+        evidence: match (micro_batch, predicted) {
+            (0, Some(_)) => Evidence::Recorded,
+            (_, Some(_) | None) => Evidence::Trained,
+        },
+        predicted: names.map(|(name, _)| name.to_owned()).collect(),
         notes,
     }
+}
+
+/// Both maxima as recordings predict them, where that is more than what was seen and nothing that was seen speaks against
+/// it.
+fn further(maxima: [u64; 2], predicted: &Predicted, terms: &Terms, seen: &Seen) -> [u64; 2] {
+    let [finishes, fits] = maxima;
+    let below =
+        |high: Option<u64>| high.map_or(terms.ceiling(), |high| terms.ceiling().min(high - 1));
+    let without = predicted.maxima.max_batch_without_retries;
+    let without = without.min(below(seen.refused_above(fits))).max(fits);
+    let with = predicted.maxima.max_batch;
+    let with = with.min(below(seen.out_of_memory_above(finishes)));
+    [with.max(finishes).max(without), without]
 }
 
 /// What a reader is told of the memory that stays free.
@@ -132,8 +185,9 @@ fn limited_by(ended: &Ended, seen: &Seen) -> String {
             Bytes(*bytes)
         ),
         Ended::Predicted { batch } => {
-            format!("batch {batch} does not fit, as recordings of smaller ones predict")
+            format!("batch {batch} does not fit without retries, as recordings of others predict")
         }
+        Ended::Alone => "no other batch may be tried".to_owned(),
         Ended::NowhereElse { batch } => {
             format!("batch {batch} crashed, and so did all near it that could be tried instead")
         }

@@ -92,6 +92,20 @@ impl Seen {
             .map(|(batch, _)| *batch)
     }
 
+    /// The smallest batch above `low` that does not finish.
+    pub(super) fn out_of_memory_above(&self, low: u64) -> Option<u64> {
+        let mut above = self.batches.range(low + 1..);
+        above
+            .find(|(_, seen)| seen.verdict() == Some(Verdict::OutOfMemory))
+            .map(|(batch, _)| *batch)
+    }
+
+    /// How many batches fit without retries.
+    pub(super) fn fitting(&self) -> usize {
+        let fits = |(_, verdict): &(u64, Verdict)| *verdict == Verdict::Fits;
+        self.verdicts().filter(fits).count()
+    }
+
     /// The most that the batch reserved, where it was told.
     pub(super) fn bytes(&self, batch: u64) -> Option<u64> {
         Some(self.batches.get(&batch)?.bytes?.1)

@@ -18,7 +18,13 @@ const FIELDS: &[&str] = &[
     "allocator",
     "start_batch",
     "max_batch",
+    "avoid_out_of_memory",
+    "gpu",
+    "fresh",
 ];
+
+/// Longest name of a GPU, in bytes.
+const LONGEST_GPU: usize = 200;
 
 /// What a search is for: the body of `POST /v1/searches`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -41,6 +47,12 @@ pub struct Terms {
     /// The largest batch to try; null for the largest that is of any use.
     #[schema(minimum = 1)]
     pub max_batch: Option<u64>,
+    /// Whether no batch is proposed that runs before it do not predict to fit.
+    pub avoid_out_of_memory: bool,
+    /// The card's name, as `torch.cuda.get_device_name()` has it; null where nobody says.
+    pub gpu: Option<String>,
+    /// Whether the work is done even where an earlier search has the answer.
+    pub fresh: bool,
 }
 
 impl Default for Terms {
@@ -52,6 +64,9 @@ impl Default for Terms {
             allocator: String::new(),
             start_batch: 1,
             max_batch: None,
+            avoid_out_of_memory: false,
+            gpu: None,
+            fresh: false,
         }
     }
 }
@@ -70,7 +85,18 @@ impl Terms {
             allocator: fields.text("allocator")?.unwrap_or_default().to_owned(),
             start_batch: fields.whole("start_batch", 1, MAX_BATCH)?.unwrap_or(1),
             max_batch: fields.whole("max_batch", 1, MAX_BATCH)?,
+            avoid_out_of_memory: fields.flag("avoid_out_of_memory")?.unwrap_or(false),
+            gpu: fields.text("gpu")?.map(ToOwned::to_owned),
+            fresh: fields.flag("fresh")?.unwrap_or(false),
         };
+        if let Some(gpu) = terms.gpu.as_ref().filter(|gpu| gpu.len() > LONGEST_GPU) {
+            let problem = format!(
+                "gpu must have at most {LONGEST_GPU} bytes, not {}",
+                gpu.len()
+            );
+            let given = Value::from(shorten(gpu));
+            return Err(Invalid::at(fields.at("gpu"), problem).with_value(&given));
+        }
         terms.allocator.parse::<Settings>().map_err(|error| {
             let given = Value::from(shorten(&terms.allocator));
             Invalid::at(fields.at("allocator"), error.to_string()).with_value(&given)
@@ -103,6 +129,24 @@ impl Terms {
             .map(|target| target / self.world_size.max(1));
         let bounds = [self.max_batch, share].into_iter().flatten();
         bounds.fold(MAX_BATCH, u64::min)
+    }
+
+    /// Whether the answer to `earlier` answers this: the same is asked for, with a limit that is at most this one and nearly
+    /// as much.
+    pub fn is_answered_by(&self, earlier: &Terms) -> bool {
+        let is_near = match (earlier.memory_limit, self.memory_limit) {
+            (None, None) => true,
+            (Some(earlier), Some(limit)) => {
+                earlier <= limit && u128::from(earlier) * 100 >= u128::from(limit) * 99
+            }
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        is_near
+            && self.gpu == earlier.gpu
+            && self.allocator == earlier.allocator
+            && self.target_batch == earlier.target_batch
+            && self.world_size == earlier.world_size
+            && self.max_batch == earlier.max_batch
     }
 
     /// The first batch to try.

@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::search::Prediction;
 
 const MIB: u64 = 1 << 20;
 
@@ -388,14 +389,14 @@ fn recordings_say_where_to_record_and_what_to_confirm() {
         max_batch: 105,
         max_batch_without_retries: 100,
     };
-    let far = Predicted {
-        maxima,
-        record_next: Some(40),
+    let of = |record_next| {
+        Foreseen::Several(Box::new(Predicted {
+            maxima,
+            record_next,
+            ..Predicted::default()
+        }))
     };
-    let near = Predicted {
-        maxima,
-        record_next: None,
-    };
+    let (far, near) = (of(Some(40)), of(None));
     let mut conversation = search(&json!({}));
     conversation.tell(Observation::new(1, Outcome::Fits));
 

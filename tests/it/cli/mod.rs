@@ -1,6 +1,7 @@
 //! The command line as its users see it: exit code, stdout, stderr.
 
 mod bad_input;
+mod converse;
 mod database;
 mod documents;
 mod export;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use batchfit::jobs::{
     DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Progress,
-    Recommendation, VariantResult,
+    Recommendation, Runs, VariantResult,
 };
 use batchfit::model::{Request, Variant};
 use batchfit::probe::{Evidence, ProbeReport, StepMemory, Verdict};
+use batchfit::search::conversation::{Alone, Foreseen};
 use tokio::sync::Semaphore;
 
 /// What a fit does once it is let through.
@@ -110,6 +111,15 @@ impl Scripted {
 }
 
 impl Engine for Scripted {
+    fn foresee(
+        &self,
+        _request: &Request,
+        _runs: &Runs,
+        _cancel: &Arc<AtomicBool>,
+    ) -> Result<Foreseen, EngineError> {
+        Ok(Foreseen::Alone(Alone::default()))
+    }
+
     fn fit(
         &self,
         request: &Request,

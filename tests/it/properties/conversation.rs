@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use batchfit::search::MAX_BATCH;
-use batchfit::search::Prediction;
 use batchfit::search::conversation::{
-    Conversation, MOST_CRASHES, Observation, Outcome, Predicted, Terms, Told,
+    Conversation, Foreseen, MOST_CRASHES, Observation, Outcome, Predicted, Terms, Told,
 };
+use batchfit::search::{MAX_BATCH, Plan, Prediction};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::json;
@@ -52,7 +51,7 @@ fn terms() -> impl Strategy<Value = Terms> {
 /// What holds of everything that a search says.
 fn check(
     conversation: &Conversation,
-    predicted: Option<&Predicted>,
+    predicted: Option<&Foreseen>,
 ) -> Result<Option<u64>, TestCaseError> {
     let said = conversation.says(predicted);
     let terms = conversation.terms();
@@ -98,14 +97,18 @@ proptest! {
     #[test]
     fn anything_may_be_told(
         terms in terms(),
+        avoid_out_of_memory: bool,
         told in vec(prop_oneof![observation(40), observation(MAX_BATCH)], 0..30),
         maxima in prop_oneof![Just(None), (0..3000_u64, 0..300_u64, prop_oneof![Just(None), (1..300_u64).prop_map(Some)]).prop_map(Some)],
     ) {
-        let predicted = maxima.map(|(smooth, more, record_next)| Predicted {
+        let predicted = maxima.map(|(smooth, more, record_next)| Foreseen::Several(Box::new(Predicted {
             maxima: Prediction { max_batch: smooth + more, max_batch_without_retries: smooth },
+            plan: (smooth > 0).then_some(Plan { micro_batch: smooth, accumulation_steps: 1, global_batch: smooth, shortfall: 0 }),
             record_next,
-        });
-        let mut conversation = Conversation::new(terms);
+            limit: 1 << 60,
+            ..Predicted::default()
+        })));
+        let mut conversation = Conversation::new(Terms { avoid_out_of_memory, ..terms });
         for observation in &told {
             conversation.tell(observation.clone());
             check(&conversation, predicted.as_ref())?;
@@ -121,9 +124,10 @@ proptest! {
     #[test]
     fn every_search_ends(
         terms in terms(),
+        avoid_out_of_memory: bool,
         outcomes in vec((outcome(), prop_oneof![Just(None), (1..1_u64 << 37).prop_map(Some)]), 400),
     ) {
-        let mut conversation = Conversation::new(terms);
+        let mut conversation = Conversation::new(Terms { avoid_out_of_memory, ..terms });
         let mut outcomes = outcomes.into_iter();
         while let Some(batch) = check(&conversation, None)? {
             let Some((outcome, peak_reserved_bytes)) = outcomes.next() else {

@@ -40,7 +40,7 @@ def tune(
         target_batch=target,
         memory_limit=memory_limit,
         server=server,
-        fresh=runner.prepare,
+        prepare=runner.prepare,
         accumulation=accumulation,
         reserved=runner.reserved(target),
     )

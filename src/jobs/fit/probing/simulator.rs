@@ -32,6 +32,15 @@ pub(in crate::jobs::fit) struct Simulator {
     cancel: Arc<AtomicBool>,
     assumed: Assumed,
     ceiling: u64,
+    ran: Option<Ran>,
+}
+
+/// A recorded batch that ran, and what it reserved.
+#[derive(Debug, Clone, Copy)]
+struct Ran {
+    batch: u64,
+    /// By how much its prediction was too low.
+    short_by: Bytes,
 }
 
 impl Simulator {
@@ -57,7 +66,24 @@ impl Simulator {
             launcher: SimulatedLauncher::default(),
             memory,
             cancel: Arc::clone(cancel),
+            ran: None,
         }
+    }
+
+    /// Takes in what a recorded batch reserved when it ran: little is uncertain of batches near it.
+    pub(in crate::jobs::fit) fn ran(
+        &mut self,
+        variant: &Variant,
+        (batch, reserved): (u64, Bytes),
+        limit: Bytes,
+    ) -> Result<(), EngineError> {
+        let predicted = self.probe(variant, batch, limit, Detail::Verdict)?.report;
+        let predicted = Bytes(predicted.peak_reserved_bytes);
+        self.ran = Some(Ran {
+            batch,
+            short_by: reserved.saturating_sub(predicted),
+        });
+        Ok(())
     }
 
     /// The largest batch that may be an answer: the graph holds for no larger one.
@@ -123,7 +149,16 @@ impl Prober for Simulator {
             if doublings > 1 {
                 uncertainties.insert(Uncertainty::Far(doublings - 1));
             }
-            let extrapolated = steps.uncertain_at_peak(batch);
+            let mut extrapolated = steps.uncertain_at_peak(batch);
+            if let Some(ran) = self.ran {
+                let distance = Uncertainty::distance(batch, ran.batch);
+                uncertainties.remove(&Uncertainty::Driver);
+                uncertainties.insert(Uncertainty::beyond(distance));
+                if ran.short_by > Bytes::ZERO {
+                    uncertainties.insert(Uncertainty::Short(ran.short_by));
+                }
+                extrapolated = part(extrapolated, distance);
+            }
             if extrapolated > Bytes::ZERO {
                 uncertainties.insert(Uncertainty::Extrapolated(extrapolated));
             }
@@ -167,6 +202,16 @@ impl Prober for Simulator {
     fn device(&self) -> &str {
         &self.device
     }
+}
+
+/// A part of so many bytes.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a byte more or less does not matter"
+)]
+fn part(bytes: Bytes, share: f64) -> Bytes {
+    Bytes((bytes.0 as f64 * share) as u64)
 }
 
 /// A variant that the model does not have is the request's fault.

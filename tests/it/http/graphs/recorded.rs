@@ -121,6 +121,68 @@ async fn a_search_is_led_by_recordings() {
 }
 
 #[tokio::test]
+async fn a_careful_search_is_answered_once_and_found_again() {
+    let service = Service::simulating().await;
+    let terms = json!({"memory_limit": 16_u64 << 30, "start_batch": 2, "avoid_out_of_memory": true, "gpu": "NVIDIA H200"});
+    let mut uploaded = Vec::new();
+    for batch in [2, 3, 8] {
+        uploaded.push((batch, service.upload(recording(batch)).await));
+    }
+    let begin = async || {
+        let begun = service.post("/v1/searches", terms.to_string()).await;
+        format!("/v1/searches/{}", begun.id())
+    };
+    let tell = async |path: &str, observation: Value| {
+        let answer = service
+            .post(&format!("{path}/observations"), observation.to_string())
+            .await;
+        assert_eq!(answer.status, 201, "{}", answer.text);
+        answer.json()
+    };
+    let path = begin().await;
+    let mut proposed = Vec::new();
+    for (batch, digest) in &uploaded {
+        let told = tell(
+            &path,
+            json!({"batch": batch, "outcome": "fits", "recorded": digest}),
+        )
+        .await;
+        proposed.push(told["next_batch"].clone());
+    }
+    assert_eq!(json!(proposed), json!([3, 7, 9]));
+    let done = tell(
+        &path,
+        json!({"batch": 9, "outcome": "fits", "peak_reserved_bytes": 17_000_000_000_u64}),
+    )
+    .await;
+    assert_eq!(done["state"], "done", "{done}");
+    let best = &done["recommendation"];
+    assert_eq!(
+        (&best["micro_batch"], &best["evidence"]),
+        (&json!(9), &json!("trained"))
+    );
+
+    let again = begin().await;
+    let (batch, digest) = &uploaded[0];
+    let found = tell(
+        &again,
+        json!({"batch": batch, "outcome": "fits", "recorded": digest}),
+    )
+    .await;
+
+    assert_eq!(found["state"], "done", "{found}");
+    assert_eq!(found["answered_by"], done["id"]);
+    assert_eq!(found["recommendation"]["micro_batch"], 9);
+    // What was found stays, also when nobody needs the recordings any more.
+    for (_, digest) in &uploaded {
+        let path = format!("/v1/graphs/{digest}");
+        assert_eq!(service.delete(&path).await.status, 204, "{path}");
+    }
+    assert_eq!(service.get(&path).await.json(), done);
+    assert_eq!(service.get(&again).await.json(), found);
+}
+
+#[tokio::test]
 async fn recordings_are_bounded_together() {
     let service = Service::simulating().await;
     let of = |batch: u64| {
