@@ -1,46 +1,29 @@
 //! The Python process that records steps.
 
-use std::ffi::OsStr;
-use std::path::PathBuf;
-
 use super::arguments::{ModuleFlags, RecorderFlags};
-use crate::worker::{ModuleToRecord, RecorderCommand};
+use super::python::interpreter;
+use super::trouble::Trouble;
+use crate::worker::RecorderCommand;
 
-/// What records, if somebody named an interpreter or a module.
-pub(super) fn command(flags: &RecorderFlags, module: &ModuleFlags) -> Option<RecorderCommand> {
-    match (&flags.recorder, module.named()) {
-        (Some(python), module) => Some(RecorderCommand {
-            python: python.clone(),
-            module,
-        }),
-        (None, Some(module)) => Some(of_module(module)),
-        (None, None) => None,
-    }
+/// What records, if somebody named an interpreter or a module. A module is trained by the interpreter that `batchfit export`
+/// takes, unless one is named.
+pub(super) fn command(
+    flags: &RecorderFlags,
+    module: &ModuleFlags,
+) -> Result<Option<RecorderCommand>, Trouble> {
+    let module = module.named();
+    let python = match (&flags.recorder, &module) {
+        (Some(python), _) => python.clone(),
+        (None, Some(_)) => interpreter(std::env::var_os("BATCHFIT_PYTHON").as_deref())?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(RecorderCommand { python, module }))
 }
 
 /// What records graphs.
 pub(super) fn of_graphs(flags: &RecorderFlags) -> Option<RecorderCommand> {
-    command(flags, &ModuleFlags::default())
-}
-
-fn of_module(module: ModuleToRecord) -> RecorderCommand {
-    RecorderCommand {
-        python: interpreter(),
-        module: Some(module),
-    }
-}
-
-/// The interpreter that `batchfit export` runs too: the one that `BATCHFIT_PYTHON` names, else the one beside this program,
-/// else the one on the path.
-fn interpreter() -> PathBuf {
-    let named = std::env::var_os("BATCHFIT_PYTHON").filter(|named| named != OsStr::new(""));
-    let beside = || {
-        let program = std::env::current_exe().ok()?;
-        let path = program.parent()?.join("python3");
-        path.is_file().then_some(path)
-    };
-    named
-        .map(PathBuf::from)
-        .or_else(beside)
-        .unwrap_or_else(|| "python3".into())
+    flags.recorder.clone().map(|python| RecorderCommand {
+        python,
+        module: None,
+    })
 }

@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     let format = arguments.output.format();
     let shown = Shown::new(format);
     shown.say("reading the model");
-    let recorder = recorder::command(&arguments.recorder, &arguments.module);
+    let recorder = recorder::command(&arguments.recorder, &arguments.module)?;
     let is_module = recorder.as_ref().is_some_and(|it| it.module.is_some());
     let mut asked = if is_module {
         question::read_unrecorded(&arguments.question)?
