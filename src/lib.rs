@@ -36,7 +36,7 @@
 //! | [`model`] | from what a user writes (the request, layers, models by name or Hugging Face config, exported graphs) to a graph and variants |
 //! | [`compile`] | graph + variant → program: eager PyTorch without values |
 //! | [`search`] | which batch to probe next, accumulation plans, headroom, ranking; no I/O, no clock |
-//! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor |
+//! | [`worker`] | the child process that owns a GPU, its protocol and its supervisor; the child that records under PyTorch |
 //! | [`store`] | SQLite; the only place with SQL |
 //! | [`jobs`] | the lifecycle of a fit: queue, dispatch, the fit itself, its documents |
 //! | [`report`] | answers as text for people |

@@ -17,6 +17,7 @@ mod probe;
 mod program;
 mod python;
 mod question;
+mod recorder;
 mod recordings;
 mod search;
 mod serve;

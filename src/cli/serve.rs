@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::arguments::Serve;
 use super::devices::engine;
 use super::trouble::Trouble;
-use super::{Outcome, database};
+use super::{Outcome, database, recorder};
 use crate::http::{self, ConnectionLimits, Entrance, HostName, Hosts};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::{Db, Ownership};
@@ -25,7 +25,8 @@ const LONGEST_END: Duration = Duration::from_millis(850);
 const CLOSING: Duration = Duration::from_millis(100);
 
 pub(super) fn run(arguments: &Serve) -> Result<Outcome, Trouble> {
-    let engine = engine(arguments.patience.deadlines())?;
+    let engine = engine(arguments.patience.deadlines())?
+        .with_recorder(recorder::of_graphs(&arguments.recorder));
     let served = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
         .and_then(|runtime| {

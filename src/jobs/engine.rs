@@ -11,6 +11,10 @@ use crate::model::{DeviceChoice, Invalid, Request};
 use crate::probe::ProbeReport;
 use crate::search::conversation::Foreseen;
 
+/// What is said where steps are to be recorded and there is nobody who could.
+pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
+     interpreter that has PyTorch and `pip install batchfit`, on a machine with a GPU";
+
 /// Answers requests. Every method blocks: call it from a blocking thread.
 pub trait Engine: Send + Sync + 'static {
     /// The names that may follow `sim:` in a request. Asked once, when the server starts.
@@ -32,6 +36,11 @@ pub trait Engine: Send + Sync + 'static {
                 check_device(&request.device.to_string(), &self.devices())
             }
         }
+    }
+
+    /// Whether it can record steps of graphs that are not understood.
+    fn records(&self) -> bool {
+        false
     }
 
     /// Finds the largest batch. Calls `progress` as it learns, and returns `Cancelled` soon after

@@ -23,7 +23,7 @@ mod validate;
 
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
-pub use fit::{FitEngine, answer_apart};
+pub use fit::{FitEngine, FromRecordings, answer_apart};
 pub use queue::{Cancellation, JobError, Jobs, Limits};
 pub use result::{
     Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,

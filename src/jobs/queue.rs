@@ -435,7 +435,8 @@ impl Shared {
         uploads: &Uploads,
     ) -> Result<Request, Invalid> {
         let simulated: Vec<&str> = self.simulated.iter().map(String::as_str).collect();
-        Request::parse_with_uploads(document, uploads, &simulated)
+        let request = Request::parse_with_uploads(document, uploads, &simulated)?;
+        Ok(request.with_recorder(self.engine.records()))
     }
 
     /// Waits for a place in a lane.

@@ -3,11 +3,15 @@
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
 use crate::compile::check_checkpointing;
-use crate::model::{Checkpointing, Invalid, Lowered, Request, Workload};
+use crate::jobs::engine::NO_RECORDER;
+use crate::model::{Checkpointing, Invalid, Lowered, Request, SearchMode, Workload};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     settings(request)?;
+    if request.search == SearchMode::Recorded && !request.has_recorder() {
+        return Err(Invalid::at("/search", NO_RECORDER));
+    }
     let lowered = request.lower()?;
     let Workload::Graph(graph) = &lowered.workload else {
         return Ok(lowered);

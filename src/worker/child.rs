@@ -4,7 +4,7 @@ use std::any::Any;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::line::{self, Line};
+use super::process::{Line, read};
 use super::protocol::{Answer, LONGEST_ORDER, Order, ProbeOrder, Refusal, VERSION};
 
 /// Carries out orders. Its errors are answers too.
@@ -59,7 +59,7 @@ pub(super) fn answer_all(
 ) -> io::Result<()> {
     outbox.send(&Answer::Hello { version: VERSION })?;
     loop {
-        let line = match line::read(input, LONGEST_ORDER)? {
+        let line = match read(input, LONGEST_ORDER)? {
             Line::Whole(line) => line,
             Line::End | Line::Half(_) => return Ok(()),
             Line::TooLong => return Err(io::Error::other("an order was too long")),

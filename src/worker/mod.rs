@@ -3,18 +3,19 @@
 //! A driver fault, an illegal access or a hang ends the child, not the service: the [`Supervisor`] kills
 //! it, starts another once, and says by name what happened. Both sides are plain synchronous code; call
 //! the parent's from a blocking thread. Messages are one JSON object per line, see [`protocol`]. Workers
-//! take turns on a GPU, across processes, and measure before each probe what others leave of its memory.
+//! take turns on a GPU, across processes, and measure before each probe what others leave of its memory. A [`Recorder`] is
+//! a child of another kind: PyTorch, which trains a graph for a few steps and writes down what its allocator is asked for.
 
 mod card;
 mod child;
 mod choice;
 mod fault;
 mod handler;
-mod line;
-mod loss;
 mod misbehave;
+mod process;
 mod programs;
 pub mod protocol;
+mod recorder;
 mod room;
 mod supervisor;
 mod turn;
@@ -22,9 +23,13 @@ mod turn;
 pub use child::{Handler, run};
 pub use fault::{Fault, FaultPlan};
 pub use handler::GpuHandler;
-pub use loss::{Activity, Loss, WorkerError};
 pub use misbehave::{CROWDED, FakeGpu, Misbehaviour, run_misbehaving};
+pub use process::{Activity, Loss, WorkerError};
 pub use programs::Programs;
 pub use protocol::{Gpu, ProbeOrder, Ready, Refusal};
-pub use supervisor::{Account, Caller, Deadlines, Opening, Supervisor, WorkerCommand};
+pub use recorder::{
+    BatchOutcome, ModuleToRecord, RecordedBatch, Recorder, RecorderCommand, RecorderOpening,
+    RecorderReady,
+};
+pub use supervisor::{Account, Caller, Deadlines, Hold, Opening, Supervisor, WorkerCommand};
 pub use turn::{Turn, TurnError};

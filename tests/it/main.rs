@@ -15,6 +15,7 @@ mod outline;
 mod parallel;
 mod properties;
 mod recorded;
+mod recorder;
 mod replay;
 mod report;
 mod truth;

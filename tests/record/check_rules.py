@@ -76,6 +76,8 @@ def worker(arguments: argparse.Namespace) -> None:
                     documents[row["file"]] = json.load(opened)
             document = documents[row["file"]]
             answer = check(arguments, row, document[row["member"]] if row["member"] else document)
+        except LeftBehind:
+            answer = {"fatal": True, "again": True}
         except Exception as error:  # Whatever goes wrong is a row of the table.
             text = str(error).splitlines() or [""]
             answer = {"result": "failed", "what": f"{type(error).__name__}: {text[0][:400]}"}
@@ -87,6 +89,10 @@ def worker(arguments: argparse.Namespace) -> None:
         if answer.get("fatal"):
             # Nothing works on this card's context any more.
             os._exit(3)
+
+
+class LeftBehind(Exception):
+    """Something of the rows before is still there, as cuDNN's state for dropout in recurrent nets is: another process has none."""
 
 
 def check(arguments: argparse.Namespace, row: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +143,7 @@ def recorded(row: dict[str, Any], text: bytes) -> tuple[list[str], list[list[int
     torch.cuda.empty_cache()
     left = torch.cuda.memory_allocated()
     if left:
-        raise RuntimeError(f"{left} bytes of the row before are still there")
+        raise LeftBehind
     device = torch.device("cuda")
     torch.manual_seed(0)
     training = Training(precision=row["precision"], optimizer=row["optimizer"], checkpointing=row["checkpoint"])
@@ -295,8 +301,12 @@ def main() -> int:
                 child = key.data
                 line = child.process.stdout.readline()
                 if line and line.startswith("{"):
-                    finished(json.loads(line))
-                    if not json.loads(line).get("fatal"):
+                    answer = json.loads(line)
+                    if answer.get("again"):
+                        todo.append(child.row)
+                    else:
+                        finished(answer)
+                    if not answer.get("fatal"):
                         next_row(child)
                     else:
                         child.row = None
@@ -308,7 +318,7 @@ def main() -> int:
                     if (status or child.row is not None) and todo and time.monotonic() - begin < arguments.seconds:
                         start()
             for key in list(ready.get_map().values()):
-                if key.data.row is not None and time.monotonic() - key.data.since > 120:
+                if key.data.row is not None and time.monotonic() - key.data.since > 45:
                     key.data.process.kill()
     return report(done, len(rows), time.monotonic() - begin)
 

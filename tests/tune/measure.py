@@ -45,6 +45,9 @@ import programs  # noqa: E402
 # Seconds that one process may take.
 LONGEST = 60
 
+# Seconds beyond the budget that runs under way may still take.
+GRACE = 15
+
 # Batches that peers begin with, as their users do: Accelerate and Hugging Face go down from a large one.
 LARGE = 1024
 
@@ -93,9 +96,13 @@ class Child:
         except BlockingIOError:
             if time.monotonic() < self._end:
                 return None
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process, signal.SIGKILL)
+            self.stop()
             return self._ended({"error": f"stopped after {self.timeout:.0f} s"})
+
+    def stop(self):
+        """Ends it, with all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process, signal.SIGKILL)
 
     def _ended(self, result):
         os.close(self._read)
@@ -290,8 +297,11 @@ def truths_of(answers, jobs, end, tell):
                 # What was begun is ended first.
                 waiting.insert(0, (name, search, result))
         running = still
-        if waiting and not running and time.monotonic() >= end:
-            for name, _, _ in waiting:
+        is_late = time.monotonic() >= end + GRACE
+        if is_late or (not running and time.monotonic() >= end):
+            for _, _, process in running:
+                process.stop()
+            for name, *_ in waiting + running:
                 tell(phase="truth", program=name, error="out of time")
             break
         time.sleep(0.01)

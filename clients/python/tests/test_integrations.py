@@ -127,6 +127,37 @@ class HuggingFaceTest(unittest.TestCase):
                 self.assertEqual(tuned.losses, alone.losses)
                 self.assertEqual(fake_device.values(tuned.model), fake_device.values(alone.model))
 
+    def test_checkpointing_and_noise_as_the_trainer_has_them(self):
+        import transformers
+
+        config = transformers.BertConfig(
+            vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16
+        )
+
+        class Sentences(torch.utils.data.Dataset):
+            def __len__(self):
+                return 20
+
+            def __getitem__(self, index):
+                return {"input_ids": torch.arange(8) + index, "labels": index % 2}
+
+        losses = []
+        for tunes in (False, True):
+            trainer = self.trainer(Sentences(), gradient_checkpointing=True, neftune_noise_alpha=5.0)
+            seed()
+            model = transformers.BertForSequenceClassification(config)
+            trainer.model = trainer.model_wrapped = model
+            seed()
+            if tunes:
+                with fake_device.installed():
+                    quietly(batchfit.hf.tune, trainer, memory_limit=4 * MIB)
+                self.assertFalse(model.is_gradient_checkpointing)
+                self.assertEqual(len(model.get_input_embeddings()._forward_hooks), 0)
+            trainer.losses.clear()
+            trainer.train()
+            losses.append(list(trainer.losses))
+        self.assertEqual(*losses)
+
     def test_an_optimizer_of_ones_own_and_streams(self):
         for data in (Data(), Stream()):
             model = Model()

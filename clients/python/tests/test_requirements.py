@@ -28,13 +28,13 @@ class WithoutTorchTest(unittest.TestCase):
 
 class VersionsTest(unittest.TestCase):
     def test_a_version_that_is_too_old_is_named(self):
-        for old in ["1.13.1", "2.10.0+cu130", "2.9"]:
+        for old in ["1.13.1", "2.4.1+cu121", "2.8.0"]:
             with self.subTest(old), mock.patch.object(requirements, "version", lambda _, old=old: old):
-                with self.assertRaisesRegex(ExportError, f"needs PyTorch 2.11 or newer, and .* has {old.replace('+', '.')};"):
+                with self.assertRaisesRegex(ExportError, f"needs PyTorch 2.9 or newer, and .* has {old.replace('+', '.')};"):
                     requirements.check_torch()
 
     def test_newer_ones_are_taken(self):
-        for new in ["2.11.0+cu130", "2.11", "2.12.0a0+git1234", "2.100.0rc1", "3.0.1"]:
+        for new in ["2.9.0", "2.10.0+cu128", "2.11.0+cu130", "2.11", "2.12.0a0+git1234", "2.100.0rc1", "3.0.1"]:
             with self.subTest(new), mock.patch.object(requirements, "version", lambda _, new=new: new):
                 requirements.check_torch()
 

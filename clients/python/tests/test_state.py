@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fake_device
-from batchfit.holding import never_skip, only_gradients
+from batchfit.holding import accumulate, never_skip, steps_are_taken
 from batchfit.state import State, StateError
 
 
@@ -43,10 +43,11 @@ class StateTest(unittest.TestCase):
         return state
 
     def test_training_steps_leave_no_trace(self):
-        for kind in (torch.optim.Adam, torch.optim.Adagrad, torch.optim.Rprop, torch.optim.LBFGS, torch.optim.Muon):
+        names = ("Adam", "Adagrad", "Rprop", "LBFGS", "Muon")
+        for kind in [getattr(torch.optim, name) for name in names if hasattr(torch.optim, name)]:
             with self.subTest(kind.__name__):
                 torch.manual_seed(0)
-                layers = [nn.Linear(8, 8, bias=kind is not torch.optim.Muon)]
+                layers = [nn.Linear(8, 8, bias=kind.__name__ != "Muon")]
                 model = nn.Sequential(*layers, nn.Dropout(0.5))
                 optimizer = kind(model.parameters(), lr=0.1)
                 schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
@@ -237,45 +238,84 @@ class StateTest(unittest.TestCase):
 
 
 class HoldingTest(unittest.TestCase):
-    def test_micro_steps_only_add_up_gradients(self):
-        model = nn.Linear(2, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-        state = State([model, optimizer, scaler])
-        before = fake_device.values(model)
+    def test_optimizers_step_in_the_last_micro_step_alone(self):
+        for zero_grad_first in (False, True):
+            for of_module in (False, True):
+                model = nn.Linear(2, 1)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+                schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+                state = State([model, optimizer, scaler, schedule])
+                before = fake_device.values(model)
+                seen = []
 
-        def step():
-            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
-            scaler.unscale_(optimizer)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            model.zero_grad()
+                def step(batch):
+                    def zero_grad():
+                        (model if of_module else optimizer).zero_grad()
 
-        with only_gradients(state):
-            step()
-        self.assertEqual(fake_device.values(model), before)
-        self.assertEqual(model.weight.grad.tolist(), [[4.0, 4.0]])
-        self.assertNotIn("step", vars(optimizer))
-        step()
-        self.assertIsNone(model.weight.grad)
-        self.assertNotEqual(fake_device.values(model), before)
+                    if zero_grad_first:
+                        zero_grad()
+                    loss = scaler.scale(model(torch.ones(batch, 2)).sum())
+                    # What lives through the forward pass.
+                    seen.append((model.weight.grad is not None, fake_device.values(model) == before, schedule.last_epoch))
+                    loss.backward()
+                    scaler.unscale_(optimizer)
+                    scaler.step(optimizer)
+                    scaler.update()
+                    schedule.step()
+                    if not zero_grad_first:
+                        zero_grad()
+
+                with self.subTest(zero_grad_first=zero_grad_first, of_module=of_module):
+                    for _ in range(2):
+                        accumulate(state, step, 1, 3)
+                    first = [(False, True, 0), (True, True, 0), (True, True, 0)]
+                    second = [(False, False, 1), (True, False, 1), (True, False, 1)]
+                    self.assertEqual(seen, first + second)
+                    self.assertEqual(model.weight.grad is None, not zero_grad_first)
+                    self.assertNotIn("zero_grad", vars(optimizer))
+                    self.assertNotIn("zero_grad", vars(model))
+
+    def test_two_optimizers_let_go_of_gradients_each_in_its_turn(self):
+        one, other = nn.Linear(1, 1), nn.Linear(1, 1)
+        pairs = [(model, torch.optim.SGD(model.parameters(), lr=0.1)) for model in (one, other)]
+        seen = []
+
+        def step(batch):
+            for model, optimizer in pairs:
+                optimizer.zero_grad()
+                seen.append(model.weight.grad is not None)
+                model(torch.ones(batch, 1)).sum().backward()
+                optimizer.step()
+
+        accumulate(State([pairs]), step, 1, 2)
+        self.assertEqual(seen, [False, False, True, True])
 
     def test_a_step_with_infinite_gradients_is_taken(self):
-        model = nn.Linear(2, 1)
-        optimizer = torch.optim.Adam(model.parameters())
-        scaler = torch.amp.GradScaler("cpu")
-        state = State([model, optimizer, scaler])
-        state.keep()
-        never_skip(state)
-        scaler.scale(model(torch.full((1, 2), float("inf"))).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        self.assertEqual(len(optimizer.state), 2)
-        state.put_back()
-        self.assertEqual(len(optimizer.state), 0)
-        self.assertEqual(scaler.get_scale(), 65536.0)
-        self.assertNotIn("_maybe_opt_step", vars(scaler))
+        for in_state in (True, False):
+            model = nn.Linear(2, 1)
+            optimizer = torch.optim.Adam(model.parameters())
+            scaler = torch.amp.GradScaler("cpu")
+            state = State([model, optimizer] + [scaler] * in_state)
+            state.keep()
+            never_skip(state)
+            with steps_are_taken():
+                scaler.scale(model(torch.full((1, 2), float("inf"))).sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            self.assertEqual(len(optimizer.state), 2)
+            state.put_back()
+            self.assertEqual(len(optimizer.state), 0)
+            if in_state:
+                self.assertEqual(scaler.get_scale(), 65536.0)
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((1, 2), float("inf"))).sum()).backward()
+            scaler.step(optimizer)
+            self.assertEqual(len(optimizer.state), 0)
+
+    def test_lazy_modules_are_refused(self):
+        with self.assertRaisesRegex(StateError, "forward pass once"):
+            State([nn.LazyLinear(3)])
 
 
 if __name__ == "__main__":

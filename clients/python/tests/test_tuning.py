@@ -488,7 +488,7 @@ class VerdictTest(unittest.TestCase):
             for name, value in (("current_device", 0), ("mem_get_info", (4 * MIB, 20 * MIB)), ("get_device_name", "card")):
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, value=value: value))
             stack.enter_context(mock.patch.object(out_of_memory, "_replayed", lambda *_: []))
-            lines = out_of_memory.verdict(snapshot, "", Path("oom.pickle"))
+            lines = out_of_memory.verdict(snapshot, Path("oom.pickle"))
         text = "\n".join(lines)
         self.assertIn("asked for    1.0 MiB at mine/train.py:7 step", text)
         self.assertIn("in use       8.0 MiB in 2 tensors, of 10.0 MiB", text)
@@ -497,13 +497,22 @@ class VerdictTest(unittest.TestCase):
         self.assertIn("from before the history began", text)
 
 
+    def test_what_other_settings_would_have_done(self):
+        row = {"allocator": "", "verdict": "out_of_memory", "smallest_limit_bytes": 3 << 30}
+        other = {"allocator": "expandable_segments:True", "verdict": "fits", "smallest_limit_bytes": 2 << 30}
+        lines = out_of_memory._compared({"allocator": "", "comparison": {"rows": [other, row]}})
+        self.assertIn("3.00 GiB", lines[0])
+        self.assertIn("=expandable_segments:True", lines[1])
+        self.assertEqual(out_of_memory._compared({"allocator": "x", "comparison": {"rows": [row]}}), [])
+
+
 class RanksTest(unittest.TestCase):
     def test_alone(self):
         self.assertEqual((ranks.world_size(), ranks.is_leader(), ranks.most([1, 2]), ranks.told_by_leader(3)), (1, True, [1, 2], 3))
 
     def test_two_processes_run_the_same_batches(self):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "test_ranks_process", folder]
+            command = [sys.executable, "-m", "ranks_process", folder]
             processes = [
                 subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
                 for rank in range(2)

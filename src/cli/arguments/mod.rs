@@ -3,6 +3,7 @@
 mod help;
 mod internal;
 mod question;
+mod recorder;
 mod search;
 
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::Question;
+pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
@@ -46,7 +48,7 @@ impl Arguments {
     /// Reads the flags that the process was started with.
     pub(in crate::cli) fn read() -> Result<Arguments, clap::Error> {
         let is_brief = std::env::args_os().any(|argument| argument == "-h");
-        let matches = help::with_help(Arguments::command(), is_brief).try_get_matches()?;
+        let matches = help::with_help(commands(), is_brief).try_get_matches()?;
         Arguments::from_arg_matches(&matches)
     }
 
@@ -61,8 +63,15 @@ impl Arguments {
 
     /// The commands, for completions and man pages.
     pub(in crate::cli) fn described() -> clap::Command {
-        help::with_help(Arguments::command(), false)
+        help::with_help(commands(), false)
     }
+}
+
+/// The commands: of those that ask about a model, `fit` alone takes a module in its place.
+fn commands() -> clap::Command {
+    Arguments::command().mut_subcommand("fit", |fit| {
+        fit.mut_arg("what", |what| what.required_unless_present_any(["module"]))
+    })
 }
 
 #[derive(Debug, Subcommand)]
@@ -131,6 +140,10 @@ pub(in crate::cli) enum Format {
 pub(in crate::cli) struct Fit {
     #[command(flatten)]
     pub(in crate::cli) question: Question,
+    #[command(flatten)]
+    pub(in crate::cli) module: ModuleFlags,
+    #[command(flatten)]
+    pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
     #[command(flatten)]
@@ -209,6 +222,8 @@ pub(in crate::cli) struct Probe {
     pub(in crate::cli) question: Question,
     #[command(flatten)]
     pub(in crate::cli) batch: Batch,
+    #[command(flatten)]
+    pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]
     pub(in crate::cli) output: ProbeOutput,
     #[command(flatten)]
@@ -340,6 +355,8 @@ pub(in crate::cli) struct Serve {
     pub(in crate::cli) kept: Kept,
     #[command(flatten)]
     pub(in crate::cli) uploads: UploadFlags,
+    #[command(flatten)]
+    pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]
     pub(in crate::cli) patience: Patience,
 }

@@ -131,8 +131,8 @@ pub(in crate::cli) struct Memory {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Search")]
 pub(in crate::cli) struct Search {
-    /// auto (default: simulate, then confirm) or probes (on the GPU alone).
-    #[arg(long, value_name = "HOW", value_parser = suggest(&["auto", "probes"]), hide_possible_values = true)]
+    /// auto (default), probes (the GPU alone) or recorded (--recorder).
+    #[arg(long, value_name = "HOW", value_parser = suggest(&["auto", "probes", "recorded"]), hide_possible_values = true)]
     pub(in crate::cli) search: Option<String>,
     /// Rank variants within_optimizer (default) or across_optimizers.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["within_optimizer", "across_optimizers"]), hide_possible_values = true)]

@@ -13,7 +13,7 @@ use super::arguments::{Fit, Format};
 use super::devices::engine;
 use super::question::{self, Asked, One};
 use super::trouble::Trouble;
-use super::{Outcome, output, style};
+use super::{Outcome, output, recorder, style};
 use crate::jobs::{self, Engine as _, FitDocument, FitEngine, FitResult, Progress};
 use crate::report::{self, Answer, Style};
 use crate::store::Time;
@@ -30,8 +30,14 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     let format = arguments.output.format();
     let shown = Shown::new(format);
     shown.say("reading the model");
-    let mut asked = question::read(&arguments.question)?;
-    let engine = engine(arguments.patience.deadlines())?;
+    let recorder = recorder::command(&arguments.recorder, &arguments.module)?;
+    let is_module = recorder.as_ref().is_some_and(|it| it.module.is_some());
+    let mut asked = if is_module {
+        question::read_unrecorded(&arguments.question)?
+    } else {
+        question::read(&arguments.question)?.with_recorder(recorder.is_some())
+    };
+    let engine = engine(arguments.patience.deadlines())?.with_recorder(recorder);
     let no_gpu = if asked.names_a_device() {
         None
     } else {
@@ -47,7 +53,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
         "--seq-len",
         "give one length",
     )?;
-    let answers = answer_all(&engine, asked, &shown)?;
+    let answers = answer_all(&engine, asked, is_module, &shown)?;
     shown.end();
     // Before the answer is printed: whoever reads it may look it up at once.
     stored::store(&arguments.kept, &answers);
@@ -86,23 +92,38 @@ fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result
     Ok(())
 }
 
-fn answer_all(engine: &FitEngine, asked: Asked, shown: &Shown) -> Result<Vec<Answered>, Trouble> {
+/// Answers all questions; those about a module become questions about its recordings.
+fn answer_all(
+    engine: &FitEngine,
+    asked: Asked,
+    is_module: bool,
+    shown: &Shown,
+) -> Result<Vec<Answered>, Trouble> {
     let (count, origin) = (asked.questions.len(), asked.origin);
     let mut answers = Vec::new();
-    for (index, one) in asked.questions.into_iter().enumerate() {
-        let request = &one.request;
+    for (index, mut one) in asked.questions.into_iter().enumerate() {
+        let (variants, about) = (one.request.variants.clone(), one.about());
         let show = |progress: Progress| {
-            let note = progress::told(&progress.note, &request.variants);
+            let note = progress::told(&progress.note, &variants);
             shown.say(&match count {
                 1 => note,
-                _ => format!("{} of {count}, {}: {note}", index + 1, one.about()),
+                _ => format!("{} of {count}, {about}: {note}", index + 1),
             });
         };
         let started_at = Time::from(Timestamp::now());
-        let result = engine.fit(request, &show, &Arc::default());
+        let result = if is_module {
+            let found = engine.fit_recorded(&one.request, &show, &Arc::default());
+            found.map(|found| {
+                one.request = found.request;
+                found.result
+            })
+        } else {
+            engine.fit(&one.request, &show, &Arc::default())
+        };
         let result = result.map_err(|error| origin.blame(Trouble::Engine(error)))?;
         let finished_at = Time::from(Timestamp::now());
-        let document = FitDocument::finished(request, &result, started_at, finished_at, chance());
+        let document =
+            FitDocument::finished(&one.request, &result, started_at, finished_at, chance());
         answers.push(Answered {
             one,
             result,

@@ -7,18 +7,21 @@ use std::sync::Arc;
 use super::arguments::Probe;
 use super::devices::engine;
 use super::trouble::Trouble;
-use super::{Outcome, output, question, style};
+use super::{Outcome, output, question, recorder, style};
 use crate::jobs::Engine as _;
 use crate::probe::Verdict;
 use crate::report;
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
-    let (request, origin) = question::read(&arguments.question)?.only()?;
+    let recorder = recorder::of_graphs(&arguments.recorder);
+    let asked = question::read(&arguments.question)?.with_recorder(recorder.is_some());
+    let (request, origin) = asked.only()?;
     let (batch, json) = (arguments.batch.batch, arguments.output.json);
     if arguments.output.explain {
         return explain::run(&request, batch, json).map_err(|trouble| origin.blame(trouble));
     }
     let report = engine(arguments.patience.deadlines())?
+        .with_recorder(recorder)
         .probe(&request, batch, &Arc::default())
         .map_err(|error| origin.blame(Trouble::Engine(error)))?;
     if json {

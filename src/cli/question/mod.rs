@@ -64,6 +64,16 @@ pub(super) struct Origin {
 }
 
 impl Asked {
+    /// The same where somebody records what is not understood, or nobody does.
+    pub(super) fn with_recorder(mut self, has_recorder: bool) -> Asked {
+        let questions = self.questions.into_iter().map(|one| One {
+            request: one.request.with_recorder(has_recorder),
+            ..one
+        });
+        self.questions = questions.collect();
+        self
+    }
+
     /// Whether anything names a device: a flag, or the request.
     pub(super) fn names_a_device(&self) -> bool {
         let device = |one: &One| one.request.document.members().get("device").cloned();
@@ -135,6 +145,15 @@ impl Origin {
 
 /// Reads what is asked.
 pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
+    read_with(question, None)
+}
+
+/// Reads what is asked about a program that is going to be recorded: there is no model.
+pub(super) fn read_unrecorded(question: &arguments::Question) -> Result<Asked, Trouble> {
+    read_with(question, Some(Files::Recordings(&[])))
+}
+
+fn read_with(question: &arguments::Question, instead: Option<Files<'_>>) -> Result<Asked, Trouble> {
     let given = flags::given(question)?;
     let lengths = flags::lengths(question)?;
     let (source, file) = source(question)?;
@@ -147,7 +166,7 @@ pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
     let recordings = recordings(question)?;
     let files = match &graph {
         Some(graph) => Some(Files::Graph(graph)),
-        None if recordings.is_empty() => None,
+        None if recordings.is_empty() => instead,
         None => Some(Files::Recordings(&recordings)),
     };
     let mut asked = Asked {

@@ -11,6 +11,9 @@ use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
 use super::probing::prober::ProbeCache;
 use super::uncertainty::Uncertainty;
 
+/// How the note begins that is given where both are asked for.
+pub(super) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
+
 /// How exactly the missing memory is found.
 const MISSING_GRAIN: Bytes = Bytes::mib(2);
 
@@ -23,8 +26,7 @@ pub(super) fn recommend(
 ) -> Result<Recommendation, EngineError> {
     if let (Some(_), 2..) = (wish.target_batch, accumulation) {
         notes.push(format!(
-            "`target_batch` decides the number of accumulation steps, so `training.accumulation` ({accumulation}) is \
-             not used"
+            "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
         ));
     }
     let Some(plan) = choose(wish, accumulation, &mut inquiry)? else {

@@ -1,6 +1,6 @@
 //! The engine of this process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Foreseen;
 use crate::units::Bytes;
-use crate::worker::{Deadlines, Gpu, Programs, Ready, Supervisor, WorkerCommand};
+use crate::worker::{Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand};
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
@@ -46,6 +46,8 @@ pub struct FitEngine {
     /// The batchfit binary, whose `worker` command is a worker.
     program: PathBuf,
     deadlines: Deadlines,
+    /// Who records steps of graphs that are not understood.
+    recorder: Option<RecorderCommand>,
     /// What GPUs there were lately.
     listed: Listed,
 }
@@ -83,6 +85,7 @@ impl FitEngine {
         FitEngine {
             program,
             deadlines: Deadlines::default(),
+            recorder: None,
             listed: Listed::default(),
         }
     }
@@ -93,7 +96,25 @@ impl FitEngine {
         FitEngine { deadlines, ..self }
     }
 
-    fn inventory(&self) -> Inventory {
+    /// The same with somebody who records.
+    #[must_use]
+    pub fn with_recorder(self, recorder: Option<RecorderCommand>) -> FitEngine {
+        FitEngine { recorder, ..self }
+    }
+
+    pub(super) fn recorder(&self) -> Option<&RecorderCommand> {
+        self.recorder.as_ref()
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    pub(super) fn deadlines(&self) -> Deadlines {
+        self.deadlines
+    }
+
+    pub(super) fn inventory(&self) -> Inventory {
         let launch = WorkerCommand::this_binary(self.program.clone());
         let never = AtomicBool::new(false);
         match Supervisor::list(&launch, self.deadlines, &never) {
@@ -203,6 +224,10 @@ impl Engine for FitEngine {
         sim::names().into_iter().map(ToOwned::to_owned).collect()
     }
 
+    fn records(&self) -> bool {
+        self.recorder.is_some()
+    }
+
     fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
         Ok(
             match resolve(&request.device, || {
@@ -220,9 +245,12 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
+        if is_to_be_recorded(request, cancel)? {
+            return Ok(self.fit_recorded(request, progress, cancel)?.result);
+        }
         let observer = Observer::new(progress, cancel);
         let fallback = match request.search {
-            SearchMode::Auto => Fallback::Simulate,
+            SearchMode::Auto | SearchMode::Recorded => Fallback::Simulate,
             SearchMode::Probes => Fallback::Fail,
         };
         let mut setting = self.prepare(request, self.deadlines, fallback, &observer)?;
@@ -243,7 +271,7 @@ impl Engine for FitEngine {
             limit: setting.limit,
             ceiling: setting.simulator.ceiling(),
             method: match request.search {
-                SearchMode::Auto => Method::SimulateFirst,
+                SearchMode::Auto | SearchMode::Recorded => Method::SimulateFirst,
                 SearchMode::Probes => Method::ProbesAlone,
             },
             compare: request.compare,
@@ -278,6 +306,10 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
+        if is_to_be_recorded(request, cancel)? {
+            // What ends there is a recorder, and no process of ours.
+            return self.fit(request, progress, cancel);
+        }
         let apart = Apart::new(&self.program, self.deadlines);
         match apart.fit(request, progress, cancel) {
             Ok(outcome) => outcome,
@@ -301,6 +333,9 @@ impl Engine for FitEngine {
             );
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
+        if is_to_be_recorded(request, cancel)? {
+            return self.probe_recorded(request, batch, cancel);
+        }
         validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
         let observer = Observer::new(&progress, cancel);
@@ -487,6 +522,14 @@ pub(super) fn lowered<'a>(
 ) -> Result<&'a Lowered, EngineError> {
     let read = unless(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
     read.map_err(EngineError::Invalid)
+}
+
+/// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
+fn is_to_be_recorded(request: &Request, cancel: &Arc<AtomicBool>) -> Result<bool, EngineError> {
+    if request.search == SearchMode::Recorded {
+        return Ok(true);
+    }
+    Ok(lowered(request, cancel)?.not_understood.is_some())
 }
 
 fn capability(ready: &Ready) -> Capability {

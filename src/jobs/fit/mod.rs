@@ -11,6 +11,7 @@ mod maxima;
 mod plan;
 mod probing;
 mod ranked;
+mod recorded;
 mod remarks;
 mod uncertainty;
 
@@ -19,3 +20,4 @@ mod tests;
 
 pub use apart::answer_apart;
 pub use engine::FitEngine;
+pub use recorded::FromRecordings;

@@ -82,13 +82,18 @@ pub(super) fn lower<'a>(
             .extract_if(.., |operator| operator.not_elementwise.is_none())
             .collect(),
     };
-    if !walk.problems.is_empty() {
-        return Err(walk.problems.with(unknown));
-    }
-    if !unknown.is_empty() {
+    let refusal = if !walk.problems.is_empty() {
+        Some(std::mem::take(&mut walk.problems).with(unknown))
+    } else if !unknown.is_empty() {
         let operators = unknown;
-        return Err(ExportedError::UnknownOperators { operators });
-    }
+        Some(ExportedError::UnknownOperators { operators })
+    } else {
+        None
+    };
+    let not_understood = match refusal {
+        Some(refusal) if !assumptions.recorded => return Err(refusal),
+        refusal => refusal.map(|refusal| refusal.to_string()),
+    };
     let mut assumptions: Vec<String> = unknown::assumption(&assumed).into_iter().collect();
 
     let loss = walk.loss(graph, &scope)?;
@@ -113,6 +118,7 @@ pub(super) fn lower<'a>(
         graph,
         notes,
         assumptions,
+        not_understood,
     })
 }
 

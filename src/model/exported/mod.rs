@@ -53,6 +53,8 @@ pub struct Exported {
     pub notes: Vec<String>,
     /// What was assumed where the file does not say enough, a sentence each: the answer is as good as these are.
     pub assumptions: Vec<String>,
+    /// What is not understood of it, where that was no reason to refuse it: a sentence for people.
+    pub not_understood: Option<String>,
 }
 
 /// Reads the bytes of a model file: JSON, gzipped or not, or an archive that contains it.
@@ -67,6 +69,8 @@ pub struct Assumptions {
     pub unknown_ops: UnknownOps,
     /// How many percent of what values may choose they are taken to choose; all, or even parts, if none.
     pub chosen_percent: Option<u64>,
+    /// Whether PyTorch itself runs what is not understood, so that it is no reason to refuse the graph.
+    pub recorded: bool,
 }
 
 /// [`parse`], with a say in what becomes of operators that are not known.

@@ -3,9 +3,10 @@
 //! Structs are taken apart without `..`: a field that is added later does not compile until somebody decides
 //! here whether it counts.
 
-use super::{Lowered, Request, Workload};
+use super::{Lowered, Request, SearchMode, Workload};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
+use crate::model::uploaded::Digest;
 
 /// Names the rules by which this program answers: a digest of its sources, made by `build.rs`. An answer that
 /// other rules made has another fingerprint, so it is never served in the place of a new one.
@@ -31,7 +32,9 @@ impl Request {
     ) -> String {
         let Request {
             // The graph stands for these.
-            model: _,
+            model,
+            // It is there or not for all requests to one server.
+            has_recorder: _,
             lowered: _,
             model_name: _,
             uploads: _,
@@ -53,6 +56,7 @@ impl Request {
             workload,
             notes,
             assumptions,
+            not_understood,
         } = lowered;
         let mut fingerprint = Fingerprint::new();
         fingerprint.add("batchfit 3");
@@ -70,6 +74,10 @@ impl Request {
         fingerprint.add(notes);
         fingerprint.add(assumptions);
         fingerprint.add(&card);
+        if *search == SearchMode::Recorded || not_understood.is_some() {
+            // What is not understood of a graph is not in the graph as it was read.
+            fingerprint.add(&model.exported().map(|text| Digest::of(text).to_string()));
+        }
         match workload {
             Workload::Graph(graph) => add_graph(&mut fingerprint, graph),
             Workload::Recorded(steps) => fingerprint.add(&steps.digest),

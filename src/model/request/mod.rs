@@ -71,6 +71,8 @@ pub enum SearchMode {
     Auto,
     /// Binary search over real probes alone.
     Probes,
+    /// PyTorch runs the graph at a few small batches, and what its allocator is asked for predicts the rest.
+    Recorded,
 }
 
 /// A valid request.
@@ -106,6 +108,8 @@ pub struct Request {
     model_name: String,
     /// The uploads that the model names, by the digests of their contents.
     uploads: Vec<Digest>,
+    /// Whether there is a recorder, which runs graphs that are not understood.
+    has_recorder: bool,
     lowered: Once,
 }
 
@@ -170,6 +174,8 @@ pub struct Lowered {
     pub notes: Vec<String>,
     /// What was assumed of the model, a sentence each.
     pub assumptions: Vec<String>,
+    /// What is not understood of the model, so that the graph is there for its sizes alone and steps have to be recorded.
+    pub not_understood: Option<String>,
 }
 
 impl Request {
@@ -254,7 +260,11 @@ impl Request {
         fields: &Fields<'_>,
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let searches = [("auto", SearchMode::Auto), ("probes", SearchMode::Probes)];
+        let searches = [
+            ("auto", SearchMode::Auto),
+            ("probes", SearchMode::Probes),
+            ("recorded", SearchMode::Recorded),
+        ];
         let compares = [
             ("within_optimizer", Compare::WithinOptimizer),
             ("across_optimizers", Compare::AcrossOptimizers),
@@ -274,7 +284,7 @@ impl Request {
             let value = Value::from(target);
             return Err(Invalid::at(fields.at("target_batch"), problem).with_value(&value));
         }
-        if matches!(model, ModelSource::Recorded(_)) {
+        if matches!(&model, ModelSource::Recorded(recordings) if !recordings.is_empty()) {
             variants.truncate(1);
             for variant in &mut variants {
                 variant.recorded = true;
@@ -309,8 +319,42 @@ impl Request {
             document: RequestDocument::from(Value::Null),
             model_name: String::new(),
             uploads: Vec::new(),
+            has_recorder: false,
             lowered: Once::default(),
         })
+    }
+
+    /// Reads a request about a program that is going to be recorded: it has no model yet.
+    pub fn parse_unrecorded(
+        document: RequestDocument,
+        known_sims: &[&str],
+    ) -> Result<Request, Invalid> {
+        Request::parse_with_recordings(document, Vec::new(), &[], known_sims)
+    }
+
+    /// The same where a recorder is there, or not: it decides whether a graph with operators that are not known is refused.
+    #[must_use]
+    pub fn with_recorder(self, has_recorder: bool) -> Request {
+        Request {
+            has_recorder,
+            lowered: Once::default(),
+            ..self
+        }
+    }
+
+    /// Whether steps have to be recorded for an answer: because that is asked for, or because the model is not understood.
+    pub fn is_to_be_recorded(&self) -> Result<bool, Invalid> {
+        Ok(self.search == SearchMode::Recorded || self.lower()?.not_understood.is_some())
+    }
+
+    /// Whether there is a recorder.
+    pub fn has_recorder(&self) -> bool {
+        self.has_recorder
+    }
+
+    /// The JSON text of the exported graph that the model is, if it is one.
+    pub fn exported(&self) -> Option<&[u8]> {
+        self.model.exported()
     }
 
     /// The request with a model file's graph in the place of its digest: for another process to read.
@@ -331,7 +375,11 @@ impl Request {
     /// not look at. Another process could not read the model from it.
     #[must_use]
     pub fn without_text(self) -> Request {
-        if self.lowered.0.get().is_none() {
+        let Some(lowered) = self.lowered.0.get() else {
+            return self;
+        };
+        if self.search == SearchMode::Recorded || lowered.not_understood.is_some() {
+            // A recorder reads it.
             return self;
         }
         let model = match self.model {
@@ -434,6 +482,10 @@ impl Request {
         let assumptions = Assumptions {
             unknown_ops: self.unknown_ops,
             chosen_percent: self.chosen_percent,
+            recorded: self.search == SearchMode::Recorded
+                || (self.has_recorder
+                    && self.search == SearchMode::Auto
+                    && self.unknown_ops == UnknownOps::Refuse),
         };
         let mut lowered = self.model.lower(assumptions, self.stored())?;
         if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {

@@ -102,6 +102,11 @@ impl Recordings {
         }
     }
 
+    /// Whether there are none: what is to be recorded has none yet.
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
     /// The list as it stands in a request, by digests.
     pub(super) fn named(&self) -> Value {
         let digests = self
@@ -157,6 +162,7 @@ impl Recordings {
             workload: Workload::Recorded(Arc::new(steps)),
             notes,
             assumptions: Vec::new(),
+            not_understood: None,
         })
     }
 }

@@ -31,7 +31,9 @@ pub(super) struct RequestSchema {
     /// The text of a `PYTORCH_CUDA_ALLOC_CONF`.
     #[schema(example = "expandable_segments:True")]
     allocator: Option<String>,
-    /// `auto` (default: simulation brackets, probes confirm) or `probes`.
+    /// `auto` (default: simulation brackets, probes confirm), `probes`, or `recorded`: PyTorch runs the exported graph for a few
+    /// steps at small batches, on a server with a recorder, and what it asks for predicts the rest. With `auto` that is done
+    /// where a graph has operators that are not known.
     #[schema(value_type = Option<String>, example = "auto")]
     search: Option<String>,
     /// Which variants are ranked against each other: `within_optimizer` (default: the recommendation is the best of the

@@ -265,6 +265,7 @@ impl ModelSource {
             workload: Workload::Graph(Arc::new(graph)),
             notes: Vec::new(),
             assumptions: Vec::new(),
+            not_understood: None,
         };
         match self {
             ModelSource::Preset(preset) => presets::lower(preset, stored).map(plain),
@@ -289,6 +290,7 @@ impl From<Exported> for Lowered {
             workload: Workload::Graph(Arc::new(exported.graph)),
             notes: exported.notes,
             assumptions: exported.assumptions,
+            not_understood: exported.not_understood,
         }
     }
 }

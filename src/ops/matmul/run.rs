@@ -133,6 +133,9 @@ impl Eager {
         }
         drop(copies);
         let is_sum = summand.is_some();
+        // `mm_mat1_backward` and `mm_mat2_backward` of `FunctionsManual.cpp`: the gradient of a matrix that lies by columns does
+        // so too. Others always lie by rows.
+        let by_columns = [a, b].map(|factor| !is_sum && lies_by_columns(factor));
         let [y] = draft.finish(self, [y], move |eager, gradients, saved| {
             let Some(gradient) = &gradients[0] else {
                 return vec![None, None, None];
@@ -159,10 +162,16 @@ impl Eager {
                 }
             };
             let grad_a = |eager: &mut Eager| {
+                if by_columns[0] {
+                    return turned_back(by(eager, saved.get("b"), &turned(gradient)));
+                }
                 let product = by(eager, gradient, &turned(saved.get("b")));
                 scale(eager, product)
             };
             let grad_b = |eager: &mut Eager| {
+                if by_columns[1] {
+                    return turned_back(by(eager, &turned(gradient), saved.get("a")));
+                }
                 let product = by(eager, &turned(saved.get("a")), gradient);
                 scale(eager, product)
             };
@@ -286,6 +295,21 @@ impl Eager {
 #[expect(clippy::float_cmp, reason = "factors are written in the model's code")]
 fn is_one(factor: f64) -> bool {
     factor == 1.0
+}
+
+/// Whether a matrix lies by columns, as a transposed weight does. It may lie by rows as well, if it has but one.
+fn lies_by_columns(matrix: &Tensor) -> bool {
+    matches!(
+        (&matrix.shape[..], &matrix.strides[..]),
+        ([rows, _], [Extent::ONE, column]) if column == rows
+    )
+}
+
+/// A gradient seen transposed: a view, to which another gradient is not added in place.
+fn turned_back(product: Tensor) -> Tensor {
+    let mut view = turned(&product);
+    view.base = Some(product);
+    Tensor::new(view)
 }
 
 /// Rows of all matrices together.

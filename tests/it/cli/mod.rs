@@ -13,6 +13,7 @@ mod listings;
 mod overview;
 mod probe;
 mod recorded;
+mod recorder;
 mod replay;
 mod search;
 mod shell;

@@ -63,6 +63,7 @@ pub(super) fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
 const FOUND_NOTHING: Assumptions = Assumptions {
     unknown_ops: UnknownOps::Refuse,
     chosen_percent: Some(0),
+    recorded: false,
 };
 
 #[test]
@@ -83,6 +84,11 @@ fn steps_on_volumes_signals_and_cells_allocate_and_free_what_pytorch_does() {
 #[test]
 fn steps_that_write_into_views_allocate_and_free_what_pytorch_does() {
     compare("in_place/", 60);
+}
+
+#[test]
+fn steps_that_checks_of_exported_graphs_found_allocate_and_free_what_pytorch_does() {
+    compare("found/", 8);
 }
 
 /// The models of a folder, by their names.

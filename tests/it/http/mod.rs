@@ -13,6 +13,7 @@ mod probes;
 mod problems;
 mod process;
 mod recommendations;
+mod recorded;
 mod replays;
 mod restart;
 mod scripted;

@@ -377,5 +377,9 @@ fn every_case_comes_near_to_what_pytorch_does_and_nothing_runs_out_of_memory() {
     println!("{table}{near} of {} within 1 %", cells.len());
     assert!(wrong.is_empty(), "{wrong:#?}");
     // Nine of ten (44) are wanted, and not reached yet: this keeps what is.
-    assert!(near >= 43, "{near} of {}:\n{table}", cells.len());
+    assert!(
+        near * 100 >= cells.len() * 89,
+        "{near} of {}:\n{table}",
+        cells.len()
+    );
 }

@@ -147,6 +147,7 @@ fn the_second_death_is_reported_with_its_status_and_last_words() {
         activity,
         loss,
         stderr,
+        ..
     } = &error
     else {
         panic!("{error}");

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Optional, Union
 
 from . import ranks
-from .holding import only_gradients
+from .holding import accumulate
 from .plan import Plan
 from .samples import set_batch_size
 from .tuning import Tuning
@@ -47,10 +47,7 @@ def tune(
         accelerator.gradient_accumulation_steps = 1
 
     def steps(micro_batch: int, accumulation: int) -> None:
-        for _ in range(accumulation - 1):
-            with only_gradients(tuning.state):
-                step(micro_batch)
-        step(micro_batch)
+        accumulate(tuning.state, step, micro_batch, accumulation)
 
     tuning = Tuning(
         steps,
@@ -59,7 +56,7 @@ def tune(
         target_batch=target_batch,
         memory_limit=memory_limit,
         server=server,
-        fresh=alone,
+        prepare=alone,
         accumulation=before if target_batch is None else None,
     )
     plan = tuning.run()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import re
+import sys
 import traceback
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 
@@ -138,11 +140,22 @@ def clean() -> None:
     """Gives back all memory that nothing uses."""
     gc.collect()
     torch.cuda.synchronize()
+    _forget_graphs()
     # Workspaces of cuBLAS stay allocated for good once a step has asked for them: the next one shall ask again, where it does.
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
     torch.cuda.empty_cache()
+
+
+def _forget_graphs() -> None:
+    """Lets go of the CUDA graphs that torch.compile has captured, one for each batch; they are captured again."""
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None:
+        return
+    with contextlib.suppress(AttributeError, KeyError):
+        if trees.get_obj(trees.local, "tree_manager_containers"):
+            trees.reset_cudagraph_trees()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

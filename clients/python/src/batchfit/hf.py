@@ -40,7 +40,7 @@ def tune(
         target_batch=target,
         memory_limit=memory_limit,
         server=server,
-        fresh=runner.prepare,
+        prepare=runner.prepare,
         accumulation=accumulation,
         reserved=runner.reserved(target),
     )
@@ -102,8 +102,19 @@ class _Runner:
         trainer.is_in_train = True
         trainer.accelerator.free_memory()
         arguments = trainer.args
+        own = importlib.import_module(type(trainer).__mro__[-2].__module__)
+        if getattr(arguments, "use_liger_kernel", False) and hasattr(own, "apply_liger_kernel"):
+            own.apply_liger_kernel(trainer.model, arguments.liger_kernel_config)
         if arguments.gradient_checkpointing:
-            trainer.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=arguments.gradient_checkpointing_kwargs)
+            # Those that this release has beside what torch.utils.checkpoint takes.
+            named = dict(arguments.gradient_checkpointing_kwargs or {})
+            others = {name: named.pop(name) for name in ("every_n_layers", "offload") if name in named}
+            trainer.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=named or None, **others)
+        if getattr(trainer, "neftune_noise_alpha", None) is not None:
+            if hasattr(own, "activate_neftune"):
+                own.activate_neftune(trainer.model, trainer.neftune_noise_alpha, trainer.accelerator)
+            else:
+                trainer._activate_neftune(trainer.model)
         steps = arguments.max_steps if arguments.max_steps > 0 else 1000
         if hasattr(trainer, "_prepare_for_training"):
             self._model, _ = trainer._prepare_for_training(steps, None, None)

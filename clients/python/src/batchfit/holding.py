@@ -6,52 +6,112 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+import torch.amp.grad_scaler
+
 from .state import State
 
 
 def never_skip(state: State) -> None:
-    """Has scalers skip no step: a skipped one makes no optimizer state. Putting the state back undoes it."""
+    """Gives scalers a scale that overflows nothing. Putting the state back undoes it."""
     for scaler in state.scalers:
-        if not scaler.is_enabled():
-            continue
-        # A scale that overflows nothing, and a step that is taken whatever the gradients are.
-        scaler._init_scale = 1.0
-        if scaler._scale is not None:
-            scaler._scale.fill_(1.0)
-        scaler._maybe_opt_step = _take_step
-
-
-def _take_step(optimizer: Any, _state: Any, *arguments: Any, **named: Any) -> Any:
-    return optimizer.step(*arguments, **named)
+        if scaler.is_enabled():
+            scaler._init_scale = 1.0
+            if scaler._scale is not None:
+                scaler._scale.fill_(1.0)
 
 
 @contextlib.contextmanager
-def only_gradients(state: State) -> Iterator[None]:
-    """Within it, a step only adds up gradients: optimizers and scalers do nothing, and gradients stay."""
+def steps_are_taken() -> Iterator[None]:
+    """Within it, scalers take each step whatever the gradients are: a step that is skipped makes no optimizer state.
+
+    Those too that are not in `state`.
+    """
+    scaler: Any = torch.amp.grad_scaler.GradScaler
+    before = scaler._maybe_opt_step
+    scaler._maybe_opt_step = _take_step
+    try:
+        yield
+    finally:
+        scaler._maybe_opt_step = before
+
+
+def _take_step(_scaler: Any, optimizer: Any, _state: Any, *arguments: Any, **named: Any) -> Any:
+    return optimizer.step(*arguments, **named)
+
+
+def accumulate(state: State, step: Callable[[int], object], batch: int, micro_steps: int) -> None:
+    """One optimizer step of several calls of `step`, each of which would be a whole one.
+
+    Optimizers step in the last alone. Gradients are let go of before the first or after the last, whether `step` does that at
+    its beginning or at its end: what is asked for before an optimizer steps counts as its beginning.
+    """
+    for index in range(micro_steps):
+        is_first, is_last = index == 0, index == micro_steps - 1
+        if is_first and is_last:
+            step(batch)
+            return
+        with _micro_step(state, is_first=is_first, is_last=is_last):
+            step(batch)
+
+
+@contextlib.contextmanager
+def _micro_step(state: State, *, is_first: bool, is_last: bool) -> Iterator[None]:
+    stepped: set[int] = set()
+
+    def step_of(optimizer: Any) -> Callable[..., Any]:
+        original = optimizer.step
+
+        def step(closure: Any = None, *arguments: Any, **named: Any) -> Any:
+            stepped.add(id(optimizer))
+            if not is_last:
+                # An optimizer that runs forward and backward itself.
+                return closure() if callable(closure) else None
+            return original(*(() if closure is None else (closure,)), *arguments, **named)
+
+        # What schedulers look for, to warn where an optimizer's step is no longer the one that they count.
+        step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        return step
+
+    def zero_grad_of(thing: Any, has_stepped: Callable[[], bool]) -> Callable[..., Any]:
+        original = thing.zero_grad
+
+        def zero_grad(*arguments: Any, **named: Any) -> Any:
+            if is_last if has_stepped() else is_first:
+                return original(*arguments, **named)
+            return None
+
+        return zero_grad
+
+    def step_of_scaler(optimizer: Any, *_arguments: Any, **_named: Any) -> None:
+        stepped.add(id(optimizer))
+
     with contextlib.ExitStack() as stack:
         for optimizer in state.optimizers:
-            stack.enter_context(_replaced(optimizer, "step", _step_of_closure))
-            stack.enter_context(_replaced(optimizer, "zero_grad", _nothing))
+            stack.enter_context(_replaced(optimizer, "step", step_of(optimizer)))
+            stepping = _is_in(stepped, id(optimizer))
+            stack.enter_context(_replaced(optimizer, "zero_grad", zero_grad_of(optimizer, stepping)))
         for module in state.modules:
-            stack.enter_context(_replaced(module, "zero_grad", _nothing))
+            stack.enter_context(_replaced(module, "zero_grad", zero_grad_of(module, lambda: bool(stepped))))
             # DistributedDataParallel and FullyShardedDataParallel: gradients are exchanged in the last micro-step.
-            no_sync = getattr(type(module), "no_sync", None)
-            if callable(no_sync) and type(module).__name__ in ("DistributedDataParallel", "FullyShardedDataParallel"):
+            if not is_last and type(module).__name__ in ("DistributedDataParallel", "FullyShardedDataParallel"):
                 stack.enter_context(module.no_sync())  # type: ignore[operator]
-        for scaler in state.scalers:
-            stack.enter_context(_replaced(scaler, "step", _nothing))
-            stack.enter_context(_replaced(scaler, "update", _nothing))
-            stack.enter_context(_replaced(scaler, "unscale_", _nothing))
+        if not is_last:
+            for scheduler in state.schedulers:
+                stack.enter_context(_replaced(scheduler, "step", _nothing))
+            for scaler in state.scalers:
+                stack.enter_context(_replaced(scaler, "step", step_of_scaler))
+                stack.enter_context(_replaced(scaler, "update", _nothing))
+                stack.enter_context(_replaced(scaler, "unscale_", _nothing))
         yield
+
+
+def _is_in(numbers: set[int], number: int) -> Callable[[], bool]:
+    return lambda: number in numbers
 
 
 def _nothing(*_arguments: Any, **_named: Any) -> None:
     return None
-
-
-def _step_of_closure(closure: Any = None, *_arguments: Any, **_named: Any) -> Any:
-    # An optimizer that runs forward and backward itself.
-    return closure() if callable(closure) else None
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def _tuned(package: str, trainer: Any, module: Any, *, target_batch: Optional[in
         batch=before[0],
         state=[trainer, module, *([trainer.datamodule] if trainer.datamodule is not None else [])],
         target_batch=target_batch,
-        fresh=runner.prepare,
+        prepare=runner.prepare,
         accumulation=before[1] if target_batch is None else None,
         **named,
     )

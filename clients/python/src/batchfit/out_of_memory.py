@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import torch
 
@@ -58,7 +58,7 @@ def record_oom(path: Union[str, os.PathLike[str]], *, max_entries: int = 200_000
         if device.is_out_of_memory(error):
             # Whatever goes wrong here must not hide the error itself.
             try:
-                _dump(where, str(error))
+                _dump(where)
             except Exception as trouble:
                 logger.warning("no snapshot of the allocator could be written to %s: %s", where, trouble)
         raise
@@ -67,12 +67,12 @@ def record_oom(path: Union[str, os.PathLike[str]], *, max_entries: int = 200_000
             torch.cuda.memory._record_memory_history(enabled=None)
 
 
-def _dump(path: Path, message: str) -> None:
+def _dump(path: Path) -> None:
     torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
-    print("\n".join(verdict(torch.cuda.memory._snapshot(), message, path)), file=sys.stderr, flush=True)
+    print("\n".join(verdict(torch.cuda.memory._snapshot(), path)), file=sys.stderr, flush=True)
 
 
-def verdict(snapshot: dict[str, Any], message: str, path: Path) -> list[str]:
+def verdict(snapshot: dict[str, Any], path: Path) -> list[str]:
     """What the memory is in use for, line by line."""
     at = torch.cuda.current_device()
     segments = [segment for segment in snapshot["segments"] if segment["device"] == at]
@@ -101,29 +101,33 @@ def verdict(snapshot: dict[str, Any], message: str, path: Path) -> list[str]:
         lines.append("  by line")
         for line, size in by_line.most_common(_LINES):
             lines.append(f"    {_size(size):>10}  {line or 'from before the history began, such as weights'}")
-    return lines + _replayed(path, total, message)
+    return lines + _replayed(path, total)
 
 
-def _replayed(path: Path, total: int, message: str) -> list[str]:
-    """What the binary says: whether other settings of the allocator would have done."""
+def _replayed(path: Path, total: int) -> list[str]:
+    """What the binary says: how much it would have taken, and whether other settings of the allocator would have done."""
+    more = f"  `batchfit replay {path} --compare` tells more"
     try:
-        command = [str(binary.find()), "replay", str(path), "--json", "--memory-limit", str(int(device.fraction() * total))]
+        limit = str(int(device.fraction() * total))
+        command = [str(binary.find()), "replay", str(path), "--compare", "--json", "--memory-limit", limit]
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, env=environment, check=True)
-        said = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return [f"  `batchfit replay {path}` tells more"]
-    best = _best(said)
-    more = f"  `batchfit replay {path}` draws it and tells more"
-    return [f"  would fit    with PYTORCH_CUDA_ALLOC_CONF={best}", more] if best is not None else [more]
+        return [*_compared(json.loads(done.stdout)), more]
+    except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
+        return [more]
 
 
-def _best(said: dict[str, Any]) -> Optional[str]:
-    """The first of the allocator's settings that would have done."""
-    for one in said.get("what_if", said.get("alternatives", [])) or []:
-        if isinstance(one, dict) and one.get("outcome") in ("fits", "fits_with_retries") and one.get("allocator"):
-            return str(one["allocator"])
-    return None
+def _compared(said: dict[str, Any]) -> list[str]:
+    """What the comparison of the allocator's settings comes to, up to where the memory ran out."""
+    rows = said["comparison"]["rows"]
+    lines = []
+    own = next((row for row in rows if row["allocator"] == said["allocator"]), None)
+    if own is not None and own["smallest_limit_bytes"]:
+        lines.append(f"  needed       {_size(own['smallest_limit_bytes'])} without retries, up to here")
+    best = next((row for row in rows if row["verdict"] == "fits" and row["allocator"]), None)
+    if best is not None:
+        lines.append(f"  would fit    up to here, with PYTORCH_CUDA_ALLOC_CONF={best['allocator']}")
+    return lines
 
 
 def _line(frames: Any) -> str:

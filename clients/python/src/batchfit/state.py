@@ -64,11 +64,11 @@ _OPAQUE: tuple[type, ...] = (
 _OF_TORCH: tuple[type, ...] = (
     torch.nn.Module,
     torch.optim.Optimizer,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.optim.lr_scheduler.ReduceLROnPlateau,
     torch.utils.data.Sampler,
     torch.utils.data.DataLoader,
 )
+
+_SCHEDULERS = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 # Packages whose objects are left alone: PyTorch's own machinery, Python's, and what keeps files and connections.
 _FOREIGN = {"torch", "tensorboard", "tensorboardX", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "swanlab", "datasets", "tokenizers"} | (
@@ -139,6 +139,7 @@ class State:
         self.modules: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[Any] = []
+        self.schedulers: list[Any] = []
         self._seen: dict[int, object] = {}
         self._storages: dict[int, _Storage] = {}
         self._tensors: list[_Tensor] = []
@@ -173,15 +174,16 @@ class State:
                 kept.keep()
         self._random = Generators()
 
-    def put_back(self) -> None:
-        """Makes everything what it was."""
+    def put_back(self, *, contents: bool = True) -> None:
+        """Makes everything what it was; without `contents`, all but the values of tensors on GPUs."""
         for restore in self._restores:
             restore()
         with torch.no_grad():
             for tensor in self._tensors:
                 tensor.put_back()
             for kept in self._storages.values():
-                kept.put_back()
+                if contents or kept.storage.device.type != "cuda":
+                    kept.put_back()
         if self._random is not None:
             self._random.put_back()
 
@@ -215,6 +217,8 @@ class State:
             self._object(thing)
 
     def _tensor(self, tensor: torch.Tensor) -> None:
+        if any(kind.__name__ == "UninitializedTensorMixin" for kind in type(tensor).__mro__):
+            raise StateError("`state` has a lazy module in it, whose weights are not made yet: run its forward pass once before")
         if tensor.device.type == "meta":
             return
         has_storage = True
@@ -260,6 +264,9 @@ class State:
             self._attributes(thing)
         elif is_scaler(thing):
             self.scalers.append(thing)
+            self._attributes(thing)
+        elif isinstance(thing, _SCHEDULERS):
+            self.schedulers.append(thing)
             self._attributes(thing)
         elif isinstance(thing, torch.utils.data.DataLoader):
             # Its workers and its data set are left alone.

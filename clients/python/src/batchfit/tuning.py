@@ -18,7 +18,7 @@ import torch
 
 from . import conversation, device, ranks
 from .conversation import Document, Refused, SearchError
-from .holding import never_skip, only_gradients
+from .holding import accumulate, never_skip, steps_are_taken
 from .interrupts import Interrupts
 from .plan import Plan, Run
 from .recording import Recording
@@ -34,6 +34,10 @@ _MOST_RUNS = 60
 
 # Bytes that a step may leave behind outside `state` without a word.
 _LEFT = 32 << 20
+
+# Up to so many bytes weights are put back before each run; of larger models only in the end, which takes seconds each time. What
+# they are does not matter to memory, but for programs that look at them.
+_SMALL = 4 << 30
 
 _MIB = 1 << 20
 
@@ -55,6 +59,7 @@ def tune(
     target_batch: Optional[int] = None,
     memory_limit: Union[int, float, str, None] = None,
     server: Optional[str] = None,
+    fresh: bool = False,
 ) -> Plan:
     """The micro-batch to train with, and how many accumulation steps make up `target_batch`.
 
@@ -62,25 +67,25 @@ def tune(
     `state` names all that a step changes: the model, its optimizers, the scaler, schedulers, averages, samplers. Afterwards it
     is bit for bit what it was, and so are all random generators; also after an error or Ctrl-C. `memory_limit` is in bytes,
     "12GiB", or a share of the card; by default it is what the card has free. `server` is the address of a batchfit server, which
-    then leads the search in the place of the binary on this machine.
+    then leads the search in the place of the binary on this machine. What was found before for the same program is the answer at
+    once, unless `fresh`.
     """
     if not callable(step):
         raise TypeError(f"step must be a function of the batch that runs one training step, not {step!r}")
 
     def steps(micro_batch: int, accumulation: int) -> None:
-        for _ in range(accumulation - 1):
-            with only_gradients(tuning.state):
-                step(micro_batch)
-        step(micro_batch)
+        accumulate(tuning.state, step, micro_batch, accumulation)
 
-    tuning = Tuning(steps, batch=batch, state=state, target_batch=target_batch, memory_limit=memory_limit, server=server)
+    tuning = Tuning(
+        steps, batch=batch, state=state, target_batch=target_batch, memory_limit=memory_limit, server=server, fresh=fresh
+    )
     return tuning.run()
 
 
 class Tuning:
     """One search, from the first warm-up to the plan.
 
-    `steps(b, n)` runs one optimizer step of `n` micro-steps at batch `b`. `fresh` is called whenever everything was put back.
+    `steps(b, n)` runs one optimizer step of `n` micro-steps at batch `b`. `prepare` is called whenever everything was put back.
     `accumulation` is how many micro-steps an optimizer step has whatever comes out, where no target says it. `reserved` bytes are
     left free where steps accumulate: what training needs beside what is recorded.
     """
@@ -95,7 +100,8 @@ class Tuning:
         memory_limit: Union[int, float, str, None] = None,
         server: Optional[str] = None,
         max_batch: Optional[int] = None,
-        fresh: Optional[Callable[[], None]] = None,
+        fresh: bool = False,
+        prepare: Optional[Callable[[], None]] = None,
         accumulation: Optional[int] = None,
         reserved: int = 0,
     ) -> None:
@@ -116,7 +122,8 @@ class Tuning:
         self._batch = batch
         self._target = target_batch
         self._max_batch = max_batch
-        self._fresh_hook = fresh
+        self._is_fresh = fresh
+        self._prepare = prepare
         self._accumulation = accumulation
         self._reserved = reserved
         self.state = State(things)
@@ -144,7 +151,8 @@ class Tuning:
             document: Optional[Document] = None
             try:
                 try:
-                    document = self._search(Path(folder))
+                    with steps_are_taken():
+                        document = self._search(Path(folder))
                 finally:
                     interrupts.hold()
             finally:
@@ -193,6 +201,8 @@ class Tuning:
         }
         if self._target is not None:
             terms["target_batch"] = self._target
+        if self._is_fresh:
+            terms["fresh"] = True
         if self._max_batch is not None:
             terms["max_batch"] = self._max_batch
         self._leader = conversation.leader(self._server)
@@ -328,11 +338,11 @@ class Tuning:
     def _fresh(self) -> None:
         """Everything as before the first step, without gradients."""
         device.synchronize()
-        self.state.put_back()
+        self.state.put_back(contents=self.state.device_bytes <= _SMALL)
         self.state.without_gradients()
         never_skip(self.state)
-        if self._fresh_hook is not None:
-            self._fresh_hook()
+        if self._prepare is not None:
+            self._prepare()
         device.clean()
 
     def _end(self, share: float, benchmark: bool, *, is_failing: bool) -> None:

@@ -228,10 +228,10 @@ class TuneTest(GpuTest):
         put_back = State.put_back
         ending = []
 
-        def interrupted(state):
+        def interrupted(state, **named):
             if ending:
                 signal.raise_signal(signal.SIGINT)
-            put_back(state)
+            put_back(state, **named)
             if ending:
                 signal.raise_signal(signal.SIGINT)
 
@@ -272,7 +272,6 @@ class TuneTest(GpuTest):
     def test_accumulating_steps_add_up_gradients_and_step_once(self):
         training = Training()
         counted = []
-        told = mock.Mock()
 
         def step(batch):
             before = training.steps
@@ -281,7 +280,6 @@ class TuneTest(GpuTest):
 
         with mock.patch("batchfit.tuning.Recording", side_effect=batchfit.Recording) as recordings:
             plan = batchfit.tune(step, batch=32, state=training.state, memory_limit="200MiB", target_batch=4096)
-        del told
         self.assertEqual(counted[:2], [(0, True), (1, False)])
         self.assertEqual(recordings.call_args_list[0].args, (32, 2))
         self.assertEqual(plan.micro_batch * plan.accumulation_steps, 4096)

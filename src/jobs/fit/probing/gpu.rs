@@ -169,8 +169,12 @@ pub(in crate::jobs::fit) fn translated(error: WorkerError, device: &str) -> Engi
             Refusal::DeviceUnavailable => crate::jobs::fit::devices::unavailable(device, detail),
             Refusal::DeviceFailed | Refusal::Lost | Refusal::OutOfTurn => failed(detail),
         },
-        WorkerError::Spawn { program, source } => failed(format!(
-            "could not start the worker {}: {source}",
+        WorkerError::Spawn {
+            who,
+            program,
+            source,
+        } => failed(format!(
+            "could not start the {who} {}: {source}",
             program.display()
         )),
         lost @ WorkerError::Lost { .. } => failed(lost.to_string()),

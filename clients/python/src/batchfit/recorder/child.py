@@ -79,7 +79,7 @@ class Child:
             graph = self._read(order.graph)
             answer["least_batch"], answer["most_batch"] = graph.batches
             answer["notes"] = graph.notes
-        told = self._apart(lambda: _card(self._device))
+        told = self._apart(lambda: _card(self._device, order.device))
         if told["message"] == "card":
             del told["message"]
             self._open = order
@@ -102,20 +102,23 @@ class Child:
     def _training(self, order: Open, accumulation: int) -> Any:
         from .training import Training
 
-        known = ("precision", "optimizer", "optimizer_impl", "checkpointing")
+        known = ("precision", "optimizer", "optimizer_impl", "checkpointing", "clip_grad_norm")
         unknown = [name for name in order.training if name not in known]
         if unknown:
             raise RecorderError(f"{unknown[0][:80]!r} is no member of training that is recorded; known are {', '.join(known)}")
-        named = {name: value for name, value in order.training.items() if name != "checkpointing"}
+        clip = order.training.get("clip_grad_norm")
+        if clip is not None and (isinstance(clip, bool) or not isinstance(clip, (int, float)) or not clip > 0):
+            raise RecorderError("clip_grad_norm is a number above zero")
+        named = {name: order.training[name] for name in known[:3] if name in order.training}
         if not all(isinstance(value, str) for value in named.values()):
             raise RecorderError("precision, optimizer and optimizer_impl are names")
-        return Training(**named, checkpointing=checkpointing(order.training.get("checkpointing")), accumulation=accumulation)
+        return Training(**named, checkpointing=checkpointing(order.training.get("checkpointing")), accumulation=accumulation, clip_grad_norm=clip)
 
     def _recorded(self, opened: Open, order: Record) -> dict[str, Any]:
         training = self._training(opened, order.accumulation)
         path = str(Path(opened.folder) / f"b{order.batch}-a{order.accumulation}.gz")
         begin = time.monotonic()
-        answer = self._apart(lambda: _record(self._graph, self._named, training, order.batch, self._device, opened.limit_bytes, path))
+        answer = self._apart(lambda: _record(self._graph, self._named, training, order, (self._device, opened.device), path))
         return {**answer, "seconds": round(time.monotonic() - begin, 3)}
 
     def _apart(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -211,7 +214,7 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _card(device: str) -> dict[str, Any]:
+def _card(device: str, number: int) -> dict[str, Any]:
     import torch
 
     answer: dict[str, Any] = {"message": "card", "torch": torch.__version__, "gpu": device, "total_bytes": None, "free_bytes": None, "cudnn": None}
@@ -220,6 +223,10 @@ def _card(device: str) -> dict[str, Any]:
     if not torch.cuda.is_available():
         detail = f"PyTorch {torch.__version__} finds no GPU that it can use"
         return {"message": "refused", "refusal": "device_unavailable", "detail": detail}
+    if number >= torch.cuda.device_count():
+        detail = f"PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs, and no number {number}"
+        return {"message": "refused", "refusal": "device_unavailable", "detail": detail}
+    torch.cuda.set_device(number)
     free, total = torch.cuda.mem_get_info()
     version: Any = torch.backends.cudnn.version
     answer.update(gpu=torch.cuda.get_device_name(), total_bytes=total, free_bytes=free)
@@ -233,7 +240,7 @@ def _card(device: str) -> dict[str, Any]:
 _OUT_OF_MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
-def _record(graph: Any, named: Any, training: Any, batch: int, device_name: str, limit: Optional[int], path: str) -> dict[str, Any]:
+def _record(graph: Any, named: Any, training: Any, order: Record, card: tuple[str, int], path: str) -> dict[str, Any]:
     import torch
 
     from . import interpreter
@@ -241,10 +248,12 @@ def _record(graph: Any, named: Any, training: Any, batch: int, device_name: str,
     from .training import GraphProgram, train
 
     interpreter.quiet()
-    device = torch.device(device_name)
+    device, batch, limit = torch.device(card[0]), order.batch, order.limit_bytes
     answer: dict[str, Any] = {"message": "recorded", "batch": batch, "path": None, "retries": 0}
     answer.update(peak_allocated_bytes=None, peak_reserved_bytes=None)
     try:
+        if device.type == "cuda":
+            torch.cuda.set_device(card[1])
         if device.type == "cuda" and limit is not None:
             _, total = torch.cuda.mem_get_info()
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))

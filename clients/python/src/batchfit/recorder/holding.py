@@ -165,7 +165,8 @@ class Recurrent:
     batch_first: bool
 
     def flatten(self, held: dict[int, torch.Tensor]) -> None:
-        weights = [held[slot].data for slot in self.weights]
+        # The parameters themselves: they become views of the buffer.
+        weights = [held[slot] for slot in self.weights]
         is_acceptable: Any = torch.backends.cudnn.is_acceptable
         if not is_acceptable(weights[0]) or len({weight.dtype for weight in weights}) > 1:
             return

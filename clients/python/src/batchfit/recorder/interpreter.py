@@ -16,8 +16,9 @@ from .functions import class_of
 from .graphs import Device, DType, Function, Graph, Layout, MemoryFormat, Operator, Ref
 from .holding import Stored, dtype_of
 from .lifetimes import assumed, read_by, slots_of
-from .sizes import Size
+from .noise import Noise
 from .operators import IGNORED, Called, Operators, import_namespaces
+from .sizes import Size
 
 Environment = dict[int, Any]
 
@@ -48,6 +49,7 @@ class Interpreter:
         }
         self._functions = {function.first: (function, class_of(function, self)) for function in graph.functions}
         self._released_late = {function.first: {*function.inputs, *function.outputs, *function.saved, *function.held} for function in graph.functions}
+        self._noise = Noise(graph)
         # Types of values that conversions ask for, as the graph runs.
         self._types: dict[int, torch.dtype] = {}
         self._asked = {slot for slot in graph.dtypes_of.values() if slot is not None}
@@ -196,7 +198,7 @@ class Interpreter:
         if isinstance(given, list):
             return [self._value(environment, held, operator, index, each) for each in given]
         if isinstance(given, DType):
-            return self._dtype(given, operator, index)
+            return self._dtype(given, operator, index, environment)
         if isinstance(given, Device):
             # What was traced on the meta device and names the host means the host.
             return torch.device("cpu") if given.kind == "cpu" and self._on_meta else self._device
@@ -208,11 +210,12 @@ class Interpreter:
             return given.at(self.batch)
         return given
 
-    def _dtype(self, given: DType, operator: Operator, index: Optional[int]) -> torch.dtype:
+    def _dtype(self, given: DType, operator: Operator, index: Optional[int], environment: Environment) -> torch.dtype:
         """The dtype that a node names, or that of the tensor whose dtype its code asked for, as it is now."""
         dtype = dtype_of(given.number, operator.where)
         if index is None or index not in self.graph.dtypes_of:
-            return dtype
+            noise = self._noise.dtype(index, environment) if index is not None and dtype.is_floating_point else None
+            return dtype if noise is None else noise
         asked = self.graph.dtypes_of[index]
         if asked is not None and asked in self._types:
             return self._types[asked]

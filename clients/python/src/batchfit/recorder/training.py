@@ -37,6 +37,7 @@ class Training:
     optimizer_impl: str = "foreach"
     checkpointing: Checkpointing = None
     accumulation: int = 1
+    clip_grad_norm: Optional[float] = None
 
     def __post_init__(self) -> None:
         known = (("precision", PRECISIONS), ("optimizer", tuple(_OPTIMIZERS)), ("optimizer_impl", tuple(_IMPLEMENTATIONS)))
@@ -132,6 +133,10 @@ def train(
             begin_step()
             for _ in range(training.accumulation):
                 _micro_step(program, training, batch, device, autocast, scaler)
+            if training.clip_grad_norm is not None:
+                if scaler is not None:
+                    scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], training.clip_grad_norm)
             if scaler is not None:
                 scaler.step(optimizer)
                 scaler.update()

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read, Result};
 
 /// What a pipe gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Line {
+pub(in crate::worker) enum Line {
     /// A line, without its end.
     Whole(String),
     /// The pipe ended after this much of a line.
@@ -16,7 +16,7 @@ pub(super) enum Line {
 }
 
 /// Reads one line of at most `longest` bytes. Bytes that are no UTF-8 are replaced.
-pub(super) fn read(input: &mut impl BufRead, longest: usize) -> Result<Line> {
+pub(in crate::worker) fn read(input: &mut impl BufRead, longest: usize) -> Result<Line> {
     let mut bytes = Vec::new();
     input
         .by_ref()

@@ -6,22 +6,26 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::protocol::{self, Refusal};
+use crate::worker::protocol::Refusal;
 
 /// Why the parent has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// There is no child at all.
-    #[error("could not start the worker {}", program.display())]
+    #[error("could not start the {who} {}", program.display())]
     Spawn {
+        /// What the child is called.
+        who: &'static str,
         /// What was executed.
         program: PathBuf,
         /// What the system said.
         source: io::Error,
     },
     /// The child is gone, and so is the one that took its place.
-    #[error("the worker {loss} while {activity}{}", Stderr(stderr))]
+    #[error("the {who} {loss} while {activity}{}", Stderr(stderr))]
     Lost {
+        /// What the child is called.
+        who: &'static str,
         /// What it was asked to do.
         activity: Activity,
         /// What happened to it.
@@ -61,6 +65,8 @@ pub enum Activity {
     Opening,
     /// Run this batch.
     Probing(u64),
+    /// Record this batch.
+    Recording(u64),
 }
 
 impl fmt::Display for Activity {
@@ -70,6 +76,7 @@ impl fmt::Display for Activity {
             Activity::Listing => f.write_str("listing GPUs"),
             Activity::Opening => f.write_str("opening the device"),
             Activity::Probing(batch) => write!(f, "probing batch {batch}"),
+            Activity::Recording(batch) => write!(f, "recording batch {batch}"),
         }
     }
 }
@@ -87,14 +94,14 @@ pub enum Loss {
     TimedOut(Duration),
     /// It wrote something that is no answer, and was killed.
     Garbage(String),
-    /// It wrote a line without end, and was killed.
-    LineTooLong,
+    /// It wrote a line longer than this many bytes, and was killed.
+    LineTooLong(usize),
     /// It answered that it cannot use its device any more.
     GaveUp(String),
     /// It answered another question, and was killed.
     OutOfTurn(String),
-    /// It speaks another version of the protocol.
-    Version(u32),
+    /// It speaks the first version of the protocol instead of the second.
+    Version(u32, u32),
 }
 
 impl fmt::Display for Loss {
@@ -107,17 +114,14 @@ impl fmt::Display for Loss {
                 write!(f, "did not answer within {:.1} s", after.as_secs_f64())
             }
             Loss::Garbage(line) => write!(f, "wrote `{line}`, which is no message,"),
-            Loss::LineTooLong => write!(
-                f,
-                "wrote a line of more than {} MiB",
-                protocol::LONGEST_ANSWER >> 20
-            ),
+            Loss::LineTooLong(longest) => {
+                write!(f, "wrote a line of more than {} MiB", longest >> 20)
+            }
             Loss::GaveUp(why) => write!(f, "gave up ({why})"),
             Loss::OutOfTurn(line) => write!(f, "answered `{line}` out of turn"),
-            Loss::Version(version) => write!(
+            Loss::Version(theirs, ours) => write!(
                 f,
-                "speaks version {version} of the protocol instead of {}",
-                protocol::VERSION
+                "speaks version {theirs} of the protocol instead of {ours}"
             ),
         }
     }
