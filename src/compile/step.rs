@@ -29,6 +29,10 @@ pub(super) struct Training {
     mine: Vec<usize>,
 }
 
+/// Micro-steps after the first that differ where each sends gradients: buckets are made anew by then, and what a hook made before
+/// is gone.
+const MOST_APART: u32 = 4;
+
 /// What a `GradScaler` keeps on the device.
 struct Scaler {
     scale: Tensor,
@@ -117,16 +121,24 @@ impl Training {
     fn step(&mut self) -> Result<Vec<Section>, Stop> {
         let recorder = self.eager.recorder().clone();
         let mut sections = Vec::new();
-        // All but the first are alike, and all but the last where that alone sends gradients.
+        // All but the first are alike; but the last where that alone sends gradients, and but those that follow the first
+        // messages where all do.
         let left = self.variant.accumulation - 1;
-        let last_differs = left > 0 && self.reducer.is_some();
-        let alike = left - u32::from(last_differs);
-        self.micro_step(left == 0)?;
-        if left > 0 {
+        let sends = self.reducer.as_ref().map(|reducer| reducer.sends_always());
+        let last_differs = left > 0 && sends == Some(false);
+        let sends = sends == Some(true);
+        let apart = if sends { left.min(MOST_APART) } else { 0 };
+        let alike = left - apart - u32::from(last_differs);
+        self.micro_step(sends || left == 0)?;
+        for _ in 0..apart {
+            sections.push(Section::once(recorder.take_section()));
+            self.micro_step(sends)?;
+        }
+        if left > apart {
             sections.push(Section::once(recorder.take_section()));
         }
         if alike > 0 {
-            self.micro_step(false)?;
+            self.micro_step(sends)?;
             sections.push(Section {
                 instructions: recorder.take_section(),
                 times: alike,
@@ -142,9 +154,9 @@ impl Training {
         Ok(sections)
     }
 
-    fn micro_step(&mut self, is_last: bool) -> Result<(), Stop> {
+    fn micro_step(&mut self, sends: bool) -> Result<(), Stop> {
         match self.variant.mode {
-            Mode::Train => self.training(is_last),
+            Mode::Train => self.training(sends),
             Mode::Inference => self.inference(),
         }
     }
@@ -177,16 +189,13 @@ impl Training {
         drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
-        if let Some(reducer) = &self.reducer {
-            reducer.after_step();
-        }
     }
 
-    fn training(&mut self, is_last: bool) -> Result<(), Stop> {
+    fn training(&mut self, sends: bool) -> Result<(), Stop> {
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
         if let Some(reducer) = &self.reducer {
-            reducer.before_forward(&mut self.eager, is_last);
+            reducer.before_forward(&mut self.eager, sends);
         }
         self.eager.set_category(Category::Activations);
         self.eager.autocast = self.variant.precision.autocast();

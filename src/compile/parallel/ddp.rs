@@ -20,8 +20,8 @@ const LIMITS: [u64; 2] = [MIB, 25 * MIB];
 /// torch/nn/parallel/distributed.py).
 const BROADCAST: u64 = 250 * MIB;
 
-/// Steps after which what a compression hook made is given back at the latest.
-const HELD_STEPS: usize = 2;
+/// Backward passes after which what a compression hook made is given back at the latest.
+const HELD_PASSES: usize = 2;
 
 /// What keeps the buckets.
 #[derive(Debug)]
@@ -47,7 +47,8 @@ struct State {
     /// Whether this micro-step sends gradients, and whether the one before did.
     sends: bool,
     sent_before: bool,
-    steps: u32,
+    /// Backward passes that sent gradients, before this micro-step.
+    passes: u32,
     /// Whether parameters get no gradient: int32 for each.
     used: Option<Tensor>,
     /// What compression hooks made, by step.
@@ -129,12 +130,17 @@ impl Reducer {
         (by_first(parts(&self.members, &self.limits())), false)
     }
 
+    /// Micro-steps of a step that are not like those before: all send gradients, or the last one alone does.
+    pub(in crate::compile) fn sends_always(&self) -> bool {
+        self.options.sync_every_micro_step
+    }
+
     /// How many steps differ before all are alike.
     pub(in crate::compile) fn steps(&self) -> usize {
         // A step after the rebuild is the first without it.
         let rebuilt = 2 + usize::from(self.options.static_graph);
         let compressed = if self.options.comm_hook.is_some() {
-            HELD_STEPS + 1
+            HELD_PASSES + 1
         } else {
             0
         };
@@ -191,10 +197,11 @@ impl Reducer {
 
     /// What comes before a forward pass, whose backward pass `sends` gradients or does not (`no_sync`).
     pub(in crate::compile) fn before_forward(&self, eager: &mut Eager, sends: bool) {
-        let steps_before = if self.options.static_graph { 2 } else { 1 };
+        let passes_before = if self.options.static_graph { 2 } else { 1 };
         let (is_due, broadcasts) = {
             let state = &mut *self.state.borrow_mut();
-            let is_due = self.rebuilds() && !state.is_rebuilt && state.steps >= steps_before;
+            state.passes += u32::from(state.sends);
+            let is_due = self.rebuilds() && !state.is_rebuilt && state.passes >= passes_before;
             let broadcasts =
                 self.options.broadcast_buffers && state.sent_before && !self.buffers.is_empty();
             state.sends = sends;
@@ -218,14 +225,9 @@ impl Reducer {
     pub(in crate::compile) fn copies_results(&self) -> bool {
         let options = &self.options;
         if options.static_graph {
-            return self.state.borrow().steps == 0;
+            return self.state.borrow().passes == 0;
         }
         options.find_unused_parameters
-    }
-
-    /// What comes after a step of the optimizer.
-    pub(in crate::compile) fn after_step(&self) {
-        self.state.borrow_mut().steps += 1;
     }
 
     /// Buckets in the order in which gradients are complete (`Reducer::rebuild_buckets`).
@@ -262,10 +264,10 @@ impl Reducer {
         eager.set_label(&Arc::from("DistributedDataParallel hook"));
         let made = Rc::new(eager.empty(&[elements], hook.dtype()));
         let state = &mut *self.state.borrow_mut();
-        let step = state.steps as usize;
-        state.compressed.resize_with(step + 1, Vec::new);
-        state.compressed[step].push(made);
-        if let Some(done) = step.checked_sub(HELD_STEPS) {
+        let pass = state.passes as usize;
+        state.compressed.resize_with(pass + 1, Vec::new);
+        state.compressed[pass].push(made);
+        if let Some(done) = pass.checked_sub(HELD_PASSES) {
             state.compressed[done].clear();
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::compile::{CompileError, compile, compile_unless};
 use crate::graph::Builder;
-use crate::model::{Checkpointing, Optimizer, exported};
+use crate::model::{Checkpointing, Ddp, Optimizer, Parallel, exported};
 use crate::ops::{Elementwise, Op};
 use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
 use crate::shape::Extent;
@@ -282,4 +282,39 @@ fn relative_positions_of_windows_start_all_over_their_table() {
         }
     }
     assert_eq!(tables, 12);
+}
+
+/// Where every micro-step sends gradients, buckets are made anew in the second of them, once; where the last one alone does, in the
+/// second step.
+#[test]
+fn buckets_are_made_anew_after_the_first_messages() {
+    let graph = golden("family-pointwise");
+    let rebuilt_in = |sync_every_micro_step| {
+        let parallel = Parallel::Ddp(Ddp {
+            world_size: 2,
+            sync_every_micro_step,
+            ..Ddp::default()
+        });
+        let variant = Variant {
+            accumulation: 9,
+            parallel,
+            ..Variant::default()
+        };
+        let program = compile(&graph, &variant, H200).unwrap();
+        assert!(program.last_step_is_closed());
+        let is_bucket = |instruction: &Instruction| {
+            matches!(instruction, Instruction::Allocate(id)
+                if program.tensor(*id).label.contains("bucket"))
+        };
+        let steps = program.steps.iter().map(|step| {
+            let times: u32 = step.iter().map(|section| section.times).sum();
+            assert!((9..=10).contains(&times), "{times}");
+            let mut sections = step.iter();
+            sections.position(|section| section.instructions.iter().any(is_bucket))
+        });
+        steps.collect::<Vec<_>>()
+    };
+
+    assert_eq!(rebuilt_in(true)[..3], [Some(1), None, None]);
+    assert_eq!(rebuilt_in(false)[..3], [None, Some(0), None]);
 }
