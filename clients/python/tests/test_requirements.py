@@ -43,11 +43,12 @@ class CommandTest(unittest.TestCase):
     """The commands as processes, in an interpreter without site-packages: without PyTorch."""
 
     def run_python(self, *arguments, **environment):
-        directory = str(Path(batchfit.__file__).parents[1])
         command = [sys.executable, "-S", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": directory, **environment}
-        )
+        # The package alone: where it is installed, PyTorch lies beside it.
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "batchfit").symlink_to(Path(batchfit.__file__).parent)
+            environment = {**os.environ, "PYTHONPATH": folder, **environment}
+            return subprocess.run(command, capture_output=True, text=True, env=environment)
 
     def test_without_torch_export_ends_with_2_and_names_the_extra(self):
         said = self.run_python("-m", "batchfit.export", "m:b", "--batch", "x=f32[B]", "--loss", "mse", "-o", "x.json")
@@ -55,6 +56,15 @@ class CommandTest(unittest.TestCase):
         self.assertEqual((said.returncode, said.stdout), (2, ""))
         self.assertIn("pip install 'batchfit[torch]'", said.stderr)
         self.assertNotIn("Traceback", said.stderr)
+
+    def test_without_torch_tuning_names_the_extra(self):
+        for name in ["tune", "record_oom", "hf"]:
+            with self.subTest(name):
+                said = self.run_python("-c", f"import batchfit; batchfit.{name}")
+
+                self.assertEqual(said.returncode, 1)
+                advice = f"batchfit.{name} needs torch, which is not installed; install it by `pip install 'batchfit[torch]'`"
+                self.assertIn(advice, said.stderr)
 
     def test_help_needs_no_torch(self):
         said = self.run_python("-m", "batchfit.export", "--help")

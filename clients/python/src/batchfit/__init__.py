@@ -34,14 +34,29 @@ _SUBMODULES = ("accelerate", "binary", "export", "hf", "lightning")
 __all__ = ["ExportError", "Exported", "Plan", "Recording", "Run", "export", "record_oom", "tune"]
 
 
+# The extras that bring what may be missing.
+_EXTRAS = {"torch": "torch", "transformers": "huggingface", "lightning": "lightning", "accelerate": "accelerate"}
+
+
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        value: object = getattr(importlib.import_module(_MODULES[name], __name__), name)
+        value: object = getattr(_imported(name, _MODULES[name]), name)
         globals()[name] = value
         return value
     if name in _SUBMODULES:
-        return importlib.import_module(f".{name}", __name__)
+        return _imported(name, f".{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _imported(name: str, module: str) -> object:
+    try:
+        return importlib.import_module(module, __name__)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        advice = f"batchfit.{name} needs {error.name}, which is not installed; install it by `pip install 'batchfit[{extra}]'`"
+        raise ModuleNotFoundError(advice, name=error.name) from error
 
 
 def __dir__() -> list[str]:
