@@ -283,7 +283,7 @@ impl Watcher for Reducer {
             if !state.sends {
                 return;
             }
-            if !state.is_rebuilt && state.ready.len() < self.members.len() {
+            if state.passes == 0 {
                 state.ready.push(member);
             }
             let Some((index, offset)) = state.place_of.get(&member).copied() else {

@@ -8,7 +8,7 @@ use batchfit::model::{
 };
 use serde_json::Value;
 
-use super::steps::{graphs, in_any_order, unpacked};
+use super::steps::{difference, graphs, in_any_order, unpacked};
 use super::{H200, requests};
 
 fn flag(value: &Value, name: &str) -> bool {
@@ -113,18 +113,7 @@ fn steps_under_ddp_allocate_and_free_what_pytorch_does() {
         }
 
         compared += 1;
-        if ours != theirs {
-            let at = ours.iter().zip(&theirs).position(|(a, b)| a != b);
-            let at = at.unwrap_or(ours.len().min(theirs.len()));
-            let around = |requests: &[String]| {
-                requests[at.saturating_sub(9)..requests.len().min(at + 12)].join(" ")
-            };
-            different.push(format!(
-                "{name}: event {at}\n  ours   {}\n  theirs {}",
-                around(&ours),
-                around(&theirs)
-            ));
-        }
+        different.extend(difference(name, &ours, &theirs));
     }
 
     assert!(different.is_empty(), "{}", different.join("\n"));

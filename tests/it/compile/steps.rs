@@ -97,6 +97,22 @@ pub(super) fn graphs(folder: &str) -> HashMap<String, Value> {
     serde_json::from_str(&graphs).unwrap()
 }
 
+/// Where two sequences of requests part, and what is around that place.
+pub(super) fn difference(name: &str, ours: &[String], theirs: &[String]) -> Option<String> {
+    if ours == theirs {
+        return None;
+    }
+    let at = ours.iter().zip(theirs).position(|(a, b)| a != b);
+    let at = at.unwrap_or(ours.len().min(theirs.len()));
+    let around =
+        |requests: &[String]| requests[at.saturating_sub(9)..requests.len().min(at + 12)].join(" ");
+    Some(format!(
+        "{name}: event {at}\n  ours   {}\n  theirs {}",
+        around(ours),
+        around(theirs)
+    ))
+}
+
 /// Compares all recordings of a folder, at least so many.
 fn compare(folder: &str, least: usize) {
     let graphs = graphs(folder);
@@ -129,18 +145,7 @@ fn compare(folder: &str, least: usize) {
         }
 
         compared += 1;
-        if ours != theirs {
-            let at = ours.iter().zip(&theirs).position(|(a, b)| a != b);
-            let at = at.unwrap_or(ours.len().min(theirs.len()));
-            let around = |requests: &[String]| {
-                requests[at.saturating_sub(9)..requests.len().min(at + 12)].join(" ")
-            };
-            different.push(format!(
-                "{header}: event {at}\n  ours   {}\n  theirs {}",
-                around(&ours),
-                around(&theirs)
-            ));
-        }
+        different.extend(difference(header, &ours, &theirs));
     }
 
     assert!(different.is_empty(), "{}", different.join("\n"));
