@@ -85,7 +85,7 @@ impl Training {
         let elements: Vec<u64> = elements.collect();
         let mine = match &variant.parallel {
             Parallel::Zero1(options) => partition(&elements, options.world_size, 0),
-            Parallel::None | Parallel::Ddp(_) => (0..elements.len()).collect(),
+            Parallel::None | Parallel::Ddp(_) | Parallel::Fsdp2(_) => (0..elements.len()).collect(),
         };
         Training {
             mine,

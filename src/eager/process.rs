@@ -234,7 +234,9 @@ impl Eager {
         workspace: Option<&Storage>,
     ) {
         // What a number of the host's is filled with happens there.
-        if !self.with_launches || outputs.iter().any(|output| output.is_of_host) {
+        // What is sent to other ranks is counted where nothing is computed, too.
+        let is_left_out = !self.with_launches && !matches!(kernel, Kernel::Collective(_));
+        if is_left_out || outputs.iter().any(|output| output.is_of_host) {
             return;
         }
         let (kernel, inputs) = by_value(kernel, inputs);

@@ -21,7 +21,7 @@ mod words;
 
 pub use glob::Glob;
 pub use invalid::Invalid;
-pub use parallel::{CommHook, Ddp, Parallel};
+pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     DeviceChoice, Lowered, ModelAside, RECORDING_BOUNDS, RULES, Request, RequestDocument,

@@ -15,6 +15,43 @@ pub enum Parallel {
     Ddp(Ddp),
     /// `DistributedDataParallel` whose optimizer's state is spread over the ranks: `ZeroRedundancyOptimizer`.
     Zero1(Ddp),
+    /// `fully_shard`: parameters, gradients and the optimizer's state are spread over the ranks.
+    Fsdp2(FullyShard),
+}
+
+/// `torch.distributed.fsdp.fully_shard` of each unit, then of the model, and its options.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FullyShard {
+    /// Processes that train together.
+    pub world_size: u64,
+    /// Globs of the modules whose parameters are gathered together; the model's repeated blocks if absent, and the model as a
+    /// whole if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub units: Option<Vec<String>>,
+    /// Whether a unit lets go of what it gathered after its forward pass. The model as a whole never does.
+    pub reshard_after_forward: bool,
+    /// `MixedPrecisionPolicy`.
+    pub mixed_precision: MixedPrecision,
+    /// Whether shards, their gradients and the optimizer's state are in the host's memory: `CPUOffloadPolicy`.
+    pub cpu_offload: bool,
+    /// Whether every micro-step reduces gradients, not the last one alone.
+    pub sync_every_micro_step: bool,
+}
+
+/// `torch.distributed.fsdp.MixedPrecisionPolicy`. What is absent is as the parameters are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MixedPrecision {
+    /// What parameters are gathered in, and inputs of units are cast to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub param_dtype: Option<DType>,
+    /// What gradients are reduced in; the type of gradients if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduce_dtype: Option<DType>,
+    /// What the model's results are cast to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_dtype: Option<DType>,
 }
 
 /// `torch.nn.parallel.DistributedDataParallel` and its options.
@@ -65,6 +102,7 @@ impl Parallel {
             Parallel::None => None,
             Parallel::Ddp(_) => Some("ddp"),
             Parallel::Zero1(_) => Some("zero1"),
+            Parallel::Fsdp2(_) => Some("fsdp2"),
         }
     }
 
@@ -73,6 +111,7 @@ impl Parallel {
         match self {
             Parallel::None => 1,
             Parallel::Ddp(ddp) | Parallel::Zero1(ddp) => ddp.world_size,
+            Parallel::Fsdp2(sharded) => sharded.world_size,
         }
     }
 }
@@ -83,6 +122,19 @@ impl CommHook {
         match self {
             CommHook::Fp16 => DType::Float16,
             CommHook::Bf16 => DType::BFloat16,
+        }
+    }
+}
+
+impl Default for FullyShard {
+    fn default() -> FullyShard {
+        FullyShard {
+            world_size: 1,
+            units: None,
+            reshard_after_forward: true,
+            mixed_precision: MixedPrecision::default(),
+            cpu_offload: false,
+            sync_every_micro_step: false,
         }
     }
 }

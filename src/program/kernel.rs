@@ -72,6 +72,28 @@ pub enum Binary {
     Mul,
 }
 
+/// How the values of all ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
+    /// Their sum over the number of ranks.
+    Mean,
+}
+
+/// What all ranks do together, each with memory of its own: `torch.distributed`'s collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// `in -> out`: the first rank's values; `out` may be `in`.
+    Broadcast,
+    /// `in -> out`: the values of all ranks become one; `out` may be `in`.
+    AllReduce(Reduction),
+    /// `in -> out`: the values of all ranks, one rank's behind the other's.
+    AllGather,
+    /// `in -> out`: of the values of all ranks that became one, this rank's part: the first is the first rank's.
+    ReduceScatter(Reduction),
+}
+
 /// What a launch computes. Half types are computed in float32 and rounded once.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kernel {
@@ -230,6 +252,8 @@ pub enum Kernel {
         /// The largest norm of all gradients together.
         max_norm: f64,
     },
+    /// What all ranks do together, in the same order on each.
+    Collective(Collective),
     /// `found_inf -> scale, growth_tracker`.
     ScalerUpdate,
     /// `gradient (, found_inf) -> parameter, momentum`. The first step stores the gradient itself.

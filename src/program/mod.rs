@@ -25,7 +25,7 @@ pub use convolution::{
     Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operands, Operation,
 };
 pub use generated::{Form, Generated, Number, Text};
-pub use kernel::{Binary, Call, Initial, Kernel, View};
+pub use kernel::{Binary, Call, Collective, Initial, Kernel, Reduction, View};
 pub use unary::{Placement, Unary};
 
 /// Names an allocation of one program.

@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 use super::MOST_RANKS;
-use super::training::choices;
-use crate::model::fields::{Fields, choice};
+use super::training::{choices, globs};
+use crate::model::fields::{Fields, choice, wrong};
 use crate::model::invalid::Invalid;
-use crate::model::parallel::{CommHook, Ddp, Parallel};
+use crate::model::parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
+use crate::shape::DType;
 
 /// The fields of `training.parallel`.
 pub(in crate::model) const FIELDS: &[&str] = &[
@@ -19,7 +20,30 @@ pub(in crate::model) const FIELDS: &[&str] = &[
     "bucket_cap_mb",
     "sync_every_micro_step",
     "comm_hook",
+    "units",
+    "reshard_after_forward",
+    "mixed_precision",
+    "cpu_offload",
 ];
+
+/// The fields that only DDP has, and those that only FSDP2 has.
+const DDP_FIELDS: [&str; 6] = [
+    "gradient_as_bucket_view",
+    "static_graph",
+    "find_unused_parameters",
+    "broadcast_buffers",
+    "bucket_cap_mb",
+    "comm_hook",
+];
+const FSDP2_FIELDS: [&str; 4] = [
+    "units",
+    "reshard_after_forward",
+    "mixed_precision",
+    "cpu_offload",
+];
+
+/// The fields of `training.parallel.mixed_precision`.
+const MIXED_PRECISION_FIELDS: &[&str] = &["param_dtype", "reduce_dtype", "output_dtype"];
 
 /// Largest bucket that is read, in MiB: more than any card has.
 const LARGEST_BUCKET: u64 = 1 << 20;
@@ -31,12 +55,14 @@ enum Strategy {
     None,
     Ddp,
     Zero1,
+    Fsdp2,
 }
 
-const STRATEGIES: [(&str, Strategy); 3] = [
+const STRATEGIES: [(&str, Strategy); 4] = [
     ("none", Strategy::None),
     ("ddp", Strategy::Ddp),
     ("zero1", Strategy::Zero1),
+    ("fsdp2", Strategy::Fsdp2),
 ];
 
 /// Ways of training on several GPUs that are not modelled: what they are called, and the nearest that is.
@@ -47,19 +73,19 @@ const OTHERS: &[(&[&str], &str, &str)] = &[
         "zero1",
     ),
     (
-        &[
-            "zero3",
-            "zero_3",
-            "deepspeed",
-            "deepspeed_zero3",
-            "fsdp",
-            "fsdp1",
-            "fsdp2",
-            "hsdp",
-            "fully_shard",
-        ],
-        "sharding parameters (FSDP, HSDP, DeepSpeed's ZeRO-3)",
-        "zero1",
+        &["zero3", "zero_3", "deepspeed", "deepspeed_zero3"],
+        "DeepSpeed's ZeRO-3",
+        "fsdp2",
+    ),
+    (
+        &["fsdp", "fsdp1"],
+        "FullyShardedDataParallel (FSDP1), which PyTorch replaces by fully_shard,",
+        "fsdp2",
+    ),
+    (
+        &["hsdp", "hybrid", "hybrid_shard"],
+        "HSDP (sharding within a host, replicas across hosts)",
+        "fsdp2",
     ),
     (
         &[
@@ -115,13 +141,19 @@ pub(super) fn read(
         );
         return Err(Invalid::at(fields.at("strategy"), problem));
     }
-    let ddp = ddp(&fields, world_size, &strategies)?;
-    let parallel = |strategy: &Strategy| match strategy {
-        Strategy::None => Parallel::None,
-        Strategy::Ddp => Parallel::Ddp(ddp.clone()),
-        Strategy::Zero1 => Parallel::Zero1(ddp.clone()),
-    };
-    Ok((strategies.iter().map(parallel).collect(), world_size))
+    own_fields_alone(&fields, &strategies)?;
+    let ddp = ddp(&fields, world_size)?;
+    let sharded = fully_shard(&fields, world_size)?;
+    let mut parallels = Vec::new();
+    for strategy in strategies {
+        match strategy {
+            Strategy::None => parallels.push(Parallel::None),
+            Strategy::Ddp => parallels.push(Parallel::Ddp(ddp.clone())),
+            Strategy::Zero1 => parallels.push(Parallel::Zero1(ddp.clone())),
+            Strategy::Fsdp2 => parallels.extend(sharded.iter().cloned().map(Parallel::Fsdp2)),
+        }
+    }
+    Ok((parallels, world_size))
 }
 
 fn strategy(value: &Value, pointer: &str) -> Result<Strategy, Invalid> {
@@ -161,12 +193,103 @@ fn world_size(
     }
 }
 
-fn ddp(fields: &Fields<'_>, world_size: u64, strategies: &[Strategy]) -> Result<Ddp, Invalid> {
+/// Refuses what belongs to a strategy that is not asked for.
+fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), Invalid> {
+    let is_ddp = |one: &Strategy| [Strategy::Ddp, Strategy::Zero1].contains(one);
+    let is_sharded = |one: &Strategy| *one == Strategy::Fsdp2;
+    let (with_ddp, with_sharded) = (
+        strategies.iter().any(is_ddp),
+        strategies.iter().any(is_sharded),
+    );
+    let given = |field: &&str| fields.get(field).is_some();
+    let both = "sync_every_micro_step";
+    let foreign = if !with_ddp && !with_sharded && given(&both) {
+        Some((both, "for several ranks", "ddp"))
+    } else if let Some(field) = DDP_FIELDS.into_iter().find(given).filter(|_| !with_ddp) {
+        Some((field, "DDP's", "ddp"))
+    } else {
+        let field = FSDP2_FIELDS.into_iter().find(given);
+        field
+            .filter(|_| !with_sharded)
+            .map(|field| (field, "FSDP2's", "fsdp2"))
+    };
+    match foreign {
+        None => Ok(()),
+        Some((field, whose, strategy)) => {
+            let named = |one: &Strategy| STRATEGIES.iter().find(|(_, known)| known == one);
+            let asked: Vec<String> = strategies
+                .iter()
+                .filter_map(named)
+                .map(|(name, _)| format!("{name:?}"))
+                .collect();
+            let problem = format!(
+                "{field} is {whose}, and the strategy is {}; write \"strategy\": {strategy:?}, or leave it out",
+                asked.join(", ")
+            );
+            Err(Invalid::at(fields.at(field), problem))
+        }
+    }
+}
+
+/// `fully_shard` with each of the settings asked for: resharding may be a list.
+fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, Invalid> {
+    let usual = FullyShard::default();
+    let reshard = |value: &Value, pointer: &str| match value {
+        Value::Bool(flag) => Ok(Some(*flag)),
+        Value::Number(_) => Err(wrong(
+            pointer,
+            value,
+            "resharding to a smaller number of ranks is not modelled; reshard_after_forward must be true or false",
+        )),
+        other => Err(wrong(
+            pointer,
+            other,
+            "reshard_after_forward must be true, false or a list of both",
+        )),
+    };
+    let reshards = choices(fields, "reshard_after_forward", reshard)?;
+    let sharded = FullyShard {
+        world_size,
+        units: globs(fields, "units")?,
+        mixed_precision: mixed_precision(fields)?,
+        cpu_offload: fields.flag("cpu_offload")?.unwrap_or(usual.cpu_offload),
+        sync_every_micro_step: fields
+            .flag("sync_every_micro_step")?
+            .unwrap_or(usual.sync_every_micro_step),
+        ..usual
+    };
+    let with = |reshard: Option<bool>| FullyShard {
+        reshard_after_forward: reshard.unwrap_or(sharded.reshard_after_forward),
+        ..sharded.clone()
+    };
+    Ok(reshards.into_iter().map(with).collect())
+}
+
+fn mixed_precision(fields: &Fields<'_>) -> Result<MixedPrecision, Invalid> {
+    let Some(value) = fields.get("mixed_precision") else {
+        return Ok(MixedPrecision::default());
+    };
+    let pointer = fields.at("mixed_precision");
+    let fields = Fields::of(value, &pointer, "mixed_precision", MIXED_PRECISION_FIELDS)?;
+    let types = [
+        ("fp32", DType::Float32),
+        ("bf16", DType::BFloat16),
+        ("fp16", DType::Float16),
+    ];
+    let read = |field| fields.choice(field, "type", &types);
+    Ok(MixedPrecision {
+        param_dtype: read("param_dtype")?,
+        reduce_dtype: read("reduce_dtype")?,
+        output_dtype: read("output_dtype")?,
+    })
+}
+
+fn ddp(fields: &Fields<'_>, world_size: u64) -> Result<Ddp, Invalid> {
     let hooks = [("fp16", CommHook::Fp16), ("bf16", CommHook::Bf16)];
     let usual = Ddp::default();
     let flag = |field: &str, usual: bool| Ok::<_, Invalid>(fields.flag(field)?.unwrap_or(usual));
     let cap = fields.whole("bucket_cap_mb", 1, LARGEST_BUCKET)?;
-    let ddp = Ddp {
+    Ok(Ddp {
         world_size,
         gradient_as_bucket_view: flag("gradient_as_bucket_view", usual.gradient_as_bucket_view)?,
         static_graph: flag("static_graph", usual.static_graph)?,
@@ -175,17 +298,5 @@ fn ddp(fields: &Fields<'_>, world_size: u64, strategies: &[Strategy]) -> Result<
         bucket_cap_mb: cap.and_then(|cap| u32::try_from(cap).ok()),
         sync_every_micro_step: flag("sync_every_micro_step", usual.sync_every_micro_step)?,
         comm_hook: fields.choice("comm_hook", "communication hook", &hooks)?,
-    };
-    let buckets = FIELDS
-        .iter()
-        .filter(|field| !["strategy", "world_size"].contains(field));
-    let given = buckets.copied().find(|field| fields.get(field).is_some());
-    let none_alone = strategies.iter().all(|one| *one == Strategy::None);
-    match given.filter(|_| none_alone) {
-        Some(field) => Err(Invalid::at(
-            fields.at(field),
-            format!("{field} is DDP's, and the strategy is \"none\"; write \"strategy\": \"ddp\""),
-        )),
-        None => Ok(ddp),
-    }
+    })
 }

@@ -168,8 +168,8 @@ pub(super) struct TrainingSchema {
 #[serde(deny_unknown_fields)]
 #[schema(as = Parallel)]
 pub(super) struct ParallelSchema {
-    /// `none` (one GPU; default), `ddp` (`DistributedDataParallel`), `zero1` (DDP with `ZeroRedundancyOptimizer`), or a list: then
-    /// each makes a variant.
+    /// `none` (one GPU; default), `ddp` (`DistributedDataParallel`), `zero1` (DDP with `ZeroRedundancyOptimizer`), `fsdp2`
+    /// (`fully_shard`), or a list: then each makes a variant.
     #[schema(value_type = Option<Value>, example = "ddp")]
     strategy: Option<Value>,
     /// Ranks that train together; the same as the request's own `world_size`.
@@ -191,4 +191,31 @@ pub(super) struct ParallelSchema {
     /// What gradients are compressed to before they are reduced: `fp16` or `bf16`.
     #[schema(example = "fp16")]
     comm_hook: Option<String>,
+    /// FSDP2: globs of the modules that are sharded each for itself, before the model as a whole; by default its repeated blocks.
+    #[schema(example = json!(["model.layers.*"]))]
+    units: Option<Vec<String>>,
+    /// FSDP2: whether a unit lets go of its parameters after its forward pass; true by default. A list makes variants.
+    #[schema(value_type = Option<Value>, example = true)]
+    reshard_after_forward: Option<Value>,
+    /// FSDP2: `MixedPrecisionPolicy`.
+    mixed_precision: Option<MixedPrecisionSchema>,
+    /// FSDP2: whether shards, their gradients and the optimizer's state are in the host's memory (`CPUOffloadPolicy`); false by default.
+    cpu_offload: Option<bool>,
+}
+
+/// `MixedPrecisionPolicy` of `fully_shard`: each `fp32`, `bf16` or `fp16`. `training.precision` is then the type that parameters are
+/// stored in.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = MixedPrecision)]
+pub(super) struct MixedPrecisionSchema {
+    /// What parameters are gathered in, and inputs of units are cast to.
+    #[schema(example = "bf16")]
+    param_dtype: Option<String>,
+    /// What gradients are reduced in.
+    #[schema(example = "fp32")]
+    reduce_dtype: Option<String>,
+    /// What the model's results are cast to.
+    #[schema(example = "fp32")]
+    output_dtype: Option<String>,
 }

@@ -176,39 +176,44 @@ pub(super) fn choices<T: Default + PartialEq>(
     }
 }
 
+/// Globs that name modules.
+pub(super) fn globs(fields: &Fields<'_>, field: &str) -> Result<Option<Vec<String>>, Invalid> {
+    let Some(globs) = fields.texts(field)? else {
+        return Ok(None);
+    };
+    if globs.len() > MOST_GLOBS {
+        let problem = format!(
+            "{} globs are more than the {MOST_GLOBS} that are read",
+            globs.len()
+        );
+        return Err(Invalid::at(fields.at(field), problem));
+    }
+    let is_wrong = |glob: &&str| glob.is_empty() || glob.len() > LONGEST_GLOB;
+    if let Some(index) = globs.iter().position(is_wrong) {
+        let problem = format!(
+            "a glob has 1 to {LONGEST_GLOB} bytes, not {}",
+            globs[index].len()
+        );
+        return Err(Invalid::at(
+            format!("{}/{index}", fields.at(field)),
+            problem,
+        ));
+    }
+    Ok(Some(globs.into_iter().map(str::to_owned).collect()))
+}
+
 fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, Invalid> {
     match value {
         Value::Object(_) => {
             let fields = Fields::of(value, pointer, "checkpointing", &["modules"])?;
-            let globs = fields
-                .texts("modules")?
-                .ok_or_else(|| fields.missing("modules"))?;
-            if globs.len() > MOST_GLOBS {
-                let problem = format!(
-                    "{} globs are more than the {MOST_GLOBS} that are read",
-                    globs.len()
-                );
-                return Err(Invalid::at(fields.at("modules"), problem));
-            }
-            if let Some(index) = globs.iter().position(|glob| glob.len() > LONGEST_GLOB) {
-                let problem = format!(
-                    "a glob has at most {LONGEST_GLOB} bytes, not {}",
-                    globs[index].len()
-                );
-                return Err(Invalid::at(
-                    format!("{}/{index}", fields.at("modules")),
-                    problem,
-                ));
-            }
-            if globs.is_empty() || globs.iter().any(|glob| glob.is_empty()) {
+            let globs = globs(&fields, "modules")?.ok_or_else(|| fields.missing("modules"))?;
+            if globs.is_empty() {
                 return Err(Invalid::at(
                     fields.at("modules"),
                     "modules must name at least one module, such as \"layer1.*\"",
                 ));
             }
-            Ok(Checkpointing::Modules(
-                globs.into_iter().map(str::to_owned).collect(),
-            ))
+            Ok(Checkpointing::Modules(globs))
         }
         Value::String(word) => match word.as_str() {
             "none" => Ok(Checkpointing::None),

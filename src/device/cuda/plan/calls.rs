@@ -144,7 +144,9 @@ fn by_tuned_kernels(
                 .push(Step::ObserveLoss(operands.input(0)?.clone()));
             Ok(())
         }
-        Kernel::Generated(_) | Kernel::MemoryOnly(_) => Err(operands.no_kernel()),
+        Kernel::Generated(_) | Kernel::MemoryOnly(_) | Kernel::Collective(_) => {
+            Err(operands.no_kernel())
+        }
         kernel => {
             let map = map_of(kernel);
             expect_types(
