@@ -19,22 +19,22 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         return Ok(None);
     };
     if given.next().is_some() {
-        return Err(wrong("is given twice".to_owned()));
+        return Err(wrong("is given twice"));
     }
     let text = key.to_str().ok();
     let text = text.filter(|text| !text.contains('\t'));
     match text.ok_or(()) {
         Ok(key) if (1..=LONGEST).contains(&key.len()) => Ok(Some(key.to_owned())),
-        Ok("") => Err(wrong("is empty".to_owned())),
-        Ok(key) => Err(wrong(format!("has {} characters", key.len()))),
-        Err(_) => Err(wrong(format!(
+        Ok("") => Err(wrong("is empty")),
+        Ok(key) => Err(wrong(&format!("has {} characters", key.len()))),
+        Err(()) => Err(wrong(&format!(
             "has other characters: {:?}",
             shorten(&String::from_utf8_lossy(key.as_bytes()))
         ))),
     }
 }
 
-fn wrong(problem: String) -> Problem {
+fn wrong(problem: &str) -> Problem {
     Problem::new(
         Code::HeaderInvalid,
         format!(

@@ -1,6 +1,6 @@
 //! API keys: who may ask, and for what.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hint::black_box;
 
 use serde::Serialize;
@@ -93,8 +93,10 @@ impl ApiKey {
                 given: crate::bounded::shorten(name),
             });
         }
-        let secret: String = chance.iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = format!("{PREFIX}_{id}_{secret}");
+        let mut text = format!("{PREFIX}_{id}_");
+        for byte in chance {
+            write!(text, "{byte:02x}").expect("text grows");
+        }
         let key = ApiKey {
             id,
             name: name.to_owned(),

@@ -127,7 +127,7 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
             .replace("NULL, NULL, 'none'", "'adamw', 'foreach', 'none'")
             + &a_fit(2, "inference", "NULL");
         rows = rows.replace("'{}', '{}'", &format!("'{asked}', '{{}}'"));
-        rows += &format!(
+        let others = format!(
             "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at)
              VALUES ('fit3', 'f3', '0.1.0', 'queued', 'resnet18', 'sim:h200', 'simulated', '{asked}', 3);
              INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request, created_at,
@@ -138,6 +138,7 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
              VALUES ('fit5', 'f5', '0.1.0', 'failed', 'resnet18', 'sim:h200', 'simulated', '{asked}', '{{}}', 5, 6);
              INSERT INTO probe VALUES ('probe1', 'f1', 'resnet18', 'sim:h200', 8, 'fits', '{asked}', '{{}}', 7);"
         );
+        rows += &others;
         older(&file, last, &rows).await;
         let database = file.to_str().unwrap();
         assert_ne!(Db::check(database).await.unwrap().behind, 0, "{last}");
