@@ -207,6 +207,11 @@ impl Forward {
             .map_or(end, |node| node + 1)
     }
 
+    /// Whether a value is part of what a sharded model returns: its hooks hold all of that until they are done.
+    fn is_returned(&self, id: ValueId) -> bool {
+        self.sharded.is_some() && self.graph.loss_is_model_output && id == self.graph.prediction
+    }
+
     /// The node that makes a value.
     pub(super) fn maker(&self, value: ValueId) -> Option<usize> {
         self.makers.get(&value).copied()
@@ -348,7 +353,7 @@ impl Forward {
             eager.packed_sequence_check(*batch, *positions);
         }
         for id in &self.deaths[index] {
-            if keeping.lets_go(*id) {
+            if keeping.lets_go(*id) && !self.is_returned(*id) {
                 environment.remove(id);
             }
         }

@@ -196,11 +196,16 @@ impl Training {
         let forward = Rc::clone(&self.forward);
         let nodes = forward.nodes();
         let end = forward.model_end();
+        let mut given = Vec::new();
         if let Some(sharded) = self.wrapper.sharded() {
-            let ids: Vec<ValueId> = self.graph.inputs.iter().map(|input| input.value).collect();
-            let given = ids.iter().filter_map(|id| environment.remove(id)).collect();
-            let given = sharded.before_forward(&mut self.eager, sharded.root(), given);
-            environment.extend(ids.into_iter().zip(given));
+            let inputs = self.graph.inputs.iter().map(|input| input.value);
+            given = inputs
+                .filter_map(|id| Some((id, environment.remove(&id)?)))
+                .collect();
+            let tensors = given.iter().map(|(_, tensor)| Rc::clone(tensor)).collect();
+            let tensors = sharded.before_forward(&mut self.eager, sharded.root(), tensors);
+            let ids = given.iter().map(|(id, _)| *id);
+            environment.extend(ids.zip(tensors));
         }
         forward.run(&mut self.eager, environment, nodes.start..end)?;
         let results = [self.graph.prediction, self.graph.loss];
@@ -223,6 +228,15 @@ impl Training {
             }
             sharded.forward_ends();
             drop(made);
+            if self.graph.loss_is_model_output {
+                environment.remove(&self.graph.prediction);
+            }
+            // Casts of inputs were arguments of the model's.
+            for (id, tensor) in given {
+                if environment.contains_key(&id) {
+                    environment.insert(id, tensor);
+                }
+            }
         }
         forward.run(&mut self.eager, environment, end..nodes.end)
     }

@@ -81,11 +81,10 @@ impl Sharded {
 impl Model<'_> {
     /// Moves the parameters and buffers of a unit to the device, cuts the parameters, and lets go of them.
     fn shard(&mut self, eager: &mut Eager, unit: &Unit) -> Group {
-        let whole: Vec<TensorBody> = unit
-            .parameters
-            .iter()
-            .map(|index| self.moved(eager, *index))
-            .collect();
+        let mut whole: BTreeMap<usize, TensorBody> = BTreeMap::new();
+        for index in &unit.parameters {
+            whole.insert(*index, self.moved(eager, *index));
+        }
         for index in &unit.buffers {
             let buffer = self.moved(eager, *index);
             let value = self.graph.parameters[*index].value;
@@ -94,10 +93,10 @@ impl Model<'_> {
         let members: Vec<Member> = unit
             .parameters
             .iter()
-            .zip(&whole)
-            .map(|(index, whole)| self.cut(eager, *index, whole))
+            .map(|index| self.cut(eager, *index, &whole[index]))
             .collect();
-        for parameter in whole {
+        // In registration order.
+        for (_, parameter) in whole {
             drop(parameter);
         }
         let name = if unit.path.is_empty() {

@@ -76,6 +76,7 @@ impl Sharded {
             return inputs;
         }
         let (category, label) = (eager.category(), eager.label());
+        eager.set_label(&group.label);
         let inputs = self.cast(eager, inputs);
         group.gather(eager, &self.options, self.rank);
         self.wait(eager, group, true);
@@ -211,10 +212,9 @@ impl Sharded {
             if group.is_unsharded.get() && group.phase.get() != Phase::PostBackward {
                 self.after_backward(eager, unit);
             }
-        }
-        for group in &self.groups {
             group.phase.set(Phase::Idle);
             group.ran.borrow_mut().clear();
+            // Gathered ahead for a backward pass that nothing needed.
             drop(group.gathered.borrow_mut().take());
         }
         self.ran.borrow_mut().clear();

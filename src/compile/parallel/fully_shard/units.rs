@@ -1,6 +1,6 @@
 //! Which parameters are gathered together, and which operations need them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::compile::checkpoint::repeated_blocks;
@@ -28,26 +28,40 @@ pub(in crate::compile) struct UnitCall {
 
 /// The paths of the modules that are units, without the model itself.
 pub(in crate::compile) fn unit_paths(graph: &Graph, options: &FullyShard) -> Vec<String> {
-    let chosen: Vec<bool> = match &options.units {
-        None => repeated_blocks(graph),
+    let mut paths: Vec<String> = match &options.units {
+        None => {
+            let modules = graph.modules.iter().zip(repeated_blocks(graph));
+            let blocks = modules.filter(|(_, is_block)| *is_block);
+            blocks.map(|(module, _)| module.path.clone()).collect()
+        }
         Some(globs) => {
             let globs: Vec<Glob> = globs.iter().filter_map(|glob| Glob::new(glob)).collect();
-            let is_unit = |path: &str| globs.iter().any(|glob| glob.matches(path));
-            graph
-                .modules
-                .iter()
-                .map(|module| !module.path.is_empty() && is_unit(&module.path))
-                .collect()
+            let is_unit = |path: &&str| globs.iter().any(|glob| glob.matches(path));
+            let paths = modules(graph).into_iter().filter(is_unit);
+            paths.map(str::to_owned).collect()
         }
     };
-    let modules = graph.modules.iter().zip(chosen);
-    let mut paths: Vec<String> = modules
-        .filter(|(_, is_chosen)| *is_chosen)
-        .map(|(module, _)| module.path.clone())
-        .collect();
     paths.sort_unstable();
     paths.dedup();
     paths
+}
+
+/// The paths of modules that can be units: those that are called, and those of parameters that no operation reads. What holds
+/// modules that are called without being called itself is a list of them.
+fn modules(graph: &Graph) -> BTreeSet<&str> {
+    let called = graph.modules.iter().map(|module| module.path.as_str());
+    let called: BTreeSet<&str> = called.filter(|path| !path.is_empty()).collect();
+    let around = |path| std::iter::successors(parent(path), |path| parent(path));
+    let lists: BTreeSet<&str> = called.iter().flat_map(|path| around(path)).collect();
+    let holders = graph.parameters.iter();
+    let holders = holders.flat_map(|parameter| around(parameter.path.as_str()));
+    let others = holders.filter(|path| !lists.contains(path));
+    called.iter().copied().chain(others).collect()
+}
+
+/// The path of what holds this.
+fn parent(path: &str) -> Option<&str> {
+    path.rsplit_once('.').map(|(parent, _)| parent)
 }
 
 /// Units in the order in which `fully_shard` is called on them: inner ones first, the model last.
