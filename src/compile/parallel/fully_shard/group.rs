@@ -86,7 +86,8 @@ fn strided(of: &TensorBody, start: u64, shape: &[u64], strides: &[u64]) -> Tenso
 impl Group {
     /// Gathers the shards of all ranks on the stream that copies them: into one buffer, a rank's shards behind the other's.
     pub(super) fn gather(&self, eager: &mut Eager, options: &FullyShard, rank: u64) {
-        if self.is_unsharded.get() || self.gathered.borrow().is_some() {
+        let is_alone = options.world_size == 1;
+        if is_alone || self.is_unsharded.get() || self.gathered.borrow().is_some() {
             return;
         }
         let Some(first) = self.members.first() else {
@@ -183,6 +184,28 @@ impl Group {
         }
         drop(table);
         Some(output)
+    }
+
+    /// What one rank does, which has nothing to gather: each parameter is copied from its shard, cast first where it is cast.
+    pub(super) fn copy_alone(&self, eager: &mut Eager) {
+        if self.is_unsharded.replace(true) {
+            return;
+        }
+        eager.set_label(&self.label);
+        let mut before: Option<TensorBody> = None;
+        for member in &self.members {
+            let (shard, full) = (&member.shard, &member.full);
+            if shard.dtype != full.dtype {
+                let cast = eager.empty(&shard.shape, full.dtype);
+                eager.launch(Kernel::Copy, &[shard], &[&cast]);
+                before = Some(cast);
+            }
+            full.storage.allocate();
+            let from = before.as_ref().unwrap_or(shard);
+            let to = strided(full, 0, &[member.elements], &[1]);
+            eager.launch(Kernel::Copy, &[from], &[&to]);
+        }
+        drop(before);
     }
 
     /// Lets go of full parameters: their storages are emptied, whoever has them.

@@ -103,6 +103,9 @@ impl Sharded {
     /// `wait_for_unshard`.
     fn wait(&self, eager: &mut Eager, group: &Group, is_forward: bool) {
         eager.set_category(Category::Parameters);
+        if self.options.world_size == 1 {
+            return group.copy_alone(eager);
+        }
         let Some(output) = group.take_apart(eager, &self.options) else {
             return;
         };

@@ -67,8 +67,8 @@ impl Sharded {
         drop(self.reduced.borrow_mut().take());
         let input = self.packed(eager, &gradients, dtype);
         let members: Vec<&Member> = gradients.iter().map(|(member, _)| *member).collect();
-        // A loop's variable still names the last one.
-        let last = gradients.pop();
+        // A loop's variable still names the last one, where there are ranks to go through.
+        let last = gradients.pop_if(|_| self.options.world_size > 1);
         while let Some((_, gradient)) = gradients.pop() {
             drop(gradient);
         }
