@@ -22,6 +22,8 @@ use std::sync::atomic::AtomicBool;
 use crate::eager::{Eager, Stop};
 use crate::graph::Graph;
 use crate::model::{Checkpointing, Mode, Variant};
+pub use parallel::{RankClass, rank_classes};
+
 use crate::program::{Capability, Program};
 
 /// Why there is no program.
@@ -62,12 +64,29 @@ pub fn compile_unless(
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
+    compile_rank_unless(cancel, graph, variant, capability, 0)
+}
+
+/// The same for another rank than the first, of those that a variant has train together. Ranks differ in which parts of the
+/// parameters and of the optimizer's state are theirs.
+pub fn compile_rank_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+    rank: u64,
+) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
+    let graph = Arc::new(graph.clone());
+    let process = Process {
+        rank,
+        ..Process::default()
+    };
     compile_with(
         cancel,
-        Arc::new(graph.clone()),
+        graph,
         variant,
-        capability,
+        (capability, process),
         Launches::Kept,
     )
 }
@@ -79,12 +98,33 @@ pub fn compile_memory_unless(
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
+    compile_memory_of_unless(cancel, graph, variant, capability, Process::default())
+}
+
+/// Which of the processes that train together a program is of, and how what depends on time goes there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Process {
+    /// Which, from 0.
+    pub rank: u64,
+    /// Whether the memory of DDP's first buckets is free before others take their place, and not only with the first message of the
+    /// backward pass after that. See Note [DDP].
+    pub buckets_go_early: bool,
+}
+
+/// The same of another process than the first.
+pub fn compile_memory_of_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Arc<Graph>,
+    variant: &Variant,
+    capability: Capability,
+    process: Process,
+) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
     compile_with(
         cancel,
         Arc::clone(graph),
         variant,
-        capability,
+        (capability, process),
         Launches::LeftOut,
     )
 }
@@ -100,10 +140,12 @@ fn compile_with(
     cancel: &Arc<AtomicBool>,
     graph: Arc<Graph>,
     variant: &Variant,
-    capability: Capability,
+    (capability, process): (Capability, Process),
     launches: Launches,
 ) -> Result<Program, CompileError> {
     let mut eager = Eager::new(capability, cancel);
+    eager.rank = process.rank;
+    eager.buckets_go_early = process.buckets_go_early;
     if launches == Launches::LeftOut {
         eager.leave_out_launches();
     }

@@ -88,6 +88,7 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
     let with_more = entries.iter().filter(|entry| {
         entry.variant.precision == best.variant.precision
             && entry.variant.optimizer == best.variant.optimizer
+            && entry.variant.parallel == best.variant.parallel
             && entry.recomputed.share() > best.recomputed.share()
             && entry.recommendation.micro_batch > found.micro_batch
     });
