@@ -3,8 +3,12 @@
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
 use crate::compile::check_checkpointing;
+use crate::graph::{Graph, ParameterKind};
 use crate::jobs::engine::NO_RECORDER;
-use crate::model::{Checkpointing, Invalid, Lowered, Request, SearchMode, Workload};
+use crate::model::{
+    Checkpointing, Invalid, Lowered, Parallel, Request, SearchMode, Variant, Workload,
+};
+use crate::ops::{Norm, Op};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
@@ -25,7 +29,46 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
                 .map_err(|error| Invalid::at("/training/checkpointing", error.to_string()))?;
         }
     }
+    for variant in &request.variants {
+        validate_parallel(graph, variant)?;
+    }
     Ok(lowered)
+}
+
+/// What PyTorch's wrappers refuse of a model.
+fn validate_parallel(graph: &Graph, variant: &Variant) -> Result<(), Invalid> {
+    let refuse = |member: &str, problem: String| {
+        Err(Invalid::at(format!("/training/parallel/{member}"), problem))
+    };
+    let is_trained = |kind| kind == ParameterKind::Trained;
+    match &variant.parallel {
+        Parallel::Ddp(_) | Parallel::Zero1(_)
+            if !graph.parameters.iter().any(|one| is_trained(one.kind)) =>
+        {
+            refuse(
+                "strategy",
+                "DistributedDataParallel refuses a model without a parameter that is trained; set the strategy to \"none\"".to_owned(),
+            )
+        }
+        Parallel::Fsdp2(sharded) => {
+            let casts = sharded.mixed_precision.param_dtype.filter(|dtype| dtype.is_half());
+            let batch_norm = graph.nodes.iter().find(|node| {
+                matches!(node.op, Op::Norm(Norm::Batch { .. } | Norm::PlainBatch { .. }))
+            });
+            match (casts, batch_norm) {
+                (Some(dtype), Some(node)) => refuse(
+                    "mixed_precision/param_dtype",
+                    format!(
+                        "{} normalizes batches, and its buffers stay in fp32 where parameters are gathered in {dtype}: its forward pass \
+                         fails in PyTorch; leave param_dtype out, or use autocast (the precision amp_bf16)",
+                        graph.modules[node.module.0 as usize].path
+                    ),
+                ),
+                _ => Ok(()),
+            }
+        }
+        Parallel::None | Parallel::Ddp(_) | Parallel::Zero1(_) => Ok(()),
+    }
 }
 
 /// What can be fitted: one recording says nothing of other batches.
