@@ -2,13 +2,9 @@
 
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
-use crate::compile::check_checkpointing;
-use crate::graph::{Graph, ParameterKind};
+use crate::compile::{CompileError, check_checkpointing, check_parallel};
 use crate::jobs::engine::NO_RECORDER;
-use crate::model::{
-    Checkpointing, Invalid, Lowered, Parallel, Request, SearchMode, Variant, Workload,
-};
-use crate::ops::{Norm, Op};
+use crate::model::{Checkpointing, Invalid, Lowered, Request, SearchMode, Workload};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
@@ -25,50 +21,29 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     for variant in &request.variants {
         if !asked.contains(&&variant.checkpointing) {
             asked.push(&variant.checkpointing);
-            check_checkpointing(graph, variant)
-                .map_err(|error| Invalid::at("/training/checkpointing", error.to_string()))?;
+            check_checkpointing(graph, variant).map_err(|error| invalid_variant(&error))?;
         }
-    }
-    for variant in &request.variants {
-        validate_parallel(graph, variant)?;
+        check_parallel(graph, variant).map_err(|error| invalid_variant(&error))?;
     }
     Ok(lowered)
 }
 
-/// What PyTorch's wrappers refuse of a model.
-fn validate_parallel(graph: &Graph, variant: &Variant) -> Result<(), Invalid> {
-    let refuse = |member: &str, problem: String| {
-        Err(Invalid::at(format!("/training/parallel/{member}"), problem))
+/// A variant that the model does not have, at the member that asks for it.
+pub(super) fn invalid_variant(error: &CompileError) -> Invalid {
+    let member = match error {
+        CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
+            "/training/checkpointing"
+        }
+        CompileError::NoSuchUnits { .. } => "/training/parallel/units",
+        CompileError::BatchNormUnderMixedPrecision { .. } => {
+            "/training/parallel/mixed_precision/param_dtype"
+        }
+        CompileError::ScalarParameter { .. } | CompileError::NothingTrained => {
+            "/training/parallel/strategy"
+        }
+        CompileError::Cancelled => "",
     };
-    let is_trained = |kind| kind == ParameterKind::Trained;
-    match &variant.parallel {
-        Parallel::Ddp(_) | Parallel::Zero1(_)
-            if !graph.parameters.iter().any(|one| is_trained(one.kind)) =>
-        {
-            refuse(
-                "strategy",
-                "DistributedDataParallel refuses a model without a parameter that is trained; set the strategy to \"none\"".to_owned(),
-            )
-        }
-        Parallel::Fsdp2(sharded) => {
-            let casts = sharded.mixed_precision.param_dtype.filter(|dtype| dtype.is_half());
-            let batch_norm = graph.nodes.iter().find(|node| {
-                matches!(node.op, Op::Norm(Norm::Batch { .. } | Norm::PlainBatch { .. }))
-            });
-            match (casts, batch_norm) {
-                (Some(dtype), Some(node)) => refuse(
-                    "mixed_precision/param_dtype",
-                    format!(
-                        "{} normalizes batches, and its buffers stay in fp32 where parameters are gathered in {dtype}: its forward pass \
-                         fails in PyTorch; leave param_dtype out, or use autocast (the precision amp_bf16)",
-                        graph.modules[node.module.0 as usize].path
-                    ),
-                ),
-                _ => Ok(()),
-            }
-        }
-        Parallel::None | Parallel::Ddp(_) | Parallel::Zero1(_) => Ok(()),
-    }
+    Invalid::at(member, error.to_string())
 }
 
 /// What can be fitted: one recording says nothing of other batches.

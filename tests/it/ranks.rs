@@ -237,7 +237,7 @@ fn what_a_wrapper_refuses_of_a_model_is_told_before_anything_runs() {
     let sharded =
         |mixed: Value| json!({ "strategy": "fsdp2", "world_size": 2, "mixed_precision": mixed });
     let told = refused(normalizes.clone(), sharded(casting)).unwrap_err();
-    let expected = "at /training/parallel/mixed_precision/param_dtype: bn normalizes batches";
+    let expected = "at /training/parallel/mixed_precision/param_dtype: batch norm in bn fails";
     assert!(told.starts_with(expected), "{told}");
     let reducing = json!({ "reduce_dtype": "bf16" });
     assert_eq!(refused(normalizes, sharded(reducing)), Ok(()));
