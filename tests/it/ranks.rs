@@ -113,6 +113,11 @@ fn what_a_rank_sends_is_what_a_ring_moves() {
         let zero1 = sent(json!({ "strategy": "zero1", "world_size": ranks }));
         assert_eq!(zero1, ddp + GRADIENTS, "{ranks}");
     }
+    // All parameters are gathered once and all gradients reduced once: the model is one unit, and keeps what it gathered.
+    for ranks in [2, 8] {
+        let sharded = sent(json!({ "strategy": "fsdp2", "world_size": ranks }));
+        assert_eq!(sharded, all_reduced(ranks));
+    }
     assert_eq!(sent(json!({ "strategy": "ddp", "world_size": 1 })), 0);
     let halved = sent(json!({ "strategy": "ddp", "world_size": 2, "comm_hook": "bf16" }));
     assert_eq!(halved, all_reduced(2) / 2);
@@ -146,6 +151,11 @@ fn each_strategy_has_a_limit_of_its_own() {
     };
     assert_eq!(limit(None) - limit(Some("ddp")), (1613 - 780) * MIB);
     assert_eq!(limit(Some("ddp")), limit(Some("zero1")));
+    // Eight GPUs take more samples at once than one does, though each of them takes fewer.
+    assert_eq!(
+        found.variants.last().unwrap().training.parallel.name(),
+        None
+    );
 
     // What is asked for is asked for by all, as far as each has it.
     let within = fit(asked(
@@ -250,7 +260,7 @@ proptest! {
     #[test]
     fn targets_are_shared_by_the_ranks_that_there_are(ranks in 1_u64..=9, share in 1_u64..=400, rest in 0_u64..9) {
         let target = ranks * share + rest.min(ranks - 1);
-        let parallel = json!({ "strategy": ["ddp", "none", "zero1"], "world_size": ranks });
+        let parallel = json!({ "strategy": ["ddp", "none", "zero1", "fsdp2"], "world_size": ranks });
         let mut document = asked(parallel, Some("1GiB"));
         document["target_batch"] = json!(target);
         for variant in fit(document).variants {

@@ -105,10 +105,11 @@ pub(in crate::cli) struct Training {
     #[arg(long, value_name = "GLOB+..")]
     pub(in crate::cli) units: Option<String>,
     /// FSDP2: whether units let go of parameters: true, false or both.
-    #[arg(long, value_name = "BOOL,..", value_parser = suggest(&["true", "false"]), hide_possible_values = true)]
+    #[arg(long = "reshard", alias = "reshard-after-forward", value_name = "BOOL,..",
+        value_parser = suggest(&["true", "false"]), hide_possible_values = true)]
     pub(in crate::cli) reshard_after_forward: Option<String>,
     /// FSDP2: types of parameters, reductions and results: bf16,fp32.
-    #[arg(long, value_name = "P[,R[,O]]")]
+    #[arg(long, value_name = "TYPE,..")]
     pub(in crate::cli) mixed_precision: Option<String>,
     /// FSDP2: keep shards and the optimizer's state in host memory.
     #[arg(long)]

@@ -191,7 +191,7 @@ fn sharded(
     let globs = training.units.as_deref().map(|globs| globs.split('+'));
     let globs = globs.map(|globs| globs.map(Value::from).collect());
     put("--units", "units", globs.map(Value::Array));
-    let flag = "--reshard-after-forward";
+    let flag = "--reshard";
     let reshard = choices(flag, training.reshard_after_forward.as_deref(), truth)?;
     put(flag, "reshard_after_forward", reshard);
     let flag = "--mixed-precision";

@@ -191,7 +191,7 @@ const REFUSED: [(&str, &str); 37] = [
     ),
     (
         "--on h100 --checkpoint modules:",
-        "--checkpoint: modules must name",
+        "--checkpoint: a glob has 1 to",
     ),
     (
         "--on h100 --checkpoint modules:no.such",

@@ -18,7 +18,13 @@ pub(super) fn together(ranks: Vec<(&RankClass, Probed)>) -> Option<Probed> {
     }
     uncertainties.sort_unstable();
     uncertainties.dedup();
+    let of_all = match reports.as_slice() {
+        // It is not worth naming.
+        [(_, only)] => only.cause.clone(),
+        _ => None,
+    };
     let mut report = ProbeReport::of_ranks(reports)?;
+    report.cause = of_all.or(report.cause);
     for (rank, stands_for) in report.ranks.iter_mut().zip(stands_for) {
         rank.stands_for = Some(stands_for);
     }
