@@ -20,6 +20,8 @@ pub(super) struct Constructed {
     pub(super) wrapper: Wrapper,
     /// The trained parameters that this rank's optimizer updates, by their places, in its order.
     pub(super) mine: Vec<usize>,
+    /// Those of each rank, where a rank updates a part of them; empty where each updates all.
+    pub(super) partition: Vec<Vec<usize>>,
 }
 
 /// Makes the model, and wraps it as the variant asks.
@@ -68,15 +70,22 @@ pub(super) fn construct(eager: &mut Eager, graph: &Arc<Graph>, variant: &Variant
     eager.watcher = reducer.clone().map(|reducer| reducer as Rc<dyn Watcher>);
     let elements = trained.iter().map(|trained| trained.tensor.numel().at(1));
     let elements: Vec<u64> = elements.collect();
-    let mine = match &variant.parallel {
-        Parallel::Zero1(options) => partition(&elements, options.world_size, 0),
-        Parallel::None | Parallel::Ddp(_) | Parallel::Fsdp2(_) => (0..elements.len()).collect(),
+    let partition = match &variant.parallel {
+        Parallel::Zero1(options) => partition(&elements, options.world_size),
+        Parallel::None | Parallel::Ddp(_) | Parallel::Fsdp2(_) => Vec::new(),
+    };
+    let rank = usize::try_from(eager.rank).unwrap_or(usize::MAX);
+    let mine = if partition.is_empty() {
+        (0..elements.len()).collect()
+    } else {
+        partition.get(rank).cloned().unwrap_or_default()
     };
     Constructed {
         tensors,
         trained,
         wrapper: reducer.map_or(Wrapper::None, Wrapper::Replicated),
         mine,
+        partition,
     }
 }
 

@@ -24,6 +24,8 @@ use std::sync::atomic::AtomicBool;
 use crate::eager::{Eager, Stop};
 use crate::graph::{Graph, Module, Parameter, ParameterKind, ValueId};
 use crate::model::{Checkpointing, Mode, Parallel, Variant};
+pub use parallel::{RankClass, rank_classes};
+
 use crate::program::{Capability, Program};
 use crate::shape::DType;
 
@@ -63,6 +65,11 @@ pub enum CompileError {
         /// Its path.
         path: String,
     },
+    /// `DistributedDataParallel` refuses a model that is not trained.
+    #[error(
+        "DistributedDataParallel refuses a model without a parameter that is trained; set the strategy to \"none\""
+    )]
+    NothingTrained,
     /// Batch norm refuses statistics in another type than its parameters are gathered in.
     #[error(
         "batch norm in {module} fails in PyTorch under this mixed precision: parameters are gathered in {gathered}, and its running \
@@ -97,13 +104,30 @@ pub fn compile_unless(
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
+    compile_rank_unless(cancel, graph, variant, capability, 0)
+}
+
+/// The same for another rank than the first, of those that a variant has train together. Ranks differ in which parts of the
+/// parameters and of the optimizer's state are theirs.
+pub fn compile_rank_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+    rank: u64,
+) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
     check_parallel(graph, variant)?;
+    let graph = Arc::new(graph.clone());
+    let process = Process {
+        rank,
+        ..Process::default()
+    };
     compile_with(
         cancel,
-        Arc::new(graph.clone()),
+        graph,
         variant,
-        capability,
+        (capability, process),
         Launches::Kept,
     )
 }
@@ -115,13 +139,34 @@ pub fn compile_memory_unless(
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
+    compile_memory_of_unless(cancel, graph, variant, capability, Process::default())
+}
+
+/// Which of the processes that train together a program is of, and how what depends on time goes there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Process {
+    /// Which, from 0.
+    pub rank: u64,
+    /// Whether the memory of DDP's first buckets is free before others take their place, and not only with the first message of the
+    /// backward pass after that. See Note [DDP].
+    pub buckets_go_early: bool,
+}
+
+/// The same of another process than the first.
+pub fn compile_memory_of_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Arc<Graph>,
+    variant: &Variant,
+    capability: Capability,
+    process: Process,
+) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
     check_parallel(graph, variant)?;
     compile_with(
         cancel,
         Arc::clone(graph),
         variant,
-        capability,
+        (capability, process),
         Launches::LeftOut,
     )
 }
@@ -137,10 +182,12 @@ fn compile_with(
     cancel: &Arc<AtomicBool>,
     graph: Arc<Graph>,
     variant: &Variant,
-    capability: Capability,
+    (capability, process): (Capability, Process),
     launches: Launches,
 ) -> Result<Program, CompileError> {
     let mut eager = Eager::new(capability, cancel);
+    eager.rank = process.rank;
+    eager.buckets_go_early = process.buckets_go_early;
     if launches == Launches::LeftOut {
         eager.leave_out_launches();
     }
@@ -208,8 +255,16 @@ fn example_path(graph: &Graph) -> String {
 
 /// Whether a model can be wrapped as a variant asks.
 pub(crate) fn check_parallel(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
-    let Parallel::Fsdp2(options) = &variant.parallel else {
-        return Ok(());
+    let options = match &variant.parallel {
+        Parallel::None => return Ok(()),
+        Parallel::Ddp(_) | Parallel::Zero1(_) => {
+            let is_trained = |one: &Parameter| one.kind == ParameterKind::Trained;
+            return match graph.parameters.iter().any(is_trained) {
+                true => Ok(()),
+                false => Err(CompileError::NothingTrained),
+            };
+        }
+        Parallel::Fsdp2(options) => options,
     };
     let globs = options.units.as_deref().unwrap_or_default();
     if !globs.is_empty() && parallel::unit_paths(graph, options).is_empty() {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::construction::construct;
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use super::parallel::Wrapper;
+use super::parallel::{Wrapper, send_from};
 use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
@@ -27,6 +27,8 @@ pub(super) struct Training {
     wrapper: Wrapper,
     /// The trained parameters that this rank's optimizer updates, by their places, in its order.
     mine: Vec<usize>,
+    /// Those of each rank, where a rank updates a part of them; empty where each updates all.
+    partition: Vec<Vec<usize>>,
 }
 
 /// Micro-steps after the first that differ where each sends gradients: buckets are made anew by then, and what a hook made before
@@ -47,6 +49,7 @@ impl Training {
         forward.scope(&constructed.wrapper);
         Training {
             mine: constructed.mine,
+            partition: constructed.partition,
             wrapper: constructed.wrapper,
             forward: Rc::new(forward),
             eager,
@@ -140,6 +143,7 @@ impl Training {
             &self.mine,
             flag,
         );
+        self.send_updated();
         if let (Some(scaler), Some(found_inf)) = (&self.scaler, &found_inf) {
             let outputs = [&*scaler.scale, &*scaler.growth];
             self.eager
@@ -148,6 +152,15 @@ impl Training {
         drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
+    }
+
+    /// What a rank updated alone, it sends to all others (`ZeroRedundancyOptimizer._sync_params`).
+    fn send_updated(&mut self) {
+        for (rank, part) in (0..).zip(&self.partition) {
+            for index in part {
+                send_from(&mut self.eager, rank, &self.trained[*index].tensor);
+            }
+        }
     }
 
     fn training(&mut self, sends: bool) -> Result<(), Stop> {
@@ -176,8 +189,13 @@ impl Training {
         self.eager.set_category(Category::ActivationGradients);
         self.eager.thread = Thread::Backward;
         backward(&mut self.eager, &root, Rc::clone(&seed))?;
-        if let Some(sharded) = self.wrapper.sharded() {
-            sharded.backward_ends(&mut self.eager);
+        match &self.wrapper {
+            Wrapper::None => {}
+            Wrapper::Replicated(reducer) => {
+                let leaves = self.trained.iter().map(|trained| &*trained.leaf);
+                reducer.after_backward(&mut self.eager, leaves);
+            }
+            Wrapper::Sharded(sharded) => sharded.backward_ends(&mut self.eager),
         }
         self.eager.thread = Thread::Main;
         drop(seed);

@@ -70,6 +70,10 @@ pub(crate) struct Eager {
     /// Becomes true when nobody wants the program any more.
     cancel: Arc<AtomicBool>,
     pub(crate) capability: Capability,
+    /// Which of the processes that train together this is, from 0.
+    pub(crate) rank: u64,
+    /// Whether DDP's first buckets are gone before those that replace them are made.
+    pub(crate) buckets_go_early: bool,
     /// False under `no_grad`.
     pub(crate) grad_enabled: bool,
     /// What autocast casts to, inside its region.
@@ -100,6 +104,8 @@ impl Eager {
             recorder: Recorder::default(),
             cancel: Arc::clone(cancel),
             capability,
+            rank: 0,
+            buckets_go_early: false,
             grad_enabled: true,
             autocast: None,
             casts: CastCache::default(),

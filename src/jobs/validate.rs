@@ -38,7 +38,9 @@ pub(super) fn invalid_variant(error: &CompileError) -> Invalid {
         CompileError::BatchNormUnderMixedPrecision { .. } => {
             "/training/parallel/mixed_precision/param_dtype"
         }
-        CompileError::ScalarParameter { .. } => "/training/parallel/strategy",
+        CompileError::ScalarParameter { .. } | CompileError::NothingTrained => {
+            "/training/parallel/strategy"
+        }
         CompileError::Cancelled => "",
     };
     Invalid::at(member, error.to_string())

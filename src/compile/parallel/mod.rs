@@ -3,14 +3,16 @@
 mod buckets;
 mod ddp;
 mod fully_shard;
+mod ranks;
 mod zero;
 
 use std::rc::Rc;
 
 use crate::eager::Eager;
 
-pub(super) use ddp::{Model, Reducer};
+pub(super) use ddp::{Model, Reducer, send_from};
 pub(super) use fully_shard::{Sharded, unit_paths};
+pub use ranks::{RankClass, rank_classes};
 pub(super) use zero::partition;
 
 /// What a model is wrapped in.

@@ -41,6 +41,7 @@ impl Request {
             document: _,
             variants,
             device,
+            cards,
             memory_limit,
             target_batch,
             world_size,
@@ -63,6 +64,7 @@ impl Request {
         fingerprint.add(rules);
         fingerprint.add(variants);
         fingerprint.add(device);
+        fingerprint.add(cards);
         fingerprint.add(memory_limit);
         fingerprint.add(target_batch);
         fingerprint.add(world_size);

@@ -39,7 +39,7 @@ impl Sharded {
         variant: &Variant,
         options: &FullyShard,
     ) -> Constructed {
-        let rank = 0;
+        let rank = eager.rank;
         let units = units::units(graph, &unit_paths(graph, options));
         let mut model = Model {
             graph,
@@ -74,6 +74,7 @@ impl Sharded {
             trained,
             wrapper: Wrapper::Sharded(sharded),
             mine,
+            partition: Vec::new(),
         }
     }
 }
