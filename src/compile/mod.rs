@@ -259,10 +259,8 @@ pub(crate) fn check_parallel(graph: &Graph, variant: &Variant) -> Result<(), Com
         Parallel::None => return Ok(()),
         Parallel::Ddp(_) | Parallel::Zero1(_) => {
             let is_trained = |one: &Parameter| one.kind == ParameterKind::Trained;
-            return match graph.parameters.iter().any(is_trained) {
-                true => Ok(()),
-                false => Err(CompileError::NothingTrained),
-            };
+            let trains = graph.parameters.iter().any(is_trained);
+            return trains.then_some(()).ok_or(CompileError::NothingTrained);
         }
         Parallel::Fsdp2(options) => options,
     };

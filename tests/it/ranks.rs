@@ -29,7 +29,7 @@ fn request(document: Value) -> Request {
     Request::parse(document, &sim::names()).unwrap()
 }
 
-fn asked(parallel: Value, limit: Option<&str>) -> Value {
+fn asked(parallel: &Value, limit: Option<&str>) -> Value {
     let mut document = json!({
         "model": layers(), "training": { "parallel": parallel }, "device": "sim:h200",
     });
@@ -49,7 +49,7 @@ fn fit(document: Value) -> FitResult {
 }
 
 fn probe(parallel: Value, batch: u64) -> ProbeReport {
-    let request = request(asked(parallel, None));
+    let request = request(asked(&parallel, None));
     engine().probe(&request, batch, &Arc::default()).unwrap()
 }
 
@@ -128,7 +128,7 @@ fn micro_steps_send_once_or_each_time() {
     let sent = |always: bool| {
         let parallel =
             json!({ "strategy": "ddp", "world_size": 2, "sync_every_micro_step": always });
-        let mut document = asked(parallel, Some("2GiB"));
+        let mut document = asked(&parallel, Some("2GiB"));
         document["training"]["accumulation"] = json!(10);
         let found = fit(document).recommendation;
         assert_eq!(found.accumulation_steps, 10);
@@ -141,7 +141,7 @@ fn micro_steps_send_once_or_each_time() {
 #[test]
 fn each_strategy_has_a_limit_of_its_own() {
     let found = fit(asked(
-        json!({ "strategy": ["ddp", "none", "zero1"], "world_size": 8 }),
+        &json!({ "strategy": ["ddp", "none", "zero1"], "world_size": 8 }),
         None,
     ));
     let limit = |name: Option<&str>| {
@@ -159,7 +159,7 @@ fn each_strategy_has_a_limit_of_its_own() {
 
     // What is asked for is asked for by all, as far as each has it.
     let within = fit(asked(
-        json!({ "strategy": ["ddp", "none"], "world_size": 8 }),
+        &json!({ "strategy": ["ddp", "none"], "world_size": 8 }),
         Some("2GiB"),
     ));
     let limits = within
@@ -173,7 +173,7 @@ fn each_strategy_has_a_limit_of_its_own() {
 fn the_note_says_what_was_measured_and_what_was_not() {
     let notes = |ranks: u64| {
         let found = fit(asked(
-            json!({ "strategy": "ddp", "world_size": ranks }),
+            &json!({ "strategy": "ddp", "world_size": ranks }),
             Some("2GiB"),
         ));
         found.recommendation.notes.join("\n")
@@ -185,7 +185,7 @@ fn the_note_says_what_was_measured_and_what_was_not() {
 
 #[test]
 fn the_card_with_the_least_memory_decides_for_all() {
-    let mut document = asked(json!({ "strategy": "ddp", "world_size": 8 }), None);
+    let mut document = asked(&json!({ "strategy": "ddp", "world_size": 8 }), None);
     document["device"] = json!(["sim:h200", "sim:t4"]);
     let uneven = fit(document.clone());
     document["device"] = json!("sim:t4");
@@ -261,7 +261,7 @@ proptest! {
     fn targets_are_shared_by_the_ranks_that_there_are(ranks in 1_u64..=9, share in 1_u64..=400, rest in 0_u64..9) {
         let target = ranks * share + rest.min(ranks - 1);
         let parallel = json!({ "strategy": ["ddp", "none", "zero1", "fsdp2"], "world_size": ranks });
-        let mut document = asked(parallel, Some("1GiB"));
+        let mut document = asked(&parallel, Some("1GiB"));
         document["target_batch"] = json!(target);
         for variant in fit(document).variants {
             let world = variant.training.parallel.world_size();

@@ -46,7 +46,7 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
     let mut put = |flag: &str, place: &[&str], value: Option<Value>| {
         given.extend(value.map(|value| Given::new(flag, place, value)));
     };
-    let (model, training) = (&question.model, &question.training);
+    let model = &question.model;
     let (memory, search) = (&question.memory, &question.search);
     let text = |text: &Option<String>| text.clone().map(Value::from);
     put(
@@ -73,6 +73,49 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         let (name, value) = named(member)?;
         put(&format!("--with {name}"), &["model", name], Some(value));
     }
+    trained(question, &mut put)?;
+    let count = on(question, &mut put)?;
+    put("--device", &["device"], text(&memory.device));
+    let world_size = number(memory.world_size.as_deref());
+    if let (Some(asked), Some(count)) = (&world_size, count)
+        && asked.as_u64() != Some(count)
+    {
+        let problem = format!(
+            "{asked} is not the {count} of --on {}; leave one out",
+            memory.on.as_deref().unwrap_or_default()
+        );
+        return Err(Trouble::flag("--world-size", problem));
+    }
+    put("--world-size", &["world_size"], world_size);
+    put(
+        "--target",
+        &["target_batch"],
+        number(memory.target.as_deref()),
+    );
+    put(
+        "--memory-limit",
+        &["memory_limit"],
+        text(&memory.memory_limit),
+    );
+    put("--allocator", &["allocator"], text(&memory.allocator));
+    put("--search", &["search"], text(&search.search));
+    put("--rank", &["compare"], text(&search.rank));
+    put("--unknown-ops", &["unknown_ops"], text(&search.unknown_ops));
+    put(
+        "--chosen-percent",
+        &["chosen_percent"],
+        number(search.chosen_percent.as_deref()),
+    );
+    Ok(given)
+}
+
+/// What `training` is given.
+fn trained(
+    question: &Question,
+    put: &mut impl FnMut(&str, &[&str], Option<Value>),
+) -> Result<(), Trouble> {
+    let training = &question.training;
+    let text = |text: &Option<String>| text.clone().map(Value::from);
     let precision = choices("--precision", training.precision.as_deref(), word)?;
     put("--precision", &["training", "precision"], precision);
     let amp = choices("--amp", training.amp.as_deref(), |kind| {
@@ -109,40 +152,7 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         &["training", "parallel", "strategy"],
         parallel,
     );
-    sharded(question, &mut put)?;
-    let count = on(question, &mut put)?;
-    put("--device", &["device"], text(&memory.device));
-    let world_size = number(memory.world_size.as_deref());
-    if let (Some(asked), Some(count)) = (&world_size, count)
-        && asked.as_u64() != Some(count)
-    {
-        let problem = format!(
-            "{asked} is not the {count} of --on {}; leave one out",
-            memory.on.as_deref().unwrap_or_default()
-        );
-        return Err(Trouble::flag("--world-size", problem));
-    }
-    put("--world-size", &["world_size"], world_size);
-    put(
-        "--target",
-        &["target_batch"],
-        number(memory.target.as_deref()),
-    );
-    put(
-        "--memory-limit",
-        &["memory_limit"],
-        text(&memory.memory_limit),
-    );
-    put("--allocator", &["allocator"], text(&memory.allocator));
-    put("--search", &["search"], text(&search.search));
-    put("--rank", &["compare"], text(&search.rank));
-    put("--unknown-ops", &["unknown_ops"], text(&search.unknown_ops));
-    put(
-        "--chosen-percent",
-        &["chosen_percent"],
-        number(search.chosen_percent.as_deref()),
-    );
-    Ok(given)
+    sharded(question, put)
 }
 
 /// The card of `--on`, and how many there are of it.

@@ -121,7 +121,7 @@ fn classes(held: Vec<((u64, u64), Held)>) -> Vec<RankClass> {
     let mut kept: Vec<(Held, RankClass)> = Vec::new();
     for (held, ranks) in all {
         let more = kept.iter().position(|(more, _)| is_within(&held, more));
-        let place = more.or_else(|| (kept.len() == MOST_CLASSES).then(|| MOST_CLASSES - 1));
+        let place = more.or_else(|| (kept.len() == MOST_CLASSES).then_some(MOST_CLASSES - 1));
         match place {
             Some(place) => kept[place].1.stands_for.extend(ranks),
             None => kept.push((
@@ -172,9 +172,12 @@ impl RankClass {
     /// The ranks as people write them: `0-3, 6`. Long lists end with how many more there are.
     pub fn ranks(&self) -> String {
         const SHOWN: usize = 8;
-        let range = |(first, last): &(u64, u64)| match first == last {
-            true => first.to_string(),
-            false => format!("{first}-{last}"),
+        let range = |(first, last): &(u64, u64)| {
+            if first == last {
+                first.to_string()
+            } else {
+                format!("{first}-{last}")
+            }
         };
         let shown: Vec<String> = self.stands_for.iter().take(SHOWN).map(range).collect();
         let more = self.stands_for.iter().skip(SHOWN);
@@ -245,7 +248,10 @@ mod tests {
     #[test]
     fn no_more_are_told_apart_than_are_worth_it() {
         // Rank r holds r + 1 tensors, of which the more the smaller.
-        let held = |rank: u64| ((rank, rank), vec![1000 / (rank + 1); rank as usize + 1]);
+        let held = |rank: u64| {
+            let count = usize::try_from(rank).unwrap() + 1;
+            ((rank, rank), vec![1000 / (rank + 1); count])
+        };
         let found = classes((0..40).map(held).collect());
 
         assert_eq!(found.len(), MOST_CLASSES);

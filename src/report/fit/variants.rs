@@ -51,6 +51,10 @@ fn states(optimizer: Optimizer) -> String {
 const BATCH_AND_STEPS: &str = "batch x steps";
 
 /// Which columns have something to tell.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each column, which are there or not"
+)]
 struct Columns {
     steps: bool,
     headroom: bool,
