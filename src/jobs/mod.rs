@@ -28,7 +28,8 @@ pub use events::{Event, Follower, News, StateNews};
 pub use fit::{FitEngine, FromRecordings, answer_apart};
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use result::{
-    Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation, VariantResult,
+    AcrossRanks, Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation,
+    VariantResult,
 };
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::probe::{Evidence, ProbeReport, Verdict};
+use crate::probe::{Evidence, PeakMemory, ProbeReport, RankReport, Verdict};
 
 /// What to train with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -42,8 +42,28 @@ pub struct Recommendation {
     /// nothing was recorded.
     #[serde(default)]
     pub next_batch: Option<u64>,
+    /// What is to be known of several ranks; missing where one process trains.
+    #[serde(flatten)]
+    pub parallel: Option<AcrossRanks>,
     /// What the reader should know of the rules used: transferred, estimated, assumed.
     pub notes: Vec<String>,
+}
+
+/// What is to be known of an answer for several ranks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AcrossRanks {
+    /// Ranks that train together.
+    pub world_size: u64,
+    /// Those that differ, at the recommended micro-batch, those that hold most first.
+    pub ranks: Vec<RankReport>,
+    /// The rank that needs most: the recommendation's figures are its.
+    pub binding_rank: u32,
+    /// The peaks where DDP's first buckets are gone before those that replace them are made, which depends on timing; the
+    /// recommendation takes them to overlap. Null where there is no such race.
+    pub without_overlap: Option<PeakMemory>,
+    /// Bytes that each rank sends to others in an optimizer step, as a ring of all ranks moves them: of `n` ranks, `2(n-1)/n` of
+    /// what is all-reduced, `(n-1)/n` of what is gathered or reduced and scattered, all of what is broadcast.
+    pub communicated_bytes: Option<u64>,
 }
 
 /// One combination of precision, optimizer and checkpointing, with its own answer.

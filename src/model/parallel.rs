@@ -106,6 +106,16 @@ impl Parallel {
         }
     }
 
+    /// Whether buckets are made anew once it is known in which order gradients are complete (`Reducer::should_rebuild_buckets`).
+    pub fn replaces_buckets(&self) -> bool {
+        match self {
+            Parallel::None | Parallel::Fsdp2(_) => false,
+            Parallel::Ddp(ddp) | Parallel::Zero1(ddp) => {
+                !ddp.find_unused_parameters || ddp.static_graph
+            }
+        }
+    }
+
     /// Processes that train together.
     pub fn world_size(&self) -> u64 {
         match self {

@@ -5,6 +5,7 @@
 //! what runs them (probes, on simulated or real memory).
 
 mod capability;
+mod communication;
 mod convolution;
 mod generated;
 mod kernel;

@@ -41,6 +41,13 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
         ("retries", report.retries.to_string()),
         ("refused allocations", report.ooms.to_string()),
     ];
+    if let Some(without) = report.without_overlap {
+        let reserved = Bytes(without.peak_reserved_bytes);
+        figures.push(("reserved without overlap", reserved.to_string()));
+    }
+    if let Some(bytes) = report.communicated_bytes {
+        figures.push(("sent by a rank in a step", Bytes(bytes).to_string()));
+    }
     if let Some(used) = report.used_by_others_bytes {
         figures.push(("used by other processes", Bytes(used).to_string()));
     }
@@ -48,6 +55,10 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
     if !report.steps.is_empty() {
         out += "\nSteps\n";
         out += &steps(report, style);
+    }
+    if report.ranks.len() > 1 {
+        out += "\nRanks\n";
+        out += &ranks(report, style);
     }
     if !report.at_peak.is_empty() {
         out += "\nAt the peak\n";
@@ -88,6 +99,28 @@ fn steps(report: &ProbeReport, style: &Style) -> String {
             row.push(last_loss(step));
         }
         table.add_row(row);
+    }
+    text(&table, style)
+}
+
+fn ranks(report: &ProbeReport, style: &Style) -> String {
+    let columns = [
+        "rank",
+        "stands for",
+        "verdict",
+        "peak allocated",
+        "peak reserved",
+    ];
+    let mut table = with_header(&columns, &["rank", "peak allocated", "peak reserved"]);
+    for rank in &report.ranks {
+        let itself = || "itself".to_owned();
+        table.add_row([
+            rank.rank.to_string(),
+            rank.stands_for.clone().unwrap_or_else(itself),
+            verdict(rank.verdict).to_owned(),
+            Bytes(rank.peak_allocated_bytes).to_string(),
+            Bytes(rank.peak_reserved_bytes).to_string(),
+        ]);
     }
     text(&table, style)
 }

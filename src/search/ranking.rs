@@ -7,8 +7,8 @@ use std::cmp::Ordering;
 pub struct Standing {
     /// Variants are compared within a group alone; the group with the lowest number comes first, whatever is in it.
     pub group: usize,
-    /// Its recommended micro-batch; 0 when nothing fits.
-    pub micro_batch: u64,
+    /// Samples of its recommended micro-step, over all GPUs that train together; 0 when nothing fits.
+    pub at_once: u64,
     /// How many samples its optimizer step lacks of the target; 0 without one.
     pub shortfall: u64,
     /// The share of the forward pass that it computes twice, from 0 to 1.
@@ -25,7 +25,7 @@ pub fn rank(standings: &[Standing]) -> Vec<usize> {
 }
 
 fn better_first(a: &Standing, b: &Standing) -> Ordering {
-    let fits = |standing: &Standing| standing.micro_batch > 0;
+    let fits = |standing: &Standing| standing.at_once > 0;
     let speed = |standing: &Standing| standing.samples_per_second.unwrap_or(f64::NEG_INFINITY);
     a.group
         .cmp(&b.group)
@@ -33,7 +33,7 @@ fn better_first(a: &Standing, b: &Standing) -> Ordering {
         .then(a.shortfall.cmp(&b.shortfall))
         .then(speed(b).total_cmp(&speed(a)))
         .then(a.recomputes.total_cmp(&b.recomputes))
-        .then(b.micro_batch.cmp(&a.micro_batch))
+        .then(b.at_once.cmp(&a.at_once))
 }
 
 #[cfg(test)]
@@ -41,20 +41,20 @@ mod tests {
     use super::*;
 
     /// One that fits, without a target, and recomputes nothing.
-    fn plain(micro_batch: u64) -> Standing {
+    fn plain(at_once: u64) -> Standing {
         Standing {
             group: 0,
-            micro_batch,
+            at_once,
             shortfall: 0,
             recomputes: 0.0,
             samples_per_second: None,
         }
     }
 
-    fn recomputing(recomputes: f64, micro_batch: u64) -> Standing {
+    fn recomputing(recomputes: f64, at_once: u64) -> Standing {
         Standing {
             recomputes,
-            ..plain(micro_batch)
+            ..plain(at_once)
         }
     }
 

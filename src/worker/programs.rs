@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::compile::{CompileError, compile_memory_unless, compile_unless};
+use crate::compile::{CompileError, Process, compile_memory_of_unless, compile_unless};
 use crate::device::Capability;
 use crate::graph::Graph;
 use crate::model::{Variant, Workload};
@@ -20,7 +20,7 @@ pub struct Programs {
     workload: Workload,
     capability: Capability,
     /// The one asked for last comes last.
-    compiled: VecDeque<(Variant, Program)>,
+    compiled: VecDeque<(Variant, Process, Program)>,
     /// Whether they are run, or simulated.
     with_launches: bool,
 }
@@ -64,7 +64,19 @@ impl Programs {
         cancel: &Arc<AtomicBool>,
         variant: &Variant,
     ) -> Result<&Program, CompileError> {
-        let known = self.compiled.iter().position(|(known, _)| known == variant);
+        self.of_process(cancel, variant, Process::default())
+    }
+
+    /// The same of one of several processes that train together; of those that are simulated, any.
+    pub fn of_process(
+        &mut self,
+        cancel: &Arc<AtomicBool>,
+        variant: &Variant,
+        process: Process,
+    ) -> Result<&Program, CompileError> {
+        let is_it =
+            |(known, of, _): &(Variant, Process, Program)| known == variant && *of == process;
+        let known = self.compiled.iter().position(is_it);
         let known = known.and_then(|index| self.compiled.remove(index));
         let entry = if let Some(entry) = known {
             entry
@@ -73,31 +85,31 @@ impl Programs {
             let largest = self
                 .compiled
                 .iter()
-                .map(|(_, program)| program.tensors.len());
+                .map(|(_, _, program)| program.tensors.len());
             self.make_room(largest.max().unwrap_or(0));
             let program = match &self.workload {
                 Workload::Graph(graph) if self.with_launches => {
                     compile_unless(cancel, graph, variant, self.capability)?
                 }
                 Workload::Graph(graph) => {
-                    compile_memory_unless(cancel, graph, variant, self.capability)?
+                    compile_memory_of_unless(cancel, graph, variant, self.capability, process)?
                 }
                 Workload::Recorded(steps) => steps.accumulating(variant.accumulation),
             };
             self.make_room(program.tensors.len());
-            (variant.clone(), program)
+            (variant.clone(), process, program)
         };
         self.compiled.push_back(entry);
-        let (_, program) = self.compiled.back().expect("it was just put there");
+        let (_, _, program) = self.compiled.back().expect("it was just put there");
         Ok(program)
     }
 
     /// Forgets those that were not asked for longest, until another of this size can be kept.
     fn make_room(&mut self, tensors: usize) {
-        let kept = |programs: &VecDeque<(Variant, Program)>| -> usize {
+        let kept = |programs: &VecDeque<(Variant, Process, Program)>| -> usize {
             programs
                 .iter()
-                .map(|(_, program)| program.tensors.len())
+                .map(|(_, _, program)| program.tensors.len())
                 .sum()
         };
         while !self.compiled.is_empty() && kept(&self.compiled) + tensors > MOST_KEPT {

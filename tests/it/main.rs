@@ -14,6 +14,7 @@ mod model;
 mod outline;
 mod parallel;
 mod properties;
+mod ranks;
 mod recorded;
 mod recorder;
 mod replay;

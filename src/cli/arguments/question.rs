@@ -98,16 +98,29 @@ pub(in crate::cli) struct Training {
     /// The norm to which gradients are clipped.
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub(in crate::cli) clip_grad_norm: Option<String>,
-    /// How several GPUs train together: none, ddp (default) or zero1.
-    #[arg(long, value_name = "HOW,..", value_parser = suggest(&["none", "ddp", "zero1"]), hide_possible_values = true)]
+    /// How several GPUs train together: none, ddp (default), zero1 or fsdp2.
+    #[arg(long, value_name = "HOW,..", value_parser = suggest(&["none", "ddp", "zero1", "fsdp2"]), hide_possible_values = true)]
     pub(in crate::cli) parallel: Option<String>,
+    /// FSDP2: modules that are sharded each for itself, GLOB+..
+    #[arg(long, value_name = "GLOB+..")]
+    pub(in crate::cli) units: Option<String>,
+    /// FSDP2: whether units let go of parameters: true, false or both.
+    #[arg(long = "reshard", alias = "reshard-after-forward", value_name = "BOOL,..",
+        value_parser = suggest(&["true", "false"]), hide_possible_values = true)]
+    pub(in crate::cli) reshard_after_forward: Option<String>,
+    /// FSDP2: types of parameters, reductions and results: bf16,fp32.
+    #[arg(long, value_name = "TYPE,..")]
+    pub(in crate::cli) mixed_precision: Option<String>,
+    /// FSDP2: keep shards and the optimizer's state in host memory.
+    #[arg(long)]
+    pub(in crate::cli) cpu_offload: bool,
 }
 
 /// Whose memory, and how much of it.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "GPU")]
 pub(in crate::cli) struct Memory {
-    /// The card to simulate: h100, rtx4090, .. or 8xh100 for eight of them.
+    /// The card to simulate: h100, 8xh100, or 4xh100+4xa100 for unlike ones.
     #[arg(long, value_name = "CARD", value_parser = suggest(&sim::names()), hide_possible_values = true, conflicts_with = "device")]
     pub(in crate::cli) on: Option<String>,
     /// auto (a GPU that is free), cuda:N or sim:CARD.

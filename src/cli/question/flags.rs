@@ -46,7 +46,7 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
     let mut put = |flag: &str, place: &[&str], value: Option<Value>| {
         given.extend(value.map(|value| Given::new(flag, place, value)));
     };
-    let (model, training) = (&question.model, &question.training);
+    let model = &question.model;
     let (memory, search) = (&question.memory, &question.search);
     let text = |text: &Option<String>| text.clone().map(Value::from);
     put(
@@ -73,6 +73,49 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         let (name, value) = named(member)?;
         put(&format!("--with {name}"), &["model", name], Some(value));
     }
+    trained(question, &mut put)?;
+    let count = on(question, &mut put)?;
+    put("--device", &["device"], text(&memory.device));
+    let world_size = number(memory.world_size.as_deref());
+    if let (Some(asked), Some(count)) = (&world_size, count)
+        && asked.as_u64() != Some(count)
+    {
+        let problem = format!(
+            "{asked} is not the {count} of --on {}; leave one out",
+            memory.on.as_deref().unwrap_or_default()
+        );
+        return Err(Trouble::flag("--world-size", problem));
+    }
+    put("--world-size", &["world_size"], world_size);
+    put(
+        "--target",
+        &["target_batch"],
+        number(memory.target.as_deref()),
+    );
+    put(
+        "--memory-limit",
+        &["memory_limit"],
+        text(&memory.memory_limit),
+    );
+    put("--allocator", &["allocator"], text(&memory.allocator));
+    put("--search", &["search"], text(&search.search));
+    put("--rank", &["compare"], text(&search.rank));
+    put("--unknown-ops", &["unknown_ops"], text(&search.unknown_ops));
+    put(
+        "--chosen-percent",
+        &["chosen_percent"],
+        number(search.chosen_percent.as_deref()),
+    );
+    Ok(given)
+}
+
+/// What `training` is given.
+fn trained(
+    question: &Question,
+    put: &mut impl FnMut(&str, &[&str], Option<Value>),
+) -> Result<(), Trouble> {
+    let training = &question.training;
+    let text = |text: &Option<String>| text.clone().map(Value::from);
     let precision = choices("--precision", training.precision.as_deref(), word)?;
     put("--precision", &["training", "precision"], precision);
     let amp = choices("--amp", training.amp.as_deref(), |kind| {
@@ -109,39 +152,7 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         &["training", "parallel", "strategy"],
         parallel,
     );
-    let count = on(question, &mut put)?;
-    put("--device", &["device"], text(&memory.device));
-    let world_size = number(memory.world_size.as_deref());
-    if let (Some(asked), Some(count)) = (&world_size, count)
-        && asked.as_u64() != Some(count)
-    {
-        let problem = format!(
-            "{asked} is not the {count} of --on {}; leave one out",
-            memory.on.as_deref().unwrap_or_default()
-        );
-        return Err(Trouble::flag("--world-size", problem));
-    }
-    put("--world-size", &["world_size"], world_size);
-    put(
-        "--target",
-        &["target_batch"],
-        number(memory.target.as_deref()),
-    );
-    put(
-        "--memory-limit",
-        &["memory_limit"],
-        text(&memory.memory_limit),
-    );
-    put("--allocator", &["allocator"], text(&memory.allocator));
-    put("--search", &["search"], text(&search.search));
-    put("--rank", &["compare"], text(&search.rank));
-    put("--unknown-ops", &["unknown_ops"], text(&search.unknown_ops));
-    put(
-        "--chosen-percent",
-        &["chosen_percent"],
-        number(search.chosen_percent.as_deref()),
-    );
-    Ok(given)
+    sharded(question, put)
 }
 
 /// The card of `--on`, and how many there are of it.
@@ -152,17 +163,70 @@ fn on(
     let Some(text) = &question.memory.on else {
         return Ok(None);
     };
-    let on = cards::parse(text).map_err(|invalid| Trouble::named(&"--on", invalid))?;
-    if let Some(note) = &on.note {
-        output::note(note);
+    let mut devices = Vec::new();
+    let mut count: Option<u64> = None;
+    let parts: Vec<&str> = text.split('+').collect();
+    for part in &parts {
+        let on = cards::parse(part).map_err(|invalid| Trouble::named(&"--on", invalid))?;
+        if let Some(note) = &on.note {
+            output::note(note);
+        }
+        devices.push(Value::from(format!("sim:{}", on.card.name)));
+        // One of each, where it does not say how many.
+        let of_this = on.count.or((parts.len() > 1).then_some(1));
+        count = match (count, of_this) {
+            (None, count) | (count, None) => count,
+            (Some(before), Some(more)) => Some(before.saturating_add(more)),
+        };
     }
-    put(
-        "--on",
-        &["device"],
-        Some(Value::from(format!("sim:{}", on.card.name))),
-    );
-    put("--on", &["world_size"], on.count.map(Value::from));
-    Ok(on.count)
+    let device = if devices.len() == 1 {
+        devices.pop()
+    } else {
+        Some(Value::Array(devices))
+    };
+    put("--on", &["device"], device);
+    put("--on", &["world_size"], count.map(Value::from));
+    Ok(count)
+}
+
+/// What only `fully_shard` has.
+fn sharded(
+    question: &Question,
+    put: &mut impl FnMut(&str, &[&str], Option<Value>),
+) -> Result<(), Trouble> {
+    let training = &question.training;
+    let mut put = |flag: &str, member: &str, value: Option<Value>| {
+        put(flag, &["training", "parallel", member], value);
+    };
+    let globs = training.units.as_deref().map(|globs| globs.split('+'));
+    let globs = globs.map(|globs| globs.map(Value::from).collect());
+    put("--units", "units", globs.map(Value::Array));
+    let flag = "--reshard";
+    let reshard = choices(flag, training.reshard_after_forward.as_deref(), truth)?;
+    put(flag, "reshard_after_forward", reshard);
+    let flag = "--mixed-precision";
+    let types = items(flag, training.mixed_precision.as_deref())?;
+    let members = ["param_dtype", "reduce_dtype", "output_dtype"];
+    if types.len() > members.len() {
+        let problem = format!(
+            "{} types are too many: parameters, reductions and results have one each, as in bf16,fp32",
+            types.len()
+        );
+        return Err(Trouble::flag(flag, problem));
+    }
+    let types = types.into_iter().map(Value::from);
+    let types = members.into_iter().map(str::to_owned).zip(types);
+    let types: serde_json::Map<String, Value> = types.collect();
+    let policy = (!types.is_empty()).then_some(Value::Object(types));
+    put(flag, "mixed_precision", policy);
+    let offload = training.cpu_offload.then_some(Value::Bool(true));
+    put("--cpu-offload", "cpu_offload", offload);
+    Ok(())
+}
+
+/// A truth value; what is none stays text, and is refused where requests are read.
+fn truth(text: &str) -> Value {
+    text.parse().map_or_else(|_| Value::from(text), Value::Bool)
 }
 
 /// The lengths of `--seq-len`, each once.

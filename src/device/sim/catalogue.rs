@@ -16,11 +16,13 @@ use super::CardMemory;
 /// 780 MiB after steps.
 pub const PROCESS_OVERHEAD: Bytes = Bytes::mib(780);
 
-/// What a process holds outside its allocator that trains with others: NCCL's communicator takes 936 MiB more.
+/// What a process holds outside its allocator that trains with others under DDP, ZeRO-1 too: NCCL's communicator takes 936 MiB.
 ///
-/// Measured on two H200s of one host (`PyTorch` 2.11, NCCL 2.28.9, without `NVLink` multicast): 1,613 MiB after training steps, under
-/// DDP, ZeRO-1 and FSDP2 alike.
+/// Measured on two H200s of one host (`PyTorch` 2.11, NCCL 2.28.9, without `NVLink` multicast): 1,613 MiB after training steps.
 pub const RANK_OVERHEAD: Bytes = Bytes::mib(1613);
+
+/// The same under `fully_shard`: 1,608.9 MiB.
+pub const SHARDED_OVERHEAD: Bytes = Bytes::mib(1609);
 
 /// How much of [`PROCESS_OVERHEAD`] is there as soon as a process has a context.
 pub const CONTEXT_OVERHEAD: Bytes = Bytes::mib(527);

@@ -1,6 +1,6 @@
 //! From maxima to what to train with.
 
-use crate::jobs::{EngineError, Recommendation};
+use crate::jobs::{AcrossRanks, EngineError, Recommendation};
 use crate::probe::{ProbeReport, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
@@ -31,7 +31,7 @@ pub(super) fn recommend(
     }
     let Some(plan) = choose(wish, accumulation, &mut inquiry)? else {
         let steps = without_a_plan(wish, accumulation);
-        return nothing_fits(micro_steps(steps), inquiry, notes);
+        return nothing_fits(steps, wish.world_size, inquiry, notes);
     };
     let micro_steps = micro_steps(plan.accumulation_steps);
     let maxima = inquiry.maxima(micro_steps)?;
@@ -43,6 +43,7 @@ pub(super) fn recommend(
     notes.extend(bounded(&plan, wish));
     notes.extend(cheaper(&plan, wish, &mut inquiry)?);
     let next_batch = next_to_record(without_retries, inquiry.simulation(micro_steps))?;
+    let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
     let limit = inquiry.limit();
     let deciding = inquiry.deciding(micro_steps);
     let limited_by = limited_by(without_retries, maxima.at_ceiling, deciding)?;
@@ -80,7 +81,42 @@ pub(super) fn recommend(
         samples_per_second: micro_step_ms.map(|ms| plan.micro_batch as f64 * 1000.0 / ms),
         missing_bytes: None,
         next_batch,
+        parallel: across_ranks(report, wish.world_size, communicated_bytes),
         notes,
+    })
+}
+
+/// Bytes that a rank sends to others in an optimizer step of so many micro-steps. Later micro-steps of a step all send the same.
+fn communicated(
+    steps: u64,
+    batch: u64,
+    inquiry: &mut Inquiry<'_, '_>,
+) -> Result<Option<u64>, EngineError> {
+    let run = micro_steps(steps);
+    let Some(of_run) = inquiry.simulation(run).communicated(batch)? else {
+        return Ok(None);
+    };
+    let more = steps.saturating_sub(run.into());
+    if more == 0 {
+        return Ok(Some(of_run));
+    }
+    let of_fewer = inquiry.simulation(run - 1).communicated(batch)?;
+    let each = of_run.saturating_sub(of_fewer.unwrap_or(of_run));
+    Ok(Some(of_run.saturating_add(each.saturating_mul(more))))
+}
+
+/// What is to be known of a probe of several ranks.
+fn across_ranks(
+    report: &ProbeReport,
+    world_size: u64,
+    communicated_bytes: Option<u64>,
+) -> Option<AcrossRanks> {
+    Some(AcrossRanks {
+        world_size,
+        ranks: report.ranks.clone(),
+        binding_rank: report.binding_rank?,
+        without_overlap: report.without_overlap,
+        communicated_bytes,
     })
 }
 
@@ -127,11 +163,14 @@ pub(super) fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
 
 /// The answer when no batch runs without retries and leaves headroom, not even a batch of one.
 fn nothing_fits(
-    micro_steps: u32,
+    steps: u64,
+    world_size: u64,
     mut inquiry: Inquiry<'_, '_>,
     mut notes: Vec<String>,
 ) -> Result<Recommendation, EngineError> {
+    let micro_steps = micro_steps(steps);
     let maxima = inquiry.maxima(micro_steps)?;
+    let communicated_bytes = communicated(steps, 1, &mut inquiry)?;
     let limit = inquiry.limit();
     let simulated = missing(inquiry.simulation(micro_steps))?;
     let probed = inquiry.deciding(micro_steps).probe_in_full(1)?;
@@ -162,6 +201,7 @@ fn nothing_fits(
         samples_per_second: None,
         missing_bytes: Some(missing.0),
         next_batch: None,
+        parallel: across_ranks(report, world_size, communicated_bytes),
         notes,
     })
 }

@@ -2,7 +2,6 @@
 
 use crate::jobs::{EngineError, Environment, FitResult, ProbeSummary, Recommendation};
 use crate::model::{Compare, Variant};
-use crate::units::Bytes;
 
 use super::advice::recommend;
 use super::inquiry::Inquiry;
@@ -10,6 +9,7 @@ use super::plan::Wish;
 use super::probing::observer::Observer;
 use super::probing::prober::{ProbeCache, Probed, Prober};
 use super::ranked::{Entry, ranked};
+use super::room::Room;
 
 /// What a fit has to find out.
 #[derive(Debug, Clone)]
@@ -17,8 +17,8 @@ pub(super) struct Question {
     /// In request order; never empty.
     pub(super) variants: Vec<Variant>,
     pub(super) wish: Wish,
-    /// What the allocator may reserve.
-    pub(super) limit: Bytes,
+    /// What there is for the allocator.
+    pub(super) room: Room,
     /// The largest batch that may be tried: the graph holds for no larger one.
     pub(super) ceiling: u64,
     pub(super) method: Method,
@@ -108,7 +108,7 @@ fn answer_variant(
         &mut *devices.simulated,
         observer,
         variant.clone(),
-        question.limit,
+        question.room.limit(&variant.parallel),
         question.ceiling,
     );
     let alone = |simulated: &mut ProbeCache<'_>| {
@@ -127,7 +127,7 @@ fn answer_variant(
         &mut **prober,
         observer,
         variant.clone(),
-        question.limit,
+        question.room.limit(&variant.parallel),
         question.ceiling,
     );
     let cause = match recommended(question, variant, &mut simulated, Some(&mut real)) {

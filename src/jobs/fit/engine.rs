@@ -11,13 +11,11 @@ use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{
-    self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, RANK_OVERHEAD, Workspaces,
-};
+use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
-use crate::model::{Invalid, Lowered, Request, SearchMode, Workload};
+use crate::model::{Invalid, Lowered, Parallel, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Foreseen;
@@ -33,7 +31,8 @@ use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
 use super::probing::prober::Prober as _;
 use super::probing::simulator::{Simulator, not_compiled};
-use super::remarks::{began_anew, data_parallelism, others, settings_as_recorded};
+use super::remarks::{began_anew, data_parallelism, others, settings_as_recorded, uneven};
+use super::room::Room;
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";
@@ -73,7 +72,7 @@ enum Fallback {
 struct Setting<'a> {
     simulator: Simulator,
     gpu: Option<GpuProber<'a>>,
-    limit: Bytes,
+    room: Room,
     environment: Environment,
     notes: Vec<String>,
     assumptions: Vec<String>,
@@ -182,7 +181,7 @@ impl FitEngine {
                 let device = format!("cuda:{}", ready.gpu.ordinal);
                 let memory = CardMemory {
                     total: Bytes(ready.gpu.total_bytes),
-                    available: for_rank(request, Bytes(ready.available_bytes)),
+                    available: Bytes(ready.available_bytes),
                 };
                 let asked = asked(request, &settings, memory);
                 match &ready.no_room {
@@ -192,7 +191,12 @@ impl FitEngine {
                     }
                     None => {}
                 }
-                let limit = limit(asked, memory, &mut notes);
+                let room = Room {
+                    asked,
+                    available: memory.available,
+                    is_of_rank: false,
+                };
+                notes.extend(room.note(strategies(request)));
                 Ok(Setting {
                     simulator: Simulator::new(
                         device.clone(),
@@ -204,7 +208,7 @@ impl FitEngine {
                     ),
                     // Without room for a process on the card, only simulation can say how much is missing.
                     gpu: gpu.filter(|_| ready.no_room.is_none()),
-                    limit,
+                    room,
                     environment: Environment {
                         driver: ready.gpu.driver,
                         cuda: ready.cuda,
@@ -268,7 +272,7 @@ impl Engine for FitEngine {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
             },
-            limit: setting.limit,
+            room: setting.room,
             ceiling: setting.simulator.ceiling(),
             method: match request.search {
                 SearchMode::Auto | SearchMode::Recorded => Method::SimulateFirst,
@@ -291,8 +295,15 @@ impl Engine for FitEngine {
             let lowered = setting.gpu.as_mut().and_then(GpuProber::take_lowered);
             if let (Some(lowered), true) = (lowered, fresh_starts < FRESH_STARTS) {
                 fresh_starts += 1;
-                question.notes.push(began_anew(question.limit, &lowered));
-                question.limit = lowered.limit;
+                let first = &question.variants[0].parallel;
+                question
+                    .notes
+                    .push(began_anew(question.room.limit(first), &lowered));
+                question.room = Room {
+                    asked: Some(lowered.limit),
+                    available: lowered.limit,
+                    is_of_rank: true,
+                };
                 continue;
             }
             result.gpu_work = setting.gpu.as_ref().map(GpuProber::work);
@@ -352,11 +363,12 @@ impl Engine for FitEngine {
             return Err(EngineError::Invalid(Invalid::at("/model", problem)));
         }
         let simulator = &mut setting.simulator;
-        let simulated = simulator.probe(variant, batch, setting.limit, Detail::Full)?;
+        let limit = setting.room.limit(&variant.parallel);
+        let simulated = simulator.probe(variant, batch, limit, Detail::Full)?;
         let mut report = match &mut setting.gpu {
             None => simulated.report,
             Some(gpu) => {
-                let probed = gpu.probe(variant, batch, setting.limit, Detail::Full)?;
+                let probed = gpu.probe(variant, batch, limit, Detail::Full)?;
                 ProbeReport {
                     simulated_peak_reserved_bytes: Some(simulated.report.peak_reserved_bytes),
                     ..probed.report
@@ -393,16 +405,19 @@ fn simulated<'a>(
 ) -> Setting<'a> {
     let device = format!("sim:{}", card.name);
     notes.extend(card.notes());
+    notes.extend(uneven(request, card));
     if request.search == SearchMode::Probes {
         notes.push(format!(
             "{device} is a simulated device: `search` set to \"probes\" changes nothing there"
         ));
     }
-    let memory = CardMemory {
-        available: for_rank(request, card.available()),
-        ..card.memory()
+    let memory = card.memory();
+    let room = Room {
+        asked: asked(request, &settings, memory),
+        available: memory.available,
+        is_of_rank: false,
     };
-    let limit = limit(asked(request, &settings, memory), memory, &mut notes);
+    notes.extend(room.note(strategies(request)));
     let simulator = Simulator::new(
         device.clone(),
         workload.clone(),
@@ -419,7 +434,7 @@ fn simulated<'a>(
             (Workspaces::Recorded | Workspaces::Transferred, _) => simulator.transferred(),
         },
         gpu: None,
-        limit,
+        room,
         environment: Environment {
             cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
             ..environment(device, card.product.to_owned())
@@ -479,28 +494,9 @@ pub(super) fn asked(request: &Request, settings: &Settings, memory: CardMemory) 
     }
 }
 
-/// What the allocator may reserve: what was asked for, or all that is available.
-fn limit(asked: Option<Bytes>, memory: CardMemory, notes: &mut Vec<String>) -> Bytes {
-    let available = memory.available;
-    let Some(asked) = asked else {
-        return available;
-    };
-    if asked > available {
-        notes.push(format!(
-            "the memory limit of {asked} is more than the {available} that the device has for PyTorch's allocator; \
-             the answer is for {available}"
-        ));
-    }
-    asked.min(available)
-}
-
-/// What is available to the allocator of a process that may train with others.
-fn for_rank(request: &Request, available: Bytes) -> Bytes {
-    if request.is_parallel() {
-        available.saturating_sub(RANK_OVERHEAD.saturating_sub(PROCESS_OVERHEAD))
-    } else {
-        available
-    }
+/// How the variants of a request train with others.
+fn strategies(request: &Request) -> impl Iterator<Item = &Parallel> {
+    request.variants.iter().map(|variant| &variant.parallel)
 }
 
 /// What is known of a GPU that no worker could open.
@@ -559,33 +555,6 @@ mod tests {
 
     const TOTAL: Bytes = Bytes::gib(16);
     const AVAILABLE: Bytes = Bytes::gib(15);
-
-    fn limited(asked: Option<Bytes>) -> (Bytes, usize) {
-        let (mut notes, memory) = (
-            Vec::new(),
-            CardMemory {
-                total: TOTAL,
-                available: AVAILABLE,
-            },
-        );
-        let limit = limit(asked, memory, &mut notes);
-        (limit, notes.len())
-    }
-
-    #[test]
-    fn without_a_limit_all_that_is_available_counts() {
-        assert_eq!(limited(None), (AVAILABLE, 0));
-    }
-
-    #[test]
-    fn less_than_is_available_counts_as_asked() {
-        assert_eq!(limited(Some(Bytes::gib(8))), (Bytes::gib(8), 0));
-    }
-
-    #[test]
-    fn more_than_is_available_is_cut_and_said() {
-        assert_eq!(limited(Some(Bytes::gib(16))), (AVAILABLE, 1));
-    }
 
     #[test]
     fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {

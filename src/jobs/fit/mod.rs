@@ -13,6 +13,7 @@ mod probing;
 mod ranked;
 mod recorded;
 mod remarks;
+mod room;
 mod uncertainty;
 
 #[cfg(test)]

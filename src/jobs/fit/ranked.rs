@@ -19,7 +19,7 @@ pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>
         .iter()
         .map(|entry| Standing {
             group: group(entries, entry, compare),
-            micro_batch: entry.recommendation.micro_batch,
+            at_once: at_once(entry),
             shortfall: entry.recommendation.shortfall,
             recomputes: entry.recomputed.share(),
             samples_per_second: entry.recommendation.samples_per_second,
@@ -49,6 +49,12 @@ pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>
         }
     }
     (variants, places)
+}
+
+/// Samples that all ranks of a variant take in a micro-step.
+fn at_once(entry: &Entry) -> u64 {
+    let ranks = entry.variant.parallel.world_size();
+    entry.recommendation.micro_batch.saturating_mul(ranks)
 }
 
 /// The place of a variant's optimizer in the request.
@@ -88,6 +94,7 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
     let with_more = entries.iter().filter(|entry| {
         entry.variant.precision == best.variant.precision
             && entry.variant.optimizer == best.variant.optimizer
+            && entry.variant.parallel == best.variant.parallel
             && entry.recomputed.share() > best.recomputed.share()
             && entry.recommendation.micro_batch > found.micro_batch
     });

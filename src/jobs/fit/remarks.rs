@@ -1,11 +1,15 @@
 //! What readers are told besides figures.
 
-use crate::device::sim::{PROCESS_OVERHEAD, RANK_OVERHEAD};
-use crate::model::{Request, Workload};
+use crate::device::sim::{Card, PROCESS_OVERHEAD, RANK_OVERHEAD};
+use crate::model::{Parallel, Request, Workload};
 use crate::units::Bytes;
 use crate::worker::Ready;
 
 use super::probing::gpu::Lowered;
+use super::room::outside;
+
+/// Ranks that trained together when a job's memory was recorded.
+const RECORDED_RANKS: u64 = 2;
 
 /// What others have to hold before it is worth a word: more than a driver keeps for itself.
 const WORTH_A_NOTE: Bytes = Bytes::mib(256);
@@ -36,16 +40,49 @@ pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<St
              `training.parallel` does, with a `strategy` such as \"zero1\""
         ));
     }
+    let strategies = request.variants.iter().map(|variant| &variant.parallel);
+    let strategies: Vec<&Parallel> = strategies.filter(|one| !one.is_none()).collect();
+    let most = strategies
+        .iter()
+        .map(|one| outside(one))
+        .max()
+        .unwrap_or_default();
     notes.push(format!(
-        "each rank keeps {RANK_OVERHEAD} outside the allocator, as measured on two H200s of one host without NVLink multicast (NCCL_NVLS_ENABLE=0); \
-         more hosts, or NVLink multicast, may take more"
+        "each rank keeps {most} outside the allocator, as measured on two H200s of one host without NVLink multicast \
+         (NCCL_NVLS_ENABLE=0); with NVLink multicast, which NCCL uses by itself where GPUs hang on an NVSwitch, with several hosts \
+         or with several process groups it is not known, and more: leave some of the limit free there"
     ));
-    notes.push(
-        "the first gradient buckets are taken to overlap with those that replace them in the second step, which depends on timing: \
-         where they do not, a step needs less"
-            .to_owned(),
-    );
+    if ranks != RECORDED_RANKS {
+        notes.push(format!(
+            "only jobs of {RECORDED_RANKS} ranks were recorded: for {ranks} the same rules are taken to hold, unchecked"
+        ));
+    }
+    if strategies.iter().any(|one| one.replaces_buckets()) {
+        notes.push(
+            "the first gradient buckets are taken to overlap with those that replace them in the second step, which depends on timing: \
+             where they do not, a step needs less"
+                .to_owned(),
+        );
+    }
     notes
+}
+
+/// What a reader is told where ranks have different cards.
+pub(super) fn uneven(request: &Request, binding: &Card) -> Option<String> {
+    let others: Vec<&str> = request
+        .cards
+        .iter()
+        .map(String::as_str)
+        .filter(|name| *name != binding.name)
+        .collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "of the cards in this job, {} leaves PyTorch the least memory and decides for all ranks, since each has the same batch; \
+             the other: {}",
+            binding.name,
+            others.join(", ")
+        )
+    })
 }
 
 /// What a reader is told where the recordings say the allocator's settings, and the request does not.

@@ -3,9 +3,15 @@
 use std::fmt;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::bounded::shorten;
+use crate::device::sim::Card;
+use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::{Invalid, nearest};
+
+/// Most cards that a list names.
+const MOST_CARDS: usize = 16;
 
 /// Where to run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize)]
@@ -47,6 +53,64 @@ impl DeviceChoice {
             }),
         }
     }
+}
+
+/// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.
+pub(super) fn read(
+    fields: &Fields<'_>,
+    world_size: u64,
+    known_sims: &[&str],
+) -> Result<(DeviceChoice, Vec<String>), Invalid> {
+    let pointer = fields.at("device");
+    let Some(Value::Array(items)) = fields.get("device") else {
+        let device = match fields.text("device")? {
+            None => DeviceChoice::Auto,
+            Some(text) => DeviceChoice::parse(text, &pointer, known_sims)?,
+        };
+        return Ok((device, Vec::new()));
+    };
+    if items.is_empty() || items.len() > MOST_CARDS {
+        let problem = format!(
+            "a list of 1 to {MOST_CARDS} simulated cards is read, such as [\"sim:h100-80g\", \"sim:a100-40g\"], and this has {}",
+            items.len()
+        );
+        return Err(Invalid::at(pointer, problem));
+    }
+    let mut cards: Vec<&'static Card> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        let at = format!("{pointer}/{index}");
+        let problem = "the cards of a job whose ranks have different ones are simulated: each must be a name such as \"sim:h100-80g\"";
+        let Some(text) = item.as_str() else {
+            return Err(wrong(&at, item, problem));
+        };
+        let DeviceChoice::Sim(name) = DeviceChoice::parse(text, &at, known_sims)? else {
+            return Err(wrong(&at, item, problem));
+        };
+        let card = Card::find(&name).ok_or_else(|| wrong(&at, item, problem))?;
+        if !cards.contains(&card) {
+            cards.push(card);
+        }
+    }
+    let kinds = cards.len() as u64;
+    if kinds > world_size {
+        let problem = format!(
+            "{kinds} kinds of cards are more than there are ranks: `world_size` is {world_size}"
+        );
+        return Err(Invalid::at(pointer, problem));
+    }
+    let least = cards.iter().min_by_key(|card| card.available());
+    let device = least.map_or(DeviceChoice::Auto, |card| {
+        DeviceChoice::Sim(card.name.to_owned())
+    });
+    let names = cards.iter().map(|card| card.name.to_owned());
+    Ok((
+        device,
+        if kinds > 1 {
+            names.collect()
+        } else {
+            Vec::new()
+        },
+    ))
 }
 
 /// A simulated card that is not there, with those whose name begins alike: `a100` is a family.

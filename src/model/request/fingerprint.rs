@@ -44,6 +44,7 @@ impl Request {
             timeout_seconds: _,
             variants,
             device,
+            cards,
             memory_limit,
             target_batch,
             world_size,
@@ -66,6 +67,7 @@ impl Request {
         fingerprint.add(rules);
         fingerprint.add(variants);
         fingerprint.add(device);
+        fingerprint.add(cards);
         fingerprint.add(memory_limit);
         fingerprint.add(target_batch);
         fingerprint.add(world_size);
@@ -98,6 +100,7 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
         inputs,
         prediction,
         loss,
+        loss_is_model_output,
         releases,
         functions,
         untraced_functions,
@@ -128,6 +131,7 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
     fingerprint.add(inputs);
     fingerprint.add(prediction);
     fingerprint.add(loss);
+    fingerprint.add(loss_is_model_output);
     fingerprint.add(releases);
     fingerprint.add(untraced_functions);
     fingerprint.add(max_batch);

@@ -108,6 +108,8 @@ pub struct Request {
     pub variants: Vec<Variant>,
     /// Where to run.
     pub device: DeviceChoice,
+    /// The simulated cards of a job whose ranks have different ones; empty where they are alike.
+    pub cards: Vec<String>,
     /// How much memory the allocator may reserve; `None` for what is free on the device.
     pub memory_limit: Option<MemoryLimit>,
     /// Samples for each optimizer step over all ranks.
@@ -305,6 +307,7 @@ impl Request {
         let limit = fields.get("memory_limit");
         let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
         let (mut variants, world_size) = training::variants(fields)?;
+        let (device, cards) = device::read(fields, world_size, known_sims)?;
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
             let problem = format!(
                 "{target} samples leave some of the {world_size} ranks of `world_size` without any; at least \
@@ -324,10 +327,8 @@ impl Request {
         Ok(Request {
             model,
             variants,
-            device: match fields.text("device")? {
-                None => DeviceChoice::Auto,
-                Some(text) => DeviceChoice::parse(text, &fields.at("device"), known_sims)?,
-            },
+            device,
+            cards,
             memory_limit: limit
                 .map(|limit| MemoryLimit::parse(limit, &fields.at("memory_limit")))
                 .transpose()?,

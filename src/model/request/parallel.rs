@@ -69,7 +69,7 @@ const STRATEGIES: [(&str, Strategy); 4] = [
 const OTHERS: &[(&[&str], &str, &str)] = &[
     (
         &["zero2", "deepspeed_zero2", "zero_2", "sdp", "sharded_ddp"],
-        "ZeRO-2 (DeepSpeed's, or FairScale's), which also shards gradients",
+        "ZeRO-2 (DeepSpeed's, or FairScale's), which also shards gradients,",
         "zero1",
     ),
     (

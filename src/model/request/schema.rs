@@ -16,9 +16,10 @@ use utoipa::ToSchema;
 pub(super) struct RequestSchema {
     model: ModelSchema,
     training: Option<TrainingSchema>,
-    /// `auto` (default: a GPU that is free), `cuda:N` or `sim:NAME`.
-    #[schema(example = "sim:h200")]
-    device: Option<String>,
+    /// `auto` (default: a GPU that is free), `cuda:N` or `sim:NAME`; or a list of simulated cards where the ranks of a job have
+    /// different ones: the one that leaves PyTorch the least memory decides.
+    #[schema(value_type = Option<Value>, example = "sim:h200")]
+    device: Option<Value>,
     /// What the allocator may reserve: bytes, a size such as `12GiB`, or a fraction such as `0.8`.
     #[schema(value_type = Option<Value>, example = "12GiB")]
     memory_limit: Option<Value>,
@@ -215,6 +216,10 @@ pub(super) struct ParallelSchema {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = MixedPrecision)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the arguments of PyTorch's constructor"
+)]
 pub(super) struct MixedPrecisionSchema {
     /// What parameters are gathered in, and inputs of units are cast to.
     #[schema(example = "bf16")]

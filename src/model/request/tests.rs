@@ -8,7 +8,8 @@ use utoipa::{PartialSchema, ToSchema};
 use super::*;
 use crate::graph::{Content, ParameterKind, Releases};
 use crate::model::{
-    Checkpointing, CommHook, Ddp, Invalid, Mode, Optimizer, OptimizerImpl, Parallel, Precision,
+    Checkpointing, CommHook, Ddp, FullyShard, Invalid, MixedPrecision, Mode, Optimizer,
+    OptimizerImpl, Parallel, Precision,
 };
 use crate::ops::{Norm, Op};
 use crate::shape::DType;
@@ -413,7 +414,51 @@ fn what_several_gpus_cannot_do_is_told() {
     for (parallel, expected) in [
         (
             json!({ "strategy": "fsdp" }),
-            "at /training/parallel/strategy: sharding parameters (FSDP, HSDP, DeepSpeed's ZeRO-3) is not modelled; the nearest that is: \"zero1\"",
+            "at /training/parallel/strategy: FullyShardedDataParallel (FSDP1), which PyTorch replaces by fully_shard, is not modelled; the nearest that is: \"fsdp2\"",
+        ),
+        (
+            json!({ "strategy": "ZeRO-2" }),
+            "at /training/parallel/strategy: ZeRO-2 (DeepSpeed's, or FairScale's), which also shards gradients, is not modelled; the nearest that is: \"zero1\"",
+        ),
+        (
+            json!({ "strategy": "deepspeed" }),
+            "at /training/parallel/strategy: DeepSpeed's ZeRO-3 is not modelled; the nearest that is: \"fsdp2\"",
+        ),
+        (
+            json!({ "strategy": ["none", "hsdp"] }),
+            "at /training/parallel/strategy/1: HSDP (sharding within a host, replicas across hosts) is not modelled; the nearest that is: \"fsdp2\"",
+        ),
+        (
+            json!({ "strategy": ["none", "fsdp2"], "comm_hook": "fp16" }),
+            "at /training/parallel/comm_hook: comm_hook is DDP's, and the strategy is \"none\", \"fsdp2\"; write \"strategy\": \"ddp\", or leave it out",
+        ),
+        (
+            json!({ "strategy": "ddp", "cpu_offload": true }),
+            "at /training/parallel/cpu_offload: cpu_offload is FSDP2's, and the strategy is \"ddp\"; write \"strategy\": \"fsdp2\", or leave it out",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "reshard_after_forward": 2 }),
+            "at /training/parallel/reshard_after_forward: resharding to a smaller number of ranks is not modelled",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "reshard_after_forward": [true, "no"] }),
+            "at /training/parallel/reshard_after_forward/1: reshard_after_forward must be true, false or a list of both",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "mixed_precision": { "param_dtype": "fp8" } }),
+            "at /training/parallel/mixed_precision/param_dtype: unknown type \"fp8\"",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "mixed_precision": { "reduce": "bf16" } }),
+            "at /training/parallel/mixed_precision/reduce: mixed_precision has no field \"reduce\"",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "mixed_precision": "bf16" }),
+            "at /training/parallel/mixed_precision: ",
+        ),
+        (
+            json!({ "strategy": "fsdp2", "units": ["a.*", ""] }),
+            "at /training/parallel/units/1: a glob has 1 to",
         ),
         (
             json!({ "strategy": ["ddp", "Tensor-Parallel"] }),
@@ -454,5 +499,98 @@ fn what_several_gpus_cannot_do_is_told() {
         let training = json!({ "clip_grad_norm": norm });
         let document = json!({ "model": { "preset": "resnet18" }, "training": training });
         assert!(asked(&document).is_err(), "{norm}");
+    }
+}
+
+#[test]
+fn fully_shard_is_read_with_its_options_and_each_way_of_resharding() {
+    let parallel = json!({
+        "strategy": ["fsdp2", "none"], "world_size": 4, "units": ["layer*.*"], "reshard_after_forward": [false, true],
+        "mixed_precision": { "param_dtype": "bf16", "reduce_dtype": "fp32" }, "cpu_offload": true,
+    });
+    let document = json!({ "model": { "preset": "gpt2" }, "training": { "parallel": parallel } });
+    let request = asked(&document).unwrap();
+
+    let sharded = FullyShard {
+        world_size: 4,
+        units: Some(vec!["layer*.*".to_owned()]),
+        reshard_after_forward: false,
+        mixed_precision: MixedPrecision {
+            param_dtype: Some(DType::BFloat16),
+            reduce_dtype: Some(DType::Float32),
+            output_dtype: None,
+        },
+        cpu_offload: true,
+        sync_every_micro_step: false,
+    };
+    let resharding = FullyShard {
+        reshard_after_forward: true,
+        ..sharded.clone()
+    };
+    let variants = request.variants.iter();
+    let parallels: Vec<&Parallel> = variants.map(|variant| &variant.parallel).collect();
+    assert_eq!(
+        parallels,
+        [
+            &Parallel::Fsdp2(sharded),
+            &Parallel::Fsdp2(resharding),
+            &Parallel::None
+        ]
+    );
+    assert_eq!(request.world_size, 4);
+}
+
+#[test]
+fn cards_of_one_job_may_differ_and_the_one_with_the_least_memory_decides() {
+    let with = |device: Value, ranks: u64| {
+        let model = json!({ "preset": "resnet18" });
+        let document = json!({ "model": model, "device": device, "world_size": ranks });
+        let document = RequestDocument::from_json(document.to_string().as_bytes()).unwrap();
+        Request::parse(document, &["h100-80g", "a100-40g", "t4"])
+    };
+    let uneven = with(json!(["sim:h100-80g", "sim:a100-40g", "sim:h100-80g"]), 8).unwrap();
+    assert_eq!(uneven.device, DeviceChoice::Sim("a100-40g".into()));
+    assert_eq!(uneven.cards, ["h100-80g", "a100-40g"]);
+
+    let alike = with(json!(["sim:t4", "sim:t4"]), 2).unwrap();
+    assert_eq!(alike.device, DeviceChoice::Sim("t4".into()));
+    assert_eq!(alike.cards, [""; 0]);
+
+    let refused = |device: Value, ranks: u64| with(device, ranks).unwrap_err().to_string();
+    for (device, ranks, expected) in [
+        (
+            json!([]),
+            2,
+            "at /device: a list of 1 to 16 simulated cards",
+        ),
+        (
+            json!(vec!["sim:t4"; 17]),
+            2,
+            "at /device: a list of 1 to 16",
+        ),
+        (
+            json!(["sim:t4", "cuda:0"]),
+            2,
+            "at /device/1: the cards of a job",
+        ),
+        (json!(["sim:t4", 5]), 2, "at /device/1: the cards of a job"),
+        (
+            json!(["sim:t5"]),
+            2,
+            "at /device/0: unknown simulated device \"t5\"",
+        ),
+        (
+            json!(["sim:t4", "sim:a100-40g"]),
+            1,
+            "at /device: 2 kinds of cards are more than there are ranks: `world_size` is 1",
+        ),
+        (
+            json!({ "sim": "t4" }),
+            1,
+            "at /device: device must be a text",
+        ),
+    ] {
+        let told = refused(device, ranks);
+        assert!(told.starts_with(expected), "{told}");
     }
 }

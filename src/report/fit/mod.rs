@@ -9,7 +9,7 @@ use super::probe::verdict;
 use super::style::Style;
 use super::table::{facts, text, with_header};
 use super::wrap::paragraph;
-use crate::jobs::{FitResult, GpuWork, Recommendation};
+use crate::jobs::{AcrossRanks, FitResult, GpuWork, Recommendation};
 use crate::probe::Evidence;
 use crate::units::Bytes;
 
@@ -111,6 +111,7 @@ fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
             ("headroom", Bytes(best.headroom_bytes).to_string()),
         ]);
     }
+    figures.extend(best.parallel.iter().flat_map(|ranks| across(best, ranks)));
     figures.push(("largest batch", largest(best)));
     figures.push(("limited by", best.limited_by.clone()));
     figures.push(("evidence", evidence(result)));
@@ -118,6 +119,35 @@ fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
         let rate = best.samples_per_second;
         let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.0} samples a second"));
         figures.push(("time", format!("{step_ms:.1} ms for a micro-batch{rate}")));
+    }
+    figures
+}
+
+/// What several ranks differ in, and what they send.
+fn across(best: &Recommendation, ranks: &AcrossRanks) -> Vec<(&'static str, String)> {
+    let AcrossRanks {
+        world_size,
+        binding_rank,
+        ..
+    } = ranks;
+    let mut figures = Vec::new();
+    figures.push((
+        "ranks",
+        if ranks.ranks.len() == 1 {
+            format!("{world_size}; no other needs more than rank {binding_rank}")
+        } else {
+            format!("{world_size}, which differ; rank {binding_rank} needs most and decides")
+        },
+    ));
+    if let Some(without) = ranks.without_overlap
+        && without.peak_reserved_bytes != best.peak_reserved_bytes
+    {
+        let without = Bytes(without.peak_reserved_bytes);
+        let text = format!("{without} reserved, where DDP's first buckets are gone in time");
+        figures.push(("without overlap", text));
+    }
+    if let Some(bytes) = ranks.communicated_bytes {
+        figures.push(("sent", format!("{} by each rank in a step", Bytes(bytes))));
     }
     figures
 }

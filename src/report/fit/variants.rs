@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::bounded::shorten;
 use crate::jobs::VariantResult;
-use crate::model::{Checkpointing, Mode, Optimizer, Variant};
+use crate::model::{Checkpointing, Mode, Optimizer, Parallel, Variant};
 use crate::report::style::Style;
 use crate::report::table::{Table, text, with_header};
 use crate::units::Bytes;
@@ -51,20 +51,28 @@ fn states(optimizer: Optimizer) -> String {
 const BATCH_AND_STEPS: &str = "batch x steps";
 
 /// Which columns have something to tell.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "one for each column, which are there or not"
+)]
 struct Columns {
     steps: bool,
     headroom: bool,
     speed: bool,
+    ranks: bool,
 }
 
 impl Columns {
-    const NUMBERS: [&str; 6] = [
+    const NUMBERS: [&str; 9] = [
         "#",
         "micro-batch",
         BATCH_AND_STEPS,
         "peak reserved",
         "headroom",
         "samples/s",
+        "GPUs",
+        "global batch",
+        "sent/step",
     ];
 
     fn of(variants: &[VariantResult], style: &Style) -> Columns {
@@ -73,6 +81,7 @@ impl Columns {
             steps: any(&|variant| variant.recommendation.accumulation_steps > 1),
             headroom: style.verbose,
             speed: any(&|variant| variant.recommendation.samples_per_second.is_some()),
+            ranks: any(&|variant| !variant.training.parallel.is_none()),
         }
     }
 
@@ -83,8 +92,12 @@ impl Columns {
         } else {
             "micro-batch"
         });
+        if self.ranks {
+            header.extend(["GPUs", "global batch"]);
+        }
         header.push("peak reserved");
         header.extend(self.headroom.then_some("headroom"));
+        header.extend(self.ranks.then_some("sent/step"));
         header.extend(self.speed.then_some("samples/s"));
         header.push("cost");
         header
@@ -104,11 +117,20 @@ impl Columns {
                 best.micro_batch.to_string()
             }),
         ];
+        if self.ranks {
+            row.push(variant.training.parallel.world_size().to_string());
+            row.push(if_fits(best.global_batch.to_string()));
+        }
         row.push(if_fits(Bytes(best.peak_reserved_bytes).to_string()));
         row.extend(
             self.headroom
                 .then(|| if_fits(Bytes(best.headroom_bytes).to_string())),
         );
+        if self.ranks {
+            let ranks = best.parallel.as_ref();
+            let sent = ranks.and_then(|ranks| ranks.communicated_bytes);
+            row.push(or_dash(sent.map(|bytes| Bytes(bytes).to_string())));
+        }
         row.extend(
             self.speed
                 .then(|| or_dash(best.samples_per_second.map(|rate| format!("{rate:.0}")))),
@@ -138,8 +160,11 @@ fn label(variant: &Variant, names_optimizer: bool) -> String {
             label = format!("{label} {}", shorten(&globs.join(" ")));
         }
     }
-    match variant.parallel.name() {
-        Some(strategy) => format!("{label} {strategy}"),
-        None => label,
+    match &variant.parallel {
+        Parallel::None => label,
+        Parallel::Fsdp2(sharded) if !sharded.reshard_after_forward => {
+            format!("{label} fsdp2 without resharding")
+        }
+        strategy => format!("{label} {}", strategy.name().unwrap_or_default()),
     }
 }

@@ -73,6 +73,7 @@ mod tests {
             samples_per_second: None,
             missing_bytes: None,
             next_batch: None,
+            parallel: None,
             notes: Vec::new(),
         };
         FitResult {

@@ -45,6 +45,11 @@ fn each_flag_has_its_member() {
         (["--image-size", "32"], "/model/image_size", json!(32)),
         (["--with", "num_classes=7"], "/model/num_classes", json!(7)),
         (
+            ["--parallel", "none"],
+            "/training/parallel/strategy",
+            json!("none"),
+        ),
+        (
             ["--precision", "bf16"],
             "/training/precision",
             json!("bf16"),
@@ -186,7 +191,7 @@ const REFUSED: [(&str, &str); 37] = [
     ),
     (
         "--on h100 --checkpoint modules:",
-        "--checkpoint: modules must name",
+        "--checkpoint: a glob has 1 to",
     ),
     (
         "--on h100 --checkpoint modules:no.such",
@@ -399,4 +404,65 @@ fn one_length_is_probed_at_a_time() {
         stderr(&output)
     );
     assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn fully_shard_has_flags_for_its_members() {
+    let parallel = |flags: &[&str]| {
+        let all = [&["--parallel", "fsdp2", "--world-size", "2"], flags].concat();
+        asked(&all)["training"]["parallel"].clone()
+    };
+    assert_eq!(
+        parallel(&[
+            "--units",
+            "layer1.*+layer2.*",
+            "--reshard-after-forward",
+            "true,false",
+            "--mixed-precision",
+            "fp32,bf16,fp32",
+            "--cpu-offload",
+        ]),
+        json!({
+            "strategy": "fsdp2", "units": ["layer1.*", "layer2.*"], "reshard_after_forward": [true, false],
+            "mixed_precision": { "param_dtype": "fp32", "reduce_dtype": "bf16", "output_dtype": "fp32" },
+            "cpu_offload": true,
+        })
+    );
+    assert_eq!(
+        parallel(&["--mixed-precision", "fp32"])["mixed_precision"],
+        json!({ "param_dtype": "fp32" })
+    );
+    let wrong =
+        |flags: &[&str]| refused(&[&["--on", "2xt4", "--parallel", "fsdp2"], flags].concat());
+    assert!(wrong(&["--mixed-precision", "bf16,fp32,fp32,fp32"]).contains("4 types are too many"));
+    assert!(wrong(&["--mixed-precision", "fp8"]).contains("unknown type \"fp8\""));
+    assert!(wrong(&["--reshard-after-forward", "maybe"]).contains("true, false or a list of both"));
+    let foreign = refused(&["--on", "2xt4", "--parallel", "ddp", "--cpu-offload"]);
+    assert!(foreign.contains("cpu_offload is FSDP2's"), "{foreign}");
+}
+
+#[test]
+fn unlike_cards_are_added_up() {
+    let output = Place::new()
+        .batchfit()
+        .args([
+            "fit",
+            "resnet18",
+            "--image-size",
+            "32",
+            "--on",
+            "2xh100-80g+t4+3xt4",
+            "--json",
+        ])
+        .output()
+        .unwrap();
+    let document = document(&output);
+
+    assert_eq!(
+        document["request"]["device"],
+        json!(["sim:h100-80g", "sim:t4", "sim:t4"])
+    );
+    assert_eq!(document["request"]["world_size"], 6);
+    assert_eq!(document["result"]["environment"]["device"], "sim:t4");
+    assert!(refused(&["--on", "2xh100-80g+"]).contains("lacks the name of a card"));
 }

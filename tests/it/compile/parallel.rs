@@ -4,8 +4,11 @@ use std::collections::HashSet;
 
 use batchfit::compile::compile;
 use batchfit::model::{
-    CommHook, Ddp, Norm, Optimizer, OptimizerImpl, Parallel, Precision, Variant, exported,
+    CommHook, Ddp, FullyShard, MixedPrecision, Norm, Optimizer, OptimizerImpl, Parallel, Precision,
+    Variant, exported,
 };
+use batchfit::program::Capability;
+use batchfit::shape::DType;
 use serde_json::Value;
 
 use super::steps::{difference, graphs, in_any_order, unpacked};
@@ -20,6 +23,9 @@ fn parallel(header: &Value) -> Parallel {
     let given = &header["parallel"];
     if given.is_null() {
         return Parallel::None;
+    }
+    if given["kind"] == "fsdp2" {
+        return Parallel::Fsdp2(fully_shard(header, given));
     }
     let cap = given["bucket_cap_mb"].as_u64();
     let options = Ddp {
@@ -40,6 +46,30 @@ fn parallel(header: &Value) -> Parallel {
         Parallel::Zero1(options)
     } else {
         Parallel::Ddp(options)
+    }
+}
+
+fn fully_shard(header: &Value, given: &Value) -> FullyShard {
+    let units = given["units"].as_array().unwrap().iter();
+    let units = units.map(|unit| unit.as_str().unwrap().to_owned());
+    let dtype = |of: &Value, name: &str| {
+        of[name].as_str().map(|name| match name {
+            "bf16" => DType::BFloat16,
+            "fp32" => DType::Float32,
+            other => panic!("no type is called {other}"),
+        })
+    };
+    FullyShard {
+        world_size: header["world"].as_u64().unwrap(),
+        units: Some(units.collect()),
+        reshard_after_forward: given["reshard"].as_bool().unwrap_or(true),
+        mixed_precision: MixedPrecision {
+            param_dtype: dtype(&given["mp"], "param_dtype"),
+            reduce_dtype: dtype(&given["mp"], "reduce_dtype"),
+            output_dtype: dtype(&given["mp_root"], "output_dtype"),
+        },
+        cpu_offload: flag(given, "offload"),
+        sync_every_micro_step: !flag(given, "no_sync"),
     }
 }
 
@@ -78,10 +108,24 @@ fn without_frees(requests: Vec<String>, bytes: &HashSet<String>) -> Vec<String> 
         .collect()
 }
 
-#[test]
-fn steps_under_ddp_allocate_and_free_what_pytorch_does() {
-    let graphs = graphs("parallel/");
-    let recorded = unpacked("parallel/sequences.txt");
+/// The card that a sequence is of: an H200 where the header says nothing else.
+fn card(header: &Value) -> Capability {
+    let Some(card) = header["card"].as_array() else {
+        return H200;
+    };
+    let [major, minor, multiprocessors] = [0, 1, 2].map(|index| card[index].as_u64().unwrap());
+    let number = |number| u32::try_from(number).unwrap();
+    Capability {
+        compute: (number(major), number(minor)),
+        multiprocessors,
+        threads_per_multiprocessor: 2048,
+    }
+}
+
+/// Compares all recordings of a folder, which are so many.
+fn compare(folder: &str, count: usize) {
+    let graphs = graphs(folder);
+    let recorded = unpacked(&format!("{folder}sequences.txt"));
     let mut different = Vec::new();
     let mut compared = 0;
     for case in recorded.split("# ").filter(|case| !case.is_empty()) {
@@ -91,12 +135,13 @@ fn steps_under_ddp_allocate_and_free_what_pytorch_does() {
         let text = graphs[header["model"].as_str().unwrap()].to_string();
         let graph = exported::parse(text.as_bytes()).unwrap().graph;
         let variant = variant(&header);
-        let program = compile(&graph, &variant, H200).unwrap();
+        let program = compile(&graph, &variant, card(&header)).unwrap();
 
         let ours = requests(&program, header["batch"].as_u64().unwrap());
         let sizes: HashSet<String> = ours.iter().map(|request| request[1..].to_owned()).collect();
         // The plans of convolutions want memory that a program alone does not know.
-        let is_ours = |request: &&str| sizes.contains(&request[1..]);
+        let is_ours =
+            |request: &&str| program.convolutions.is_empty() || sizes.contains(&request[1..]);
         let theirs: Vec<String> = lines.filter(is_ours).map(ToOwned::to_owned).collect();
         let late = program
             .tensors
@@ -117,5 +162,16 @@ fn steps_under_ddp_allocate_and_free_what_pytorch_does() {
     }
 
     assert!(different.is_empty(), "{}", different.join("\n"));
-    assert!(compared == 21, "{compared}");
+    assert!(compared == count, "{compared}");
+}
+
+#[test]
+fn steps_on_two_gpus_allocate_and_free_what_pytorch_does() {
+    compare("parallel/", 36);
+}
+
+/// What no machine of several GPUs recorded: frozen, unused, nested and repeated units, and up to 64 ranks.
+#[test]
+fn sharded_steps_allocate_and_free_what_pytorch_does() {
+    compare("sharded/", 19);
 }

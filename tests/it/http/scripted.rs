@@ -197,6 +197,11 @@ impl Engine for Scripted {
             evidence: Evidence::Simulated,
             limit_bytes: 12 << 30,
             used_by_others_bytes: None,
+            outside_bytes: None,
+            ranks: Vec::new(),
+            binding_rank: None,
+            without_overlap: None,
+            communicated_bytes: None,
             peak_allocated_bytes: batch << 20,
             peak_reserved_bytes: batch << 21,
             simulated_peak_reserved_bytes: None,
@@ -263,6 +268,7 @@ pub(super) fn result(request: &Request) -> FitResult {
         samples_per_second: None,
         missing_bytes: None,
         next_batch: None,
+        parallel: None,
         notes: Vec::new(),
     };
     let variants: Vec<Variant> = request.variants.clone();

@@ -34,6 +34,7 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         samples_per_second: None,
         missing_bytes: None,
         next_batch: None,
+        parallel: None,
         notes: vec![
             format!(
                 "{micro_batch} MiB of the limit are left free, because the prediction may be too low: 0.5% for where \
@@ -54,6 +55,11 @@ fn probe(variant: u32, batch: u64) -> ProbeSummary {
             evidence: Evidence::Simulated,
             limit_bytes: 23 * GIB,
             used_by_others_bytes: None,
+            outside_bytes: None,
+            ranks: Vec::new(),
+            binding_rank: None,
+            without_overlap: None,
+            communicated_bytes: None,
             peak_allocated_bytes: 20 * GIB,
             peak_reserved_bytes: 22 * GIB,
             simulated_peak_reserved_bytes: None,

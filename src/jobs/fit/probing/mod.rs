@@ -3,4 +3,5 @@
 pub(in crate::jobs::fit) mod gpu;
 pub(in crate::jobs::fit) mod observer;
 pub(in crate::jobs::fit) mod prober;
+mod ranks;
 pub(in crate::jobs::fit) mod simulator;

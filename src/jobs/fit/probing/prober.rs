@@ -57,6 +57,11 @@ pub(in crate::jobs::fit) trait Prober {
         Recomputed::default()
     }
 
+    /// Bytes that a rank sends to others in a step of a variant; `None` where one process trains, or nobody knows.
+    fn communicated(&mut self, _: &Variant, _batch: u64) -> Result<Option<u64>, EngineError> {
+        Ok(None)
+    }
+
     /// The largest batch that was recorded, where it answers from recordings.
     fn largest_recorded(&self) -> Option<u64> {
         None
@@ -142,6 +147,14 @@ impl<'a> ProbeCache<'a> {
         batch: u64,
     ) -> Result<Option<Outline>, EngineError> {
         self.prober.outline(&self.variant, batch)
+    }
+
+    /// Bytes that a rank sends to others in a step.
+    pub(in crate::jobs::fit) fn communicated(
+        &mut self,
+        batch: u64,
+    ) -> Result<Option<u64>, EngineError> {
+        self.prober.communicated(&self.variant, batch)
     }
 
     /// The probe of `batch`, run now unless it was run before.

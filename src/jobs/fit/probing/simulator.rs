@@ -6,17 +6,20 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::alloc::Settings;
-use crate::compile::{CompileError, Recomputed, recomputed};
+use crate::compile::{CompileError, Process, RankClass, Recomputed, rank_classes, recomputed};
 use crate::device::Capability;
 use crate::device::sim::{CardMemory, SimulatedLauncher};
 use crate::jobs::EngineError;
-use crate::model::{Invalid, Variant, Workload};
-use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS};
+use crate::jobs::validate::invalid_variant;
+use crate::model::{Variant, Workload};
+use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS, Verdict};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
 use crate::worker::Programs;
 
 use super::prober::{Probed, Prober};
+use super::ranks;
+use crate::jobs::fit::room::for_others;
 use crate::jobs::fit::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// Probes on a simulated card.
@@ -33,6 +36,8 @@ pub(in crate::jobs::fit) struct Simulator {
     assumed: Assumed,
     ceiling: u64,
     ran: Option<Ran>,
+    /// The ranks of the variant that was asked about last, whatever it accumulates.
+    classes: Option<(Variant, Vec<RankClass>)>,
 }
 
 /// A recorded batch that ran, and what it reserved.
@@ -67,6 +72,7 @@ impl Simulator {
             memory,
             cancel: Arc::clone(cancel),
             ran: None,
+            classes: None,
         }
     }
 
@@ -98,10 +104,30 @@ impl Simulator {
     }
 }
 
-impl Prober for Simulator {
-    fn probe(
+impl Simulator {
+    /// The ranks that differ.
+    fn classes(&mut self, variant: &Variant) -> Vec<RankClass> {
+        let asked = Variant {
+            accumulation: 1,
+            ..variant.clone()
+        };
+        if let Some((known, classes)) = &self.classes
+            && *known == asked
+        {
+            return classes.clone();
+        }
+        let classes = match self.programs.workload() {
+            Workload::Graph(graph) if !variant.parallel.is_none() => rank_classes(graph, variant),
+            Workload::Graph(_) | Workload::Recorded(_) => Vec::new(),
+        };
+        self.classes = Some((asked, classes.clone()));
+        classes
+    }
+
+    /// Probes a process.
+    fn probe_process(
         &mut self,
-        variant: &Variant,
+        (variant, process): (&Variant, Process),
         batch: u64,
         limit: Bytes,
         detail: Detail,
@@ -110,9 +136,16 @@ impl Prober for Simulator {
         let evidence = self.evidence();
         let program = self
             .programs
-            .of_unless(&self.cancel, variant)
+            .of_process(&self.cancel, variant, process)
             .map_err(|error| not_compiled(&error))?;
-        let mut allocator = self.memory.allocator(&self.settings, limit);
+        let memory = CardMemory {
+            available: self
+                .memory
+                .available
+                .saturating_sub(for_others(&variant.parallel)),
+            ..self.memory
+        };
+        let mut allocator = memory.allocator(&self.settings, limit);
         let probe = Probe {
             program,
             batch,
@@ -169,6 +202,62 @@ impl Prober for Simulator {
             uncertainties: uncertainties.into_iter().collect(),
         })
     }
+}
+
+impl Prober for Simulator {
+    fn probe(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+        detail: Detail,
+    ) -> Result<Probed, EngineError> {
+        let classes = self.classes(variant);
+        let mut found = Vec::new();
+        for class in &classes {
+            let process = Process {
+                rank: class.rank,
+                ..Process::default()
+            };
+            let probed = self.probe_process((variant, process), batch, limit, detail)?;
+            let ends = probed.report.verdict == Verdict::OutOfMemory;
+            found.push((class, probed));
+            if ends {
+                // For all: what others would need does not matter any more.
+                break;
+            }
+        }
+        let Some(mut probed) = ranks::together(found) else {
+            return self.probe_process((variant, Process::default()), batch, limit, detail);
+        };
+        if detail == Detail::Full {
+            let report = &mut probed.report;
+            if variant.parallel.replaces_buckets() && report.verdict == Verdict::Fits {
+                let process = Process {
+                    rank: report.binding_rank.unwrap_or(0).into(),
+                    buckets_go_early: true,
+                };
+                let other = (variant, process);
+                let settled = self.probe_process(other, batch, limit, Detail::Verdict)?;
+                report.without_overlap = Some(ranks::peaks(&settled.report));
+            }
+            report.communicated_bytes = self.communicated(variant, batch)?;
+        }
+        Ok(probed)
+    }
+
+    fn communicated(&mut self, variant: &Variant, batch: u64) -> Result<Option<u64>, EngineError> {
+        let is_known = matches!(self.programs.workload(), Workload::Graph(_));
+        if variant.parallel.is_none() || !is_known {
+            return Ok(None);
+        }
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        let ranks = variant.parallel.world_size();
+        Ok(Some(program.communicated_bytes(ranks, batch)))
+    }
 
     fn outline(&mut self, variant: &Variant, batch: u64) -> Result<Option<Outline>, EngineError> {
         let program = self
@@ -218,8 +307,6 @@ fn part(bytes: Bytes, share: f64) -> Bytes {
 pub(in crate::jobs::fit) fn not_compiled(error: &CompileError) -> EngineError {
     match error {
         CompileError::Cancelled => EngineError::Cancelled,
-        CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
-            EngineError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
-        }
+        _ => EngineError::Invalid(invalid_variant(error)),
     }
 }

@@ -165,7 +165,7 @@ fn probes_name_their_variant_by_its_rank_and_say_how_they_accumulated() {
         let needed = 100 + state + probe.report.batch * if halved { 5 } else { 10 };
         assert_eq!(
             probe.report.peak_allocated_bytes,
-            (needed * MIB).min(question.limit.0)
+            (needed * MIB).min(limit(&question).0)
         );
         assert_eq!(probe.accumulation, 4);
     }

@@ -7,6 +7,7 @@ use crate::jobs::fit::answer::{Devices, Method, Question, answer};
 use crate::jobs::fit::plan::Wish;
 use crate::jobs::fit::probing::observer::Observer;
 use crate::jobs::fit::probing::prober::{Probed, Prober};
+use crate::jobs::fit::room::Room;
 use crate::jobs::fit::uncertainty::Uncertainty;
 use crate::jobs::{EngineError, Environment, FitResult};
 use crate::model::{Checkpointing, Compare, Optimizer, Variant};
@@ -110,6 +111,11 @@ impl Prober for Script {
             evidence: self.evidence,
             limit_bytes: limit.0,
             used_by_others_bytes: None,
+            outside_bytes: None,
+            ranks: Vec::new(),
+            binding_rank: None,
+            without_overlap: None,
+            communicated_bytes: None,
             peak_allocated_bytes: needed.min(limit.0),
             peak_reserved_bytes: (needed + self.retrying * MIB).min(limit.0),
             simulated_peak_reserved_bytes: None,
@@ -183,6 +189,20 @@ pub(super) fn sgd() -> Variant {
     }
 }
 
+/// A card of which the allocator may have so much.
+pub(super) fn within(limit: Bytes) -> Room {
+    Room {
+        asked: Some(limit),
+        available: limit,
+        is_of_rank: true,
+    }
+}
+
+/// What the allocator may have.
+pub(super) fn limit(question: &Question) -> Bytes {
+    question.room.limit(&question.variants[0].parallel)
+}
+
 pub(super) fn question() -> Question {
     Question {
         variants: vec![sgd()],
@@ -190,7 +210,7 @@ pub(super) fn question() -> Question {
             target_batch: None,
             world_size: 1,
         },
-        limit: Bytes::mib(1200),
+        room: within(Bytes::mib(1200)),
         ceiling: MAX_BATCH,
         method: Method::SimulateFirst,
         compare: Compare::default(),
