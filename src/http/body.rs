@@ -5,23 +5,38 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::App;
+use super::answers::{Answer, Answers};
 use super::problem::{Code, Problem};
-use super::uploads::{Held, on_thread};
+use super::uploads::{Arrived, Held, on_thread};
 use crate::bounded::shorten;
-use crate::model::{self, Reference, RequestDocument, Uploads};
+use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
 use crate::store::Time;
 
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
-pub(super) struct RequestBody(pub(super) Held<model::Request>);
+pub(super) enum RequestBody {
+    /// The same was asked before, and its answer is at hand.
+    Answered(Answer),
+    /// A request, and what its answer may be kept under.
+    New(Held<model::Request>, Option<Digest>),
+}
 
 impl FromRequest<App> for RequestBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
-        let Held { read, permit } = asked(request, app, |_| ()).await?;
+        let arrived = app.uploads.arrive(request).await?;
+        let key = arrived.plain().and_then(Answers::key);
+        if let Some(key) = &key
+            && let Some(answer) = app.answers.find(key, &app.jobs).await?
+        {
+            return Ok(RequestBody::Answered(answer));
+        }
+        let Held { read, permit } = asked(arrived, app, |_| ()).await?;
         let (read, ()) = read;
-        Ok(RequestBody(Held { read, permit }))
+        let same = key
+            .filter(|_| matches!(read.device, DeviceChoice::Sim(_)) && read.uploads().is_empty());
+        Ok(RequestBody::New(Held { read, permit }, same))
     }
 }
 
@@ -39,7 +54,8 @@ impl FromRequest<App> for ProbeBody {
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
         let batch = |document: &mut RequestDocument| document.take("batch");
-        let Held { read, permit } = asked(request, app, batch).await?;
+        let arrived = app.uploads.arrive(request).await?;
+        let Held { read, permit } = asked(arrived, app, batch).await?;
         let (request, batch) = read;
         let read = Probe {
             request,
@@ -60,11 +76,10 @@ enum Asked<T> {
 /// Reads the request in a body, with the uploads that it names; `beside` takes out of the document what belongs to
 /// somebody else.
 async fn asked<T: Send + 'static>(
-    request: Request,
+    arrived: Arrived,
     app: &App,
     beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,
 ) -> Result<Held<(model::Request, T)>, Problem> {
-    let arrived = app.uploads.arrive(request).await?;
     let jobs = app.jobs.clone();
     let read = move |body: Vec<u8>| {
         let mut document = document(body)?;

@@ -5,6 +5,7 @@
 //! at a time works on the queue: see [`Ownership`].
 //! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
 
+mod counted;
 mod fit;
 mod id;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::time::Duration;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
+pub use counted::{Counted, Health};
 pub use fit::{
     Claimed, Enqueued, Fit, FitFilter, FitState, FitSummary, NewFit, ParallelSimulated, Reuse,
     SIMULATED_LANE,
@@ -32,7 +34,8 @@ pub use fit::{
 pub use id::Ids;
 pub use ownership::Ownership;
 pub use probe::Probe;
-pub use recommendation::{RecommendationFilter, StoredRecommendation};
+pub use recommendation::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
+use recommendation::{Readers, Shelf};
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
@@ -54,6 +57,8 @@ const TOO_BIG: &str = "18";
 #[derive(Debug, Clone)]
 pub struct Db {
     pool: SqlitePool,
+    readers: Readers,
+    shelf: Shelf,
 }
 
 /// Why the database did not answer.
@@ -176,6 +181,8 @@ impl Db {
         };
         let pool = pool
             .acquire_timeout(ACQUIRE_TIMEOUT)
+            // A file does not hang up. To ask first would take as long as to ask.
+            .test_before_acquire(false)
             .connect_with(options)
             .await
             .map_err(failed)?;
@@ -186,7 +193,13 @@ impl Db {
                 database: database.to_owned(),
                 source,
             })?;
-        Ok(Db { pool })
+        let db = Db {
+            pool,
+            readers: Readers::default(),
+            shelf: Shelf::default(),
+        };
+        db.write_recommendation_documents().await?;
+        Ok(db)
     }
 
     /// Writes a row that nobody reads. Fails where nothing can be stored: the disk is full, another process

@@ -6,6 +6,7 @@ mod bad_input;
 mod browsers;
 mod catalogue;
 mod connections;
+mod contract;
 mod edges;
 mod fits;
 mod graphs;
