@@ -4,6 +4,7 @@
 //! that flags go before the environment, and the environment before the file, and each value is checked by the code that
 //! checks the flag.
 
+use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -201,9 +202,13 @@ pub(super) fn check(arguments: &ConfigCheck, settings: &[Setting]) -> Result<Out
     let mut text = String::new();
     for Setting { name, value, from } in settings {
         let value = value.as_deref().unwrap_or("-");
-        text += &format!("{name:width$}  {value:32}  {from}\n");
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{name:width$}  {value:32}  {from}");
     }
-    text += &format!("\nThe settings are valid. Answers are kept in {database}.\n");
+    let _ = writeln!(
+        text,
+        "\nThe settings are valid. Answers are kept in {database}."
+    );
     output::text(&text)?;
     Ok(Outcome::Answered)
 }

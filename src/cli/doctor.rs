@@ -1,6 +1,7 @@
 //! `batchfit doctor`: what this machine has of what batchfit needs, on one screen.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 
@@ -59,7 +60,8 @@ pub(super) fn run(arguments: &Doctor) -> Result<Outcome, Trouble> {
                 State::Missing => "-",
                 State::Trouble => "!!",
             };
-            text += &format!("{sign:>2}  {what:12}  {found}\n");
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{sign:>2}  {what:12}  {found}");
         }
         output::text(&text)?;
     }

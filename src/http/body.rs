@@ -18,7 +18,7 @@ pub(super) enum RequestBody {
     /// The same was asked before, and its answer is at hand.
     Answered(Answer),
     /// A request, and what its answer may be kept under.
-    New(Held<model::Request>, Option<Digest>),
+    New(Box<Held<model::Request>>, Option<Digest>),
 }
 
 impl FromRequest<App> for RequestBody {
@@ -36,7 +36,7 @@ impl FromRequest<App> for RequestBody {
         let (read, ()) = read;
         let same = key
             .filter(|_| matches!(read.device, DeviceChoice::Sim(_)) && read.uploads().is_empty());
-        Ok(RequestBody::New(Held { read, permit }, same))
+        Ok(RequestBody::New(Box::new(Held { read, permit }), same))
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn create_fit(
             app.metrics.at_hand.inc();
             return Ok(known(&headers, answer));
         }
-        RequestBody::New(held, same) => (held, same),
+        RequestBody::New(held, same) => (*held, same),
     };
     let now = Time::from(Timestamp::now());
     let (large, small) = match permit.large() {

@@ -198,7 +198,7 @@ impl Drop for UnderWay {
 
 /// Get what there is to be watched.
 ///
-/// In the text format of OpenMetrics, which Prometheus reads. `deploy/grafana.json` shows it.
+/// In the text format that Prometheus reads. `deploy/grafana.json` shows it.
 #[utoipa::path(get, path = "/metrics", tag = "service",
     responses(
         (status = 200, body = String, content_type = "application/openmetrics-text", description = "Counters, gauges and histograms"),

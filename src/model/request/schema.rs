@@ -217,6 +217,7 @@ pub(super) struct ParallelSchema {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = MixedPrecision)]
+#[expect(clippy::struct_field_names, reason = "they are PyTorch's")]
 pub(super) struct MixedPrecisionSchema {
     /// What parameters are gathered in, and inputs of units are cast to.
     #[schema(example = "bf16", pattern = "^(fp32|bf16|fp16)$")]

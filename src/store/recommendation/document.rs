@@ -26,10 +26,13 @@ const WRITTEN_AT_A_TIME: i64 = 1000;
 /// A document, or nothing where there is no such row.
 type Found = Option<Arc<str>>;
 
+/// Who waits for a document: its id, and where it is sent.
+type Waiting = (String, oneshot::Sender<Found>);
+
 /// Those who wait for documents: see Note [Reading for others].
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Readers {
-    waiting: Arc<Mutex<Vec<(String, oneshot::Sender<Found>)>>>,
+    waiting: Arc<Mutex<Vec<Waiting>>>,
     turns: Arc<Semaphore>,
 }
 
@@ -54,7 +57,7 @@ impl Readers {
     }
 
     /// Those who have waited longest, of whom nobody has gone.
-    fn next(&self) -> Vec<(String, oneshot::Sender<Found>)> {
+    fn next(&self) -> Vec<Waiting> {
         let mut waiting = self
             .waiting
             .lock()
@@ -74,14 +77,14 @@ impl Db {
         loop {
             let turn = tokio::select! {
                 biased;
-                answer = &mut found => match answer {
-                    Ok(answer) => return Ok(answer),
-                    // Whoever read for us failed, or was given up.
-                    Err(_) => {
-                        found = self.readers.wait(id);
-                        continue;
+                answer = &mut found => {
+                    if let Ok(answer) = answer {
+                        return Ok(answer);
                     }
-                },
+                    // Whoever read for us failed, or was given up.
+                    found = self.readers.wait(id);
+                    continue;
+                }
                 turn = self.readers.turns.acquire() => turn.expect("it is never closed"),
             };
             let next = self.readers.next();
@@ -92,10 +95,7 @@ impl Db {
     }
 
     /// Reads for those who wait.
-    async fn read_for(
-        &self,
-        waiting: Vec<(String, oneshot::Sender<Found>)>,
-    ) -> Result<(), StoreError> {
+    async fn read_for(&self, waiting: Vec<Waiting>) -> Result<(), StoreError> {
         if waiting.is_empty() {
             return Ok(());
         }

@@ -155,6 +155,12 @@ impl Columns {
 }
 
 impl Shelf {
+    /// How many rows are in memory.
+    #[cfg(test)]
+    pub(super) fn rows(&self) -> usize {
+        self.read().ids.len()
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Columns> {
         self.columns
             .read()
@@ -238,24 +244,24 @@ impl Db {
                 break;
             };
             newest = *last;
-            let mut shelf;
+            let mut kept;
             let columns = if let Some(anew) = &mut anew {
                 anew
             } else {
-                shelf = self.shelf.write();
-                &mut *shelf
+                kept = self.shelf.write();
+                &mut *kept
             };
             for (_, id, values) in &rows {
                 columns.add(id, values.splitn(FACETS, SEPARATOR));
             }
             columns.newest = newest;
         }
-        let mut shelf = self.shelf.write();
+        let mut kept = self.shelf.write();
         if let Some(anew) = anew {
-            *shelf = anew;
+            *kept = anew;
         }
         // The newest ones may be gone already.
-        shelf.newest = shelf.newest.max(count.inserted);
+        kept.newest = kept.newest.max(count.inserted);
         Ok(())
     }
 
