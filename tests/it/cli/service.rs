@@ -109,7 +109,7 @@ fn deployed_settings_are_valid() {
     let inner: String = inner
         .lines()
         .take_while(|line| line.starts_with("    "))
-        .map(|line| format!("{}\n", line.trim()))
+        .flat_map(|line| [line.trim(), "\n"])
         .collect();
     let own = std::fs::read_to_string("deploy/batchfit.toml").unwrap();
     for text in [own, inner] {

@@ -304,9 +304,7 @@ async fn whoever_asked_gets_an_answer_when_the_service_ends() {
 #[tokio::test]
 async fn what_is_no_request_is_answered_in_the_language_of_the_service() {
     let served = Served::start(Scripted::default(), PATIENT).await;
-    let many = (0..200)
-        .map(|n| format!("x-{n}: 1\r\n"))
-        .collect::<String>();
+    let many = "x: 1\r\n".repeat(200);
     for (sent, status, code) in [
         ("no request at all\r\n\r\n".to_owned(), 400, "bad-request"),
         (
