@@ -7,9 +7,11 @@
 
 mod arguments;
 mod children;
+mod config;
 mod database;
 mod db;
 mod devices;
+mod doctor;
 mod fit;
 mod folders;
 mod keys;
@@ -32,7 +34,7 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
-use arguments::{Arguments, Command, Format, SearchFormat};
+use arguments::{Arguments, Command, Config, Format, LogFormat, SearchFormat};
 use children::{answer, worker};
 use trouble::Trouble;
 
@@ -74,7 +76,16 @@ pub fn run() -> ExitCode {
         Command::Serve(_) => "info",
         _ => "warn",
     };
-    log_to_stderr(arguments.log.as_deref().unwrap_or(level));
+    let access = match &arguments.command {
+        Command::Serve(serve) if serve.access_log => "info",
+        _ => "off",
+    };
+    log_to_stderr(
+        arguments.log.as_deref().unwrap_or(level),
+        access,
+        arguments.log_format,
+    );
+    let settings = arguments.settings;
     let (json, outcome) = match arguments.command {
         Command::Fit(arguments) => (
             arguments.output.format() == Format::Json,
@@ -92,6 +103,11 @@ pub fn run() -> ExitCode {
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),
+        Command::Config(arguments) => {
+            let Config::Check(check) = arguments;
+            (check.json, config::check(&check, &settings))
+        }
+        Command::Doctor(arguments) => (arguments.json, doctor::run(&arguments)),
         Command::Db(arguments) => (false, db::run(&arguments)),
         Command::Keys(arguments) => (false, keys::run(&arguments)),
         Command::Openapi => (false, openapi()),
@@ -138,16 +154,20 @@ fn operators() -> Result<Outcome, Trouble> {
 }
 
 /// stdout belongs to answers and to the worker's protocol.
-fn log_to_stderr(filter: &str) {
+fn log_to_stderr(filter: &str, access: &str, format: LogFormat) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|error| {
         output::warning(&format!("ignoring the log filter `{filter}`: {error}"));
         EnvFilter::new("warn")
     });
-    tracing_subscriber::fmt()
+    let access = format!("batchfit::access={access}");
+    let filter = filter.add_directive(access.parse().expect("it is a directive"));
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
         // Or it would panic where stderr cannot be written: a log on a full disk would end requests.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
 }

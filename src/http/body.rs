@@ -4,37 +4,64 @@ use axum::extract::{FromRequest, Request};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::answers::{Answer, Answers};
 use super::problem::{Code, Problem};
 use super::server::keys::Caller;
-use super::uploads::{Held, on_thread};
+use super::uploads::{Arrived, Held, on_thread};
 use super::{App, idempotency};
 use crate::bounded::shorten;
-use crate::model::{self, Digest, Reference, RequestDocument, Uploads};
+use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
 use crate::store::{IdempotencyKey, Time};
 
-/// A valid request, from a body of any content type: `curl -d` says that it sends a form. With the name that the client gave
-/// it, if any.
-pub(super) struct RequestBody(
-    pub(super) Held<model::Request>,
-    pub(super) Option<IdempotencyKey>,
-);
+/// A valid request, from a body of any content type: `curl -d` says that it sends a form.
+pub(super) enum RequestBody {
+    /// The same was asked before, and its answer is at hand.
+    Answered(Answer),
+    /// One that has to be looked into.
+    New(Box<NewRequest>),
+}
+
+/// A request without an answer at hand.
+pub(super) struct NewRequest {
+    /// What is asked.
+    pub(super) held: Held<model::Request>,
+    /// The name that the client gave to the request, if any.
+    pub(super) key: Option<IdempotencyKey>,
+    /// What its answer may be kept under.
+    pub(super) same: Option<Digest>,
+}
 
 impl FromRequest<App> for RequestBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
-        let key = idempotency::key(request.headers())?;
+        let named = idempotency::key(request.headers())?;
         let caller = request.extensions().get::<Caller>();
         let owner = caller.map(|caller| caller.0.clone()).unwrap_or_default();
-        let is_named = key.is_some();
+        let arrived = app.uploads.arrive(request).await?;
+        // One with a name gets the fit of that name, whatever else was answered since.
+        let same = arrived.plain().filter(|_| named.is_none());
+        let same = same.and_then(Answers::key);
+        if let Some(same) = &same
+            && let Some(answer) = app.answers.find(same, &app.jobs).await?
+        {
+            return Ok(RequestBody::Answered(answer));
+        }
+        let is_named = named.is_some();
         let digest = move |body: &[u8]| is_named.then(|| Digest::of(body).to_string());
-        let Held { read, permit } = asked(request, app, digest, |_| ()).await?;
+        let Held { read, permit } = asked(arrived, app, digest, |_| ()).await?;
         let (read, body, ()) = read;
-        let key = key
+        let key = named
             .zip(body)
             .map(|(key, body)| IdempotencyKey { owner, key, body });
-        Ok(RequestBody(Held { read, permit }, key))
+        let same = same
+            .filter(|_| matches!(read.device, DeviceChoice::Sim(_)) && read.uploads().is_empty());
+        Ok(RequestBody::New(Box::new(NewRequest {
+            held: Held { read, permit },
+            key,
+            same,
+        })))
     }
 }
 
@@ -52,7 +79,8 @@ impl FromRequest<App> for ProbeBody {
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
         let batch = |document: &mut RequestDocument| document.take("batch");
-        let Held { read, permit } = asked(request, app, |_| (), batch).await?;
+        let arrived = app.uploads.arrive(request).await?;
+        let Held { read, permit } = asked(arrived, app, |_| (), batch).await?;
         let (request, (), batch) = read;
         let read = Probe {
             request,
@@ -73,12 +101,11 @@ enum Asked<B, T> {
 /// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
 /// somebody else.
 async fn asked<B: Send + 'static, T: Send + 'static>(
-    request: Request,
+    arrived: Arrived,
     app: &App,
     whole: impl FnOnce(&[u8]) -> B + Send + 'static,
     beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,
 ) -> Result<Held<(model::Request, B, T)>, Problem> {
-    let arrived = app.uploads.arrive(request).await?;
     let jobs = app.jobs.clone();
     let read = move |body: Vec<u8>| {
         let whole = whole(&body);

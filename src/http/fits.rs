@@ -1,15 +1,19 @@
 //! Fits: what is the largest batch?
 
+use std::time::Duration;
+
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::header::LOCATION;
+use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::body::RequestBody;
+use super::answers::Answer;
+use super::body::{NewRequest, RequestBody};
 use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
 use super::uploads::Held;
@@ -43,8 +47,17 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
 pub(super) async fn create_fit(
     State(app): State<App>,
     headers: HeaderMap,
-    RequestBody(Held { read, permit }, key): RequestBody,
+    body: RequestBody,
 ) -> Result<Response, Problem> {
+    let asked = match body {
+        RequestBody::Answered(answer) => {
+            app.metrics.at_hand.inc();
+            return Ok(known(&headers, answer));
+        }
+        RequestBody::New(asked) => *asked,
+    };
+    let NewRequest { held, key, same } = asked;
+    let Held { read, permit } = held;
     let now = Time::from(Timestamp::now());
     let (large, small) = match permit.large() {
         Ok(large) => (Some(large), None),
@@ -57,6 +70,10 @@ pub(super) async fn create_fit(
     };
     let fit = app.jobs.enqueue(read, large, asking, now).await?;
     drop(small);
+    if let Some(same) = same.as_ref().filter(|_| fit.state == FitState::Done) {
+        // Asked before, and not of this process: the next one who asks has it at hand.
+        app.answers.keep(same.clone(), answer(&fit));
+    }
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
     let place = patience.zip(app.waiters.try_acquire().ok());
@@ -69,15 +86,36 @@ pub(super) async fn create_fit(
     } else {
         StatusCode::ACCEPTED
     };
+    if let Some(same) = same.filter(|_| fit.state == FitState::Done) {
+        app.answers.keep(same, answer(&fit));
+    }
+    Ok((status, location, [applied(patience)], Json(fit)).into_response())
+}
+
+/// The document of a fit, ready to be sent.
+fn answer(fit: &FitDocument) -> Answer {
+    let document = serde_json::to_vec(fit).expect("documents have text keys and finite numbers");
+    Answer {
+        id: fit.id.clone(),
+        document: Bytes::from(document),
+    }
+}
+
+/// Sends an answer that was given before, as if its fit had just been found.
+fn known(headers: &HeaderMap, answer: Answer) -> Response {
+    let location = [(LOCATION, format!("/v1/fits/{}", answer.id))];
+    let body = ([(CONTENT_TYPE, "application/json")], answer.document);
+    match prefer::wait(headers) {
+        Some(patience) => (StatusCode::OK, location, [applied(patience)], body).into_response(),
+        None => (StatusCode::ACCEPTED, location, body).into_response(),
+    }
+}
+
+/// What is said of a wish to wait that was heard.
+fn applied(patience: Duration) -> (&'static str, HeaderValue) {
     let applied = format!("wait={}", patience.as_secs());
     let applied = HeaderValue::from_str(&applied).expect("digits are valid in headers");
-    Ok((
-        status,
-        location,
-        [("preference-applied", applied)],
-        Json(fit),
-    )
-        .into_response())
+    ("preference-applied", applied)
 }
 
 /// A page of fits.

@@ -26,7 +26,7 @@ use crate::store::{Dropped, NewUpload, Time};
 /// trace, or a memory snapshot, of any content type. `digest` is `sha256:` and what `sha256sum FILE` prints; that of the
 /// decompressed contents will do as well. Requests then name it by either.
 #[utoipa::path(put, path = "/v1/graphs/{digest}", tag = "graphs",
-    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits")),
+    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits", pattern = "^sha256:[0-9a-fA-F]{64}$")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream",
         description = "The file, at most 64 MiB, also decompressed"),
     responses(
@@ -120,7 +120,7 @@ pub(super) async fn list_graphs(
 ///
 /// Without its contents. Any digest of it will do: that of the file, or of its decompressed contents.
 #[utoipa::path(get, path = "/v1/graphs/{digest}", tag = "graphs",
-    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits")),
+    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits", pattern = "^sha256:[0-9a-fA-F]{64}$")),
     responses(
         (status = 200, body = UploadDocument, description = "The upload"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such upload, or it has expired"),
@@ -139,7 +139,7 @@ pub(super) async fn get_graph(
 ///
 /// Under all of its digests. Answers that were found with it stay.
 #[utoipa::path(delete, path = "/v1/graphs/{digest}", tag = "graphs",
-    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits")),
+    params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits", pattern = "^sha256:[0-9a-fA-F]{64}$")),
     responses(
         (status = 204, description = "It is gone"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such upload, or it has expired"),

@@ -4,13 +4,17 @@
 //! error is a problem document (RFC 9457), also those of the framework: see [`problem`]. The OpenAPI
 //! document comes out of the same list of routes.
 
+mod answers;
 mod body;
 mod devices;
+mod docs;
+mod etag;
 mod events;
 mod fits;
 mod graphs;
 mod health;
 mod idempotency;
+mod metrics;
 mod openapi;
 mod parameters;
 mod prefer;
@@ -44,6 +48,8 @@ use utoipa_axum::routes;
 use crate::bounded::shorten;
 use crate::jobs::Jobs;
 
+use answers::Answers;
+use metrics::Metrics;
 use parameters::Known;
 use server::gate::Gate;
 use uploads::Uploads;
@@ -66,6 +72,8 @@ pub struct App {
     /// One permit for each look at this machine's GPUs, which starts a process.
     looks: Arc<Semaphore>,
     uploads: Uploads,
+    answers: Answers,
+    metrics: Metrics,
 }
 
 /// The whole service, in memory, as it is on loopback.
@@ -77,6 +85,7 @@ pub fn router(jobs: Jobs) -> Router {
 /// The whole service behind its gate; so many requests may wait for a fit to end.
 fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
     let (router, api) = routes().split_for_parts();
+    let metrics = Metrics::default();
     let request_id = HeaderName::from_static("x-request-id");
     // The first of these sees a request first and its response last.
     let around = tower::ServiceBuilder::new()
@@ -106,8 +115,13 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
             Known::of(&api),
             parameters::read,
         ))
+        .layer(middleware::from_fn(etag::mark))
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(middleware::from_fn_with_state(gate, server::gate::pass))
+        .layer(middleware::from_fn_with_state(
+            metrics.clone(),
+            metrics::observe,
+        ))
         .layer(around)
         .with_state(App {
             uploads: Uploads::new(jobs.large_models()),
@@ -115,6 +129,8 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
             waiters: Arc::new(Semaphore::new(waiters)),
             followers: Arc::new(Semaphore::new(waiters)),
             looks: Arc::new(Semaphore::new(1)),
+            answers: Answers::default(),
+            metrics,
         })
 }
 
@@ -150,8 +166,10 @@ fn routes() -> OpenApiRouter<App> {
         // Is the service well?
         .routes(routes!(health::get_health))
         .routes(routes!(health::get_readiness))
+        .routes(routes!(metrics::get_metrics))
         // What is all this?
         .routes(routes!(openapi::get_openapi))
+        .routes(routes!(docs::get_docs))
         .routes(routes!(problems::list_problems))
         .routes(routes!(problems::get_problem))
         .fallback(problem::no_such_route)

@@ -1,10 +1,13 @@
 //! The description of the API, made from the handlers themselves.
 
+mod finished;
+
 use std::sync::LazyLock;
 
 use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use serde_json::Value;
 use utoipa::OpenApi;
 
 /// What the handlers cannot say: the purpose, and the order of things.
@@ -14,7 +17,9 @@ use utoipa::OpenApi;
         batch you want. Errors are problem documents (RFC 9457); sizes are bytes; times are RFC 3339 in UTC; lists give \
         `items` and the cursor of the `next` page. Any request may get 421 when its `Host` is not known to the service, 403 \
         when a page of another origin sent it, and 503 when the service is busy or about to end. What is no request of HTTP \
-        at all is answered before it reaches the service, by a bare 400, or by 431 or 414 when it is too long."),
+        at all gets 400, or 431 or 414 when it is too long. Answers to GET have an `ETag`: 304 to `If-None-Match` with it.",
+        contact(name = "The maintainers of batchfit")),
+    servers((url = "http://127.0.0.1:8080", description = "Where `batchfit serve` listens unless told otherwise")),
     tags(
         (name = "fits", description = "What is the largest batch?"),
         (name = "probes", description = "Does this batch fit?"),
@@ -29,15 +34,13 @@ use utoipa::OpenApi;
 pub(super) struct Description;
 
 /// The OpenAPI document.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    super::routes().split_for_parts().1
+pub fn openapi() -> Value {
+    finished::finish(&super::routes().split_for_parts().1)
 }
 
 /// The OpenAPI document as YAML, as in the repository's `openapi.yaml`.
 pub fn openapi_yaml() -> String {
-    openapi()
-        .to_yaml()
-        .expect("the document holds nothing that YAML cannot")
+    serde_norway::to_string(&openapi()).expect("the document holds nothing that YAML cannot")
 }
 
 /// The same, written once: that takes tens of milliseconds, and a connection costs its client nothing.

@@ -15,6 +15,7 @@ use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
 use super::problem::{Code, Problem, no_such_method};
+use crate::alloc::MemoryLimit;
 use crate::bounded::shorten;
 
 /// How many items a list gives when nobody says.
@@ -147,6 +148,34 @@ impl Parameters {
         }
     }
 
+    /// A whole number of at least 1, as the store writes it.
+    pub(super) fn whole(&self, name: &str) -> Result<Option<String>, Problem> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        match text.parse::<u64>() {
+            Ok(number) if number > 0 => Ok(Some(number.to_string())),
+            Ok(_) | Err(_) => {
+                let detail = format!("`{name}` is a whole number of at least 1");
+                Err(invalid(name, &text, detail, Some("1".to_owned())))
+            }
+        }
+    }
+
+    /// A size in bytes, as the store writes it.
+    pub(super) fn bytes(&self, name: &str) -> Result<Option<String>, Problem> {
+        let Some(text) = self.text(name) else {
+            return Ok(None);
+        };
+        match MemoryLimit::parse(&Value::from(text.as_str()), "") {
+            Ok(MemoryLimit::Bytes(bytes)) => Ok(Some(bytes.0.to_string())),
+            Ok(MemoryLimit::Fraction(_)) | Err(_) => {
+                let detail = format!("`{name}` is a number of bytes, or a size such as 12GiB");
+                Err(invalid(name, &text, detail, Some("12GiB".to_owned())))
+            }
+        }
+    }
+
     /// How many items to give.
     pub(super) fn limit(&self) -> Result<i64, Problem> {
         let Some(text) = self.text("limit") else {
@@ -173,7 +202,11 @@ pub(super) fn no_cursor(cursor: &str) -> Problem {
         "{:?} is no cursor of this list; `cursor` is the `next` of the page before, and the first page has none",
         shorten(cursor)
     );
-    invalid("cursor", cursor, detail, None)
+    Problem {
+        parameter: Some("cursor".to_owned()),
+        value: Some(Value::String(shorten(cursor))),
+        ..Problem::new(Code::CursorInvalid, detail)
+    }
 }
 
 /// A problem with the value of a parameter.

@@ -61,7 +61,7 @@ macro_rules! codes {
 
 codes! {
     /// The body is not JSON.
-    BodyMalformed = "body-malformed", UNPROCESSABLE_ENTITY, "The body is not valid JSON";
+    BodyMalformed = "body-malformed", BAD_REQUEST, "The body is not valid JSON";
     /// The body is JSON and no valid request.
     RequestInvalid = "request-invalid", UNPROCESSABLE_ENTITY, "The request is not valid";
     /// The recording is damaged, or contradicts itself.
@@ -88,6 +88,8 @@ codes! {
     HeaderInvalid = "header-invalid", BAD_REQUEST, "A header is not valid";
     /// A query parameter is unknown or has a value that it cannot have.
     QueryInvalid = "query-invalid", UNPROCESSABLE_ENTITY, "The query is not valid";
+    /// The `cursor` is not the `next` of a page before.
+    CursorInvalid = "cursor-invalid", BAD_REQUEST, "The cursor is not of this list";
     /// The device does not exist here.
     DeviceUnavailable = "device-unavailable", UNPROCESSABLE_ENTITY, "The device is not available";
     /// The body is larger than the limit.
@@ -132,6 +134,10 @@ codes! {
     DeviceFailed = "device-failed", BAD_GATEWAY, "The device failed";
     /// A request that HTTP itself does not allow.
     BadRequest = "bad-request", BAD_REQUEST, "The request could not be understood";
+    /// The head of the request is too large.
+    HeadersTooLarge = "headers-too-large", REQUEST_HEADER_FIELDS_TOO_LARGE, "The head of the request is too large";
+    /// The path of the request is too long.
+    PathTooLong = "path-too-long", URI_TOO_LONG, "The path is too long";
     /// A fault of ours.
     Internal = "internal", INTERNAL_SERVER_ERROR, "Something went wrong on our side";
 }

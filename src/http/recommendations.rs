@@ -1,17 +1,18 @@
 //! Recommendations: what has been found so far?
 
-use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
-use super::parameters::{Parameters, no_cursor, page};
+use super::parameters::{Parameters, no_cursor};
 use super::problem::Problem;
 use crate::jobs::JobError;
 use crate::model::{Optimizer, Precision};
 use crate::probe::Evidence;
-use crate::store::{RecommendationFilter, StoredRecommendation};
+use crate::store::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
 
 /// A page of recommendations.
 #[derive(Debug, Serialize, ToSchema)]
@@ -32,6 +33,9 @@ pub(super) struct RecommendationList {
         ("optimizer" = Option<String>, Query, description = "As in a request", pattern = "^(sgd|sgd_momentum|adam|adamw)$"),
         ("checkpointing" = Option<String>, Query, description = "Which modules recompute their activations", pattern = "^(none|per_block|modules)$"),
         ("evidence" = Option<String>, Query, description = "Where the numbers come from", pattern = "^(simulated|recorded|probed|trained)$"),
+        ("gpu" = Option<String>, Query, description = "The card's name, as listed", example = "NVIDIA H200"),
+        ("limit_bytes" = Option<String>, Query, description = "What the allocator may reserve: bytes, or a size such as 12GiB", pattern = "^[1-9][0-9]{0,2}([KMGT]iB)$|^[1-9][0-9]{0,17}$", example = "12GiB"),
+        ("world_size" = Option<u64>, Query, description = "Over how many GPUs to train", minimum = 1),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
@@ -44,27 +48,44 @@ pub(super) struct RecommendationList {
 pub(super) async fn list_recommendations(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<RecommendationList>, Problem> {
-    let limit = parameters.limit()?;
+) -> Result<Response, Problem> {
+    let facets = [
+        (Facet::Model, parameters.text("model")),
+        (Facet::Device, parameters.text("device")),
+        (Facet::Gpu, parameters.text("gpu")),
+        (
+            Facet::Precision,
+            parameters.one_of("precision", &Precision::ALL.map(Precision::name))?,
+        ),
+        (
+            Facet::Optimizer,
+            parameters.one_of("optimizer", &Optimizer::ALL.map(Optimizer::name))?,
+        ),
+        (
+            Facet::Checkpointing,
+            parameters.one_of("checkpointing", &["none", "per_block", "modules"])?,
+        ),
+        (
+            Facet::Evidence,
+            parameters.one_of("evidence", &Evidence::ALL.map(Evidence::name))?,
+        ),
+        (Facet::LimitBytes, parameters.bytes("limit_bytes")?),
+        (Facet::WorldSize, parameters.whole("world_size")?),
+    ];
     let filter = RecommendationFilter {
-        model: parameters.text("model"),
-        device: parameters.text("device"),
-        precision: parameters.one_of("precision", &Precision::ALL.map(Precision::name))?,
-        optimizer: parameters.one_of("optimizer", &Optimizer::ALL.map(Optimizer::name))?,
-        checkpointing: parameters.one_of("checkpointing", &["none", "per_block", "modules"])?,
-        evidence: parameters.one_of("evidence", &Evidence::ALL.map(Evidence::name))?,
+        facets: facets
+            .into_iter()
+            .filter_map(|(facet, word)| Some((facet, word?)))
+            .collect(),
         before: parameters.text("cursor"),
-        limit: limit + 1,
+        limit: usize::try_from(parameters.limit()?).unwrap_or(usize::MAX),
     };
-    if let Some(cursor) = &filter.before {
-        let last = app.jobs.db().recommendation(cursor).await;
-        if last.map_err(JobError::from)?.is_none() {
-            return Err(no_cursor(cursor));
-        }
-    }
     let found = app.jobs.db().recommendations(&filter).await;
-    let (items, next) = page(found.map_err(JobError::from)?, limit, |item| &item.id);
-    Ok(Json(RecommendationList { items, next }))
+    let Some(RecommendationPage { items, next }) = found.map_err(JobError::from)? else {
+        return Err(no_cursor(filter.before.as_deref().unwrap_or_default()));
+    };
+    let next = serde_json::to_string(&next).expect("a text is JSON");
+    Ok(ready(format!(r#"{{"items":[{items}],"next":{next}}}"#)))
 }
 
 /// Get a recommendation.
@@ -77,10 +98,15 @@ pub(super) async fn list_recommendations(
 pub(super) async fn get_recommendation(
     State(app): State<App>,
     Path(id): Path<String>,
-) -> Result<Json<StoredRecommendation>, Problem> {
+) -> Result<Response, Problem> {
     let found = app.jobs.db().recommendation(&id).await;
-    let found = found.map_err(JobError::from)?;
-    found
-        .map(Json)
-        .ok_or_else(|| Problem::no_such("recommendation", &id))
+    match found.map_err(JobError::from)? {
+        Some(document) => Ok(ready(document.to_string())),
+        None => Err(Problem::no_such("recommendation", &id)),
+    }
+}
+
+/// JSON that is ready to send.
+fn ready(document: String) -> Response {
+    ([(CONTENT_TYPE, "application/json")], document).into_response()
 }

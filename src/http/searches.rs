@@ -31,7 +31,7 @@ const MEMORY: usize = 1 << 20;
 pub(super) struct NewSearch {
     /// What the program's allocator may reserve: bytes, or a size such as "12GiB". With it, `peak_reserved_bytes` lead to
     /// the answer without running out of memory.
-    #[schema(value_type = Object, example = "12GiB")]
+    #[schema(value_type = Option<Value>, example = "12GiB")]
     memory_limit: Option<Value>,
     /// Samples for each optimizer step over all ranks.
     #[schema(minimum = 1)]

@@ -83,6 +83,13 @@ impl Permit {
     }
 }
 
+impl Arrived {
+    /// The body as it was meant, where that is how it was sent.
+    pub(super) fn plain(&self) -> Option<&[u8]> {
+        (!self.is_gzip).then_some(self.bytes.as_slice())
+    }
+}
+
 impl Uploads {
     /// No uploads yet; `large` is the permit for what may be a large model.
     pub(super) fn new(large: Arc<Semaphore>) -> Uploads {

@@ -287,6 +287,7 @@ pub(super) fn recommendations(
             }
             .to_owned(),
             limit_bytes: StoredRecommendation::integer("limit_bytes", found.limit_bytes)?,
+            world_size: StoredRecommendation::integer("world_size", request.world_size)?,
             micro_batch: StoredRecommendation::integer("micro_batch", found.micro_batch)?,
             accumulation_steps: StoredRecommendation::integer(
                 "accumulation_steps",

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::OwnedSemaphorePermit;
+use tracing::Span;
 
 use crate::model::Request;
 
@@ -34,6 +35,8 @@ struct Waiting {
     /// The permit under which a large model was read, and under which it is answered: so that no other is read in
     /// between.
     permit: Option<OwnedSemaphorePermit>,
+    /// In which it was asked, for the log.
+    span: Span,
 }
 
 /// A fit that was taken up waits for the permit.
@@ -69,6 +72,7 @@ impl Handover {
             size: request.lower().map_or(0, |lowered| lowered.workload.size()),
             request,
             permit,
+            span: Span::current(),
         });
         let latest = all.len() - 1;
         let mut size: usize = all.range(..latest).map(|waiting| waiting.size).sum();
@@ -87,6 +91,15 @@ impl Handover {
         let index = all.iter().position(|waiting| waiting.id == id)?;
         let waiting = all.remove(index)?;
         Some((waiting.request, waiting.permit))
+    }
+
+    /// What the log says of all that is done for this fit: its id, and that of the request that asked for it, where that
+    /// was asked of this process a moment ago.
+    pub(super) fn span(&self, id: &str) -> Span {
+        let all = self.lock();
+        let asked = all.iter().find(|waiting| waiting.id == id);
+        let parent = asked.and_then(|waiting| waiting.span.id());
+        tracing::info_span!(parent: parent, "fit", fit.id = id)
     }
 
     /// Lets go of the permit, and keeps it of no request until this is dropped: a fit that was taken up waits for it,

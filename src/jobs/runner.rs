@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
+use tracing::Instrument as _;
 
 use super::document::{FitError, chance, json, recommendations};
 use super::events::News;
@@ -45,8 +46,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 let before = claimed.attempts - 1;
                 shared.events.of(&claimed.id, before, FitState::Running);
                 shared.events.tell(&claimed.id, FitState::Running);
+                let span = shared.handover.span(&claimed.id);
                 let attempt = attempt(Arc::clone(&shared), claimed, running);
-                shared.tasks.spawn(attempt);
+                shared.tasks.spawn(attempt.instrument(span));
             }
             Ok(None) => {
                 retry_after = RETRY_AFTER;
@@ -407,11 +409,14 @@ pub(super) async fn on_thread<T: Send + 'static>(
     work: impl FnOnce(&dyn Engine) -> T + Send + 'static,
 ) -> Result<T, JobError> {
     let (done, receiver) = oneshot::channel();
+    // What a thread or a worker of its logs says whose it is.
+    let span = tracing::Span::current();
     let thread = std::thread::Builder::new()
         .name(name.to_owned())
         .stack_size(STACK)
         .spawn(move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| work(engine.as_ref())));
+            let outcome =
+                catch_unwind(AssertUnwindSafe(|| span.in_scope(|| work(engine.as_ref()))));
             // Nobody listens when the server ends: see above.
             let _ = done.send(outcome);
         });

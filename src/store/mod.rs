@@ -5,6 +5,7 @@
 //! at a time works on the queue: see [`Ownership`].
 //! Times come in as arguments. See `migrations/` for the tables, which may be read with `sqlite3`.
 
+mod counted;
 mod fit;
 mod id;
 mod key;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
+pub use counted::{Counted, Health};
 pub use fit::{
     AskedBefore, Claimed, Enqueued, Fit, FitFilter, FitState, FitSummary, FitTerms, IdempotencyKey,
     NewFit, ParallelSimulated, Reuse, SIMULATED_LANE,
@@ -37,7 +39,8 @@ pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};
 pub use ownership::Ownership;
 pub use probe::Probe;
-pub use recommendation::{RecommendationFilter, StoredRecommendation};
+pub use recommendation::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
+use recommendation::{Readers, Shelf};
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
@@ -64,6 +67,8 @@ pub struct Db {
     pool: SqlitePool,
     /// The file; `None` in memory.
     place: Option<Arc<Place>>,
+    readers: Readers,
+    shelf: Shelf,
 }
 
 /// Why the database did not answer.
@@ -313,6 +318,8 @@ impl Db {
         };
         let pool = pool
             .acquire_timeout(ACQUIRE_TIMEOUT)
+            // A file does not hang up. To ask first would take as long as to ask.
+            .test_before_acquire(false)
             .connect_with(options)
             .await
             .map_err(failed)?;
@@ -329,7 +336,14 @@ impl Db {
         } else {
             None
         };
-        Ok(Db { pool, place })
+        let db = Db {
+            pool,
+            place,
+            readers: Readers::default(),
+            shelf: Shelf::default(),
+        };
+        db.write_recommendation_documents().await?;
+        Ok(db)
     }
 
     /// Writes a row that nobody reads. Fails where nothing can be stored: the disk is full, another process

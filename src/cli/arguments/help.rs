@@ -14,7 +14,14 @@ const WIDTH: usize = 100;
 const HEADING: usize = 10;
 
 /// Commands that have more flags than `-h` has lines for.
-const LONG: [&str; 5] = ["fit", "probe", "program", "replay", "record-workspaces"];
+const LONG: [&str; 6] = [
+    "fit",
+    "probe",
+    "program",
+    "replay",
+    "serve",
+    "record-workspaces",
+];
 
 pub(super) const ALL: &str = "\
 Examples:

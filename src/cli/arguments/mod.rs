@@ -11,10 +11,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{
+    ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+};
 use clap_complete::Shell;
 use serde_json::Value;
 
+use super::config;
 use crate::alloc::MemoryLimit;
 use crate::http::HostName;
 use crate::jobs::UploadLimits;
@@ -46,14 +49,65 @@ pub(in crate::cli) struct Arguments {
         help_heading = "Options"
     )]
     pub(in crate::cli) log: Option<String>,
+    /// text, or json: one object a line.
+    #[arg(
+        long,
+        env = "BATCHFIT_LOG_FORMAT",
+        value_name = "FORMAT",
+        global = true,
+        hide_env = true,
+        hide_possible_values = true,
+        default_value = "text",
+        hide_default_value = true,
+        help_heading = "Options"
+    )]
+    pub(in crate::cli) log_format: LogFormat,
+    /// What `config check` shows: each setting of the service, and who says so.
+    #[arg(skip)]
+    pub(in crate::cli) settings: Vec<config::Setting>,
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs: one JSON object a line.
+    Json,
 }
 
 impl Arguments {
     /// Reads the flags that the process was started with.
     pub(in crate::cli) fn read() -> Result<Arguments, clap::Error> {
         let is_brief = std::env::args_os().any(|argument| argument == "-h");
-        let matches = help::with_help(commands(), is_brief).try_get_matches()?;
-        Arguments::from_arg_matches(&matches)
+        let mut command = help::with_help(commands(), is_brief);
+        let mut matches = command.clone().try_get_matches()?;
+        let file = of_service(&matches).and_then(|(_, service)| {
+            service
+                .try_get_one::<PathBuf>("config")
+                .ok()
+                .flatten()
+                .cloned()
+        });
+        if let (Some(file), Some((path, _))) = (&file, of_service(&matches)) {
+            let path: Vec<String> = path.into_iter().map(str::to_owned).collect();
+            let mut file = config::File::read(file)?;
+            command = with_file(command, &path, &mut file)?;
+            matches = command.clone().try_get_matches()?;
+        }
+        let mut arguments = Arguments::from_arg_matches(&matches)?;
+        if let Some((path, service)) = of_service(&matches) {
+            // Commands know their global flags only when they are built.
+            command.build();
+            let described = path
+                .iter()
+                .try_fold(&command, |command, name| command.find_subcommand(name));
+            if let Some(described) = described {
+                let in_file = file.as_deref().map(config::names).unwrap_or_default();
+                arguments.settings = config::settings(described, service, &in_file);
+            }
+        }
+        Ok(arguments)
     }
 
     /// What `--help` says of a command that passes its flags on.
@@ -69,6 +123,39 @@ impl Arguments {
     pub(in crate::cli) fn described() -> clap::Command {
         help::with_help(commands(), false)
     }
+}
+
+/// The command that the settings of the service are for, by its names, and what it was given.
+fn of_service(matches: &ArgMatches) -> Option<(Vec<&str>, &ArgMatches)> {
+    match matches.subcommand()? {
+        ("serve", serve) => Some((vec!["serve"], serve)),
+        ("config", config) => {
+            let (name, check) = config.subcommand()?;
+            Some((vec!["config", name], check))
+        }
+        _other => None,
+    }
+}
+
+/// The command, with what a file says as the defaults of the one at this path.
+fn with_file(
+    command: clap::Command,
+    path: &[String],
+    file: &mut config::File<'_>,
+) -> Result<clap::Command, clap::Error> {
+    let command = file.apply(command)?;
+    let Some((name, rest)) = path.split_first() else {
+        file.end(&command)?;
+        return Ok(command);
+    };
+    let mut failed = None;
+    let command = command.mut_subcommand(name, |inner| {
+        with_file(inner.clone(), rest, file).unwrap_or_else(|error| {
+            failed = Some(error);
+            inner
+        })
+    });
+    failed.map_or(Ok(command), Err)
 }
 
 /// The commands: of those that ask about a model, `fit` alone takes a module in its place; those that have commands of
@@ -110,6 +197,11 @@ pub(in crate::cli) enum Command {
     Keys(Keys),
     /// Copy, check and tidy the database.
     Db(Database),
+    /// Check the settings of the service.
+    #[command(subcommand)]
+    Config(Config),
+    /// Show what this machine has of what batchfit needs, on one screen.
+    Doctor(Doctor),
     /// Print the description of the HTTP API as YAML.
     Openapi,
     /// List the ATen operators that have a rule of their own, one a line.
@@ -345,9 +437,39 @@ pub(in crate::cli) struct Man {
     pub(in crate::cli) folder: Option<PathBuf>,
 }
 
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum Config {
+    /// Read flags, environment and file as `serve` does, and show every setting and who says so.
+    Check(Box<ConfigCheck>),
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ConfigCheck {
+    #[command(flatten)]
+    pub(in crate::cli) serve: Serve,
+    /// Print one JSON document and nothing else.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Doctor {
+    #[command(flatten)]
+    pub(in crate::cli) kept: Kept,
+    /// Print one JSON document and nothing else.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = help::SERVE)]
 pub(in crate::cli) struct Serve {
+    /// A TOML file of settings, named as the flags are; flags and the environment go before it.
+    #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE", hide_env = true)]
+    pub(in crate::cli) config: Option<PathBuf>,
+    /// Log a line for each request.
+    #[arg(long, env = "BATCHFIT_ACCESS_LOG", hide_env = true)]
+    pub(in crate::cli) access_log: bool,
     /// Where to listen.
     #[arg(
         long,

@@ -36,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use super::own_words::OwnWords;
 use super::transfer::{Arrival, Download, Upload};
 
 /// How much of a request's head, and of a body at a time, is held for a connection. Ordinary heads are under 1 KiB.
@@ -201,9 +202,10 @@ async fn converse(stream: TcpStream, router: Router, place: Place, ending: Cance
             )
         }
     });
-    let conversation = http1::Builder::new()
-        .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(stream), service);
+    let conversation = http1::Builder::new().max_buf_size(BUFFER).serve_connection(
+        TokioIo::new(OwnWords::new(stream, Arc::clone(&connection))),
+        service,
+    );
     let mut conversation = pin!(conversation);
     let mut closed = pin!(connection.close.cancelled());
     let mut asked_to_end = pin!(ending.cancelled());
@@ -393,7 +395,7 @@ impl Connection {
     }
 
     /// Whether the client has sent no request that is still to be answered.
-    fn has_no_request(&self) -> bool {
+    pub(super) fn has_no_request(&self) -> bool {
         matches!(
             self.waiting(),
             Some(Wait {

@@ -26,7 +26,7 @@ use crate::store::{ApiKey, Db, Scope};
 const FRESH: Duration = Duration::from_secs(1);
 
 /// What everybody may ask: whether the service is well, and what it can be asked.
-const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.yaml"];
+pub(in crate::http) const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.yaml", "/docs"];
 
 /// Longest `Authorization` that is looked at, in bytes.
 const LONGEST: usize = 256;

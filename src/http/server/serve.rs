@@ -74,6 +74,11 @@ pub async fn serve(
     let address = entrance.listener.local_addr();
     let address = address.map_err(|source| ServeError::Accept { source })?;
     crate::http::openapi::prepare();
+    crate::http::docs::prepare();
+    // Or the first to ask for a list would wait for it.
+    if let Err(error) = db.read_recommendation_columns().await {
+        tracing::error!(error = &error as &dyn std::error::Error, "{error}");
+    }
     let keys = entrance.keys.map(|limits| Keys::new(db.clone(), limits));
     let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
     let hosts = entrance.hosts.listening_on(address.ip());

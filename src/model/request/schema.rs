@@ -35,16 +35,19 @@ pub(super) struct RequestSchema {
     /// `auto` (default: simulation brackets, probes confirm), `probes`, or `recorded`: PyTorch runs the exported graph for a few
     /// steps at small batches, on a server with a recorder, and what it asks for predicts the rest. With `auto` that is done
     /// where a graph has operators that are not known.
-    #[schema(value_type = Option<String>, example = "auto")]
+    #[schema(value_type = Option<String>, example = "auto", pattern = "^(auto|probes|recorded)$")]
     search: Option<String>,
     /// Which variants are ranked against each other: `within_optimizer` (default: the recommendation is the best of the
     /// optimizer that is listed first) or `across_optimizers`.
-    #[schema(example = "within_optimizer")]
+    #[schema(
+        example = "within_optimizer",
+        pattern = "^(within_optimizer|across_optimizers)$"
+    )]
     compare: Option<String>,
     /// What becomes of operators of an exported graph that batchfit does not know: `refuse` (default), or
     /// `assume_elementwise`: each is assumed to keep its inputs for the backward pass and to allocate its results, and
     /// the answer lists them under `assumptions`.
-    #[schema(example = "refuse")]
+    #[schema(example = "refuse", pattern = "^(refuse|assume_elementwise)$")]
     unknown_ops: Option<String>,
     /// Where sizes in an exported graph depend on the values of the batch (boolean masks, tokens of experts): how many
     /// percent of the most that they may choose is assumed. Without it all, or even parts; the answer lists them under
@@ -72,9 +75,12 @@ pub(super) enum ModelSchema {
         preset: String,
         /// Height and width of the images: one number, or `[height, width]`.
         image_size: Option<Value>,
+        #[schema(minimum = 1)]
         num_classes: Option<u64>,
+        #[schema(minimum = 1)]
         in_channels: Option<u64>,
         /// Tokens of a sample; models of the Hugging Face hub also take the other members of `HuggingFace`.
+        #[schema(minimum = 1)]
         seq_len: Option<u64>,
     },
     /// A list of layers.
@@ -102,12 +108,15 @@ pub(super) enum ModelSchema {
         #[schema(value_type = Object)]
         hf: Value,
         /// Tokens of a sample, or samples or frames of sound.
+        #[schema(minimum = 1)]
         seq_len: Option<u64>,
         /// Tokens of an answer, for models with an encoder and a decoder.
+        #[schema(minimum = 1)]
         target_len: Option<u64>,
         /// Height and width of images, where they are not the config's: one number, or `[height, width]`.
         image_size: Option<Value>,
         /// What parameters are loaded in: `fp32`, `bf16` or `fp16`; by default what the precision trains in.
+        #[schema(pattern = "^(fp32|bf16|fp16)$")]
         param_dtype: Option<String>,
         /// Low-rank adapters of PEFT, for causal language models: `r`, `lora_alpha`, `lora_dropout`, `use_rslora`, and
         /// `target_modules`, a list of names or `all-linear`; PEFT's defaults for what is missing.
@@ -154,7 +163,7 @@ pub(super) struct TrainingSchema {
     #[schema(value_type = Option<Value>, example = "adamw")]
     optimizer: Option<Value>,
     /// `foreach` (default), `fused` or `for_loop`.
-    #[schema(example = "foreach")]
+    #[schema(example = "foreach", pattern = "^(foreach|fused|for_loop)$")]
     optimizer_impl: Option<String>,
     /// `none` (default), `per_block` or `{"modules": [globs]}`.
     #[schema(value_type = Option<Value>, example = "none")]
@@ -163,7 +172,7 @@ pub(super) struct TrainingSchema {
     #[schema(minimum = 1, maximum = 65536)]
     accumulation: Option<u64>,
     /// `train` (default) or `inference`.
-    #[schema(example = "train")]
+    #[schema(example = "train", pattern = "^(train|inference)$")]
     mode: Option<String>,
     /// The norm to which gradients are clipped before each step of the optimizer (`torch.nn.utils.clip_grad_norm_`).
     #[schema(exclusive_minimum = 0, example = 1.0)]
@@ -197,7 +206,7 @@ pub(super) struct ParallelSchema {
     /// Whether every micro-step reduces gradients; by default the last of a step alone does (`no_sync`).
     sync_every_micro_step: Option<bool>,
     /// What gradients are compressed to before they are reduced: `fp16` or `bf16`.
-    #[schema(example = "fp16")]
+    #[schema(example = "fp16", pattern = "^(fp16|bf16)$")]
     comm_hook: Option<String>,
     /// FSDP2: globs of the modules that are sharded each for itself, before the model as a whole; by default its repeated blocks.
     #[schema(example = json!(["model.layers.*"]))]
@@ -216,18 +225,15 @@ pub(super) struct ParallelSchema {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = MixedPrecision)]
-#[expect(
-    clippy::struct_field_names,
-    reason = "the arguments of PyTorch's constructor"
-)]
+#[expect(clippy::struct_field_names, reason = "they are PyTorch's")]
 pub(super) struct MixedPrecisionSchema {
     /// What parameters are gathered in, and inputs of units are cast to.
-    #[schema(example = "bf16")]
+    #[schema(example = "bf16", pattern = "^(fp32|bf16|fp16)$")]
     param_dtype: Option<String>,
     /// What gradients are reduced in.
-    #[schema(example = "fp32")]
+    #[schema(example = "fp32", pattern = "^(fp32|bf16|fp16)$")]
     reduce_dtype: Option<String>,
     /// What the model's results are cast to.
-    #[schema(example = "fp32")]
+    #[schema(example = "fp32", pattern = "^(fp32|bf16|fp16)$")]
     output_dtype: Option<String>,
 }

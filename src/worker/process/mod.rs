@@ -95,10 +95,12 @@ impl Running {
         let last_words = Arc::new(Mutex::new(VecDeque::new()));
         let words = Arc::clone(&last_words);
         let (who, longest) = (launch.who, launch.longest_answer);
+        // What the child says is logged as said of the job that it works for.
+        let span = tracing::Span::current();
         let threads = vec![
             thread::spawn(move || write_orders(stdin, &to_write)),
             thread::spawn(move || read_answers(stdout, &read, longest)),
-            thread::spawn(move || keep_last_words(stderr, &words, who)),
+            thread::spawn(move || span.in_scope(|| keep_last_words(stderr, &words, who))),
         ];
         Ok(Running {
             who,

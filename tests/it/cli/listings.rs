@@ -3,7 +3,7 @@
 use super::{Place, document, stdout};
 
 /// Commands that people run.
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 13] = [
     "fit",
     "probe",
     "program",
@@ -11,6 +11,8 @@ const COMMANDS: [&str; 11] = [
     "devices",
     "presets",
     "serve",
+    "config",
+    "doctor",
     "openapi",
     "operators",
     "completions",

@@ -16,6 +16,7 @@ mod recorded;
 mod recorder;
 mod replay;
 mod search;
+mod service;
 mod shell;
 mod what;
 
@@ -52,6 +53,7 @@ impl Place {
             .env_remove("HF_HUB_CACHE")
             .env_remove("COLUMNS")
             .env_remove("BATCHFIT_LISTEN")
+            .env_remove("BATCHFIT_CONFIG")
             .env_remove("BATCHFIT_PYTHON")
             .env_remove("BATCHFIT_LOG");
         command

@@ -300,3 +300,57 @@ async fn whoever_asked_gets_an_answer_when_the_service_ends() {
     }
     assert_eq!(read(nothing).await, "");
 }
+
+/// What never reaches the router.
+#[tokio::test]
+async fn what_is_no_request_is_answered_in_the_language_of_the_service() {
+    let served = Served::start(Scripted::default(), PATIENT).await;
+    let many = "x: 1\r\n".repeat(200);
+    for (sent, status, code) in [
+        ("no request at all\r\n\r\n".to_owned(), 400, "bad-request"),
+        (
+            "GET /healthz HTTP/1.1\r\nhost: local\x01host\r\n\r\n".to_owned(),
+            400,
+            "bad-request",
+        ),
+        (
+            format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"),
+            431,
+            "headers-too-large",
+        ),
+        (
+            "GET /v1/fits/%ff HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".to_owned(),
+            400,
+            "bad-request",
+        ),
+        (
+            "PATCH /v1/fits HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".to_owned(),
+            405,
+            "method-not-allowed",
+        ),
+    ] {
+        let mut stream = TcpStream::connect(served.address).await.unwrap();
+        // The service may have refused it before all of it was sent.
+        let _ = stream.write_all(sent.as_bytes()).await;
+        let mut answer = Vec::new();
+        let _ = timeout(DEADLINE, stream.read_to_end(&mut answer))
+            .await
+            .unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+
+        let begin: String = sent.chars().take(40).collect();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{begin}: {answer}"
+        );
+        assert!(
+            head.contains("content-type: application/problem+json"),
+            "{begin}: {answer}"
+        );
+        assert!(head.contains("x-request-id: "), "{begin}: {answer}");
+        let problem: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(problem["type"], format!("/problems/{code}"), "{begin}");
+        assert_eq!(problem["status"], status, "{begin}");
+    }
+}

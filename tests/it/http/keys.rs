@@ -119,7 +119,7 @@ impl Guarded {
 async fn nothing_but_how_the_service_is_can_be_asked_without_a_key() {
     let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
 
-    for open in ["/healthz", "/readyz", "/openapi.yaml"] {
+    for open in ["/healthz", "/readyz", "/openapi.yaml", "/docs"] {
         let said = service.ask(&format!("GET {open}"), "", "").await;
         assert_eq!(said.status, 200, "{open}: {said:?}");
     }
@@ -127,6 +127,7 @@ async fn nothing_but_how_the_service_is_can_be_asked_without_a_key() {
         "GET /v1/fits",
         "POST /v1/fits",
         "GET /v1/devices",
+        "GET /metrics",
         "GET /problems",
         "GET /nowhere",
         "DELETE /v1/graphs/x",

@@ -7,6 +7,7 @@ mod browsers;
 mod cancellation;
 mod catalogue;
 mod connections;
+mod contract;
 mod edges;
 mod events;
 mod fits;

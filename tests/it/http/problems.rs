@@ -97,6 +97,6 @@ async fn gzip_that_is_none_is_a_problem() {
 
     let answer = service.send(post("gzip", RESNET.into())).await;
 
-    assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(answer.json()["type"], "/problems/body-malformed");
 }

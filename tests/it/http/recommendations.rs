@@ -36,6 +36,11 @@ async fn filters_narrow_the_list() {
         count("optimizer=adamw&checkpointing=none&evidence=simulated").await,
         1
     );
+    assert_eq!(
+        count("limit_bytes=12GiB&world_size=1&gpu=NVIDIA%20H200").await,
+        1
+    );
+    assert_eq!(count("limit_bytes=12884901888").await, 1);
     for other in [
         "model=resnet50",
         "device=cuda:0",
@@ -45,6 +50,9 @@ async fn filters_narrow_the_list() {
         "evidence=recorded",
         "evidence=probed",
         "evidence=trained",
+        "gpu=none",
+        "limit_bytes=8GiB",
+        "world_size=2",
     ] {
         assert_eq!(count(other).await, 0, "{other}");
     }

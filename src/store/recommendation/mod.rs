@@ -1,10 +1,20 @@
-//! The table of recommendations: what finished fits advise, in columns that can be filtered.
+//! The table of recommendations: what finished fits advise, in columns that can be filtered, and as documents that are
+//! ready to send.
+
+mod document;
+mod shelf;
+#[cfg(test)]
+mod tests;
 
 use serde::Serialize;
 use sqlx::SqliteConnection;
 use utoipa::ToSchema;
 
-use super::{Db, StoreError, Time, asking, integer};
+use super::{StoreError, Time, asking, integer};
+
+pub(super) use document::Readers;
+pub(super) use shelf::Shelf;
+pub use shelf::{Facet, RecommendationPage};
 
 /// One variant of a finished fit.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -36,6 +46,9 @@ pub struct StoredRecommendation {
     pub mode: String,
     /// What the allocator may reserve.
     pub limit_bytes: i64,
+    /// Over how many GPUs the fit was asked to train.
+    #[schema(minimum = 1)]
+    pub world_size: i64,
     /// Samples per micro-step on one GPU; 0 when nothing fits.
     pub micro_batch: i64,
     /// Micro-steps per optimizer step.
@@ -64,25 +77,15 @@ pub struct StoredRecommendation {
     pub created_at: Time,
 }
 
-/// Which recommendations to list. `None` leaves the column open.
+/// Which recommendations to list.
 #[derive(Debug, Clone, Default)]
 pub struct RecommendationFilter {
-    /// A model's name.
-    pub model: Option<String>,
-    /// A device, as resolved.
-    pub device: Option<String>,
-    /// A precision's name.
-    pub precision: Option<String>,
-    /// An optimizer's name.
-    pub optimizer: Option<String>,
-    /// `none`, `per_block` or `modules`.
-    pub checkpointing: Option<String>,
-    /// `simulated`, `recorded`, `probed` or `trained`.
-    pub evidence: Option<String>,
+    /// What the columns are to say; those that are not named may say anything.
+    pub facets: Vec<(Facet, String)>,
     /// Older than this id.
     pub before: Option<String>,
     /// At most so many.
-    pub limit: i64,
+    pub limit: usize,
 }
 
 impl StoredRecommendation {
@@ -91,16 +94,23 @@ impl StoredRecommendation {
         integer(column, value)
     }
 
+    /// As it is sent.
+    fn document(&self) -> String {
+        serde_json::to_string(self).expect("a row has string keys and finite numbers")
+    }
+
     /// Stores it.
     pub(super) async fn insert(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
+        let document = self.document();
         sqlx::query!(
             "INSERT INTO recommendation (
                  id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
                  mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-                 batchfit_version, created_at)
+                 batchfit_version, created_at, world_size,
+                 document)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
-                     ?22, ?23, ?24, ?25, ?26)",
+                     ?22, ?23, ?24, ?25, ?26, ?27, ?28)",
             self.id,
             self.fit_id,
             self.rank,
@@ -127,65 +137,12 @@ impl StoredRecommendation {
             self.samples_per_second,
             self.batchfit_version,
             self.created_at,
+            self.world_size,
+            document,
         )
         .execute(connection)
         .await
         .map(|_| ())
         .map_err(asking("store a recommendation"))
-    }
-}
-
-impl Db {
-    /// The whole recommendation.
-    pub async fn recommendation(
-        &self,
-        id: &str,
-    ) -> Result<Option<StoredRecommendation>, StoreError> {
-        sqlx::query_as!(
-            StoredRecommendation,
-            r#"SELECT id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
-                      checkpointing, mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch,
-                      max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by,
-                      evidence, samples_per_second, batchfit_version, created_at AS "created_at: Time"
-                 FROM recommendation WHERE id = ?1"#,
-            id
-        )
-        .fetch_optional(&self.pool)
-        .await
-        .map_err(asking("read a recommendation"))
-    }
-
-    /// Recommendations, newest first.
-    pub async fn recommendations(
-        &self,
-        filter: &RecommendationFilter,
-    ) -> Result<Vec<StoredRecommendation>, StoreError> {
-        sqlx::query_as!(
-            StoredRecommendation,
-            r#"SELECT id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
-                      checkpointing, mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch,
-                      max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by,
-                      evidence, samples_per_second, batchfit_version, created_at AS "created_at: Time"
-                 FROM recommendation
-                WHERE (?1 IS NULL OR model = ?1)
-                  AND (?2 IS NULL OR device = ?2)
-                  AND (?3 IS NULL OR precision = ?3)
-                  AND (?4 IS NULL OR optimizer = ?4)
-                  AND (?5 IS NULL OR checkpointing = ?5)
-                  AND (?6 IS NULL OR evidence = ?6)
-                  AND (?7 IS NULL OR id < ?7)
-                ORDER BY id DESC LIMIT ?8"#,
-            filter.model,
-            filter.device,
-            filter.precision,
-            filter.optimizer,
-            filter.checkpointing,
-            filter.evidence,
-            filter.before,
-            filter.limit,
-        )
-        .fetch_all(&self.pool)
-        .await
-        .map_err(asking("list recommendations"))
     }
 }

@@ -1,0 +1,260 @@
+//! `batchfit doctor`: what this machine has of what batchfit needs, on one screen.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::arguments::Doctor;
+use super::trouble::Trouble;
+use super::{Outcome, database, output};
+use crate::device::cuda::plan::{self, Target};
+use crate::device::cuda::{self, Library};
+use crate::device::sim::Card;
+use crate::model::{Request, RequestDocument};
+use crate::store::{Db, Health};
+use crate::worker::Programs;
+
+/// Models whose steps are looked through for what a GPU cannot run, and what else their descriptions need.
+const SURVEYED: [(&str, &str); 3] = [
+    ("resnet50", ""),
+    ("vit_b_16", ""),
+    ("gpt2", r#", "seq_len": 1024"#),
+];
+
+/// The card that plans are made for: those of others differ in sizes, not in what they can run.
+const CARD: &str = "h200";
+
+/// A finding.
+#[derive(Debug, Serialize)]
+struct Finding {
+    /// What was looked at.
+    what: &'static str,
+    /// `ok`, `missing` (simulated devices work without) or `trouble`.
+    state: State,
+    /// What was found.
+    found: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Ok,
+    Missing,
+    Trouble,
+}
+
+pub(super) fn run(arguments: &Doctor) -> Result<Outcome, Trouble> {
+    let mut findings = Vec::new();
+    libraries(&mut findings);
+    cards(&mut findings);
+    findings.push(gaps());
+    stored(arguments, &mut findings);
+    if arguments.json {
+        output::json(&serde_json::json!({ "items": findings, "next": null }))?;
+    } else {
+        let mut text = format!("batchfit {}\n", env!("CARGO_PKG_VERSION"));
+        for Finding { what, state, found } in &findings {
+            let sign = match state {
+                State::Ok => "ok",
+                State::Missing => "-",
+                State::Trouble => "!!",
+            };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{sign:>2}  {what:12}  {found}");
+        }
+        output::text(&text)?;
+    }
+    let is_well = findings
+        .iter()
+        .all(|finding| finding.state != State::Trouble);
+    Ok(if is_well {
+        Outcome::Answered
+    } else {
+        Outcome::DeviceTrouble
+    })
+}
+
+fn libraries(findings: &mut Vec<Finding>) {
+    for (library, what) in Library::ALL
+        .into_iter()
+        .zip(["CUDA", "cuBLASLt", "cuDNN", "NVRTC"])
+    {
+        findings.push(match (library.is_present(), library.version()) {
+            (true, Some(version)) => Finding {
+                what,
+                state: State::Ok,
+                found: version,
+            },
+            (true, None) => Finding {
+                what,
+                state: State::Trouble,
+                found: format!("{library} is there and does not say its version"),
+            },
+            (false, _) => Finding {
+                what,
+                state: State::Missing,
+                found: format!("{library} was not found; simulated devices work without"),
+            },
+        });
+    }
+}
+
+fn cards(findings: &mut Vec<Finding>) {
+    let cards = match cuda::cards() {
+        Ok(cards) => cards,
+        Err(error) => {
+            findings.push(Finding {
+                what: "driver",
+                state: State::Missing,
+                found: format!("NVIDIA's management library: {error}"),
+            });
+            return;
+        }
+    };
+    let driver = cards.first().map(|card| card.driver.clone());
+    findings.push(Finding {
+        what: "driver",
+        state: if driver.is_some() {
+            State::Ok
+        } else {
+            State::Missing
+        },
+        found: driver.unwrap_or_else(|| "there, without a GPU".to_owned()),
+    });
+    for card in cards {
+        let mig = match card.mig {
+            Some(true) => "MIG is on: name the instance in CUDA_VISIBLE_DEVICES",
+            Some(false) => "MIG is off",
+            None => "no MIG",
+        };
+        findings.push(Finding {
+            what: "GPU",
+            state: if card.mig == Some(true) {
+                State::Trouble
+            } else {
+                State::Ok
+            },
+            found: format!(
+                "{} ({}): {} of {} free, {} held by others; {mig}",
+                card.index, card.name, card.free, card.total, card.used_by_others
+            ),
+        });
+    }
+}
+
+/// What of well-known models' steps a GPU cannot run.
+fn gaps() -> Finding {
+    let mut gaps = BTreeSet::new();
+    for (preset, and) in SURVEYED {
+        match surveyed(preset, and) {
+            Ok(found) => gaps.extend(found),
+            Err(said) => {
+                return Finding {
+                    what: "gaps",
+                    state: State::Trouble,
+                    found: format!("{preset}: {said}"),
+                };
+            }
+        }
+    }
+    let names: Vec<String> = gaps.into_iter().collect();
+    Finding {
+        what: "gaps",
+        state: if names.is_empty() {
+            State::Ok
+        } else {
+            State::Trouble
+        },
+        found: match names.as_slice() {
+            [] => format!(
+                "none in {}; `batchfit probe WHAT --explain` looks through a model",
+                SURVEYED.map(|(preset, _)| preset).join(", ")
+            ),
+            some => some.join(", "),
+        },
+    }
+}
+
+fn surveyed(preset: &str, and: &str) -> Result<Vec<String>, String> {
+    let card = Card::find(CARD).ok_or_else(|| format!("there is no card {CARD}"))?;
+    let text = format!(r#"{{"model": {{"preset": "{preset}"{and}}}, "device": "sim:{CARD}"}}"#);
+    let document =
+        RequestDocument::from_json(text.as_bytes()).map_err(|error| error.to_string())?;
+    let request = Request::parse(document, &[CARD]).map_err(|error| error.to_string())?;
+    let graph = request.graph().map_err(|error| error.to_string())?;
+    let mut programs = Programs::new(graph, card.capability);
+    let mut gaps = Vec::new();
+    for variant in &request.variants {
+        let program = programs.of(variant).map_err(|error| error.to_string())?;
+        let found = plan::survey(program, 2, Target::of(&card.capability));
+        gaps.extend(
+            found
+                .gaps
+                .into_iter()
+                .map(|gap| format!("{preset}: {}", gap.operation)),
+        );
+    }
+    Ok(gaps)
+}
+
+/// What the database says, which is not made where it is missing.
+fn stored(arguments: &Doctor, findings: &mut Vec<Finding>) {
+    let database = match database::place(&arguments.kept) {
+        Ok(database) => database,
+        Err(error) => {
+            findings.push(Finding {
+                what: "database",
+                state: State::Missing,
+                found: format!("{error:#}"),
+            });
+            return;
+        }
+    };
+    let file = database.strip_prefix("sqlite:").unwrap_or(&database);
+    if !std::path::Path::new(file).exists() {
+        findings.push(Finding {
+            what: "database",
+            state: State::Missing,
+            found: format!("{database} is not there yet"),
+        });
+        return;
+    }
+    let looked = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| runtime.block_on(async { Ok(Db::health(&database).await?) }));
+    match looked {
+        Ok(Health {
+            fits,
+            recommendations,
+            bytes,
+            keys,
+        }) => {
+            findings.push(Finding {
+                what: "database",
+                state: State::Ok,
+                found: format!(
+                    "{database}: {fits} fits, {recommendations} recommendations, {} MiB",
+                    bytes >> 20
+                ),
+            });
+            findings.push(Finding {
+                what: "keys",
+                state: State::Ok,
+                found: match keys {
+                    None | Some(0) => {
+                        "none: the service is open on loopback, and there alone".to_owned()
+                    }
+                    Some(keys) => format!("{keys} in use"),
+                },
+            });
+        }
+        Err(error) => findings.push(Finding {
+            what: "database",
+            state: State::Trouble,
+            found: format!("{error:#}"),
+        }),
+    }
+}

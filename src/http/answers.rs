@@ -1,0 +1,134 @@
+//! Answers that were given before, ready to be given again.
+//!
+//! A launcher asks the same question at each start, of each of its ranks. The same body is then the same fit, as long as
+//! that is there: its document is sent without reading the request again. What an answer depends on beside its request (a
+//! GPU and what is free on it, an upload) is looked at each time; such answers are not kept here.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+
+use crate::jobs::{JobError, Jobs};
+use crate::model::Digest;
+use crate::store::FitState;
+
+/// What all answers may take, in bytes: some thousands of ordinary ones.
+const SPACE: usize = 16 << 20;
+
+/// The longest body whose answer is kept, and the longest answer. Other requests take longer than to look for their fit.
+const LONGEST: usize = 256 << 10;
+
+/// How long the fit is taken to be there without a look: somebody may delete it.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The answers, oldest first. Cloning it shares them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Answers(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    by_question: HashMap<Digest, (Answer, Instant)>,
+    oldest_first: VecDeque<Digest>,
+    bytes: usize,
+}
+
+/// The answer to a question: a fit that is done.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    /// The fit.
+    pub(super) id: String,
+    /// Its document.
+    pub(super) document: Bytes,
+}
+
+impl Answers {
+    /// What the answer to this body is kept under, where it can be.
+    pub(super) fn key(body: &[u8]) -> Option<Digest> {
+        (body.len() <= LONGEST).then(|| Digest::of(body))
+    }
+
+    /// The answer to this question, if its fit is still there.
+    pub(super) async fn find(&self, key: &Digest, jobs: &Jobs) -> Result<Option<Answer>, JobError> {
+        let Some((answer, seen)) = self.kept().by_question.get(key).cloned() else {
+            return Ok(None);
+        };
+        if seen.elapsed() < FRESH {
+            return Ok(Some(answer));
+        }
+        let state = jobs.db().fit_state(&answer.id).await?;
+        let mut kept = self.kept();
+        if state == Some(FitState::Done) {
+            if let Some((_, seen)) = kept.by_question.get_mut(key) {
+                *seen = Instant::now();
+            }
+            return Ok(Some(answer));
+        }
+        kept.forget(key);
+        Ok(None)
+    }
+
+    /// Keeps an answer, in the place of the oldest ones where there is no other.
+    pub(super) fn keep(&self, key: Digest, answer: Answer) {
+        if answer.document.len() > LONGEST {
+            return;
+        }
+        let mut kept = self.kept();
+        kept.forget(&key);
+        kept.bytes += answer.document.len();
+        kept.oldest_first.push_back(key.clone());
+        kept.by_question.insert(key, (answer, Instant::now()));
+        while kept.bytes > SPACE
+            && let Some(oldest) = kept.oldest_first.front().cloned()
+        {
+            kept.forget(&oldest);
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl Kept {
+    fn forget(&mut self, key: &Digest) {
+        if let Some((answer, _)) = self.by_question.remove(key) {
+            self.bytes -= answer.document.len();
+            self.oldest_first.retain(|other| other != key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(bytes: usize) -> Answer {
+        Answer {
+            id: "1".to_owned(),
+            document: Bytes::from(vec![b' '; bytes]),
+        }
+    }
+
+    #[test]
+    fn the_oldest_answers_make_room_and_long_ones_are_not_kept() {
+        let answers = Answers::default();
+        let key = |number: usize| Answers::key(number.to_string().as_bytes()).unwrap();
+
+        for number in 0..100 {
+            answers.keep(key(number), answer(LONGEST));
+        }
+        answers.keep(key(100), answer(LONGEST + 1));
+        answers.keep(key(99), answer(LONGEST));
+
+        let kept = answers.kept();
+        assert_eq!(kept.bytes, SPACE);
+        assert_eq!(kept.by_question.len(), SPACE / LONGEST);
+        assert_eq!(kept.oldest_first.len(), kept.by_question.len());
+        assert!(kept.by_question.contains_key(&key(99)));
+        assert!(!kept.by_question.contains_key(&key(100)));
+        assert!(!kept.by_question.contains_key(&key(0)));
+        assert_eq!(Answers::key(&vec![0; LONGEST + 1]), None);
+    }
+}

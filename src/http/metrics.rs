@@ -1,0 +1,237 @@
+//! `/metrics`: how the service does, in numbers, for Prometheus; and the access log.
+//!
+//! Requests are counted where they are answered, fits where they stand in the database, and the process by the system. No
+//! label has a value that a client chooses.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::App;
+use super::problem::Problem;
+use crate::jobs::JobError;
+
+/// What Prometheus asks for.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds of the classes of durations, in seconds: reads take a fraction of a millisecond, fits minutes.
+const SECONDS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0, 600.0,
+];
+
+/// What is told apart of requests.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    method: &'static str,
+    /// As in openapi.yaml; `other` where there is no such path.
+    route: String,
+    status: u16,
+}
+
+/// What is told apart of durations.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    route: String,
+}
+
+/// Where fits stand.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Standing {
+    state: &'static str,
+}
+
+/// The counters of a service. Cloning them shares them.
+#[derive(Debug, Clone)]
+pub(super) struct Metrics {
+    registry: Arc<Registry>,
+    requests: Family<Answered, Counter>,
+    durations: Family<Route, Histogram, fn() -> Histogram>,
+    under_way: Gauge,
+    /// Answers to POST /v1/fits that were at hand.
+    pub(super) at_hand: Counter,
+    fits: Family<Standing, Gauge>,
+    recommendations: Gauge,
+    ready: Gauge,
+    process: Process,
+}
+
+/// What the system says of the process.
+#[derive(Debug, Clone, Default)]
+struct Process {
+    resident: Gauge,
+    open_files: Gauge,
+    threads: Gauge,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let metrics = Metrics {
+            registry: Arc::default(),
+            requests: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            under_way: Gauge::default(),
+            at_hand: Counter::default(),
+            fits: Family::default(),
+            recommendations: Gauge::default(),
+            ready: Gauge::default(),
+            process: Process::default(),
+        };
+        let mut all = Registry::default();
+        let one = all.sub_registry_with_prefix("batchfit");
+        let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+        one.register("build", "The version that runs", version);
+        one.register(
+            "http_requests",
+            "Requests that were answered",
+            metrics.requests.clone(),
+        );
+        one.register_with_unit(
+            "http_request_duration",
+            "From the head of a request to the head of its answer",
+            Unit::Seconds,
+            metrics.durations.clone(),
+        );
+        one.register(
+            "http_requests_under_way",
+            "Requests without an answer",
+            metrics.under_way.clone(),
+        );
+        one.register(
+            "fits_at_hand",
+            "Fits whose answer was sent again without reading the request",
+            metrics.at_hand.clone(),
+        );
+        one.register("fits", "Fits that wait or run", metrics.fits.clone());
+        one.register(
+            "recommendations",
+            "Stored recommendations",
+            metrics.recommendations.clone(),
+        );
+        one.register("ready", "1 where /readyz is 200", metrics.ready.clone());
+        let process = all.sub_registry_with_prefix("process");
+        let Process {
+            resident,
+            open_files,
+            threads,
+        } = metrics.process.clone();
+        process.register_with_unit("resident_memory", "Resident memory", Unit::Bytes, resident);
+        process.register("open_fds", "Open files", open_files);
+        process.register("threads", "Threads", threads);
+        Metrics {
+            registry: Arc::new(all),
+            ..metrics
+        }
+    }
+}
+
+/// Counts a request, and says in the log how it was answered.
+pub(super) async fn observe(
+    State(metrics): State<Metrics>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let method = match request.method().as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        _other => "OTHER",
+    };
+    let matched = request.extensions().get::<MatchedPath>();
+    let route = matched.map_or("other", MatchedPath::as_str).to_owned();
+    let under_way = UnderWay::begin(&metrics.under_way);
+    let begun = Instant::now();
+    let response = next.run(request).await;
+    drop(under_way);
+    let took = begun.elapsed();
+    let status = response.status().as_u16();
+    tracing::info!(
+        target: "batchfit::access",
+        status,
+        duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+        "answered with {status}"
+    );
+    let durations = Route {
+        route: route.clone(),
+    };
+    metrics
+        .durations
+        .get_or_create(&durations)
+        .observe(took.as_secs_f64());
+    let answered = Answered {
+        method,
+        route,
+        status,
+    };
+    metrics.requests.get_or_create(&answered).inc();
+    response
+}
+
+/// A request without an answer, also one whose client goes away.
+struct UnderWay(Gauge);
+
+impl UnderWay {
+    fn begin(under_way: &Gauge) -> UnderWay {
+        under_way.inc();
+        UnderWay(under_way.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Get what there is to be watched.
+///
+/// In the text format that Prometheus reads. `deploy/grafana.json` shows it.
+#[utoipa::path(get, path = "/metrics", tag = "service",
+    responses(
+        (status = 200, body = String, content_type = "application/openmetrics-text", description = "Counters, gauges and histograms"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "The database does not answer")))]
+pub(super) async fn get_metrics(State(app): State<App>) -> Result<Response, Problem> {
+    let metrics = &app.metrics;
+    let counted = app.jobs.db().counted().await.map_err(JobError::from)?;
+    for (state, count) in [("queued", counted.queued), ("running", counted.running)] {
+        metrics.fits.get_or_create(&Standing { state }).set(count);
+    }
+    metrics.recommendations.set(counted.recommendations);
+    metrics.ready.set(i64::from(app.jobs.is_ready().await));
+    metrics.process.look();
+    let mut text = String::new();
+    encode(&mut text, &metrics.registry).expect("a string takes what is written to it");
+    Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+}
+
+impl Process {
+    /// Asks the system; where it is not Linux, nothing is known.
+    fn look(&self) {
+        // Files that the system makes up, in microseconds.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let number = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|line| line.split_whitespace().next());
+            number
+                .and_then(|number| number.parse::<i64>().ok())
+                .unwrap_or(0)
+        };
+        self.resident.set(number("VmRSS:") << 10);
+        self.threads.set(number("Threads:"));
+        let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        self.open_files.set(i64::try_from(files).unwrap_or(0));
+    }
+}

@@ -1,0 +1,245 @@
+//! What the generator cannot say of the API, or says so that other generators stumble.
+
+use serde_json::{Map, Value, json};
+use utoipa::openapi::OpenApi;
+
+use crate::http::server::keys::OPEN;
+use crate::model::{Optimizer, Precision};
+
+/// Requests that show what the bodies of these operations are.
+fn example(operation: &str) -> Option<Value> {
+    Some(match operation {
+        "create_fit" => json!({
+            "model": {"preset": "resnet50"},
+            "training": {"precision": "amp_fp16", "optimizer": "sgd_momentum"},
+            "device": "sim:h200", "memory_limit": "12GiB", "target_batch": 1024
+        }),
+        "create_probe" => json!({
+            "model": {"preset": "resnet50"}, "training": {"precision": "amp_fp16"}, "device": "sim:rtx4090", "batch": 64
+        }),
+        "create_search" => json!({"memory_limit": "24GiB", "target_batch": 1024}),
+        "create_observation" => {
+            json!({"batch": 8, "outcome": "fits", "peak_reserved_bytes": 1_577_058_304})
+        }
+        _other => return None,
+    })
+}
+
+/// Answers that any request may get, by their status: what they are called, and what they mean.
+const ANY: [(&str, &str, &str); 7] = [
+    (
+        "400",
+        "BadRequest",
+        "What was sent is no request of HTTP, or no JSON where it is to be",
+    ),
+    ("401", "Unauthorized", "The key is missing or wrong"),
+    (
+        "403",
+        "Forbidden",
+        "A page of another origin asked, or the key does not allow it",
+    ),
+    (
+        "405",
+        "MethodNotAllowed",
+        "The path does not answer this method",
+    ),
+    (
+        "421",
+        "Misdirected",
+        "The service is not known under this `Host`",
+    ),
+    ("429", "TooMany", "The key asks too often"),
+    (
+        "503",
+        "Unavailable",
+        "The service is busy or about to end; ask again",
+    ),
+];
+
+/// The document as it is published.
+pub(super) fn finish(generated: &OpenApi) -> Value {
+    let mut document = serde_json::to_value(generated).expect("the document has string keys");
+    name_choices(&mut document);
+    files(&mut document);
+    words(&mut document);
+    enumerate(&mut document);
+    let responses = &mut document["components"]["responses"];
+    for (_, name, description) in ANY {
+        responses[name] = json!({
+            "description": description,
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        });
+    }
+    document["components"]["securitySchemes"] = json!({
+        "key": {"type": "http", "scheme": "bearer", "description": "A key of `batchfit keys create`; none is needed on loopback"}
+    });
+    document["security"] = json!([{}, {"key": []}]);
+    let paths = document["paths"].as_object_mut().expect("there are paths");
+    for (path, item) in paths {
+        for (_, operation) in item.as_object_mut().into_iter().flatten() {
+            finish_operation(path, operation);
+        }
+    }
+    document
+}
+
+fn finish_operation(path: &str, operation: &mut Value) {
+    let is_open = OPEN.contains(&path);
+    if is_open {
+        operation["security"] = json!([]);
+    }
+    // Linters want a description where the summary has said it all.
+    if operation["description"].is_null() {
+        operation["description"] = operation["summary"].clone();
+    }
+    let responses = operation["responses"]
+        .as_object_mut()
+        .expect("each operation answers");
+    for (status, name, _) in ANY {
+        let is_of_keys = status == "401" || status == "429";
+        if !(is_open && is_of_keys || responses.contains_key(status)) {
+            responses.insert(
+                status.to_owned(),
+                json!({"$ref": format!("#/components/responses/{name}")}),
+            );
+        }
+    }
+    responses.sort_keys();
+    let id = operation["operationId"].as_str().unwrap_or_default();
+    if let Some(example) = example(id) {
+        for (_, content) in operation["requestBody"]["content"]
+            .as_object_mut()
+            .into_iter()
+            .flatten()
+        {
+            content["example"] = example.clone();
+        }
+    }
+}
+
+/// Gives choices that have a title a name: generators make a class of each, and two titles of one name, or of the name
+/// of a schema, would be one class.
+fn name_choices(document: &mut Value) {
+    let schemas = document["components"]["schemas"]
+        .as_object_mut()
+        .expect("there are schemas");
+    let mut named = Map::new();
+    for (owner, schema) in schemas.iter_mut() {
+        // The name of a schema is its title.
+        if let Some(schema) = schema.as_object_mut() {
+            schema.remove("title");
+        }
+        for choice in schema
+            .get_mut("oneOf")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let Some(title) = choice
+                .as_object_mut()
+                .and_then(|choice| choice.remove("title"))
+            else {
+                continue;
+            };
+            let name = format!("{owner}{}", title.as_str().unwrap_or_default());
+            let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+            named.insert(name, std::mem::replace(choice, reference));
+        }
+    }
+    schemas.append(&mut named);
+    schemas.sort_keys();
+}
+
+/// Members of a request that take a word or a list of them, or a number or a text.
+fn words(document: &mut Value) {
+    let one_or_many = |words: &[&str], also: Option<Value>| {
+        let word = json!({"type": "string", "enum": words});
+        let mut one = vec![word.clone()];
+        let each = match &also {
+            Some(also) => json!({"oneOf": [word, also]}),
+            None => word,
+        };
+        one.extend(also);
+        let many = json!({"type": "array", "items": each, "minItems": 1, "uniqueItems": true});
+        one.extend([many, json!({"type": "null"})]);
+        Value::Array(one)
+    };
+    let modules = json!({
+        "type": "object", "required": ["modules"], "additionalProperties": false,
+        "properties": {"modules": {"type": "array", "items": {"type": "string"}, "minItems": 1}}
+    });
+    let limit =
+        json!([{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}, {"type": "null"}]);
+    let strategies = ["none", "ddp", "zero1", "fsdp2"];
+    for (schema, member, choices) in [
+        (
+            "Training",
+            "precision",
+            one_or_many(&Precision::ALL.map(Precision::name), None),
+        ),
+        (
+            "Training",
+            "optimizer",
+            one_or_many(&Optimizer::ALL.map(Optimizer::name), None),
+        ),
+        (
+            "Training",
+            "checkpointing",
+            one_or_many(&["none", "per_block"], Some(modules)),
+        ),
+        ("Parallel", "strategy", one_or_many(&strategies, None)),
+        ("NewProbe", "memory_limit", limit.clone()),
+        ("NewSearch", "memory_limit", limit.clone()),
+        ("Request", "memory_limit", limit),
+    ] {
+        let properties = &mut document["components"]["schemas"][schema]["properties"];
+        properties[member]["oneOf"] = choices;
+    }
+}
+
+/// Bodies that are files, of any content type.
+fn files(document: &mut Value) {
+    let operations = document["paths"].as_object_mut().into_iter().flatten();
+    for (_, item) in operations {
+        for (_, operation) in item.as_object_mut().into_iter().flatten() {
+            if let Some(content) =
+                operation.pointer_mut("/requestBody/content/application~1octet-stream")
+            {
+                content["schema"] = json!({"type": "string", "format": "binary"});
+            }
+        }
+    }
+}
+
+/// Texts whose pattern is a list of words are those words.
+fn enumerate(value: &mut Value) {
+    if let Value::Object(members) = value {
+        let words = members
+            .get("pattern")
+            .and_then(Value::as_str)
+            .and_then(|pattern| {
+                let words = pattern.strip_prefix("^(")?.strip_suffix(")$")?;
+                let is_list = words
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "_|:-".contains(c));
+                is_list.then(|| words.split('|').map(str::to_owned).collect::<Vec<_>>())
+            });
+        if let Some(words) = words {
+            members.remove("pattern");
+            let mut values: Vec<Value> = words.into_iter().map(Value::String).collect();
+            let may_be_null = members
+                .get("type")
+                .and_then(Value::as_array)
+                .is_some_and(|kinds| kinds.contains(&json!("null")));
+            if may_be_null {
+                values.push(Value::Null);
+            }
+            members.insert("enum".to_owned(), Value::Array(values));
+        }
+        for (_, member) in members {
+            enumerate(member);
+        }
+    } else if let Value::Array(items) = value {
+        items.iter_mut().for_each(enumerate);
+    }
+}
