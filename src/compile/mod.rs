@@ -62,14 +62,21 @@ pub fn compile_unless(
     variant: &Variant,
     capability: Capability,
 ) -> Result<Program, CompileError> {
+    compile_rank_unless(cancel, graph, variant, capability, 0)
+}
+
+/// The same for another rank than the first, of those that a variant has train together. Ranks differ in which parts of the
+/// parameters and of the optimizer's state are theirs.
+pub fn compile_rank_unless(
+    cancel: &Arc<AtomicBool>,
+    graph: &Graph,
+    variant: &Variant,
+    capability: Capability,
+    rank: u64,
+) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
-    compile_with(
-        cancel,
-        Arc::new(graph.clone()),
-        variant,
-        capability,
-        Launches::Kept,
-    )
+    let graph = Arc::new(graph.clone());
+    compile_with(cancel, graph, variant, (capability, rank), Launches::Kept)
 }
 
 /// The same program without its launches: what a simulation runs. Launches are nine tenths of a program.
@@ -84,7 +91,7 @@ pub fn compile_memory_unless(
         cancel,
         Arc::clone(graph),
         variant,
-        capability,
+        (capability, 0),
         Launches::LeftOut,
     )
 }
@@ -100,10 +107,11 @@ fn compile_with(
     cancel: &Arc<AtomicBool>,
     graph: Arc<Graph>,
     variant: &Variant,
-    capability: Capability,
+    (capability, rank): (Capability, u64),
     launches: Launches,
 ) -> Result<Program, CompileError> {
     let mut eager = Eager::new(capability, cancel);
+    eager.rank = rank;
     if launches == Launches::LeftOut {
         eager.leave_out_launches();
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use super::parallel::{Model, Reducer, partition};
+use super::parallel::{Model, Reducer, partition, send_from};
 use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, Watcher, backward};
 use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId, positions};
 use crate::model::{Mode, OptimizerImpl, Parallel, Precision, Variant};
@@ -27,6 +27,8 @@ pub(super) struct Training {
     reducer: Option<Rc<Reducer>>,
     /// The trained parameters that this rank's optimizer updates, by their places, in its order.
     mine: Vec<usize>,
+    /// Those of each rank, where a rank updates a part of them; empty where each updates all.
+    partition: Vec<Vec<usize>>,
 }
 
 /// Micro-steps after the first that differ where each sends gradients: buckets are made anew by then, and what a hook made before
@@ -83,12 +85,19 @@ impl Training {
         eager.watcher = reducer.clone().map(|reducer| reducer as Rc<dyn Watcher>);
         let elements = trained.iter().map(|trained| trained.tensor.numel().at(1));
         let elements: Vec<u64> = elements.collect();
-        let mine = match &variant.parallel {
-            Parallel::Zero1(options) => partition(&elements, options.world_size, 0),
-            Parallel::None | Parallel::Ddp(_) | Parallel::Fsdp2(_) => (0..elements.len()).collect(),
+        let partition = match &variant.parallel {
+            Parallel::Zero1(options) => partition(&elements, options.world_size),
+            Parallel::None | Parallel::Ddp(_) | Parallel::Fsdp2(_) => Vec::new(),
+        };
+        let rank = usize::try_from(eager.rank).unwrap_or(usize::MAX);
+        let mine = if partition.is_empty() {
+            (0..elements.len()).collect()
+        } else {
+            partition.get(rank).cloned().unwrap_or_default()
         };
         Training {
             mine,
+            partition,
             reducer,
             forward: Rc::new(Forward::new(&graph, variant, tensors)),
             eager,
@@ -181,6 +190,7 @@ impl Training {
             &self.mine,
             flag,
         );
+        self.send_updated();
         if let (Some(scaler), Some(found_inf)) = (&self.scaler, &found_inf) {
             let outputs = [&*scaler.scale, &*scaler.growth];
             self.eager
@@ -189,6 +199,15 @@ impl Training {
         drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
+    }
+
+    /// What a rank updated alone, it sends to all others (`ZeroRedundancyOptimizer._sync_params`).
+    fn send_updated(&mut self) {
+        for (rank, part) in (0..).zip(&self.partition) {
+            for index in part {
+                send_from(&mut self.eager, rank, &self.trained[*index].tensor);
+            }
+        }
     }
 
     fn training(&mut self, sends: bool) -> Result<(), Stop> {
@@ -219,6 +238,10 @@ impl Training {
         self.eager.set_category(Category::ActivationGradients);
         self.eager.thread = Thread::Backward;
         backward(&mut self.eager, &root, Rc::clone(&seed))?;
+        if let Some(reducer) = &self.reducer {
+            let leaves = self.trained.iter().map(|trained| &*trained.leaf);
+            reducer.after_backward(&mut self.eager, leaves);
+        }
         self.eager.thread = Thread::Main;
         drop(seed);
         drop(root);

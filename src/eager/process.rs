@@ -70,6 +70,8 @@ pub(crate) struct Eager {
     /// Becomes true when nobody wants the program any more.
     cancel: Arc<AtomicBool>,
     pub(crate) capability: Capability,
+    /// Which of the processes that train together this is, from 0.
+    pub(crate) rank: u64,
     /// False under `no_grad`.
     pub(crate) grad_enabled: bool,
     /// What autocast casts to, inside its region.
@@ -98,6 +100,7 @@ impl Eager {
             recorder: Recorder::default(),
             cancel: Arc::clone(cancel),
             capability,
+            rank: 0,
             grad_enabled: true,
             autocast: None,
             casts: CastCache::default(),

@@ -12,7 +12,9 @@ mod run;
 mod timeline;
 
 pub use outline::Outline;
-pub use report::{CategoryBytes, Evidence, ProbeReport, StepMemory, TimelinePoint, Verdict};
+pub use report::{
+    CategoryBytes, Evidence, ProbeReport, RankReport, StepMemory, TimelinePoint, Verdict,
+};
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
 
 /// Largest batch that may be asked for: more samples than any memory holds bytes for; keeps sizes within 64 bits.

@@ -100,6 +100,21 @@ pub struct TimelinePoint {
     pub reserved_bytes: u64,
 }
 
+/// What one of several ranks found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RankReport {
+    /// Which, from 0.
+    pub rank: u32,
+    /// How its steps ended.
+    pub verdict: Verdict,
+    /// Most bytes allocated in any step.
+    pub peak_allocated_bytes: u64,
+    /// Most bytes reserved in any step.
+    pub peak_reserved_bytes: u64,
+    /// What its process held on the GPU beside the allocator after the steps; null on a simulated device.
+    pub outside_bytes: Option<u64>,
+}
+
 /// What one probe found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProbeReport {
@@ -113,6 +128,10 @@ pub struct ProbeReport {
     pub limit_bytes: u64,
     /// What other processes held on the GPU just before; null on a simulated device.
     pub used_by_others_bytes: Option<u64>,
+    /// What the process held on the GPU beside the allocator after the steps: CUDA's context, kernels, libraries, and of several
+    /// ranks NCCL's buffers. Missing on a simulated device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside_bytes: Option<u64>,
     /// Most bytes allocated in any step.
     pub peak_allocated_bytes: u64,
     /// Most bytes reserved in any step.
@@ -134,6 +153,10 @@ pub struct ProbeReport {
     pub at_peak: Vec<CategoryBytes>,
     /// Allocated and reserved memory over the whole run, thinned to at most a few hundred points.
     pub timeline: Vec<TimelinePoint>,
+    /// What each rank found, where several ran together. The report's other figures are those of the one that needed most, or
+    /// that ended worst. Missing where one process ran.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankReport>,
     /// For `out_of_memory` and `failed`: what happened where.
     pub cause: Option<String>,
     /// What was assumed of the model, a sentence each; the answer is as good as these are. Missing where nothing was.
@@ -141,4 +164,64 @@ pub struct ProbeReport {
     pub assumptions: Vec<String>,
     /// What the reader should know of the rules used: transferred, estimated.
     pub notes: Vec<String>,
+}
+
+impl Verdict {
+    /// From what is fine to what is worst.
+    const fn severity(self) -> u8 {
+        match self {
+            Verdict::Fits => 0,
+            Verdict::FitsWithRetries => 1,
+            Verdict::OutOfMemory => 2,
+            Verdict::Failed => 3,
+        }
+    }
+}
+
+impl ProbeReport {
+    /// The report of ranks that ran together, from theirs by rank: one that fails or runs out of memory ends all. Ranks that
+    /// gave none were ended for that. Nothing where no rank gave one.
+    pub fn of_ranks(reports: Vec<(u32, ProbeReport)>) -> Option<ProbeReport> {
+        let row = |(rank, report): &(u32, ProbeReport)| RankReport {
+            rank: *rank,
+            verdict: report.verdict,
+            peak_allocated_bytes: report.peak_allocated_bytes,
+            peak_reserved_bytes: report.peak_reserved_bytes,
+            outside_bytes: report.outside_bytes,
+        };
+        let ranks: Vec<RankReport> = reports.iter().map(row).collect();
+        let most = |of: fn(&ProbeReport) -> Option<u64>| {
+            let mut all: Vec<u64> = reports.iter().filter_map(|(_, one)| of(one)).collect();
+            all.sort_unstable();
+            all.pop()
+        };
+        let used_by_others_bytes = most(|report| report.used_by_others_bytes);
+        let outside_bytes = most(|report| report.outside_bytes);
+        let peak_allocated_bytes = most(|report| Some(report.peak_allocated_bytes))?;
+        let peak_reserved_bytes = most(|report| Some(report.peak_reserved_bytes))?;
+        let limit_bytes = reports.iter().map(|(_, one)| one.limit_bytes).min()?;
+        let mut notes: Vec<String> = Vec::new();
+        for note in reports.iter().flat_map(|(_, one)| &one.notes) {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
+        }
+        // The first of those that are alike.
+        let worst = reports
+            .into_iter()
+            .rev()
+            .max_by_key(|(_, report)| (report.verdict.severity(), report.peak_reserved_bytes))?;
+        let (rank, worst) = worst;
+        Some(ProbeReport {
+            limit_bytes,
+            used_by_others_bytes,
+            outside_bytes,
+            peak_allocated_bytes,
+            peak_reserved_bytes,
+            cause: worst.cause.map(|cause| format!("rank {rank}: {cause}")),
+            notes,
+            ranks,
+            ..worst
+        })
+    }
 }

@@ -147,6 +147,8 @@ impl Probe<'_> {
             evidence,
             limit_bytes: limit.0,
             used_by_others_bytes: None,
+            outside_bytes: None,
+            ranks: Vec::new(),
             peak_allocated_bytes: peak(|step| step.peak_allocated_bytes, stats.peak_allocated()),
             peak_reserved_bytes: peak(|step| step.peak_reserved_bytes, stats.peak_reserved()),
             simulated_peak_reserved_bytes: None,

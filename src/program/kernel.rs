@@ -84,8 +84,11 @@ pub enum Reduction {
 /// What all ranks do together, each with memory of its own: `torch.distributed`'s collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Collective {
-    /// `in -> out`: the first rank's values; `out` may be `in`.
-    Broadcast,
+    /// `in -> out`: one rank's values; `out` may be `in`.
+    Broadcast {
+        /// Whose.
+        root: u64,
+    },
     /// `in -> out`: the values of all ranks become one; `out` may be `in`.
     AllReduce(Reduction),
     /// `in -> out`: the values of all ranks, one rank's behind the other's.

@@ -1,14 +1,15 @@
 //! `DistributedDataParallel`: buckets of gradients, and messages to the other ranks. See Note [DDP].
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::buckets::{Member, Parts, by_first, parts, places};
-use crate::eager::{Eager, Leaf, Tensor, TensorBody, Watcher};
+use crate::eager::{Eager, Leaf, Storage, Tensor, TensorBody, Watcher};
 use crate::model::Ddp;
-use crate::program::{Category, Kernel};
+use crate::program::{Category, Collective, Kernel, Reduction};
 use crate::shape::{DType, Extent};
 
 const MIB: u64 = 1 << 20;
@@ -30,7 +31,7 @@ pub(in crate::compile) struct Reducer {
     /// Trained parameters, in the order of `model.parameters()`, by their leaves' places there.
     members: Vec<Member>,
     places: HashMap<usize, usize>,
-    buffers: Vec<Member>,
+    buffers: Vec<Tensor>,
     state: RefCell<State>,
 }
 
@@ -60,7 +61,9 @@ struct Bucket {
     tensor: Tensor,
     members: Vec<usize>,
     /// Gradients that are not complete yet in this backward pass.
-    waiting: usize,
+    waiting: Vec<usize>,
+    /// What its values were compressed to in this backward pass.
+    compressed: Option<Tensor>,
 }
 
 /// What is wrapped.
@@ -86,18 +89,18 @@ impl Reducer {
             buffers,
         } = model;
         let members: Vec<Member> = trained.iter().map(|(_, tensor)| member(tensor)).collect();
-        let buffers: Vec<Member> = buffers.iter().map(|tensor| member(tensor)).collect();
+        let buffers: Vec<Tensor> = buffers.iter().map(|tensor| tensor.detached()).collect();
         eager.set_category(Category::Communication);
         eager.set_label(&Arc::from("DistributedDataParallel"));
         let dimensions = trained.iter().map(|(_, tensor)| tensor.shape.len() as u64);
         compare_shapes(eager, options.world_size, dimensions.sum());
-        let parameters = parameters.iter().map(|tensor| member(tensor));
+        let parameters = parameters.iter().map(|tensor| tensor.detached());
         let sent = if options.broadcast_buffers {
             buffers.as_slice()
         } else {
             &[]
         };
-        let states: Vec<Member> = parameters.chain(sent.iter().copied()).collect();
+        let states: Vec<Tensor> = parameters.chain(sent.iter().cloned()).collect();
         broadcast(eager, &states);
         let reducer = Reducer {
             options: options.clone(),
@@ -189,8 +192,9 @@ impl Reducer {
         state.buckets = buckets
             .map(|(tensor, members)| Bucket {
                 tensor,
-                waiting: members.len(),
+                waiting: members.clone(),
                 members,
+                compressed: None,
             })
             .collect();
     }
@@ -217,7 +221,51 @@ impl Reducer {
             broadcast(eager, &self.buffers);
         }
         for bucket in &mut self.state.borrow_mut().buckets {
-            bucket.waiting = bucket.members.len();
+            bucket.waiting.clone_from(&bucket.members);
+        }
+    }
+
+    /// What ends a backward pass that sends gradients: those of all ranks take the place of this rank's
+    /// (`Reducer::finalize_backward`).
+    pub(in crate::compile) fn after_backward<'a>(
+        &self,
+        eager: &mut Eager,
+        leaves: impl Iterator<Item = &'a Leaf>,
+    ) {
+        let state = &mut *self.state.borrow_mut();
+        if !state.sends {
+            return;
+        }
+        for bucket in &mut state.buckets {
+            if !bucket.waiting.is_empty() {
+                // No gradient of this rank's: others may have one.
+                for member in bucket.waiting.drain(..) {
+                    let place = state.place_of[&member].1;
+                    let elements = Extent::fixed(self.members[member].elements);
+                    let mut view = bucket.tensor.alias(&[elements], &[Extent::ONE]);
+                    view.offset = Extent::fixed(place);
+                    eager.launch(Kernel::Fill(0.0), &[], &[&view]);
+                }
+                all_reduce(eager, &bucket.tensor);
+            }
+            if let Some(compressed) = bucket.compressed.take() {
+                eager.launch(Kernel::Copy, &[&compressed], &[&bucket.tensor]);
+            }
+        }
+        if let (Some(used), false) = (&state.used, self.options.static_graph) {
+            let sum = Kernel::Collective(Collective::AllReduce(Reduction::Sum));
+            eager.launch(sum, &[used], &[used]);
+        }
+        if self.options.gradient_as_bucket_view {
+            return;
+        }
+        for leaf in leaves {
+            let member = self.places.get(&leaf.index);
+            let place = member.and_then(|member| state.place_of.get(member));
+            if let (Some((index, offset)), Some(gradient)) = (place, &*leaf.grad.borrow()) {
+                let view = part_like(gradient, &state.buckets[*index].tensor, *offset);
+                eager.launch(Kernel::Copy, &[&view], &[gradient]);
+            }
         }
     }
 
@@ -241,6 +289,8 @@ impl Reducer {
         // The order and the sizes are sent by the first rank.
         let order = eager.scratch(4 * (members.len() as u64 + 1));
         let sizes = eager.scratch(4 * parts.len() as u64);
+        announce(eager, &order, members.len() as u64 + 1, DType::Int32);
+        announce(eager, &sizes, parts.len() as u64, DType::Int32);
         drop(sizes);
         drop(order);
         {
@@ -256,14 +306,18 @@ impl Reducer {
     fn send(&self, eager: &mut Eager, index: usize) {
         let retired = std::mem::take(&mut self.state.borrow_mut().retired);
         drop(retired);
+        let bucket = Rc::clone(&self.state.borrow().buckets[index].tensor);
         let Some(hook) = self.options.comm_hook else {
+            all_reduce(eager, &bucket);
             return;
         };
-        let elements = self.state.borrow().buckets[index].tensor.numel();
         eager.set_category(Category::Communication);
         eager.set_label(&Arc::from("DistributedDataParallel hook"));
-        let made = Rc::new(eager.empty(&[elements], hook.dtype()));
+        let made = Rc::new(eager.empty(&[bucket.numel()], hook.dtype()));
+        eager.launch(Kernel::Copy, &[&bucket], &[&made]);
+        all_reduce(eager, &made);
         let state = &mut *self.state.borrow_mut();
+        state.buckets[index].compressed = Some(Rc::clone(&made));
         let pass = state.passes as usize;
         state.compressed.resize_with(pass + 1, Vec::new);
         state.compressed[pass].push(made);
@@ -292,9 +346,12 @@ impl Watcher for Reducer {
             let bucket = &mut state.buckets[index];
             if self.options.gradient_as_bucket_view {
                 move_into(eager, leaf, &bucket.tensor, offset);
+            } else if let Some(gradient) = &*leaf.grad.borrow() {
+                let view = part_like(gradient, &bucket.tensor, offset);
+                eager.launch(Kernel::Copy, &[gradient], &[&view]);
             }
-            bucket.waiting = bucket.waiting.saturating_sub(1);
-            (bucket.waiting == 0).then_some(index)
+            bucket.waiting.retain(|waiting| *waiting != member);
+            bucket.waiting.is_empty().then_some(index)
         };
         if let Some(index) = complete {
             self.send(eager, index);
@@ -312,8 +369,7 @@ fn move_into(eager: &mut Eager, leaf: &Leaf, bucket: &Tensor, offset: u64) {
         *kept = Some(gradient);
         return;
     }
-    let mut view = bucket.alias(gradient.shape.clone(), gradient.strides.clone());
-    view.offset = Extent::fixed(offset);
+    let view = part_like(&gradient, bucket, offset);
     eager.launch(Kernel::Copy, &[&gradient], &[&view]);
     *kept = Some(Rc::new(view));
     drop(gradient);
@@ -326,13 +382,49 @@ fn member(tensor: &TensorBody) -> Member {
     }
 }
 
+/// The part of a bucket in which a gradient lies, in the gradient's own layout.
+fn part_like(gradient: &TensorBody, bucket: &TensorBody, offset: u64) -> TensorBody {
+    let mut view = bucket.alias(gradient.shape.clone(), gradient.strides.clone());
+    view.offset = Extent::fixed(offset);
+    view
+}
+
+/// The mean over all ranks.
+fn all_reduce(eager: &mut Eager, tensor: &TensorBody) {
+    let mean = Kernel::Collective(Collective::AllReduce(Reduction::Mean));
+    eager.launch(mean, &[tensor], &[tensor]);
+}
+
+/// Numbers that the first rank sends, whose values decide nothing here.
+fn announce(eager: &mut Eager, storage: &Rc<Storage>, elements: u64, dtype: DType) {
+    let numbers = TensorBody::over(storage, &[Extent::fixed(elements)], dtype);
+    eager.launch(Kernel::Fill(0.0), &[], &[&numbers]);
+    send_from(eager, 0, &numbers);
+}
+
+/// One rank's values take the place of all others'.
+pub(in crate::compile) fn send_from(eager: &mut Eager, root: u64, tensor: &TensorBody) {
+    let broadcast = Kernel::Collective(Collective::Broadcast { root });
+    eager.launch(broadcast, &[tensor], &[tensor]);
+}
+
 /// `_verify_param_shape_across_processes`: counts of parameters are gathered into a list, then all their lengths and strides
 /// are sent.
 fn compare_shapes(eager: &mut Eager, ranks: u64, dimensions: u64) {
     let input = eager.scratch(8);
     let outputs: Vec<_> = (0..ranks).map(|_| eager.scratch(8)).collect();
-    drop(eager.scratch(8 * ranks));
-    drop(eager.scratch(8 * 2 * dimensions));
+    let counts = eager.scratch(8 * ranks);
+    let count = TensorBody::over(&input, &[Extent::ONE], DType::Int64);
+    let gathered = TensorBody::over(&counts, &[Extent::fixed(ranks)], DType::Int64);
+    eager.launch(Kernel::Fill(0.0), &[], &[&count]);
+    let gather = Kernel::Collective(Collective::AllGather);
+    eager.launch(gather, &[&count], &[&gathered]);
+    drop(gathered);
+    drop(counts);
+    drop(count);
+    let shapes = eager.scratch(8 * 2 * dimensions);
+    announce(eager, &shapes, 2 * dimensions, DType::Int64);
+    drop(shapes);
     for output in outputs {
         drop(output);
     }
@@ -340,21 +432,53 @@ fn compare_shapes(eager: &mut Eager, ranks: u64, dimensions: u64) {
 }
 
 /// `broadcast_coalesced` (torch/csrc/distributed/c10d/comm.cpp): a message for each part, of which two are under way.
-fn broadcast(eager: &mut Eager, members: &[Member]) {
-    let mut under_way = std::collections::VecDeque::new();
-    for part in by_first(parts(members, &[BROADCAST])) {
+fn broadcast(eager: &mut Eager, tensors: &[Tensor]) {
+    let members: Vec<Member> = tensors.iter().map(|tensor| member(tensor)).collect();
+    let mut under_way = VecDeque::new();
+    for part in by_first(parts(&members, &[BROADCAST])) {
         // A message of one tensor is that tensor.
-        let flat = (part.len() > 1).then(|| {
-            let of_part = part.iter().map(|index| members[*index]);
-            let elements = of_part.map(|member| member.elements).sum();
-            eager.scratch_of(Extent::fixed(elements), members[part[0]].dtype)
-        });
-        under_way.push_back(flat);
+        if let [only] = &*part {
+            send_from(eager, 0, &tensors[*only]);
+            under_way.push_back(None);
+        } else {
+            let places = places(&members, &part);
+            let elements = Extent::fixed(places.last().map_or(0, |place| place.end));
+            let dtype = members[part[0]].dtype;
+            let storage = eager.scratch_of(elements, dtype);
+            let flat = TensorBody::over(&storage, &[elements], dtype);
+            for (index, place) in part.iter().zip(&places) {
+                let view = part_like(&tensors[*index], &flat, place.start);
+                eager.launch(Kernel::Copy, &[&tensors[*index]], &[&view]);
+            }
+            send_from(eager, 0, &flat);
+            under_way.push_back(Some(Message { flat, places, part }));
+        }
         if under_way.len() > 2 {
-            drop(under_way.pop_front());
+            under_way
+                .pop_front()
+                .flatten()
+                .into_iter()
+                .for_each(|message| message.arrive(eager, tensors));
         }
     }
-    for flat in under_way {
-        drop(flat);
+    for message in under_way.into_iter().flatten() {
+        message.arrive(eager, tensors);
+    }
+}
+
+/// Tensors that are sent together.
+struct Message {
+    flat: TensorBody,
+    places: Vec<Range<u64>>,
+    part: Vec<usize>,
+}
+
+impl Message {
+    /// Copies what was sent to where it belongs.
+    fn arrive(self, eager: &mut Eager, tensors: &[Tensor]) {
+        for (index, place) in self.part.iter().zip(&self.places) {
+            let view = part_like(&tensors[*index], &self.flat, place.start);
+            eager.launch(Kernel::Copy, &[&view], &[&tensors[*index]]);
+        }
     }
 }

@@ -4,5 +4,5 @@ mod buckets;
 mod ddp;
 mod zero;
 
-pub(super) use ddp::{Model, Reducer};
+pub(super) use ddp::{Model, Reducer, send_from};
 pub(super) use zero::partition;

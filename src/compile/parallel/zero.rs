@@ -2,23 +2,24 @@
 
 use std::collections::BTreeSet;
 
-/// The parameters of a rank, by their places, in the order in which its optimizer goes through them: largest first, each went to the
-/// rank that had the fewest elements (`_partition_parameters`, `torch/distributed/optim/zero_redundancy_optimizer.py`).
-pub(in crate::compile) fn partition(elements: &[u64], ranks: u64, rank: u64) -> Vec<usize> {
+/// The parameters of each rank, by their places, in the order in which its optimizer goes through them: largest first, each went to the
+/// rank that had the fewest elements (`_partition_parameters`, `torch/distributed/optim/zero_redundancy_optimizer.py`). Ranks
+/// behind the last that got one are left out.
+pub(in crate::compile) fn partition(elements: &[u64], ranks: u64) -> Vec<Vec<usize>> {
     let mut largest_first: Vec<usize> = (0..elements.len()).collect();
     largest_first.sort_by_key(|index| std::cmp::Reverse(elements[*index]));
-    let mut totals: BTreeSet<(u64, u64)> = (0..ranks).map(|rank| (0, rank)).collect();
-    let mut mine = Vec::new();
+    let used = ranks.min(elements.len() as u64).max(1);
+    let mut totals: BTreeSet<(u64, u64)> = (0..used).map(|rank| (0, rank)).collect();
+    let mut parts: Vec<Vec<usize>> = (0..used).map(|_| Vec::new()).collect();
     for index in largest_first {
         let Some((total, least)) = totals.pop_first() else {
             break;
         };
-        if least == rank {
-            mine.push(index);
-        }
+        let rank = usize::try_from(least).expect("fewer ranks than parameters");
+        parts[rank].push(index);
         totals.insert((total.saturating_add(elements[index]), least));
     }
-    mine
+    parts
 }
 
 #[cfg(test)]
@@ -28,9 +29,9 @@ mod tests {
     #[test]
     fn the_largest_parameters_are_dealt_first() {
         let elements = [10, 1, 10, 1, 8];
-        assert_eq!(partition(&elements, 2, 0), [0, 4]);
-        assert_eq!(partition(&elements, 2, 1), [2, 1, 3]);
-        assert_eq!(partition(&elements, 1, 0), [0, 2, 4, 1, 3]);
-        assert_eq!(partition(&elements, 8, 7), [0; 0]);
+        assert_eq!(partition(&elements, 2), [vec![0, 4], vec![2, 1, 3]]);
+        assert_eq!(partition(&elements, 1), [[0, 2, 4, 1, 3]]);
+        assert_eq!(partition(&elements, 8), [[0], [2], [4], [1], [3]]);
+        assert_eq!(partition(&[], 2), [[0; 0]]);
     }
 }

@@ -26,14 +26,14 @@ use crate::worker::{Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
-use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
+use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
 use super::foreseen;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
 use super::probing::prober::Prober as _;
 use super::probing::simulator::{Simulator, not_compiled};
-use super::remarks::{began_anew, data_parallelism, others, settings_as_recorded};
+use super::remarks::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";
@@ -141,8 +141,13 @@ impl FitEngine {
         let mut notes = lowered.notes.clone();
         notes.extend(settings_as_recorded(request, workload));
         let assumptions = lowered.assumptions.clone();
-        notes.extend(data_parallelism(request, workload));
-        let device = match resolve(&request.device, || self.inventory()) {
+        let mut listed = Vec::new();
+        let inventory = || {
+            let inventory = self.inventory();
+            listed.clone_from(&inventory.gpus);
+            inventory
+        };
+        let device = match resolve(&request.device, inventory) {
             Ok(device) => device,
             Err(absent) => {
                 compile_all(request, workload.clone(), cancel)?;
@@ -151,20 +156,28 @@ impl FitEngine {
         };
         match device {
             Resolved::Simulated(card) => {
+                notes.extend(data_parallelism(request, workload));
                 let found = (notes, assumptions);
                 Ok(simulated(request, workload, card, settings, found, cancel))
             }
             Resolved::Cuda(name, gpu) => {
-                let opened = match workload {
-                    // A probe is one process on one GPU.
-                    Workload::Graph(_) if request.is_parallel() => Ok(None),
-                    Workload::Graph(graph) => {
+                let devices = if request.is_parallel() {
+                    together(&request.device, &listed, request.world_size)
+                } else {
+                    Ok(vec![name])
+                };
+                let opened = match (workload, &devices) {
+                    (Workload::Graph(graph), Ok(devices)) => {
                         let question = (request, &**graph);
-                        GpuProber::open(&self.program, deadlines, &name, question, observer)
+                        GpuProber::open(&self.program, deadlines, devices, question, observer)
                             .map(Some)
                     }
+                    (Workload::Graph(_), Err(why)) => {
+                        notes.push(why.clone());
+                        Ok(None)
+                    }
                     // What was recorded cannot be run here.
-                    Workload::Recorded(_) => Ok(None),
+                    (Workload::Recorded(_), _) => Ok(None),
                 };
                 let (gpu, ready) = match opened {
                     Ok(Some((gpu, ready))) => (Some(gpu), ready),
@@ -179,11 +192,26 @@ impl FitEngine {
                     }
                     Err(error) => return Err(error),
                 };
-                let device = format!("cuda:{}", ready.gpu.ordinal);
+                let device = match &gpu {
+                    Some(gpu) => gpu.device().to_owned(),
+                    None => format!("cuda:{}", ready.gpu.ordinal),
+                };
+                let available = Bytes(ready.available_bytes);
                 let memory = CardMemory {
                     total: Bytes(ready.gpu.total_bytes),
-                    available: for_rank(request, Bytes(ready.available_bytes)),
+                    // What ranks need to talk was measured where they do.
+                    available: if gpu.is_some() {
+                        available
+                    } else {
+                        for_rank(request, available)
+                    },
                 };
+                notes.extend(match &gpu {
+                    Some(_) if request.is_parallel() => {
+                        vec![ran_together(request.world_size, &device)]
+                    }
+                    Some(_) | None => data_parallelism(request, workload),
+                });
                 let asked = asked(request, &settings, memory);
                 match &ready.no_room {
                     Some(why) => notes.push(why.clone()),

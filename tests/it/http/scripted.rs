@@ -185,6 +185,8 @@ impl Engine for Scripted {
             evidence: Evidence::Simulated,
             limit_bytes: 12 << 30,
             used_by_others_bytes: None,
+            outside_bytes: None,
+            ranks: Vec::new(),
             peak_allocated_bytes: batch << 20,
             peak_reserved_bytes: batch << 21,
             simulated_peak_reserved_bytes: None,

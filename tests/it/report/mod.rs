@@ -54,6 +54,8 @@ fn probe(variant: u32, batch: u64) -> ProbeSummary {
             evidence: Evidence::Simulated,
             limit_bytes: 23 * GIB,
             used_by_others_bytes: None,
+            outside_bytes: None,
+            ranks: Vec::new(),
             peak_allocated_bytes: 20 * GIB,
             peak_reserved_bytes: 22 * GIB,
             simulated_peak_reserved_bytes: None,

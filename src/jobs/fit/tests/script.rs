@@ -110,6 +110,8 @@ impl Prober for Script {
             evidence: self.evidence,
             limit_bytes: limit.0,
             used_by_others_bytes: None,
+            outside_bytes: None,
+            ranks: Vec::new(),
             peak_allocated_bytes: needed.min(limit.0),
             peak_reserved_bytes: (needed + self.retrying * MIB).min(limit.0),
             simulated_peak_reserved_bytes: None,
