@@ -54,7 +54,7 @@ fn outermost(graph: &Graph, test: impl Fn(ModuleId) -> bool) -> Vec<bool> {
 }
 
 /// Elements of lists or Sequentials that share their class with a sibling and have modules inside.
-fn repeated_blocks(graph: &Graph) -> Vec<bool> {
+pub(super) fn repeated_blocks(graph: &Graph) -> Vec<bool> {
     let parents: BTreeSet<ModuleId> = graph
         .modules
         .iter()

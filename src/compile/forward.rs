@@ -13,6 +13,7 @@ use super::checkpoint::regions;
 use super::functions::{Functions, Keeping};
 use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
+use super::parallel::{Sharded, Wrapper};
 use crate::eager::{Eager, Frame, Region, Stop, Tensor};
 use crate::graph::{Graph, Node, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, Variant};
@@ -33,8 +34,10 @@ pub(super) struct Forward {
     labels: Vec<Arc<str>>,
     /// Nodes at which eager PyTorch also looks for packed sequences.
     packed_checks: BTreeMap<usize, Vec<[Extent; 2]>>,
-    /// The ends of checkpointed regions, by their first nodes.
-    regions: BTreeMap<usize, usize>,
+    /// Nodes with something around them, by the first of them, outer ones first.
+    scopes: BTreeMap<usize, Vec<Scope>>,
+    /// What gathers the parameters of units.
+    sharded: Option<Rc<Sharded>>,
     /// The node that makes each value.
     makers: HashMap<ValueId, usize>,
     buffers: HashSet<ValueId>,
@@ -53,6 +56,21 @@ pub(super) struct Forward {
     types_read: RefCell<HashMap<ValueId, Option<DType>>>,
 }
 
+/// Nodes that something runs before and after.
+#[derive(Debug)]
+struct Scope {
+    end: usize,
+    around: Around,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Around {
+    /// `torch.utils.checkpoint`. Hugging Face's is outside of a module's hooks.
+    Checkpoint,
+    /// The hooks of a sharded unit.
+    Unit(usize),
+}
+
 /// Whether a graph was exported with parameters in half precision.
 fn is_half(graph: &Graph) -> bool {
     let dtype = |parameter: &Parameter| graph.value(parameter.value).dtype;
@@ -60,6 +78,18 @@ fn is_half(graph: &Graph) -> bool {
         .parameters
         .iter()
         .any(|parameter| dtype(parameter).is_half())
+}
+
+/// Checkpointed regions; the whole of a graph is none.
+fn checkpoints(graph: &Graph, variant: &Variant) -> BTreeMap<usize, Vec<Scope>> {
+    let all = 0..graph.nodes.len();
+    let regions = regions(graph, &variant.checkpointing).into_iter();
+    let scope = |region: Range<usize>| {
+        let around = Around::Checkpoint;
+        let end = region.end;
+        (region.start, vec![Scope { end, around }])
+    };
+    regions.filter(|region| *region != all).map(scope).collect()
 }
 
 /// The values whose types casts ask for.
@@ -99,13 +129,11 @@ impl Forward {
             packed_checks: checks,
             noise_for: noise_for(graph),
             labels: graph.nodes.iter().map(label).collect(),
-            regions: match variant.mode {
-                Mode::Train => regions(graph, &variant.checkpointing)
-                    .into_iter()
-                    .map(|region| (region.start, region.end))
-                    .collect(),
+            scopes: match variant.mode {
+                Mode::Train => checkpoints(graph, variant),
                 Mode::Inference => BTreeMap::new(),
             },
+            sharded: None,
             departures: returns.values().copied().collect(),
             returns,
             types_left: RefCell::default(),
@@ -122,11 +150,34 @@ impl Forward {
         }
     }
 
+    /// Has the units of a wrapper around the nodes that are theirs.
+    pub(super) fn scope(&mut self, wrapper: &Wrapper) {
+        let Some(sharded) = wrapper.sharded() else {
+            return;
+        };
+        for call in sharded.calls() {
+            self.scopes
+                .entry(call.nodes.start)
+                .or_default()
+                .push(Scope {
+                    end: call.nodes.end,
+                    around: Around::Unit(call.unit),
+                });
+        }
+        for scopes in self.scopes.values_mut() {
+            scopes.sort_by_key(|scope| (std::cmp::Reverse(scope.end), scope.around));
+        }
+        if let Some(dtype) = sharded.gathered_type().filter(|_| !is_half(&self.graph)) {
+            self.parameter_type = dtype;
+        }
+        self.sharded = Some(Rc::clone(sharded));
+    }
+
     /// Prepares the backward pass of a custom function.
     pub(super) fn of_backward(graph: &Arc<Graph>, variant: &Variant) -> Forward {
         Forward {
             // Its modules are nobody's blocks.
-            regions: BTreeMap::new(),
+            scopes: BTreeMap::new(),
             ..Forward::new(graph, variant, BTreeMap::new())
         }
     }
@@ -146,6 +197,16 @@ impl Forward {
         0..self.makers.get(&last).map_or(0, |node| node + 1)
     }
 
+    /// The end of the model's own nodes; what follows is the training loop's.
+    pub(super) fn model_end(&self) -> usize {
+        let end = self.nodes().end;
+        if self.graph.loss_is_model_output {
+            return end;
+        }
+        self.maker(self.graph.prediction)
+            .map_or(end, |node| node + 1)
+    }
+
     /// The node that makes a value.
     pub(super) fn maker(&self, value: ValueId) -> Option<usize> {
         self.makers.get(&value).copied()
@@ -158,15 +219,30 @@ impl Forward {
         environment: &mut Environment,
         nodes: Range<usize>,
     ) -> Result<(), Stop> {
+        self.run_inside(eager, environment, nodes, 0)
+    }
+
+    /// The same inside of so many of the scopes that begin with the first of them.
+    fn run_inside(
+        self: &Rc<Self>,
+        eager: &mut Eager,
+        environment: &mut Environment,
+        nodes: Range<usize>,
+        opened: usize,
+    ) -> Result<(), Stop> {
         let mut next = nodes.start;
         while next < nodes.end {
             eager.go_on()?;
-            let region = self.regions.get(&next).map(|end| next..*end);
-            if let Some(region) = region.filter(|region| *region != nodes) {
-                let inputs = self.read_from_outside(&region, environment);
-                let frame = Frame::new(self.again(region.clone(), inputs), eager.autocast);
-                eager.dropping(&frame, |eager| self.run(eager, environment, region.clone()))?;
-                next = region.end;
+            let opened = if next == nodes.start { opened } else { 0 };
+            let begins = self.scopes.get(&next).into_iter().flatten();
+            let mut begins = begins.enumerate().skip(opened);
+            if let Some((index, scope)) = begins.find(|(_, scope)| scope.end <= nodes.end) {
+                let inside = (next..scope.end, index + 1);
+                next = scope.end;
+                match scope.around {
+                    Around::Checkpoint => self.checkpoint(eager, environment, inside)?,
+                    Around::Unit(unit) => self.call_unit(eager, environment, inside, unit)?,
+                }
             } else if let Some(index) = self.function(&(next..nodes.end)) {
                 self.call_function(eager, environment, index)?;
                 next = self.graph.functions[index].nodes.end;
@@ -178,6 +254,53 @@ impl Forward {
         Ok(())
     }
 
+    /// Runs nodes under a checkpoint.
+    fn checkpoint(
+        self: &Rc<Self>,
+        eager: &mut Eager,
+        environment: &mut Environment,
+        (nodes, opened): (Range<usize>, usize),
+    ) -> Result<(), Stop> {
+        let inputs = self.read_from_outside(&nodes, environment);
+        let again = self.again((nodes.clone(), opened), inputs);
+        let frame = Frame::new(again, eager.autocast);
+        eager.dropping(&frame, |eager| {
+            self.run_inside(eager, environment, nodes, opened)
+        })
+    }
+
+    /// Runs the nodes of a sharded unit, between its hooks.
+    fn call_unit(
+        self: &Rc<Self>,
+        eager: &mut Eager,
+        environment: &mut Environment,
+        (nodes, opened): (Range<usize>, usize),
+        unit: usize,
+    ) -> Result<(), Stop> {
+        let Some(sharded) = &self.sharded else {
+            return self.run_inside(eager, environment, nodes, opened);
+        };
+        // The caller's names of them, which live at least as long as the call.
+        let inputs = self.read_from_outside(&nodes, environment);
+        let given = inputs.iter().map(|(_, tensor)| Rc::clone(tensor)).collect();
+        let given = sharded.before_forward(eager, unit, given);
+        for ((id, _), tensor) in inputs.iter().zip(given) {
+            environment.insert(*id, tensor);
+        }
+        self.run_inside(eager, environment, nodes.clone(), opened)?;
+        for (id, tensor) in &inputs {
+            if environment.contains_key(id) {
+                environment.insert(*id, Rc::clone(tensor));
+            }
+        }
+        let made = self.graph.nodes[nodes]
+            .iter()
+            .flat_map(|node| &node.outputs);
+        let left = made.filter_map(|id| environment.get(id));
+        sharded.after_forward(eager, unit, left);
+        Ok(())
+    }
+
     /// The call of a custom function that these nodes begin with.
     fn function(&self, nodes: &Range<usize>) -> Option<usize> {
         let starting = self.functions.starting_at(nodes.start)?;
@@ -186,11 +309,15 @@ impl Forward {
     }
 
     /// Runs these nodes once more, on the tensors that they read from outside.
-    fn again(self: &Rc<Self>, nodes: Range<usize>, inputs: Vec<(ValueId, Tensor)>) -> Region {
+    fn again(
+        self: &Rc<Self>,
+        (nodes, opened): (Range<usize>, usize),
+        inputs: Vec<(ValueId, Tensor)>,
+    ) -> Region {
         let forward = Rc::clone(self);
         Box::new(move |eager| {
             let mut environment: Environment = inputs.iter().cloned().collect();
-            forward.run(eager, &mut environment, nodes.clone())
+            forward.run_inside(eager, &mut environment, nodes.clone(), opened)
         })
     }
 

@@ -7,6 +7,7 @@
 
 mod casts;
 mod checkpoint;
+mod construction;
 mod forward;
 mod functions;
 mod lifetimes;
@@ -16,13 +17,15 @@ mod parallel;
 mod step;
 mod unseen;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::eager::{Eager, Stop};
-use crate::graph::Graph;
-use crate::model::{Checkpointing, Mode, Variant};
+use crate::graph::{Graph, Module, Parameter, ParameterKind, ValueId};
+use crate::model::{Checkpointing, Mode, Parallel, Variant};
 use crate::program::{Capability, Program};
+use crate::shape::DType;
 
 /// Why there is no program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +43,38 @@ pub enum CompileError {
         globs: String,
         /// A path that exists.
         example: String,
+    },
+    /// Globs of units were given and nothing matches.
+    #[error(
+        "no module matches {globs}, which should name the units of fully_shard; paths look like {example}"
+    )]
+    NoSuchUnits {
+        /// What was asked for.
+        globs: String,
+        /// A path that exists.
+        example: String,
+    },
+    /// `fully_shard` refuses a parameter without dimensions.
+    #[error(
+        "fully_shard cannot cut the parameter {path}, which is a single number without a dimension; PyTorch refuses it too: make it a \
+         tensor of one element"
+    )]
+    ScalarParameter {
+        /// Its path.
+        path: String,
+    },
+    /// Batch norm refuses statistics in another type than its parameters are gathered in.
+    #[error(
+        "batch norm in {module} fails in PyTorch under this mixed precision: parameters are gathered in {gathered}, and its running \
+         statistics stay {stored}; leave param_dtype out, and ask for autocast as in \"precision\": \"amp_bf16\""
+    )]
+    BatchNormUnderMixedPrecision {
+        /// The path of the module.
+        module: String,
+        /// The type of parameters in the forward pass.
+        gathered: DType,
+        /// The type of the statistics.
+        stored: DType,
     },
     /// Somebody asked to stop.
     #[error("cancelled")]
@@ -75,6 +110,7 @@ pub fn compile_rank_unless(
     rank: u64,
 ) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
+    check_parallel(graph, variant)?;
     let graph = Arc::new(graph.clone());
     compile_with(cancel, graph, variant, (capability, rank), Launches::Kept)
 }
@@ -87,6 +123,7 @@ pub fn compile_memory_unless(
     capability: Capability,
 ) -> Result<Program, CompileError> {
     check_checkpointing(graph, variant)?;
+    check_parallel(graph, variant)?;
     compile_with(
         cancel,
         Arc::clone(graph),
@@ -159,19 +196,69 @@ pub(crate) fn check_checkpointing(graph: &Graph, variant: &Variant) -> Result<()
         && variant.checkpointing != Checkpointing::None
         && checkpoint::regions(graph, &variant.checkpointing).is_empty();
     match &variant.checkpointing {
-        Checkpointing::Modules(globs) if nothing => {
-            let longest = graph
-                .modules
-                .iter()
-                .max_by_key(|module| module.path.matches('.').count());
-            Err(CompileError::NoSuchModules {
-                globs: globs.join(", "),
-                example: longest
-                    .map(|module| module.path.clone())
-                    .unwrap_or_default(),
-            })
-        }
+        Checkpointing::Modules(globs) if nothing => Err(CompileError::NoSuchModules {
+            globs: globs.join(", "),
+            example: example_path(graph),
+        }),
         _ if nothing => Err(CompileError::NoRepeatedBlocks),
         _ => Ok(()),
     }
+}
+
+/// The path of a module far inside.
+fn example_path(graph: &Graph) -> String {
+    let depth = |module: &&Module| module.path.matches('.').count();
+    let deepest = graph.modules.iter().max_by_key(depth);
+    deepest
+        .map(|module| module.path.clone())
+        .unwrap_or_default()
+}
+
+/// Whether a model can be wrapped as a variant asks.
+pub(crate) fn check_parallel(graph: &Graph, variant: &Variant) -> Result<(), CompileError> {
+    let Parallel::Fsdp2(options) = &variant.parallel else {
+        return Ok(());
+    };
+    let globs = options.units.as_deref().unwrap_or_default();
+    if !globs.is_empty() && parallel::unit_paths(graph, options).is_empty() {
+        return Err(CompileError::NoSuchUnits {
+            globs: globs.join(", "),
+            example: example_path(graph),
+        });
+    }
+    let is_number = |parameter: &&Parameter| {
+        parameter.kind != ParameterKind::Buffer && graph.value(parameter.value).shape.is_empty()
+    };
+    if let Some(number) = graph.parameters.iter().find(is_number) {
+        return Err(CompileError::ScalarParameter {
+            path: number.path.clone(),
+        });
+    }
+    let Some(gathered) = options.mixed_precision.param_dtype else {
+        return Ok(());
+    };
+    let stored = |parameter: &Parameter| {
+        let dtype = graph.value(parameter.value).dtype;
+        (parameter.value, variant.precision.stored(dtype))
+    };
+    let buffers = graph.parameters.iter();
+    let buffers = buffers.filter(|parameter| parameter.kind == ParameterKind::Buffer);
+    let others: BTreeMap<ValueId, DType> = buffers
+        .map(stored)
+        .filter(|(_, dtype)| dtype.is_float() && *dtype != gathered)
+        .collect();
+    for node in graph
+        .nodes
+        .iter()
+        .filter(|node| node.op.name() == "batch_norm")
+    {
+        if let Some(stored) = node.inputs.iter().find_map(|id| others.get(id)) {
+            return Err(CompileError::BatchNormUnderMixedPrecision {
+                module: graph.module(node.module).path.clone(),
+                gathered,
+                stored: *stored,
+            });
+        }
+    }
+    Ok(())
 }

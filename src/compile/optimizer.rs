@@ -154,7 +154,13 @@ fn update(
 
 /// `torch.nn.utils.clip_grad_norm_`: norms of chunks of 65,536 elements (`foreach_tensor_norm` in
 /// aten/src/ATen/native/cuda/ForeachReduceOp.cu) become norms of gradients, and those one norm, by which all gradients are scaled.
-pub(super) fn clip_grad_norm(eager: &mut Eager, parameters: &[Trained], max_norm: f64) {
+/// Of shards, it is that of all ranks.
+pub(super) fn clip_grad_norm(
+    eager: &mut Eager,
+    parameters: &[Trained],
+    max_norm: f64,
+    is_sharded: bool,
+) {
     const CHUNK: u64 = 65_536;
     let gradients: Vec<Tensor> = parameters.iter().filter_map(Trained::gradient).collect();
     let mut types: Vec<DType> = Vec::new();
@@ -177,8 +183,19 @@ pub(super) fn clip_grad_norm(eager: &mut Eager, parameters: &[Trained], max_norm
     let Some(dtype) = gradients.first().map(|gradient| gradient.dtype) else {
         return;
     };
-    let stacked = eager.scratch(dtype.size() * norms.len() as u64);
-    let total = Rc::new(eager.empty(&[], dtype));
+    let count = dtype.size() * norms.len() as u64;
+    let stacked = eager.scratch(count);
+    let total = if is_sharded {
+        // Norms of shards are stacked into a tensor of which each rank has a part, copied, and summed over the ranks.
+        let [copied, sent, received] = [(); 3].map(|()| eager.scratch(count));
+        drop(copied);
+        drop(sent);
+        let total = Rc::new(eager.empty(&[], dtype));
+        drop(received);
+        total
+    } else {
+        Rc::new(eager.empty(&[], dtype))
+    };
     drop(stacked);
     while let Some(norm) = norms.pop() {
         drop(norm);

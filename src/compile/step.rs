@@ -3,18 +3,18 @@
 //! The canonical loop: for each micro-step a batch, the forward pass inside autocast, `loss / accum`,
 //! backward; then the optimizer and `zero_grad(set_to_none=True)`. See Note [One micro-step].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::construction::construct;
 use super::forward::{Environment, Forward};
 use super::optimizer::{self, Trained};
-use super::parallel::{Model, Reducer, partition, send_from};
-use crate::eager::{Eager, History, Leaf, Stop, Storage, Tensor, Thread, Watcher, backward};
-use crate::graph::{Content, Graph, Input, Parameter, ParameterKind, ValueId, positions};
-use crate::model::{Mode, OptimizerImpl, Parallel, Precision, Variant};
-use crate::program::{Category, Initial, Kernel, Program, Section};
-use crate::shape::{DType, Extent, Type};
+use super::parallel::{Wrapper, send_from};
+use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
+use crate::graph::{Content, Graph, Input, ValueId};
+use crate::model::{Mode, OptimizerImpl, Precision, Variant};
+use crate::program::{Category, Kernel, Program, Section};
+use crate::shape::DType;
 
 /// A training process: a model on the device, and what outlives a step.
 pub(super) struct Training {
@@ -24,7 +24,7 @@ pub(super) struct Training {
     forward: Rc<Forward>,
     trained: Vec<Trained>,
     scaler: Option<Scaler>,
-    reducer: Option<Rc<Reducer>>,
+    wrapper: Wrapper,
     /// The trained parameters that this rank's optimizer updates, by their places, in its order.
     mine: Vec<usize>,
     /// Those of each rank, where a rank updates a part of them; empty where each updates all.
@@ -42,68 +42,20 @@ struct Scaler {
 }
 
 impl Training {
-    /// `model.to("cuda", dtype)`.
+    /// `model.to("cuda", dtype)`, and the wrapper that the variant asks for.
     pub(super) fn construct(mut eager: Eager, graph: Arc<Graph>, variant: &Variant) -> Training {
-        let mut tensors = BTreeMap::new();
-        let mut leaves = BTreeMap::new();
-        let mut buffers = Buffers::of(&graph, variant);
-        let bounds = positions(&graph);
-        eager.set_category(Category::Parameters);
-        for index in construction_order(&graph.parameters) {
-            let parameter = &graph.parameters[index];
-            let path: Arc<str> = Arc::from(parameter.path.as_str());
-            eager.set_label(&path);
-            let value = graph.value(parameter.value);
-            let dtype = variant.precision.stored(value.dtype);
-            let mut tensor = eager.empty(&value.shape, dtype);
-            let bound = bounds.get(&parameter.value).copied();
-            eager.launch(initial(&graph, parameter, bound), &[], &[&tensor]);
-            if parameter.kind == ParameterKind::Trained && variant.mode == Mode::Train {
-                let strides = tensor.strides.clone();
-                let leaf = Rc::new(Leaf {
-                    index,
-                    path,
-                    strides,
-                    grad: None.into(),
-                });
-                tensor.history = Some(History::Leaf(Rc::clone(&leaf))).into();
-                leaves.insert(index, leaf);
-            }
-            tensors.insert(parameter.value, Rc::new(tensor));
-            if let Some(group) = buffers.completed_by(parameter.value) {
-                flatten(&mut eager, group, dtype, &mut tensors);
-            }
-        }
-        let trained: Vec<Trained> = leaves
-            .into_iter()
-            .map(|(index, leaf)| {
-                let tensor = &tensors[&graph.parameters[index].value];
-                Trained::new(leaf, Rc::clone(tensor))
-            })
-            .collect();
-        let reducer = wrapped(&mut eager, &graph, variant, &tensors).map(Rc::new);
-        eager.watcher = reducer.clone().map(|reducer| reducer as Rc<dyn Watcher>);
-        let elements = trained.iter().map(|trained| trained.tensor.numel().at(1));
-        let elements: Vec<u64> = elements.collect();
-        let partition = match &variant.parallel {
-            Parallel::Zero1(options) => partition(&elements, options.world_size),
-            Parallel::None | Parallel::Ddp(_) | Parallel::Fsdp2(_) => Vec::new(),
-        };
-        let rank = usize::try_from(eager.rank).unwrap_or(usize::MAX);
-        let mine = if partition.is_empty() {
-            (0..elements.len()).collect()
-        } else {
-            partition.get(rank).cloned().unwrap_or_default()
-        };
+        let constructed = construct(&mut eager, &graph, variant);
+        let mut forward = Forward::new(&graph, variant, constructed.tensors);
+        forward.scope(&constructed.wrapper);
         Training {
-            mine,
-            partition,
-            reducer,
-            forward: Rc::new(Forward::new(&graph, variant, tensors)),
+            mine: constructed.mine,
+            partition: constructed.partition,
+            wrapper: constructed.wrapper,
+            forward: Rc::new(forward),
             eager,
             graph,
             variant: variant.clone(),
-            trained,
+            trained: constructed.trained,
             scaler: None,
         }
     }
@@ -113,8 +65,7 @@ impl Training {
         let recorder = self.eager.recorder().clone();
         let construction = recorder.take_section();
         // The last one is every later one.
-        let distinct = self.reducer.as_ref().map_or(2, |reducer| reducer.steps());
-        let steps = (0..distinct).map(|_| self.step());
+        let steps = (0..self.wrapper.steps()).map(|_| self.step());
         let steps = steps.collect::<Result<Vec<_>, Stop>>()?;
         Ok(Program {
             tensors: recorder.take_tensors(),
@@ -133,7 +84,7 @@ impl Training {
         // All but the first are alike; but the last where that alone sends gradients, and but those that follow the first
         // messages where all do.
         let left = self.variant.accumulation - 1;
-        let sends = self.reducer.as_ref().map(|reducer| reducer.sends_always());
+        let sends = self.wrapper.sends();
         let last_differs = left > 0 && sends == Some(false);
         let sends = sends == Some(true);
         let apart = if sends { left.min(MOST_APART) } else { 0 };
@@ -178,7 +129,9 @@ impl Training {
         let by_optimizer = self.variant.optimizer_impl == OptimizerImpl::Fused && !clips;
         let found_inf = self.unscale(by_optimizer);
         if let Some(norm) = self.variant.clip_grad_norm {
-            optimizer::clip_grad_norm(&mut self.eager, &self.trained, norm.into());
+            let is_sharded = self.wrapper.sharded().is_some();
+            let eager = &mut self.eager;
+            optimizer::clip_grad_norm(eager, &self.trained, norm.into(), is_sharded);
         }
         let handed_over = self.hand_over_scale(by_optimizer);
         let flag = found_inf.as_ref();
@@ -213,9 +166,7 @@ impl Training {
     fn training(&mut self, sends: bool) -> Result<(), Stop> {
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
-        if let Some(reducer) = &self.reducer {
-            reducer.before_forward(&mut self.eager, sends);
-        }
+        self.wrapper.before_forward(&mut self.eager, sends);
         self.eager.set_category(Category::Activations);
         self.eager.autocast = self.variant.precision.autocast();
         self.forward_pass(&mut environment)?;
@@ -238,10 +189,8 @@ impl Training {
         self.eager.set_category(Category::ActivationGradients);
         self.eager.thread = Thread::Backward;
         backward(&mut self.eager, &root, Rc::clone(&seed))?;
-        if let Some(reducer) = &self.reducer {
-            let leaves = self.trained.iter().map(|trained| &*trained.leaf);
-            reducer.after_backward(&mut self.eager, leaves);
-        }
+        let leaves = self.trained.iter().map(|trained| &*trained.leaf);
+        self.wrapper.after_backward(&mut self.eager, leaves);
         self.eager.thread = Thread::Main;
         drop(seed);
         drop(root);
@@ -254,27 +203,38 @@ impl Training {
         Ok(())
     }
 
-    /// The model, and what makes its loss. A wrapper may copy what the model returns.
+    /// The model, and what makes its loss. A wrapper may copy or cast what the model is given and returns.
     fn forward_pass(&mut self, environment: &mut Environment) -> Result<(), Stop> {
         let forward = Rc::clone(&self.forward);
         let nodes = forward.nodes();
-        let copies = self
-            .reducer
-            .as_ref()
-            .is_some_and(|reducer| reducer.copies_results());
-        let result = self.graph.prediction;
-        let Some(end) = forward
-            .maker(result)
-            .filter(|_| copies)
-            .map(|node| node + 1)
-        else {
-            return forward.run(&mut self.eager, environment, nodes);
-        };
+        let end = forward.model_end();
+        if let Some(sharded) = self.wrapper.sharded() {
+            let ids: Vec<ValueId> = self.graph.inputs.iter().map(|input| input.value).collect();
+            let given = ids.iter().filter_map(|id| environment.remove(id)).collect();
+            let given = sharded.before_forward(&mut self.eager, sharded.root(), given);
+            environment.extend(ids.into_iter().zip(given));
+        }
         forward.run(&mut self.eager, environment, nodes.start..end)?;
-        if let Some(made) = environment.remove(&result) {
+        let results = [self.graph.prediction, self.graph.loss];
+        if self.wrapper.copies_results()
+            && let Some(made) = environment.remove(&results[0])
+        {
             let copy = self.eager.clone_of(&made);
             drop(made);
-            environment.insert(result, copy);
+            environment.insert(results[0], copy);
+        }
+        if let Some(sharded) = self.wrapper.sharded() {
+            let made = results.iter().filter_map(|id| environment.get(id));
+            sharded.after_forward(&mut self.eager, sharded.root(), made);
+            let mut made = Vec::new();
+            for id in results {
+                if let Some(result) = environment.remove(&id) {
+                    environment.insert(id, sharded.handed_out(&mut self.eager, &result));
+                    made.push(result);
+                }
+            }
+            sharded.forward_ends();
+            drop(made);
         }
         forward.run(&mut self.eager, environment, end..nodes.end)
     }
@@ -388,181 +348,6 @@ impl Training {
         }
         (0..2).map(|_| self.eager.scratch(4)).collect()
     }
-}
-
-/// The wrapper that a variant asks for.
-fn wrapped(
-    eager: &mut Eager,
-    graph: &Graph,
-    variant: &Variant,
-    tensors: &BTreeMap<ValueId, Tensor>,
-) -> Option<Reducer> {
-    let (Parallel::Ddp(options) | Parallel::Zero1(options)) = &variant.parallel else {
-        return None;
-    };
-    let held = || graph.parameters.iter().enumerate();
-    let of = |parameter: &Parameter| &*tensors[&parameter.value];
-    let model = Model {
-        parameters: held()
-            .filter(|(_, parameter)| parameter.kind != ParameterKind::Buffer)
-            .map(|(_, parameter)| of(parameter))
-            .collect(),
-        trained: held()
-            .filter(|(_, parameter)| parameter.kind == ParameterKind::Trained)
-            .map(|(index, parameter)| (index, of(parameter)))
-            .collect(),
-        buffers: held()
-            .filter(|(_, parameter)| parameter.kind == ParameterKind::Buffer)
-            .map(|(_, parameter)| of(parameter))
-            .collect(),
-    };
-    Some(Reducer::construct(eager, options, &model))
-}
-
-/// Parameters that a module moves into one buffer.
-struct Flattened {
-    parameters: Vec<ValueId>,
-    /// How many elements the buffer has.
-    elements: u64,
-    /// How many of the parameters do not exist yet.
-    missing: usize,
-}
-
-/// All buffers that modules of a graph move their parameters into.
-#[derive(Default)]
-struct Buffers {
-    groups: Vec<Flattened>,
-    group_of: HashMap<ValueId, usize>,
-}
-
-impl Buffers {
-    /// Each parameter is in one buffer, the first that wants it.
-    fn of(graph: &Graph, variant: &Variant) -> Buffers {
-        let held: BTreeSet<ValueId> = graph
-            .parameters
-            .iter()
-            .map(|parameter| parameter.value)
-            .collect();
-        let mut buffers = Buffers::default();
-        for node in &graph.nodes {
-            let of = |id: &ValueId| (graph.value(*id).dtype, graph.value(*id).shape.clone());
-            let types = || node.inputs.iter().map(of).collect::<Vec<Type>>();
-            let stored = |dtype| variant.precision.stored(dtype);
-            let Some((first, elements)) = node.op.flattened(&types, &stored) else {
-                continue;
-            };
-            let parameters = node.inputs[first..].to_vec();
-            let is_free = |id: &ValueId| held.contains(id) && !buffers.group_of.contains_key(id);
-            if parameters.iter().all(is_free) {
-                let group = buffers.groups.len();
-                buffers
-                    .group_of
-                    .extend(parameters.iter().map(|id| (*id, group)));
-                buffers.groups.push(Flattened {
-                    missing: parameters.len(),
-                    parameters,
-                    elements,
-                });
-            }
-        }
-        buffers
-    }
-
-    /// The buffer of which this is the last parameter to be made.
-    fn completed_by(&mut self, parameter: ValueId) -> Option<&Flattened> {
-        let group = &mut self.groups[*self.group_of.get(&parameter)?];
-        group.missing = group.missing.saturating_sub(1);
-        Some(&*group).filter(|group| group.missing == 0)
-    }
-}
-
-/// Makes the buffer, copies the parameters into it and lets go of what they were.
-fn flatten(
-    eager: &mut Eager,
-    group: &Flattened,
-    dtype: DType,
-    tensors: &mut BTreeMap<ValueId, Tensor>,
-) {
-    let buffer = eager.empty(&[Extent::fixed(group.elements)], dtype);
-    let mut offset = Extent::ZERO;
-    let mut earlier = Vec::new();
-    for id in &group.parameters {
-        let parameter = &tensors[id];
-        let mut view = buffer.alias(parameter.shape.clone(), parameter.strides.clone());
-        view.offset = offset;
-        view.history.clone_from(&parameter.history);
-        offset = offset + parameter.numel();
-        eager.launch(Kernel::Copy, &[parameter], &[&view]);
-        earlier.extend(tensors.insert(*id, Rc::new(view)));
-    }
-    for parameter in earlier {
-        drop(parameter);
-    }
-}
-
-/// How a parameter starts: what `reset_parameters` of the usual modules does, in spirit. `bound` is below what it has to
-/// be where it holds positions, such as a window's relative ones. They are spread, as a model's own are: all at one place,
-/// their gradients would be added up one after the other.
-fn initial(graph: &Graph, parameter: &Parameter, bound: Option<u64>) -> Kernel {
-    let value = graph.value(parameter.value);
-    let counts = matches!(value.dtype, DType::Int32 | DType::Int64);
-    if let Some(bound) = bound.filter(|_| counts) {
-        return Kernel::RandomBelow(bound);
-    }
-    let shape = &value.shape;
-    let name = parameter.path.rsplit('.').next().unwrap_or_default();
-    Kernel::Initialize(match (parameter.kind, name, shape.len()) {
-        (ParameterKind::Buffer, "running_var", _) => Initial::Constant(1.0),
-        (ParameterKind::Buffer, _, _) => Initial::Constant(0.0),
-        (_, "weight", 1) => Initial::Constant(1.0),
-        (_, _, 0 | 1) => Initial::Constant(0.0),
-        _ => {
-            let fan_in = crate::shape::numel(&shape[1..]).at(1).max(1);
-            Initial::Uniform {
-                bound: (3.0 / fan_in as f64).sqrt(),
-            }
-        }
-    })
-}
-
-/// The order of `module.to(device)`: recursively children first, in registration order, then own
-/// parameters, then own buffers. The module tree is rebuilt from the dotted names.
-fn construction_order(parameters: &[Parameter]) -> Vec<usize> {
-    #[derive(Default)]
-    struct Level<'a> {
-        children: Vec<Level<'a>>,
-        by_name: HashMap<&'a str, usize>,
-        own: Vec<usize>,
-        buffers: Vec<usize>,
-    }
-    fn walk(level: &Level<'_>, order: &mut Vec<usize>) {
-        for child in &level.children {
-            walk(child, order);
-        }
-        order.extend(&level.own);
-        order.extend(&level.buffers);
-    }
-    let mut root = Level::default();
-    for (index, parameter) in parameters.iter().enumerate() {
-        let mut level = &mut root;
-        let mut parts: Vec<&str> = parameter.path.split('.').collect();
-        parts.pop();
-        for part in parts {
-            let next = level.children.len();
-            let at = *level.by_name.entry(part).or_insert(next);
-            if at == next {
-                level.children.push(Level::default());
-            }
-            level = &mut level.children[at];
-        }
-        match parameter.kind {
-            ParameterKind::Buffer => level.buffers.push(index),
-            ParameterKind::Trained | ParameterKind::Frozen => level.own.push(index),
-        }
-    }
-    let mut order = Vec::with_capacity(parameters.len());
-    walk(&root, &mut order);
-    order
 }
 
 #[cfg(test)]

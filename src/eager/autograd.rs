@@ -26,7 +26,12 @@ pub(crate) struct GradFn {
     /// Where each input's gradient goes, and what it must look like there.
     pub(super) edges: RefCell<Vec<Edge>>,
     pub(super) body: RefCell<Option<Formula>>,
+    /// What runs when the gradients of its results are known, before it does.
+    pub(super) hooks: RefCell<Vec<Hook>>,
 }
+
+/// `register_hook` of a tensor.
+pub(crate) type Hook = Rc<dyn Fn(&mut Eager)>;
 
 /// A part of an operation that never ran backward.
 enum Part {
@@ -112,6 +117,7 @@ impl GradFn {
             outputs,
             edges: edges.into(),
             body: Some((formula, saved)).into(),
+            hooks: RefCell::default(),
         })
     }
 }

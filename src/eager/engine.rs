@@ -114,6 +114,9 @@ pub(crate) fn backward(eager: &mut Eager, root: &Tensor, seed: Tensor) -> Result
                 }
             }
             Ready::GradFn(node) => {
+                for hook in node.hooks.take() {
+                    hook(eager);
+                }
                 let outgoing = run(eager, &node, incoming)?;
                 let edges = std::mem::take(&mut *node.edges.borrow_mut());
                 drop(node);

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::autocast::CastCache;
-use super::autograd::Slot;
+use super::autograd::{Draft, Hook, Slot};
 use super::checkpoint::{Frame, Recomputation};
 use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
-use super::tensor::{Elements, Leaf, Tensor, TensorBody};
+use super::tensor::{Elements, History, Leaf, Tensor, TensorBody};
 use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size};
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
@@ -88,6 +88,8 @@ pub(crate) struct Eager {
     sequence: Cell<u64>,
     label: Arc<str>,
     category: Category,
+    /// The current stream: what is allocated belongs to it.
+    stream: u8,
     /// Whether the program says what is computed, and not only what is allocated.
     with_launches: bool,
 }
@@ -113,6 +115,7 @@ impl Eager {
             sequence: Cell::new(0),
             label: Arc::from(""),
             category: Category::Parameters,
+            stream: 0,
             with_launches: true,
         }
     }
@@ -179,7 +182,9 @@ impl Eager {
         let shape = shape.into();
         let size = Size::Elements(crate::shape::numel(&shape), dtype);
         TensorBody::from(Elements {
-            storage: self.recorder.allocate(size, self.category, &self.label),
+            storage: self
+                .recorder
+                .allocate(size, self.category, &self.label, self.stream),
             dtype,
             offset: Extent::ZERO,
             shape,
@@ -187,6 +192,24 @@ impl Eager {
             is_of_host: false,
             number: None,
         })
+    }
+
+    /// A row of elements that takes no memory before its storage is allocated.
+    pub(crate) fn declare(&mut self, elements: u64, dtype: DType) -> TensorBody {
+        let count = Extent::fixed(elements);
+        let size = Size::Elements(count, dtype);
+        let storage = self
+            .recorder
+            .declare(size, self.category, &self.label, self.stream);
+        TensorBody::over(&storage, vec![count], dtype)
+    }
+
+    /// Does something with another current stream.
+    pub(crate) fn on_stream<T>(&mut self, stream: u8, run: impl FnOnce(&mut Eager) -> T) -> T {
+        let before = std::mem::replace(&mut self.stream, stream);
+        let result = run(self);
+        self.stream = before;
+        result
     }
 
     /// A scratch buffer of fixed size.
@@ -215,7 +238,7 @@ impl Eager {
 
     fn workspace(&mut self, size: Size) -> Rc<Storage> {
         self.recorder
-            .allocate(size, Category::Workspace, &self.label)
+            .allocate(size, Category::Workspace, &self.label, self.stream)
     }
 
     /// Emits a launch.
@@ -325,6 +348,29 @@ impl Eager {
             Thread::Main => &mut self.main,
             Thread::Backward => &mut self.backward,
         }
+    }
+
+    /// Has a hook run when the gradient of what an operation made is known.
+    pub(crate) fn hook(&self, tensor: &TensorBody, hook: Hook) {
+        if let Some(History::Made(node, _)) = self.history_of(tensor) {
+            node.hooks.borrow_mut().push(hook);
+        }
+    }
+
+    /// The same tensors as results of an operation of their own, which tells when their gradients are known.
+    pub(crate) fn pass_through(
+        &mut self,
+        tensors: &[Tensor],
+        told: impl FnOnce(&mut Eager) + 'static,
+    ) -> Vec<Tensor> {
+        let inputs: Vec<Option<&Tensor>> = tensors.iter().map(Some).collect();
+        let draft = Draft::new(self, &inputs);
+        let same = |tensor: &Tensor| tensor.alias(tensor.shape.clone(), tensor.strides.clone());
+        let outputs = tensors.iter().map(same).collect();
+        draft.finish_many(self, outputs, move |eager, gradients, _| {
+            told(eager);
+            gradients.to_vec()
+        })
     }
 
     /// Keeps attributes of a custom function's context: nothing lets go of them before the last tensor that

@@ -4,7 +4,7 @@
 //! dropping the last handle emits the free: ownership in the compiler *is* ownership in PyTorch.
 
 use std::any::{Any, TypeId};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
@@ -33,8 +33,27 @@ struct Recorded {
 pub(crate) struct Recorder(Rc<RefCell<Recorded>>);
 
 impl Recorder {
-    /// Emits an allocation.
-    pub(crate) fn allocate(&self, size: Size, category: Category, label: &Arc<str>) -> Rc<Storage> {
+    /// Emits an allocation on a stream.
+    pub(crate) fn allocate(
+        &self,
+        size: Size,
+        category: Category,
+        label: &Arc<str>,
+        stream: u8,
+    ) -> Rc<Storage> {
+        let storage = self.declare(size, category, label, stream);
+        storage.allocate();
+        storage
+    }
+
+    /// Names an allocation that does not take place yet.
+    pub(crate) fn declare(
+        &self,
+        size: Size,
+        category: Category,
+        label: &Arc<str>,
+        stream: u8,
+    ) -> Rc<Storage> {
         let recording = &mut *self.0.borrow_mut();
         let id = TensorId(u32::try_from(recording.tensors.len()).expect("fewer than 2^32 tensors"));
         let next = u32::try_from(recording.sizes.len()).expect("fewer sizes than tensors");
@@ -46,12 +65,12 @@ impl Recorder {
             size: size_id,
             category,
             label: Arc::clone(label),
-            stream: 0,
+            stream,
         });
-        recording.instructions.push(Instruction::Allocate(id));
         Rc::new(Storage {
             id,
             recorder: self.clone(),
+            is_allocated: Cell::new(false),
         })
     }
 
@@ -76,12 +95,13 @@ impl Recorder {
         Size::Function(function.clone())
     }
 
+    fn emit(&self, instruction: Instruction) {
+        self.0.borrow_mut().instructions.push(instruction);
+    }
+
     /// Emits a launch.
     pub(crate) fn launch(&self, call: Call) {
-        self.0
-            .borrow_mut()
-            .instructions
-            .push(Instruction::Launch(Box::new(call)));
+        self.emit(Instruction::Launch(Box::new(call)));
     }
 
     /// The name of a convolution.
@@ -137,11 +157,12 @@ impl Recorder {
     }
 }
 
-/// One allocation, freed with its last owner.
+/// One allocation, freed with its last owner; or before, as `untyped_storage().resize_(0)` does.
 #[derive(Debug)]
 pub(crate) struct Storage {
     id: TensorId,
     recorder: Recorder,
+    is_allocated: Cell<bool>,
 }
 
 impl Storage {
@@ -149,14 +170,24 @@ impl Storage {
     pub(crate) fn id(&self) -> TensorId {
         self.id
     }
+
+    /// Emits the allocation, where there is none.
+    pub(crate) fn allocate(&self) {
+        if !self.is_allocated.replace(true) {
+            self.recorder.emit(Instruction::Allocate(self.id));
+        }
+    }
+
+    /// Emits the free, whoever still owns it.
+    pub(crate) fn free(&self) {
+        if self.is_allocated.replace(false) {
+            self.recorder.emit(Instruction::Free(self.id));
+        }
+    }
 }
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.recorder
-            .0
-            .borrow_mut()
-            .instructions
-            .push(Instruction::Free(self.id));
+        self.free();
     }
 }

@@ -216,6 +216,7 @@ impl Builder {
             inputs: self.inputs,
             prediction,
             loss,
+            loss_is_model_output: false,
             releases: None,
             functions: Vec::new(),
             untraced_functions: Vec::new(),

@@ -120,6 +120,9 @@ pub struct Graph {
     pub prediction: ValueId,
     /// The scalar that is trained on.
     pub loss: ValueId,
+    /// Whether the model's own `forward` computes the loss, as Hugging Face's do that are given labels; else the training loop
+    /// does, from the prediction.
+    pub loss_is_model_output: bool,
     /// When Python lets go of values, where the export recorded it.
     pub releases: Option<Releases>,
     /// Calls of custom functions, in order; their nodes do not overlap.

@@ -2,7 +2,7 @@
 
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
-use crate::compile::check_checkpointing;
+use crate::compile::{CompileError, check_checkpointing, check_parallel};
 use crate::jobs::engine::NO_RECORDER;
 use crate::model::{Checkpointing, Invalid, Lowered, Request, SearchMode, Workload};
 
@@ -21,11 +21,27 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     for variant in &request.variants {
         if !asked.contains(&&variant.checkpointing) {
             asked.push(&variant.checkpointing);
-            check_checkpointing(graph, variant)
-                .map_err(|error| Invalid::at("/training/checkpointing", error.to_string()))?;
+            check_checkpointing(graph, variant).map_err(|error| invalid_variant(&error))?;
         }
+        check_parallel(graph, variant).map_err(|error| invalid_variant(&error))?;
     }
     Ok(lowered)
+}
+
+/// A variant that the model does not have, at the member that asks for it.
+pub(super) fn invalid_variant(error: &CompileError) -> Invalid {
+    let member = match error {
+        CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
+            "/training/checkpointing"
+        }
+        CompileError::NoSuchUnits { .. } => "/training/parallel/units",
+        CompileError::BatchNormUnderMixedPrecision { .. } => {
+            "/training/parallel/mixed_precision/param_dtype"
+        }
+        CompileError::ScalarParameter { .. } => "/training/parallel/strategy",
+        CompileError::Cancelled => "",
+    };
+    Invalid::at(member, error.to_string())
 }
 
 /// What can be fitted: one recording says nothing of other batches.

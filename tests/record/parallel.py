@@ -36,6 +36,20 @@ class Mlp(nn.Module):
         return self.head(x)
 
 
+class Odd(nn.Module):
+    """Layers whose parameters two ranks cannot share evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(37, 1031), nn.Linear(1031, 517), nn.Linear(517, 1)])
+        self.head = nn.Linear(1, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = F.gelu(layer(x))
+        return self.head(x)
+
+
 class Unused(Mlp):
     """A layer that the loss does not depend on."""
 
@@ -97,6 +111,7 @@ def of_tokens(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 VECTORS = ["x=f32[B,1024]", "y=i64[B]"]
 MODELS = {
     "mlp": (Mlp, VECTORS, "cross_entropy"),
+    "odd": (Odd, ["x=f32[B,37]", "y=i64[B]"], "cross_entropy"),
     "unused": (Unused, VECTORS, "cross_entropy"),
     "convbn": (ConvBN, ["x=f32[B,3,32,32]", "y=i64[B]"], "cross_entropy"),
     "tinylm": (TinyLM, ["ids=i64[B,64]"], of_tokens),
@@ -108,20 +123,33 @@ def exported(name: str) -> dict:
     return without_traces(export_built(build, parse_batch(batch), loss, None).document)
 
 
+# Streams of `fully_shard`, as programs number them.
+STREAMS = {"all_gather_copy_in_stream": 1, "reduce_scatter_stream": 2}
+
+# Not among the steps: a model that is on the GPU before it is sharded, and one whose first forward pass fails, as PyTorch's does under
+# batch norm with parameters in bfloat16.
+LEFT_OUT = {"fsdp2-mlp-init-cuda", "fsdp2-convbn-bf16mp"}
+
+
+def header_of(path: str) -> dict:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return json.loads(file.readline()[1:])
+
+
 def recorded(path: str) -> tuple[dict, list[str]]:
     """The header, and the allocations and frees. Where processes had run before, what was there then is not part of it."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         header = json.loads(file.readline()[1:])
         events = [line.split() for line in file]
+    streams = {stream: f"@{STREAMS[names[0]]}" for stream, names in header["streams"].items() if names[0] in STREAMS}
     live: dict[str, str] = {}
     found = []
     for action, address, size, stream, *_ in events:
-        at = "" if stream == "0" else f"@{header['streams'].get(stream, stream)}"
         if action == "alloc":
-            live[address] = size
-            found.append(f"+{size}{at}")
-        elif action == "free_requested" and live.pop(address, None) is not None:
-            found.append(f"-{size}{at}")
+            live[address] = size + ("" if stream == "0" else streams[stream])
+            found.append(f"+{live[address]}")
+        elif action == "free_requested" and address in live:
+            found.append(f"-{live.pop(address)}")
     return header, found
 
 
@@ -133,10 +161,11 @@ def main() -> int:
         name = os.path.basename(path)
         if name.startswith("trace-") or ".stacks." in name:
             continue
-        header, events = recorded(path)
+        header = header_of(path)
         kind = (header["parallel"] or {"kind": "none"})["kind"]
-        if header["model"] not in MODELS or kind not in ("none", "ddp"):
+        if header["model"] not in MODELS or header["case"] in LEFT_OUT or kind not in ("none", "ddp", "fsdp2"):
             continue
+        header, events = recorded(path)
         if header["model"] not in graphs:
             graphs[header["model"]] = exported(header["model"])
         kept = ("case", "model", "precision", "optimizer", "accum", "parallel", "world", "rank", "batch")

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::compile::{CompileError, compile, compile_unless};
-use crate::graph::Builder;
-use crate::model::{Checkpointing, Ddp, Optimizer, Parallel, exported};
+use crate::graph::{Builder, ParameterKind};
+use crate::model::{Checkpointing, Ddp, FullyShard, MixedPrecision, Optimizer, Parallel, exported};
 use crate::ops::{Elementwise, Op};
 use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
 use crate::shape::Extent;
@@ -317,4 +317,39 @@ fn buckets_are_made_anew_after_the_first_messages() {
 
     assert_eq!(rebuilt_in(true)[..3], [Some(1), None, None]);
     assert_eq!(rebuilt_in(false)[..3], [None, Some(0), None]);
+}
+
+/// Gradients that are kept whole, or reduced in each micro-step: every step ends with the tensors that it began with, and a micro-step is
+/// compiled once however often it runs.
+#[test]
+fn sharded_steps_are_closed() {
+    let graph = golden("family-pointwise");
+    for sync_every_micro_step in [false, true] {
+        for reduce_dtype in [None, Some(DType::Float32)] {
+            let mixed_precision = MixedPrecision {
+                param_dtype: Some(DType::BFloat16),
+                reduce_dtype,
+                output_dtype: None,
+            };
+            let parallel = Parallel::Fsdp2(FullyShard {
+                world_size: 8,
+                mixed_precision,
+                sync_every_micro_step,
+                ..FullyShard::default()
+            });
+            let variant = Variant {
+                accumulation: 9,
+                parallel,
+                ..Variant::default()
+            };
+            let program = compile(&graph, &variant, H200).unwrap();
+
+            assert!(program.last_step_is_closed());
+            let times = program.steps[1].iter().map(|section| section.times);
+            assert_eq!(
+                times.sum::<u32>(),
+                if sync_every_micro_step { 10 } else { 9 }
+            );
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::error::ExportedError;
 use super::functions::{self, Functions};
 use super::modules::{Call, Modules};
-use super::prediction::{fill_inputs, prediction};
+use super::prediction::{fill_inputs, prediction, scoring};
 use super::problems::Problems;
 use super::side_table::{self, Flat};
 use super::signature::{self, Declared};
@@ -109,7 +109,10 @@ pub(super) fn lower<'a>(
         .and_then(|(_, range)| u64::try_from(range.max_val?.0).ok())
         .filter(|largest| *largest < UNASKED);
     let predicted = prediction(walk.builder.nodes(), &walk.in_wrapper, loss);
+    let scoring = scoring(walk.builder.nodes(), loss);
+    let in_wrapper = scoring.and_then(|node| walk.in_wrapper.get(node).copied());
     let mut graph = walk.builder.finish(predicted.unwrap_or(loss), loss);
+    graph.loss_is_model_output = in_wrapper == Some(false);
     fill_inputs(&mut graph);
     (graph.functions, graph.untraced_functions) = (calls, untraced);
     graph.max_batch = max_batch;

@@ -20,10 +20,7 @@ pub(in crate::model) fn prediction(
         .enumerate()
         .flat_map(|(index, node)| node.outputs.iter().map(move |id| (*id, index)))
         .collect();
-    let scored = nodes
-        .iter()
-        .rposition(|node| matches!(node.op, Op::Loss(_)));
-    let scored = scored.or_else(|| producer.get(&loss).copied())?;
+    let scored = scoring(nodes, loss)?;
     let place = (nodes[scored].module, in_wrapper.get(scored));
     let mut value = *nodes[scored].inputs.first()?;
     while let Some(index) = producer.get(&value) {
@@ -35,6 +32,14 @@ pub(in crate::model) fn prediction(
         }
     }
     Some(value)
+}
+
+/// The node that computes the loss: the last loss function, or else what makes the scalar that is trained on.
+pub(in crate::model) fn scoring(nodes: &[Node], loss: ValueId) -> Option<usize> {
+    let function = nodes
+        .iter()
+        .rposition(|node| matches!(node.op, Op::Loss(_)));
+    function.or_else(|| nodes.iter().rposition(|node| node.outputs.contains(&loss)))
 }
 
 /// Fills in the content of integer inputs from the nodes that use them.

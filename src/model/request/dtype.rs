@@ -2,6 +2,7 @@
 
 use crate::graph::{Graph, ParameterKind};
 use crate::model::invalid::Invalid;
+use crate::model::parallel::Parallel;
 use crate::model::variant::{Mode, OptimizerImpl, Precision, Variant};
 use crate::ops::{Cast, Op};
 use crate::shape::DType;
@@ -27,7 +28,12 @@ pub(super) fn compare(graph: &Graph, variants: &[Variant]) -> Result<Vec<String>
     let mut notes = Vec::new();
     for variant in variants {
         let precision = variant.precision;
-        let wanted = precision.stored(exported);
+        // What operations see, not what shards are stored in.
+        let gathered = match &variant.parallel {
+            Parallel::Fsdp2(options) => options.mixed_precision.param_dtype,
+            Parallel::None | Parallel::Ddp(_) | Parallel::Zero1(_) => None,
+        };
+        let wanted = gathered.unwrap_or_else(|| precision.stored(exported));
         let name = precision.name();
         if wanted == exported {
             if let Some(why) = cannot_unscale(exported, variant) {

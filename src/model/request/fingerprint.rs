@@ -95,6 +95,7 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
         inputs,
         prediction,
         loss,
+        loss_is_model_output,
         releases,
         functions,
         untraced_functions,
@@ -125,6 +126,7 @@ fn add_graph(fingerprint: &mut Fingerprint, graph: &Graph) {
     fingerprint.add(inputs);
     fingerprint.add(prediction);
     fingerprint.add(loss);
+    fingerprint.add(loss_is_model_output);
     fingerprint.add(releases);
     fingerprint.add(untraced_functions);
     fingerprint.add(max_batch);

@@ -208,6 +208,10 @@ pub(super) struct ParallelSchema {
 #[derive(Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = MixedPrecision)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the arguments of PyTorch's constructor"
+)]
 pub(super) struct MixedPrecisionSchema {
     /// What parameters are gathered in, and inputs of units are cast to.
     #[schema(example = "bf16")]

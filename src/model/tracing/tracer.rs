@@ -319,6 +319,7 @@ impl Tracer {
         let in_wrapper = vec![false; builder.nodes().len()];
         let predicted = prediction(builder.nodes(), &in_wrapper, loss);
         let mut graph = builder.finish(predicted.unwrap_or(loss), loss);
+        graph.loss_is_model_output = true;
         graph.releases = Some(releases);
         graph.functions = std::mem::take(&mut state.functions);
         fill_inputs(&mut graph);

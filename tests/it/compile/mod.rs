@@ -30,12 +30,16 @@ pub(crate) fn program(name: &str, variant: &Variant) -> Program {
     compile(&graph(name), variant, H200).unwrap()
 }
 
-/// Construction and three steps, one request a line: `+BYTES` or `-BYTES`.
+/// Construction and three steps, one request a line: `+BYTES` or `-BYTES`, and `@STREAM` where it is not the default stream.
 fn requests(program: &Program, batch: u64) -> Vec<String> {
     let event = |sign: char, id: &TensorId| {
         let bytes = program.size(*id).at(batch);
         let bytes = bytes.map_or(0, |bytes| bytes.0);
-        (bytes > 0).then(|| format!("{sign}{bytes}"))
+        let stream = match program.tensor(*id).stream {
+            0 => String::new(),
+            other => format!("@{other}"),
+        };
+        (bytes > 0).then(|| format!("{sign}{bytes}{stream}"))
     };
     let events = program
         .unrolled(3)

@@ -4,8 +4,10 @@ use std::collections::HashSet;
 
 use batchfit::compile::compile;
 use batchfit::model::{
-    CommHook, Ddp, Norm, Optimizer, OptimizerImpl, Parallel, Precision, Variant, exported,
+    CommHook, Ddp, FullyShard, MixedPrecision, Norm, Optimizer, OptimizerImpl, Parallel, Precision,
+    Variant, exported,
 };
+use batchfit::shape::DType;
 use serde_json::Value;
 
 use super::steps::{difference, graphs, in_any_order, unpacked};
@@ -20,6 +22,9 @@ fn parallel(header: &Value) -> Parallel {
     let given = &header["parallel"];
     if given.is_null() {
         return Parallel::None;
+    }
+    if given["kind"] == "fsdp2" {
+        return Parallel::Fsdp2(fully_shard(header, given));
     }
     let cap = given["bucket_cap_mb"].as_u64();
     let options = Ddp {
@@ -40,6 +45,30 @@ fn parallel(header: &Value) -> Parallel {
         Parallel::Zero1(options)
     } else {
         Parallel::Ddp(options)
+    }
+}
+
+fn fully_shard(header: &Value, given: &Value) -> FullyShard {
+    let units = given["units"].as_array().unwrap().iter();
+    let units = units.map(|unit| unit.as_str().unwrap().to_owned());
+    let dtype = |of: &Value, name: &str| {
+        of[name].as_str().map(|name| match name {
+            "bf16" => DType::BFloat16,
+            "fp32" => DType::Float32,
+            other => panic!("no type is called {other}"),
+        })
+    };
+    FullyShard {
+        world_size: header["world"].as_u64().unwrap(),
+        units: Some(units.collect()),
+        reshard_after_forward: given["reshard"].as_bool().unwrap_or(true),
+        mixed_precision: MixedPrecision {
+            param_dtype: dtype(&given["mp"], "param_dtype"),
+            reduce_dtype: dtype(&given["mp"], "reduce_dtype"),
+            output_dtype: dtype(&given["mp_root"], "output_dtype"),
+        },
+        cpu_offload: flag(given, "offload"),
+        sync_every_micro_step: !flag(given, "no_sync"),
     }
 }
 
@@ -79,7 +108,7 @@ fn without_frees(requests: Vec<String>, bytes: &HashSet<String>) -> Vec<String> 
 }
 
 #[test]
-fn steps_under_ddp_allocate_and_free_what_pytorch_does() {
+fn steps_on_two_gpus_allocate_and_free_what_pytorch_does() {
     let graphs = graphs("parallel/");
     let recorded = unpacked("parallel/sequences.txt");
     let mut different = Vec::new();
@@ -117,5 +146,5 @@ fn steps_under_ddp_allocate_and_free_what_pytorch_does() {
     }
 
     assert!(different.is_empty(), "{}", different.join("\n"));
-    assert!(compared == 21, "{compared}");
+    assert!(compared == 36, "{compared}");
 }

@@ -10,7 +10,8 @@ use crate::compile::{CompileError, Recomputed, recomputed};
 use crate::device::Capability;
 use crate::device::sim::{CardMemory, SimulatedLauncher};
 use crate::jobs::EngineError;
-use crate::model::{Invalid, Variant, Workload};
+use crate::jobs::validate::invalid_variant;
+use crate::model::{Variant, Workload};
 use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS};
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -218,8 +219,6 @@ fn part(bytes: Bytes, share: f64) -> Bytes {
 pub(in crate::jobs::fit) fn not_compiled(error: &CompileError) -> EngineError {
     match error {
         CompileError::Cancelled => EngineError::Cancelled,
-        CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
-            EngineError::Invalid(Invalid::at("/training/checkpointing", error.to_string()))
-        }
+        _ => EngineError::Invalid(invalid_variant(error)),
     }
 }
