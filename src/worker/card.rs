@@ -31,6 +31,8 @@ pub(super) struct OpenCard {
     /// None where the management library does not work; the driver says how much is free anyway.
     meter: Option<Meter>,
     room: FreeMemory,
+    /// Whether other ranks run what it runs, at the same time.
+    is_one_of_several: bool,
 }
 
 /// The cards that CUDA shows, in its order.
@@ -87,6 +89,7 @@ pub(super) fn open(
                 gpu,
                 meter,
                 room,
+                is_one_of_several: false,
             };
             return Ok((Some(card), ready));
         }
@@ -193,6 +196,7 @@ impl OpenCard {
         joined.map_err(|error| apart(&error))?;
         let now = reading(&self.gpu, self.meter.as_ref())?;
         self.room.settle(now);
+        self.is_one_of_several = true;
         Ok(ready(card, self.room.left(now), None))
     }
 
@@ -214,7 +218,9 @@ impl OpenCard {
                 report.verdict,
                 Verdict::OutOfMemory | Verdict::FitsWithRetries | Verdict::Failed
             );
-            if was_refused && suffered && repeated < REPEATS {
+            // Others would not run it again with this rank.
+            let may_repeat = repeated < REPEATS && !self.is_one_of_several;
+            if was_refused && suffered && may_repeat {
                 repeated += 1;
                 continue;
             }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod fits;
+mod ranks;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
