@@ -119,11 +119,14 @@ fn each_rank_updates_its_part_and_sends_it_to_all_others() {
         let sends = |program: &Program, from: u64| -> Vec<String> {
             let broadcast = Kernel::Collective(Collective::Broadcast { root: from });
             let parameter = |call: &&Call| {
+                if call.kernel != broadcast {
+                    return None;
+                }
                 let label = &program.tensor(call.outputs[0].tensor).label;
                 let is_trained = graph.parameters.iter().any(|parameter| {
                     parameter.kind == ParameterKind::Trained && *parameter.path == **label
                 });
-                (call.kernel == broadcast && is_trained).then(|| label.to_string())
+                is_trained.then(|| label.to_string())
             };
             calls(program).iter().filter_map(parameter).collect()
         };
