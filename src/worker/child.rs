@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_panic_is_answered_and_ends_the_loop() {
         let answers = answers(concat!(
-            r#"{"message":"open","request":"{}"}"#,
+            r#"{"message":"open","request":"{}","rank":0}"#,
             "\n{\"message\":\"list\"}\n"
         ));
 
