@@ -8,9 +8,11 @@
 mod arguments;
 mod children;
 mod database;
+mod db;
 mod devices;
 mod fit;
 mod folders;
+mod keys;
 mod output;
 mod presets;
 mod probe;
@@ -90,6 +92,8 @@ pub fn run() -> ExitCode {
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => (false, serve::run(&arguments)),
+        Command::Db(arguments) => (false, db::run(&arguments)),
+        Command::Keys(arguments) => (false, keys::run(&arguments)),
         Command::Openapi => (false, openapi()),
         Command::Operators => (false, operators()),
         Command::Completions(arguments) => (false, shell::completions(&arguments)),

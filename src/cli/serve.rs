@@ -51,8 +51,17 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
         .local_addr()
         .context("could not read the address")?;
     info!("listening on http://{address}");
+    let keys = arguments.keys.limits(address.ip().is_loopback());
+    match &keys {
+        Some(_) => say_who_may_ask(&db).await,
+        None if !address.ip().is_loopback() => {
+            warn!("everybody who reaches {address} may ask, as --allow-anonymous says");
+        }
+        None => {}
+    }
     let entrance = Entrance {
         listener,
+        keys,
         hosts: hosts(arguments),
         limits: connection_limits(),
     };
@@ -72,7 +81,8 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
         Arc::new(engine),
         Limits {
             uploads: arguments.uploads.limits(),
-            ..Limits::default()
+            retention: arguments.retention.retention(),
+            ..arguments.work.limits()
         },
         shutdown.clone(),
     );
@@ -85,6 +95,20 @@ async fn serve(arguments: &Serve, engine: FitEngine) -> anyhow::Result<()> {
     }
     drop(owned);
     Ok(served?)
+}
+
+/// Whoever starts it for the first time has no key yet.
+async fn say_who_may_ask(db: &Db) {
+    let keys = db.keys().await.unwrap_or_default();
+    let valid = keys.iter().filter(|key| key.revoked_at.is_none()).count();
+    if valid == 0 {
+        warn!(
+            "requests need a key, and there is none: `batchfit keys create --name NAME --scope fit` makes one, with the same \
+             --database; --allow-anonymous lets everybody ask"
+        );
+    } else {
+        info!(keys = valid, "requests need one of {valid} keys");
+    }
 }
 
 /// The names in `--allowed-host`, and the one in `--listen` where that is a name.

@@ -98,7 +98,9 @@ impl Trouble {
                 | EngineError::DeviceFailed { .. },
             ) => ExitCode::from(4),
             Trouble::ReaderGone => ExitCode::SUCCESS,
-            Trouble::Engine(EngineError::Cancelled | EngineError::Died { .. })
+            Trouble::Engine(
+                EngineError::Cancelled | EngineError::Died { .. } | EngineError::TimedOut { .. },
+            )
             | Trouble::Unwritten(_)
             | Trouble::Broken(_) => ExitCode::FAILURE,
         }

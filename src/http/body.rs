@@ -4,24 +4,37 @@ use axum::extract::{FromRequest, Request};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::App;
 use super::problem::{Code, Problem};
+use super::server::keys::Caller;
 use super::uploads::{Held, on_thread};
+use super::{App, idempotency};
 use crate::bounded::shorten;
-use crate::model::{self, Reference, RequestDocument, Uploads};
+use crate::model::{self, Digest, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
-use crate::store::Time;
+use crate::store::{IdempotencyKey, Time};
 
-/// A valid request, from a body of any content type: `curl -d` says that it sends a form.
-pub(super) struct RequestBody(pub(super) Held<model::Request>);
+/// A valid request, from a body of any content type: `curl -d` says that it sends a form. With the name that the client gave
+/// it, if any.
+pub(super) struct RequestBody(
+    pub(super) Held<model::Request>,
+    pub(super) Option<IdempotencyKey>,
+);
 
 impl FromRequest<App> for RequestBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
-        let Held { read, permit } = asked(request, app, |_| ()).await?;
-        let (read, ()) = read;
-        Ok(RequestBody(Held { read, permit }))
+        let key = idempotency::key(request.headers())?;
+        let caller = request.extensions().get::<Caller>();
+        let owner = caller.map(|caller| caller.0.clone()).unwrap_or_default();
+        let is_named = key.is_some();
+        let digest = move |body: &[u8]| is_named.then(|| Digest::of(body).to_string());
+        let Held { read, permit } = asked(request, app, digest, |_| ()).await?;
+        let (read, body, ()) = read;
+        let key = key
+            .zip(body)
+            .map(|(key, body)| IdempotencyKey { owner, key, body });
+        Ok(RequestBody(Held { read, permit }, key))
     }
 }
 
@@ -39,8 +52,8 @@ impl FromRequest<App> for ProbeBody {
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
         let batch = |document: &mut RequestDocument| document.take("batch");
-        let Held { read, permit } = asked(request, app, batch).await?;
-        let (request, batch) = read;
+        let Held { read, permit } = asked(request, app, |_| (), batch).await?;
+        let (request, (), batch) = read;
         let read = Probe {
             request,
             batch: valid_batch(batch)?,
@@ -50,39 +63,41 @@ impl FromRequest<App> for ProbeBody {
 }
 
 /// A request as far as it can be read from its body alone.
-enum Asked<T> {
+enum Asked<B, T> {
     /// The whole of it.
-    Whole(Box<model::Request>, T),
+    Whole(Box<model::Request>, B, T),
     /// The document, which names uploads.
-    Naming(RequestDocument, Vec<Reference>, T),
+    Naming(RequestDocument, Vec<Reference>, B, T),
 }
 
-/// Reads the request in a body, with the uploads that it names; `beside` takes out of the document what belongs to
+/// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
 /// somebody else.
-async fn asked<T: Send + 'static>(
+async fn asked<B: Send + 'static, T: Send + 'static>(
     request: Request,
     app: &App,
+    whole: impl FnOnce(&[u8]) -> B + Send + 'static,
     beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,
-) -> Result<Held<(model::Request, T)>, Problem> {
+) -> Result<Held<(model::Request, B, T)>, Problem> {
     let arrived = app.uploads.arrive(request).await?;
     let jobs = app.jobs.clone();
     let read = move |body: Vec<u8>| {
+        let whole = whole(&body);
         let mut document = document(body)?;
         let beside = beside(&mut document);
         let references = document.references()?;
         Ok(if references.is_empty() {
-            Asked::Whole(Box::new(jobs.parse(document)?), beside)
+            Asked::Whole(Box::new(jobs.parse(document)?), whole, beside)
         } else {
-            Asked::Naming(document, references, beside)
+            Asked::Naming(document, references, whole, beside)
         })
     };
     let Held { read, permit } = app.uploads.read(arrived, read).await?;
-    let (document, references, beside) = match read {
-        Asked::Whole(request, beside) => {
-            let read = (*request, beside);
+    let (document, references, whole, beside) = match read {
+        Asked::Whole(request, whole, beside) => {
+            let read = (*request, whole, beside);
             return Ok(Held { read, permit });
         }
-        Asked::Naming(document, references, beside) => (document, references, beside),
+        Asked::Naming(document, references, whole, beside) => (document, references, whole, beside),
     };
     // From here on it takes what a body would that has the uploads in it.
     drop(permit);
@@ -93,7 +108,7 @@ async fn asked<T: Send + 'static>(
     let packed = app.jobs.load_uploads(found).await?;
     let jobs = app.jobs.clone();
     let parse = move || Ok(jobs.parse_with_uploads(document, &Uploads::unpack(packed)?)?);
-    let read = (on_thread(parse).await?, beside);
+    let read = (on_thread(parse).await?, whole, beside);
     Ok(Held { read, permit })
 }
 

@@ -14,7 +14,7 @@ use super::parameters::{Parameters, no_cursor, page};
 use super::problem::{Code, Problem};
 use super::uploads::Held;
 use super::{App, prefer};
-use crate::jobs::{Cancellation, FitDocument};
+use crate::jobs::{Asking, Cancellation, FitDocument};
 use crate::model::RequestDocument;
 use crate::store::{FitFilter, FitState, FitSummary, Time};
 
@@ -23,16 +23,18 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
 /// Returns at once; follow `Location` for progress, or wait for the answer with `Prefer: wait=SECONDS`.
 /// The same question gives the same fit, unless it failed, was cancelled, or depends on what is free on a GPU.
 #[utoipa::path(post, path = "/v1/fits", tag = "fits", request_body = RequestDocument,
-    params(("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30")),
+    params(("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this request, such as a UUID: sent again within 24 hours, it gets the same fit, whatever became of it", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
     responses(
         (status = 200, body = FitDocument, description = "The fit has ended within the time to wait",
             headers(("Location" = String), ("Preference-Applied" = String))),
         (status = 202, body = FitDocument, description = "The fit is queued",
             headers(("Location" = String), ("Preference-Applied" = String))),
+        (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
         (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
         (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, or its device is not here",
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, its device is not here, or the `Idempotency-Key` was sent with another body",
             example = json!({"type": "/problems/device-unavailable", "title": "The device is not available", "status": 422,
                 "detail": "cuda:0 is not available: no NVIDIA driver; a simulated device, `sim:NAME`, works anywhere", "pointer": "/device",
                 "value": "cuda:0", "missing": "no NVIDIA driver", "simulated": ["sim:h200"]})),
@@ -41,18 +43,23 @@ use crate::store::{FitFilter, FitState, FitSummary, Time};
 pub(super) async fn create_fit(
     State(app): State<App>,
     headers: HeaderMap,
-    RequestBody(Held { read, permit }): RequestBody,
+    RequestBody(Held { read, permit }, key): RequestBody,
 ) -> Result<Response, Problem> {
     let now = Time::from(Timestamp::now());
     let (large, small) = match permit.large() {
         Ok(large) => (Some(large), None),
         Err(small) => (None, Some(small)),
     };
-    let fit = app.jobs.enqueue(read, large, now).await?;
+    let patience = prefer::wait(&headers);
+    let asking = Asking {
+        somebody_waits: patience.is_some(),
+        key,
+    };
+    let fit = app.jobs.enqueue(read, large, asking, now).await?;
     drop(small);
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
-    let place = prefer::wait(&headers).zip(app.waiters.try_acquire().ok());
+    let place = patience.zip(app.waiters.try_acquire().ok());
     let Some((patience, _place)) = place else {
         return Ok((StatusCode::ACCEPTED, location, Json(fit)).into_response());
     };

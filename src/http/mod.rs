@@ -6,9 +6,11 @@
 
 mod body;
 mod devices;
+mod events;
 mod fits;
 mod graphs;
 mod health;
+mod idempotency;
 mod openapi;
 mod parameters;
 mod prefer;
@@ -50,6 +52,7 @@ pub use openapi::{openapi, openapi_yaml};
 pub use problem::{Code, Problem};
 pub use server::connections::{ConnectionLimits, listen};
 pub use server::hosts::{HostName, Hosts, NotAHostName};
+pub use server::keys::KeyLimits;
 pub use server::serve::{Entrance, ServeError, serve};
 
 /// What every handler may use.
@@ -58,6 +61,8 @@ pub struct App {
     jobs: Jobs,
     /// One permit for each request that may wait for a fit to end.
     waiters: Arc<Semaphore>,
+    /// One permit for each client that may follow a fit.
+    followers: Arc<Semaphore>,
     /// One permit for each look at this machine's GPUs, which starts a process.
     looks: Arc<Semaphore>,
     uploads: Uploads,
@@ -65,7 +70,7 @@ pub struct App {
 
 /// The whole service, in memory, as it is on loopback.
 pub fn router(jobs: Jobs) -> Router {
-    let gate = Gate::new(Hosts::default(), CancellationToken::new());
+    let gate = Gate::new(Hosts::default(), None, CancellationToken::new());
     gated(jobs, gate, ConnectionLimits::default().waiters())
 }
 
@@ -87,6 +92,8 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
                             shorten(id.and_then(|id| id.to_str().ok()).unwrap_or_default()),
                         method = shorten(request.method().as_str()),
                         path = shorten(request.uri().path()),
+                        // The name of the key, once it is known whose it is.
+                        key = tracing::field::Empty,
                     )
                 })
                 .on_failure(problem::log_failure),
@@ -106,6 +113,7 @@ fn gated(jobs: Jobs, gate: Gate, waiters: usize) -> Router {
             uploads: Uploads::new(jobs.large_models()),
             jobs,
             waiters: Arc::new(Semaphore::new(waiters)),
+            followers: Arc::new(Semaphore::new(waiters)),
             looks: Arc::new(Semaphore::new(1)),
         })
 }
@@ -116,6 +124,7 @@ fn routes() -> OpenApiRouter<App> {
         // What is the largest batch?
         .routes(routes!(fits::create_fit, fits::list_fits))
         .routes(routes!(fits::get_fit, fits::cancel_fit))
+        .routes(routes!(events::get_fit_events))
         // Does this batch fit?
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))

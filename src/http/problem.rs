@@ -18,6 +18,7 @@ use utoipa::ToSchema;
 use crate::bounded::shorten;
 use crate::jobs::{EngineError, JobError};
 use crate::model::Invalid;
+use crate::store::Fault;
 
 /// The media type of problem documents.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
@@ -73,6 +74,18 @@ codes! {
     DigestInvalid = "digest-invalid", UNPROCESSABLE_ENTITY, "The digest is not valid";
     /// The file that was sent is not the one whose digest was announced.
     DigestMismatch = "digest-mismatch", UNPROCESSABLE_ENTITY, "The file has another digest";
+    /// Requests need a key here, and this one has none that is known.
+    Unauthorized = "unauthorized", UNAUTHORIZED, "An API key is needed";
+    /// The key is for less than what was asked.
+    ScopeMissing = "scope-missing", FORBIDDEN, "The API key is not for this";
+    /// The key was used more often than any may be.
+    RateLimited = "rate-limited", TOO_MANY_REQUESTS, "The API key asks too often";
+    /// As many requests of the key are being answered as may be.
+    KeyBusy = "key-busy", SERVICE_UNAVAILABLE, "The API key asks too much at a time";
+    /// Something else was asked under the same idempotency key.
+    IdempotencyKeyReused = "idempotency-key-reused", UNPROCESSABLE_ENTITY, "The idempotency key was used for another request";
+    /// A header has a value that it cannot have.
+    HeaderInvalid = "header-invalid", BAD_REQUEST, "A header is not valid";
     /// A query parameter is unknown or has a value that it cannot have.
     QueryInvalid = "query-invalid", UNPROCESSABLE_ENTITY, "The query is not valid";
     /// The device does not exist here.
@@ -229,6 +242,9 @@ impl From<JobError> for Problem {
     fn from(error: JobError) -> Problem {
         match error {
             JobError::TooManySearches { .. } => Problem::new(Code::SearchesFull, error.to_string()),
+            JobError::KeyReused { .. } => {
+                Problem::new(Code::IdempotencyKeyReused, error.to_string())
+            }
             JobError::QueueFull { .. } => Problem::new(Code::QueueFull, error.to_string()),
             JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Problem::new(Code::DeviceBusy, error.to_string())
@@ -246,7 +262,10 @@ impl From<JobError> for Problem {
                 }
             }
             JobError::UploadsFull { .. } => Problem::new(Code::UploadsFull, error.to_string()),
-            JobError::TookTooLong { .. } => Problem::new(Code::TookTooLong, error.to_string()),
+            JobError::TookTooLong { .. } | JobError::Engine(EngineError::TimedOut { .. }) => {
+                Problem::new(Code::TookTooLong, error.to_string())
+            }
+            JobError::Busy => Problem::new(Code::TooManyRequests, error.to_string()),
             JobError::ShuttingDown => Problem::new(Code::NotReady, error.to_string()),
             JobError::Engine(EngineError::Invalid(invalid)) => Problem::from(invalid),
             JobError::Engine(EngineError::DeviceUnavailable {
@@ -273,9 +292,21 @@ impl From<JobError> for Problem {
                     error = &error as &dyn Error,
                     "could not answer a request: {error}"
                 );
+                let why = match error.fault() {
+                    Fault::Full => "its disk is full: make room",
+                    Fault::Locked => "another process keeps it locked: let that one end",
+                    Fault::ReadOnly => "it may not be written: give the service the right to",
+                    Fault::Gone => {
+                        "its file was moved or deleted: put it back, or restart the service"
+                    }
+                    Fault::Damaged => "it is damaged: `batchfit db check` says where",
+                    Fault::Other => "the log of the service says why",
+                };
                 Problem::new(
                     Code::NotReady,
-                    "the database does not answer; nothing was stored, so ask again later",
+                    format!(
+                        "the database does not answer ({why}); nothing was stored, so ask again later"
+                    ),
                 )
             }
             JobError::Engine(EngineError::Cancelled | EngineError::Died { .. })

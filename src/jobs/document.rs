@@ -7,10 +7,10 @@ use utoipa::ToSchema;
 use super::engine::card_name;
 use super::lanes::lane_of_fit;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
-use crate::model::{Checkpointing, DeviceChoice, Mode, Request, RequestDocument};
+use crate::model::{Checkpointing, DeviceChoice, Mode, Priority, Request, RequestDocument};
 use crate::probe::ProbeReport;
 use crate::store::{
-    Db, Fit, FitState, Ids, JsonText, NewFit, NewUpload, StoredRecommendation, Time,
+    Db, Fit, FitState, FitTerms, Ids, JsonText, NewFit, NewUpload, StoredRecommendation, Time,
 };
 
 /// The version that answers.
@@ -102,6 +102,7 @@ pub async fn record(
         document.request.clone(),
         request.fingerprint(lowered, card.as_deref()),
         None,
+        terms(request, false),
         document.created_at,
     );
     let result = json(result);
@@ -151,6 +152,8 @@ pub enum FailureCode {
     DeviceFailed,
     /// The fit ended the process that worked on it, and did so again when it ran in one of its own.
     Interrupted,
+    /// It took longer than its `timeout_seconds`.
+    TimedOut,
     /// A fault in batchfit; the log says more.
     Internal,
 }
@@ -180,6 +183,7 @@ impl From<EngineError> for FitError {
             },
             EngineError::DeviceBusy { .. } => FitError::new(FailureCode::DeviceBusy, detail),
             EngineError::DeviceFailed { .. } => FitError::new(FailureCode::DeviceFailed, detail),
+            EngineError::TimedOut { .. } => FitError::new(FailureCode::TimedOut, detail),
             EngineError::Died { .. } | EngineError::Cancelled => {
                 FitError::new(FailureCode::Interrupted, detail)
             }
@@ -194,6 +198,7 @@ pub(super) fn new_fit(
     shown: JsonText,
     fingerprint: String,
     aside: Option<NewUpload>,
+    terms: FitTerms,
     now: Time,
 ) -> NewFit {
     let device = request.device.to_string();
@@ -207,7 +212,23 @@ pub(super) fn new_fit(
         request: shown,
         uploads: request.uploads().to_vec(),
         aside,
+        terms,
+        key: None,
         created_at: now,
+    }
+}
+
+/// The terms of a request; without a word of its own, it goes first where somebody waits for the answer.
+pub(super) fn terms(request: &Request, somebody_waits: bool) -> FitTerms {
+    let unsaid = if somebody_waits {
+        Priority::Interactive
+    } else {
+        Priority::Batch
+    };
+    let timeout_seconds = request.timeout_seconds;
+    FitTerms {
+        priority: request.priority.unwrap_or(unsaid),
+        timeout_seconds: timeout_seconds.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX)),
     }
 }
 

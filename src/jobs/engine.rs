@@ -140,6 +140,14 @@ pub enum EngineError {
         /// What happened where.
         cause: String,
     },
+    /// It was not done within the time that its request gives it.
+    #[error(
+        "it took longer than its `timeout_seconds`, {seconds} s, and was stopped; ask again with a larger one, or without"
+    )]
+    TimedOut {
+        /// The time.
+        seconds: u64,
+    },
     /// Somebody asked to stop.
     #[error("cancelled")]
     Cancelled,

@@ -8,6 +8,7 @@
 
 mod document;
 mod engine;
+mod events;
 mod fit;
 mod handover;
 mod lanes;
@@ -23,8 +24,9 @@ mod validate;
 
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
+pub use events::{Event, Follower, News, StateNews};
 pub use fit::{FitEngine, FromRecordings, answer_apart};
-pub use queue::{Cancellation, JobError, Jobs, Limits};
+pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use result::{
     AcrossRanks, Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation,
     VariantResult,

@@ -59,6 +59,7 @@ impl Jobs {
             place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
             () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
         };
+        let patience = request.timeout_seconds.map(Duration::from_secs);
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
@@ -67,7 +68,9 @@ impl Jobs {
             drop(place);
             (request, report)
         });
-        let deadline = probe_deadline(&device);
+        let deadline = patience.map_or(probe_deadline(&device), |patience| {
+            patience.min(probe_deadline(&device))
+        });
         let working = tokio::time::timeout(deadline, working).await;
         let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
         let report = report?;

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::document::{chance, new_fit};
+use super::document::{chance, new_fit, terms};
+use super::events::{Events, Follower, Log};
 use super::handover::Handover;
 use super::lanes::{LARGE_LANE, Lanes};
 use super::readiness::Readiness;
@@ -23,8 +24,8 @@ use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
 use crate::model::{DeviceChoice, Digest, Invalid, ModelAside, Request, RequestDocument, Uploads};
 use crate::store::{
-    Db, Enqueued, FitFilter, FitState, FitSummary, Ids, JsonText, NewUpload, ParallelSimulated,
-    Reuse, StoreError, Time,
+    Db, Enqueued, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, JsonText, NewFit,
+    NewUpload, ParallelSimulated, Reuse, StoreError, Time,
 };
 
 /// How much is taken on at a time.
@@ -36,6 +37,8 @@ pub struct Limits {
     pub simulated_in_parallel: u32,
     /// What uploads may take.
     pub uploads: UploadLimits,
+    /// How long what has ended is kept; `None` for ever.
+    pub retention: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -46,6 +49,7 @@ impl Default for Limits {
             queued: 100,
             simulated_in_parallel: u32::try_from(cores).unwrap_or(1),
             uploads: UploadLimits::default(),
+            retention: None,
         }
     }
 }
@@ -58,6 +62,17 @@ pub enum JobError {
     QueueFull {
         /// The bound that was reached.
         waiting: u32,
+    },
+    /// Something else was asked under the same idempotency key.
+    #[error(
+        "something else was asked under the Idempotency-Key {key:?}, which got fit {fit}; send what was sent then, or a new \
+         key"
+    )]
+    KeyReused {
+        /// The key.
+        key: String,
+        /// What was asked first.
+        fit: String,
     },
     /// As many searches are under way as may be.
     #[error("{most} searches are under way already; cancel those that nobody needs")]
@@ -110,12 +125,24 @@ pub enum JobError {
         /// How long it might have taken.
         deadline: Duration,
     },
+    /// Others changed what was just looked at.
+    #[error("others changed the fit meanwhile; ask again")]
+    Busy,
     /// The server is about to end.
     #[error("the server is shutting down")]
     ShuttingDown,
     /// The database has no answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// How a fit is asked for, beside what.
+#[derive(Debug, Clone, Default)]
+pub struct Asking {
+    /// Whether somebody waits for the answer.
+    pub somebody_waits: bool,
+    /// The name that the client gave to this request: what it asks again under it is the same fit.
+    pub key: Option<IdempotencyKey>,
 }
 
 /// What came of the wish to cancel.
@@ -144,6 +171,8 @@ pub(super) struct Shared {
     simulated: Vec<String>,
     pub(super) lanes: Lanes,
     pub(super) handover: Handover,
+    /// What is told of fits.
+    pub(super) events: Events,
     /// The fits at work in this process, by id.
     pub(super) running: Mutex<HashMap<String, Arc<Running>>>,
     /// Tells the runner that there may be something to claim.
@@ -206,6 +235,7 @@ impl Jobs {
                 simulated,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
                 handover: Handover::default(),
+                events: Events::default(),
                 running: Mutex::default(),
                 wake: Notify::new(),
                 ended: watch::Sender::default(),
@@ -252,9 +282,14 @@ impl Jobs {
         &self,
         request: Request,
         large: Option<OwnedSemaphorePermit>,
+        asking: Asking,
         now: Time,
     ) -> Result<FitDocument, JobError> {
         let shared = &self.shared;
+        if let Some(fit) = self.asked_before(asking.key.as_ref()).await? {
+            return Ok(fit);
+        }
+        let terms = terms(&request, asking.somebody_waits);
         let Checked {
             request,
             fingerprint,
@@ -265,7 +300,10 @@ impl Jobs {
         validate_fit(lowered).map_err(EngineError::Invalid)?;
         let id = shared.ids.next(now, chance());
         let aside = aside.map(|aside| beside(aside, now));
-        let new = new_fit(id, &request, shown, fingerprint, aside, now);
+        let new = NewFit {
+            key: asking.key,
+            ..new_fit(id, &request, shown, fingerprint, aside, terms, now)
+        };
         let space = shared.upload_space(now);
         let reuse = match (&request.device, request.memory_limit) {
             (DeviceChoice::Sim(_), _) | (_, Some(_)) => Reuse::Finished,
@@ -291,14 +329,29 @@ impl Jobs {
                 .enqueue(&new, Reuse::InFlight, capacity, space)
                 .await?;
         }
+        let is_shared = matches!(queued, Enqueued::Same(_));
         let id = match queued {
             Enqueued::Added => {
                 tracing::info!(fit.id = %new.id, device = %new.device, "queued fit {}", new.id);
                 left.stay();
+                shared.events.of(&new.id, 0, FitState::Queued);
                 shared.wake.notify_one();
                 new.id
             }
-            Enqueued::Same(id) => id,
+            Enqueued::Same(id) => {
+                if let Some(key) = &new.key
+                    && !shared.db.remember_key(key, &id, now).await?
+                    && let Some(fit) = self.asked_before(new.key.as_ref()).await?
+                {
+                    return Ok(fit);
+                }
+                id
+            }
+            // By a request that was sent at the same time.
+            Enqueued::KeyTaken => match self.asked_before(new.key.as_ref()).await? {
+                Some(fit) => return Ok(fit),
+                None => return Err(JobError::Busy),
+            },
             Enqueued::UploadGone(digest) => return Err(unknown("/model", &digest)),
             Enqueued::QueueFull => {
                 return Err(JobError::QueueFull {
@@ -306,8 +359,56 @@ impl Jobs {
                 });
             }
         };
-        let fit = self.fit(&id).await?;
-        Ok(fit.expect("fits are never deleted"))
+        // One that ended long ago may be dropped meanwhile.
+        let fit = self.fit(&id).await?.ok_or(JobError::Busy)?;
+        if is_shared && !fit.state.is_final() {
+            shared.db.ask_again(&id, terms).await?;
+        }
+        Ok(fit)
+    }
+
+    /// The fit that was asked for under this name before.
+    async fn asked_before(
+        &self,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Option<FitDocument>, JobError> {
+        let Some(key) = key else { return Ok(None) };
+        match self.shared.db.asked_before(key).await? {
+            None => Ok(None),
+            Some(before) if before.body == key.body => self.fit(&before.fit_id).await,
+            Some(before) => Err(JobError::KeyReused {
+                key: key.key.clone(),
+                fit: before.fit_id,
+            }),
+        }
+    }
+
+    /// What is told of a fit after event `last`. `None` where there is no such fit.
+    pub async fn events(&self, id: &str, last: Option<u64>) -> Result<Option<Follower>, JobError> {
+        let shared = &self.shared;
+        if let Some(log) = shared.events.find(id) {
+            return Ok(Some(log.follow(last)));
+        }
+        let Some((state, attempts)) = shared.db.fit_attempts(id).await? else {
+            return Ok(None);
+        };
+        if state.is_final() {
+            return Ok(Some(Arc::new(Log::new(attempts, state)).follow(last)));
+        }
+        // One that runs has begun one of its attempts.
+        let before = attempts - i64::from(state == FitState::Running);
+        let log = shared.events.of(id, before, state);
+        // It may have ended before the log was there to be told.
+        let state = shared.db.fit_state(id).await?;
+        if let Some(state) = state.filter(|state| state.is_final()) {
+            shared.events.tell(id, state);
+        }
+        Ok(Some(log.follow(last)))
+    }
+
+    /// Ends when the server is about to.
+    pub async fn ending(&self) {
+        self.shared.shutdown.cancelled().await;
     }
 
     /// The fit, with its progress while it runs here.
@@ -359,6 +460,7 @@ impl Jobs {
             if let Some(running) = shared.running(id) {
                 running.cancel.store(true, Ordering::Relaxed);
             }
+            shared.events.tell(id, FitState::Cancelled);
             shared.wake.notify_one();
             shared.ended.send_replace(());
             tracing::info!(fit.id = %id, "cancelled fit {id}");

@@ -10,9 +10,11 @@ use tokio::sync::oneshot;
 use tokio::time::MissedTickBehavior;
 
 use super::document::{FitError, chance, json, recommendations};
+use super::events::News;
 use super::queue::{Running, Shared};
 use super::uploads::packed;
-use super::{Engine, EngineError, FailureCode, FitResult, JobError};
+use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
+use crate::bounded::unless;
 use crate::model::{Invalid, Packed, Request, RequestDocument, UploadKind, Uploads};
 use crate::store::{Claimed, FitState, StoreError, Time};
 
@@ -40,6 +42,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
             Ok(Some(claimed)) => {
                 let running = Arc::new(Running::default());
                 register(&shared, &claimed.id, Some(Arc::clone(&running)));
+                let before = claimed.attempts - 1;
+                shared.events.of(&claimed.id, before, FitState::Running);
+                shared.events.tell(&claimed.id, FitState::Running);
                 let attempt = attempt(Arc::clone(&shared), claimed, running);
                 shared.tasks.spawn(attempt);
             }
@@ -98,6 +103,10 @@ async fn attempt(shared: Arc<Shared>, claimed: Claimed, running: Arc<Running>) {
         );
     }
     register(&shared, &claimed.id, None);
+    // Where this cannot be read, the next server tells it.
+    if let Ok(Some(state)) = shared.db.fit_state(&claimed.id).await {
+        shared.events.tell(&claimed.id, state);
+    }
     shared.ended.send_replace(());
     shared.wake.notify_one();
 }
@@ -188,7 +197,7 @@ async fn answer(
     };
     let request = match handed {
         Some(request) => Arc::new(request),
-        None => match read(shared, claimed).await? {
+        None => match read(shared, claimed, running).await? {
             Ok(request) => Arc::new(request),
             // It was valid when it was queued, so it was queued by another version.
             Err(error) => return fail(shared, claimed, error).await,
@@ -203,8 +212,12 @@ async fn answer(
     let work = {
         let (request, running) = (Arc::clone(&request), Arc::clone(running));
         let apart = claimed.apart;
+        let log = shared.events.find(id);
         move |engine: &dyn Engine| {
-            let progress = |step| {
+            let progress = |step: Progress| {
+                if let Some(log) = &log {
+                    log.push(News::Probe(step.clone()));
+                }
                 let mut shown = running
                     .progress
                     .lock()
@@ -229,6 +242,14 @@ async fn answer(
             match tokio::time::timeout(GRACE, working).await {
                 Ok(outcome) => outcome,
                 Err(_) => Ok(Err(EngineError::Cancelled)),
+            }
+        }
+        seconds = overdue(shared, claimed) => {
+            running.cancel.store(true, Ordering::Relaxed);
+            // An answer that comes just now is one. One that never comes keeps its lane, as a driver does that hangs.
+            match tokio::time::timeout(GRACE, working).await {
+                Ok(Ok(Ok(result))) => Ok(Ok(result)),
+                Ok(_) | Err(_) => Ok(Err(EngineError::TimedOut { seconds })),
             }
         }
     };
@@ -256,10 +277,29 @@ async fn answer(
     }
 }
 
+/// Waits until the fit has been worked on for longer than it may be, and says how long that is. Others who ask the same
+/// meanwhile may give it more time.
+async fn overdue(shared: &Shared, claimed: &Claimed) -> u64 {
+    let begun = tokio::time::Instant::now();
+    let mut allowed = claimed.timeout_seconds;
+    loop {
+        let Some(seconds) = allowed else {
+            return std::future::pending().await;
+        };
+        let seconds = seconds.unsigned_abs();
+        tokio::time::sleep_until(begun + Duration::from_secs(seconds)).await;
+        match shared.db.fit_timeout(&claimed.id).await {
+            Ok(longer) if longer != allowed => allowed = longer,
+            Ok(_) | Err(_) => return seconds,
+        }
+    }
+}
+
 /// Reads the request of a fit, not on this thread: it may be megabytes, and others wait for the thread.
 async fn read(
     shared: &Arc<Shared>,
     claimed: &Claimed,
+    running: &Running,
 ) -> Result<Result<Request, FitError>, StoreError> {
     let text = claimed.request.clone().into_shared();
     let document = RequestDocument::read(Arc::clone(&text)).ok();
@@ -269,17 +309,23 @@ async fn read(
     };
     let parse = {
         let shared = Arc::clone(shared);
-        move |_: &dyn Engine| {
+        let cancel = Arc::clone(&running.cancel);
+        let read = move || {
             let document = RequestDocument::read(text)?;
             let document = match aside {
                 Some(model) => document.with_model(&model.unpack()?)?,
                 None => document,
             };
             shared.parse(document, &Uploads::unpack(named)?)
-        }
+        };
+        move |_: &dyn Engine| unless(&cancel, read)
     };
-    let parsed: Result<Result<Request, Invalid>, JobError> =
+    let parsed: Result<Option<Result<Request, Invalid>>, JobError> =
         on_thread(&claimed.id, Arc::clone(&shared.engine), parse).await;
+    let parsed = parsed.map(|parsed| {
+        // The row is `cancelled` then, and takes no error.
+        parsed.unwrap_or_else(|| Err(Invalid::at("", "cancelled")))
+    });
     Ok(match parsed {
         Ok(parsed) => parsed.map_err(|invalid| FitError::from(EngineError::Invalid(invalid))),
         Err(error) => Err(FitError::new(FailureCode::Internal, error.to_string())),

@@ -17,7 +17,7 @@ use crate::model::{
 };
 use crate::recorded;
 use crate::replay;
-use crate::store::{Dropped, JsonText, Kept, NewUpload, StoredUpload, Time, UploadSpace};
+use crate::store::{Dropped, JsonText, Kept, NewUpload, Pruned, StoredUpload, Time, UploadSpace};
 
 /// What uploads may take, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,13 @@ impl Default for UploadLimits {
 
 /// Shortest and longest time between two looks for what has expired.
 const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_mins(10)];
+
+/// How long the names are kept that clients give to their requests.
+const KEYS_ARE_KEPT: Duration = Duration::from_hours(24);
+
+/// How many fits that ended long ago are dropped at a time, and how long others have to write in between.
+const PRUNED_AT_A_TIME: i64 = 200;
+const PRUNE_PAUSE: Duration = Duration::from_millis(5);
 
 /// How many expired uploads are dropped by one statement: others wait for it to write.
 const AT_A_TIME: i64 = 16;
@@ -320,6 +327,31 @@ impl Jobs {
     }
 }
 
+/// Drops what ended longer ago than it is to be kept.
+async fn prune(shared: &Shared) {
+    let Some(retention) = shared.limits.retention else {
+        return;
+    };
+    let age = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+    let oldest = Time(Timestamp::now().as_millisecond().saturating_sub(age));
+    let mut fits = 0;
+    while !shared.shutdown.is_cancelled() {
+        match shared.db.prune(oldest, PRUNED_AT_A_TIME).await {
+            Ok(pruned) if pruned == Pruned::default() => break,
+            Ok(pruned) => fits += pruned.fits,
+            // The next look tries again.
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
+                break;
+            }
+        }
+        tokio::time::sleep(PRUNE_PAUSE).await;
+    }
+    if fits > 0 {
+        tracing::info!(fits, "dropped {fits} fits that had ended long ago");
+    }
+}
+
 /// Drops uploads that have expired, until the server ends.
 pub(super) async fn sweep(shared: Arc<Shared>) {
     let [shortest, longest] = LOOKS;
@@ -331,6 +363,12 @@ pub(super) async fn sweep(shared: Arc<Shared>) {
             _ = looks.tick() => {}
             () = shared.shutdown.cancelled() => return,
         }
+        let day = KEYS_ARE_KEPT.as_millis();
+        let oldest = Timestamp::now().as_millisecond() - i64::try_from(day).unwrap_or(i64::MAX);
+        if let Err(error) = shared.db.sweep_keys(Time(oldest)).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
+        }
+        prune(&shared).await;
         let mut all = 0;
         loop {
             let space = shared.upload_space(Time::from(Timestamp::now()));

@@ -24,7 +24,7 @@ pub use invalid::Invalid;
 pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
-    DeviceChoice, Lowered, ModelAside, RECORDING_BOUNDS, RULES, Request, RequestDocument,
+    DeviceChoice, Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument,
     SearchMode, Workload, pack,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};

@@ -1,6 +1,7 @@
 //! The table of fits, which is also the queue.
 
 mod enqueue;
+mod terms;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,8 +9,11 @@ use sqlx::types::Json;
 use sqlx::{Connection as _, SqliteConnection};
 use utoipa::ToSchema;
 
+use super::request::{keep_request, request_digest};
 use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
 pub use enqueue::{Enqueued, NewFit, Reuse};
+use terms::PATIENCE_MS;
+pub use terms::{AskedBefore, FitTerms, IdempotencyKey};
 
 /// The lane of all simulated devices. Each GPU is a lane of its own, in which one fit runs at a time.
 pub const SIMULATED_LANE: &str = "simulated";
@@ -125,6 +129,8 @@ pub struct Claimed {
     pub attempts: i64,
     /// Whether to run it in a process of its own: it, or one that ran beside it, ended a server.
     pub apart: bool,
+    /// For how many seconds it may be worked on, as it was when it was claimed.
+    pub timeout_seconds: Option<i64>,
     /// The request document.
     pub request: JsonText,
 }
@@ -138,11 +144,11 @@ impl Db {
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
         sqlx::query_as!(
             Fit,
-            r#"SELECT id, state AS "state: FitState", request AS "request: JsonText",
+            r#"SELECT id, state AS "state: FitState", text AS "request: JsonText",
                       result AS "result: Json<Value>", error AS "error: Json<Value>",
                       created_at AS "created_at: Time", started_at AS "started_at: Time",
                       finished_at AS "finished_at: Time"
-                 FROM fit WHERE id = ?1"#,
+                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#,
             id
         )
         .fetch_optional(&self.pool)
@@ -158,6 +164,18 @@ impl Db {
         )
         .fetch_optional(&self.pool)
         .await
+        .map_err(asking("read the state of a fit"))
+    }
+
+    /// Where the fit stands, and how often it was begun.
+    pub async fn fit_attempts(&self, id: &str) -> Result<Option<(FitState, i64)>, StoreError> {
+        sqlx::query!(
+            r#"SELECT state AS "state: FitState", attempts FROM fit WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map(|row| row.map(|row| (row.state, row.attempts)))
         .map_err(asking("read the state of a fit"))
     }
 
@@ -181,7 +199,8 @@ impl Db {
         .map_err(asking("list fits"))
     }
 
-    /// Hands out the oldest fit whose lane is free, or nothing.
+    /// Hands out the oldest fit whose lane is free, or nothing: those first for whose answer somebody waits, and those that
+    /// have waited for a minute whatever anybody does.
     ///
     /// One statement, so two workers can never claim the same row.
     pub async fn claim(
@@ -197,11 +216,13 @@ impl Db {
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane)
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
-                             ORDER BY waiting.id LIMIT 1)
+                             ORDER BY waiting.priority = 'batch' AND waiting.created_at > ?1 - ?3, waiting.id LIMIT 1)
                   AND state = 'queued'
-               RETURNING id, lane, attempts, apart AS "apart: bool", request AS "request: JsonText""#,
+               RETURNING id, lane, attempts, apart AS "apart: bool", timeout_seconds,
+                  (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#,
             now,
             parallel.0,
+            PATIENCE_MS,
         )
         .fetch_optional(&self.pool)
         .await
@@ -218,6 +239,7 @@ impl Db {
         recommendations: &[StoredRecommendation],
         now: Time,
     ) -> Result<bool, StoreError> {
+        self.in_place()?;
         let result = Json(result);
         let mut connection = self
             .pool
@@ -247,7 +269,7 @@ impl Db {
         recommendations: &[StoredRecommendation],
         finished_at: Time,
     ) -> Result<(), StoreError> {
-        let request = &fit.request;
+        let request = request_digest(&fit.request);
         let result = Json(result);
         let mut transaction = self
             .pool
@@ -255,7 +277,7 @@ impl Db {
             .await
             .map_err(asking("begin to record a fit"))?;
         sqlx::query!(
-            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request, result,
+            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
                               created_at, started_at, finished_at)
              VALUES (?1, ?2, ?3, 'done', ?4, ?5, ?6, 1, ?7, ?8, ?9, ?9, ?10)",
             fit.id,
@@ -272,6 +294,7 @@ impl Db {
         .execute(&mut *transaction)
         .await
         .map_err(asking("record a fit"))?;
+        keep_request(&mut transaction, &request, &fit.request).await?;
         for recommendation in recommendations {
             recommendation.insert(&mut transaction).await?;
         }

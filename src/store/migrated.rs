@@ -112,3 +112,141 @@ async fn recommendations_keep_their_rows_when_evidence_gets_more_names() {
     let broken = names(&db.pool, "SELECT \"table\" FROM pragma_foreign_key_check");
     assert_eq!(broken.await, Vec::<String>::new());
 }
+
+/// The last schema in which fits and probes had their requests beside them.
+const LAST_WITH_REQUESTS: i64 = 9;
+
+/// Whatever version wrote it: every row is there after the update, and the next start has nothing to do.
+#[tokio::test]
+async fn a_database_of_every_earlier_schema_is_kept_whole() {
+    let asked = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
+    for last in 1..=LAST_WITH_REQUESTS {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("old.db");
+        let mut rows = a_fit(1, "train", "NULL")
+            .replace("NULL, NULL, 'none'", "'adamw', 'foreach', 'none'")
+            + &a_fit(2, "inference", "NULL");
+        rows = rows.replace("'{}', '{}'", &format!("'{asked}', '{{}}'"));
+        let others = format!(
+            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at)
+             VALUES ('fit3', 'f3', '0.1.0', 'queued', 'resnet18', 'sim:h200', 'simulated', '{asked}', 3);
+             INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request, created_at,
+                              started_at)
+             VALUES ('fit4', 'f4', '0.1.0', 'running', 'resnet18', 'sim:h200', 'simulated', 1, '{{}}', 4, 5);
+             INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, error, created_at,
+                              finished_at)
+             VALUES ('fit5', 'f5', '0.1.0', 'failed', 'resnet18', 'sim:h200', 'simulated', '{asked}', '{{}}', 5, 6);
+             INSERT INTO probe VALUES ('probe1', 'f1', 'resnet18', 'sim:h200', 8, 'fits', '{asked}', '{{}}', 7);"
+        );
+        rows += &others;
+        older(&file, last, &rows).await;
+        let database = file.to_str().unwrap();
+        assert_ne!(Db::check(database).await.unwrap().behind, 0, "{last}");
+
+        let db = Db::open(database).await.unwrap();
+
+        for id in ["fit1", "fit2", "fit3", "fit5"] {
+            let fit = db.fit(id).await.unwrap().unwrap();
+            assert_eq!(fit.request.as_str(), asked, "{id} from {last}");
+        }
+        assert_eq!(
+            db.fit("fit4").await.unwrap().unwrap().request.as_str(),
+            "{}"
+        );
+        let probe = db.probe("probe1").await.unwrap().unwrap();
+        assert_eq!(probe.request.as_str(), asked);
+        let all = RecommendationFilter {
+            limit: 10,
+            ..RecommendationFilter::default()
+        };
+        assert_eq!(db.recommendations(&all).await.unwrap().len(), 2);
+        let requests = names(&db.pool, "SELECT digest FROM request ORDER BY 1").await;
+        assert_eq!(requests, ["fit1", "fit4"], "{last}: each text once");
+        // What waited and what ran is taken up.
+        assert_eq!(db.recover().await.unwrap(), 1);
+        let claimed = db.claim(ParallelSimulated(2), Time(9)).await.unwrap();
+        assert_eq!(claimed.unwrap().request.as_str(), asked);
+        db.close().await;
+
+        let again = Db::open(database).await.unwrap();
+        again.close().await;
+        let checked = Db::check(database).await.unwrap();
+        assert_eq!((checked.damage, checked.behind), (Vec::new(), 0), "{last}");
+        assert_eq!(checked.rows, [5, 1, 2]);
+    }
+}
+
+/// One that a later version has written is left alone.
+#[tokio::test]
+async fn a_database_of_a_later_version_is_refused_and_not_touched() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("new.db");
+    let database = file.to_str().unwrap();
+    let db = Db::open(database).await.unwrap();
+    let later =
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+                 VALUES (9999, 'later', 1, x'00', 1)";
+    db.pool.execute(later).await.unwrap();
+    db.close().await;
+    let before = std::fs::read(&file).unwrap();
+
+    let refused = Db::open(database).await.unwrap_err();
+
+    assert!(refused.to_string().contains("later version"), "{refused}");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+}
+
+#[tokio::test]
+async fn each_fault_has_its_name() {
+    let db = Db::open("sqlite::memory:").await.unwrap();
+    let now = Time(1);
+
+    // A disk that is full, as SQLite sees it.
+    db.pool.execute("PRAGMA max_page_count = 1").await.unwrap();
+    let overfull = db
+        .pool
+        .execute("CREATE TABLE more AS SELECT zeroblob(10000000)")
+        .await
+        .unwrap_err();
+    assert_eq!(asking("write")(overfull).fault(), Fault::Full);
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("batchfit.db");
+    let db = Db::open_for_one(file.to_str().unwrap()).await.unwrap();
+    let other = Db::open_for_one(file.to_str().unwrap()).await.unwrap();
+    db.pool.execute("PRAGMA busy_timeout = 0").await.unwrap();
+    let mut locked = other.pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    locked
+        .execute("UPDATE readiness SET checked_at = 2")
+        .await
+        .unwrap();
+    let refused = db.write_readiness(now).await.unwrap_err();
+    assert_eq!(refused.fault(), Fault::Locked);
+    locked.rollback().await.unwrap();
+    db.write_readiness(now).await.unwrap();
+
+    db.pool.execute("PRAGMA query_only = 1").await.unwrap();
+    let refused = db.write_readiness(now).await.unwrap_err();
+    assert_eq!(refused.fault(), Fault::ReadOnly);
+    db.pool.execute("PRAGMA query_only = 0").await.unwrap();
+
+    std::fs::remove_file(&file).unwrap();
+    let refused = db.write_readiness(now).await.unwrap_err();
+    assert_eq!(refused.fault(), Fault::Gone);
+    // Another file in its place is not it.
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(
+        db.write_readiness(now).await.unwrap_err().fault(),
+        Fault::Gone
+    );
+
+    let text = directory.path().join("text.db");
+    std::fs::write(
+        &text,
+        "this is no database, as long as it may be".repeat(100),
+    )
+    .unwrap();
+    let refused = Db::open(text.to_str().unwrap()).await.unwrap_err();
+    assert_eq!(refused.fault(), Fault::Damaged);
+    assert!(refused.to_string().contains("no database"), "{refused}");
+}

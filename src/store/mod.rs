@@ -7,36 +7,44 @@
 
 mod fit;
 mod id;
+mod key;
 #[cfg(test)]
 mod migrated;
 mod ownership;
 mod probe;
 mod recommendation;
+mod request;
 mod search;
 mod text;
 mod time;
+mod upkeep;
 mod upload;
 
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
 pub use fit::{
-    Claimed, Enqueued, Fit, FitFilter, FitState, FitSummary, NewFit, ParallelSimulated, Reuse,
-    SIMULATED_LANE,
+    AskedBefore, Claimed, Enqueued, Fit, FitFilter, FitState, FitSummary, FitTerms, IdempotencyKey,
+    NewFit, ParallelSimulated, Reuse, SIMULATED_LANE,
 };
 pub use id::Ids;
+pub use key::{ApiKey, NotAKeyName, Scope};
 pub use ownership::Ownership;
 pub use probe::Probe;
 pub use recommendation::{RecommendationFilter, StoredRecommendation};
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
+pub use upkeep::{Checked, Pruned};
 pub use upload::{Dropped, Kept, NewUpload, StoredUpload, UploadSpace};
+
+use upkeep::{Place, make_private};
 
 /// How long a statement waits for another process that writes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,13 +62,15 @@ const TOO_BIG: &str = "18";
 #[derive(Debug, Clone)]
 pub struct Db {
     pool: SqlitePool,
+    /// The file; `None` in memory.
+    place: Option<Arc<Place>>,
 }
 
 /// Why the database did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The file could not be opened or created.
-    #[error("could not open the database {database}")]
+    #[error("could not open the database {database}{}", because(source))]
     Open {
         /// As the user gave it.
         database: String,
@@ -85,12 +95,38 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The tables could not be brought up to date.
-    #[error("could not migrate the database {database}")]
+    #[error(
+        "could not migrate the database {database}{}",
+        of_a_later_version(source)
+    )]
     Migrate {
         /// As the user gave it.
         database: String,
         /// Which migration, and why.
         source: sqlx::migrate::MigrateError,
+    },
+    /// The file was moved or deleted while it was open.
+    #[error(
+        "the file of the database, {}, was moved or deleted while it was in use; put it back where it was, or stop the server \
+         and start it again, which makes a new one", path.display()
+    )]
+    Gone {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// There is no database to look after.
+    #[error("there is no database {database}; --database names another one")]
+    Missing {
+        /// As the user gave it.
+        database: String,
+    },
+    /// A copy could not be made.
+    #[error("could not write the copy {}: {source}", file.display())]
+    Backup {
+        /// Where to.
+        file: PathBuf,
+        /// The system's reason.
+        source: io::Error,
     },
     /// A statement failed.
     #[error("could not {question}")]
@@ -118,7 +154,75 @@ pub enum StoreError {
     },
 }
 
+/// What somebody can do about a file that cannot be opened.
+fn because(source: &sqlx::Error) -> &'static str {
+    match Fault::of(source) {
+        Fault::Damaged => {
+            ": the file is no database, or is damaged; `batchfit db check` says more, and --database names another one"
+        }
+        Fault::Locked => ": another process keeps it locked; let that one end",
+        Fault::Full => ": the disk is full",
+        Fault::ReadOnly => ": it may not be written",
+        Fault::Gone | Fault::Other => "",
+    }
+}
+
+fn of_a_later_version(source: &sqlx::migrate::MigrateError) -> &'static str {
+    match source {
+        sqlx::migrate::MigrateError::VersionMissing(_) => {
+            ": a later version of batchfit has written it, and this one leaves it alone; start that version, or name another \
+             file with --database"
+        }
+        _others => "",
+    }
+}
+
+/// What keeps a database from answering, as far as somebody can do something about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// There is no room for what was to be written.
+    Full,
+    /// Another process keeps it locked.
+    Locked,
+    /// It may not be written.
+    ReadOnly,
+    /// Its file was moved or deleted.
+    Gone,
+    /// What is in the file is no database any more, or not all of it.
+    Damaged,
+    /// Anything else.
+    Other,
+}
+
+impl Fault {
+    fn of(source: &sqlx::Error) -> Fault {
+        let code = match source {
+            sqlx::Error::Database(error) => error.code(),
+            _not_of_sqlite => None,
+        };
+        let code: Option<u32> = code.and_then(|code| code.parse().ok());
+        // The low byte is the primary result code: https://sqlite.org/rescode.html
+        match code.map(|code| code & 0xff) {
+            Some(5 | 6) => Fault::Locked,
+            Some(8) => Fault::ReadOnly,
+            Some(11 | 26) => Fault::Damaged,
+            Some(13) => Fault::Full,
+            _ => Fault::Other,
+        }
+    }
+}
+
 impl StoreError {
+    /// What kind of failure it is.
+    pub fn fault(&self) -> Fault {
+        let source = match self {
+            StoreError::Gone { .. } => return Fault::Gone,
+            StoreError::Query { source, .. } | StoreError::Open { source, .. } => source,
+            _others => return Fault::Other,
+        };
+        Fault::of(source)
+    }
+
     /// Whether the tables do not take these values, now or ever: trying again is of no use.
     pub fn is_refusal(&self) -> bool {
         match self {
@@ -136,6 +240,9 @@ impl StoreError {
             | StoreError::Open { .. }
             | StoreError::InUse { .. }
             | StoreError::Lock { .. }
+            | StoreError::Gone { .. }
+            | StoreError::Missing { .. }
+            | StoreError::Backup { .. }
             | StoreError::Unreadable { .. }
             | StoreError::Migrate { .. } => false,
         }
@@ -154,6 +261,30 @@ impl Db {
         Db::open_with(database, 1).await
     }
 
+    /// The same where there is a file already.
+    pub async fn open_existing(database: &str) -> Result<Db, StoreError> {
+        let options = options(database).map_err(|source| StoreError::Open {
+            database: database.to_owned(),
+            source,
+        })?;
+        if !options.get_filename().exists() {
+            return Err(StoreError::Missing {
+                database: database.to_owned(),
+            });
+        }
+        Db::open_with(database, 1).await
+    }
+
+    /// Fails where the file is not there any more: what is written to it then is lost.
+    fn in_place(&self) -> Result<(), StoreError> {
+        match &self.place {
+            Some(place) if !place.is_there() => Err(StoreError::Gone {
+                path: place.path().to_owned(),
+            }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     async fn open_with(database: &str, most_connections: u32) -> Result<Db, StoreError> {
         let failed = |source| StoreError::Open {
             database: database.to_owned(),
@@ -161,10 +292,16 @@ impl Db {
         };
         let options = options(database)
             .map_err(failed)?
-            .create_if_missing(true)
+            // Made below: a connection that finds it gone makes no other, which would not be the same database.
+            .create_if_missing(is_in_memory(database))
             .journal_mode(SqliteJournalMode::Wal)
             .foreign_keys(true)
             .busy_timeout(BUSY_TIMEOUT);
+        let file = options.get_filename().to_owned();
+        let is_file = !is_in_memory(database);
+        if is_file {
+            make_private(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
+        }
         // Each connection to `:memory:` is a database of its own, gone when it closes.
         let pool = if is_in_memory(database) {
             SqlitePoolOptions::new()
@@ -186,12 +323,19 @@ impl Db {
                 database: database.to_owned(),
                 source,
             })?;
-        Ok(Db { pool })
+        let place = if is_file {
+            let place = Place::of(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
+            Some(Arc::new(place))
+        } else {
+            None
+        };
+        Ok(Db { pool, place })
     }
 
     /// Writes a row that nobody reads. Fails where nothing can be stored: the disk is full, another process
     /// keeps the file locked.
     pub async fn write_readiness(&self, now: Time) -> Result<(), StoreError> {
+        self.in_place()?;
         sqlx::query!("UPDATE readiness SET checked_at = ?1", now)
             .execute(&self.pool)
             .await

@@ -3,8 +3,10 @@
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use super::upkeep::make_private;
 use super::{StoreError, is_in_memory, options};
 
 /// The right to work on a database's queue, held until it is dropped, or until the process ends in whatever way.
@@ -41,6 +43,7 @@ impl Ownership {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(0o600)
             .open(&lock)
             .map_err(failed)?;
         match held.try_lock() {
@@ -58,7 +61,7 @@ impl Ownership {
 fn settled(named: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(named) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-            File::options().create(true).append(true).open(named)?;
+            make_private(named)?;
             fs::canonicalize(named)
         }
         settled => settled,

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use sqlx::types::Json;
 
+use super::request::{keep_request, request_digest};
 use super::upload::refer;
 use super::{Db, JsonText, StoreError, Time, asking};
 use crate::model::Digest;
@@ -33,13 +34,14 @@ pub struct Probe {
 impl Db {
     /// Stores a finished probe, and that it refers to those of these uploads that are still there.
     pub async fn add_probe(&self, probe: &Probe, uploads: &[Digest]) -> Result<(), StoreError> {
+        let request = request_digest(&probe.request);
         let mut transaction = self
             .pool
             .begin()
             .await
             .map_err(asking("begin to store a probe"))?;
         sqlx::query!(
-            "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request, report, created_at)
+            "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             probe.id,
             probe.fingerprint,
@@ -47,13 +49,14 @@ impl Db {
             probe.device,
             probe.batch,
             probe.verdict,
-            probe.request,
+            request,
             probe.report,
             probe.created_at,
         )
         .execute(&mut *transaction)
         .await
         .map_err(asking("store a probe"))?;
+        keep_request(&mut transaction, &request, &probe.request).await?;
         for digest in uploads {
             refer(&mut transaction, digest, "probe", &probe.id).await?;
         }
@@ -64,9 +67,9 @@ impl Db {
     pub async fn probe(&self, id: &str) -> Result<Option<Probe>, StoreError> {
         sqlx::query_as!(
             Probe,
-            r#"SELECT id, fingerprint, model, device, batch, verdict, request AS "request: JsonText",
+            r#"SELECT id, fingerprint, model, device, batch, verdict, text AS "request: JsonText",
                       report AS "report: Json<Value>", created_at AS "created_at: Time"
-                 FROM probe WHERE id = ?1"#,
+                 FROM probe JOIN request ON digest = request_digest WHERE id = ?1"#,
             id
         )
         .fetch_optional(&self.pool)

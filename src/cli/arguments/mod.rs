@@ -5,6 +5,7 @@ mod internal;
 mod question;
 mod recorder;
 mod search;
+mod service;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +24,9 @@ pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::Question;
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
+pub(in crate::cli) use service::{
+    Database, DatabaseCommand, KeyFlags, Keys, KeysCommand, RetentionFlags, WorkFlags,
+};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
@@ -67,11 +71,17 @@ impl Arguments {
     }
 }
 
-/// The commands: of those that ask about a model, `fit` alone takes a module in its place.
+/// The commands: of those that ask about a model, `fit` alone takes a module in its place; those that have commands of
+/// their own take a database before and after them.
 fn commands() -> clap::Command {
-    Arguments::command().mut_subcommand("fit", |fit| {
-        fit.mut_arg("what", |what| what.required_unless_present_any(["module"]))
-    })
+    let everywhere =
+        |command: clap::Command| command.mut_arg("database", |database| database.global(true));
+    Arguments::command()
+        .mut_subcommand("fit", |fit| {
+            fit.mut_arg("what", |what| what.required_unless_present_any(["module"]))
+        })
+        .mut_subcommand("keys", everywhere)
+        .mut_subcommand("db", everywhere)
 }
 
 #[derive(Debug, Subcommand)]
@@ -96,6 +106,10 @@ pub(in crate::cli) enum Command {
     Presets(Presets),
     /// Answer requests over HTTP until SIGTERM or Ctrl-C.
     Serve(Serve),
+    /// Make, list and revoke the keys of the service.
+    Keys(Keys),
+    /// Copy, check and tidy the database.
+    Db(Database),
     /// Print the description of the HTTP API as YAML.
     Openapi,
     /// List the ATen operators that have a rule of their own, one a line.
@@ -355,6 +369,12 @@ pub(in crate::cli) struct Serve {
     pub(in crate::cli) kept: Kept,
     #[command(flatten)]
     pub(in crate::cli) uploads: UploadFlags,
+    #[command(flatten)]
+    pub(in crate::cli) work: WorkFlags,
+    #[command(flatten)]
+    pub(in crate::cli) keys: KeyFlags,
+    #[command(flatten)]
+    pub(in crate::cli) retention: RetentionFlags,
     #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]

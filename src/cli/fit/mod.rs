@@ -5,6 +5,10 @@ mod progress;
 mod stored;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -14,7 +18,7 @@ use super::devices::engine;
 use super::question::{self, Asked, One};
 use super::trouble::Trouble;
 use super::{Outcome, output, recorder, style};
-use crate::jobs::{self, Engine as _, FitDocument, FitEngine, FitResult, Progress};
+use crate::jobs::{self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Progress};
 use crate::report::{self, Answer, Style};
 use crate::store::Time;
 use progress::Shown;
@@ -92,6 +96,27 @@ fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result
     Ok(())
 }
 
+/// Asks whoever answers to stop after the `timeout_seconds` of a request, unless it is dropped before.
+struct Timer {
+    _stopped_by: Sender<()>,
+}
+
+impl Timer {
+    fn start(seconds: u64, cancel: &Arc<AtomicBool>) -> Timer {
+        let (stopped_by, stopped) = channel::<()>();
+        let cancel = Arc::clone(cancel);
+        thread::spawn(move || {
+            if stopped.recv_timeout(Duration::from_secs(seconds)) == Err(RecvTimeoutError::Timeout)
+            {
+                cancel.store(true, Ordering::Relaxed);
+            }
+        });
+        Timer {
+            _stopped_by: stopped_by,
+        }
+    }
+}
+
 /// Answers all questions; those about a module become questions about its recordings.
 fn answer_all(
     engine: &FitEngine,
@@ -111,15 +136,23 @@ fn answer_all(
             });
         };
         let started_at = Time::from(Timestamp::now());
+        let cancel = Arc::default();
+        let seconds = one.request.timeout_seconds;
+        let timer = seconds.map(|seconds| Timer::start(seconds, &cancel));
         let result = if is_module {
-            let found = engine.fit_recorded(&one.request, &show, &Arc::default());
+            let found = engine.fit_recorded(&one.request, &show, &cancel);
             found.map(|found| {
                 one.request = found.request;
                 found.result
             })
         } else {
-            engine.fit(&one.request, &show, &Arc::default())
+            engine.fit(&one.request, &show, &cancel)
         };
+        drop(timer);
+        let result = result.map_err(|error| match (error, seconds) {
+            (EngineError::Cancelled, Some(seconds)) => EngineError::TimedOut { seconds },
+            (other, _) => other,
+        });
         let result = result.map_err(|error| origin.blame(Trouble::Engine(error)))?;
         let finished_at = Time::from(Timestamp::now());
         let document =

@@ -44,6 +44,10 @@ const BUFFER: usize = 64 << 10;
 /// How long accepting rests after the system had no file or memory for another connection.
 const REST: Duration = Duration::from_millis(50);
 
+/// How long a client may leave what was sent to it unacknowledged. One that has lost its network would hold its place for a
+/// quarter of an hour where an answer goes on for long.
+const GONE: Duration = Duration::from_secs(30);
+
 /// How many connections may wait in the system's queue to be accepted. When it is full, the system has clients try
 /// again after one second, then three: an ordinary client would lose that when thousands of others arrive at once.
 const BACKLOG: u32 = 4096;
@@ -175,6 +179,8 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 async fn converse(stream: TcpStream, router: Router, place: Place, ending: CancellationToken) {
     // Answers are written whole: waiting for more to send would only delay them.
     let _ = stream.set_nodelay(true);
+    let gone = u32::try_from(GONE.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, gone);
     let connection = Arc::clone(&place.connection);
     let limits = place.room.limits;
     connection.wait_for_request(limits.head);
@@ -341,6 +347,9 @@ enum Awaited {
     Body,
     /// That an answer is read, by a deadline.
     Reading(Instant),
+    /// News, which the client waits for as we do. It has none by a deadline, and finds the rest where it comes again: so it
+    /// is one of those that make room.
+    News,
 }
 
 impl Connection {
@@ -375,6 +384,14 @@ impl Connection {
         }));
     }
 
+    /// An answer goes on as soon as there is more to tell.
+    pub(in crate::http) fn wait_for_news(&self) {
+        self.set(Some(Wait {
+            since: Instant::now(),
+            what: Awaited::News,
+        }));
+    }
+
     /// Whether the client has sent no request that is still to be answered.
     fn has_no_request(&self) -> bool {
         matches!(
@@ -390,7 +407,7 @@ impl Connection {
     fn deadline(&self) -> Option<Instant> {
         match self.waiting()?.what {
             Awaited::Request(deadline) | Awaited::Reading(deadline) => Some(deadline),
-            Awaited::Body => None,
+            Awaited::Body | Awaited::News => None,
         }
     }
 

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 
 use super::hosts::Hosts;
+use super::keys::Keys;
 use super::transfer::Arrival;
 use crate::http::problem::{Code, Problem};
 
@@ -20,13 +21,20 @@ const LAST_WORDS: Duration = Duration::from_millis(300);
 #[derive(Debug, Clone)]
 pub(in crate::http) struct Gate {
     hosts: Arc<Hosts>,
+    /// The keys, where they are needed.
+    keys: Option<Arc<Keys>>,
     ending: CancellationToken,
 }
 
 impl Gate {
-    pub(in crate::http) fn new(hosts: Hosts, ending: CancellationToken) -> Gate {
+    pub(in crate::http) fn new(
+        hosts: Hosts,
+        keys: Option<Keys>,
+        ending: CancellationToken,
+    ) -> Gate {
         Gate {
             hosts: Arc::new(hosts),
+            keys: keys.map(Arc::new),
             ending,
         }
     }
@@ -41,12 +49,34 @@ impl Gate {
 /// Lets a request through, and sees to it that it is answered.
 pub(in crate::http) async fn pass(
     State(gate): State<Gate>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     if let Err(problem) = gate.hosts.admit(&request) {
         return problem.into_response();
     }
+    let pass = match &gate.keys {
+        None => None,
+        Some(keys) => {
+            let (method, headers) = (request.method(), request.headers());
+            match keys.admit(method, request.uri().path(), headers).await {
+                Ok(pass) => pass,
+                Err(refused) => return refused,
+            }
+        }
+    };
+    if let Some(pass) = &pass {
+        request.extensions_mut().insert(pass.caller.clone());
+    }
+    let answer = answer(&gate, request, next).await;
+    match pass {
+        Some(pass) => pass.until_sent(answer),
+        None => answer,
+    }
+}
+
+/// Has a request answered that was let in.
+async fn answer(gate: &Gate, request: Request, next: Next) -> Response {
     let arrival = request.extensions().get::<Arc<Arrival>>().cloned();
     let refused = async {
         match &arrival {

@@ -3,5 +3,6 @@
 pub(in crate::http) mod connections;
 pub(in crate::http) mod gate;
 pub(in crate::http) mod hosts;
+pub(in crate::http) mod keys;
 pub(in crate::http) mod serve;
 pub(in crate::http) mod transfer;

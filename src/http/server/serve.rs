@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::connections::{self, ConnectionLimits};
 use super::gate::Gate;
 use super::hosts::Hosts;
+use super::keys::{KeyLimits, Keys};
 use crate::http::gated;
 use crate::jobs::{Engine, JobError, Jobs, Limits};
 use crate::store::Db;
@@ -25,6 +26,8 @@ pub struct Entrance {
     pub listener: TcpListener,
     /// The names under which the service answers, beside the address of the listener.
     pub hosts: Hosts,
+    /// What keys may ask, where they are needed; without, everybody may ask.
+    pub keys: Option<KeyLimits>,
     /// How many connections there may be, and how patient the service is with each.
     pub limits: ConnectionLimits,
 }
@@ -34,6 +37,7 @@ impl From<TcpListener> for Entrance {
         Entrance {
             listener,
             hosts: Hosts::default(),
+            keys: None,
             limits: ConnectionLimits::default(),
         }
     }
@@ -70,9 +74,10 @@ pub async fn serve(
     let address = entrance.listener.local_addr();
     let address = address.map_err(|source| ServeError::Accept { source })?;
     crate::http::openapi::prepare();
+    let keys = entrance.keys.map(|limits| Keys::new(db.clone(), limits));
     let jobs = Jobs::start(db, engine, limits, shutdown.clone()).await?;
     let hosts = entrance.hosts.listening_on(address.ip());
-    let gate = Gate::new(hosts, shutdown.clone());
+    let gate = Gate::new(hosts, keys, shutdown.clone());
     let router = gated(jobs.clone(), gate, entrance.limits.waiters());
     let ended = CancellationToken::new();
     // Connections that are left when this returns are closed.

@@ -276,9 +276,11 @@ impl hyper::body::Body for Download {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
+        // It asks for the next part when there is room: the client has taken what came before.
         if frame.is_ready() {
-            // It asks for the next part when there is room: the client has taken what came before.
             self.connection.wait_for_reading(self.limits.transfer);
+        } else {
+            self.connection.wait_for_news();
         }
         frame
     }

@@ -39,6 +39,9 @@ impl Request {
             model_name: _,
             uploads: _,
             document: _,
+            // When there is an answer, not which.
+            priority: _,
+            timeout_seconds: _,
             variants,
             device,
             cards,

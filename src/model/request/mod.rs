@@ -50,11 +50,16 @@ pub(super) const FIELDS: &[&str] = &[
     "compare",
     "unknown_ops",
     "chosen_percent",
+    "priority",
+    "timeout_seconds",
 ];
 
 /// Largest batch and number of ranks read.
 pub(crate) const LARGEST_TARGET: u64 = 1 << 40;
 pub(crate) const MOST_RANKS: u64 = 1 << 20;
+
+/// Longest time that a fit may be worked on where its request says how long: a day.
+const LONGEST_TIMEOUT_S: u64 = 86_400;
 
 /// Longest model, in bytes of JSON, that is shown with a fit. Whoever asks how far a fit is does not want to read
 /// megabytes of graph each time.
@@ -73,6 +78,25 @@ pub enum SearchMode {
     Probes,
     /// PyTorch runs the graph at a few small batches, and what its allocator is asked for predicts the rest.
     Recorded,
+}
+
+/// Who is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Priority {
+    /// Somebody waits for the answer.
+    Interactive,
+    /// Nobody does.
+    Batch,
+}
+
+impl Priority {
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Priority::Interactive => "interactive",
+            Priority::Batch => "batch",
+        }
+    }
 }
 
 /// A valid request.
@@ -104,6 +128,10 @@ pub struct Request {
     pub unknown_ops: UnknownOps,
     /// How many percent of what values of the batch may choose they are taken to choose.
     pub chosen_percent: Option<u64>,
+    /// Who is served first, where the request says it.
+    pub priority: Option<Priority>,
+    /// For how many seconds it may be worked on.
+    pub timeout_seconds: Option<u64>,
     /// The request as it was written.
     pub document: RequestDocument,
     /// What a person would call the model.
@@ -275,6 +303,7 @@ impl Request {
             ("refuse", UnknownOps::Refuse),
             ("assume_elementwise", UnknownOps::AssumeElementwise),
         ];
+        let priorities = [Priority::Interactive, Priority::Batch].map(|one| (one.name(), one));
         let limit = fields.get("memory_limit");
         let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
         let (mut variants, world_size) = training::variants(fields)?;
@@ -314,6 +343,8 @@ impl Request {
                 .choice("compare", "comparison", &compares)?
                 .unwrap_or_default(),
             chosen_percent: fields.whole("chosen_percent", 0, 100)?,
+            priority: fields.choice("priority", "priority", &priorities)?,
+            timeout_seconds: fields.whole("timeout_seconds", 1, LONGEST_TIMEOUT_S)?,
             unknown_ops: fields
                 .choice("unknown_ops", "answer to unknown operators", &unknown)?
                 .unwrap_or_default(),

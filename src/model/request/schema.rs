@@ -51,6 +51,13 @@ pub(super) struct RequestSchema {
     /// `assumptions`.
     #[schema(minimum = 0, maximum = 100, example = 25)]
     chosen_percent: Option<u64>,
+    /// Who is served first: `interactive` (somebody waits: the default with `Prefer: wait`) or `batch` (the default otherwise).
+    /// A `batch` fit that has waited for a minute is served like the others.
+    #[schema(example = "batch")]
+    priority: Option<String>,
+    /// For how many seconds it may be worked on, at most a day; then it fails as `timed-out`. Waiting for its turn does not count.
+    #[schema(minimum = 1, maximum = 86_400, example = 60)]
+    timeout_seconds: Option<u64>,
 }
 
 /// A model, described in exactly one way.

@@ -2,7 +2,9 @@
 
 use sqlx::{Connection as _, SqliteConnection};
 
+use super::terms::{FitTerms, IdempotencyKey, keep_key};
 use crate::model::Digest;
+use crate::store::request::{keep_request, request_digest};
 use crate::store::upload::{keep_aside, refer};
 use crate::store::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace, asking};
 
@@ -27,6 +29,10 @@ pub struct NewFit {
     pub uploads: Vec<Digest>,
     /// Its model, where the request has a digest in its place.
     pub aside: Option<NewUpload>,
+    /// Who is served first, and for how long.
+    pub terms: FitTerms,
+    /// The name that its client gave it.
+    pub key: Option<IdempotencyKey>,
     /// Now.
     pub created_at: Time,
 }
@@ -47,6 +53,8 @@ pub enum Enqueued {
     Added,
     /// The same question is in the table already, under this id.
     Same(String),
+    /// Something was asked under the name that its client gave it, meanwhile.
+    KeyTaken,
     /// Too many are waiting.
     QueueFull,
     /// The request names an upload that was dropped meanwhile.
@@ -65,6 +73,7 @@ impl Db {
         capacity: i64,
         space: UploadSpace,
     ) -> Result<Enqueued, StoreError> {
+        self.in_place()?;
         let finished = reuse == Reuse::Finished;
         loop {
             let mut connection = self
@@ -117,15 +126,18 @@ async fn enqueue_on(
     capacity: i64,
     space: UploadSpace,
 ) -> Result<Option<Enqueued>, StoreError> {
-    let request = &new.request;
+    let request = request_digest(&new.request);
+    let priority = new.terms.priority.name();
     let mut transaction = connection
         .begin()
         .await
         .map_err(asking("begin to queue a fit"))?;
     let added = sqlx::query!(
-        "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request, created_at, apart)
+        "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
+                          priority, timeout_seconds)
          SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
-                EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1)
+                EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1),
+                ?11, ?12
           WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
                             AND (state IN ('queued', 'running')
                                  OR state = 'done' AND batchfit_version = ?3 AND ?9))
@@ -140,12 +152,20 @@ async fn enqueue_on(
         new.created_at,
         finished,
         capacity,
+        priority,
+        new.terms.timeout_seconds,
     )
     .execute(&mut *transaction)
     .await
     .map_err(asking("queue a fit"))?;
     if added.rows_affected() == 0 {
         return Ok(None);
+    }
+    keep_request(&mut transaction, &request, &new.request).await?;
+    if let Some(key) = &new.key
+        && !keep_key(&mut transaction, key, &new.id, new.created_at).await?
+    {
+        return Ok(Some(Enqueued::KeyTaken));
     }
     if let Some(aside) = &new.aside {
         keep_aside(&mut transaction, aside, space).await?;

@@ -18,6 +18,8 @@ fn new(id: &str, lane: &str) -> NewFit {
         request: JsonText::from("null"),
         uploads: Vec::new(),
         aside: None,
+        terms: FitTerms::default(),
+        key: None,
         created_at: Time(0),
     }
 }

@@ -1,4 +1,4 @@
-use super::super::{Enqueued, FitState, NewFit, ParallelSimulated, Reuse};
+use super::super::{Enqueued, FitState, FitTerms, NewFit, ParallelSimulated, Reuse};
 use super::*;
 
 /// Room for two and a half of the uploads here.
@@ -44,6 +44,8 @@ fn fit(id: &str, uploads: &[&str], aside: Option<NewUpload>) -> NewFit {
             .map(|contents| Digest::of(contents.as_bytes()))
             .collect(),
         aside,
+        terms: FitTerms::default(),
+        key: None,
         created_at: Time(2_000),
     }
 }

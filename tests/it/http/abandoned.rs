@@ -24,6 +24,7 @@ const ONE_AT_A_TIME: Limits = Limits {
     queued: 10,
     simulated_in_parallel: 1,
     uploads: UploadLimits::USUAL,
+    retention: None,
 };
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use super::scripted::{Outcome, Scripted};
 use super::{DEADLINE, RESNET};
 
 /// Short, so that tests need not wait; a machine under load still sends a small request in time.
-const LIMITS: ConnectionLimits = ConnectionLimits {
+pub(super) const LIMITS: ConnectionLimits = ConnectionLimits {
     open: 8,
     head: Duration::from_millis(300),
     idle: Duration::from_millis(300),
@@ -35,7 +35,7 @@ const PATIENT: ConnectionLimits = ConnectionLimits {
 };
 
 /// A service on a port of its own.
-struct Served {
+pub(super) struct Served {
     address: std::net::SocketAddr,
     serving: JoinSet<()>,
     shutdown: CancellationToken,
@@ -44,7 +44,7 @@ struct Served {
 }
 
 impl Served {
-    async fn start(engine: Scripted, limits: ConnectionLimits) -> Served {
+    pub(super) async fn start(engine: Scripted, limits: ConnectionLimits) -> Served {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("batchfit.db");
         let db = Db::open(file.to_str().unwrap()).await.unwrap();
@@ -58,6 +58,7 @@ impl Served {
             let entrance = Entrance {
                 listener,
                 hosts: Hosts::default().known_as([name]),
+                keys: None,
                 limits,
             };
             let limits = Limits::default();
@@ -75,14 +76,14 @@ impl Served {
     }
 
     /// A connection on which this was sent.
-    async fn send(&self, text: &str) -> TcpStream {
+    pub(super) async fn send(&self, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(text.as_bytes()).await.unwrap();
         stream
     }
 
     /// An ordinary request.
-    async fn healthz(&self) -> String {
+    pub(super) async fn healthz(&self) -> String {
         let request = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         read(self.send(request).await).await
     }
@@ -98,7 +99,7 @@ async fn read(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn post(path: &str, headers: &str, body: &str) -> String {
+pub(super) fn post(path: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {length}\r\n\r\n{body}"

@@ -103,6 +103,7 @@ async fn a_full_queue_refuses_more() {
         queued: 1,
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
+        retention: None,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let running = service.post("/v1/fits", RESNET).await;
@@ -127,6 +128,7 @@ async fn a_running_fit_can_be_cancelled() {
         queued: 10,
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
+        retention: None,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     let first = service.post("/v1/fits", RESNET).await;
@@ -149,6 +151,7 @@ async fn a_waiting_fit_can_be_cancelled() {
         queued: 10,
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
+        retention: None,
     };
     let engine = Scripted::behind(&gate);
     let service = Service::limited(engine.clone(), limits).await;

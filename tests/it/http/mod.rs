@@ -4,11 +4,15 @@
 mod abandoned;
 mod bad_input;
 mod browsers;
+mod cancellation;
 mod catalogue;
 mod connections;
 mod edges;
+mod events;
 mod fits;
 mod graphs;
+mod idempotency;
+mod keys;
 mod probes;
 mod problems;
 mod process;
@@ -19,6 +23,7 @@ mod restart;
 mod scripted;
 mod searches;
 mod storage;
+mod upkeep;
 mod uploads;
 
 use std::fmt::Write as _;

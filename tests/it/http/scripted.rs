@@ -32,6 +32,10 @@ pub(super) enum Outcome {
 pub(super) struct Scripted {
     pub(super) outcome: Outcome,
     pub(super) gate: Option<Arc<Gate>>,
+    /// How many probes more it tells of, once it is let through.
+    pub(super) probes: u32,
+    /// How long it works on each fit.
+    pub(super) takes: Duration,
     /// How often a fit was begun.
     pub(super) fits: Arc<AtomicU32>,
     /// How many of them in a process of their own, so to say.
@@ -136,6 +140,14 @@ impl Engine for Scripted {
             && !gate.pass(cancel)
         {
             return Err(EngineError::Cancelled);
+        }
+        std::thread::sleep(self.takes);
+        for probe in 0..self.probes {
+            progress(Progress {
+                probes_done: 2 + probe,
+                batch: 64,
+                note: "simulating".to_owned(),
+            });
         }
         match &self.outcome {
             Outcome::Answers => Ok(result(request)),

@@ -1,7 +1,7 @@
 //! A database that does not take what is written, and one that an older version filled.
 
 use batchfit::jobs::{Limits, UploadLimits};
-use batchfit::store::{Db, JsonText, NewFit, StoredRecommendation, Time};
+use batchfit::store::{Db, FitTerms, JsonText, NewFit, StoredRecommendation, Time};
 use serde_json::json;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Executor as _};
@@ -89,6 +89,7 @@ async fn a_running_fit_on_which_nobody_works_is_queued_again() {
         queued: 10,
         simulated_in_parallel: 1,
         uploads: UploadLimits::USUAL,
+        retention: None,
     };
     let service = Service::limited(Scripted::behind(&gate), limits).await;
     service.post("/v1/fits", RESNET).await;
@@ -144,6 +145,8 @@ async fn answers_of_older_rules_are_kept_and_not_served() {
         request: JsonText::from(RESNET),
         uploads: Vec::new(),
         aside: None,
+        terms: FitTerms::default(),
+        key: None,
         created_at: asked,
     };
     let answer = json!({ "recommendation": { "micro_batch": 1 } });

@@ -1,0 +1,206 @@
+//! Flags of the service: how much it takes on, who may ask, and what is kept.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::FalseyValueParser;
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::Kept;
+use crate::http::KeyLimits;
+use crate::jobs::Limits;
+use crate::store::Scope;
+
+/// How much work is taken on.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options")]
+pub(in crate::cli) struct WorkFlags {
+    /// How many fits may wait for their turn; more are refused with 503.
+    #[arg(
+        long,
+        env = "BATCHFIT_QUEUE_SIZE",
+        value_name = "N",
+        hide_env = true,
+        default_value_t = 100,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
+    queue_size: u32,
+    /// How many fits and probes on simulated devices run at a time; by default one for each core. A GPU has one lane.
+    #[arg(
+        long,
+        env = "BATCHFIT_SIMULATED_LANES",
+        value_name = "N",
+        hide_env = true,
+        value_parser = clap::value_parser!(u32).range(1..=256)
+    )]
+    simulated_lanes: Option<u32>,
+}
+
+impl WorkFlags {
+    pub(in crate::cli) fn limits(&self) -> Limits {
+        let usual = Limits::default();
+        Limits {
+            queued: self.queue_size,
+            simulated_in_parallel: self.simulated_lanes.unwrap_or(usual.simulated_in_parallel),
+            ..usual
+        }
+    }
+}
+
+/// Who may ask.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options")]
+pub(in crate::cli) struct KeyFlags {
+    /// Let everybody ask who reaches the address, with or without a key. On loopback that is so anyway.
+    #[arg(
+        long,
+        env = "BATCHFIT_ALLOW_ANONYMOUS",
+        hide_env = true,
+        value_parser = FalseyValueParser::new()
+    )]
+    allow_anonymous: bool,
+    /// Ask for keys on loopback too: where a proxy answers for the service.
+    #[arg(
+        long,
+        env = "BATCHFIT_REQUIRE_KEYS",
+        hide_env = true,
+        conflicts_with = "allow_anonymous",
+        value_parser = FalseyValueParser::new()
+    )]
+    require_keys: bool,
+    /// How often each key may ask in a second; 0 for any number.
+    #[arg(
+        long,
+        env = "BATCHFIT_KEY_RATE",
+        value_name = "N",
+        hide_env = true,
+        default_value_t = 200,
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000)
+    )]
+    key_rate: u32,
+    /// How many requests of each key are answered at a time; 0 for any number.
+    #[arg(
+        long,
+        env = "BATCHFIT_KEY_CONCURRENCY",
+        value_name = "N",
+        hide_env = true,
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(0..=1_000_000)
+    )]
+    key_concurrency: u32,
+}
+
+impl KeyFlags {
+    /// What keys may ask, where they are needed: on any address but loopback, unless somebody said otherwise.
+    pub(in crate::cli) fn limits(&self, is_loopback: bool) -> Option<KeyLimits> {
+        let is_needed = self.require_keys || !is_loopback && !self.allow_anonymous;
+        let some = |number: u32| (number > 0).then_some(number);
+        is_needed.then(|| KeyLimits {
+            per_second: some(self.key_rate),
+            at_a_time: some(self.key_concurrency),
+        })
+    }
+}
+
+/// Keys of the service.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Keys {
+    #[command(subcommand)]
+    pub(in crate::cli) command: KeysCommand,
+    #[command(flatten)]
+    pub(in crate::cli) kept: Kept,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum KeysCommand {
+    /// Make a key, and print it, once.
+    Create {
+        /// What you call it: who uses it, say.
+        #[arg(long, value_name = "NAME")]
+        name: String,
+        /// read: to look; fit: to ask as well; admin: to delete uploads as well.
+        #[arg(long, value_name = "SCOPE", hide_possible_values = true)]
+        scope: ScopeName,
+    },
+    /// List keys, also those that were revoked; never what it takes to use them.
+    List {
+        /// Print one JSON document and nothing else.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a key: a running service refuses it within a second.
+    Revoke {
+        /// Its name, or its id.
+        #[arg(value_name = "KEY")]
+        key: String,
+    },
+}
+
+/// A scope as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum ScopeName {
+    Read,
+    Fit,
+    Admin,
+}
+
+impl ScopeName {
+    pub(in crate::cli) fn scope(self) -> Scope {
+        match self {
+            ScopeName::Read => Scope::Read,
+            ScopeName::Fit => Scope::Fit,
+            ScopeName::Admin => Scope::Admin,
+        }
+    }
+}
+
+/// Upkeep of the database.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Database {
+    #[command(subcommand)]
+    pub(in crate::cli) command: DatabaseCommand,
+    #[command(flatten)]
+    pub(in crate::cli) kept: Kept,
+}
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum DatabaseCommand {
+    /// Write a whole copy to a new file, also while a service uses the database.
+    Backup {
+        /// Where to; there must be no such file yet.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Look at every page and row, and change nothing; exit code 1 when something is damaged.
+    Check,
+    /// Drop fits, probes and recommendations that ended long ago.
+    Prune {
+        /// How long ago.
+        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(0..=36_500))]
+        older_than_days: u32,
+    },
+    /// Give room that nothing takes any more back to the file system; needs as much again meanwhile.
+    Vacuum,
+}
+
+/// What is kept.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options")]
+pub(in crate::cli) struct RetentionFlags {
+    /// For how many days ended fits, their recommendations and probes are kept; for ever if not given.
+    #[arg(
+        long,
+        env = "BATCHFIT_KEEP_DAYS",
+        value_name = "DAYS",
+        hide_env = true,
+        value_parser = clap::value_parser!(u32).range(1..=36_500)
+    )]
+    keep_days: Option<u32>,
+}
+
+impl RetentionFlags {
+    pub(in crate::cli) fn retention(&self) -> Option<Duration> {
+        let hours = |days: u32| Duration::from_hours(24 * u64::from(days));
+        self.keep_days.map(hours)
+    }
+}

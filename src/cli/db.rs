@@ -1,0 +1,103 @@
+//! `batchfit db`: copies of the database, checks, and what becomes of old rows.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+
+use super::arguments::{Database, DatabaseCommand};
+use super::trouble::Trouble;
+use super::{Outcome, database, output};
+use crate::store::{Checked, Db, Pruned, Time};
+
+/// How many rows are dropped at a time: a server waits meanwhile.
+const AT_A_TIME: i64 = 200;
+
+/// How long is waited in between, for whoever else wants to write.
+const PAUSE: Duration = Duration::from_millis(5);
+
+pub(super) fn run(arguments: &Database) -> Result<Outcome, Trouble> {
+    let database = database::place(&arguments.kept).map_err(Trouble::Broken)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime
+        .context("could not start the runtime")
+        .map_err(Trouble::Broken)?;
+    runtime.block_on(answer(&database, &arguments.command))
+}
+
+async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Trouble> {
+    let broken = |error| Trouble::Broken(anyhow::Error::new(error));
+    if let DatabaseCommand::Check = command {
+        let checked = Db::check(database).await.map_err(broken)?;
+        return said(database, &checked);
+    }
+    let db = Db::open_existing(database).await.map_err(broken)?;
+    let outcome = match command {
+        DatabaseCommand::Check => unreachable!("answered above"),
+        DatabaseCommand::Backup { file } => db.back_up(file).await.map(|()| {
+            let bytes = fs::metadata(file).map_or(0, |file| file.len());
+            format!("{bytes} bytes in {}\n", file.display())
+        }),
+        DatabaseCommand::Prune { older_than_days } => {
+            let age = i64::from(*older_than_days) * 86_400_000;
+            let oldest = Time(Timestamp::now().as_millisecond() - age);
+            prune(&db, oldest).await.map(|pruned| {
+                let Pruned {
+                    fits,
+                    probes,
+                    requests,
+                } = pruned;
+                format!(
+                    "dropped {fits} fits, {probes} probes and {requests} requests that ended more than {older_than_days} days \
+                     ago; `batchfit db vacuum` makes the file smaller\n"
+                )
+            })
+        }
+        DatabaseCommand::Vacuum => db.vacuum().await.map(|()| String::new()),
+    };
+    db.close().await;
+    output::text(&outcome.map_err(broken)?)?;
+    Ok(Outcome::Answered)
+}
+
+async fn prune(db: &Db, oldest: Time) -> Result<Pruned, crate::store::StoreError> {
+    let mut all = Pruned::default();
+    loop {
+        let pruned = db.prune(oldest, AT_A_TIME).await?;
+        if pruned == Pruned::default() {
+            return Ok(all);
+        }
+        all.fits += pruned.fits;
+        all.probes += pruned.probes;
+        all.requests += pruned.requests;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn said(database: &str, checked: &Checked) -> Result<Outcome, Trouble> {
+    let Checked {
+        damage,
+        behind,
+        rows: [fits, probes, recommendations],
+    } = checked;
+    if !damage.is_empty() {
+        let lines = damage.join("\n  ");
+        return Err(Trouble::Broken(anyhow::anyhow!(
+            "the database {database} is damaged:\n  {lines}\nStop the server, keep a copy of the file, and put the latest \
+             backup in its place; docs/database.md says what can be saved without one"
+        )));
+    }
+    let behind = match behind {
+        0 => "its tables are those of this version".to_owned(),
+        some => {
+            format!("its tables are {some} migrations behind, which the next start makes up for")
+        }
+    };
+    output::text(&format!(
+        "ok: {fits} fits, {probes} probes, {recommendations} recommendations; {behind}\n"
+    ))?;
+    Ok(Outcome::Answered)
+}

@@ -1,0 +1,107 @@
+//! `batchfit keys`: who may ask the service, where not everybody may.
+
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::arguments::{Keys, KeysCommand};
+use super::trouble::Trouble;
+use super::{Outcome, database, output};
+use crate::bounded::shorten;
+use crate::store::{ApiKey, Db, Ids, Time};
+
+pub(super) fn run(arguments: &Keys) -> Result<Outcome, Trouble> {
+    let database = database::place(&arguments.kept).map_err(Trouble::Broken)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime
+        .context("could not start the runtime")
+        .map_err(Trouble::Broken)?;
+    runtime.block_on(async {
+        let db = Db::open_for_one(&database).await;
+        let db = db.map_err(|error| Trouble::Broken(error.into()))?;
+        let outcome = answer(&db, &arguments.command).await;
+        db.close().await;
+        outcome
+    })
+}
+
+async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, Trouble> {
+    let broken = |error| Trouble::Broken(anyhow::Error::new(error));
+    let now = Time::from(Timestamp::now());
+    match command {
+        KeysCommand::Create { name, scope } => {
+            let id = Ids::default().next(now, u64::from_le_bytes(chance()?));
+            let chance: [u8; 32] = chance()?;
+            let issued = ApiKey::issue(id, name, scope.scope(), &chance, now);
+            let (key, text) = issued.map_err(|wrong| Trouble::flag("--name", wrong.to_string()))?;
+            if !db.add_key(&key).await.map_err(broken)? {
+                let problem = format!(
+                    "there is a key {name} already; give this one another name, or revoke that one with `batchfit keys \
+                     revoke {name}`"
+                );
+                return Err(Trouble::flag("--name", problem));
+            }
+            output::text(&format!("{text}\n"))?;
+            output::warning("this is shown once and stored nowhere: keep it as you keep passwords");
+            Ok(Outcome::Answered)
+        }
+        KeysCommand::List { json } => {
+            let keys = db.keys().await.map_err(broken)?;
+            if *json {
+                output::json(&json!({ "items": keys, "next": null }))?;
+            } else {
+                output::text(&table(&keys))?;
+            }
+            Ok(Outcome::Answered)
+        }
+        KeysCommand::Revoke { key } => {
+            if !db.revoke_key(key, now).await.map_err(broken)? {
+                let problem = format!(
+                    "there is no key {:?} that could be revoked; `batchfit keys list` shows them",
+                    shorten(key)
+                );
+                return Err(Trouble::flag("KEY", problem));
+            }
+            Ok(Outcome::Answered)
+        }
+    }
+}
+
+/// What nobody can guess.
+fn chance<const BYTES: usize>() -> Result<[u8; BYTES], Trouble> {
+    let mut chance = [0; BYTES];
+    getrandom::fill(&mut chance).map_err(|error| {
+        Trouble::Broken(anyhow::anyhow!("the system has no randomness: {error}"))
+    })?;
+    Ok(chance)
+}
+
+/// One key a line.
+fn table(keys: &[ApiKey]) -> String {
+    let width = |text: fn(&ApiKey) -> usize| keys.iter().map(text).max().unwrap_or(0);
+    let name = width(|key| key.name.len()).max("name".len());
+    let mut table = format!(
+        "{:name$}  scope  {:16}  made                      revoked\n",
+        "name", "id"
+    );
+    for key in keys {
+        let day = |time: Time| {
+            let moment = Timestamp::from_millisecond(time.0);
+            moment.map_or_else(|_| "?".to_owned(), |moment| format!("{moment:.3}"))
+        };
+        let revoked = key.revoked_at.map_or_else(String::new, day);
+        let line = format!(
+            "{:name$}  {:5}  {:16}  {:24}  {revoked}",
+            key.name,
+            key.scope.name(),
+            key.id,
+            day(key.created_at)
+        );
+        writeln!(table, "{}", line.trim_end()).expect("text grows");
+    }
+    table
+}

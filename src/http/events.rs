@@ -1,0 +1,133 @@
+//! Events of a fit, as they happen: Server-Sent Events.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::Serialize;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::App;
+use super::problem::{Code, Problem};
+use crate::bounded::shorten;
+use crate::jobs::{Event, Follower, Jobs, News, Progress, StateNews};
+
+/// How often something is sent while there is nothing to tell: proxies close what is silent for a minute.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// After what time a browser asks again when the connection is lost.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a client has that asks again.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// Follow a fit.
+///
+/// Server-Sent Events: `state` (`{"state": "running"}`) when the fit waits, runs or has ended, `probe` (the fit's `progress`)
+/// with each batch that is tried, and last of all `result`, the fit as `GET /v1/fits/{id}` gives it. The id of an event is its
+/// number; ask with `Last-Event-ID` for those after it. When the last one is among those that you have, the answer is 204,
+/// and no reason to ask again.
+#[utoipa::path(get, path = "/v1/fits/{id}/events", tag = "fits",
+    params(("id" = String, Path, description = "The fit's id"),
+        ("Last-Event-ID" = Option<u64>, Header, description = "The number of the last event that you have", example = 3)),
+    responses(
+        (status = 200, body = String, content_type = "text/event-stream", description = "Its events, from the first or the one after `Last-Event-ID` on",
+            example = "retry: 1000\nid: 1\nevent: state\ndata: {\"state\":\"queued\"}\n\nid: 2\nevent: state\ndata: {\"state\":\"running\"}\n\n\
+                id: 3\nevent: probe\ndata: {\"probes_done\":0,\"batch\":1,\"note\":\"simulating\"}\n\n"),
+        (status = 204, description = "There are no more events, and will be none"),
+        (status = 400, body = Problem, content_type = "application/problem+json", description = "`Last-Event-ID` is no number"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
+pub(super) async fn get_fit_events(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let last = last_event(&headers)?;
+    let follower = app.jobs.events(&id, last).await?;
+    let follower = follower.ok_or_else(|| Problem::no_such("fit", &id))?;
+    if follower.is_over() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let place = app.followers.try_acquire_owned().map_err(|_| {
+        Problem::new(
+            Code::TooManyRequests,
+            "too many clients follow fits at the moment; ask again, or get the fit from time to time",
+        )
+    })?;
+    let reader = Reader {
+        follower,
+        jobs: app.jobs,
+        id,
+        is_first: true,
+        _place: place,
+    };
+    let events = stream::unfold(reader, |mut reader| async {
+        let event = reader.next().await?;
+        Some((Ok::<_, Infallible>(event), reader))
+    });
+    let events = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    // Or nginx would collect them.
+    Ok(([("x-accel-buffering", "no")], events).into_response())
+}
+
+/// The number of the last event that a client has.
+fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let Some(header) = headers.get(LAST_EVENT_ID) else {
+        return Ok(None);
+    };
+    let text = header.to_str().unwrap_or("?");
+    // As browsers send it before there was an event.
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let number = text.parse().map_err(|_| {
+        let detail = format!(
+            "`Last-Event-ID` is the id of an event of this fit, a whole number, not {:?}; leave it out to get all of them",
+            shorten(text)
+        );
+        Problem::new(Code::HeaderInvalid, detail)
+    })?;
+    Ok(Some(number))
+}
+
+/// Where a client is in the events of a fit.
+struct Reader {
+    follower: Follower,
+    jobs: Jobs,
+    id: String,
+    is_first: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Reader {
+    /// The next event. The stream ends after the last one, and when the server does: the client asks again then.
+    async fn next(&mut self) -> Option<sse::Event> {
+        let event = tokio::select! {
+            event = self.follower.next() => event?,
+            () = self.jobs.ending() => return None,
+        };
+        let Event { number, news } = event;
+        let (kind, data) = match news {
+            News::State(state) => ("state", json(&StateNews { state })),
+            News::Probe(progress) => ("probe", json::<Progress>(&progress)),
+            News::Result => ("result", json(&self.jobs.fit(&self.id).await.ok()??)),
+        };
+        let event = sse::Event::default().id(number.to_string()).event(kind);
+        let event = event.data(data);
+        Some(if std::mem::take(&mut self.is_first) {
+            event.retry(RETRY)
+        } else {
+            event
+        })
+    }
+}
+
+fn json<T: Serialize>(data: &T) -> String {
+    serde_json::to_string(data).expect("documents have text keys and finite numbers")
+}

@@ -1,0 +1,342 @@
+//! Who may ask where not everybody may: keys, what each is for, and how much it may ask.
+//!
+//! Keys are in the database, and are read from there once a second at most: one that was revoked opens nothing from then on,
+//! whoever revoked it. Where they cannot be read, nobody is let in.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::response::{IntoResponse, Response};
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tracing::Span;
+
+use crate::http::problem::{Code, Problem};
+use crate::jobs::JobError;
+use crate::store::{ApiKey, Db, Scope};
+
+/// How long the keys that were read are taken for those that there are.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What everybody may ask: whether the service is well, and what it can be asked.
+const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.yaml"];
+
+/// Longest `Authorization` that is looked at, in bytes.
+const LONGEST: usize = 256;
+
+/// How much each key may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyLimits {
+    /// Requests in a second, of which so many may come at once; `None` for any number.
+    pub per_second: Option<u32>,
+    /// Requests at a time, those that follow a fit included; `None` for any number.
+    pub at_a_time: Option<u32>,
+}
+
+impl Default for KeyLimits {
+    /// More than launchers of a cluster ask, and less than what the service can do for everybody.
+    fn default() -> KeyLimits {
+        KeyLimits {
+            per_second: Some(200),
+            at_a_time: Some(64),
+        }
+    }
+}
+
+/// Who asks: the id of the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::http) struct Caller(pub(in crate::http) String);
+
+/// The keys.
+#[derive(Debug)]
+pub(in crate::http) struct Keys {
+    db: Db,
+    limits: KeyLimits,
+    known: Mutex<Option<(Instant, Known)>>,
+    /// Held by whoever reads the keys.
+    reading: tokio::sync::Mutex<()>,
+}
+
+/// Keys that were not revoked, by id.
+type Known = Arc<HashMap<String, Arc<KnownKey>>>;
+
+#[derive(Debug)]
+struct KnownKey {
+    key: ApiKey,
+    rate: Mutex<Bucket>,
+    places: Option<Arc<Semaphore>>,
+}
+
+/// Requests that may come at once; they come back over time, by a clock that nobody sets.
+#[derive(Debug)]
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    /// Takes one of `per_second`, or says how long it is until there is one.
+    fn take(&mut self, per_second: u32, now: Instant) -> Result<(), Duration> {
+        let rate = f64::from(per_second);
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        self.left = (self.left + passed * rate).min(rate.max(1.0));
+        self.at = now;
+        if self.left < 1.0 {
+            return Err(Duration::from_secs_f64((1.0 - self.left) / rate));
+        }
+        self.left -= 1.0;
+        Ok(())
+    }
+}
+
+/// Lets one request of a key in; its place is free again when this is dropped.
+pub(in crate::http) struct Pass {
+    pub(in crate::http) caller: Caller,
+    place: Option<OwnedSemaphorePermit>,
+}
+
+impl Pass {
+    /// Keeps the place until the answer has been sent.
+    pub(in crate::http) fn until_sent(self, answer: Response) -> Response {
+        let Some(place) = self.place else {
+            return answer;
+        };
+        answer.map(|body| {
+            Body::new(Held {
+                body,
+                _place: place,
+            })
+        })
+    }
+}
+
+/// An answer that holds a place until it has been sent.
+struct Held {
+    body: Body,
+    _place: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Keys {
+    pub(in crate::http) fn new(db: Db, limits: KeyLimits) -> Keys {
+        Keys {
+            db,
+            limits,
+            known: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Lets a request in that has a key for what it asks; `None` where none is needed.
+    pub(in crate::http) async fn admit(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Option<Pass>, Response> {
+        if OPEN.contains(&path) {
+            return Ok(None);
+        }
+        let text = bearer(headers).map_err(|detail| unauthorized(detail, None))?;
+        let known = self.known().await.map_err(IntoResponse::into_response)?;
+        let wrong = || {
+            unauthorized(
+                "this key is not known, or was revoked",
+                Some("invalid_token"),
+            )
+        };
+        let key = ApiKey::id_in(text).and_then(|id| known.get(id));
+        let key = key.filter(|known| known.key.is(text)).ok_or_else(wrong)?;
+        Span::current().record("key", &key.key.name);
+        let needed = needed(method, path);
+        if key.key.scope < needed {
+            return Err(out_of_scope(&key.key, needed));
+        }
+        let place = self.place(key)?;
+        Ok(Some(Pass {
+            caller: Caller(key.key.id.clone()),
+            place,
+        }))
+    }
+
+    /// Counts a request.
+    fn place(&self, key: &KnownKey) -> Result<Option<OwnedSemaphorePermit>, Response> {
+        let name = &key.key.name;
+        if let Some(per_second) = self.limits.per_second {
+            let taken = {
+                let mut rate = key.rate.lock().expect("nothing panics while it is held");
+                rate.take(per_second, Instant::now())
+            };
+            taken.map_err(|wait| {
+                let detail = format!("the key {name} may ask {per_second} times in a second");
+                let wait = wait.as_secs() + 1;
+                let mut answer = Problem::new(Code::RateLimited, detail).into_response();
+                answer
+                    .headers_mut()
+                    .insert(RETRY_AFTER, HeaderValue::from(wait));
+                answer
+            })?;
+        }
+        let place = key.places.as_ref().map(|places| {
+            Arc::clone(places).try_acquire_owned().map_err(|_| {
+                let most = self.limits.at_a_time.unwrap_or_default();
+                let detail = format!(
+                    "{most} requests of the key {name} are being answered, and no key may have more at a time"
+                );
+                Problem::new(Code::KeyBusy, detail).into_response()
+            })
+        });
+        place.transpose()
+    }
+
+    async fn known(&self) -> Result<Known, Problem> {
+        if let Some(fresh) = self.fresh() {
+            return Ok(fresh);
+        }
+        let _reading = self.reading.lock().await;
+        if let Some(fresh) = self.fresh() {
+            return Ok(fresh);
+        }
+        let keys = self.db.keys().await.map_err(JobError::from)?;
+        let before = self.latest().map(|(_, known)| known).unwrap_or_default();
+        let keys = keys.into_iter().filter(|key| key.revoked_at.is_none());
+        let keys = keys.map(|key| {
+            let known = match before.get(&key.id) {
+                Some(known) if known.key == key => Arc::clone(known),
+                Some(_) | None => Arc::new(self.fill(key.clone())),
+            };
+            (key.id, known)
+        });
+        let known: Known = Arc::new(keys.collect());
+        let mut latest = self.known.lock().expect("nothing panics while it is held");
+        *latest = Some((Instant::now(), Arc::clone(&known)));
+        Ok(known)
+    }
+
+    fn fill(&self, key: ApiKey) -> KnownKey {
+        let places = self.limits.at_a_time;
+        KnownKey {
+            key,
+            rate: Mutex::new(Bucket {
+                left: f64::from(self.limits.per_second.unwrap_or_default()),
+                at: Instant::now(),
+            }),
+            places: places.map(|places| Arc::new(Semaphore::new(places.max(1) as usize))),
+        }
+    }
+
+    fn fresh(&self) -> Option<Known> {
+        let latest = self.latest();
+        latest.and_then(|(read, known)| (read.elapsed() < FRESH).then_some(known))
+    }
+
+    fn latest(&self) -> Option<(Instant, Known)> {
+        let latest = self.known.lock().expect("nothing panics while it is held");
+        latest.clone()
+    }
+}
+
+/// What a request needs a key for.
+fn needed(method: &Method, path: &str) -> Scope {
+    match *method {
+        Method::GET | Method::HEAD | Method::OPTIONS => Scope::Read,
+        Method::DELETE if path.starts_with("/v1/graphs") => Scope::Admin,
+        _ => Scope::Fit,
+    }
+}
+
+/// The text after `Bearer`.
+fn bearer(headers: &HeaderMap) -> Result<&str, &'static str> {
+    let mut given = headers.get_all(AUTHORIZATION).iter();
+    let (Some(one), None) = (given.next(), given.next()) else {
+        return Err(
+            "send a key, as `Authorization: Bearer KEY`, once; `batchfit keys create --name NAME --scope read|fit|admin` makes \
+             one on the machine of the service",
+        );
+    };
+    let text = one.to_str().ok().filter(|text| text.len() <= LONGEST);
+    let parts = text.and_then(|text| text.trim().split_once(' '));
+    match parts {
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => Ok(key.trim_start()),
+        Some(_) | None => {
+            Err("`Authorization` is not of the form `Bearer KEY`; other schemes are not understood")
+        }
+    }
+}
+
+fn unauthorized(detail: &str, error: Option<&str>) -> Response {
+    let error = error.map_or_else(String::new, |error| format!(", error=\"{error}\""));
+    challenge(Code::Unauthorized, detail.to_owned(), &error)
+}
+
+fn out_of_scope(key: &ApiKey, needed: Scope) -> Response {
+    let detail = format!(
+        "the key {} is for `{}`, and this needs one for `{}`",
+        key.name,
+        key.scope.name(),
+        needed.name()
+    );
+    let needed = needed.name();
+    let error = format!(", error=\"insufficient_scope\", scope=\"{needed}\"");
+    challenge(Code::ScopeMissing, detail, &error)
+}
+
+fn challenge(code: Code, detail: String, error: &str) -> Response {
+    let mut answer = Problem::new(code, detail).into_response();
+    let challenge = format!("Bearer realm=\"batchfit\"{error}");
+    let challenge = HeaderValue::from_str(&challenge).expect("it is ASCII of ours");
+    answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_back_over_time() {
+        let begun = Instant::now();
+        let mut bucket = Bucket {
+            left: 2.0,
+            at: begun,
+        };
+
+        assert!(bucket.take(2, begun).is_ok());
+        assert!(bucket.take(2, begun).is_ok());
+        let wait = bucket.take(2, begun).unwrap_err();
+        assert_eq!(wait, Duration::from_millis(500));
+        assert!(bucket.take(2, begun + wait).is_ok());
+        assert!(bucket.take(2, begun + wait).is_err());
+        // However long it rests, no more than a second's worth.
+        let later = begun + Duration::from_secs(100);
+        assert!(bucket.take(2, later).is_ok());
+        assert!(bucket.take(2, later).is_ok());
+        assert!(bucket.take(2, later).is_err());
+    }
+}

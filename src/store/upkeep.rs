@@ -1,0 +1,294 @@
+//! Keeping the database: copies, checks, and what becomes of old rows.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+
+use super::{Db, StoreError, Time, asking, options};
+
+/// Who may read and write the database: requests and keys are nobody else's.
+const MODE: u32 = 0o600;
+
+/// Most lines of damage that are told.
+const MOST_FINDINGS: usize = 20;
+
+/// What was dropped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Fits, with their recommendations.
+    pub fits: u64,
+    /// Probes.
+    pub probes: u64,
+    /// Requests that nothing asks any more.
+    pub requests: u64,
+}
+
+/// The state of a database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// What is wrong, a sentence each; empty when nothing is.
+    pub damage: Vec<String>,
+    /// How many migrations its tables are behind this program.
+    pub behind: usize,
+    /// How many fits, probes and recommendations there are.
+    pub rows: [i64; 3],
+}
+
+/// Which file a database is, so that one that was put in its place is noticed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Place {
+    pub(super) fn of(path: &Path) -> io::Result<Place> {
+        let metadata = fs::metadata(path)?;
+        Ok(Place {
+            path: path.to_owned(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file is where it was when it was opened. What is written to one that was deleted is gone with the process.
+    pub(super) fn is_there(&self) -> bool {
+        fs::metadata(&self.path)
+            .is_ok_and(|now| (now.dev(), now.ino()) == (self.device, self.inode))
+    }
+}
+
+/// Makes a file where there is none, and has it be its owner's alone. SQLite gives its other files the same mode.
+pub(super) fn make_private(path: &Path) -> io::Result<()> {
+    // Through whatever symbolic links lead to it.
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(MODE)
+        .open(path)
+        .map(drop)
+        .or_else(|failed| match failed.kind() {
+            // One that can only be read is not made private by us.
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                if path.exists() =>
+            {
+                Ok(())
+            }
+            _ => Err(failed),
+        })?;
+    for suffix in ["", "-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let Ok(metadata) = fs::metadata(&name) else {
+            continue;
+        };
+        if metadata.is_file() && metadata.permissions().mode() & 0o077 != 0 {
+            // One of somebody else stays as it is: whoever may write it need not own it.
+            let _ = fs::set_permissions(&name, fs::Permissions::from_mode(MODE));
+        }
+    }
+    Ok(())
+}
+
+impl Db {
+    /// Drops what ended or was asked before `oldest`, `most` rows of each table at a time: others wait for it to write. Says
+    /// how much; nothing when there is no more.
+    pub async fn prune(&self, oldest: Time, most: i64) -> Result<Pruned, StoreError> {
+        let begin = asking("begin to drop old fits");
+        let mut transaction = self
+            .pool
+            .begin_with("BEGIN IMMEDIATE")
+            .await
+            .map_err(begin)?;
+        // Whoever refers to a fit goes first.
+        sqlx::query!(
+            "DELETE FROM recommendation WHERE fit_id IN
+                (SELECT id FROM fit WHERE finished_at < ?1 ORDER BY finished_at, id LIMIT ?2)",
+            oldest,
+            most,
+        )
+        .execute(&mut *transaction)
+        .await
+        .map_err(asking("drop old recommendations"))?;
+        sqlx::query!(
+            "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
+                (SELECT id FROM fit WHERE finished_at < ?1 ORDER BY finished_at, id LIMIT ?2)",
+            oldest,
+            most,
+        )
+        .execute(&mut *transaction)
+        .await
+        .map_err(asking("drop what old fits refer to"))?;
+        let fits = sqlx::query!(
+            "DELETE FROM fit WHERE id IN
+                (SELECT id FROM fit WHERE finished_at < ?1 ORDER BY finished_at, id LIMIT ?2)",
+            oldest,
+            most,
+        )
+        .execute(&mut *transaction)
+        .await
+        .map_err(asking("drop old fits"))?;
+        sqlx::query!(
+            "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
+                (SELECT id FROM probe WHERE created_at < ?1 ORDER BY created_at, id LIMIT ?2)",
+            oldest,
+            most,
+        )
+        .execute(&mut *transaction)
+        .await
+        .map_err(asking("drop what old probes refer to"))?;
+        let probes = sqlx::query!(
+            "DELETE FROM probe WHERE id IN
+                (SELECT id FROM probe WHERE created_at < ?1 ORDER BY created_at, id LIMIT ?2)",
+            oldest,
+            most,
+        )
+        .execute(&mut *transaction)
+        .await
+        .map_err(asking("drop old probes"))?;
+        let gone = fits.rows_affected() + probes.rows_affected();
+        let mut pruned = Pruned {
+            fits: fits.rows_affected(),
+            probes: probes.rows_affected(),
+            requests: 0,
+        };
+        if gone > 0 {
+            let requests = sqlx::query!(
+                "DELETE FROM request
+                  WHERE NOT EXISTS (SELECT 1 FROM fit WHERE request_digest = digest)
+                    AND NOT EXISTS (SELECT 1 FROM probe WHERE request_digest = digest)"
+            )
+            .execute(&mut *transaction)
+            .await
+            .map_err(asking("drop old requests"))?;
+            pruned.requests = requests.rows_affected();
+        }
+        let commit = asking("commit that old fits are dropped");
+        transaction.commit().await.map_err(commit)?;
+        Ok(pruned)
+    }
+
+    /// Writes a whole copy to a file that is not there yet, while others go on reading and writing.
+    pub async fn back_up(&self, to: &Path) -> Result<(), StoreError> {
+        let failed = |source| StoreError::Backup {
+            file: to.to_owned(),
+            source,
+        };
+        if to.exists() {
+            return Err(failed(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "there is a file of that name; nothing was changed",
+            )));
+        }
+        // Whole or not there at all, whatever happens meanwhile.
+        let folder = match to.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            Some(_) | None => Path::new("."),
+        };
+        let apart = tempfile::Builder::new()
+            .prefix(".batchfit-backup-")
+            .tempdir_in(folder)
+            .map_err(failed)?;
+        let copy = apart.path().join("copy.db");
+        let text = copy.to_str().ok_or_else(|| {
+            let not_text = "its folder has a name that is not UTF-8";
+            failed(io::Error::new(io::ErrorKind::InvalidInput, not_text))
+        })?;
+        sqlx::query("VACUUM INTO ?1")
+            .bind(text)
+            .execute(&self.pool)
+            .await
+            .map_err(asking("copy the database"))?;
+        let private = fs::Permissions::from_mode(MODE);
+        fs::set_permissions(&copy, private).map_err(failed)?;
+        File::open(&copy)
+            .and_then(|copy| copy.sync_all())
+            .map_err(failed)?;
+        // Fails where a file has come in between: a backup is never written over.
+        fs::hard_link(&copy, to)
+            .and_then(|()| File::open(folder)?.sync_all())
+            .map_err(failed)
+    }
+
+    /// Gives room that nothing takes any more back to the file system.
+    pub async fn vacuum(&self) -> Result<(), StoreError> {
+        let give_back = asking("give room back");
+        sqlx::query("VACUUM")
+            .execute(&self.pool)
+            .await
+            .map_err(give_back)?;
+        let shorten = asking("shorten the database");
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+            .execute(&self.pool)
+            .await
+            .map(|_| ())
+            .map_err(shorten)
+    }
+
+    /// Looks at every page and every row of a database, without changing anything.
+    pub async fn check(database: &str) -> Result<Checked, StoreError> {
+        let open = |source| StoreError::Open {
+            database: database.to_owned(),
+            source,
+        };
+        let options = options(database).map_err(open)?;
+        let mut connection = options.read_only(true).connect().await.map_err(open)?;
+        let checked = check_on(&mut connection).await;
+        let _ = connection.close().await;
+        checked
+    }
+}
+
+async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreError> {
+    let texts = async |connection: &mut SqliteConnection, question: &'static str| {
+        let rows = sqlx::query(question).fetch_all(connection).await?;
+        let texts = rows.iter().map(|row| row.try_get::<String, _>(0));
+        texts.collect::<Result<Vec<_>, sqlx::Error>>()
+    };
+    let mut damage = Vec::new();
+    match texts(connection, "PRAGMA integrity_check(20)").await {
+        Ok(found) => damage.extend(found.into_iter().filter(|line| line != "ok")),
+        // Too damaged to be looked at.
+        Err(sqlx::Error::Database(error)) => damage.push(error.message().to_owned()),
+        Err(other) => return Err(asking("check the database")(other)),
+    }
+    let dangling =
+        "SELECT DISTINCT \"table\" || ' refers to rows of ' || parent || ' that are not there'
+                      FROM pragma_foreign_key_check";
+    if damage.is_empty() {
+        let dangling = texts(connection, dangling).await;
+        damage.extend(dangling.map_err(asking("check what refers to what"))?);
+    }
+    damage.truncate(MOST_FINDINGS);
+    let applied = sqlx::query("SELECT count(*) FROM _sqlx_migrations WHERE success")
+        .fetch_one(&mut *connection)
+        .await
+        .and_then(|row| row.try_get::<i64, _>(0));
+    let applied = usize::try_from(applied.unwrap_or(0)).unwrap_or(0);
+    let mut rows = [0; 3];
+    let counts = [
+        "SELECT count(*) FROM fit",
+        "SELECT count(*) FROM probe",
+        "SELECT count(*) FROM recommendation",
+    ];
+    for (count, question) in rows.iter_mut().zip(counts) {
+        let counted = sqlx::query(question).fetch_one(&mut *connection).await;
+        // Tables that are not there yet, or cannot be read.
+        *count = counted.and_then(|row| row.try_get(0)).unwrap_or(0);
+    }
+    let known = sqlx::migrate!().migrations.len();
+    Ok(Checked {
+        damage,
+        behind: known.saturating_sub(applied),
+        rows,
+    })
+}
