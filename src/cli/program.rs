@@ -9,7 +9,7 @@ use super::trouble::Trouble;
 use super::{Outcome, output, question};
 use crate::alloc::Event;
 use crate::device::sim::Card;
-use crate::jobs::validate_batch;
+use crate::jobs::{invalid_variant, validate_batch};
 use crate::model::{DeviceChoice, Invalid, Request, Workload};
 use crate::probe::STEPS;
 use crate::replay::{Bounds, Entry, read};
@@ -51,7 +51,7 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
     };
     let program = programs
         .of(variant)
-        .map_err(|error| refuse("/training/checkpointing", error.to_string()))?;
+        .map_err(|error| Trouble::Invalid(invalid_variant(&error)))?;
     let text = match &arguments.compare {
         None => report::program(program, arguments.batch.batch, steps),
         Some(path) => {

@@ -20,7 +20,7 @@ pub(super) struct Constructed {
     pub(super) wrapper: Wrapper,
     /// The trained parameters that this rank's optimizer updates, by their places, in its order.
     pub(super) mine: Vec<usize>,
-    /// Those of each rank, where a rank updates a part of them; empty where each updates all.
+    /// Those of each rank, where a rank updates a part of them whole; empty where each updates all that it has.
     pub(super) partition: Vec<Vec<usize>>,
 }
 

@@ -203,8 +203,17 @@ impl Forward {
         if self.graph.loss_is_model_output {
             return end;
         }
-        self.maker(self.graph.prediction)
-            .map_or(end, |node| node + 1)
+        let made = self.maker(self.graph.prediction);
+        let mut end = made.map_or(end, |node| node + 1);
+        // What runs as one is not cut: functions of the user's own, and blocks with something around them.
+        for call in &self.graph.functions {
+            if call.nodes.start < end {
+                end = end.max(call.nodes.end);
+            }
+        }
+        let scopes = self.scopes.range(..end);
+        let ends = scopes.flat_map(|(_, scopes)| scopes.iter().map(|scope| scope.end));
+        ends.max().map_or(end, |last| last.max(end))
     }
 
     /// Whether a value is part of what a sharded model returns: its hooks hold all of that until they are done.

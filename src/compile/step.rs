@@ -189,14 +189,8 @@ impl Training {
         self.eager.set_category(Category::ActivationGradients);
         self.eager.thread = Thread::Backward;
         backward(&mut self.eager, &root, Rc::clone(&seed))?;
-        match &self.wrapper {
-            Wrapper::None => {}
-            Wrapper::Replicated(reducer) => {
-                let leaves = self.trained.iter().map(|trained| &*trained.leaf);
-                reducer.after_backward(&mut self.eager, leaves);
-            }
-            Wrapper::Sharded(sharded) => sharded.backward_ends(&mut self.eager),
-        }
+        let leaves = self.trained.iter().map(|trained| &*trained.leaf);
+        self.wrapper.after_backward(&mut self.eager, leaves);
         self.eager.thread = Thread::Main;
         drop(seed);
         drop(root);

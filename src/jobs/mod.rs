@@ -33,4 +33,4 @@ pub use result::{
 };
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
-pub use validate::{validate, validate_batch};
+pub use validate::{invalid_variant, validate, validate_batch};

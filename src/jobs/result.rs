@@ -44,6 +44,7 @@ pub struct Recommendation {
     pub next_batch: Option<u64>,
     /// What is to be known of several ranks; missing where one process trains.
     #[serde(flatten)]
+    #[schema(value_type = AcrossRanks)]
     pub parallel: Option<AcrossRanks>,
     /// What the reader should know of the rules used: transferred, estimated, assumed.
     pub notes: Vec<String>,
@@ -53,16 +54,21 @@ pub struct Recommendation {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AcrossRanks {
     /// Ranks that train together.
+    #[schema(required = false)]
     pub world_size: u64,
     /// Those that differ, at the recommended micro-batch, those that hold most first.
+    #[schema(required = false)]
     pub ranks: Vec<RankReport>,
     /// The rank that needs most: the recommendation's figures are its.
+    #[schema(required = false)]
     pub binding_rank: u32,
     /// The peaks where DDP's first buckets are gone before those that replace them are made, which depends on timing; the
     /// recommendation takes them to overlap. Null where there is no such race.
+    #[schema(required = false)]
     pub without_overlap: Option<PeakMemory>,
     /// Bytes that each rank sends to others in an optimizer step, as a ring of all ranks moves them: of `n` ranks, `2(n-1)/n` of
     /// what is all-reduced, `(n-1)/n` of what is gathered or reduced and scattered, all of what is broadcast.
+    #[schema(required = false)]
     pub communicated_bytes: Option<u64>,
 }
 

@@ -29,7 +29,7 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
 }
 
 /// A variant that the model does not have, at the member that asks for it.
-pub(super) fn invalid_variant(error: &CompileError) -> Invalid {
+pub fn invalid_variant(error: &CompileError) -> Invalid {
     let member = match error {
         CompileError::NoRepeatedBlocks | CompileError::NoSuchModules { .. } => {
             "/training/checkpointing"

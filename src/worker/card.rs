@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::alloc::{CachingAllocator, Settings};
 use crate::device::cuda::{
-    self, CudaLauncher, CudaMemory, Facts, GpuError, LauncherOptions, Library, Meter,
+    self, Communicator, CudaLauncher, CudaMemory, Facts, GpuError, Invitation, LauncherOptions,
+    Library, Meter,
 };
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
@@ -30,6 +31,8 @@ pub(super) struct OpenCard {
     /// None where the management library does not work; the driver says how much is free anyway.
     meter: Option<Meter>,
     room: FreeMemory,
+    /// Whether other ranks run what it runs, at the same time.
+    is_one_of_several: bool,
 }
 
 /// The cards that CUDA shows, in its order.
@@ -77,15 +80,7 @@ pub(super) fn open(
     }
     let read = |meter: &Option<Meter>| Some(meter.as_ref()?.read().ok()?.free);
     let free_before = read(&meter);
-    let cards = cuda::cards().unwrap_or_default();
-    let ready = |left: Left, no_room| Ready {
-        available_bytes: left.room.0,
-        used_by_others_bytes: Some(left.used_by_others.0),
-        no_room,
-        cuda: Some(facts.cuda.clone()),
-        cudnn: facts.cudnn.clone(),
-        gpu: described(number, facts.clone(), &cards),
-    };
+    let ready = |left: Left, no_room| ready((number, facts), left, no_room);
     let failed = match try_open(number, free_before, meter.as_ref(), kernel_cache) {
         Ok((gpu, room, launcher)) => {
             let ready = ready(room.when_opened(), None);
@@ -94,6 +89,7 @@ pub(super) fn open(
                 gpu,
                 meter,
                 room,
+                is_one_of_several: false,
             };
             return Ok((Some(card), ready));
         }
@@ -114,6 +110,31 @@ pub(super) fn open(
             Ok((None, ready(left, Some(why))))
         }
     }
+}
+
+/// What is said of a card.
+fn ready((number, facts): (u32, &Facts), left: Left, no_room: Option<String>) -> Ready {
+    let cards = cuda::cards().unwrap_or_default();
+    Ready {
+        available_bytes: left.room.0,
+        used_by_others_bytes: Some(left.used_by_others.0),
+        no_room,
+        cuda: Some(facts.cuda.clone()),
+        cudnn: facts.cudnn.clone(),
+        gpu: described(number, facts.clone(), &cards),
+    }
+}
+
+/// Where other ranks can find this process.
+pub(super) fn invite() -> Result<String, Refused> {
+    let invitation = Invitation::new().map_err(|error| apart(&error))?;
+    Ok(invitation.text())
+}
+
+/// Ranks that cannot talk: the cards themselves may serve.
+fn apart(error: &dyn std::fmt::Display) -> Refused {
+    let detail = format!("the ranks cannot find each other: {error}");
+    (Refusal::DeviceFailed, detail)
 }
 
 fn try_open(
@@ -161,6 +182,24 @@ fn reading(gpu: &cuda::Gpu, meter: Option<&Meter>) -> Result<Reading, Refused> {
 }
 
 impl OpenCard {
+    /// Finds the other ranks, for all probes that come, and measures what is left then.
+    pub(super) fn join(
+        &mut self,
+        invitation: &str,
+        (rank, ranks): (u32, u32),
+        card: (u32, &Facts),
+    ) -> Result<Ready, Refused> {
+        let invitation: Invitation = invitation.parse().map_err(|error| apart(&error))?;
+        let communicator = Communicator::join(&self.gpu, &invitation, rank, ranks);
+        let communicator = communicator.map_err(|error| apart(&error))?;
+        let joined = self.launcher.join(communicator);
+        joined.map_err(|error| apart(&error))?;
+        let now = reading(&self.gpu, self.meter.as_ref())?;
+        self.room.settle(now);
+        self.is_one_of_several = true;
+        Ok(ready(card, self.room.left(now), None))
+    }
+
     /// Runs one batch within what other processes leave, and again if they take more meanwhile.
     ///
     /// The error says that the card is lost to this process.
@@ -179,7 +218,9 @@ impl OpenCard {
                 report.verdict,
                 Verdict::OutOfMemory | Verdict::FitsWithRetries | Verdict::Failed
             );
-            if was_refused && suffered && repeated < REPEATS {
+            // Others would not run it again with this rank.
+            let may_repeat = repeated < REPEATS && !self.is_one_of_several;
+            if was_refused && suffered && may_repeat {
                 repeated += 1;
                 continue;
             }
@@ -222,6 +263,9 @@ impl OpenCard {
         }
         let was_refused = allocator.source().was_refused();
         drop(allocator);
+        report.outside_bytes = reading(&self.gpu, self.meter.as_ref())
+            .ok()
+            .map(|now| self.room.outside(now).0);
         if report.verdict != Verdict::Failed {
             return Ok((report, was_refused));
         }

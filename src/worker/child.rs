@@ -13,7 +13,13 @@ pub trait Handler {
     fn take(&mut self, device: &str) -> Result<Answer, (Refusal, String)>;
 
     /// Reads the request and opens the device that was taken; gives `ready`.
-    fn open(&mut self, request: &str) -> Result<Answer, (Refusal, String)>;
+    fn open(&mut self, request: &str, rank: u32) -> Result<Answer, (Refusal, String)>;
+
+    /// Makes ready for other ranks to come; gives `invitation`.
+    fn invite(&mut self) -> Result<Answer, (Refusal, String)>;
+
+    /// Finds the other ranks; gives `ready`.
+    fn join(&mut self, invitation: &str, ranks: u32) -> Result<Answer, (Refusal, String)>;
 
     /// Lists GPUs; gives `inventory`.
     fn list(&mut self) -> Answer;
@@ -90,7 +96,9 @@ pub(super) fn answer_all(
 fn carry_out(handler: &mut dyn Handler, order: Order) -> Answer {
     let answer = match order {
         Order::Take { device } => handler.take(&device),
-        Order::Open { request } => handler.open(&request),
+        Order::Open { request, rank } => handler.open(&request, rank),
+        Order::Invite => handler.invite(),
+        Order::Join { invitation, ranks } => handler.join(&invitation, ranks),
         Order::List => Ok(handler.list()),
         Order::Probe(order) => handler.probe(&order),
         Order::Shutdown => Err((Refusal::OutOfTurn, "already shutting down".to_owned())),
@@ -137,8 +145,16 @@ mod tests {
             })
         }
 
-        fn open(&mut self, _: &str) -> Result<Answer, (Refusal, String)> {
+        fn open(&mut self, _: &str, _: u32) -> Result<Answer, (Refusal, String)> {
             panic!("libcudnn.so.9 is missing")
+        }
+
+        fn invite(&mut self) -> Result<Answer, (Refusal, String)> {
+            Err((Refusal::OutOfTurn, "nothing is open".to_owned()))
+        }
+
+        fn join(&mut self, _: &str, _: u32) -> Result<Answer, (Refusal, String)> {
+            Err((Refusal::OutOfTurn, "nothing is open".to_owned()))
         }
 
         fn list(&mut self) -> Answer {
@@ -164,7 +180,7 @@ mod tests {
     fn every_order_gets_one_answer_until_the_input_ends() {
         let answers = answers("{\"message\":\"list\"}\nnonsense\n{\"message\":\"list\"}\n");
 
-        assert_eq!(answers[0], r#"{"message":"hello","version":4}"#);
+        assert_eq!(answers[0], r#"{"message":"hello","version":5}"#);
         assert_eq!(
             answers[1],
             r#"{"message":"inventory","gpus":[],"missing":"no driver"}"#
@@ -190,7 +206,7 @@ mod tests {
     #[test]
     fn a_panic_is_answered_and_ends_the_loop() {
         let answers = answers(concat!(
-            r#"{"message":"open","request":"{}"}"#,
+            r#"{"message":"open","request":"{}","rank":0}"#,
             "\n{\"message\":\"list\"}\n"
         ));
 

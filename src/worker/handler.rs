@@ -50,6 +50,8 @@ enum Taken {
 
 /// What an `open` leaves.
 struct Work {
+    /// Which of the ranks that train together this is.
+    rank: u32,
     programs: Programs,
     settings: Settings,
     device: Device,
@@ -202,7 +204,7 @@ impl Handler for GpuHandler {
         }
     }
 
-    fn open(&mut self, request: &str) -> Result<Answer, Refused> {
+    fn open(&mut self, request: &str, rank: u32) -> Result<Answer, Refused> {
         self.work = None;
         let request = RequestDocument::from_json(request.as_bytes())
             .and_then(|document| Request::parse(document, &sim::names()))
@@ -214,17 +216,42 @@ impl Handler for GpuHandler {
             Some(Taken::Simulated(card)) => card.capability,
             Some(Taken::Cuda { facts, .. }) => facts.capability,
         };
-        let mut programs = Programs::new(graph, capability);
+        let mut programs = Programs::new(graph, capability).of_rank(rank);
         if let (Some(Taken::Cuda { .. }), [variant, ..]) = (&self.taken, &*request.variants) {
             expect_no_gaps(&mut programs, variant, capability)?;
         }
         let (device, ready) = self.open_device()?;
         self.work = device.map(|device| Work {
+            rank,
             programs,
             settings,
             device,
         });
         Ok(Answer::Ready(ready))
+    }
+
+    fn invite(&mut self) -> Result<Answer, Refused> {
+        let invitation = match &self.taken {
+            None => return Err((Refusal::OutOfTurn, "no device was taken".to_owned())),
+            Some(Taken::Simulated(_)) => String::new(),
+            Some(Taken::Cuda { .. }) => card::invite()?,
+        };
+        Ok(Answer::Invitation { invitation })
+    }
+
+    fn join(&mut self, invitation: &str, ranks: u32) -> Result<Answer, Refused> {
+        let Some(work) = &mut self.work else {
+            return Err((Refusal::OutOfTurn, "no device is open".to_owned()));
+        };
+        Ok(Answer::Ready(match (&mut work.device, &self.taken) {
+            (Device::Cuda(card), Some(Taken::Cuda { number, facts, .. })) => {
+                card.join(invitation, (work.rank, ranks), (*number, facts))?
+            }
+            (Device::Simulated { card, .. }, _) => simulated(card),
+            (Device::Cuda(_), _) => {
+                return Err((Refusal::OutOfTurn, "no device was taken".to_owned()));
+            }
+        }))
     }
 
     fn list(&mut self) -> Answer {

@@ -53,13 +53,15 @@ pub enum Misbehaviour {
     Crowd,
     /// None, but for taking turns on a GPU that is not there.
     TakeTurns,
+    /// Of several ranks, have the last run out of memory, and all others wait for it for ever.
+    OutOfMemoryAlone,
 }
 
 /// A failure that nobody planned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{given}` is none of none, exit-after=N, hang, babble, half-line, huge-line, wrong-version, panic, abort, lose, \
-     lose-opening, no-room, crowd, take-turns"
+     lose-opening, no-room, crowd, take-turns, out-of-memory-alone"
 )]
 pub struct UnknownMisbehaviour {
     given: String,
@@ -92,6 +94,7 @@ impl FromStr for Misbehaviour {
             "no-room" => Misbehaviour::NoRoom,
             "crowd" => Misbehaviour::Crowd,
             "take-turns" => Misbehaviour::TakeTurns,
+            "out-of-memory-alone" => Misbehaviour::OutOfMemoryAlone,
             _ => return Err(unknown()),
         })
     }
@@ -130,6 +133,7 @@ pub fn run_misbehaving(
         plan,
         locks: fake.locks.clone(),
         turn: None,
+        place: (0, 1),
     };
     answer_all(&mut device, input, &mut outbox)
 }
@@ -180,6 +184,22 @@ struct FakeDevice {
     plan: Misbehaviour,
     locks: PathBuf,
     turn: Option<Turn>,
+    /// Which rank it is, of how many.
+    place: (u32, u32),
+}
+
+impl FakeDevice {
+    fn ready(&self) -> Ready {
+        let no_room = (self.plan == Misbehaviour::NoRoom).then(|| "all is taken".to_owned());
+        Ready {
+            gpu: gpu(),
+            cuda: None,
+            cudnn: None,
+            available_bytes: if no_room.is_some() { 0 } else { 8 << 30 },
+            used_by_others_bytes: None,
+            no_room,
+        }
+    }
 }
 
 impl Handler for FakeDevice {
@@ -196,19 +216,23 @@ impl Handler for FakeDevice {
         Ok(Answer::Taken)
     }
 
-    fn open(&mut self, _: &str) -> Result<Answer, (Refusal, String)> {
+    fn open(&mut self, _: &str, rank: u32) -> Result<Answer, (Refusal, String)> {
+        self.place = (rank, 1);
         if self.plan == Misbehaviour::LoseOpening {
             return Err(lost());
         }
-        let no_room = (self.plan == Misbehaviour::NoRoom).then(|| "all is taken".to_owned());
-        Ok(Answer::Ready(Ready {
-            gpu: gpu(),
-            cuda: None,
-            cudnn: None,
-            available_bytes: if no_room.is_some() { 0 } else { 8 << 30 },
-            used_by_others_bytes: None,
-            no_room,
-        }))
+        Ok(Answer::Ready(self.ready()))
+    }
+
+    fn invite(&mut self) -> Result<Answer, (Refusal, String)> {
+        let invitation = "anywhere".to_owned();
+        Ok(Answer::Invitation { invitation })
+    }
+
+    fn join(&mut self, invitation: &str, ranks: u32) -> Result<Answer, (Refusal, String)> {
+        assert_eq!(invitation, "anywhere");
+        self.place.1 = ranks;
+        Ok(Answer::Ready(self.ready()))
     }
 
     fn list(&mut self) -> Answer {
@@ -226,9 +250,16 @@ impl Handler for FakeDevice {
         if self.plan == Misbehaviour::Lose {
             return Err(lost());
         }
+        let (rank, ranks) = self.place;
+        let is_alone = self.plan == Misbehaviour::OutOfMemoryAlone;
+        if is_alone && rank + 1 < ranks {
+            loop {
+                thread::park();
+            }
+        }
         Ok(Answer::Report(Box::new(ProbeReport {
             batch: order.batch,
-            verdict: if order.batch <= LARGEST {
+            verdict: if order.batch <= LARGEST && !is_alone {
                 Verdict::Fits
             } else {
                 Verdict::OutOfMemory

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::compile::{CompileError, Process, compile_memory_of_unless, compile_unless};
+use crate::compile::{CompileError, Process, compile_memory_of_unless, compile_rank_unless};
 use crate::device::Capability;
 use crate::graph::Graph;
 use crate::model::{Variant, Workload};
@@ -19,6 +19,8 @@ const MOST_KEPT: usize = 1 << 18;
 pub struct Programs {
     workload: Workload,
     capability: Capability,
+    /// Which of the ranks that train together runs them.
+    rank: u32,
     /// The one asked for last comes last.
     compiled: VecDeque<(Variant, Process, Program)>,
     /// Whether they are run, or simulated.
@@ -35,6 +37,7 @@ impl Programs {
         Programs {
             workload,
             capability,
+            rank: 0,
             compiled: VecDeque::new(),
             with_launches: true,
         }
@@ -46,6 +49,12 @@ impl Programs {
             with_launches: false,
             ..Programs::of_workload(workload, capability)
         }
+    }
+
+    /// The same for another rank than the first.
+    #[must_use]
+    pub fn of_rank(self, rank: u32) -> Programs {
+        Programs { rank, ..self }
     }
 
     /// What they are made of.
@@ -89,7 +98,7 @@ impl Programs {
             self.make_room(largest.max().unwrap_or(0));
             let program = match &self.workload {
                 Workload::Graph(graph) if self.with_launches => {
-                    compile_unless(cancel, graph, variant, self.capability)?
+                    compile_rank_unless(cancel, graph, variant, self.capability, self.rank.into())?
                 }
                 Workload::Graph(graph) => {
                     compile_memory_of_unless(cancel, graph, variant, self.capability, process)?

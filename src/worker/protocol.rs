@@ -9,7 +9,7 @@ use crate::model::Variant;
 use crate::probe::ProbeReport;
 
 /// Changes whenever a message does; parent and child are the same binary unless it was replaced meanwhile.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The longest line that the child may write. A report with its timeline has about 50 KiB.
 pub const LONGEST_ANSWER: usize = 4 << 20;
@@ -31,6 +31,18 @@ pub enum Order {
     Open {
         /// The JSON text of the request, with its model in place.
         request: String,
+        /// Which of the ranks that train together it is, from 0; 0 for one that trains alone.
+        rank: u32,
+    },
+    /// Say where the other ranks can find this one. Answered by `invitation`. Needs no `open`.
+    Invite,
+    /// Find the other ranks. Answered by `ready` once all of them did, with what is available then. Other orders wait for
+    /// it, which may be for ever: a rank may not come.
+    Join {
+        /// What one of them answered to `invite`.
+        invitation: String,
+        /// How many they are.
+        ranks: u32,
     },
     /// Say which GPUs there are. Answered by `inventory`. Needs no `open`.
     List,
@@ -64,6 +76,11 @@ pub enum Answer {
     Taken,
     /// The device is open and the model is read.
     Ready(Ready),
+    /// Where the other ranks find this one.
+    Invitation {
+        /// For `join`.
+        invitation: String,
+    },
     /// It is another worker's turn on the GPU.
     Busy {
         /// Whose, as far as that is known.
@@ -140,4 +157,17 @@ pub enum Refusal {
     Lost,
     /// The order made no sense at that moment.
     OutOfTurn,
+}
+
+impl Ready {
+    /// What holds for this rank and for another one: the less of both.
+    #[must_use]
+    pub fn with(self, other: Ready) -> Ready {
+        Ready {
+            available_bytes: self.available_bytes.min(other.available_bytes),
+            used_by_others_bytes: self.used_by_others_bytes.max(other.used_by_others_bytes),
+            no_room: self.no_room.or(other.no_room),
+            ..self
+        }
+    }
 }

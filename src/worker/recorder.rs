@@ -161,7 +161,7 @@ impl Recorder {
         let settings = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
         let environment = settings.map(|name| (name.into(), opening.allocator.into()));
         let mut running = Running::start(&Launch {
-            who: "recorder",
+            who: "recorder".into(),
             program: &command.python,
             arguments: &arguments,
             environment: &environment,
@@ -221,9 +221,11 @@ impl Recorder {
     ) -> Result<Answer, WorkerError> {
         let within = match activity {
             Activity::Recording(_) => self.deadlines.probe,
-            Activity::Starting | Activity::Listing | Activity::Opening | Activity::Probing(_) => {
-                self.deadlines.open
-            }
+            Activity::Starting
+            | Activity::Listing
+            | Activity::Opening
+            | Activity::Joining
+            | Activity::Probing(_) => self.deadlines.open,
         };
         match self.running.ask(order, activity, within, cancel)? {
             Answer::Refused { refusal, detail } => Err(WorkerError::Refused { refusal, detail }),

@@ -53,6 +53,18 @@ impl FreeMemory {
         self.total
     }
 
+    /// What this process holds while its allocator holds nothing: its context, and what libraries took.
+    pub(super) fn outside(&self, now: Reading) -> Bytes {
+        let by_difference = self.total.saturating_sub(now.free);
+        now.own
+            .unwrap_or(by_difference.saturating_sub(self.others_when_opened))
+    }
+
+    /// Takes what went since the card was opened to be this process's own for good: a communicator's buffers.
+    pub(super) fn settle(&mut self, now: Reading) {
+        self.opened = now;
+    }
+
     /// What was left when the card was opened.
     pub(super) fn when_opened(&self) -> Left {
         self.left(self.opened)
@@ -200,5 +212,18 @@ mod tests {
         assert!(said.starts_with("the limit of this probe is 10.00 GiB, 4.00 GiB less"));
         assert!(said.ends_with("other processes use 5.00 GiB of the GPU's 16.00 GiB"));
         assert_eq!(lowered(Bytes::gib(10), Bytes::gib(10), left, TOTAL), None);
+    }
+
+    #[test]
+    fn what_a_communicator_takes_is_ours_and_not_others() {
+        let mut room = room(None);
+        let joined = reading(Bytes::mib(14848 - 936), None);
+
+        room.settle(joined);
+
+        let left = room.left(joined);
+        assert_eq!(left.room, Bytes::mib(14848 - 936 - 253));
+        assert_eq!(left.used_by_others, Bytes::gib(1));
+        assert_eq!(room.outside(joined), Bytes::mib(512 + 936));
     }
 }

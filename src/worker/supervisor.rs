@@ -2,24 +2,31 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use crate::probe::ProbeReport;
+use crate::probe::{ProbeReport, Verdict};
 
 use super::process::{Activity, Launch, Loss, Running, WorkerError};
 use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal, VERSION};
 
 /// How long a worker that was killed may take to end.
 const ENDING: Duration = Duration::from_millis(300);
+/// How long ranks have left once one of them could not go on: they may be about to say the same, and otherwise wait for it on their
+/// GPUs for ever.
+const LEFT_ALONE: Duration = Duration::from_secs(3);
+/// How often a wait for several workers goes round.
+const ROUND: Duration = Duration::from_millis(2);
 
 /// What a job's probes have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
-    /// `cuda:0`, `sim:h200`; `auto` is any GPU that is free, which [`Ready`] then names.
-    pub device: String,
+    /// For each rank `cuda:0`, `sim:h200`; `auto`, for one alone, is any GPU that is free, which [`Ready`] then names.
+    pub devices: Vec<String>,
+    /// Whether the ranks train together, and so have to find each other.
+    pub together: bool,
     /// The JSON text of the request, with its model in place.
     pub request: String,
 }
@@ -44,9 +51,13 @@ impl WorkerCommand {
 }
 
 impl WorkerCommand {
-    fn launch(&self) -> Launch<'_> {
+    /// `of_several`: which of the ranks that train together it is for.
+    fn launch(&self, of_several: Option<usize>) -> Launch<'_> {
         Launch {
-            who: "worker",
+            who: match of_several {
+                Some(rank) => format!("worker of rank {rank}").into(),
+                None => "worker".into(),
+            },
             program: &self.program,
             arguments: &self.arguments,
             environment: &[],
@@ -109,21 +120,22 @@ pub struct Hold {
     _running: Running,
 }
 
-/// Keeps one worker going for one job. Blocks; dropping it kills the child.
+/// Keeps one worker going for one job, or one for each of the ranks that train together. Blocks; dropping it kills them.
 #[derive(Debug)]
 pub struct Supervisor {
     launch: WorkerCommand,
     deadlines: Deadlines,
     opening: Opening,
-    /// `None` between a loss and the next start.
-    running: Option<Running>,
+    /// By rank; none between a loss and the next start.
+    running: Vec<Running>,
     /// Each job gets one replacement: what kills two workers will kill a third.
     replacements_left: u32,
     account: Account,
 }
 
 impl Supervisor {
-    /// Starts a worker and has it open a device.
+    /// Starts a worker for each rank and has it open its device. Of several ranks, `Ready` is what holds for all: the least that
+    /// any of them has.
     pub fn open(
         launch: WorkerCommand,
         opening: Opening,
@@ -134,7 +146,7 @@ impl Supervisor {
             launch,
             deadlines,
             opening,
-            running: None,
+            running: Vec::new(),
             replacements_left: 1,
             account: Account::default(),
         };
@@ -143,14 +155,15 @@ impl Supervisor {
         Ok((supervisor, ready))
     }
 
-    /// Runs one batch.
+    /// Runs one batch, on all ranks at once. A rank that fails or runs out of memory leaves the others waiting for it: they are
+    /// ended, and the next probe starts all anew.
     pub fn probe(
         &mut self,
         order: &ProbeOrder,
         caller: Caller<'_>,
     ) -> Result<ProbeReport, WorkerError> {
         self.with_replacement(caller, |supervisor| {
-            if supervisor.running.is_none() {
+            if supervisor.running.is_empty() {
                 let ready = supervisor.start(caller)?;
                 if let Some(detail) = ready.no_room {
                     let refusal = Refusal::DeviceUnavailable;
@@ -158,13 +171,33 @@ impl Supervisor {
                 }
             }
             let activity = Activity::Probing(order.batch);
-            let deadline = supervisor.deadlines.probe;
-            let running = supervisor.running.as_mut().expect("it was just started");
-            let order = Order::Probe(order.clone());
-            match ask(running, &order, activity, deadline, caller.cancel)? {
-                Answer::Report(report) => Ok(*report),
-                other => Err(running.out_of_turn(&other, activity)),
+            let within = supervisor.deadlines.probe;
+            let running = &mut supervisor.running;
+            for worker in &mut *running {
+                worker.tell(&Order::Probe(order.clone()));
             }
+            let answers = await_all(running, activity, within, caller.cancel, stops_others)?;
+            if answers.iter().any(Option::is_none) {
+                // They wait for a rank that does not go on.
+                running.clear();
+            }
+            let mut reports = Vec::new();
+            for (rank, answer) in answers.into_iter().enumerate() {
+                match answer {
+                    None => {}
+                    Some(Answer::Report(report)) => {
+                        reports.push((u32::try_from(rank).unwrap_or(u32::MAX), *report));
+                    }
+                    Some(other) => return Err(running[rank].out_of_turn(&other, activity)),
+                }
+            }
+            let alone = !supervisor.opening.together && reports.len() == 1;
+            let report = if alone {
+                reports.pop().map(|(_, report)| report)
+            } else {
+                ProbeReport::of_ranks(reports)
+            };
+            Ok(report.expect("a wait that ends well has an answer"))
         })
     }
 
@@ -179,7 +212,7 @@ impl Supervisor {
         deadlines: Deadlines,
         cancel: &AtomicBool,
     ) -> Result<(Vec<Gpu>, Option<String>), WorkerError> {
-        let mut running = Running::start(&launch.launch())?;
+        let mut running = Running::start(&launch.launch(None))?;
         greet(&mut running, deadlines.start, cancel)?;
         let activity = Activity::Listing;
         match ask(&mut running, &Order::List, activity, deadlines.open, cancel)? {
@@ -196,43 +229,55 @@ impl Supervisor {
         deadlines: Deadlines,
         caller: Caller<'_>,
     ) -> Result<Hold, WorkerError> {
-        let mut running = Running::start(&launch.launch())?;
+        let mut running = Running::start(&launch.launch(None))?;
         greet(&mut running, deadlines.start, caller.cancel)?;
         take_turn(&mut running, device, deadlines, caller)?;
         Ok(Hold { _running: running })
     }
 
-    /// Starts a worker, which opens the device as soon as it is its turn.
+    /// Starts the workers, which open their devices as soon as it is their turn, and find each other. Where a device has no room
+    /// they do not.
     fn start(&mut self, caller: Caller<'_>) -> Result<Ready, WorkerError> {
         let began = Instant::now();
-        self.account.workers += 1;
-        let mut running = Running::start(&self.launch.launch())?;
-        greet(&mut running, self.deadlines.start, caller.cancel)?;
-        let device = &self.opening.device;
-        let waited = take_turn(&mut running, device, self.deadlines, caller)?;
-        self.account.waited += waited;
-        let order = Order::Open {
-            request: self.opening.request.clone(),
-        };
-        let activity = Activity::Opening;
-        match ask(
-            &mut running,
-            &order,
-            activity,
-            self.deadlines.open,
-            caller.cancel,
-        )? {
-            Answer::Ready(ready) => {
-                if self.opening.device == "auto" {
-                    // The one that takes its place is to have the same GPU.
-                    self.opening.device = format!("cuda:{}", ready.gpu.ordinal);
-                }
-                self.account.start = began.elapsed().saturating_sub(waited);
-                self.running = Some(running);
-                Ok(ready)
-            }
-            other => Err(running.out_of_turn(&other, activity)),
+        let several = self.opening.together;
+        let mut running = Vec::new();
+        for rank in 0..self.opening.devices.len() {
+            self.account.workers += 1;
+            let launch = self.launch.launch(several.then_some(rank));
+            running.push(Running::start(&launch)?);
         }
+        for worker in &mut running {
+            greet(worker, self.deadlines.start, caller.cancel)?;
+        }
+        let mut waited = Duration::ZERO;
+        // In the order of their numbers, so that jobs of several GPUs do not wait for each other in a circle.
+        for (worker, device) in running.iter_mut().zip(&self.opening.devices) {
+            waited += take_turn(worker, device, self.deadlines, caller)?;
+        }
+        self.account.waited += waited;
+        let all = Together {
+            running: &mut running,
+            within: self.deadlines.open,
+            cancel: caller.cancel,
+        };
+        let mut ready = all.open(&self.opening.request)?;
+        if several && ready.no_room.is_none() {
+            let all = Together {
+                running: &mut running,
+                within: self.deadlines.open,
+                cancel: caller.cancel,
+            };
+            ready = all.meet()?;
+        }
+        if let [device] = &mut *self.opening.devices
+            && device == "auto"
+        {
+            // The one that takes its place is to have the same GPU.
+            *device = format!("cuda:{}", ready.gpu.ordinal);
+        }
+        self.account.start = began.elapsed().saturating_sub(waited);
+        self.running = running;
+        Ok(ready)
     }
 
     /// Tries once more when the worker was lost in a way that another worker may not be.
@@ -247,12 +292,13 @@ impl Supervisor {
                 Err(error) => error,
             };
             let WorkerError::Lost { loss, .. } = &error else {
-                if matches!(error, WorkerError::Cancelled) {
-                    self.running = None;
+                if matches!(error, WorkerError::Cancelled) || self.running.len() > 1 {
+                    // Of several, others may be at work still.
+                    self.running.clear();
                 }
                 return Err(error);
             };
-            self.running = None;
+            self.running.clear();
             if self.replacements_left == 0 || matches!(loss, Loss::Version(..)) {
                 return Err(error);
             }
@@ -301,6 +347,116 @@ fn greet(running: &mut Running, within: Duration, cancel: &AtomicBool) -> Result
     }
 }
 
+/// Workers that are given the same order at once.
+struct Together<'a> {
+    running: &'a mut [Running],
+    within: Duration,
+    cancel: &'a AtomicBool,
+}
+
+impl Together<'_> {
+    /// Has each open its device.
+    fn open(self, request: &str) -> Result<Ready, WorkerError> {
+        for (rank, worker) in (0..).zip(&mut *self.running) {
+            worker.tell(&Order::Open {
+                request: request.to_owned(),
+                rank,
+            });
+        }
+        self.are_ready(Activity::Opening)
+    }
+
+    /// Has them find each other.
+    fn meet(self) -> Result<Ready, WorkerError> {
+        let activity = Activity::Joining;
+        let ranks = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
+        let Some(first) = self.running.first_mut() else {
+            return self.are_ready(activity);
+        };
+        let invitation = match ask(first, &Order::Invite, activity, self.within, self.cancel)? {
+            Answer::Invitation { invitation } => invitation,
+            other => return Err(first.out_of_turn(&other, activity)),
+        };
+        for worker in &mut *self.running {
+            worker.tell(&Order::Join {
+                invitation: invitation.clone(),
+                ranks,
+            });
+        }
+        self.are_ready(activity)
+    }
+
+    /// What holds for all of them once all are ready.
+    fn are_ready(self, activity: Activity) -> Result<Ready, WorkerError> {
+        let answers = await_all(self.running, activity, self.within, self.cancel, |_| false)?;
+        let mut ready: Option<Ready> = None;
+        for (worker, answer) in self.running.iter_mut().zip(answers.into_iter().flatten()) {
+            let other = match answer {
+                Answer::Ready(other) => other,
+                other => return Err(worker.out_of_turn(&other, activity)),
+            };
+            ready = Some(match ready {
+                None => other,
+                Some(ready) => ready.with(other),
+            });
+        }
+        Ok(ready.expect("a device was asked for"))
+    }
+}
+
+/// Whether ranks wait in vain for the one that gave this answer.
+fn stops_others(answer: &Answer) -> bool {
+    let Answer::Report(report) = answer else {
+        return true;
+    };
+    matches!(report.verdict, Verdict::OutOfMemory | Verdict::Failed)
+}
+
+/// Waits for an answer of each, in the order of the workers. Those that are missing did not come within [`LEFT_ALONE`] of one
+/// that `stops` the others. A worker that is lost, or that refuses, is an error at once.
+fn await_all(
+    running: &mut [Running],
+    activity: Activity,
+    within: Duration,
+    cancel: &AtomicBool,
+    stops: impl Fn(&Answer) -> bool,
+) -> Result<Vec<Option<Answer>>, WorkerError> {
+    if let [only] = running {
+        let answer = only.wait(activity, within, cancel)?;
+        return Ok(vec![Some(taken(only, answer, activity)?)]);
+    }
+    let mut answers: Vec<Option<Answer>> = running.iter().map(|_| None).collect();
+    let mut deadline = Instant::now() + within;
+    let mut is_stopped = false;
+    while answers.iter().any(Option::is_none) {
+        if cancel.load(Ordering::Relaxed) {
+            return Err(WorkerError::Cancelled);
+        }
+        let is_late = Instant::now() >= deadline;
+        if is_late && is_stopped {
+            break;
+        }
+        for (worker, answer) in running.iter_mut().zip(&mut answers) {
+            if answer.is_some() {
+                continue;
+            }
+            let Some(given) = worker.poll(activity, ROUND)? else {
+                if is_late {
+                    return Err(worker.lost(activity, Loss::TimedOut(within)));
+                }
+                continue;
+            };
+            let given = taken(worker, given, activity)?;
+            if stops(&given) && !is_stopped {
+                is_stopped = true;
+                deadline = deadline.min(Instant::now() + LEFT_ALONE);
+            }
+            *answer = Some(given);
+        }
+    }
+    Ok(answers)
+}
+
 fn ask(
     running: &mut Running,
     order: &Order,
@@ -308,7 +464,13 @@ fn ask(
     within: Duration,
     cancel: &AtomicBool,
 ) -> Result<Answer, WorkerError> {
-    match running.ask(order, activity, within, cancel)? {
+    let answer = running.ask(order, activity, within, cancel)?;
+    taken(running, answer, activity)
+}
+
+/// An answer that is no refusal.
+fn taken(running: &mut Running, answer: Answer, activity: Activity) -> Result<Answer, WorkerError> {
+    match answer {
         Answer::Refused {
             refusal: Refusal::Lost,
             detail,

@@ -33,5 +33,6 @@ mod numerics;
 mod optimizers;
 mod pools;
 mod products;
+mod ranks;
 mod speed;
 mod sums;

@@ -48,15 +48,15 @@ fn fit(document: Value) -> FitResult {
     engine().fit(&request, &|_| {}, &Arc::default()).unwrap()
 }
 
-fn probe(parallel: Value, batch: u64) -> ProbeReport {
-    let request = request(asked(&parallel, None));
+fn probe(parallel: &Value, batch: u64) -> ProbeReport {
+    let request = request(asked(parallel, None));
     engine().probe(&request, batch, &Arc::default()).unwrap()
 }
 
 #[test]
 fn ranks_that_differ_are_told_and_the_one_that_needs_most_decides() {
     // Largest first: 64 MiB for rank 0, 16 and 4 and all biases for rank 1, nothing for others.
-    let report = probe(json!({ "strategy": "zero1", "world_size": 64 }), 8);
+    let report = probe(&json!({ "strategy": "zero1", "world_size": 64 }), 8);
 
     let ranks: Vec<(u32, Option<&str>)> = report
         .ranks
@@ -65,7 +65,7 @@ fn ranks_that_differ_are_told_and_the_one_that_needs_most_decides() {
         .collect();
     assert_eq!(ranks, [(0, Some("0-63"))]);
 
-    let report = probe(json!({ "strategy": "zero1", "world_size": 2 }), 8);
+    let report = probe(&json!({ "strategy": "zero1", "world_size": 2 }), 8);
     let ranks = report.ranks.iter().map(|rank| rank.rank);
     assert_eq!(ranks.collect::<Vec<_>>(), [0, 1]);
     assert_eq!(report.binding_rank, Some(0));
@@ -83,7 +83,7 @@ fn ranks_that_differ_are_told_and_the_one_that_needs_most_decides() {
 
 #[test]
 fn both_ends_of_the_race_for_the_first_buckets_are_told() {
-    let report = probe(json!({ "strategy": "ddp", "world_size": 2 }), 8);
+    let report = probe(&json!({ "strategy": "ddp", "world_size": 2 }), 8);
     let without = report.without_overlap.unwrap();
     assert!(without.peak_allocated_bytes <= report.peak_allocated_bytes);
     assert!(without.peak_reserved_bytes < report.peak_reserved_bytes);
@@ -95,8 +95,8 @@ fn both_ends_of_the_race_for_the_first_buckets_are_told() {
 
     // These keep their first buckets.
     let unused = json!({ "strategy": "ddp", "world_size": 2, "find_unused_parameters": true });
-    assert_eq!(probe(unused, 8).without_overlap, None);
-    let alone = probe(json!({ "strategy": "none", "world_size": 2 }), 8);
+    assert_eq!(probe(&unused, 8).without_overlap, None);
+    let alone = probe(&json!({ "strategy": "none", "world_size": 2 }), 8);
     assert_eq!(alone.without_overlap, None);
     assert_eq!((alone.binding_rank, alone.communicated_bytes), (None, None));
     assert!(alone.ranks.is_empty());
@@ -104,7 +104,7 @@ fn both_ends_of_the_race_for_the_first_buckets_are_told() {
 
 #[test]
 fn what_a_rank_sends_is_what_a_ring_moves() {
-    let sent = |parallel: Value| probe(parallel, 8).communicated_bytes.unwrap();
+    let sent = |parallel: Value| probe(&parallel, 8).communicated_bytes.unwrap();
     let all_reduced = |ranks: u64| 2 * (ranks - 1) * GRADIENTS / ranks;
     for ranks in [2, 3, 8, 1024] {
         let ddp = sent(json!({ "strategy": "ddp", "world_size": ranks }));

@@ -55,7 +55,7 @@ pub(in crate::cli) struct Worker {
     #[arg(long, env = "BATCHFIT_FAULT_ONCE", value_name = "FILE")]
     pub(in crate::cli) fault_once: Option<PathBuf>,
     /// Open nothing and fail as planned: none, exit-after=N, hang, babble, half-line, huge-line,
-    /// wrong-version, panic, abort, lose, lose-opening, no-room, crowd or take-turns.
+    /// wrong-version, panic, abort, lose, lose-opening, no-room, crowd, take-turns or out-of-memory-alone.
     #[arg(long, value_name = "FAILURE")]
     pub(in crate::cli) misbehave: Option<Misbehaviour>,
     /// Fail only in the first worker that finds this file missing.

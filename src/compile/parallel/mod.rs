@@ -8,7 +8,7 @@ mod zero;
 
 use std::rc::Rc;
 
-use crate::eager::Eager;
+use crate::eager::{Eager, Leaf};
 
 pub(super) use ddp::{Model, Reducer, send_from};
 pub(super) use fully_shard::{Sharded, unit_paths};
@@ -50,6 +50,19 @@ impl Wrapper {
             Wrapper::None => {}
             Wrapper::Replicated(reducer) => reducer.before_forward(eager, sends),
             Wrapper::Sharded(sharded) => sharded.before_micro_step(sends),
+        }
+    }
+
+    /// What ends a backward pass, which left gradients with these.
+    pub(super) fn after_backward<'a>(
+        &self,
+        eager: &mut Eager,
+        leaves: impl Iterator<Item = &'a Leaf>,
+    ) {
+        match self {
+            Wrapper::None => {}
+            Wrapper::Replicated(reducer) => reducer.after_backward(eager, leaves),
+            Wrapper::Sharded(sharded) => sharded.backward_ends(eager),
         }
     }
 

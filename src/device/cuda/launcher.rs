@@ -14,6 +14,7 @@ use super::driver::error::GpuError;
 use super::driver::gpu::{Event, Gpu};
 use super::driver::memory::{download, upload};
 use super::layout::{Operand, Operands, name_of};
+use super::nccl::{CollectiveCall, Communicator};
 use super::nvrtc::kernels::Queue;
 use super::ops::convolution::Convolutions;
 use super::ops::fused_attention::FusedAttention;
@@ -44,6 +45,8 @@ pub struct CudaLauncher {
     fused_attention: FusedAttention,
     matmul: MatMul,
     losses: Losses,
+    /// The other ranks, if it is one of several.
+    communicator: Option<Communicator>,
     clock: Option<Clock>,
     optimizer_steps: StepCounts,
     /// Random draws so far; each has its own key.
@@ -75,6 +78,7 @@ impl CudaLauncher {
             convolutions,
             matmul: MatMul::open()?,
             losses: Losses::create()?,
+            communicator: None,
             clock: None,
             optimizer_steps: StepCounts::new(),
             draws: 0,
@@ -85,6 +89,31 @@ impl CudaLauncher {
             queue: Queue::open(gpu, options.kernel_cache)?,
             gpu: Rc::clone(gpu),
         })
+    }
+
+    /// Runs collectives with these other ranks from here on. Has each kind run once, for which they all have to be there.
+    pub fn join(&mut self, mut communicator: Communicator) -> Result<(), LaunchError> {
+        let (address, size) = self.queue.scratch();
+        communicator.warm_up(address, size.0)?;
+        self.communicator = Some(communicator);
+        Ok(())
+    }
+
+    /// Queues what all ranks do together.
+    fn communicate(
+        &mut self,
+        call: &CollectiveCall,
+        launch: &Launch<'_>,
+    ) -> Result<(), LaunchError> {
+        let Some(communicator) = &mut self.communicator else {
+            return Err(LaunchError::Failed {
+                call: name_of(launch),
+                detail: "there are no other ranks".to_owned(),
+            });
+        };
+        communicator.queue(call, launch)?;
+        self.queue.count_library_launch();
+        Ok(())
     }
 
     /// Follows a script from here on.
@@ -136,7 +165,16 @@ impl CudaLauncher {
         Ok(())
     }
 
+    /// Has what is queued from here on wait for all collectives.
+    fn await_others(&mut self) -> Result<(), GpuError> {
+        match &mut self.communicator {
+            Some(communicator) => communicator.let_all_pass(),
+            None => Ok(()),
+        }
+    }
+
     fn stop_clock(&mut self) -> Result<f64, LaunchError> {
+        self.await_others()?;
         let Some(clock) = self.clock.take() else {
             return Ok(0.0);
         };
@@ -209,6 +247,11 @@ impl CudaLauncher {
 
     fn run(&mut self, launch: &Launch<'_>, operands: &Operands<'_>) -> Result<(), LaunchError> {
         operands.expect_held(&self.gpu)?;
+        if let Some(communicator) = &mut self.communicator
+            && !matches!(launch.call.kernel, Kernel::Collective(_))
+        {
+            communicator.let_pass(launch, operands)?;
+        }
         if is_source(&launch.call.kernel) && self.feed(launch, operands.output(0)?)? {
             return Ok(());
         }
@@ -233,7 +276,7 @@ impl CudaLauncher {
             }
             None => plan::steps(launch, operands, self.queue.target(), context)?,
         };
-        self.queue_all(&steps)?;
+        self.queue_all(&steps, launch)?;
         let is_generated = |step: &Step| matches!(step, Step::Kernel(kernel) if matches!(kernel.code, Code::Generated(..)));
         if let (true, Some(kept)) = (is_kept && steps.iter().all(is_generated), &mut self.kept) {
             kept.insert(key, steps);
@@ -249,6 +292,7 @@ impl CudaLauncher {
     ) -> Result<Context, LaunchError> {
         let mut context = Context {
             draws: self.draws,
+            rank: self.communicator.as_ref().map_or(0, Communicator::rank),
             steps: self.steps,
             optimizer_step: 0,
             rate: self.script.rate,
@@ -272,7 +316,7 @@ impl CudaLauncher {
         Ok(context)
     }
 
-    fn queue_all(&mut self, steps: &[Step]) -> Result<(), LaunchError> {
+    fn queue_all(&mut self, steps: &[Step], launch: &Launch<'_>) -> Result<(), LaunchError> {
         for step in steps {
             match step {
                 Step::Kernel(kernel) => self.queue.launch(kernel)?,
@@ -282,6 +326,7 @@ impl CudaLauncher {
                     self.losses.observe(&self.gpu, loss)?;
                     self.queue.count_library_launch();
                 }
+                Step::Collective(call) => self.communicate(call, launch)?,
                 Step::FusedAttention(call) => {
                     if self.fused_attention.launch(&mut self.queue, call)? {
                         continue;
@@ -294,7 +339,7 @@ impl CudaLauncher {
                         });
                     }
                     match &call.otherwise {
-                        Ok(steps) => self.queue_all(steps)?,
+                        Ok(steps) => self.queue_all(steps, launch)?,
                         Err(error) => return Err(error.clone()),
                     }
                 }
@@ -329,8 +374,10 @@ impl Launcher for CudaLauncher {
             return self.run(launch, &operands);
         }
         operands.expect_held(&self.gpu)?;
+        self.await_others()?;
         poison::fill(&mut self.queue, launch.call, &operands)?;
         self.run(launch, &operands)?;
+        self.await_others()?;
         let label = self.label(launch).unwrap_or_default().to_owned();
         poison::check(&mut self.queue, launch.call, &operands, &label)
     }

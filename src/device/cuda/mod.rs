@@ -2,7 +2,8 @@
 //!
 //! [`Gpu`] opens a card, [`CudaMemory`] takes segments from its driver, and [`CudaLauncher`] runs a
 //! program's launches with kernels compiled on the spot, cuBLASLt and cuDNN. All of it belongs to one
-//! thread, and everything runs on one stream, in the order in which it was queued.
+//! thread, and everything runs on one stream, in the order in which it was queued,
+//! but for what it does together with other cards: see Note [Collectives] in `nccl`.
 //!
 //! NVIDIA's libraries are loaded at run time. cudarc panics where one is missing, so [`Library`] is asked
 //! first, and their absence is a [`GpuError`].
@@ -15,6 +16,7 @@ mod driver;
 mod generate;
 mod launcher;
 mod layout;
+mod nccl;
 mod nvrtc;
 mod ops;
 pub mod plan;
@@ -32,6 +34,7 @@ pub use driver::libraries::Library;
 pub use driver::memory::CudaMemory;
 pub use driver::nvml::{Card, Meter, Usage, cards};
 pub use launcher::{CudaLauncher, LauncherOptions};
+pub use nccl::{Communicator, Invitation};
 pub use record::record_workspaces;
 pub use script::{
     Gradients, HostTensor, Outputs, Script, TensorFileError, read_tensors, write_tensors,

@@ -85,6 +85,57 @@ pub(super) fn resolve(
     Err(unavailable(&choice.to_string(), missing))
 }
 
+/// What may be in use on a GPU that nobody uses.
+const IDLE: Bytes = Bytes::mib(512);
+
+/// The GPUs on which so many ranks can train together: alike, those that nobody uses first. Otherwise why they are simulated.
+pub(super) fn together(
+    choice: &DeviceChoice,
+    gpus: &[Gpu],
+    ranks: u64,
+) -> Result<Vec<String>, String> {
+    if let (DeviceChoice::Cuda(number), 2..) = (choice, ranks) {
+        return Err(format!(
+            "simulated: the request names one GPU, cuda:{number}, and has {ranks} ranks; the device `auto` takes a GPU for each, \
+             where there are enough that are alike"
+        ));
+    }
+    let enough = usize::try_from(ranks).unwrap_or(usize::MAX);
+    let mut free_first: Vec<&Gpu> = gpus.iter().collect();
+    free_first.sort_by_key(|gpu| {
+        let used = Bytes(gpu.total_bytes.saturating_sub(gpu.free_bytes));
+        (used > IDLE, gpu.ordinal)
+    });
+    let are_alike = |a: &Gpu, b: &Gpu| {
+        (&a.name, a.total_bytes, a.compute, a.multiprocessors)
+            == (&b.name, b.total_bytes, b.compute, b.multiprocessors)
+    };
+    let alike = free_first.iter().map(|first| {
+        let others = free_first.iter().filter(|gpu| are_alike(first, gpu));
+        others.map(|gpu| gpu.ordinal).collect::<Vec<u32>>()
+    });
+    let mut alike: Vec<Vec<u32>> = alike.collect();
+    let Some(at) = alike.iter().position(|group| group.len() >= enough) else {
+        let most = alike.iter().map(Vec::len).max().unwrap_or(0);
+        let have = match (most == gpus.len(), most) {
+            (true, 1) => "one GPU".to_owned(),
+            (true, most) => format!("{most} GPUs"),
+            (false, most) => format!("{} GPUs, of which {most} are alike", gpus.len()),
+        };
+        return Err(format!(
+            "simulated: this machine has {have}, and the request {ranks} ranks"
+        ));
+    };
+    let mut numbers = alike.swap_remove(at);
+    numbers.truncate(enough);
+    // In one order for all jobs: they take turns on each.
+    numbers.sort_unstable();
+    Ok(numbers
+        .iter()
+        .map(|number| format!("cuda:{number}"))
+        .collect())
+}
+
 /// All devices: GPUs first.
 pub(super) fn summaries(inventory: &Inventory) -> Vec<DeviceSummary> {
     let mut devices: Vec<_> = inventory
@@ -167,6 +218,53 @@ fn dotted((major, minor): (u32, u32)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// GPUs by name and GiB in use.
+    fn gpus(of: &[(&str, u64)]) -> Vec<Gpu> {
+        let gpu = |(ordinal, (name, used)): (u32, &(&str, u64))| Gpu {
+            ordinal,
+            name: (*name).to_owned(),
+            total_bytes: 80 << 30,
+            free_bytes: (80 - used) << 30,
+            compute: (9, 0),
+            multiprocessors: 132,
+            threads_per_multiprocessor: 2048,
+            driver: None,
+        };
+        (0..).zip(of).map(gpu).collect()
+    }
+
+    #[test]
+    fn ranks_take_gpus_that_are_alike_and_free_first() {
+        let mixed = gpus(&[("A", 10), ("B", 0), ("A", 0), ("A", 0), ("B", 0)]);
+        let take = |ranks| together(&DeviceChoice::Auto, &mixed, ranks);
+
+        assert_eq!(take(1).unwrap(), ["cuda:1"]);
+        assert_eq!(take(2).unwrap(), ["cuda:1", "cuda:4"]);
+        assert_eq!(take(3).unwrap(), ["cuda:0", "cuda:2", "cuda:3"]);
+        assert_eq!(
+            take(4).unwrap_err(),
+            "simulated: this machine has 5 GPUs, of which 3 are alike, and the request 4 ranks"
+        );
+    }
+
+    #[test]
+    fn ranks_that_have_no_gpu_each_are_simulated_and_the_reader_told_why() {
+        let one = gpus(&[("A", 0)]);
+
+        let few = together(&DeviceChoice::Auto, &one, 2).unwrap_err();
+        let named = together(&DeviceChoice::Cuda(0), &one, 2).unwrap_err();
+
+        assert_eq!(
+            few,
+            "simulated: this machine has one GPU, and the request 2 ranks"
+        );
+        assert!(named.starts_with("simulated: the request names one GPU, cuda:0, and has 2 ranks"));
+        assert_eq!(
+            together(&DeviceChoice::Cuda(0), &one, 1).unwrap(),
+            ["cuda:0"]
+        );
+    }
 
     #[test]
     fn gpus_are_listed_once_for_requests_that_come_together() {

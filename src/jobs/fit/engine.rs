@@ -24,14 +24,16 @@ use crate::worker::{Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
-use super::devices::{Inventory, Listed, Resolved, resolve, summaries};
+use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
 use super::foreseen;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
 use super::probing::prober::Prober as _;
 use super::probing::simulator::{Simulator, not_compiled};
-use super::remarks::{began_anew, data_parallelism, others, settings_as_recorded, uneven};
+use super::remarks::{
+    began_anew, data_parallelism, others, ran_together, settings_as_recorded, uneven,
+};
 use super::room::Room;
 
 /// The PyTorch whose behaviour is predicted.
@@ -140,8 +142,13 @@ impl FitEngine {
         let mut notes = lowered.notes.clone();
         notes.extend(settings_as_recorded(request, workload));
         let assumptions = lowered.assumptions.clone();
-        notes.extend(data_parallelism(request, workload));
-        let device = match resolve(&request.device, || self.inventory()) {
+        let mut listed = Vec::new();
+        let inventory = || {
+            let inventory = self.inventory();
+            listed.clone_from(&inventory.gpus);
+            inventory
+        };
+        let device = match resolve(&request.device, inventory) {
             Ok(device) => device,
             Err(absent) => {
                 compile_all(request, workload.clone(), cancel)?;
@@ -150,39 +157,29 @@ impl FitEngine {
         };
         match device {
             Resolved::Simulated(card) => {
+                notes.extend(data_parallelism(request, workload));
                 let found = (notes, assumptions);
                 Ok(simulated(request, workload, card, settings, found, cancel))
             }
             Resolved::Cuda(name, gpu) => {
-                let opened = match workload {
-                    // A probe is one process on one GPU.
-                    Workload::Graph(_) if request.is_parallel() => Ok(None),
-                    Workload::Graph(graph) => {
-                        let question = (request, &**graph);
-                        GpuProber::open(&self.program, deadlines, &name, question, observer)
-                            .map(Some)
-                    }
-                    // What was recorded cannot be run here.
-                    Workload::Recorded(_) => Ok(None),
+                let place = (name, listed.as_slice(), gpu);
+                let with = (deadlines, fallback, observer);
+                let (gpu, ready) = self.open(request, workload, place, with, &mut notes)?;
+                let device = match &gpu {
+                    Some(gpu) => gpu.device().to_owned(),
+                    None => format!("cuda:{}", ready.gpu.ordinal),
                 };
-                let (gpu, ready) = match opened {
-                    Ok(Some((gpu, ready))) => (Some(gpu), ready),
-                    Ok(None) => (None, unopened(gpu)),
-                    Err(EngineError::DeviceFailed { cause, .. })
-                        if fallback == Fallback::Simulate =>
-                    {
-                        notes.push(format!(
-                            "simulated, because no worker could open the GPU: {cause}"
-                        ));
-                        (None, unopened(gpu))
-                    }
-                    Err(error) => return Err(error),
-                };
-                let device = format!("cuda:{}", ready.gpu.ordinal);
+                let available = Bytes(ready.available_bytes);
                 let memory = CardMemory {
                     total: Bytes(ready.gpu.total_bytes),
-                    available: Bytes(ready.available_bytes),
+                    available,
                 };
+                notes.extend(match &gpu {
+                    Some(_) if request.is_parallel() => {
+                        vec![ran_together(request.world_size, &device)]
+                    }
+                    Some(_) | None => data_parallelism(request, workload),
+                });
                 let asked = asked(request, &settings, memory);
                 match &ready.no_room {
                     Some(why) => notes.push(why.clone()),
@@ -194,7 +191,8 @@ impl FitEngine {
                 let room = Room {
                     asked,
                     available: memory.available,
-                    is_of_rank: false,
+                    // What ranks need to talk was measured where they do.
+                    is_of_rank: gpu.is_some(),
                 };
                 notes.extend(room.note(strategies(request)));
                 Ok(Setting {
@@ -219,6 +217,45 @@ impl FitEngine {
                     assumptions,
                 })
             }
+        }
+    }
+
+    /// Opens the GPU of this name, or one for each rank, where what is asked can run there; tells why not where it cannot.
+    fn open<'a>(
+        &self,
+        request: &Request,
+        workload: &Workload,
+        (name, listed, gpu): (String, &[Gpu], Gpu),
+        (deadlines, fallback, observer): (Deadlines, Fallback, &'a Observer<'a>),
+        notes: &mut Vec<String>,
+    ) -> Result<(Option<GpuProber<'a>>, Ready), EngineError> {
+        let devices = if request.is_parallel() {
+            together(&request.device, listed, request.world_size)
+        } else {
+            Ok(vec![name])
+        };
+        let opened = match (workload, &devices) {
+            (Workload::Graph(graph), Ok(devices)) => {
+                let question = (request, &**graph);
+                GpuProber::open(&self.program, deadlines, devices, question, observer).map(Some)
+            }
+            (Workload::Graph(_), Err(why)) => {
+                notes.push(why.clone());
+                Ok(None)
+            }
+            // What was recorded cannot be run here.
+            (Workload::Recorded(_), _) => Ok(None),
+        };
+        match opened {
+            Ok(Some((prober, ready))) => Ok((Some(prober), ready)),
+            Ok(None) => Ok((None, unopened(gpu))),
+            Err(EngineError::DeviceFailed { cause, .. }) if fallback == Fallback::Simulate => {
+                notes.push(format!(
+                    "simulated, because no worker could open the GPU: {cause}"
+                ));
+                Ok((None, unopened(gpu)))
+            }
+            Err(error) => Err(error),
         }
     }
 }

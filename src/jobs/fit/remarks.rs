@@ -85,6 +85,14 @@ pub(super) fn uneven(request: &Request, binding: &Card) -> Option<String> {
     })
 }
 
+/// What a reader is told of ranks that ran on GPUs of their own.
+pub(super) fn ran_together(ranks: u64, devices: &str) -> String {
+    format!(
+        "{ranks} ranks ran together on {devices}, a process each, with batches of their own; the limit is what NCCL and \
+         CUDA left on the one that has least"
+    )
+}
+
 /// What a reader is told where the recordings say the allocator's settings, and the request does not.
 pub(super) fn settings_as_recorded(request: &Request, workload: &Workload) -> Option<String> {
     let Workload::Recorded(steps) = workload else {

@@ -115,5 +115,10 @@ pub(super) fn trained<M>(
     let x = tracer.input("x", &image, DType::Float32);
     let y = tracer.input("y", labels, DType::Int64);
     let loss = loss(&model, &x, &y);
-    tracer.finish(&loss)
+    let graph = tracer.finish(&loss)?;
+    // These models return what they predict, and the training loop scores it.
+    Ok(Graph {
+        loss_is_model_output: false,
+        ..graph
+    })
 }

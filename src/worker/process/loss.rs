@@ -1,5 +1,6 @@
 //! How a worker can be lost, in words.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ pub enum WorkerError {
     #[error("could not start the {who} {}", program.display())]
     Spawn {
         /// What the child is called.
-        who: &'static str,
+        who: Cow<'static, str>,
         /// What was executed.
         program: PathBuf,
         /// What the system said.
@@ -25,7 +26,7 @@ pub enum WorkerError {
     #[error("the {who} {loss} while {activity}{}", Stderr(stderr))]
     Lost {
         /// What the child is called.
-        who: &'static str,
+        who: Cow<'static, str>,
         /// What it was asked to do.
         activity: Activity,
         /// What happened to it.
@@ -63,6 +64,8 @@ pub enum Activity {
     Listing,
     /// Open the device and read the request.
     Opening,
+    /// Find the other ranks.
+    Joining,
     /// Run this batch.
     Probing(u64),
     /// Record this batch.
@@ -75,6 +78,7 @@ impl fmt::Display for Activity {
             Activity::Starting => f.write_str("starting"),
             Activity::Listing => f.write_str("listing GPUs"),
             Activity::Opening => f.write_str("opening the device"),
+            Activity::Joining => f.write_str("finding the other ranks"),
             Activity::Probing(batch) => write!(f, "probing batch {batch}"),
             Activity::Recording(batch) => write!(f, "recording batch {batch}"),
         }

@@ -3,6 +3,7 @@
 mod line;
 mod loss;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufReader, Read, Write};
@@ -39,7 +40,7 @@ const LONGEST_WORD: usize = 4096;
 /// How a child is started.
 pub(super) struct Launch<'a> {
     /// What it is called in errors.
-    pub(super) who: &'static str,
+    pub(super) who: Cow<'static, str>,
     pub(super) program: &'a Path,
     pub(super) arguments: &'a [OsString],
     /// Variables besides those of this process.
@@ -55,7 +56,7 @@ pub(super) struct Launch<'a> {
 #[derive(Debug)]
 pub(super) struct Running {
     /// What the child is called.
-    who: &'static str,
+    who: Cow<'static, str>,
     /// The longest line that it may write.
     longest: usize,
     /// How long its end is waited for.
@@ -82,7 +83,7 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|source| WorkerError::Spawn {
-                who: launch.who,
+                who: launch.who.clone(),
                 program: launch.program.to_owned(),
                 source,
             })?;
@@ -94,16 +95,16 @@ impl Running {
         let (read, answers) = sync_channel(1);
         let last_words = Arc::new(Mutex::new(VecDeque::new()));
         let words = Arc::clone(&last_words);
-        let (who, longest) = (launch.who, launch.longest_answer);
+        let (who, longest) = (launch.who.clone(), launch.longest_answer);
         // What the child says is logged as said of the job that it works for.
         let span = tracing::Span::current();
         let threads = vec![
             thread::spawn(move || write_orders(stdin, &to_write)),
             thread::spawn(move || read_answers(stdout, &read, longest)),
-            thread::spawn(move || span.in_scope(|| keep_last_words(stderr, &words, who))),
+            thread::spawn(move || span.in_scope(|| keep_last_words(stderr, &words, &who))),
         ];
         Ok(Running {
-            who,
+            who: launch.who.clone(),
             longest,
             ending: launch.ending,
             child: Some(child),
@@ -122,13 +123,18 @@ impl Running {
         within: Duration,
         cancel: &AtomicBool,
     ) -> Result<A, WorkerError> {
+        self.tell(order);
+        self.wait(activity, within, cancel)
+    }
+
+    /// Gives an order, whose answer somebody waits for afterwards.
+    pub(super) fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).expect("orders have string keys only");
         line.push(b'\n');
         if let Some(orders) = &self.orders {
             // A failed write means that the child is gone; its stdout tells how.
             let _ = orders.send(line);
         }
-        self.wait(activity, within, cancel)
     }
 
     /// Waits for an answer.
@@ -147,20 +153,31 @@ impl Running {
             if left.is_zero() {
                 return Err(self.lost(activity, Loss::TimedOut(within)));
             }
-            let loss = match self.answers.recv_timeout(left.min(POLL_INTERVAL)) {
-                Err(RecvTimeoutError::Timeout) => continue,
-                Ok(Line::Whole(line)) => match serde_json::from_str(&line) {
-                    Ok(answer) => return Ok(answer),
-                    Err(_) => Loss::Garbage(shorten(&line)),
-                },
-                Ok(Line::TooLong) => Loss::LineTooLong(self.longest),
-                Ok(Line::Half(_)) => self.await_exit().map_or(Loss::Mute, Loss::HalfLine),
-                Ok(Line::End) | Err(RecvTimeoutError::Disconnected) => {
-                    self.await_exit().map_or(Loss::Mute, Loss::Exited)
-                }
-            };
-            return Err(self.lost(activity, loss));
+            if let Some(answer) = self.poll(activity, left.min(POLL_INTERVAL))? {
+                return Ok(answer);
+            }
         }
+    }
+
+    /// An answer, if there is one within so short a time.
+    pub(super) fn poll<A: DeserializeOwned>(
+        &mut self,
+        activity: Activity,
+        within: Duration,
+    ) -> Result<Option<A>, WorkerError> {
+        let loss = match self.answers.recv_timeout(within) {
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            Ok(Line::Whole(line)) => match serde_json::from_str(&line) {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(_) => Loss::Garbage(shorten(&line)),
+            },
+            Ok(Line::TooLong) => Loss::LineTooLong(self.longest),
+            Ok(Line::Half(_)) => self.await_exit().map_or(Loss::Mute, Loss::HalfLine),
+            Ok(Line::End) | Err(RecvTimeoutError::Disconnected) => {
+                self.await_exit().map_or(Loss::Mute, Loss::Exited)
+            }
+        };
+        Err(self.lost(activity, loss))
     }
 
     /// How the child ended, if it does so soon.
@@ -187,7 +204,7 @@ impl Running {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         WorkerError::Lost {
-            who: self.who,
+            who: self.who.clone(),
             activity,
             loss,
             stderr: words.iter().cloned().collect(),

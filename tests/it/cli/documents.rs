@@ -50,8 +50,9 @@ fn commands(page: &str) -> Vec<Shown> {
 
 /// Commands that need more than the program itself: a GPU, Python's packages, a server that is up, time to compile.
 fn needs_more(command: &str) -> bool {
-    const WORDS: [&str; 9] = [
+    const WORDS: [&str; 10] = [
         "cuda:",
+        "--device auto",
         "batchfit export",
         "batchfit serve",
         "pip install",

@@ -1,5 +1,6 @@
 //! Step programs against recorded PyTorch runs.
 
+mod collectives;
 mod functions;
 mod gaps;
 mod gradients;

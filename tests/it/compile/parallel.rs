@@ -73,7 +73,7 @@ fn fully_shard(header: &Value, given: &Value) -> FullyShard {
     }
 }
 
-fn variant(header: &Value) -> Variant {
+pub(super) fn variant(header: &Value) -> Variant {
     let precision = header["precision"].as_str().unwrap();
     let is_named = |known: &Precision| known.name() == precision;
     let (optimizer, optimizer_impl) = match header["optimizer"].as_str().unwrap() {

@@ -112,7 +112,18 @@ fn an_answer_and_a_stored_recommendation_are_described_apart() {
     let document = openapi();
     let schemas = &document["components"]["schemas"];
 
-    assert!(schemas["Recommendation"]["properties"]["notes"].is_object());
+    // What several ranks add is described apart, and none of it is required.
+    let [across_ranks, own] = schemas["Recommendation"]["allOf"]
+        .as_array()
+        .unwrap()
+        .as_slice()
+    else {
+        panic!("{}", schemas["Recommendation"]);
+    };
+    assert_eq!(across_ranks["$ref"], "#/components/schemas/AcrossRanks");
+    assert!(schemas["AcrossRanks"]["properties"]["binding_rank"].is_object());
+    assert_eq!(schemas["AcrossRanks"].get("required"), None);
+    assert!(own["properties"]["notes"].is_object());
     assert!(schemas["StoredRecommendation"]["properties"]["fit_id"].is_object());
 }
 

@@ -8,6 +8,7 @@ use batchfit::jobs::{EngineError, Limits};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
+use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 
 use super::connections::{LIMITS, Served, post};
@@ -188,12 +189,14 @@ async fn a_reader_that_never_reads_costs_nothing() {
     };
 
     let begun = Instant::now();
-    let reading = tokio::spawn(open());
+    let mut reading = JoinSet::new();
+    reading.spawn(open());
     gate.open();
     service.jobs.wait(&fit.id(), DEADLINE).await.unwrap();
     let took = begun.elapsed();
 
-    let read = reading.await.unwrap().unwrap().into_body();
+    let read = reading.join_next().await.unwrap();
+    let read = read.unwrap().unwrap().into_body();
     let read = tokio::time::timeout(DEADLINE, read.collect()).await;
     let text = read.unwrap().unwrap().to_bytes();
     let told = events(std::str::from_utf8(&text).unwrap());

@@ -4,13 +4,14 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use batchfit::http::{ConnectionLimits, Entrance, Hosts, KeyLimits, serve};
+use batchfit::http::{ConnectionLimits, Entrance, Hosts, KeyLimits, ServeError, serve};
 use batchfit::jobs::Limits;
 use batchfit::store::{ApiKey, Db, Scope, Time};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::scripted::{Gate, Scripted};
@@ -26,6 +27,7 @@ struct Guarded {
     address: std::net::SocketAddr,
     db: Db,
     _end: DropGuard,
+    _server: JoinSet<Result<(), ServeError>>,
     _directory: TempDir,
 }
 
@@ -65,11 +67,13 @@ impl Guarded {
             Limits::default(),
             shutdown.clone(),
         );
-        tokio::spawn(serving);
+        let mut server = JoinSet::new();
+        server.spawn(serving);
         Guarded {
             address,
             db,
             _end: shutdown.drop_guard(),
+            _server: server,
             _directory: directory,
         }
     }

@@ -109,7 +109,7 @@ proptest! {
             prop_assert_eq!(search.agreement(goal), Agreement::Differs);
         }
         let doublings = |a: u64, b: u64| u64::from(a.abs_diff(b).ilog2());
-        let bound = 8 + 2 * (doublings(without_retries, low) + doublings(hard, high));
+        let bound = 10 + 2 * (doublings(without_retries, low) + doublings(hard, high));
         prop_assert!(probes <= bound, "{probes} probes, not {bound}");
     }
 

@@ -21,7 +21,8 @@ fn faulty(fault: &str, once: Option<&Path>) -> Supervisor {
     let model =
         serde_json::json!({"layers": layers, "input": {"shape": [64]}, "loss": "cross_entropy"});
     let opening = Opening {
-        device: "sim:t4".to_owned(),
+        devices: vec!["sim:t4".to_owned()],
+        together: false,
         request: serde_json::json!({"model": model, "device": "sim:t4"}).to_string(),
     };
     Supervisor::open(launch, opening, DEADLINES, CALLER)

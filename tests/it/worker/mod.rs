@@ -2,6 +2,7 @@
 
 mod faults;
 mod fits;
+mod ranks;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -42,7 +43,8 @@ fn launch(arguments: &[&str]) -> WorkerCommand {
 
 fn opening() -> Opening {
     Opening {
-        device: "sim:h200".to_owned(),
+        devices: vec!["sim:h200".to_owned()],
+        together: false,
         request: "{}".to_owned(),
     }
 }
@@ -205,7 +207,7 @@ fn another_version_is_refused_at_once() {
 
     assert_eq!(
         error.to_string(),
-        "the worker speaks version 5 of the protocol instead of 4 while starting"
+        "the worker speaks version 6 of the protocol instead of 5 while starting"
     );
 }
 
@@ -255,7 +257,8 @@ fn a_real_worker_probes_a_simulated_card() {
     let model =
         serde_json::json!({"layers": layers, "input": {"shape": [64]}, "loss": "cross_entropy"});
     let opening = Opening {
-        device: "sim:t4".to_owned(),
+        devices: vec!["sim:t4".to_owned()],
+        together: false,
         request: serde_json::json!({"model": model, "device": "sim:t4"}).to_string(),
     };
     let real = WorkerCommand::this_binary(PathBuf::from(env!("CARGO_BIN_EXE_batchfit")));

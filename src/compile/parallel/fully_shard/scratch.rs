@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(of_copy_out(&[1_024_000, 1000], 2, H200), 4080);
         assert_eq!(of_copy_in(&[2_097_152, 2048]), 8312);
         assert_eq!(of_copy_in(&[2_048_000, 2000]), 8120);
-        let mut block = vec![4_194_304, 1_048_576, 1_048_576, 4_194_304];
+        let mut block = vec![4_194_304, 524_288, 524_288, 4_194_304];
         block.extend([11_534_336; 3]);
         block.extend([2048; 2]);
         assert_eq!(of_copy_out(&block, 2, H200), 29_008);

@@ -1,6 +1,6 @@
 //! One opened GPU: its primary context, one stream, and what there is to know about the card.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write as _;
 use std::ptr;
@@ -37,6 +37,8 @@ pub struct Facts {
 pub struct Gpu {
     device: CUdevice,
     stream: CUstream,
+    /// Another stream beside it, made when it is first needed; null until then.
+    side: Cell<CUstream>,
     facts: Facts,
     /// `cuEventElapsedTime_v2` came with CUDA 12.8; cudarc panics where it is missing.
     has_event_times: bool,
@@ -75,19 +77,14 @@ impl Gpu {
         let mut gpu = Gpu {
             device,
             stream: ptr::null_mut(),
+            side: Cell::new(ptr::null_mut()),
             facts,
             has_event_times,
             held: RefCell::default(),
         };
         // SAFETY: the context was just retained; `gpu` releases it when it is dropped.
         check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })?;
-        // SAFETY: a context is current, and the field is a place for the handle.
-        check("cuStreamCreate", unsafe {
-            sys::cuStreamCreate(
-                &raw mut gpu.stream,
-                sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32,
-            )
-        })?;
+        gpu.stream = create_stream()?;
         Ok(Rc::new(gpu))
     }
 
@@ -124,11 +121,49 @@ impl Gpu {
         Ok((Bytes(free as u64), Bytes(total as u64)))
     }
 
-    /// Waits for everything queued. Errors of kernels that ran since the last wait surface here.
+    /// Waits for everything queued, on both streams. Errors of kernels that ran since the last wait surface here.
     pub fn synchronize(&self) -> Result<(), GpuError> {
-        // SAFETY: the stream lives as long as `self`.
-        check("cuStreamSynchronize", unsafe {
-            sys::cuStreamSynchronize(self.stream)
+        let side = Some(self.side.get()).filter(|side| !side.is_null());
+        for stream in [self.stream].into_iter().chain(side) {
+            // SAFETY: the streams live as long as `self`.
+            check("cuStreamSynchronize", unsafe {
+                sys::cuStreamSynchronize(stream)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The stream beside the one that everything else runs on, valid while `self` lives.
+    pub(in crate::device::cuda) fn side(&self) -> Result<CUstream, GpuError> {
+        if self.side.get().is_null() {
+            self.side.set(create_stream()?);
+        }
+        Ok(self.side.get())
+    }
+
+    /// Marks the present point of the side stream.
+    pub(in crate::device::cuda) fn record_side(&self, event: &Event) -> Result<(), GpuError> {
+        let side = self.side()?;
+        // SAFETY: event and stream are live and of the same context.
+        check("cuEventRecord", unsafe {
+            sys::cuEventRecord(event.raw, side)
+        })
+    }
+
+    /// Has the side stream wait for a point of the stream.
+    pub(in crate::device::cuda) fn side_waits_for(&self, event: &Event) -> Result<(), GpuError> {
+        let side = self.side()?;
+        // SAFETY: event and stream are live and of the same context.
+        check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(side, event.raw, 0)
+        })
+    }
+
+    /// Has the stream wait for a point of the side stream.
+    pub(in crate::device::cuda) fn waits_for(&self, event: &Event) -> Result<(), GpuError> {
+        // SAFETY: event and stream are live and of the same context.
+        check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(self.stream, event.raw, 0)
         })
     }
 
@@ -185,10 +220,12 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        if !self.stream.is_null() {
-            // SAFETY: created in `open`; everything that queues on it holds this value alive. An error
-            // of earlier work may surface here, where nobody is left to act on it.
-            unsafe { sys::cuStreamDestroy_v2(self.stream) };
+        for stream in [self.stream, self.side.get()] {
+            if !stream.is_null() {
+                // SAFETY: created by this value; everything that queues on it holds this value alive. An error
+                // of earlier work may surface here, where nobody is left to act on it.
+                unsafe { sys::cuStreamDestroy_v2(stream) };
+            }
         }
         // SAFETY: retained once in `open`.
         unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
@@ -203,10 +240,19 @@ pub(in crate::device::cuda) struct Event {
 impl Event {
     /// An event on the current context, with times.
     pub(in crate::device::cuda) fn create() -> Result<Event, GpuError> {
+        Event::with(sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    /// One that is only waited for.
+    pub(in crate::device::cuda) fn without_time() -> Result<Event, GpuError> {
+        Event::with(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    fn with(flags: sys::CUevent_flags) -> Result<Event, GpuError> {
         let mut raw: CUevent = ptr::null_mut();
         // SAFETY: a context is current wherever a `Gpu` is; `raw` is a place for the handle.
         check("cuEventCreate", unsafe {
-            sys::cuEventCreate(&raw mut raw, sys::CUevent_flags::CU_EVENT_DEFAULT as u32)
+            sys::cuEventCreate(&raw mut raw, flags as u32)
         })?;
         Ok(Event { raw })
     }
@@ -227,6 +273,19 @@ impl Drop for Event {
         // SAFETY: created by `cuEventCreate` and not used after this.
         unsafe { sys::cuEventDestroy_v2(self.raw) };
     }
+}
+
+/// A stream of the context that is current.
+fn create_stream() -> Result<CUstream, GpuError> {
+    let mut stream: CUstream = ptr::null_mut();
+    // SAFETY: callers made a context current, and `stream` is a place for the handle.
+    check("cuStreamCreate", unsafe {
+        sys::cuStreamCreate(
+            &raw mut stream,
+            sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32,
+        )
+    })?;
+    Ok(stream)
 }
 
 /// How many GPUs the process sees. A missing driver library is the caller's to check.

@@ -8,6 +8,7 @@ use crate::units::Bytes;
 use super::{Plan, Step, Target};
 use crate::device::cuda::generate::Resources;
 use crate::device::cuda::layout::Operands;
+use crate::device::cuda::nccl::CollectiveCall;
 use crate::device::cuda::ops::attention::{self, Attention};
 use crate::device::cuda::ops::convolution::ConvolutionCall;
 use crate::device::cuda::ops::elementwise::{self, Map};
@@ -23,6 +24,8 @@ const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(in crate::device::cuda) struct Context {
     /// Random draws so far; each has its own key.
     pub(in crate::device::cuda) draws: u64,
+    /// Which of several ranks draws: each has a batch of its own.
+    pub(in crate::device::cuda) rank: u32,
     /// Steps finished.
     pub(in crate::device::cuda) steps: u64,
     /// For an optimizer, which of its parameter's steps this is, from 1.
@@ -33,7 +36,17 @@ pub(in crate::device::cuda) struct Context {
 
 impl Context {
     pub(in crate::device::cuda) fn seed(&self) -> u64 {
+        self.of_rank(self.draws).wrapping_mul(SEED_STEP)
+    }
+
+    /// What all ranks draw alike: parameters.
+    fn shared_seed(&self) -> u64 {
         self.draws.wrapping_mul(SEED_STEP)
+    }
+
+    /// There are fewer than 2^48 draws, and of steps times tensors.
+    fn of_rank(&self, number: u64) -> u64 {
+        number ^ u64::from(self.rank) << 48
     }
 
     /// The forward and the backward pass share their tensor of row sums, and nothing else does before the
@@ -49,7 +62,9 @@ impl Context {
             causal,
             dropout,
             scale,
-            seed: (self.steps << 32 | tensor).wrapping_mul(SEED_STEP),
+            seed: self
+                .of_rank(self.steps << 32 | tensor)
+                .wrapping_mul(SEED_STEP),
         }
     }
 }
@@ -144,9 +159,12 @@ fn by_tuned_kernels(
                 .push(Step::ObserveLoss(operands.input(0)?.clone()));
             Ok(())
         }
-        Kernel::Generated(_) | Kernel::MemoryOnly(_) | Kernel::Collective(_) => {
-            Err(operands.no_kernel())
+        Kernel::Collective(collective) => {
+            let call = CollectiveCall::of(*collective, operands)?;
+            plan.steps.push(Step::Collective(call));
+            Ok(())
         }
+        Kernel::Generated(_) | Kernel::MemoryOnly(_) => Err(operands.no_kernel()),
         kernel => {
             let map = map_of(kernel);
             expect_types(
@@ -177,7 +195,9 @@ fn by_kind(
     context: Context,
 ) -> Result<(), LaunchError> {
     match &launch.call.kernel {
-        Kernel::Initialize(initial) => random::initialize(plan, operands, *initial, context.seed()),
+        Kernel::Initialize(initial) => {
+            random::initialize(plan, operands, *initial, context.shared_seed())
+        }
         Kernel::RandomNormal => random::random(plan, operands, Random::Normal, context.seed()),
         Kernel::RandomBelow(limit) => {
             random::random(plan, operands, Random::Below(*limit), context.seed())

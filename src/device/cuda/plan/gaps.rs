@@ -114,7 +114,8 @@ impl Sources {
             Step::FusedAttention(_)
             | Step::Product(_)
             | Step::Convolution(_)
-            | Step::ObserveLoss(_) => {}
+            | Step::ObserveLoss(_)
+            | Step::Collective(_) => {}
         }
     }
 
@@ -138,11 +139,11 @@ enum Visited<'a> {
     Misfit(&'a Call, LaunchError),
 }
 
-/// Visits construction and each section of the first two steps once: what repeats is alike.
+/// Visits construction and each section of each distinct step once, of two at least: what repeats is alike.
 fn visit(program: &Program, batch: u64, mut with: impl FnMut(Visited<'_>)) {
     let (addresses, sizes) = (addresses(program), program.bytes_at(batch));
     let sections = program
-        .steps(2)
+        .steps(program.steps.len().max(2))
         .flatten()
         .flat_map(|section| &section.instructions);
     for instruction in program.construction.iter().chain(sections) {

@@ -14,6 +14,7 @@ use crate::units::Bytes;
 
 use super::generate::{Changing, GeneratedLaunch, Source};
 use super::layout::{Operand, Operands};
+use super::nccl::CollectiveCall;
 use super::ops::convolution::ConvolutionCall;
 use super::ops::fused_attention::FusedCall;
 use super::ops::matmul::Product;
@@ -116,6 +117,8 @@ pub(super) enum Step {
     FusedAttention(Box<FusedCall>),
     /// The loss to be read back.
     ObserveLoss(Operand),
+    /// What all ranks do together.
+    Collective(CollectiveCall),
 }
 
 /// A kernel's parameter, whatever its type.

@@ -37,25 +37,30 @@ pub(in crate::jobs::fit) struct Lowered {
 }
 
 impl<'a> GpuProber<'a> {
-    /// Starts a worker that opens `device` for the probes of one request, as soon as it is its turn: a certain
-    /// GPU, or with `auto` one that is free.
+    /// Starts a worker that opens its device for the probes of one request, as soon as it is its turn: a certain
+    /// GPU, or with `auto` one that is free. For ranks that train together, one for each of their GPUs.
     pub(in crate::jobs::fit) fn open(
         program: &Path,
         deadlines: Deadlines,
-        device: &str,
+        devices: &[String],
         (request, graph): (&Request, &Graph),
         observer: &'a Observer<'a>,
     ) -> Result<(GpuProber<'a>, Ready), EngineError> {
+        let device = devices.join(",");
         let opening = Opening {
-            device: device.to_owned(),
+            devices: devices.to_vec(),
+            together: request.is_parallel(),
             request: request.self_contained().text().to_string(),
         };
         let launch = WorkerCommand::this_binary(program.to_owned());
         let (supervisor, ready) = observer
             .call(|caller| Supervisor::open(launch, opening, deadlines, caller))
-            .map_err(|error| translated(error, device))?;
+            .map_err(|error| translated(error, &device))?;
         let prober = GpuProber {
-            device: format!("cuda:{}", ready.gpu.ordinal),
+            device: match devices {
+                [_] => format!("cuda:{}", ready.gpu.ordinal),
+                _ => device,
+            },
             supervisor,
             observer,
             runs: Vec::new(),
