@@ -90,8 +90,8 @@ fn each_line_is_answered_and_a_wrong_one_changes_nothing() {
         })
         .collect();
     let expected = json!([
-        [422, ""],
-        [422, ""],
+        [400, ""],
+        [400, ""],
         [422, "/max_bach"],
         ["active", 2],
         [413, null],

@@ -48,10 +48,14 @@ fn commands(page: &str) -> Vec<Shown> {
     commands
 }
 
-/// Commands that need more than the program itself: a GPU, Python's packages, a server that is up, time to compile.
+/// Commands that need more than the program itself: a GPU, Python's packages, a server that is up or was and left a database, files of
+/// the repository, time to compile.
 fn needs_more(command: &str) -> bool {
-    const WORDS: [&str; 10] = [
+    const WORDS: [&str; 13] = [
         "cuda:",
+        "batchfit db ",
+        "batchfit keys ",
+        "batchfit config ",
         "--device auto",
         "batchfit export",
         "batchfit serve",

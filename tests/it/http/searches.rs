@@ -353,8 +353,8 @@ async fn hostile_bodies_are_refused_with_their_place() {
             );
             assert!(answer.json()["detail"].is_string());
         }
-        let invalid = service.post(path, vec![0xff, 0xfe, 0x00]).await;
-        assert_eq!(invalid.status, 422);
+        let unreadable = service.post(path, vec![0xff, 0xfe, 0x00]).await;
+        assert_eq!(unreadable.status, 400);
     }
     for (path, body, pointer) in [
         (
