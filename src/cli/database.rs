@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use tokio::runtime::{Builder, Runtime};
 
 use super::arguments::Kept;
 use super::folders;
@@ -28,4 +29,10 @@ pub(super) fn place(kept: &Kept) -> anyhow::Result<String> {
         )
     })?;
     Ok(text.to_owned())
+}
+
+/// What a command asks its database on.
+pub(super) fn runtime() -> anyhow::Result<Runtime> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.context("could not start the runtime")
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 
 use super::arguments::{Database, DatabaseCommand};
@@ -19,12 +18,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) fn run(arguments: &Database) -> Result<Outcome, Trouble> {
     let database = database::place(&arguments.kept).map_err(Trouble::Broken)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime
-        .context("could not start the runtime")
-        .map_err(Trouble::Broken)?;
+    let runtime = database::runtime().map_err(Trouble::Broken)?;
     runtime.block_on(answer(&database, &arguments.command))
 }
 

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Context as _;
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -14,12 +13,7 @@ use crate::store::{ApiKey, Db, Ids, Time};
 
 pub(super) fn run(arguments: &Keys) -> Result<Outcome, Trouble> {
     let database = database::place(&arguments.kept).map_err(Trouble::Broken)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime
-        .context("could not start the runtime")
-        .map_err(Trouble::Broken)?;
+    let runtime = database::runtime().map_err(Trouble::Broken)?;
     runtime.block_on(async {
         let db = Db::open_for_one(&database).await;
         let db = db.map_err(|error| Trouble::Broken(error.into()))?;

@@ -17,9 +17,7 @@ pub(super) fn store(kept: &Kept, answers: &[Answered]) {
 
 fn stored(kept: &Kept, answers: &[Answered]) -> anyhow::Result<()> {
     let database = database::place(kept)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = database::runtime()?;
     runtime.block_on(async {
         let db = Db::open_for_one(&database).await?;
         let mut recorded = Ok(());

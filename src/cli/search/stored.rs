@@ -16,9 +16,7 @@ pub(super) fn store(kept: &Kept, document: &SearchDocument) {
 
 fn stored(kept: &Kept, document: &SearchDocument) -> anyhow::Result<()> {
     let database = database::place(kept)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = database::runtime()?;
     runtime.block_on(async {
         let db = Db::open_for_one(&database).await?;
         let recorded = record_search(&db, document).await;
