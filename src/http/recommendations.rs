@@ -1,9 +1,11 @@
 //! Recommendations: what has been found so far?
 
+use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
+use tokio::task::yield_now;
 use utoipa::ToSchema;
 
 use super::App;
@@ -13,6 +15,12 @@ use crate::jobs::JobError;
 use crate::model::{Optimizer, Precision};
 use crate::probe::Evidence;
 use crate::store::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
+
+/// About as long as a recommendation is, in bytes.
+const DOCUMENT: usize = 800;
+
+/// How many recommendations are written before others are served: a fraction of a millisecond.
+const AT_A_TIME: usize = 100;
 
 /// A page of recommendations.
 #[derive(Debug, Serialize, ToSchema)]
@@ -81,11 +89,33 @@ pub(super) async fn list_recommendations(
         limit: usize::try_from(parameters.limit()?).unwrap_or(usize::MAX),
     };
     let found = app.jobs.db().recommendations(&filter).await;
-    let Some(RecommendationPage { items, next }) = found.map_err(JobError::from)? else {
-        return Err(no_cursor(filter.before.as_deref().unwrap_or_default()));
-    };
-    let next = serde_json::to_string(&next).expect("a text is JSON");
-    Ok(ready(format!(r#"{{"items":[{items}],"next":{next}}}"#)))
+    match found.map_err(JobError::from)? {
+        Some(page) => Ok(written(page).await),
+        None => Err(no_cursor(filter.before.as_deref().unwrap_or_default())),
+    }
+}
+
+/// A [`RecommendationList`], written a part at a time: others are served meanwhile.
+async fn written(page: RecommendationPage) -> Response {
+    let mut list = Vec::with_capacity(page.items.len() * DOCUMENT + 64);
+    list.extend_from_slice(br#"{"items":["#);
+    for (number, item) in page.items.iter().enumerate() {
+        if number > 0 {
+            list.push(b',');
+        }
+        write(&mut list, item);
+        if number % AT_A_TIME == AT_A_TIME - 1 {
+            yield_now().await;
+        }
+    }
+    list.extend_from_slice(br#"],"next":"#);
+    write(&mut list, &page.next);
+    list.push(b'}');
+    ([(CONTENT_TYPE, "application/json")], list).into_response()
+}
+
+fn write(list: &mut Vec<u8>, value: &impl Serialize) {
+    serde_json::to_writer(list, value).expect("a row has string keys and finite numbers");
 }
 
 /// Get a recommendation.
@@ -98,15 +128,10 @@ pub(super) async fn list_recommendations(
 pub(super) async fn get_recommendation(
     State(app): State<App>,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Json<StoredRecommendation>, Problem> {
     let found = app.jobs.db().recommendation(&id).await;
-    match found.map_err(JobError::from)? {
-        Some(document) => Ok(ready(document.to_string())),
-        None => Err(Problem::no_such("recommendation", &id)),
-    }
-}
-
-/// JSON that is ready to send.
-fn ready(document: String) -> Response {
-    ([(CONTENT_TYPE, "application/json")], document).into_response()
+    found
+        .map_err(JobError::from)?
+        .map(Json)
+        .ok_or_else(|| Problem::no_such("recommendation", &id))
 }

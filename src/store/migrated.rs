@@ -54,9 +54,9 @@ async fn names(pool: &SqlitePool, query: &'static str) -> Vec<String> {
 /// A recommendation by what it is evidence of, with its fit.
 async fn insert(db: &Db, number: u32, fit: &str, evidence: &str) -> Result<(), sqlx::Error> {
     let row = format!(
-        "INSERT INTO recommendation VALUES ('new{number}', '{fit}', {number}, 'mine', 'recorded', 'sim:h200', 'NVIDIA H200',
-             'recorded', 'recorded', 'recorded', 'recorded', 'train', 1000, 8, 2, 16, 10, 9, 700, 800, 200, 'activations',
-             '{evidence}', NULL, '0.1.0', 3, 1, NULL, NULL)"
+        "INSERT INTO recommendation VALUES (NULL, 'new{number}', '{fit}', {number}, 'mine', 'recorded', 'sim:h200', 'NVIDIA H200',
+             'recorded', 'recorded', 'recorded', 'recorded', 'train', 1000, 1, 8, 2, 16, 10, 9, 700, 800, 200, 'activations',
+             '{evidence}', NULL, '0.1.0', 3)"
     );
     db.pool.execute(sqlx::AssertSqlSafe(row)).await.map(|_| ())
 }
@@ -77,8 +77,12 @@ async fn recommendations_keep_their_rows_when_evidence_gets_more_names() {
         ..RecommendationFilter::default()
     };
     let kept = db.recommendations(&all).await.unwrap().unwrap();
-    let kept: Value = serde_json::from_str(&format!("[{}]", kept.items)).unwrap();
-    assert_eq!(kept.as_array().unwrap().len(), 2);
+    let kept: Vec<Value> = kept
+        .items
+        .iter()
+        .map(|row| serde_json::to_value(row).unwrap())
+        .collect();
+    assert_eq!(kept.len(), 2);
     let first = json!({
         "id": "answer1", "fit_id": "fit1", "optimizer": "adamw", "optimizer_impl": "foreach", "micro_batch": 8,
         "accumulation_steps": 2, "peak_reserved_bytes": 800, "headroom_bytes": 200, "evidence": "simulated",
@@ -96,17 +100,6 @@ async fn recommendations_keep_their_rows_when_evidence_gets_more_names() {
     assert!(insert(&db, 9, "fit1", "guessed").await.is_err());
     assert!(insert(&db, 9, "no fit", "trained").await.is_err());
     assert!(insert(&db, 2, "fit1", "trained").await.is_err());
-    let indexes = names(
-        &db.pool,
-        "SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = 'recommendation' AND sql IS NOT NULL",
-    );
-    assert_eq!(
-        indexes.await,
-        [
-            "recommendation_without_document",
-            "recommendation_by_number"
-        ]
-    );
     let broken = names(&db.pool, "SELECT \"table\" FROM pragma_foreign_key_check");
     assert_eq!(broken.await, Vec::<String>::new());
 }
@@ -158,8 +151,7 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
             ..RecommendationFilter::default()
         };
         let kept = db.recommendations(&all).await.unwrap().unwrap();
-        let kept: Value = serde_json::from_str(&format!("[{}]", kept.items)).unwrap();
-        assert_eq!(kept.as_array().unwrap().len(), 2);
+        assert_eq!(kept.items.len(), 2);
         let requests = names(&db.pool, "SELECT digest FROM request ORDER BY 1").await;
         assert_eq!(requests, ["fit1", "fit4"], "{last}: each text once");
         // What waited and what ran is taken up.

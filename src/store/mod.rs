@@ -39,8 +39,8 @@ pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};
 pub use ownership::Ownership;
 pub use probe::Probe;
+use recommendation::Shelf;
 pub use recommendation::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
-use recommendation::{Readers, Shelf};
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
@@ -67,7 +67,6 @@ pub struct Db {
     pool: SqlitePool,
     /// The file; `None` in memory.
     place: Option<Arc<Place>>,
-    readers: Readers,
     shelf: Shelf,
 }
 
@@ -336,14 +335,11 @@ impl Db {
         } else {
             None
         };
-        let db = Db {
+        Ok(Db {
             pool,
             place,
-            readers: Readers::default(),
             shelf: Shelf::default(),
-        };
-        db.write_recommendation_documents().await?;
-        Ok(db)
+        })
     }
 
     /// Writes a row that nobody reads. Fails where nothing can be stored: the disk is full, another process

@@ -178,12 +178,7 @@ def main():
         fill(database, given.rows)
         begun = time.monotonic()
         server = Server(given.batchfit, database, cpus)
-        print(f"{given.rows} rows written by hand: ready after {time.monotonic() - begun:.1f} s, documents written", flush=True)
-        server.process.terminate()
-        server.process.wait()
-        begun = time.monotonic()
-        server = Server(given.batchfit, database, cpus)
-        print(f"started again: ready after {time.monotonic() - begun:.1f} s, {server.resident_mib():.0f} MiB", flush=True)
+        print(f"{given.rows} rows: ready after {time.monotonic() - begun:.1f} s, {server.resident_mib():.0f} MiB", flush=True)
         try:
             run(server, given, cpus, line)
         finally:

@@ -76,7 +76,7 @@ pub async fn serve(
     crate::http::openapi::prepare();
     crate::http::docs::prepare();
     // Or the first to ask for a list would wait for it.
-    if let Err(error) = db.read_recommendation_columns().await {
+    if let Err(error) = db.read_recommendations().await {
         tracing::error!(error = &error as &dyn std::error::Error, "{error}");
     }
     let keys = entrance.keys.map(|limits| Keys::new(db.clone(), limits));

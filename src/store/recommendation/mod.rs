@@ -1,7 +1,6 @@
-//! The table of recommendations: what finished fits advise, in columns that can be filtered, and as documents that are
-//! ready to send.
+//! The table of recommendations: what finished fits advise, in columns that can be filtered.
 
-mod document;
+mod row;
 mod shelf;
 #[cfg(test)]
 mod tests;
@@ -12,7 +11,6 @@ use utoipa::ToSchema;
 
 use super::{StoreError, Time, asking, integer};
 
-pub(super) use document::Readers;
 pub(super) use shelf::Shelf;
 pub use shelf::{Facet, RecommendationPage};
 
@@ -94,23 +92,16 @@ impl StoredRecommendation {
         integer(column, value)
     }
 
-    /// As it is sent.
-    fn document(&self) -> String {
-        serde_json::to_string(self).expect("a row has string keys and finite numbers")
-    }
-
     /// Stores it.
     pub(super) async fn insert(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
-        let document = self.document();
         sqlx::query!(
             "INSERT INTO recommendation (
                  id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
                  mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-                 batchfit_version, created_at, world_size,
-                 document)
+                 batchfit_version, created_at, world_size)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
-                     ?22, ?23, ?24, ?25, ?26, ?27, ?28)",
+                     ?22, ?23, ?24, ?25, ?26, ?27)",
             self.id,
             self.fit_id,
             self.rank,
@@ -138,7 +129,6 @@ impl StoredRecommendation {
             self.batchfit_version,
             self.created_at,
             self.world_size,
-            document,
         )
         .execute(connection)
         .await

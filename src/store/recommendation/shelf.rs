@@ -1,34 +1,33 @@
-//! What recommendations are found by, in memory.
+//! All recommendations, in memory.
 //!
 //! # Note [Any filter]
 //!
 //! Filters combine as their users like, so no index of the database serves all of them: two columns whose values are
-//! frequent each and never occur together would have it read every row. So what can be filtered is kept in memory, by
-//! column, each value as a number: 60 bytes a row. To look through 100,000 rows takes some tens of microseconds.
+//! frequent each and never occur together would have it read every row. And a page of a filter is in as many places of
+//! the file as it has rows. So the rows are kept in memory, packed, and beside them what can be filtered, by column, each
+//! value as a number: 180 bytes a row in all. To look through 100,000 rows takes some tens of microseconds.
 //!
-//! The rows may be written by other processes too. Each row has a number, in the order in which they were stored
-//! (`migrations/0020`), and every list first reads those that are new. Rows that are gone are noticed when their
-//! documents are read, and when there are many of them, all rows are read anew.
+//! A row never changes. Rows may be written and dropped by other processes too: each has a number, in the order in which
+//! they were stored, and the numbers of those that are gone are kept for a while (`migrations/0022`). Every list first
+//! reads what is new of both; whoever asks for one row does so once a [`FRESH`].
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
 
-use tokio::sync::Mutex;
-
-use super::RecommendationFilter;
-use crate::store::{Db, StoreError, asking};
+use super::row::{Row, Word, Words};
+use super::{RecommendationFilter, StoredRecommendation};
+use crate::store::{Db, StoreError, Time, asking};
 
 /// How many rows are read at a time.
-const AT_A_TIME: i64 = 10_000;
+const AT_A_TIME: i64 = 1000;
 
-/// Rows that are gone, before all are read anew, beside an eighth of those that are there.
-const MANY_GONE: i64 = 1000;
+/// How long a row is taken to be there without a look: another process may have dropped it.
+const FRESH: Duration = Duration::from_secs(1);
 
-/// The value of a column that holds none.
-const NOTHING: u32 = 0;
-
-/// Between the values of the columns of a row.
-const SEPARATOR: char = '\u{1f}';
+/// Rows that are dropped from memory, before all are read anew, beside as many as there are: texts that no row has any
+/// more are not dropped with them.
+const MANY_GONE: usize = 1000;
 
 /// A column that can be filtered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +41,6 @@ pub enum Facet {
     Evidence,
     LimitBytes,
     WorldSize,
-    // Last, because it may hold any character.
     Model,
 }
 
@@ -50,115 +48,136 @@ pub enum Facet {
 const FACETS: usize = 9;
 
 /// A page of recommendations.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RecommendationPage {
-    /// The documents, newest first, with commas between them.
-    pub items: String,
+    /// Newest first.
+    pub items: Vec<StoredRecommendation>,
     /// The id of the last one, where there are more.
     pub next: Option<String>,
 }
 
-/// What recommendations are found by. Cloning it shares it.
+/// All recommendations. Cloning it shares them.
 #[derive(Debug, Clone, Default)]
 pub(in crate::store) struct Shelf {
     columns: Arc<RwLock<Columns>>,
     /// One reads what is new at a time; the others wait for it.
-    reading: Arc<Mutex<()>>,
+    reading: Arc<tokio::sync::Mutex<()>>,
+    /// When somebody last looked for what is new.
+    looked: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The rows, by column; each column has as many values as there are ids.
+/// The rows, and what they are found by; each column has as many values as there are rows.
 #[derive(Debug, Default)]
 struct Columns {
-    /// In their order, which is that of time.
-    ids: Vec<Box<str>>,
-    values: [Vec<u32>; FACETS],
-    /// The numbers of the values of each column.
-    words: [HashMap<Box<str>, u32>; FACETS],
-    /// The number of the newest row.
+    /// In the order of their ids, which is that of time.
+    rows: Vec<Row>,
+    numbers: Vec<i64>,
+    values: [Vec<Word>; FACETS],
+    words: Words,
+    /// The place in the database up to which this is current.
+    current: Current,
+    /// How many rows were dropped since all were read.
+    dropped: usize,
+}
+
+/// What has happened to the table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Current {
+    /// The largest number of a row.
     newest: i64,
-    /// How many rows were gone when they were read.
+    /// How many rows were ever dropped.
     gone: i64,
 }
 
 impl Columns {
-    /// Adds a row: its values in the order of [`Facet`].
-    fn add<'a>(&mut self, id: &str, mut values: impl Iterator<Item = &'a str>) {
-        let place = match self.ids.last() {
-            Some(last) if &**last >= id => {
-                match self.ids.binary_search_by(|other| (**other).cmp(id)) {
-                    Ok(_there) => return,
-                    Err(place) => place,
-                }
-            }
-            Some(_) | None => self.ids.len(),
+    fn add(&mut self, number: i64, row: &StoredRecommendation) {
+        let place = match self.rows.last() {
+            Some(last) if last.id() >= row.id.as_str() => match self.search(&row.id) {
+                Ok(_there) => return,
+                Err(place) => place,
+            },
+            Some(_) | None => self.rows.len(),
         };
-        self.ids.insert(place, id.into());
-        for (column, words) in self.values.iter_mut().zip(&mut self.words) {
-            let word = values.next().unwrap_or_default();
-            let value = if word.is_empty() {
-                NOTHING
-            } else if let Some(known) = words.get(word) {
-                *known
-            } else {
-                let new = u32::try_from(words.len() + 1).unwrap_or(u32::MAX);
-                words.insert(word.into(), new);
-                new
-            };
-            column.insert(place, value);
+        self.rows.insert(place, Row::pack(row, &mut self.words));
+        self.numbers.insert(place, number);
+        let limit_bytes = row.limit_bytes.to_string();
+        let world_size = row.world_size.to_string();
+        let values: [(Facet, &str); FACETS] = [
+            (Facet::Device, &row.device),
+            (Facet::Gpu, &row.gpu),
+            (Facet::Precision, &row.precision),
+            (Facet::Optimizer, row.optimizer.as_deref().unwrap_or("")),
+            (Facet::Checkpointing, &row.checkpointing),
+            (Facet::Evidence, &row.evidence),
+            (Facet::LimitBytes, &limit_bytes),
+            (Facet::WorldSize, &world_size),
+            (Facet::Model, &row.model),
+        ];
+        for (facet, text) in values {
+            let word = self.words.number(text);
+            self.values[facet as usize].insert(place, word);
         }
     }
 
-    /// Where a row is.
-    fn place(&self, id: &str) -> Option<usize> {
-        self.ids.binary_search_by(|other| (**other).cmp(id)).ok()
+    /// Where a row is, or would be.
+    fn search(&self, id: &str) -> Result<usize, usize> {
+        self.rows.binary_search_by(|row| row.id().cmp(id))
     }
 
-    /// The ids of those that are asked for, newest first, and one more than a page has where there are more.
-    fn find(&self, filter: &RecommendationFilter) -> Vec<String> {
+    fn get(&self, id: &str) -> Option<StoredRecommendation> {
+        let place = self.search(id).ok()?;
+        Some(self.rows[place].unpack(&self.words))
+    }
+
+    /// Those that are asked for, and the id of the last one where there are more; `None` where there is no row before which
+    /// they are to be.
+    fn page(&self, filter: &RecommendationFilter) -> Option<RecommendationPage> {
+        let end = match &filter.before {
+            Some(before) => self.search(before).ok()?,
+            None => self.rows.len(),
+        };
         let mut wanted = Vec::with_capacity(filter.facets.len());
-        for (facet, word) in &filter.facets {
-            let column = *facet as usize;
-            let Some(value) = self.words[column].get(word.as_str()) else {
-                return Vec::new();
-            };
-            wanted.push((self.values[column].as_slice(), *value));
+        for (facet, text) in &filter.facets {
+            // No row has 0 there.
+            let word = self.words.find(text).unwrap_or(0);
+            wanted.push((self.values[*facet as usize].as_slice(), word));
         }
-        let end = filter.before.as_ref().map_or(self.ids.len(), |before| {
-            self.ids.partition_point(|id| **id < **before)
-        });
-        let most = filter.limit.saturating_add(1);
-        let matches = (0..end)
+        let mut matches = (0..end)
             .rev()
-            .filter(|row| wanted.iter().all(|(column, value)| column[*row] == *value));
-        matches
-            .take(most)
-            .map(|row| self.ids[row].to_string())
-            .collect()
+            .filter(|row| wanted.iter().all(|(column, word)| column[*row] == *word));
+        let page = matches.by_ref().take(filter.limit);
+        let items: Vec<_> = page.map(|row| self.rows[row].unpack(&self.words)).collect();
+        let last = items.last().map(|last| last.id.clone());
+        let next = matches.next().and(last);
+        Some(RecommendationPage { items, next })
     }
 
-    fn remove(&mut self, gone: &HashSet<&str>) {
-        for id in gone {
-            if let Some(place) = self.place(id) {
-                self.ids.remove(place);
-                for column in &mut self.values {
-                    column.remove(place);
-                }
-            }
+    fn drop_rows(&mut self, gone: &HashSet<i64>) {
+        let is_kept: Vec<bool> = self
+            .numbers
+            .iter()
+            .map(|number| !gone.contains(number))
+            .collect();
+        let before = self.rows.len();
+        keep(&mut self.rows, &is_kept);
+        keep(&mut self.numbers, &is_kept);
+        for column in &mut self.values {
+            keep(column, &is_kept);
         }
+        self.dropped += before - self.rows.len();
     }
+}
 
-    /// Whether so many rows are gone that all are better read anew.
-    fn is_stale(&self, gone: i64) -> bool {
-        let rows = i64::try_from(self.ids.len()).unwrap_or(i64::MAX);
-        gone - self.gone > MANY_GONE + rows / 8
-    }
+/// Drops the values of the rows that are not kept.
+fn keep<T>(values: &mut Vec<T>, is_kept: &[bool]) {
+    let mut kept = is_kept.iter();
+    values.retain(|_| *kept.next().expect("a column is as long as another"));
 }
 
 impl Shelf {
     /// How many rows are in memory.
-    #[cfg(test)]
-    pub(super) fn rows(&self) -> usize {
-        self.read().ids.len()
+    pub(in crate::store) fn rows(&self) -> usize {
+        self.read().rows.len()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Columns> {
@@ -172,75 +191,73 @@ impl Shelf {
             .write()
             .expect("nothing panics while it is held")
     }
+
+    /// Whether it is time to look for what is new. Says so to one who asks, not to all who do meanwhile.
+    fn is_due(&self) -> bool {
+        let mut looked = self.looked.lock().expect("nothing panics while it is held");
+        let is_due = looked.is_none_or(|looked| looked.elapsed() >= FRESH);
+        if is_due {
+            *looked = Some(Instant::now());
+        }
+        is_due
+    }
 }
 
 impl Db {
+    /// A recommendation. One that another process dropped may be there for a [`FRESH`] longer.
+    pub async fn recommendation(
+        &self,
+        id: &str,
+    ) -> Result<Option<StoredRecommendation>, StoreError> {
+        if self.shelf.is_due() {
+            self.read_recommendations().await?;
+        }
+        if let Some(row) = self.shelf.read().get(id) {
+            return Ok(Some(row));
+        }
+        self.read_recommendations().await?;
+        Ok(self.shelf.read().get(id))
+    }
+
     /// A page of recommendations, newest first; `None` where there is no row `before` which they are to be.
     pub async fn recommendations(
         &self,
         filter: &RecommendationFilter,
     ) -> Result<Option<RecommendationPage>, StoreError> {
-        self.read_recommendation_columns().await?;
-        if let Some(before) = &filter.before
-            && self.shelf.read().place(before).is_none()
-        {
-            return Ok(None);
-        }
-        loop {
-            let found = self.shelf.read().find(filter);
-            let ids: Vec<&str> = found
-                .iter()
-                .take(filter.limit)
-                .map(String::as_str)
-                .collect();
-            if ids.is_empty() {
-                return Ok(Some(RecommendationPage {
-                    items: String::new(),
-                    next: None,
-                }));
-            }
-            let (items, count) = self.recommendation_documents(&ids).await?;
-            if count == ids.len() {
-                let next = (found.len() > ids.len()).then(|| ids[ids.len() - 1].to_owned());
-                return Ok(Some(RecommendationPage { items, next }));
-            }
-            let there = self.recommendations_there(&ids).await?;
-            let mut gone: HashSet<&str> = ids.into_iter().collect();
-            for id in &there {
-                gone.remove(id.as_str());
-            }
-            self.shelf.write().remove(&gone);
-        }
+        self.read_recommendations().await?;
+        Ok(self.shelf.read().page(filter))
     }
 
-    /// Reads what recommendations are found by, as far as that is new: all of it, the first time.
-    pub async fn read_recommendation_columns(&self) -> Result<(), StoreError> {
-        let count = sqlx::query!("SELECT inserted, deleted FROM recommendation_count")
-            .fetch_one(&self.pool)
-            .await
-            .map_err(asking("count recommendations"))?;
-        let is_current = |columns: &Columns| {
-            columns.newest >= count.inserted && !columns.is_stale(count.deleted)
-        };
-        if is_current(&self.shelf.read()) {
+    /// Reads the recommendations, as far as they are new: all of them, the first time.
+    pub async fn read_recommendations(&self) -> Result<(), StoreError> {
+        let current = self.recommendations_now().await?;
+        if self.shelf.read().current == current {
             return Ok(());
         }
         let _reading = self.shelf.reading.lock().await;
-        if is_current(&self.shelf.read()) {
+        // Whoever was here before may have read it all.
+        let current = self.recommendations_now().await?;
+        let (known, is_stale) = {
+            let columns = self.shelf.read();
+            let is_stale = columns.dropped > MANY_GONE + columns.rows.len();
+            (columns.current, is_stale)
+        };
+        if known == current {
             return Ok(());
         }
-        let mut newest = self.shelf.read().newest;
+        let gone = self.recommendations_gone(known.gone).await?;
+        let missed = current.gone - known.gone > i64::try_from(gone.len()).unwrap_or(i64::MAX);
+        let mut newest = known.newest;
         let mut anew = None;
-        if newest == 0 || self.shelf.read().is_stale(count.deleted) {
+        if known.newest == 0 || is_stale || missed {
             newest = 0;
-            anew = Some(Columns {
-                gone: count.deleted,
-                ..Columns::default()
-            });
+            anew = Some(Columns::default());
+        } else {
+            self.shelf.write().drop_rows(&gone);
         }
         loop {
             let rows = self.recommendations_after(newest).await?;
-            let Some((last, _, _)) = rows.last() else {
+            let Some((last, _)) = rows.last() else {
                 break;
             };
             newest = *last;
@@ -251,40 +268,90 @@ impl Db {
                 kept = self.shelf.write();
                 &mut *kept
             };
-            for (_, id, values) in &rows {
-                columns.add(id, values.splitn(FACETS, SEPARATOR));
+            for (number, row) in &rows {
+                columns.add(*number, row);
             }
-            columns.newest = newest;
         }
         let mut kept = self.shelf.write();
         if let Some(anew) = anew {
             *kept = anew;
         }
-        // The newest ones may be gone already.
-        kept.newest = kept.newest.max(count.inserted);
+        kept.current = current;
         Ok(())
     }
 
-    /// The rows after this one in the order in which they were stored: number, id, and the values of their columns.
+    /// The rows after this one in the order in which they were stored, with their numbers.
     async fn recommendations_after(
         &self,
         number: i64,
-    ) -> Result<Vec<(i64, String, String)>, StoreError> {
-        // One text for each row: what a row costs is mostly its values, one by one.
+    ) -> Result<Vec<(i64, StoredRecommendation)>, StoreError> {
         let rows = sqlx::query!(
-            r#"SELECT number AS "number!", id,
-                      concat_ws(char(31), device, gpu, precision, coalesce(optimizer, ''), checkpointing, evidence,
-                                limit_bytes, world_size, model) AS "columns!: String"
+            r#"SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+                      checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
+                      max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
+                      limited_by, evidence, samples_per_second, batchfit_version, created_at AS "created_at: Time"
                  FROM recommendation WHERE number > ?1 ORDER BY number LIMIT ?2"#,
             number,
             AT_A_TIME
         )
         .fetch_all(&self.pool)
         .await
-        .map_err(asking("read what recommendations are found by"))?;
-        Ok(rows
-            .into_iter()
-            .map(|row| (row.number, row.id, row.columns))
-            .collect())
+        .map_err(asking("read recommendations"))?;
+        let rows = rows.into_iter().map(|row| {
+            let recommendation = StoredRecommendation {
+                id: row.id,
+                fit_id: row.fit_id,
+                rank: row.rank,
+                model: row.model,
+                model_kind: row.model_kind,
+                device: row.device,
+                gpu: row.gpu,
+                precision: row.precision,
+                optimizer: row.optimizer,
+                optimizer_impl: row.optimizer_impl,
+                checkpointing: row.checkpointing,
+                mode: row.mode,
+                limit_bytes: row.limit_bytes,
+                world_size: row.world_size,
+                micro_batch: row.micro_batch,
+                accumulation_steps: row.accumulation_steps,
+                global_batch: row.global_batch,
+                max_batch: row.max_batch,
+                max_batch_without_retries: row.max_batch_without_retries,
+                peak_allocated_bytes: row.peak_allocated_bytes,
+                peak_reserved_bytes: row.peak_reserved_bytes,
+                headroom_bytes: row.headroom_bytes,
+                limited_by: row.limited_by,
+                evidence: row.evidence,
+                samples_per_second: row.samples_per_second,
+                batchfit_version: row.batchfit_version,
+                created_at: row.created_at,
+            };
+            (row.number, recommendation)
+        });
+        Ok(rows.collect())
+    }
+
+    async fn recommendations_now(&self) -> Result<Current, StoreError> {
+        sqlx::query_as!(
+            Current,
+            r#"SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS "newest!: i64",
+                      (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS "gone!: i64""#
+        )
+        .fetch_one(&self.pool)
+        .await
+        .map_err(asking("look for new recommendations"))
+    }
+
+    /// The numbers of the rows that were dropped after so many others, as far as they are still known.
+    async fn recommendations_gone(&self, after: i64) -> Result<HashSet<i64>, StoreError> {
+        let gone = sqlx::query_scalar!(
+            "SELECT number FROM recommendation_gone WHERE place > ?1",
+            after
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(asking("look for recommendations that are gone"))?;
+        Ok(gone.into_iter().collect())
     }
 }

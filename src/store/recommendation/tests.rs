@@ -2,8 +2,8 @@
 
 use sqlx::Executor as _;
 
-use super::{Facet, RecommendationFilter};
-use crate::store::Db;
+use super::{Facet, RecommendationFilter, StoredRecommendation};
+use crate::store::{Db, Time};
 
 /// A row of a fit of its own, as another process writes it.
 async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
@@ -12,33 +12,94 @@ async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
          INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
              finished_at)
          VALUES ('fit{number:05}', 'f{number}', '0.1.0', 'done', '{model}', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
-         INSERT INTO recommendation VALUES ('answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
-             'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, 8, 2, 16, 10, 9, 700, 800, 200,
-             'activations', 'simulated', NULL, '0.1.0', {number}, {world_size}, '{{\"n\":{number}}}', NULL);"
+         INSERT INTO recommendation VALUES (NULL, 'answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
+             'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200,
+             'activations', 'simulated', NULL, '0.1.0', {number});"
     );
     db.pool.execute(sqlx::AssertSqlSafe(rows)).await.unwrap();
 }
 
+async fn store(db: &Db, row: &StoredRecommendation) {
+    let mut connection = db.pool.acquire().await.unwrap();
+    row.insert(&mut connection).await.unwrap();
+}
+
+async fn delete(db: &Db, which: &str) {
+    let statement = format!("DELETE FROM recommendation WHERE {which}");
+    db.pool
+        .execute(sqlx::AssertSqlSafe(statement))
+        .await
+        .unwrap();
+}
+
+/// The numbers in the ids of a page, and of the next page's cursor.
+type Page = (Vec<u32>, Option<u32>);
+
 async fn page(
     db: &Db,
     facets: &[(Facet, &str)],
-    before: Option<&str>,
+    before: Option<u32>,
     limit: usize,
-) -> Option<(String, Option<String>)> {
+) -> Option<Page> {
     let filter = RecommendationFilter {
         facets: facets
             .iter()
             .map(|(facet, word)| (*facet, (*word).to_owned()))
             .collect(),
-        before: before.map(str::to_owned),
+        before: before.map(|number| format!("answer{number:05}")),
         limit,
     };
     let page = db.recommendations(&filter).await.unwrap()?;
-    Some((page.items, page.next))
+    let number = |id: &str| id.trim_start_matches("answer").parse().unwrap();
+    let ids = page.items.iter().map(|row| number(&row.id));
+    Some((ids.collect(), page.next.as_deref().map(number)))
 }
 
 async fn in_memory() -> Db {
     Db::open("sqlite::memory:").await.unwrap()
+}
+
+#[tokio::test]
+async fn a_row_comes_out_as_it_was_stored() {
+    let db = in_memory().await;
+    insert(&db, 1, "mine", 1).await;
+    let mut row = StoredRecommendation {
+        id: "01J".to_owned(),
+        fit_id: "fit00001".to_owned(),
+        rank: 2,
+        model: "a model \u{1f600}\"".to_owned(),
+        model_kind: "hf".to_owned(),
+        device: "cuda:0".to_owned(),
+        gpu: "NVIDIA H200".to_owned(),
+        precision: "amp_bf16".to_owned(),
+        optimizer: None,
+        optimizer_impl: None,
+        checkpointing: "modules".to_owned(),
+        mode: "inference".to_owned(),
+        limit_bytes: i64::MAX,
+        world_size: 1024,
+        micro_batch: 0,
+        accumulation_steps: 1,
+        global_batch: 2,
+        max_batch: 3,
+        max_batch_without_retries: 4,
+        peak_allocated_bytes: 5 << 40,
+        peak_reserved_bytes: 6,
+        headroom_bytes: -7,
+        limited_by: String::new(),
+        evidence: "probed".to_owned(),
+        samples_per_second: Some(0.1),
+        batchfit_version: "9".to_owned(),
+        created_at: Time(1_795_212_000_007),
+    };
+    store(&db, &row).await;
+    assert_eq!(db.recommendation("01J").await.unwrap().as_ref(), Some(&row));
+
+    (row.id, row.rank) = ("01K".to_owned(), 3);
+    row.samples_per_second = None;
+    store(&db, &row).await;
+    assert_eq!(db.recommendation("01K").await.unwrap(), Some(row));
+    assert_eq!(db.recommendation("01L").await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -51,26 +112,29 @@ async fn filters_combine_and_pages_follow_each_other() {
     let mine = [(Facet::Model, "mine")];
 
     let first = page(&db, &mine, None, 2).await.unwrap();
-    let second = page(&db, &mine, first.1.as_deref(), 2).await.unwrap();
+    let second = page(&db, &mine, first.1, 2).await.unwrap();
 
-    assert_eq!(
-        first,
-        (
-            r#"{"n":6},{"n":4}"#.to_owned(),
-            Some("answer00004".to_owned())
-        )
-    );
-    assert_eq!(second, (r#"{"n":2}"#.to_owned(), None));
+    assert_eq!(first, (vec![6, 4], Some(4)));
+    assert_eq!(second, (vec![2], None));
     let both = [(Facet::Model, "mine"), (Facet::WorldSize, "1")];
-    assert_eq!(page(&db, &both, None, 9).await.unwrap().0, r#"{"n":2}"#);
+    assert_eq!(page(&db, &both, None, 9).await.unwrap().0, [2]);
+    let limit = [(Facet::LimitBytes, "1000")];
     assert_eq!(
-        page(&db, &[(Facet::Gpu, "none such")], None, 9)
-            .await
-            .unwrap()
-            .0,
-        ""
+        page(&db, &limit, None, 6).await.unwrap(),
+        (vec![6, 5, 4, 3, 2, 1], None)
     );
-    assert_eq!(page(&db, &[], Some("no such row"), 9).await, None);
+    // A text of another column is not one of this.
+    for (facet, text) in [
+        (Facet::Gpu, "none such"),
+        (Facet::Gpu, "mine"),
+        (Facet::WorldSize, "1000"),
+    ] {
+        assert_eq!(
+            page(&db, &[(facet, text)], None, 9).await.unwrap(),
+            (vec![], None)
+        );
+    }
+    assert_eq!(page(&db, &[], Some(7), 9).await, None);
 }
 
 #[tokio::test]
@@ -79,81 +143,49 @@ async fn rows_that_are_new_or_gone_are_noticed() {
     for number in 2..=5 {
         insert(&db, number, "mine", 1).await;
     }
-    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, r#"{"n":5}"#);
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [5]);
 
     // An id of earlier, stored later: another process made it.
     insert(&db, 1, "mine", 1).await;
-    assert_eq!(
-        page(&db, &[], Some("answer00003"), 9).await.unwrap().0,
-        r#"{"n":2},{"n":1}"#
-    );
+    assert_eq!(page(&db, &[], Some(3), 9).await.unwrap().0, [2, 1]);
 
-    db.pool
-        .execute("DELETE FROM recommendation WHERE id IN ('answer00005', 'answer00003')")
-        .await
-        .unwrap();
-    let left = page(&db, &[], None, 2).await.unwrap();
+    delete(&db, "id IN ('answer00005', 'answer00003')").await;
     assert_eq!(
-        left,
-        (
-            r#"{"n":4},{"n":2}"#.to_owned(),
-            Some("answer00002".to_owned())
-        )
+        page(&db, &[], None, 2).await.unwrap(),
+        (vec![4, 2], Some(2))
     );
     assert_eq!(db.recommendation("answer00005").await.unwrap(), None);
+    assert_eq!(page(&db, &[], Some(3), 9).await, None);
 
-    // The numbers of rows that are gone are not given again.
-    db.pool.execute("DELETE FROM recommendation").await.unwrap();
-    assert_eq!(page(&db, &[], None, 2).await.unwrap().0, "");
+    // Numbers of rows that are gone are not given again.
+    delete(&db, "true").await;
+    assert_eq!(page(&db, &[], None, 2).await.unwrap(), (vec![], None));
     insert(&db, 9, "mine", 1).await;
-    assert_eq!(page(&db, &[], None, 2).await.unwrap().0, r#"{"n":9}"#);
+    assert_eq!(page(&db, &[], None, 2).await.unwrap().0, [9]);
 }
 
 #[tokio::test]
-async fn all_rows_are_read_anew_when_many_are_gone() {
+async fn all_rows_are_read_anew_where_many_are_gone() {
     let db = in_memory().await;
-    for number in 1..=1500 {
-        insert(&db, number, "mine", 1).await;
-    }
-    page(&db, &[], None, 1).await.unwrap();
+    let many = 12_000;
+    insert(&db, 1, "mine", 1).await;
+    let copies = format!(
+        "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < {many})
+         INSERT INTO recommendation
+         SELECT NULL, printf('answer%05d', n), fit_id, n, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+                checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
+                max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
+                samples_per_second, batchfit_version, created_at
+           FROM recommendation, n"
+    );
+    db.pool.execute(sqlx::AssertSqlSafe(copies)).await.unwrap();
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [many]);
+    assert_eq!(db.shelf.rows(), 12_000);
 
-    db.pool
-        .execute("DELETE FROM recommendation WHERE id > 'answer00100'")
-        .await
-        .unwrap();
-    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, r#"{"n":100}"#);
-
+    // A few are dropped, and so many that their numbers are not kept are noticed.
+    delete(&db, "id > 'answer11990'").await;
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [11_990]);
+    delete(&db, "id > 'answer00100'").await;
+    assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [100]);
     assert_eq!(db.shelf.rows(), 100);
-}
-
-#[tokio::test]
-async fn those_who_ask_at_the_same_time_each_get_their_own() {
-    let db = in_memory().await;
-    for number in 1..=40 {
-        insert(&db, number, "mine", 1).await;
-    }
-    let numbers: Vec<u32> = (1..=80).map(|number| 1 + number % 50).collect();
-    let mut asked = tokio::task::JoinSet::new();
-    for number in numbers {
-        let db = db.clone();
-        let asking = asked.spawn(async move {
-            let id = format!("answer{number:05}");
-            (number, db.recommendation(&id).await.unwrap())
-        });
-        // One who goes away takes nobody else's answer along.
-        if number == 7 {
-            asking.abort();
-        }
-    }
-
-    let mut answers = 0;
-    while let Some(asked) = asked.join_next().await {
-        let Ok((number, document)) = asked else {
-            continue;
-        };
-        let wanted = (number <= 40).then(|| format!("{{\"n\":{number}}}"));
-        assert_eq!(document.as_deref(), wanted.as_deref());
-        answers += 1;
-    }
-    assert_eq!(answers, 78);
 }

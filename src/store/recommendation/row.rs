@@ -1,0 +1,167 @@
+//! A recommendation in memory: some 130 bytes, because most of its texts are those of many others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::StoredRecommendation;
+use crate::store::Time;
+
+/// A text that many rows share, by its number; 0 is none.
+pub(super) type Word = u32;
+
+/// The texts that rows share.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    numbers: HashMap<Arc<str>, Word>,
+    texts: Vec<Arc<str>>,
+}
+
+impl Words {
+    /// The number of a text that is in some row.
+    pub(super) fn find(&self, text: &str) -> Option<Word> {
+        self.numbers.get(text).copied()
+    }
+
+    /// The number of a text, a new one where it has none yet.
+    pub(super) fn number(&mut self, text: &str) -> Word {
+        self.find(text).unwrap_or_else(|| {
+            let text: Arc<str> = text.into();
+            self.texts.push(Arc::clone(&text));
+            let number = Word::try_from(self.texts.len()).expect("fewer texts than rows");
+            self.numbers.insert(text, number);
+            number
+        })
+    }
+
+    fn text(&self, number: Word) -> Option<String> {
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        self.texts.get(place).map(ToString::to_string)
+    }
+}
+
+/// A recommendation, packed: variable-length integers, and numbers for the texts that are shared.
+#[derive(Debug)]
+pub(super) struct Row(Box<[u8]>);
+
+/// What is packed.
+#[derive(Serialize, Deserialize)]
+struct Unpacked<'a> {
+    id: &'a str,
+    fit_id: &'a str,
+    words: [Word; 12],
+    numbers: [i64; 12],
+    samples_per_second: Option<f64>,
+}
+
+impl Row {
+    pub(super) fn pack(row: &StoredRecommendation, words: &mut Words) -> Row {
+        let texts = [
+            Some(&row.model),
+            Some(&row.model_kind),
+            Some(&row.device),
+            Some(&row.gpu),
+            Some(&row.precision),
+            row.optimizer.as_ref(),
+            row.optimizer_impl.as_ref(),
+            Some(&row.checkpointing),
+            Some(&row.mode),
+            Some(&row.limited_by),
+            Some(&row.evidence),
+            Some(&row.batchfit_version),
+        ];
+        let unpacked = Unpacked {
+            id: &row.id,
+            fit_id: &row.fit_id,
+            words: texts.map(|text| text.map_or(0, |text| words.number(text))),
+            numbers: [
+                row.rank,
+                row.limit_bytes,
+                row.world_size,
+                row.micro_batch,
+                row.accumulation_steps,
+                row.global_batch,
+                row.max_batch,
+                row.max_batch_without_retries,
+                row.peak_allocated_bytes,
+                row.peak_reserved_bytes,
+                row.headroom_bytes,
+                row.created_at.0,
+            ],
+            samples_per_second: row.samples_per_second,
+        };
+        let packed = postcard::to_allocvec(&unpacked).expect("texts and numbers can be packed");
+        Row(packed.into())
+    }
+
+    fn unpacked(&self) -> Unpacked<'_> {
+        postcard::from_bytes(&self.0).expect("it was packed here")
+    }
+
+    pub(super) fn id(&self) -> &str {
+        self.unpacked().id
+    }
+
+    pub(super) fn unpack(&self, words: &Words) -> StoredRecommendation {
+        let unpacked = self.unpacked();
+        let [
+            model,
+            model_kind,
+            device,
+            gpu,
+            precision,
+            optimizer,
+            optimizer_impl,
+            checkpointing,
+            mode,
+            limited_by,
+            evidence,
+            batchfit_version,
+        ] = unpacked.words.map(|word| words.text(word));
+        let [
+            rank,
+            limit_bytes,
+            world_size,
+            micro_batch,
+            accumulation_steps,
+            global_batch,
+            max_batch,
+            max_batch_without_retries,
+            peak_allocated_bytes,
+            peak_reserved_bytes,
+            headroom_bytes,
+            created_at,
+        ] = unpacked.numbers;
+        let text = Option::unwrap_or_default;
+        StoredRecommendation {
+            id: unpacked.id.to_owned(),
+            fit_id: unpacked.fit_id.to_owned(),
+            rank,
+            model: text(model),
+            model_kind: text(model_kind),
+            device: text(device),
+            gpu: text(gpu),
+            precision: text(precision),
+            optimizer,
+            optimizer_impl,
+            checkpointing: text(checkpointing),
+            mode: text(mode),
+            limit_bytes,
+            world_size,
+            micro_batch,
+            accumulation_steps,
+            global_batch,
+            max_batch,
+            max_batch_without_retries,
+            peak_allocated_bytes,
+            peak_reserved_bytes,
+            headroom_bytes,
+            limited_by: text(limited_by),
+            evidence: text(evidence),
+            samples_per_second: unpacked.samples_per_second,
+            batchfit_version: text(batchfit_version),
+            created_at: Time(created_at),
+        }
+    }
+}
