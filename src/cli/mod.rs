@@ -26,6 +26,7 @@ mod recordings;
 mod search;
 mod serve;
 mod shell;
+mod soak;
 mod style;
 mod trouble;
 
@@ -92,6 +93,7 @@ pub fn run() -> ExitCode {
             fit::run(&arguments),
         ),
         Command::Probe(arguments) => (arguments.output.json, probe::run(&arguments)),
+        Command::Soak(arguments) => (arguments.json, soak::run(&arguments)),
         Command::Program(arguments) => (false, program::run(&arguments)),
         Command::Search(arguments) => (
             arguments.format() == SearchFormat::Json,

@@ -97,13 +97,14 @@ pub(super) async fn list_recommendations(
 
 /// A [`RecommendationList`], written a part at a time: others are served meanwhile.
 async fn written(page: RecommendationPage) -> Response {
-    let mut list = Vec::with_capacity(page.items.len() * DOCUMENT + 64);
+    let items = page.items();
+    let mut list = Vec::with_capacity(items.len() * DOCUMENT + 64);
     list.extend_from_slice(br#"{"items":["#);
-    for (number, item) in page.items.iter().enumerate() {
+    for (number, item) in items.enumerate() {
         if number > 0 {
             list.push(b',');
         }
-        write(&mut list, item);
+        write(&mut list, &item);
         if number % AT_A_TIME == AT_A_TIME - 1 {
             yield_now().await;
         }

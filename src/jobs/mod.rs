@@ -25,7 +25,10 @@ mod validate;
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
 pub use events::{Event, Follower, News, StateNews};
-pub use fit::{FitEngine, FromRecordings, answer_apart};
+pub use fit::{
+    FitEngine, FromRecordings, MOST_SOAKED_LENGTHS, SafeBatch, Schedule, Soaked, Turn, TurnKind,
+    Validation, answer_apart, soak,
+};
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use result::{
     AcrossRanks, Environment, FitResult, GpuRun, GpuWork, ProbeSummary, Recommendation,

@@ -9,6 +9,7 @@ mod proof;
 mod repeat;
 mod report;
 mod run;
+mod soak;
 mod timeline;
 
 pub use outline::Outline;
@@ -17,6 +18,7 @@ pub use report::{
     Verdict,
 };
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
+pub use soak::{Growth, Shape, Soak, SoakReport};
 
 /// Largest batch that may be asked for: more samples than any memory holds bytes for; keeps sizes within 64 bits.
 pub const LARGEST_BATCH: u64 = 1 << 32;

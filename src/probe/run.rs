@@ -62,7 +62,7 @@ pub struct Resources<'a, S: SegmentSource> {
 }
 
 /// Why a run ended before its last step.
-enum Stopped {
+pub(super) enum Stopped {
     OutOfMemory { tensor: TensorId, asked: Bytes },
     Failed(LaunchError),
     Cancelled,
@@ -91,16 +91,8 @@ impl Probe<'_> {
         let mut run = Run {
             probe: self,
             cancel,
-            sizes: self.program.sizes_at(self.batch),
-            blocks: vec![None; self.program.tensors.len()],
-            plans: HashMap::new(),
-            tables: if resources.evidence.is_real() {
-                Tables::of(self)
-            } else {
-                Tables::default()
-            },
+            held: Held::by(self, resources.evidence),
             resources,
-            cache: PlanCache::of(self.program),
             recording: (self.detail == Detail::Full).then(MemoryOverTime::new),
             step: 0,
         };
@@ -168,7 +160,7 @@ impl Probe<'_> {
         })
     }
 
-    fn cause(&self, stopped: &Stopped, step: u32) -> String {
+    pub(super) fn cause(&self, stopped: &Stopped, step: u32) -> String {
         let during = match step {
             0 => "construction".to_owned(),
             step => format!("step {step}"),
@@ -221,11 +213,9 @@ impl Tables {
     }
 }
 
-/// A probe under way.
-struct Run<'a, 'r, S: SegmentSource> {
-    probe: &'a Probe<'a>,
-    cancel: &'a AtomicBool,
-    resources: &'a mut Resources<'r, S>,
+/// What a program holds while it runs at one batch.
+#[derive(Debug)]
+pub(super) struct Held {
     /// By [`SizeId`](crate::program::SizeId).
     sizes: Vec<Bytes>,
     blocks: Vec<Option<BlockId>>,
@@ -233,9 +223,34 @@ struct Run<'a, 'r, S: SegmentSource> {
     plans: HashMap<TensorId, usize>,
     tables: Tables,
     cache: PlanCache,
-    recording: Option<MemoryOverTime>,
+}
+
+impl Held {
+    /// Nothing yet.
+    pub(super) fn by(probe: &Probe<'_>, evidence: Evidence) -> Held {
+        Held {
+            sizes: probe.program.sizes_at(probe.batch),
+            blocks: vec![None; probe.program.tensors.len()],
+            plans: HashMap::new(),
+            tables: if evidence.is_real() {
+                Tables::of(probe)
+            } else {
+                Tables::default()
+            },
+            cache: PlanCache::of(probe.program),
+        }
+    }
+}
+
+/// A probe under way.
+pub(super) struct Run<'a, 'r, S: SegmentSource> {
+    pub(super) probe: &'a Probe<'a>,
+    pub(super) cancel: &'a AtomicBool,
+    pub(super) resources: &'a mut Resources<'r, S>,
+    pub(super) held: Held,
+    pub(super) recording: Option<MemoryOverTime>,
     /// 0 is construction.
-    step: u32,
+    pub(super) step: u32,
 }
 
 impl<S: SegmentSource> Run<'_, '_, S> {
@@ -309,7 +324,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
     }
 
     /// Runs a section as often as it says, or counts the repeats that cannot do anything new.
-    fn simulate(&mut self, section: &Section) -> Result<(), Stopped> {
+    pub(super) fn simulate(&mut self, section: &Section) -> Result<(), Stopped> {
         let mut repeats = Repeats::default();
         let mut left = section.times;
         while left > 0 {
@@ -326,7 +341,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             let Some(mark) = self.resources.allocator.mark() else {
                 continue;
             };
-            let Some(cycle) = repeats.after(&mark, self.cache.digest(), readings) else {
+            let Some(cycle) = repeats.after(&mark, self.held.cache.digest(), readings) else {
                 continue;
             };
             let times = u64::from(left / cycle.repeats);
@@ -343,7 +358,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         Ok(())
     }
 
-    fn execute(&mut self, instructions: &[Instruction]) -> Result<(), Stopped> {
+    pub(super) fn execute(&mut self, instructions: &[Instruction]) -> Result<(), Stopped> {
         for (index, instruction) in instructions.iter().enumerate() {
             if index % CANCEL_CHECK_EVERY == 0 && self.cancel.load(Ordering::Relaxed) {
                 return Err(Stopped::Cancelled);
@@ -351,12 +366,12 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             match instruction {
                 Instruction::Allocate(id) => self.allocate(*id)?,
                 Instruction::Launch(call) => {
-                    let plan = call.workspace.and_then(|id| self.plans.get(&id));
+                    let plan = call.workspace.and_then(|id| self.held.plans.get(&id));
                     self.resources.launcher.launch(&Launch {
                         call,
                         batch: self.probe.batch,
-                        addresses: &self.tables.addresses,
-                        sizes: &self.tables.sizes,
+                        addresses: &self.held.tables.addresses,
+                        sizes: &self.held.tables.sizes,
                         plan: plan.copied().unwrap_or(0),
                     })?;
                 }
@@ -370,20 +385,21 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         let index = id.0 as usize;
         let program = self.probe.program;
         let tensor = program.tensor(id);
-        let asked = self.sizes[tensor.size.0 as usize];
+        let asked = self.held.sizes[tensor.size.0 as usize];
         let allocator = &mut *self.resources.allocator;
         let block = if let Size::Workspace(convolution) = *program.size(id) {
             let convolution = (program, convolution);
             let launcher = &mut *self.resources.launcher;
-            let granted = self
-                .cache
-                .grant(convolution, self.probe.batch, allocator, launcher)?;
+            let granted =
+                self.held
+                    .cache
+                    .grant(convolution, self.probe.batch, allocator, launcher)?;
             let refused = Stopped::OutOfMemory {
                 tensor: id,
                 asked: Bytes::ZERO,
             };
             let granted = granted.ok_or(refused)?;
-            self.plans.insert(id, granted.plan);
+            self.held.plans.insert(id, granted.plan);
             granted.block
         } else if asked == Bytes::ZERO {
             None
@@ -396,8 +412,8 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             )
         };
         let address = block.map_or(0, |block| allocator.address(block).0);
-        self.tables.place(id, address);
-        self.blocks[index] = block;
+        self.held.tables.place(id, address);
+        self.held.blocks[index] = block;
         if let (Some(recording), Some(block)) = (&mut self.recording, block) {
             recording.allocated(tensor.category, allocator.size(block));
             let stats = allocator.stats();
@@ -408,7 +424,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
 
     fn free(&mut self, id: TensorId) {
         let index = id.0 as usize;
-        let Some(block) = self.blocks[index].take() else {
+        let Some(block) = self.held.blocks[index].take() else {
             return;
         };
         let allocator = &mut *self.resources.allocator;
@@ -417,7 +433,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             recording.freed(category, allocator.size(block));
         }
         allocator.free(block);
-        self.tables.place(id, 0);
+        self.held.tables.place(id, 0);
         if let Some(recording) = &mut self.recording {
             let stats = allocator.stats();
             recording.note(self.step, stats.allocated(), stats.reserved());

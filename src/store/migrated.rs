@@ -78,8 +78,7 @@ async fn recommendations_keep_their_rows_when_evidence_gets_more_names() {
     };
     let kept = db.recommendations(&all).await.unwrap().unwrap();
     let kept: Vec<Value> = kept
-        .items
-        .iter()
+        .items()
         .map(|row| serde_json::to_value(row).unwrap())
         .collect();
     assert_eq!(kept.len(), 2);
@@ -151,7 +150,7 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
             ..RecommendationFilter::default()
         };
         let kept = db.recommendations(&all).await.unwrap().unwrap();
-        assert_eq!(kept.items.len(), 2);
+        assert_eq!(kept.items().len(), 2);
         let requests = names(&db.pool, "SELECT digest FROM request ORDER BY 1").await;
         assert_eq!(requests, ["fit1", "fit4"], "{last}: each text once");
         // What waited and what ran is taken up.

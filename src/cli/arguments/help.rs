@@ -14,9 +14,10 @@ const WIDTH: usize = 100;
 const HEADING: usize = 10;
 
 /// Commands that have more flags than `-h` has lines for.
-const LONG: [&str; 6] = [
+const LONG: [&str; 7] = [
     "fit",
     "probe",
+    "soak",
     "program",
     "replay",
     "serve",
@@ -59,6 +60,14 @@ Examples:
 
 Exit codes: 0 the batch fits, with retries or without; 2 bad input; 3 it runs out of memory;
 4 device trouble, or --explain names something; 1 stdout cannot be written.";
+
+pub(super) const SOAK: &str = "\
+Examples:
+  batchfit soak gpt2 --on a100-40g --batch 16 --steps 1000 --epoch 250 --last-batch 5
+  batchfit soak bert-base-uncased --on rtx4090 --batch 32 --seq-len 32-512:8 --validation-batch 64 --epoch 250
+
+Each step draws one of the lengths, each as likely as any other. On simulated cards.
+Exit codes: 0 the batch is safe; 2 bad input; 3 it needs retries or runs out of memory; 1 stdout cannot be written.";
 
 pub(super) const PROGRAM: &str = "\
 Examples:

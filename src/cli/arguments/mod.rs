@@ -6,6 +6,7 @@ mod question;
 mod recorder;
 mod search;
 mod service;
+mod soak;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{
     Database, DatabaseCommand, KeyFlags, Keys, KeysCommand, RetentionFlags, WorkFlags,
 };
+pub(in crate::cli) use soak::Soak;
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
@@ -179,6 +181,8 @@ pub(in crate::cli) enum Command {
     Export(Export),
     /// Run one batch and show its memory.
     Probe(Probe),
+    /// Run many steps of different lengths, with validation between epochs, and see what memory grows to.
+    Soak(Soak),
     /// Run a command at batch after batch, in any framework, to find the largest that fits.
     Search(Box<Search>),
     /// List the allocations and frees of the training steps, one a line.

@@ -38,7 +38,7 @@ pub(in crate::cli) struct Question {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct Model {
-    /// Tokens in a sample; several lengths are answered one after the other.
+    /// Tokens in a sample; several lengths, such as 128,512 or 64-512:64, are answered one after the other.
     #[arg(long, value_name = "N,..", allow_negative_numbers = true)]
     pub(in crate::cli) seq_len: Option<String>,
     /// Tokens in the target of a model that translates.

@@ -34,8 +34,8 @@ impl Given {
     }
 }
 
-/// Most lengths asked at a time.
-const MOST_LENGTHS: usize = 32;
+/// Most lengths answered at a time.
+pub(super) const MOST_LENGTHS: usize = 32;
 
 /// Ways to describe a model, which WHAT does.
 const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
@@ -229,24 +229,40 @@ fn truth(text: &str) -> Value {
     text.parse().map_or_else(|_| Value::from(text), Value::Bool)
 }
 
-/// The lengths of `--seq-len`, each once.
-pub(super) fn lengths(question: &Question) -> Result<Vec<Given>, Trouble> {
+/// The lengths of `--seq-len`, each once and at most so many: `64,512`, or `64-512:8` for every eighth from 64 to 512.
+pub(super) fn lengths(question: &Question, most: usize) -> Result<Vec<Given>, Trouble> {
     let items = items("--seq-len", question.model.seq_len.as_deref())?;
+    let too_many = || {
+        let problem = format!("these are more than the {most} lengths that are answered at a time");
+        Trouble::flag("--seq-len", problem)
+    };
     let mut lengths: Vec<Given> = Vec::new();
     for item in items {
-        let length = Given::new("--seq-len", &["model", "seq_len"], whole(item));
-        if !lengths.contains(&length) {
-            lengths.push(length);
+        let values = match range(item) {
+            Some(range) => range.take(most + 1).map(Value::from).collect(),
+            None => vec![whole(item)],
+        };
+        for value in values {
+            let length = Given::new("--seq-len", &["model", "seq_len"], value);
+            if !lengths.contains(&length) {
+                lengths.push(length);
+            }
+            if lengths.len() > most {
+                return Err(too_many());
+            }
         }
     }
-    if lengths.len() > MOST_LENGTHS {
-        let problem = format!(
-            "{} lengths are more than the {MOST_LENGTHS} that are answered at a time",
-            lengths.len()
-        );
-        return Err(Trouble::flag("--seq-len", problem));
-    }
     Ok(lengths)
+}
+
+/// `64-512:8`, every eighth whole number from 64 to 512; `64-512`, every one.
+fn range(text: &str) -> Option<impl Iterator<Item = u64>> {
+    let (range, step) = text.split_once(':').unwrap_or((text, "1"));
+    let (first, last) = range.split_once('-')?;
+    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    let step: usize = step.trim().parse().ok()?;
+    let is_range = first <= last && step > 0;
+    is_range.then(|| (first..=last).step_by(step))
 }
 
 /// The parts of a list by commas.

@@ -145,17 +145,26 @@ impl Origin {
 
 /// Reads what is asked.
 pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
-    read_with(question, None)
+    read_with(question, None, flags::MOST_LENGTHS)
+}
+
+/// Reads a question with as many as `most` lengths.
+pub(super) fn read_lengths(question: &arguments::Question, most: usize) -> Result<Asked, Trouble> {
+    read_with(question, None, most)
 }
 
 /// Reads what is asked about a program that is going to be recorded: there is no model.
 pub(super) fn read_unrecorded(question: &arguments::Question) -> Result<Asked, Trouble> {
-    read_with(question, Some(Files::Recordings(&[])))
+    read_with(question, Some(Files::Recordings(&[])), flags::MOST_LENGTHS)
 }
 
-fn read_with(question: &arguments::Question, instead: Option<Files<'_>>) -> Result<Asked, Trouble> {
+fn read_with(
+    question: &arguments::Question,
+    instead: Option<Files<'_>>,
+    most_lengths: usize,
+) -> Result<Asked, Trouble> {
     let given = flags::given(question)?;
-    let lengths = flags::lengths(question)?;
+    let lengths = flags::lengths(question, most_lengths)?;
     let (source, file) = source(question)?;
     let graph = question
         .model

@@ -14,6 +14,7 @@ mod ranked;
 mod recorded;
 mod remarks;
 mod room;
+mod soak;
 mod uncertainty;
 
 #[cfg(test)]
@@ -22,3 +23,6 @@ mod tests;
 pub use apart::answer_apart;
 pub use engine::FitEngine;
 pub use recorded::FromRecordings;
+pub use soak::{
+    MOST_SOAKED_LENGTHS, SafeBatch, Schedule, Soaked, Turn, TurnKind, Validation, soak,
+};

@@ -12,7 +12,7 @@ use crate::store::Time;
 pub(super) type Word = u32;
 
 /// The texts that rows share.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Words {
     numbers: HashMap<Arc<str>, Word>,
     texts: Vec<Arc<str>>,
@@ -42,7 +42,7 @@ impl Words {
 }
 
 /// A recommendation, packed: variable-length integers, and numbers for the texts that are shared.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Row(Box<[u8]>);
 
 /// What is packed.

@@ -47,13 +47,20 @@ pub enum Facet {
 /// How many columns there are.
 const FACETS: usize = 9;
 
-/// A page of recommendations.
-#[derive(Debug, Clone, PartialEq)]
+/// A page of recommendations, packed.
+#[derive(Debug)]
 pub struct RecommendationPage {
-    /// Newest first.
-    pub items: Vec<StoredRecommendation>,
+    rows: Vec<Row>,
+    words: Arc<Words>,
     /// The id of the last one, where there are more.
     pub next: Option<String>,
+}
+
+impl RecommendationPage {
+    /// The recommendations, newest first.
+    pub fn items(&self) -> impl ExactSizeIterator<Item = StoredRecommendation> {
+        self.rows.iter().map(|row| row.unpack(&self.words))
+    }
 }
 
 /// All recommendations. Cloning it shares them.
@@ -73,7 +80,8 @@ struct Columns {
     rows: Vec<Row>,
     numbers: Vec<i64>,
     values: [Vec<Word>; FACETS],
-    words: Words,
+    /// Pages that are being written share them.
+    words: Arc<Words>,
     /// The place in the database up to which this is current.
     current: Current,
     /// How many rows were dropped since all were read.
@@ -98,7 +106,8 @@ impl Columns {
             },
             Some(_) | None => self.rows.len(),
         };
-        self.rows.insert(place, Row::pack(row, &mut self.words));
+        let words = Arc::make_mut(&mut self.words);
+        self.rows.insert(place, Row::pack(row, words));
         self.numbers.insert(place, number);
         let limit_bytes = row.limit_bytes.to_string();
         let world_size = row.world_size.to_string();
@@ -114,7 +123,7 @@ impl Columns {
             (Facet::Model, &row.model),
         ];
         for (facet, text) in values {
-            let word = self.words.number(text);
+            let word = words.number(text);
             self.values[facet as usize].insert(place, word);
         }
     }
@@ -146,10 +155,13 @@ impl Columns {
             .rev()
             .filter(|row| wanted.iter().all(|(column, word)| column[*row] == *word));
         let page = matches.by_ref().take(filter.limit);
-        let items: Vec<_> = page.map(|row| self.rows[row].unpack(&self.words)).collect();
-        let last = items.last().map(|last| last.id.clone());
-        let next = matches.next().and(last);
-        Some(RecommendationPage { items, next })
+        let rows: Vec<Row> = page.map(|row| self.rows[row].clone()).collect();
+        let last = rows.last().map(|last| last.id().to_owned());
+        Some(RecommendationPage {
+            next: matches.next().and(last),
+            rows,
+            words: Arc::clone(&self.words),
+        })
     }
 
     fn drop_rows(&mut self, gone: &HashSet<i64>) {

@@ -51,7 +51,7 @@ async fn page(
     };
     let page = db.recommendations(&filter).await.unwrap()?;
     let number = |id: &str| id.trim_start_matches("answer").parse().unwrap();
-    let ids = page.items.iter().map(|row| number(&row.id));
+    let ids = page.items().map(|row| number(&row.id));
     Some((ids.collect(), page.next.as_deref().map(number)))
 }
 

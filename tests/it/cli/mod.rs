@@ -18,6 +18,7 @@ mod replay;
 mod search;
 mod service;
 mod shell;
+mod soak;
 mod what;
 
 use std::fs;

@@ -1,0 +1,142 @@
+//! `batchfit soak`.
+
+use serde_json::{Value, json};
+
+use super::{Place, document, stderr, stdout};
+
+/// BERT as `tests/gpu/soak.py` trains it.
+fn bert() -> Value {
+    json!({
+        "model": {"hf": {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}},
+        "device": "sim:h200",
+        "memory_limit": "40GiB",
+        "training": {"precision": "amp_fp16", "optimizer": "adamw"},
+    })
+}
+
+/// As many steps as PyTorch 2.11 ran on an H200 in the same order: it reserved 9.91 GiB at most, as many pieces of 2 MiB as
+/// here, and 6.85 GiB after three steps (`tests/gpu/soak.py --only bert-lengths`).
+#[test]
+fn a_training_of_many_lengths_reserves_what_pytorch_did() {
+    let place = Place::new();
+    let flags = "--batch 32 --seq-len 32-512:8 --epoch 250 --last-batch 5 --validation-batch 16 --validation-steps 20 --json";
+    let flags: Vec<&str> = flags.split(' ').collect();
+
+    let answered = place.ask("soak", &bert(), &flags);
+
+    let soaked = document(&answered);
+    let report = &soaked["report"];
+    assert_eq!(report["verdict"], "fits");
+    assert_eq!(report["steps"], 1080);
+    assert_eq!(
+        report["peak_reserved_bytes"],
+        5074_u64 * (2 << 20) - (2 << 20)
+    );
+    assert_eq!(
+        report["growth"].as_array().unwrap().last().unwrap()["reserved_bytes"],
+        report["peak_reserved_bytes"]
+    );
+    assert_eq!(soaked["safe"]["batch"], 32);
+    assert_eq!(soaked["order"].as_array().unwrap().len(), 1080);
+    assert_eq!(answered.status.code(), Some(0));
+}
+
+#[test]
+fn a_batch_that_does_not_last_has_a_smaller_one_beside_it() {
+    let place = Place::new();
+    let mut request = bert();
+    request["memory_limit"] = json!("8GiB");
+
+    let answered = place.ask(
+        "soak",
+        &request,
+        &[
+            "--batch",
+            "32",
+            "--seq-len",
+            "64,256,512",
+            "--steps",
+            "40",
+            "--json",
+        ],
+    );
+
+    assert_eq!(answered.status.code(), Some(3));
+    let soaked = document(&answered);
+    let safe = soaked["safe"]["batch"].as_u64().unwrap();
+    assert!((1..32).contains(&safe));
+    assert!(soaked["report"]["first_retry"].as_u64().unwrap() >= 1);
+    // The one that is named lasts, and the next does not.
+    for (batch, status) in [(safe, 0), (safe + 1, 3)] {
+        let batch = batch.to_string();
+        let flags = [
+            "--batch",
+            &batch,
+            "--seq-len",
+            "64,256,512",
+            "--steps",
+            "40",
+        ];
+        let answered = place.ask("soak", &request, &flags);
+        assert_eq!(
+            answered.status.code(),
+            Some(status),
+            "{}",
+            stdout(&answered)
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_soaked_says_why() {
+    let place = Place::new();
+    let refused = |change: &dyn Fn(&mut Value), flags: &[&str], says: &str| {
+        let mut request = bert();
+        change(&mut request);
+        let flags = [&["--batch", "4"], flags].concat();
+        let answered = place.ask("soak", &request, &flags);
+        assert_eq!(answered.status.code(), Some(2), "{says}");
+        assert!(stderr(&answered).contains(says), "{}", stderr(&answered));
+    };
+    let same = |_: &mut Value| {};
+    refused(
+        &same,
+        &["--seq-len", "1-100000"],
+        "more than the 512 lengths",
+    );
+    refused(&same, &["--seq-len", "64-32"], "seq-len");
+    refused(
+        &same,
+        &["--seq-len", "64", "--steps", "100001"],
+        "more than the 100000",
+    );
+    refused(
+        &same,
+        &[
+            "--seq-len",
+            "64",
+            "--epoch",
+            "1",
+            "--steps",
+            "60000",
+            "--validation-batch",
+            "1",
+        ],
+        "more than the 100000",
+    );
+    refused(
+        &|request| request["device"] = json!("cuda:0"),
+        &["--seq-len", "64"],
+        "simulated card",
+    );
+    refused(
+        &|request| request["training"] = json!({"mode": "inference"}),
+        &["--seq-len", "64"],
+        "training",
+    );
+    refused(
+        &|request| request["training"]["precision"] = json!(["fp32", "bf16"]),
+        &["--seq-len", "64"],
+        "one variant",
+    );
+}
