@@ -2,7 +2,7 @@
 """Kills a server again and again at random moments while clients ask, cancel, upload, lead searches and make keys.
 
 Each write has a name of its own (`Idempotency-Key`, a digest, an observation), and is sent again after the kill when it got no
-answer. After each kill: SQLite's quick check, no row that refers to nothing, and no process of the server's left after 5 s. Whatever was
+answer. After each kill: SQLite's quick check, no row that refers to nothing, and no process of the server's left after 20 s. Whatever was
 accepted once is there for ever, with the same id, and what a fit answered once it answers always. In the end every fit has
 ended, none failed, and none was answered twice.
 
@@ -31,7 +31,7 @@ CLIENTS = 4
 # What somebody sees whose server is killed.
 LOST = (OSError, json.JSONDecodeError, http.client.HTTPException)
 # How long what a server started may live on.
-ORPHANS_END = 5
+ORPHANS_END = 20
 
 
 class Client:

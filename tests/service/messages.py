@@ -130,18 +130,21 @@ class Place:
         self.start()
 
     def start(self):
-        # The server starts workers by the path that it was started by, where something else is by then.
+        # A server starts workers by the path that it was started by, and this script is there as soon as it runs: under that name, and under
+        # the one that the kernel gives to a program whose file was replaced.
         self.program.unlink(missing_ok=True)
         os.link(self.folder / "real", self.program)
-        self.server = Server(self.program, self.folder / "fits.db", environment=DEADLINES)
+        shutil.copy(pathlib.Path(__file__).with_name("served.py"), self.folder)
+        text = f"#!{sys.executable}\n" + pathlib.Path(__file__).read_text()
         script = self.folder / "between"
-        between = f"#!{sys.executable}\n" + pathlib.Path(__file__).read_text()
-        script.write_text(between)
-        script.chmod(0o755)
-        for module in ("served.py",):
-            shutil.copy(pathlib.Path(__file__).with_name(module), self.folder / module)
+        for place in (self.folder / "batchfit (deleted)", script):
+            place.write_text(text)
+            place.chmod(0o755)
+        self.server = Server(self.program, self.folder / "fits.db", environment=DEADLINES, ready=False)
         os.replace(script, self.program)
         (self.folder / "server").write_text(str(self.server.process.pid))
+        until(lambda: self.server.is_well() or self.server.process.poll() is not None, "the server answers")
+        check(self.server.process.poll() is None, f"the server does not start: {self.server.log.read_text()[-500:]}")
 
     def ask(self, members, wait=60):
         """A question that nobody asked before; gives its document once it has ended."""
@@ -327,8 +330,14 @@ def random_kills(place, kills, seed):
 def main():
     if len(sys.argv) > 1 and sys.argv[1] in ("worker", "answer"):
         if sys.argv[1] == "answer":
+            # A fit apart starts workers of its own, by the path that it has.
             folder = pathlib.Path(__file__).parent
-            os.execv(folder / "real", ["batchfit", *sys.argv[1:]])
+            link = folder / f"apart-{os.getpid()}"
+            os.link(folder / "real", link)
+            shutil.copy(__file__, f"{link} (deleted)")
+            apart = subprocess.Popen([link, *sys.argv[1:]])
+            os.replace(shutil.copy(__file__, f"{link}-new"), link)
+            sys.exit(apart.wait())
         stand_between(sys.argv[1:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("batchfit", type=pathlib.Path)

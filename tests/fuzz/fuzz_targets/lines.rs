@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use regex::bytes::Regex;
 
 static PATTERN: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new("(?i)out of memory").expect("it is a pattern"));
+    LazyLock::new(|| Regex::new("(?i-u)out of memory").expect("it is a pattern"));
 
 fuzz_target!(|bytes: &[u8]| {
     fuzzed::conversed(bytes);
