@@ -46,14 +46,22 @@ pub(super) struct File<'a> {
 impl<'a> File<'a> {
     /// Reads a file for this command.
     pub(super) fn read(path: &'a Path) -> Result<File<'a>, clap::Error> {
-        match read(path) {
-            Ok(left) => Ok(File { path, left }),
-            Err(said) => Err(File {
-                path,
-                left: Table::new(),
-            }
-            .invalid(&said)),
-        }
+        let none = File {
+            path,
+            left: Table::new(),
+        };
+        let text = text(path).map_err(|said| none.invalid(&said))?;
+        File::of(path, &text)
+    }
+
+    /// The same of its text.
+    pub(super) fn of(path: &'a Path, text: &str) -> Result<File<'a>, clap::Error> {
+        let none = File {
+            path,
+            left: Table::new(),
+        };
+        let left = table(text).map_err(|said| none.invalid(&said))?;
+        Ok(File { left, ..none })
     }
 
     fn invalid(&self, said: &str) -> clap::Error {
@@ -104,7 +112,7 @@ fn name_of(argument: &Arg) -> Option<String> {
     (!NOT_SETTINGS.contains(&name)).then(|| name.replace('-', "_"))
 }
 
-fn read(path: &Path) -> Result<Table, String> {
+fn text(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
     let read = file.take(LONGEST + 1).read_to_string(&mut text);
@@ -112,6 +120,10 @@ fn read(path: &Path) -> Result<Table, String> {
     if text.len() as u64 > LONGEST {
         return Err("it is longer than a MiB".to_owned());
     }
+    Ok(text)
+}
+
+fn table(text: &str) -> Result<Table, String> {
     text.parse::<Table>()
         .map_err(|error| error.to_string().trim_end().to_owned())
 }
@@ -176,7 +188,8 @@ pub(super) fn settings(
 
 /// The names in a file that was read before.
 pub(super) fn names(path: &Path) -> Vec<String> {
-    read(path)
+    text(path)
+        .and_then(|text| table(&text))
         .map(|table| table.keys().cloned().collect())
         .unwrap_or_default()
 }

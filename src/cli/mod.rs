@@ -14,6 +14,9 @@ mod devices;
 mod doctor;
 mod fit;
 mod folders;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzed;
 mod keys;
 mod output;
 mod presets;

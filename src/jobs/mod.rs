@@ -6,6 +6,7 @@
 //! own. A state changes only through a statement that names the state it expects; an attempt that was
 //! cancelled or overtaken finds that out when it tries to store its answer.
 
+mod clock;
 mod document;
 mod engine;
 mod events;

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::clock::Clock;
 use super::document::{chance, new_fit, terms};
 use super::events::{Events, Follower, Log};
 use super::handover::Handover;
@@ -167,6 +168,7 @@ pub(super) struct Shared {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) limits: Limits,
     pub(super) ids: Ids,
+    pub(super) clock: Clock,
     /// The names that may follow `sim:`.
     simulated: Vec<String>,
     pub(super) lanes: Lanes,
@@ -226,12 +228,14 @@ impl Jobs {
     ) -> Result<Jobs, JobError> {
         let simulated =
             runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::simulated).await?;
+        let clock = Clock::since(db.last_noted().await?);
         Ok(Jobs {
             shared: Arc::new(Shared {
                 db,
                 engine,
                 limits,
                 ids: Ids::default(),
+                clock,
                 simulated,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
                 handover: Handover::default(),
@@ -258,7 +262,10 @@ impl Jobs {
         let shared = &self.shared;
         !shared.shutdown.is_cancelled()
             && shared.unstored.load(Ordering::Relaxed) == 0
-            && shared.readiness.ask(&shared.db, &shared.tasks).await
+            && shared
+                .readiness
+                .ask(&shared.db, shared.clock.noted(), &shared.tasks)
+                .await
     }
 
     /// One permit for whoever works on a large model, or on what may be one. A fit of one holds it meanwhile.
@@ -304,7 +311,7 @@ impl Jobs {
             key: asking.key,
             ..new_fit(id, &request, shown, fingerprint, aside, terms, now)
         };
-        let space = shared.upload_space(now);
+        let space = shared.upload_space();
         let reuse = match (&request.device, request.memory_limit) {
             (DeviceChoice::Sim(_), _) | (_, Some(_)) => Reuse::Finished,
             (DeviceChoice::Auto | DeviceChoice::Cuda(_), None) => Reuse::InFlight,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
@@ -24,9 +23,9 @@ pub(super) struct Readiness {
 }
 
 impl Readiness {
-    /// Writes a row, unless that was done a moment ago. One write is under way at a time: where the file is
+    /// Writes a row with this moment, unless that was done a moment ago. One write is under way at a time: where the file is
     /// locked, each takes one of the few connections for seconds.
-    pub(super) async fn ask(&self, db: &Db, tasks: &TaskTracker) -> bool {
+    pub(super) async fn ask(&self, db: &Db, noted: Time, tasks: &TaskTracker) -> bool {
         let Ok(mut last) = timeout(PATIENCE, Arc::clone(&self.last).lock_owned()).await else {
             return false;
         };
@@ -37,7 +36,7 @@ impl Readiness {
         }
         let db = db.clone();
         let written = tasks.spawn(async move {
-            let written = db.write_readiness(Time::from(Timestamp::now())).await;
+            let written = db.write_readiness(noted).await;
             if let Err(error) = &written {
                 tracing::error!(
                     error = error as &dyn std::error::Error,

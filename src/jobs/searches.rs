@@ -1,10 +1,13 @@
 //! Searches whose batches somebody else runs.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::clock::Clock;
 use super::document::{chance, json};
 use super::uploads::about;
 use super::{EngineError, JobError, Jobs};
@@ -19,11 +22,13 @@ use crate::store::{
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
-/// What may be kept. A search takes a few dozen runs; one of two weeks ago without a word since is nobody's any more.
+/// How long a search without an answer is kept: one of two weeks ago without a word since is nobody's any more.
+const IDLE: Duration = Duration::from_hours(14 * 24);
+
+/// What may be kept. A search takes a few dozen runs.
 const BOUNDS: SearchBounds = SearchBounds {
     searches: 10_000,
     observations: 500,
-    idle_ms: 14 * 24 * HOUR_MS,
     contested_ms: HOUR_MS,
 };
 
@@ -122,7 +127,8 @@ impl SearchDocument {
 /// Stores a search that was led outside the service.
 pub async fn record_search(db: &Db, document: &SearchDocument) -> Result<(), JobError> {
     let terms = terms(&document.request);
-    db.add_search(&document.id, &terms, BOUNDS, document.created_at)
+    let idle = Clock::since(db.last_noted().await?).older_than(IDLE);
+    db.add_search(&document.id, &terms, BOUNDS, idle, document.created_at)
         .await?;
     for observation in &document.observations {
         db.add_observation(&document.id, observation, BOUNDS, document.updated_at)
@@ -152,7 +158,8 @@ impl Jobs {
         let id = self.shared.ids.next(now, chance());
         let stored = terms(&request);
         let db = &self.shared.db;
-        if !db.add_search(&id, &stored, BOUNDS, now).await? {
+        let idle = self.shared.clock.older_than(IDLE);
+        if !db.add_search(&id, &stored, BOUNDS, idle, now).await? {
             let most = BOUNDS.searches;
             return Err(JobError::TooManySearches { most });
         }

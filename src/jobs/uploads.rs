@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 use utoipa::ToSchema;
 
+use super::clock::milliseconds;
 use super::document::json;
 use super::queue::Shared;
 use super::{EngineError, JobError, Jobs};
@@ -203,10 +203,7 @@ impl Jobs {
         named: &Digest,
     ) -> Result<(bool, UploadDocument), JobError> {
         let shared = &self.shared;
-        let kept = shared
-            .db
-            .keep_upload(new, shared.upload_space(new.created_at))
-            .await?;
+        let kept = shared.db.keep_upload(new, shared.upload_space()).await?;
         let is_new = match kept {
             Kept::Added => true,
             Kept::There => false,
@@ -306,11 +303,11 @@ impl Jobs {
 
 impl Shared {
     /// What uploads may take, and which make room for others.
-    pub(super) fn upload_space(&self, now: Time) -> UploadSpace {
+    pub(super) fn upload_space(&self) -> UploadSpace {
         let limits = self.limits.uploads;
         UploadSpace {
             bytes: limits.bytes,
-            oldest: Time(now.0.saturating_sub(milliseconds(limits.expiry))),
+            oldest: self.clock.older_than(limits.expiry),
         }
     }
 }
@@ -318,7 +315,7 @@ impl Shared {
 impl Jobs {
     /// Drops some of the uploads that have expired: for whoever keeps files without a server that does.
     pub async fn drop_expired(&self) -> Result<(), JobError> {
-        let space = self.shared.upload_space(Time::from(Timestamp::now()));
+        let space = self.shared.upload_space();
         self.shared
             .db
             .sweep_uploads(space.oldest, AT_A_TIME)
@@ -332,8 +329,7 @@ async fn prune(shared: &Shared) {
     let Some(retention) = shared.limits.retention else {
         return;
     };
-    let age = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
-    let oldest = Time(Timestamp::now().as_millisecond().saturating_sub(age));
+    let oldest = shared.clock.older_than(retention);
     let mut fits = 0;
     while !shared.shutdown.is_cancelled() {
         match shared.db.prune(oldest, PRUNED_AT_A_TIME).await {
@@ -363,15 +359,18 @@ pub(super) async fn sweep(shared: Arc<Shared>) {
             _ = looks.tick() => {}
             () = shared.shutdown.cancelled() => return,
         }
-        let day = KEYS_ARE_KEPT.as_millis();
-        let oldest = Timestamp::now().as_millisecond() - i64::try_from(day).unwrap_or(i64::MAX);
-        if let Err(error) = shared.db.sweep_keys(Time(oldest)).await {
+        let oldest = shared.clock.older_than(KEYS_ARE_KEPT);
+        if let Err(error) = shared.db.sweep_keys(oldest).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
         }
         prune(&shared).await;
+        // For the next server, which compares its clock with it.
+        if let Err(error) = shared.db.write_readiness(shared.clock.noted()).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
+        }
         let mut all = 0;
         loop {
-            let space = shared.upload_space(Time::from(Timestamp::now()));
+            let space = shared.upload_space();
             match shared.db.sweep_uploads(space.oldest, AT_A_TIME).await {
                 Ok(0) => break,
                 Ok(dropped) => all += dropped,
@@ -423,8 +422,4 @@ fn document(named: &Digest, stored: &StoredUpload, expiry: Duration) -> UploadDo
         referred: stored.is_referred,
         in_use: stored.is_in_use,
     }
-}
-
-fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -216,7 +216,7 @@ impl Db {
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane)
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
-                             ORDER BY waiting.priority = 'batch' AND waiting.created_at > ?1 - ?3, waiting.id LIMIT 1)
+                             ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1)
                   AND state = 'queued'
                RETURNING id, lane, attempts, apart AS "apart: bool", timeout_seconds,
                   (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#,

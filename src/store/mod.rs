@@ -353,6 +353,16 @@ impl Db {
             .map_err(asking("write to the database"))
     }
 
+    /// The last moment that was written by [`Db::write_readiness`]; `None` where it never was.
+    pub async fn last_noted(&self) -> Result<Option<Time>, StoreError> {
+        let noted =
+            sqlx::query_scalar!(r#"SELECT checked_at AS "checked_at: Time" FROM readiness"#)
+                .fetch_one(&self.pool)
+                .await
+                .map_err(asking("read when the database was last written"))?;
+        Ok(Some(noted).filter(|noted| noted.0 > 0))
+    }
+
     /// Waits for the statements under way and closes the file.
     pub async fn close(&self) {
         self.pool.close().await;

@@ -5,9 +5,15 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use super::upkeep::make_private;
 use super::{StoreError, is_in_memory, options};
+
+/// How often it is tried, and how long there is in between.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The right to work on a database's queue, held until it is dropped, or until the process ends in whatever way.
 ///
@@ -22,7 +28,9 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Takes the database, before it is opened and migrated, or fails at once when another server has it.
+    /// Takes the database, before it is opened and migrated, or fails when another server has it, and has it for longer than a
+    /// server that was killed while it started a process: that process holds what the server did until it is another program.
+    /// Blocks for up to two seconds.
     pub fn take(database: &str) -> Result<Ownership, StoreError> {
         if is_in_memory(database) {
             return Ok(Ownership { _lock: None });
@@ -46,13 +54,16 @@ impl Ownership {
             .mode(0o600)
             .open(&lock)
             .map_err(failed)?;
-        match held.try_lock() {
-            Ok(()) => Ok(Ownership { _lock: Some(held) }),
-            Err(TryLockError::WouldBlock) => Err(StoreError::InUse {
-                database: database.to_owned(),
-            }),
-            Err(TryLockError::Error(source)) => Err(failed(source)),
+        for _ in 0..ATTEMPTS {
+            match held.try_lock() {
+                Ok(()) => return Ok(Ownership { _lock: Some(held) }),
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
         }
+        Err(StoreError::InUse {
+            database: database.to_owned(),
+        })
     }
 }
 
@@ -96,6 +107,24 @@ mod tests {
 
         drop(owner);
         let _owner = Ownership::take(&url).unwrap();
+    }
+
+    /// As by a process that the last server was starting when it was killed.
+    #[test]
+    fn a_database_that_is_given_up_soon_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("fits.db");
+        let file = file.to_str().unwrap();
+        let before = Ownership::take(file).unwrap();
+
+        let owner = thread::scope(|scope| {
+            let next = scope.spawn(|| Ownership::take(file));
+            thread::sleep(3 * PAUSE);
+            drop(before);
+            next.join().unwrap()
+        });
+
+        assert!(owner.is_ok(), "{owner:?}");
     }
 
     #[test]

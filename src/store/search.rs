@@ -79,9 +79,7 @@ pub struct SearchBounds {
     pub searches: u32,
     /// Observations of each.
     pub observations: u32,
-    /// How long one without an answer may be idle, in milliseconds.
-    pub idle_ms: i64,
-    /// The same where there are too many.
+    /// How long one without an answer may be idle where there are too many, in milliseconds.
     pub contested_ms: i64,
 }
 
@@ -111,16 +109,16 @@ struct Row {
 impl Db {
     /// Stores a new search. False when there are as many as may be, of which none can go.
     ///
-    /// Those without an answer go when they have been idle for long. When there are too many, first those that have
+    /// Those without an answer go that have been idle since before `idle`. When there are too many, first those that have
     /// ended go, and then those that nobody told anything for a while.
     pub async fn add_search(
         &self,
         id: &str,
         terms: &JsonText,
         bounds: SearchBounds,
+        idle: Time,
         now: Time,
     ) -> Result<bool, StoreError> {
-        let idle = now.0.saturating_sub(bounds.idle_ms);
         sqlx::query!(
             "DELETE FROM search WHERE state <> 'done' AND updated_at < ?1",
             idle
@@ -370,13 +368,14 @@ mod tests {
     const BOUNDS: SearchBounds = SearchBounds {
         searches: 3,
         observations: 2,
-        idle_ms: 1000,
         contested_ms: 100,
     };
 
     async fn add(db: &Db, id: &str, now: i64) -> bool {
         let terms = JsonText::from("{}");
-        db.add_search(id, &terms, BOUNDS, Time(now)).await.unwrap()
+        let idle = Time(now - 1000);
+        let added = db.add_search(id, &terms, BOUNDS, idle, Time(now)).await;
+        added.unwrap()
     }
 
     async fn tell(db: &Db, id: &str, batch: u64) -> Noted {

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::probe::{ProbeReport, Verdict};
 
-use super::process::{Activity, Launch, Loss, Running, WorkerError};
+use super::process::{Activity, Launch, Loss, Patience, Running, WorkerError};
 use super::protocol::{Answer, Gpu, LONGEST_ANSWER, Order, ProbeOrder, Ready, Refusal, VERSION};
 
 /// How long a worker that was killed may take to end.
@@ -206,18 +206,28 @@ impl Supervisor {
         self.account
     }
 
-    /// The GPUs of this machine, or what is missing. Starts a worker for this question alone.
+    /// The GPUs of this machine, or what is missing. Starts a worker for this question alone, and another one where that is
+    /// lost.
     pub fn list(
         launch: &WorkerCommand,
         deadlines: Deadlines,
         cancel: &AtomicBool,
     ) -> Result<(Vec<Gpu>, Option<String>), WorkerError> {
-        let mut running = Running::start(&launch.launch(None))?;
-        greet(&mut running, deadlines.start, cancel)?;
-        let activity = Activity::Listing;
-        match ask(&mut running, &Order::List, activity, deadlines.open, cancel)? {
-            Answer::Inventory { gpus, missing } => Ok((gpus, missing)),
-            other => Err(running.out_of_turn(&other, activity)),
+        let list = || {
+            let mut running = Running::start(&launch.launch(None))?;
+            greet(&mut running, deadlines.start, cancel)?;
+            let activity = Activity::Listing;
+            match ask(&mut running, &Order::List, activity, deadlines.open, cancel)? {
+                Answer::Inventory { gpus, missing } => Ok((gpus, missing)),
+                other => Err(running.out_of_turn(&other, activity)),
+            }
+        };
+        match list() {
+            Err(error) if may_do_better(&error) => {
+                warn!("{error}; starting another worker");
+                list()
+            }
+            listed => listed,
         }
     }
 
@@ -291,7 +301,7 @@ impl Supervisor {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let WorkerError::Lost { loss, .. } = &error else {
+            let WorkerError::Lost { .. } = &error else {
                 if matches!(error, WorkerError::Cancelled) || self.running.len() > 1 {
                     // Of several, others may be at work still.
                     self.running.clear();
@@ -299,13 +309,21 @@ impl Supervisor {
                 return Err(error);
             };
             self.running.clear();
-            if self.replacements_left == 0 || matches!(loss, Loss::Version(..)) {
+            if self.replacements_left == 0 || !may_do_better(&error) {
                 return Err(error);
             }
             self.replacements_left -= 1;
             warn!("{error}; starting another worker");
             (caller.notice)(&format!("{error}; starting another worker"));
         }
+    }
+}
+
+/// Whether the worker was lost in a way that another one may not be.
+fn may_do_better(error: &WorkerError) -> bool {
+    match error {
+        WorkerError::Lost { loss, .. } => !matches!(loss, Loss::Version(..)),
+        _others => false,
     }
 }
 
@@ -426,13 +444,13 @@ fn await_all(
         return Ok(vec![Some(taken(only, answer, activity)?)]);
     }
     let mut answers: Vec<Option<Answer>> = running.iter().map(|_| None).collect();
-    let mut deadline = Instant::now() + within;
+    let mut patience = Patience::of(within);
     let mut is_stopped = false;
     while answers.iter().any(Option::is_none) {
         if cancel.load(Ordering::Relaxed) {
             return Err(WorkerError::Cancelled);
         }
-        let is_late = Instant::now() >= deadline;
+        let is_late = patience.is_over();
         if is_late && is_stopped {
             break;
         }
@@ -440,7 +458,8 @@ fn await_all(
             if answer.is_some() {
                 continue;
             }
-            let Some(given) = worker.poll(activity, ROUND)? else {
+            let given = patience.look(ROUND, |_| worker.poll(activity, ROUND))?;
+            let Some(given) = given else {
                 if is_late {
                     return Err(worker.lost(activity, Loss::TimedOut(within)));
                 }
@@ -449,7 +468,7 @@ fn await_all(
             let given = taken(worker, given, activity)?;
             if stops(&given) && !is_stopped {
                 is_stopped = true;
-                deadline = deadline.min(Instant::now() + LEFT_ALONE);
+                patience.shorten(LEFT_ALONE);
             }
             *answer = Some(given);
         }

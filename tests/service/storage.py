@@ -13,64 +13,15 @@ Prints a line for each with its figures; exits 1 when a check fails.
 Usage: tests/service/storage.py BATCHFIT [--kills 20]    (Linux, Python 3.9, no GPU; about 15 s and half a second a kill)
 """
 import argparse
-import json
 import pathlib
 import resource
-import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
-SECONDS = 60
-
-
-class Server:
-    """A running server; `kill` ends it as `kill -9` does."""
-
-    def __init__(self, batchfit, database):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        # A write past the limit on file sizes is an error of the disk, not a signal.
-        self.process = subprocess.Popen(
-            [batchfit, "serve", "--listen", f"127.0.0.1:{self.port}", "--database", str(database)],
-            stderr=subprocess.DEVNULL, restore_signals=False,
-            preexec_fn=lambda: signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-        )
-        until(lambda: self.status("/healthz") == 200, "the server answers")
-
-    def call(self, path, body=None):
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=body and json.dumps(body).encode())
-        try:
-            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-
-    def status(self, path):
-        try:
-            return self.call(path)[0]
-        except OSError:
-            return None
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-
-def until(condition, what, seconds=SECONDS):
-    """How long it took."""
-    begun = time.monotonic()
-    while not condition():
-        if time.monotonic() > begun + seconds:
-            sys.exit(f"FAILED: waited {seconds} s in vain until {what}")
-        time.sleep(0.02)
-    return time.monotonic() - begun
+from served import SECONDS, Failed, Server, states, until
 
 
 def question(number):
@@ -79,11 +30,6 @@ def question(number):
         "model": {"preset": "resnet152"}, "device": "sim:h200", "memory_limit": (8 << 30) + number * (2 << 20),
         "training": {"precision": ["fp32", "amp_bf16"]},
     }
-
-
-def states(database):
-    with sqlite3.connect(database, timeout=SECONDS) as connection:
-        return dict(connection.execute("SELECT state, count(*) FROM fit GROUP BY state"))
 
 
 def ask(server, numbers):
@@ -166,7 +112,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for name, check in [("locked", locked), ("full", full), ("killed", lambda *a: killed(*a, arguments.kills)), ("owned", owned)]:
-            passed, figures = check(batchfit, folder)
+            try:
+                passed, figures = check(batchfit, folder)
+            except Failed as why:
+                passed, figures = False, str(why)
             failed |= not passed
             print(f"{name:8} {'ok    ' if passed else 'FAILED'} {figures}", flush=True)
     return failed

@@ -112,6 +112,15 @@ impl Arguments {
         Ok(arguments)
     }
 
+    /// Reads a settings file as `config check` does.
+    #[cfg(fuzzing)]
+    pub(in crate::cli) fn checked(mut file: config::File<'_>) -> Result<Arguments, clap::Error> {
+        let path = ["config", "check"].map(str::to_owned);
+        let command = with_file(commands(), &path, &mut file)?;
+        let matches = command.try_get_matches_from(["batchfit", "config", "check"])?;
+        Arguments::from_arg_matches(&matches)
+    }
+
     /// What `--help` says of a command that passes its flags on.
     pub(in crate::cli) fn help_of(name: &str) -> String {
         let mut described = Arguments::described();
@@ -569,6 +578,16 @@ pub(in crate::cli) struct Patience {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     probe_deadline: u64,
+    /// How long opening a GPU may take, or listing them.
+    #[arg(
+        long,
+        env = "BATCHFIT_OPEN_DEADLINE",
+        value_name = "SECONDS",
+        default_value_t = 120,
+        hide = true,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    open_deadline: u64,
     /// How long to wait for a GPU in use.
     #[arg(
         long,
@@ -582,10 +601,12 @@ pub(in crate::cli) struct Patience {
 
 impl Patience {
     pub(in crate::cli) fn deadlines(&self) -> Deadlines {
+        let open = Duration::from_secs(self.open_deadline);
         Deadlines {
+            start: Deadlines::default().start.min(open),
+            open,
             probe: Duration::from_secs(self.probe_deadline),
             turn: Duration::from_secs(self.gpu_wait),
-            ..Deadlines::default()
         }
     }
 }

@@ -251,6 +251,16 @@ fn read(line: &[u8]) -> Result<Value, Problem> {
     Ok(document)
 }
 
+/// Reads every line as the first one and as a later one.
+#[cfg(fuzzing)]
+pub(super) fn read_lines(lines: &mut impl BufRead) {
+    while let Ok(Some(line)) = next_line(lines) {
+        if let Ok(document) = line.and_then(|line| read(&line)) {
+            let _ = (Terms::parse(&document), told(document));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

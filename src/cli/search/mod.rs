@@ -2,6 +2,8 @@
 
 mod command;
 mod converse;
+#[cfg(fuzzing)]
+pub(super) mod fuzzed;
 mod heard;
 mod interrupts;
 mod run;

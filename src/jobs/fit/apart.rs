@@ -4,7 +4,7 @@
 //! message a line: its rules, its progress, the outcome. Its stdin stays open for as long as the parent lives.
 
 use std::cell::RefCell;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
@@ -27,6 +27,11 @@ const PROCESSES: u32 = 2;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a process may take to say that it is there. Loading the binary takes milliseconds.
 const START: Duration = Duration::from_secs(20);
+/// How long a process may say nothing beside waiting for a GPU. A GPU is opened within two minutes, a probe there takes three by
+/// default, and the simulation of the largest graph some seconds.
+const SILENCE: Duration = Duration::from_mins(15);
+/// The longest line that it may write. An answer with a timeline for each variant has some hundred KiB.
+const LONGEST: u64 = 64 << 20;
 /// Messages that may wait to be read.
 const WAITING: usize = 16;
 
@@ -84,7 +89,8 @@ impl<'a> Apart<'a> {
         question.push(b'\n');
         let mut last = String::new();
         for _ in 0..PROCESSES {
-            match Process::start(self, &question, cancel)?.outcome(progress, cancel) {
+            let silence = SILENCE + self.deadlines.turn + 2 * self.deadlines.probe;
+            match Process::start(self, &question, cancel)?.outcome(silence, progress, cancel) {
                 Ok(outcome) => return Ok(outcome),
                 Err(Died(cause)) => {
                     warn!("a process that worked on one fit alone {cause}");
@@ -107,10 +113,13 @@ struct Process {
 impl Process {
     /// Starts a child that follows our rules.
     fn start(apart: &Apart<'_>, question: &[u8], cancel: &AtomicBool) -> Result<Self, NotStarted> {
-        let Deadlines { probe, turn, .. } = apart.deadlines;
+        let Deadlines {
+            open, probe, turn, ..
+        } = apart.deadlines;
         let mut child = Command::new(apart.program)
             .arg("answer")
             .args(["--probe-deadline", &probe.as_secs().max(1).to_string()])
+            .args(["--open-deadline", &open.as_secs().max(1).to_string()])
             .args(["--gpu-wait", &turn.as_secs().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -140,14 +149,15 @@ impl Process {
         Ok(process)
     }
 
-    /// Passes progress on until the child has ended.
+    /// Passes progress on until the child has ended, or has said nothing for so long.
     fn outcome(
         mut self,
+        silence: Duration,
         progress: &dyn Fn(Progress),
         cancel: &AtomicBool,
     ) -> Result<Result<FitResult, EngineError>, Died> {
         loop {
-            match self.next(Duration::MAX, cancel) {
+            match self.next(silence, cancel) {
                 Some(Message::Progress { progress: step }) => progress(step),
                 Some(Message::Answered { result }) => return Ok(Ok(*result)),
                 Some(Message::Failed { error }) => return Ok(Err(error)),
@@ -201,10 +211,15 @@ fn write_orders(mut stdin: ChildStdin, orders: &Receiver<Vec<u8>>) {
 }
 
 /// Hands over what the child says until it says something else, or nothing more.
-fn read_messages(stdout: impl BufRead, messages: &SyncSender<Message>) {
-    for line in stdout.lines() {
-        let Ok(line) = line else { return };
-        let Ok(message) = serde_json::from_str(&line) else {
+fn read_messages(mut stdout: impl BufRead, messages: &SyncSender<Message>) {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = stdout.by_ref().take(LONGEST).read_until(b'\n', &mut line);
+        if !matches!(read, Ok(1..)) {
+            return;
+        }
+        let Ok(message) = serde_json::from_slice(&line) else {
             return;
         };
         if messages.send(message).is_err() {
@@ -346,6 +361,18 @@ mod tests {
         });
 
         assert_eq!(outcome.unwrap_err(), EngineError::Cancelled);
+    }
+
+    #[test]
+    fn a_process_that_says_nothing_is_given_up() {
+        let script = Script::new(&format!("{}\nexec sleep 1000", hello()));
+        let apart = Apart::new(&script.program, Deadlines::default());
+        let never = AtomicBool::new(false);
+        let process = Process::start(&apart, b"{}\n", &never).unwrap();
+
+        let outcome = process.outcome(3 * POLL_INTERVAL, &|_| {}, &never);
+
+        assert!(matches!(outcome, Err(Died(cause)) if cause == "stopped to answer"));
     }
 
     #[test]

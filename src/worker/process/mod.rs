@@ -2,6 +2,7 @@
 
 mod line;
 mod loss;
+mod patience;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -25,6 +26,7 @@ use crate::bounded::shorten;
 
 pub(super) use line::{Line, read};
 pub use loss::{Activity, Loss, WorkerError};
+pub(super) use patience::Patience;
 
 /// How often a wait looks whether somebody asked to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -144,17 +146,18 @@ impl Running {
         within: Duration,
         cancel: &AtomicBool,
     ) -> Result<A, WorkerError> {
-        let deadline = Instant::now() + within;
+        let mut patience = Patience::of(within);
         loop {
             if cancel.load(Ordering::Relaxed) {
                 return Err(WorkerError::Cancelled);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.lost(activity, Loss::TimedOut(within)));
-            }
-            if let Some(answer) = self.poll(activity, left.min(POLL_INTERVAL))? {
+            let is_late = patience.is_over();
+            let answer = patience.look(POLL_INTERVAL, |within| self.poll(activity, within))?;
+            if let Some(answer) = answer {
                 return Ok(answer);
+            }
+            if is_late {
+                return Err(self.lost(activity, Loss::TimedOut(within)));
             }
         }
     }

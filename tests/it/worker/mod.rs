@@ -296,6 +296,22 @@ fn gpus_are_listed_by_a_worker_of_their_own() {
 }
 
 #[test]
+fn gpus_are_listed_by_another_worker_where_the_first_is_lost() {
+    for answers in ["exit-after=1", "exit-after=2"] {
+        let directory = tempfile::tempdir().unwrap();
+        let once = directory.path().join("misbehaved");
+        let first = launch(&[answers, "--once", once.to_str().unwrap()]);
+
+        let listed = Supervisor::list(&first, DEADLINES, &NEVER);
+
+        assert_eq!(listed.unwrap().0.len(), 1, "{answers}");
+        assert!(once.exists(), "{answers}");
+    }
+    let lost = Supervisor::list(&launch(&["exit-after=1"]), DEADLINES, &NEVER).unwrap_err();
+    assert!(lost.to_string().contains("(exit status: 9)"), "{lost}");
+}
+
+#[test]
 fn what_the_workers_cost_is_counted() {
     let (mut supervisor, _) = open(launch(&["lose"])).unwrap();
     let one = supervisor.account();

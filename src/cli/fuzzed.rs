@@ -1,0 +1,27 @@
+//! Ways in for the targets in `tests/fuzz`, which is compiled with `--cfg fuzzing`, to what reads bytes from outside and is
+//! nobody else's to call.
+
+use std::path::Path;
+
+use regex::bytes::Regex;
+
+use super::arguments::Arguments;
+use super::{config, search};
+
+/// Reads a settings file, as `batchfit config check` does.
+pub fn settings(text: &str) {
+    let path = Path::new("fuzzed.toml");
+    if let Ok(file) = config::File::of(path, text) {
+        let _ = Arguments::checked(file);
+    }
+}
+
+/// Listens to what a command says, in two parts.
+pub fn heard(pattern: &Regex, first: &[u8], second: &[u8]) {
+    search::fuzzed::heard(pattern, [first, second]);
+}
+
+/// Reads the lines of a search that another program leads.
+pub fn conversed(lines: &[u8]) {
+    search::fuzzed::conversed(lines);
+}

@@ -1,0 +1,8 @@
+//! Memory snapshots of PyTorch: pickles, of which nothing is executed.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+mod replays;
+
+fuzz_target!(|bytes: &[u8]| replays::play(bytes));
