@@ -131,8 +131,8 @@ impl Schedule {
     }
 }
 
-/// Numbers that look random and are the same everywhere: SplitMix64, of Steele, Lea and Flood, "Fast splittable pseudorandom
-/// number generators", 2014.
+/// Numbers that look random and are the same everywhere: the generator of Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014, with its constants.
 struct Draws(u64);
 
 impl Draws {
