@@ -16,6 +16,7 @@ mod sequence;
 mod style;
 mod svg;
 mod table;
+mod times;
 mod wrap;
 
 pub use device::devices;
@@ -31,3 +32,4 @@ pub use search::{search, search_env};
 pub use sequence::{Requested, sequence, unmatched};
 pub use style::{BOLD, DIM, RESET, Style};
 pub use svg::replay_svg;
+pub use times::times;

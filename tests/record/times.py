@@ -28,7 +28,8 @@ SEED = 21
 MOST_BYTES = 6e9
 MOST_SECONDS = 0.05  # of one kernel, as the ceilings have it: longer ones tell nothing new
 # Only for what to leave out; the table has times.
-BANDWIDTH, FLOPS = 4.0e12, {"fp32": 5e13, "tf32": 4e14, "half": 7e14}
+BANDWIDTH, FLOPS = 4.0e12, {"fp32": 5e13, "tf32": 4e14, "half": 7e14, "fp16": 7e14, "bf16": 7e14}
+CYCLES = 1.98e9  # of an H200, a second
 REPO = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -52,6 +53,27 @@ def product_jobs():
                         yield product(unit, layout, stack, m, n, k)
 
 
+def uneven_product_jobs():
+    """Lengths that 16 bytes do not divide, and short ones."""
+    for unit in ("fp32", "half"):
+        for m in (256, 2048, 8192, 32768):
+            for n in (50257, 30522, 1001, 21, 10, 2):
+                for k in (256, 512, 768, 1024, 2048):
+                    yield product(unit, "nt", 1, m, n, k)
+                    yield product(unit, "nn", 1, m, k, n)
+                    yield product(unit, "tn", 1, n, k, m)
+        for stack in (24, 96, 384, 1536):
+            for m in (49, 50, 197, 198, 577):
+                for width in (32, 64):
+                    for layout, n, k in (("nt", m, width), ("nn", width, m), ("tn", width, m)):
+                        yield product(unit, layout, stack, m, n, k)
+        for m in (2**14, 2**17, 2**20):
+            for n, k in ((4, 4), (8, 8), (16, 16), (32, 32), (64, 16), (16, 64), (128, 32), (32, 128)):
+                for layout in ("nt", "nn"):
+                    yield product(unit, layout, 1, m, n, k)
+                yield product(unit, "tn", 1, n, k, m)
+
+
 def product(unit, layout, stack, m, n, k):
     size = 4 if unit == "fp32" else 2
 
@@ -67,13 +89,16 @@ def product(unit, layout, stack, m, n, k):
         a, b = factor(m, k, layout[0] == "t"), factor(k, n, layout[1] == "t")
         return lambda: torch.matmul(a, b)
 
-    return (f"product {unit} {layout}", [stack, m, n, k], 2 * stack * m * n * k, size * stack * (m * k + k * n + m * n), unit, make)
+    # What the lengths of rows in memory are divisible by decides which kernels can be taken.
+    rows = (m if layout[0] == "t" else k, k if layout[1] == "t" else n, n)
+    even = "" if all(length * size % 16 == 0 for length in rows) else " uneven"
+    return (f"product {unit} {layout}{even}", [stack, m, n, k], 2 * stack * m * n * k, size * stack * (m * k + k * n + m * n), unit, make)
 
 
 def convolution_jobs():
     batches = (4, 16, 64, 256)
     sides = (7, 14, 28, 56, 112, 224)
-    for unit in ("tf32", "half"):
+    for unit in ("tf32", "fp16"):
         for n in batches:
             for side in sides:
                 for kernel, channels in ((1, (32, 64, 128, 256, 512, 1024, 2048)), (3, (16, 32, 64, 128, 256, 512, 1024)), (5, (32, 128))):
@@ -99,23 +124,52 @@ def convolution_jobs():
                         yield from convolution(unit, n, channels, channels, groups, side, 3, 1)
 
 
+def further_convolution_jobs():
+    """Other types, layouts and ranks."""
+    for n in (8, 32, 128):
+        for side in (7, 14, 28, 56, 112):
+            for channels in (32, 96, 192, 384, 768):
+                if channels * side > 12000:
+                    continue
+                for kernel in (3, 5, 7, 9):
+                    for stride in (1, 2) if kernel < 7 else (1,):
+                        yield from convolution("bf16", n, channels, channels, channels, side, kernel, stride)
+                    for unit in ("tf32", "bf16"):
+                        yield from convolution(unit, n, channels, channels, channels, side, kernel, 1, "nhwc")
+            for i, o in ((64, 64), (64, 256), (256, 64), (128, 512), (512, 128), (96, 384), (384, 384), (768, 192)):
+                if max(i, o) * side > 16384:
+                    continue
+                for unit in ("tf32", "bf16"):
+                    for kernel, stride in ((1, 1), (3, 1), (3, 2)):
+                        yield from convolution(unit, n, i, o, 1, side, kernel, stride, "nhwc")
+        for length in (500, 2000, 8000):
+            for i, o, groups, kernel, stride in ((64, 64, 1, 3, 1), (256, 256, 1, 3, 1), (512, 512, 1, 3, 2), (512, 512, 1, 2, 2), (1, 256, 1, 10, 5), (80, 384, 1, 3, 1),
+                                                 (256, 256, 1, 5, 2), (768, 768, 16, 64, 1), (512, 512, 16, 128, 1), (256, 256, 256, 31, 1)):  # fmt: skip
+                for unit in ("tf32", "bf16"):
+                    yield from convolution(unit, n, i, o, groups, length, kernel, stride, "line")
+
+
 def convolution(unit, n, i, o, groups, side, kernel, stride, layout="nchw"):
     size = 4 if unit == "tf32" else 2
-    after = (side + 2 * (kernel // 2 if stride < kernel or kernel == 1 else 0) - kernel) // stride + 1
     padding = kernel // 2 if stride < kernel or kernel == 1 else 0
-    flops = 2 * n * o * after * after * (i // groups) * kernel * kernel
-    moved = size * (n * i * side * side + n * o * after * after + o * (i // groups) * kernel * kernel)
-    features = [n, i // groups, o // groups, groups, side * side, kernel * kernel, stride * stride]
+    after = (side + 2 * padding - kernel) // stride + 1
+    # On a line, planes are one high.
+    area = (lambda length: length) if layout == "line" else (lambda length: length * length)
+    both = (lambda length, one: [one, length]) if layout == "line" else (lambda length, one: [length, length])
+    flops = 2 * n * o * area(after) * (i // groups) * area(kernel)
+    moved = size * (n * i * area(side) + n * o * area(after) + o * (i // groups) * area(kernel))
+    features = [n, i // groups, o // groups, groups, area(side), area(kernel), area(stride)]
 
     def make(which):
         def made(torch):
-            dtype = torch.float32 if unit == "tf32" else torch.float16
-            x = torch.randn(n, i, side, side, device="cuda", dtype=dtype)
-            weight = torch.randn(o, i // groups, kernel, kernel, device="cuda", dtype=dtype)
-            arguments = ([stride] * 2, [padding] * 2, [1] * 2, False, [0] * 2, groups)
+            dtype = {"tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[unit]
+            memory = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+            x = torch.randn(n, i, *both(side, 1), device="cuda", dtype=dtype).to(memory_format=memory)
+            weight = torch.randn(o, i // groups, *both(kernel, 1), device="cuda", dtype=dtype).to(memory_format=memory)
+            arguments = (both(stride, 1), both(padding, 0), [1] * 2, False, [0] * 2, groups)
             if which == "fwd":
                 return lambda: torch.ops.aten.convolution(x, weight, None, *arguments)
-            grad = torch.randn(n, o, after, after, device="cuda", dtype=dtype)
+            grad = torch.randn(n, o, *both(after, 1), device="cuda", dtype=dtype).to(memory_format=memory)
             mask = [which == "dgrad", which == "wgrad", False]
             return lambda: torch.ops.aten.convolution_backward(grad, x, weight, None, *arguments, mask)
 
@@ -123,7 +177,7 @@ def convolution(unit, n, i, o, groups, side, kernel, stride, layout="nchw"):
 
     kind = "depthwise" if groups == i and groups > 1 else "convolution"
     for which in ("fwd", "dgrad", "wgrad"):
-        if which == "dgrad" and i == 3:
+        if which == "dgrad" and i in (1, 3):
             continue
         yield (f"{kind} {which} {unit} {layout}", features, flops, moved, unit, make(which))
 
@@ -248,10 +302,60 @@ def moving_jobs():
                 yield ("sum channels", [kept, samples * inner], 0, samples * kept * inner * size, "move", channel_sum)
 
 
-def row_jobs():
+def further_moving_jobs():
+    """Operands that broadcast, averages over windows, and batch norms in float16."""
     for unit, size in (("fp32", 4), ("half", 2)):
+        for before, kept, inner in ((64, 768, 1), (4096, 768, 1), (32768, 768, 1), (32768, 2048, 1), (131072, 384, 1), (16, 64, 3136), (64, 64, 3136), (128, 256, 784), (128, 512, 784),
+                                    (128, 1024, 196), (32, 96, 12544), (128, 2048, 49), (24, 197, 197), (384, 197, 197)):  # fmt: skip
+            def broadcast(torch, shape=(before, kept, inner), unit=unit):
+                dtype = torch.float32 if unit == "fp32" else torch.bfloat16
+                x = torch.randn(shape, device="cuda", dtype=dtype)
+                y = torch.randn(shape[1], 1, device="cuda", dtype=dtype)
+                return lambda: x * y
+
+            def scaled(torch, shape=(before, kept, inner), unit=unit):
+                dtype = torch.float32 if unit == "fp32" else torch.bfloat16
+                x = torch.randn(shape, device="cuda", dtype=dtype)
+                y = torch.randn(shape[0], shape[1] if shape[2] > 1 else 1, 1, device="cuda", dtype=dtype)
+                return lambda: x * y
+
+            def strided(torch, shape=(before, kept, inner), unit=unit):
+                dtype = torch.float32 if unit == "fp32" else torch.bfloat16
+                x = torch.randn(shape[0], 2 * shape[1], shape[2], device="cuda", dtype=dtype)[:, shape[1] :]
+                return lambda: torch.nn.functional.silu(x)
+
+            elements = before * kept * inner
+            yield ("broadcast", [elements, 2 * elements * size], 0, 2 * elements * size, "move", broadcast)
+            yield ("broadcast", [elements, 2 * elements * size], 0, 2 * elements * size, "move", scaled)
+            yield ("broadcast", [elements, 2 * elements * size], 0, 2 * elements * size, "move", strided)
+        for n in (8, 32, 128):
+            for channels, side, kernel, stride in ((64, 56, 2, 2), (192, 35, 3, 1), (768, 17, 3, 1), (1280, 8, 3, 1), (256, 28, 2, 2), (64, 112, 3, 2)):
+                padding = 1 if kernel == 3 else 0
+                after = (side + 2 * padding - kernel) // stride + 1
+                counts = [n * channels * side * side, n * channels * after * after]
+
+                def average(which):
+                    def made(torch, shape=(n, channels, side, side), window=([kernel] * 2, [stride] * 2, [padding] * 2, False, True, None), unit=unit):
+                        dtype = torch.float32 if unit == "fp32" else torch.bfloat16
+                        x = torch.randn(shape, device="cuda", dtype=dtype)
+                        if which == "fwd":
+                            return lambda: torch.ops.aten.avg_pool2d(x, *window)
+                        g = torch.randn_like(torch.ops.aten.avg_pool2d(x, *window))
+                        return lambda: torch.ops.aten.avg_pool2d_backward(g, x, *window)
+
+                    return made
+
+                yield (f"avg_pool fwd {unit}", counts, 0, size * sum(counts), "named", average("fwd"))
+                yield (f"avg_pool bwd {unit}", counts, 0, size * sum(counts), "named", average("bwd"))
+    for job in row_jobs("fp16"):
+        if job[0].startswith("batch_norm"):
+            yield (f"{job[0]} fp16", *job[1:4], "named", job[5])
+
+
+def row_jobs(half="bf16"):
+    for unit, size in (("fp32", 4), ("half", 2))[half == "fp16" :]:
         def dtype(torch, unit=unit):
-            return torch.float32 if unit == "fp32" else torch.bfloat16
+            return torch.float32 if unit == "fp32" else torch.float16 if half == "fp16" else torch.bfloat16
 
         for width in (49, 64, 197, 256, 512, 768, 1024, 2048, 4096, 32000, 50257):
             for rows in (2**p for p in range(5, 21, 3)):
@@ -407,11 +511,15 @@ def microseconds(torch, run, guess):
     """The median of three bursts, each long enough to be measured, behind a kernel that holds the queue meanwhile."""
     run()
     torch.cuda.synchronize()
+    began = time.perf_counter()
+    run()
+    host = time.perf_counter() - began
+    torch.cuda.synchronize()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
-    times = max(2, min(20, int(2e-3 / max(guess, 1e-5))))
+    times = max(2, min(20, int(2e-3 / max(guess, host, 1e-5))))
     found = []
     for _ in range(3):
-        torch.cuda._sleep(int(1.7e3 * 60 * times + 1e5))
+        torch.cuda._sleep(int(CYCLES * (1.3 * host * times + 1e-4)))
         start.record()
         for _ in range(times):
             run()
@@ -428,7 +536,10 @@ def kernels(options):
 
     rng = random.Random(SEED)
     # Shares of the time, so that what has many sizes does not crowd out what has few.
-    groups = [(0.05, optimizer_jobs), (0.17, row_jobs), (0.13, moving_jobs), (0.1, attention_jobs), (0.2, product_jobs), (0.35, convolution_jobs)]
+    groups = [(0.05, optimizer_jobs), (0.1, row_jobs), (0.05, moving_jobs), (0.1, further_moving_jobs), (0.2, attention_jobs), (0.1, product_jobs), (0.1, uneven_product_jobs),
+              (0.2, convolution_jobs), (0.1, further_convolution_jobs)]  # fmt: skip
+    if options.further:
+        groups = [(0.12, further_moving_jobs), (0.2, uneven_product_jobs), (0.68, further_convolution_jobs)]
     began, spent = time.time(), 0.0
     with options.out.open("w") as out:
         out.write(json.dumps({"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "gpu": torch.cuda.get_device_name(0)}) + "\n")
@@ -550,12 +661,16 @@ def profiled(torch, step, size):
 def steps(options):
     import torch
 
-    sys.path[:0] = [str(REPO / "tests/gpu"), str(REPO / "clients/python/src"), *options.cases]
+    sys.path[:0] = [str(options.repo / "tests/gpu"), str(options.repo / "clients/python/src"), *options.cases]
     split = json.loads(options.split.read_text())
     began = time.time()
     with options.out.open("w") as out:
         out.write(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0)}) + "\n")
         for cell in split["cells"]:
+            if options.fewer:
+                if cell["library"] == "public":
+                    continue
+                cell["batches"] = cell["batches"][:2]
             if time.time() > began + options.seconds:
                 print("not run:", cell["name"], flush=True)
                 continue
@@ -575,7 +690,7 @@ def steps(options):
                         for _ in range(3):
                             subject.step(size)
                         torch.cuda.synchronize()
-                        for _ in range(8):
+                        for _ in range(8 if not options.fewer else 15):
                             start = time.perf_counter()
                             subject.step(size)
                             torch.cuda.synchronize()
@@ -584,10 +699,10 @@ def steps(options):
                                 break
                         found.sort()
                         times = {"batch": size, "median_ms": round(1e3 * found[len(found) // 2], 3), "min_ms": round(1e3 * found[0], 3)}
-                        if index == 0:
+                        if index == 0 and not options.fewer:
                             rounds = [phases_of(torch, subject.phases(size)) for _ in range(7)][2:]
                             times["host_ms"] = [round(1e3 * statistics.median(column), 3) for column in zip(*rounds)]
-                        if index in (1, len(cell["batches"]) - 1):
+                        if index in (1, len(cell["batches"]) - 1) and not options.fewer:
                             times["profile"] = profiled(torch, subject.step, size)
                         row["times"].append(times)
             except Exception as error:  # The next model is timed all the same.
@@ -601,6 +716,60 @@ def steps(options):
             print(f"{time.time() - began:4.0f} s ({time.time() - at:.1f}) {cell['name']} {cell['precision']} {shown} {row.get('error', '')}", flush=True)
 
 
+# The table.
+
+# What ratios are of: the datasheet of the H200 SXM (bytes a second, operations a second without sparsity), and what the shortest
+# kernels take between two others (`fill` of 1,024 elements in the recording).
+CEILINGS = {"bandwidth": 4.8e12, "fp32": 67e12, "tf32": 494.7e12, "half": 989.4e12, "fp16": 989.4e12, "bf16": 989.4e12, "latency": 2e-6}
+MANY_OF_A_CLASS = 500  # Of more, every eighth is left out, for the size of the table.
+
+
+def pack(options):
+    """Each kernel's features and how many times as long it took as the ceilings allow, by class."""
+    classes, about = {}, None
+    for path in options.files:
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            if isinstance(row, dict):
+                about = row
+                continue
+            name, features, flops, moved, unit, us = row
+            name = f"{name} {element(name, features, moved)}" if unit == "move" else name
+            floor = max(moved / CEILINGS["bandwidth"], flops / CEILINGS.get(unit, math.inf)) + CEILINGS["latency"]
+            classes.setdefault(name, {}).setdefault(tuple(features), []).append(1e-6 * us / floor)
+    print("# Kernels of PyTorch on a GPU: how many times as long each took as the card's ceilings allow (the larger of bytes over bandwidth")
+    print("# and operations over throughput, and the latency). Made by tests/record/times.py, which says what the numbers before it are.")
+    print("# " + " ".join(f"{key} {value}" for key, value in about.items()))
+    print("ceilings " + " ".join(f"{key} {value:.5g}" for key, value in CEILINGS.items()))
+    for name in sorted(classes):
+        print(f"class {name}")
+        kept = sorted(classes[name].items())
+        if len(kept) > MANY_OF_A_CLASS:
+            kept = [one for index, one in enumerate(kept) if index % 8]
+        for features, ratios in kept:
+            print(*features, f"{statistics.median(ratios):.3g}")
+
+
+def element(name, features, moved):
+    """fp32 or half: by how many bytes go for each element."""
+    kind, elements = name.split()[0], math.prod(features)
+    passes = {"batch_norm fwd": 2, "batch_norm bwd": 3, "layer_norm fwd": 2, "layer_norm bwd": 3, "softmax fwd": 2, "softmax bwd": 3,
+              "sum inner": 1, "sum outer": 1, "sum channels": 1, "embedding fwd": 2}.get(name)  # fmt: skip
+    if kind in ("map", "broadcast", "transpose", "fill", "random", "dropout"):
+        return "any"
+    if kind == "batch_norm":
+        return "fp32" if moved == 4 * passes * elements else "bf16"
+    if kind == "optimizer":
+        elements, passes = features[1], {"sgd": 3, "sgd_momentum": 5}.get(name.split()[1], 7)
+    if kind == "unscale":
+        elements, passes = features[1], 2
+    if name == "embedding bwd":
+        return "fp32" if any(abs(moved - 4 * (elements + words * features[1])) < 1 for words in (1024, 32000, 50257)) else "half"
+    if kind == "max_pool":
+        return "fp32" if moved == 4 * sum(features) + 8 * features[1] else "half"
+    return "fp32" if moved == 4 * passes * elements else "half"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -610,11 +779,13 @@ def main():
         command.add_argument("--seconds", type=float, default=seconds)
         command.add_argument("--cases", action="append", default=[])
         command.add_argument("--split", type=pathlib.Path, default=REPO / "tests/golden/times/split.json")
-        command.add_argument("--repo", type=pathlib.Path)
+        command.add_argument("--repo", type=pathlib.Path, default=REPO, help="where the repository is")
+    commands.choices["kernels"].add_argument("--further", action="store_true", help="only the lists that are called further and uneven")
+    commands.choices["steps"].add_argument("--fewer", action="store_true", help="only what is not public, two batches, no profiles")
+    packing = commands.add_parser("pack")
+    packing.add_argument("files", nargs="+", type=pathlib.Path)
     options = parser.parse_args()
-    if options.repo:
-        globals()["REPO"] = options.repo
-    {"kernels": kernels, "steps": steps}[options.command](options)
+    {"kernels": kernels, "steps": steps, "pack": pack}[options.command](options)
 
 
 if __name__ == "__main__":
