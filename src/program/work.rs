@@ -273,6 +273,7 @@ impl Operand<'_> {
 
 impl Work {
     /// What a launch asks of the card; `None` for what asks nothing, or is accounted for elsewhere.
+    #[expect(clippy::too_many_lines, reason = "a few lines for each kind of kernel")]
     pub(crate) fn of(
         kernel: &Kernel,
         inputs: &[Operand<'_>],
@@ -343,7 +344,7 @@ impl Work {
                     moved: moved(),
                 })
             }
-            Kernel::Sum { .. } => sum(first, outputs.first()?, moved()),
+            Kernel::Sum { .. } => Some(sum(first, outputs.first()?, moved())),
             Kernel::AdaptiveAvgPool => moving(
                 Moving::SumInner,
                 [outputs.first()?.elements(), first.elements(), Extent::ONE],
@@ -389,7 +390,7 @@ impl Work {
                 moving(Moving::Unscale, [count, all, Extent::ONE])
             }
             Kernel::Generated(generated) => match &generated.form {
-                Form::Reduce { .. } => sum(first, outputs.first()?, moved()),
+                Form::Reduce { .. } => Some(sum(first, outputs.first()?, moved())),
                 _ if generated.name.starts_with("avg_pool") => {
                     let [before, after] = [first.elements(), outputs.first()?.elements()];
                     let (kind, sides) = if generated.outputs == ["grad_x"] {
@@ -449,7 +450,7 @@ fn elementwise(inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Moving {
 }
 
 /// A sum over the dimensions that the result lacks or has with length one.
-fn sum(whole: &Operand<'_>, result: &Operand<'_>, moved: Extent) -> Option<Work> {
+fn sum(whole: &Operand<'_>, result: &Operand<'_>, moved: Extent) -> Work {
     let kept = kept(whole.shape, result.shape);
     let order = whole.order();
     let mut stays = order.iter().map(|dim| kept[*dim]).rev();
@@ -461,12 +462,12 @@ fn sum(whole: &Operand<'_>, result: &Operand<'_>, moved: Extent) -> Option<Work>
         (false, None) => Moving::SumInner,
         (false, Some(_)) => Moving::SumChannels,
     };
-    Some(Work::Moving {
+    Work::Moving {
         kind,
         dtype: whole.dtype,
         lengths: [result.elements(), whole.elements(), Extent::ONE],
         moved,
-    })
+    }
 }
 
 /// Which dimensions of a whole its sum still has.

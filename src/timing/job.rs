@@ -93,30 +93,7 @@ impl Job {
                 dtype,
                 turned,
                 lengths,
-            } => {
-                let features = lengths.each_ref().map(at);
-                let [stack, m, n, k] = features;
-                let unit = Unit::of(*dtype);
-                let [a, b] = turned.map(|turned| if turned { 't' } else { 'n' });
-                // Both turned is none of the recorded layouts, and rare.
-                let layout = match (a, b) {
-                    ('t', 't') => String::from("tn"),
-                    (a, b) => format!("{a}{b}"),
-                };
-                let bytes = dtype.size() as f64 * stack * (m * k + k * n + m * n);
-                // Rows of which 16 bytes are no part keep the fastest kernels away.
-                let rows = [
-                    if a == 't' { m } else { k },
-                    if b == 't' { k } else { n },
-                    n,
-                ];
-                let is_even = rows
-                    .iter()
-                    .all(|row| row * dtype.size() as f64 % 16.0 == 0.0);
-                let even = if is_even { "" } else { " uneven" };
-                let class = format!("product {} {layout}{even}", unit.name());
-                Job::new(class, &features, (2.0 * stack * m * n * k, bytes, unit))
-            }
+            } => product(*dtype, *turned, lengths.each_ref().map(at)),
             Work::Convolution(shape) => convolution(shape, batch),
             Work::Attention {
                 dtype,
@@ -162,6 +139,31 @@ impl Job {
         let ratio = measured().ratio(&self.class, features).unwrap_or(1.5);
         ratio * (moving.max(computing) + LATENCY)
     }
+}
+
+/// A stack of products: how many, rows, columns, and what is summed over.
+fn product(dtype: DType, turned: [bool; 2], lengths: [f64; 4]) -> Job {
+    let [stack, rows, columns, inner] = lengths;
+    let unit = Unit::of(dtype);
+    // Both turned is none of the recorded layouts, and rare.
+    let layout = match turned {
+        [false, false] => "nn",
+        [false, true] => "nt",
+        [true, _] => "tn",
+    };
+    let size = dtype.size() as f64;
+    // Rows of which 16 bytes are no part keep the fastest kernels away.
+    let runs = [
+        if turned[0] { rows } else { inner },
+        if turned[1] { inner } else { columns },
+        columns,
+    ];
+    let is_even = runs.iter().all(|run| run * size % 16.0 == 0.0);
+    let even = if is_even { "" } else { " uneven" };
+    let elements = rows * inner + inner * columns + rows * columns;
+    let flops = 2.0 * stack * rows * columns * inner;
+    let class = format!("product {} {layout}{even}", unit.name());
+    Job::new(class, &lengths, (flops, size * stack * elements, unit))
 }
 
 /// A convolution by the roles that its tensors have in the library's call.

@@ -6,7 +6,7 @@
     times.py pack FILE... > src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
 
 A kernel is timed between two events with the queue held full, so that the host's own time is not in it: the median of three
-bursts. The grid is one of sizes; no model's layers are in it. A step is timed as `tests/gpu/timed.py` does it, with the device
+bursts. The grids are of sizes, with well-known vocabularies and stems among them. A step is timed as `tests/gpu/timed.py` does it, with the device
 waited for after each; of one step also which kernels ran for how long, and at the smallest batch how long the host took to
 launch each phase. `--cases` names a folder with further models: `cases_public.py` with the harness that runs them.
 

@@ -45,9 +45,14 @@ def cells(with_graphs):
 def asked(batchfit, graphs, name, library, precision, batch, folder, pace=1.0):
     """Milliseconds of the step, of the card and of the host, and how often the host does what."""
     if library == "public":
-        question = [str(GOLDEN / f"truth/requests/{name}.json")]
+        request = GOLDEN / f"truth/requests/{name}.json"
+        question = [str(request)]
+        if "model" not in json.loads(request.read_text()):
+            exported = {"bert": "bert-seq512", "llama1b-bf16": "llama1b-bf16", "mlp-bf16": "mlp-bf16"}
+            model = next((graph for start, graph in exported.items() if name.startswith(start)), name.split("-")[0])
+            question += ["--model", str(GOLDEN / f"exported/{model}.json.gz")]
     else:
-        request = folder / f"{precision}.json"
+        request = folder / f"{name}-{batch}-{pace:.3f}.json"
         request.write_text(json.dumps({"training": {"precision": precision, "optimizer": "adamw"}, "device": "sim:h200"}))
         question = [str(request), "--model", str(graphs / f"{name}.json.gz")]
     command = [batchfit, "program", *question, "--batch", str(batch), "--times", "--host-pace", f"{pace:.3f}"]
