@@ -29,6 +29,7 @@
 //! | [`ops`] | every operator family in a home of its own: how it is read, its shapes, what eager PyTorch does |
 //! | [`alloc`] | the caching allocator, a behavioural twin of PyTorch's; owns the seam to segments |
 //! | [`device`] | simulated cards, and real ones: the only place that names CUDA |
+//! | [`timing`] | how long a step takes: its launches against a card's ceilings and the host's pace |
 //! | [`probe`] | runs a program on a device for three steps and gives the verdict |
 //! | [`replay`] | repeats what PyTorch's allocator was recorded to do, and asks what if |
 //! | [`recorded`] | step programs learnt from recordings of a few small batches |
@@ -59,6 +60,8 @@ pub mod ops;
 pub mod alloc;
 
 pub mod device;
+
+pub mod timing;
 
 pub mod probe;
 

@@ -53,6 +53,18 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, Trouble> {
         .of(variant)
         .map_err(|error| Trouble::Invalid(invalid_variant(&error)))?;
     let text = match &arguments.compare {
+        None if arguments.times => {
+            let pace = arguments.host_pace;
+            if !(0.1..=10.0).contains(&pace) {
+                let problem = "a host takes 0.1 to 10 times as long as the one that was measured";
+                return Err(Trouble::flag("--host-pace", problem));
+            }
+            let times = report::times(program, &card.ceilings, arguments.batch.batch, pace);
+            times.ok_or_else(|| {
+                let problem = "recordings say what was allocated, and not what was launched: how long a step takes is not known";
+                refuse("/model", problem.into())
+            })?
+        }
         None => report::program(program, arguments.batch.batch, steps),
         Some(path) => {
             let length = program.unrolled_length(steps);

@@ -15,9 +15,10 @@ use super::lifetimes::{deaths, packed_checks};
 use super::noise::noise_for;
 use super::parallel::{Sharded, Wrapper};
 use crate::eager::{Eager, Frame, Region, Stop, Tensor};
-use crate::graph::{Graph, Node, Parameter, ParameterKind, ValueId};
+use crate::graph::{Graph, ModuleId, Node, Parameter, ParameterKind, ValueId};
 use crate::model::{Mode, Variant};
 use crate::ops::{Cast, Context, Op};
+use crate::program::Host;
 use crate::shape::{DType, Extent};
 
 /// Values alive in Python, by name.
@@ -32,6 +33,8 @@ pub(super) struct Forward {
     /// The values that die after each node.
     deaths: Vec<Vec<ValueId>>,
     labels: Vec<Arc<str>>,
+    /// How many modules are called on the way to each node from the one before.
+    entered: Vec<u32>,
     /// Nodes at which eager PyTorch also looks for packed sequences.
     packed_checks: BTreeMap<usize, Vec<[Extent; 2]>>,
     /// Nodes with something around them, by the first of them, outer ones first.
@@ -69,6 +72,22 @@ enum Around {
     Checkpoint,
     /// The hooks of a sharded unit.
     Unit(usize),
+}
+
+/// How many modules are called on the way to each node from the one before.
+fn entered(graph: &Graph) -> Vec<u32> {
+    let chain = |node: &Node| {
+        let parent = |id: &ModuleId| graph.module(*id).parent;
+        std::iter::successors(Some(node.module), parent).collect::<Vec<_>>()
+    };
+    let mut before = Vec::new();
+    let new = |node: &Node| {
+        let inside = chain(node);
+        let new = inside.iter().filter(|id| !before.contains(*id)).count();
+        before = inside;
+        u32::try_from(new).unwrap_or(u32::MAX)
+    };
+    graph.nodes.iter().map(new).collect()
 }
 
 /// Whether a graph was exported with parameters in half precision.
@@ -129,6 +148,7 @@ impl Forward {
             packed_checks: checks,
             noise_for: noise_for(graph),
             labels: graph.nodes.iter().map(label).collect(),
+            entered: entered(graph),
             scopes: match variant.mode {
                 Mode::Train => checkpoints(graph, variant),
                 Mode::Inference => BTreeMap::new(),
@@ -345,6 +365,10 @@ impl Forward {
     ) -> Result<(), Stop> {
         let node = &self.graph.nodes[index];
         eager.set_label(&self.labels[index]);
+        eager.recorder().note(Host::Operator, 1);
+        if self.entered[index] > 0 {
+            eager.recorder().note(Host::Module, self.entered[index]);
+        }
         let before = (eager.grad_enabled, eager.autocast);
         eager.grad_enabled &= node.grad_enabled;
         if is_without_autocast(&self.graph, node) {

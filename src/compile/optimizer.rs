@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::eager::{Eager, Leaf, Tensor};
 use crate::model::{Optimizer, OptimizerImpl};
-use crate::program::{Category, Kernel};
-use crate::shape::DType;
+use crate::program::{Category, Host, Kernel, Moving, Updating, Work};
+use crate::shape::{DType, Extent};
 
 /// A trained parameter with what the optimizer keeps for it.
 #[derive(Debug)]
@@ -73,6 +73,7 @@ pub(super) fn step(
             ));
         }
     }
+    note_update(eager, optimizer, implementation, mine());
     let mut denominator = None;
     for parameter in mine() {
         eager.set_label(&parameter.leaf.path);
@@ -89,6 +90,52 @@ pub(super) fn step(
     drop(denominator);
     while let Some(temporary) = temporaries.pop() {
         drop(temporary);
+    }
+}
+
+/// What the update of these parameters asks of the card and of the host.
+fn note_update<'a>(
+    eager: &Eager,
+    optimizer: Optimizer,
+    implementation: OptimizerImpl,
+    parameters: impl Iterator<Item = &'a Trained>,
+) {
+    let is_fused = implementation == OptimizerImpl::Fused;
+    let (kind, state) = match optimizer {
+        Optimizer::Sgd => (Updating::Sgd, 0),
+        Optimizer::SgdMomentum => (Updating::SgdMomentum, 1),
+        Optimizer::Adam if is_fused => (Updating::AdamFused, 2),
+        Optimizer::Adam => (Updating::Adam, 2),
+        Optimizer::Adamw if is_fused => (Updating::AdamwFused, 2),
+        Optimizer::Adamw => (Updating::Adamw, 2),
+    };
+    let host = match (implementation, state) {
+        (OptimizerImpl::ForLoop, _) => Host::LoneUpdate,
+        (OptimizerImpl::Foreach, 2) => Host::AdamUpdate,
+        (OptimizerImpl::Foreach | OptimizerImpl::Fused, _) => Host::Update,
+    };
+    // Parameters of a type are updated together.
+    let mut all: Vec<(DType, u32, Extent)> = Vec::new();
+    for parameter in parameters {
+        let (dtype, elements) = (parameter.tensor.dtype, parameter.tensor.numel());
+        match all.iter_mut().find(|(of, ..)| *of == dtype) {
+            Some((_, count, sum)) => {
+                *count += 1;
+                *sum = *sum + elements;
+            }
+            None => all.push((dtype, 1, elements)),
+        }
+    }
+    for (dtype, count, elements) in all {
+        eager.recorder().note(host, count);
+        // Parameter and gradient are read, the state too; the gradient alone is not written.
+        let passes = Extent::fixed(dtype.size() * (3 + 2 * state));
+        eager.queue(Work::Moving {
+            kind: Moving::Update(kind),
+            dtype,
+            lengths: [Extent::fixed(count.into()), elements, Extent::ONE],
+            moved: elements * passes,
+        });
     }
 }
 

@@ -13,7 +13,7 @@ use super::parallel::{Wrapper, send_from};
 use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
-use crate::program::{Category, Kernel, Program, Section};
+use crate::program::{Category, Host, Kernel, Program, Section, Tick, Timeline};
 use crate::shape::DType;
 
 /// A training process: a model on the device, and what outlives a step.
@@ -29,6 +29,8 @@ pub(super) struct Training {
     mine: Vec<usize>,
     /// Those of each rank, where a rank updates a part of them; empty where each updates all.
     partition: Vec<Vec<usize>>,
+    /// What the latest step asked of the card and of the host.
+    timed: Vec<(Vec<Tick>, u32)>,
 }
 
 /// Micro-steps after the first that differ where each sends gradients: buckets are made anew by then, and what a hook made before
@@ -57,6 +59,7 @@ impl Training {
             variant: variant.clone(),
             trained: constructed.trained,
             scaler: None,
+            timed: Vec::new(),
         }
     }
 
@@ -64,6 +67,7 @@ impl Training {
     pub(super) fn into_program(mut self) -> Result<Program, Stop> {
         let recorder = self.eager.recorder().clone();
         let construction = recorder.take_section();
+        drop(recorder.take_ticks());
         // The last one is every later one.
         let steps = (0..self.wrapper.steps()).map(|_| self.step());
         let steps = steps.collect::<Result<Vec<_>, Stop>>()?;
@@ -74,6 +78,10 @@ impl Training {
             construction,
             steps,
             micro_steps: self.variant.accumulation,
+            timeline: Timeline {
+                works: recorder.take_works(),
+                sections: std::mem::take(&mut self.timed),
+            },
         })
     }
 
@@ -81,6 +89,14 @@ impl Training {
     fn step(&mut self) -> Result<Vec<Section>, Stop> {
         let recorder = self.eager.recorder().clone();
         let mut sections = Vec::new();
+        let mut timed = Vec::new();
+        let mut take = |times: u32| {
+            timed.push((recorder.take_ticks(), times));
+            sections.push(Section {
+                instructions: recorder.take_section(),
+                times,
+            });
+        };
         // All but the first are alike; but the last where that alone sends gradients, and but those that follow the first
         // messages where all do.
         let left = self.variant.accumulation - 1;
@@ -91,18 +107,15 @@ impl Training {
         let alike = left - apart - u32::from(last_differs);
         self.micro_step(sends || left == 0)?;
         for _ in 0..apart {
-            sections.push(Section::once(recorder.take_section()));
+            take(1);
             self.micro_step(sends)?;
         }
         if left > apart {
-            sections.push(Section::once(recorder.take_section()));
+            take(1);
         }
         if alike > 0 {
             self.micro_step(sends)?;
-            sections.push(Section {
-                instructions: recorder.take_section(),
-                times: alike,
-            });
+            take(alike);
         }
         if last_differs {
             self.micro_step(true)?;
@@ -110,7 +123,8 @@ impl Training {
         if self.variant.mode == Mode::Train {
             self.update();
         }
-        sections.push(Section::once(recorder.take_section()));
+        take(1);
+        self.timed = timed;
         Ok(sections)
     }
 
@@ -127,7 +141,12 @@ impl Training {
         // To clip them, gradients are unscaled by the loop itself, and then by no optimizer.
         let clips = self.variant.clip_grad_norm.is_some();
         let by_optimizer = self.variant.optimizer_impl == OptimizerImpl::Fused && !clips;
+        self.eager.recorder().note(Host::Step, 1);
         let found_inf = self.unscale(by_optimizer);
+        // `scaler.step` reads the flag, unless the optimizer does (`_maybe_opt_step` in torch/amp/grad_scaler.py).
+        if found_inf.is_some() && !by_optimizer {
+            self.eager.recorder().wait();
+        }
         if let Some(norm) = self.variant.clip_grad_norm {
             let is_sharded = self.wrapper.sharded().is_some();
             let eager = &mut self.eager;
@@ -164,6 +183,7 @@ impl Training {
     }
 
     fn training(&mut self, sends: bool) -> Result<(), Stop> {
+        self.eager.recorder().note(Host::MicroStep, 1);
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
         self.wrapper.before_forward(&mut self.eager, sends);
@@ -254,6 +274,7 @@ impl Training {
     }
 
     fn inference(&mut self) -> Result<(), Stop> {
+        self.eager.recorder().note(Host::MicroStep, 1);
         let mut batch = self.make_batch();
         let mut environment: Environment = batch.iter().cloned().collect();
         self.eager.set_category(Category::Activations);

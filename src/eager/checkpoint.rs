@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::process::{Eager, Stop};
 use super::tensor::Tensor;
+use crate::program::Host;
 use crate::shape::DType;
 
 /// A checkpointed call: runs it again.
@@ -62,6 +63,7 @@ impl Frame {
 
     fn recompute(self: &Rc<Frame>, eager: &mut Eager) -> Result<(), Stop> {
         *self.restored.borrow_mut() = Some(vec![None; self.noted.get()]);
+        eager.recorder().note(Host::Checkpoint, 1);
         let outside = (eager.autocast, eager.grad_enabled, eager.casts.take());
         eager.autocast = self.autocast;
         eager.grad_enabled = true;

@@ -9,7 +9,7 @@ use super::autograd::{GradFn, Saved, Slot};
 use super::checkpoint::Frame;
 use super::process::{Eager, Stop};
 use super::tensor::{History, Leaf, Tensor};
-use crate::program::{Binary, Category, Kernel};
+use crate::program::{Binary, Category, Host, Kernel};
 use crate::shape::{contiguous_strides, is_dense, strides_like, strides_match};
 
 /// What is ready to run.
@@ -256,6 +256,7 @@ fn add_up(eager: &mut Eager, kept: &mut Option<Tensor>, gradient: Tensor) {
 /// `AccumulateGrad`: keeps the first gradient, adds later ones to it. Owners of the tensor count, not of its
 /// memory: a view that nobody else has is kept as it is.
 fn accumulate(eager: &mut Eager, leaf: &Rc<Leaf>, gradient: Tensor) {
+    eager.recorder().note(Host::Leaf, 1);
     let kept = leaf.grad.borrow().clone();
     let Some(kept) = kept else {
         keep(eager, leaf, gradient);

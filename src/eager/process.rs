@@ -13,7 +13,9 @@ use super::checkpoint::{Frame, Recomputation};
 use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, History, Leaf, Tensor, TensorBody};
-use crate::program::{Call, Capability, Category, ConvolutionShape, Kernel, Size};
+use crate::program::{
+    Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
+};
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
 
@@ -262,10 +264,13 @@ impl Eager {
         outputs: &[&TensorBody],
         workspace: Option<&Storage>,
     ) {
+        if outputs.iter().any(|output| output.is_of_host) {
+            return;
+        }
+        self.note_launch(&kernel, inputs, outputs);
         // What a number of the host's is filled with happens there.
         // What is sent to other ranks is counted where nothing is computed, too.
-        let is_left_out = !self.with_launches && !matches!(kernel, Kernel::Collective(_));
-        if is_left_out || outputs.iter().any(|output| output.is_of_host) {
+        if !self.with_launches && !matches!(kernel, Kernel::Collective(_)) {
             return;
         }
         let (kernel, inputs) = by_value(kernel, inputs);
@@ -276,6 +281,37 @@ impl Eager {
             outputs: views(outputs),
             workspace: workspace.map(Storage::id),
         });
+    }
+
+    /// Notes what a launch costs the host and the card.
+    fn note_launch<'a>(
+        &self,
+        kernel: &Kernel,
+        inputs: &[&'a TensorBody],
+        outputs: &[&'a TensorBody],
+    ) {
+        let on_card = |tensors: &[&'a TensorBody]| -> Vec<Operand<'a>> {
+            let on_card = tensors.iter().filter(|tensor| !tensor.is_of_host);
+            on_card
+                .map(|tensor| Operand {
+                    dtype: tensor.dtype,
+                    shape: &tensor.shape,
+                    strides: &tensor.strides,
+                })
+                .collect()
+        };
+        let (inputs, outputs) = (on_card(inputs), on_card(outputs));
+        if let Some(work) = Work::of(kernel, &inputs, &outputs) {
+            self.queue(work);
+        }
+    }
+
+    /// Notes a piece of work that the running thread queues.
+    pub(crate) fn queue(&self, work: Work) {
+        if self.thread == Thread::Backward {
+            self.recorder.note(Host::BackwardLaunch, 1);
+        }
+        self.recorder.queue(work);
     }
 
     /// Emits a convolution between the allocation and the free of its workspace.

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::program::{
-    Call, Category, ConvolutionId, ConvolutionShape, Instruction, Size, SizeFunction, SizeId,
-    Tensor, TensorId,
+    Call, Category, ConvolutionId, ConvolutionShape, Host, Instruction, Size, SizeFunction, SizeId,
+    Tensor, TensorId, Tick, Work, WorkId,
 };
 
 /// What has been emitted so far.
@@ -26,6 +26,9 @@ struct Recorded {
     instructions: Vec<Instruction>,
     convolutions: Vec<ConvolutionShape>,
     convolution_ids: HashMap<ConvolutionShape, ConvolutionId>,
+    ticks: Vec<Tick>,
+    works: Vec<Work>,
+    work_ids: HashMap<Work, WorkId>,
 }
 
 /// Where allocations, launches and frees are written down.
@@ -102,6 +105,45 @@ impl Recorder {
     /// Emits a launch.
     pub(crate) fn launch(&self, call: Call) {
         self.emit(Instruction::Launch(Box::new(call)));
+    }
+
+    /// Notes that a piece of work is queued.
+    pub(crate) fn queue(&self, work: Work) {
+        let recording = &mut *self.0.borrow_mut();
+        let next = u32::try_from(recording.works.len()).expect("fewer than 2^32 launches");
+        let id = *recording.work_ids.entry(work).or_insert_with_key(|work| {
+            recording.works.push(work.clone());
+            WorkId(next)
+        });
+        recording.ticks.push(Tick::Queue(id));
+    }
+
+    /// Notes what the host does.
+    pub(crate) fn note(&self, host: Host, times: u32) {
+        let ticks = &mut self.0.borrow_mut().ticks;
+        match ticks.last_mut() {
+            Some(Tick::Host(last, count)) if *last == host => *count = count.saturating_add(times),
+            _ => ticks.push(Tick::Host(host, times)),
+        }
+    }
+
+    /// Notes that the host waits for the card.
+    pub(crate) fn wait(&self) {
+        self.0.borrow_mut().ticks.push(Tick::Wait);
+    }
+
+    /// Takes out what was noted since the last call.
+    pub(crate) fn take_ticks(&self) -> Vec<Tick> {
+        let mut ticks = std::mem::take(&mut self.0.borrow_mut().ticks);
+        ticks.shrink_to_fit();
+        ticks
+    }
+
+    /// Takes out the pieces of work; the end of a compilation.
+    pub(crate) fn take_works(&self) -> Vec<Work> {
+        let mut recording = self.0.borrow_mut();
+        recording.work_ids.clear();
+        std::mem::take(&mut recording.works)
     }
 
     /// The name of a convolution.

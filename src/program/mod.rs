@@ -10,6 +10,7 @@ mod convolution;
 mod generated;
 mod kernel;
 mod unary;
+mod work;
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -28,6 +29,8 @@ pub use convolution::{
 pub use generated::{Form, Generated, Number, Text};
 pub use kernel::{Binary, Call, Collective, Initial, Kernel, Reduction, View};
 pub use unary::{Placement, Unary};
+pub(crate) use work::Operand;
+pub use work::{Host, Mask, Moving, Tick, Timeline, Updating, Work, WorkId};
 
 /// Names an allocation of one program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -201,6 +204,8 @@ pub struct Program {
     pub steps: Vec<Vec<Section>>,
     /// Batches that go through the model in each step.
     pub micro_steps: u32,
+    /// What a later step asks of the card and of the host.
+    pub timeline: Timeline,
 }
 
 impl Program {

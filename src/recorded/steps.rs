@@ -15,7 +15,7 @@ use super::scratch::{Operation, Recognized, recognize};
 use super::sequence::Sequence;
 use crate::program::{
     Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
-    SizeId, Tensor, TensorId,
+    SizeId, Tensor, TensorId, Timeline,
 };
 use crate::units::Bytes;
 
@@ -415,6 +415,7 @@ impl<'a> Writer<'a> {
             construction,
             steps: vec![vec![Section::once(first_step)], Vec::new()],
             micro_steps: 1,
+            timeline: Timeline::default(),
         };
         (program, uncertain, recorded)
     }

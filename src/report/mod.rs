@@ -17,6 +17,7 @@ mod soak;
 mod style;
 mod svg;
 mod table;
+mod times;
 mod wrap;
 
 pub use device::devices;
@@ -33,3 +34,4 @@ pub use sequence::{Requested, sequence, unmatched};
 pub use soak::soak;
 pub use style::{BOLD, DIM, RESET, Style};
 pub use svg::replay_svg;
+pub use times::times;

@@ -68,7 +68,7 @@ fn word(category: Category) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::{Section, Size, SizeId, Tensor};
+    use crate::program::{Section, Size, SizeId, Tensor, Timeline};
     use crate::shape::{DType, Extent};
 
     #[test]
@@ -102,6 +102,7 @@ mod tests {
                 },
             ]],
             micro_steps: 4,
+            timeline: Timeline::default(),
         };
 
         let text = program(&listed, 4, 1);

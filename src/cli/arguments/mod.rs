@@ -403,6 +403,18 @@ pub(in crate::cli) struct Program {
     /// how many requests agree and which do not.
     #[arg(long, value_name = "TRACE", help_heading = "Output")]
     pub(in crate::cli) compare: Option<PathBuf>,
+    /// Print how long a step takes instead, by kind of kernel.
+    #[arg(long, conflicts_with = "compare", help_heading = "Output")]
+    pub(in crate::cli) times: bool,
+    /// How many times as long the host takes as the one that was measured, from 0.1 to 10.
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        default_value_t = 1.0,
+        requires = "times",
+        help_heading = "Output"
+    )]
+    pub(in crate::cli) host_pace: f64,
 }
 
 #[derive(Debug, Args)]

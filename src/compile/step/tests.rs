@@ -8,7 +8,7 @@ use crate::compile::{CompileError, compile, compile_unless};
 use crate::graph::{Builder, ParameterKind};
 use crate::model::{Checkpointing, Ddp, FullyShard, MixedPrecision, Optimizer, Parallel, exported};
 use crate::ops::{Elementwise, Op};
-use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId};
+use crate::program::{Call, Capability, ConvolutionShape, Instruction, Size, TensorId, Timeline};
 use crate::shape::Extent;
 
 const H200: Capability = Capability {
@@ -51,6 +51,7 @@ fn unrolled(graph: &Graph, variant: &Variant) -> Program {
         construction,
         steps,
         micro_steps: variant.accumulation,
+        timeline: Timeline::default(),
     }
 }
 

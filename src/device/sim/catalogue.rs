@@ -37,7 +37,7 @@ pub enum Workspaces {
 }
 
 /// A card that can be simulated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Card {
     /// What follows `sim:` in a request.
     pub name: &'static str,
@@ -51,6 +51,35 @@ pub struct Card {
     pub capability: Capability,
     /// Where the scratch memory of library calls is known from.
     pub workspaces: Workspaces,
+    /// How fast it is by its data sheet.
+    pub ceilings: Ceilings,
+}
+
+/// The most that a card does in a second, by NVIDIA's data sheets and architecture white papers: without sparsity, and with sums in
+/// float32.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ceilings {
+    /// Bytes read from memory or written to it.
+    pub bandwidth: f64,
+    /// Operations in float32.
+    pub fp32: f64,
+    /// Operations of convolutions in float32, which PyTorch lets round to TF32; those in float32 where a card has no TF32.
+    pub tf32: f64,
+    /// Operations in float16.
+    pub fp16: f64,
+    /// Operations in bfloat16; those in float32 where a card has none.
+    pub bf16: f64,
+}
+
+/// Gigabytes a second, and trillions of operations a second in float32, TF32, float16 and bfloat16.
+const fn ceilings(bandwidth: f64, fp32: f64, tf32: f64, fp16: f64, bf16: f64) -> Ceilings {
+    Ceilings {
+        bandwidth: bandwidth * 1e9,
+        fp32: fp32 * 1e12,
+        tf32: tf32 * 1e12,
+        fp16: fp16 * 1e12,
+        bf16: bf16 * 1e12,
+    }
 }
 
 impl Card {
@@ -103,6 +132,7 @@ pub const CARDS: &[Card] = &[
         source: "a measurement (driver of CUDA 13)",
         capability: capability((9, 0), 132, 2048),
         workspaces: Workspaces::Recorded,
+        ceilings: ceilings(4800.0, 67.0, 494.7, 989.4, 989.4),
     },
     Card {
         name: "h100-80g",
@@ -111,6 +141,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch 2.7's device properties as published (81,089 MiB)",
         capability: capability((9, 0), 132, 2048),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(3350.0, 67.0, 494.7, 989.4, 989.4),
     },
     Card {
         name: "a100-80g",
@@ -119,6 +150,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's published out-of-memory messages (79.25 GiB)",
         capability: capability((8, 0), 108, 2048),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(2039.0, 19.5, 156.0, 312.0, 312.0),
     },
     Card {
         name: "a100-40g",
@@ -127,6 +159,7 @@ pub const CARDS: &[Card] = &[
         source: "deviceQuery's published output (CUDA 12.2)",
         capability: capability((8, 0), 108, 2048),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(1555.0, 19.5, 156.0, 312.0, 312.0),
     },
     Card {
         name: "l40s",
@@ -135,6 +168,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's published out-of-memory messages for the same board (44.40 GiB)",
         capability: capability((8, 9), 142, 1536),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(864.0, 91.6, 183.0, 362.0, 362.0),
     },
     Card {
         name: "l4",
@@ -143,6 +177,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's published out-of-memory messages (22.03 GiB)",
         capability: capability((8, 9), 58, 1536),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(300.0, 30.3, 60.5, 121.0, 121.0),
     },
     Card {
         name: "a10",
@@ -151,6 +186,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's published out-of-memory messages (21.99 GiB)",
         capability: capability((8, 6), 72, 1536),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(600.0, 31.2, 62.5, 125.0, 125.0),
     },
     Card {
         name: "rtx4090",
@@ -159,6 +195,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's published out-of-memory messages (23.64 GiB)",
         capability: capability((8, 9), 128, 1536),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(1008.0, 82.6, 82.6, 165.2, 165.2),
     },
     Card {
         name: "rtx3090",
@@ -167,6 +204,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's device properties as published (24,259 MiB)",
         capability: capability((8, 6), 82, 1536),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(936.0, 35.6, 35.6, 71.0, 71.0),
     },
     Card {
         name: "t4",
@@ -175,6 +213,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's device properties as published (15,095 MiB)",
         capability: capability((7, 5), 40, 1024),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(320.0, 8.1, 8.1, 65.0, 8.1),
     },
     Card {
         name: "v100-32g",
@@ -183,6 +222,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's device properties as published (32,494 MiB)",
         capability: capability((7, 0), 80, 2048),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(900.0, 15.7, 15.7, 125.0, 15.7),
     },
     Card {
         name: "v100-16g",
@@ -191,6 +231,7 @@ pub const CARDS: &[Card] = &[
         source: "PyTorch's device properties as published (16,130 MiB)",
         capability: capability((7, 0), 80, 2048),
         workspaces: Workspaces::Transferred,
+        ceilings: ceilings(900.0, 15.7, 15.7, 125.0, 15.7),
     },
 ];
 

@@ -6,8 +6,8 @@ mod memory;
 pub mod workspaces;
 
 pub use catalogue::{
-    CARDS, CONTEXT_OVERHEAD, Card, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD, Workspaces,
-    names,
+    CARDS, CONTEXT_OVERHEAD, Card, Ceilings, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD,
+    Workspaces, names,
 };
 pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;
