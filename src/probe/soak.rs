@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::report::{Evidence, Verdict};
 use super::run::{Cancelled, Detail, Held, Probe, Resources, Run, Stopped};
-use crate::alloc::SegmentSource;
+use crate::alloc::{SegmentSource, Stats};
 use crate::program::Program;
 
 /// Most points at which growth is told.
@@ -164,7 +164,7 @@ impl<S: SegmentSource> Run<'_, '_, S> {
 
 impl SoakReport {
     /// Takes in how the allocator is after a step.
-    fn note(&mut self, step: u64, stats: &crate::alloc::Stats) {
+    fn note(&mut self, step: u64, stats: &Stats) {
         let reserved = stats.peak_reserved().0;
         if reserved > self.peak_reserved_bytes && self.growth.len() < MOST_GROWTH {
             self.growth.push(Growth {

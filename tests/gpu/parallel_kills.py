@@ -133,9 +133,9 @@ def main():
                 end = "HUNG"
             left = [pid for pid in seen if lives(pid)]
             deadline = time.time() + RETURN_SECONDS
-            while time.time() < deadline and any(now > earlier + RETURN_SLACK for now, earlier in zip(used(), before)):
+            while time.time() < deadline and any(after > earlier + RETURN_SLACK for after, earlier in zip(used(), before)):
                 time.sleep(0.2)
-            kept = [now - earlier for now, earlier in zip(used(), before)]
+            kept = [after - earlier for after, earlier in zip(used(), before)]
             rest = [name for name in shared() if name not in files]
             if left:
                 problems.append(f"workers {left} live on")

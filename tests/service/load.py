@@ -167,7 +167,8 @@ def main():
     def line(name, rate, p99, spent, least=None, most=None, note=""):
         is_missed = (least and rate < least) or (most and p99 > most)
         missed.extend([name] if is_missed else [])
-        print(f"{name:14} {rate:8.0f} /s   p99 {p99:8.2f} ms   {spent:6.0f} us of processor each   {'MISSED' if is_missed else 'ok'} {note}",
+        each = f"{spent:6.0f} us of processor each" if spent else " " * 28
+        print(f"{name:14} {rate:8.0f} /s   p99 {p99:8.2f} ms   {each}   {'MISSED' if is_missed else 'ok'} {note}",
               flush=True)
 
     with tempfile.TemporaryDirectory() as directory:
@@ -214,9 +215,9 @@ def run(server, given, cpus, line):
     asking = threading.Thread(target=fits)
     asking.start()
     time.sleep(0.3)
-    rate, p99, spent = wrk(server, cpus, min(given.seconds, 5), 4, by_id)
+    rate, p99, _of_fits_too = wrk(server, cpus, min(given.seconds, 5), 4, by_id)
     status, waiting = server.call("/v1/fits?state=queued&limit=500")
-    line("beside fits", rate, p99, float("nan"), most=20, note=f"{len(waiting['items'])} fits still waited at the end")
+    line("beside fits", rate, p99, None, most=20, note=f"{len(waiting['items'])} fits still waited at the end")
     asking.join()
 
     seen, end = [], time.monotonic() + 60 * given.minutes

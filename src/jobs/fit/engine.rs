@@ -449,11 +449,7 @@ fn simulated<'a>(
         ));
     }
     let memory = card.memory();
-    let room = Room {
-        asked: asked(request, &settings, memory),
-        available: memory.available,
-        is_of_rank: false,
-    };
+    let room = room_on(request, &settings, memory);
     notes.extend(room.note(strategies(request)));
     let simulator = Simulator::new(
         device.clone(),
@@ -520,6 +516,15 @@ fn compile_all(
         compiled.map_err(|error| not_compiled(&error))?;
     }
     Ok(())
+}
+
+/// What a request leaves its allocator of a card that it has alone.
+pub(super) fn room_on(request: &Request, settings: &Settings, memory: CardMemory) -> Room {
+    Room {
+        asked: asked(request, settings, memory),
+        available: memory.available,
+        is_of_rank: false,
+    }
 }
 
 /// The limit that a request names: its own, or the fraction in its allocator settings.

@@ -7,9 +7,8 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::engine::{asked, lowered};
+use super::engine::{lowered, room_on};
 use super::probing::simulator::not_compiled;
-use super::room::Room;
 use crate::device::sim::{Card, SimulatedLauncher};
 use crate::jobs::validate::{settings_in_force, validate_single};
 use crate::jobs::{EngineError, validate_batch};
@@ -185,12 +184,7 @@ pub fn soak(
     let settings =
         settings_in_force(first, &lowered_first.workload).map_err(EngineError::Invalid)?;
     let memory = card.memory();
-    let room = Room {
-        asked: asked(first, &settings, memory),
-        available: memory.available,
-        is_of_rank: false,
-    };
-    let limit = room.limit(&variant.parallel);
+    let limit = room_on(first, &settings, memory).limit(&variant.parallel);
     let order = schedule.order(questions.len());
     let programs = compiled(questions, schedule, card, cancel)?;
     let run = |batch: u64| -> Result<SoakReport, EngineError> {

@@ -1,4 +1,4 @@
-//! A recommendation in memory: some 130 bytes, because most of its texts are those of many others.
+//! A recommendation in memory, packed: it is small because most of its texts are those of many others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
