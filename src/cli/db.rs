@@ -37,8 +37,9 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Tr
         }),
         DatabaseCommand::Prune { older_than_days } => {
             let age = i64::from(*older_than_days) * 86_400_000;
-            let oldest = Time(Timestamp::now().as_millisecond() - age);
-            prune(&db, oldest).await.map(|pruned| {
+            let now = Time::from(Timestamp::now());
+            let oldest = Time(now.0.saturating_sub(age));
+            prune(&db, oldest, now).await.map(|pruned| {
                 let Pruned {
                     fits,
                     probes,
@@ -57,10 +58,10 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Tr
     Ok(Outcome::Answered)
 }
 
-async fn prune(db: &Db, oldest: Time) -> Result<Pruned, crate::store::StoreError> {
+async fn prune(db: &Db, oldest: Time, now: Time) -> Result<Pruned, crate::store::StoreError> {
     let mut all = Pruned::default();
     loop {
-        let pruned = db.prune(oldest, AT_A_TIME).await?;
+        let pruned = db.prune(oldest, now, AT_A_TIME).await?;
         if pruned == Pruned::default() {
             return Ok(all);
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 use utoipa::ToSchema;
@@ -330,9 +331,10 @@ async fn prune(shared: &Shared) {
         return;
     };
     let oldest = shared.clock.older_than(retention);
+    let now = Time::from(Timestamp::now());
     let mut fits = 0;
     while !shared.shutdown.is_cancelled() {
-        match shared.db.prune(oldest, PRUNED_AT_A_TIME).await {
+        match shared.db.prune(oldest, now, PRUNED_AT_A_TIME).await {
             Ok(pruned) if pruned == Pruned::default() => break,
             Ok(pruned) => fits += pruned.fits,
             // The next look tries again.

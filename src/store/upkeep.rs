@@ -101,56 +101,81 @@ pub(super) fn make_private(path: &Path) -> io::Result<()> {
 
 impl Db {
     /// Drops what ended or was asked before `oldest`, `most` rows of each table at a time: others wait for it to write. Says
-    /// how much; nothing when there is no more.
-    pub async fn prune(&self, oldest: Time, most: i64) -> Result<Pruned, StoreError> {
+    /// how much; nothing when there is no more. It is `now`.
+    ///
+    /// What was stored after something that is young is young itself, whatever a clock that was set back said of it.
+    pub async fn prune(&self, oldest: Time, now: Time, most: i64) -> Result<Pruned, StoreError> {
         let begin = asking("begin to drop old fits");
         let mut transaction = self
             .pool
             .begin_with("BEGIN IMMEDIATE")
             .await
             .map_err(begin)?;
+        let first_young = sqlx::query_scalar!(
+            r#"SELECT min(rowid) AS "first: i64" FROM fit WHERE finished_at BETWEEN ?1 AND ?2"#,
+            oldest,
+            now,
+        )
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(asking("look for old fits"))?
+        .unwrap_or(i64::MAX);
         // Whoever refers to a fit goes first.
         sqlx::query!(
             "DELETE FROM recommendation WHERE fit_id IN
-                (SELECT id FROM fit WHERE finished_at < ?1 ORDER BY finished_at, id LIMIT ?2)",
+                (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
             oldest,
             most,
+            first_young,
         )
         .execute(&mut *transaction)
         .await
         .map_err(asking("drop old recommendations"))?;
         sqlx::query!(
             "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
-                (SELECT id FROM fit WHERE finished_at < ?1 ORDER BY finished_at, id LIMIT ?2)",
+                (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
             oldest,
             most,
+            first_young,
         )
         .execute(&mut *transaction)
         .await
         .map_err(asking("drop what old fits refer to"))?;
         let fits = sqlx::query!(
             "DELETE FROM fit WHERE id IN
-                (SELECT id FROM fit WHERE finished_at < ?1 ORDER BY finished_at, id LIMIT ?2)",
+                (SELECT id FROM fit WHERE finished_at < ?1 AND rowid < ?3 ORDER BY finished_at, id LIMIT ?2)",
             oldest,
             most,
+            first_young,
         )
         .execute(&mut *transaction)
         .await
         .map_err(asking("drop old fits"))?;
+        let first_young_probe = sqlx::query_scalar!(
+            r#"SELECT min(rowid) AS "first: i64" FROM probe WHERE created_at BETWEEN ?1 AND ?2"#,
+            oldest,
+            now,
+        )
+        .fetch_one(&mut *transaction)
+        .await
+        .map_err(asking("look for old probes"))?
+        .unwrap_or(i64::MAX);
         sqlx::query!(
             "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
-                (SELECT id FROM probe WHERE created_at < ?1 ORDER BY created_at, id LIMIT ?2)",
+                (SELECT id FROM probe WHERE created_at < ?1 AND rowid < ?3 ORDER BY created_at, id LIMIT ?2)",
             oldest,
             most,
+            first_young_probe,
         )
         .execute(&mut *transaction)
         .await
         .map_err(asking("drop what old probes refer to"))?;
         let probes = sqlx::query!(
             "DELETE FROM probe WHERE id IN
-                (SELECT id FROM probe WHERE created_at < ?1 ORDER BY created_at, id LIMIT ?2)",
+                (SELECT id FROM probe WHERE created_at < ?1 AND rowid < ?3 ORDER BY created_at, id LIMIT ?2)",
             oldest,
             most,
+            first_young_probe,
         )
         .execute(&mut *transaction)
         .await

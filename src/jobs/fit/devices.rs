@@ -15,6 +15,8 @@ pub(super) struct Inventory {
     pub(super) gpus: Vec<Gpu>,
     /// Why there are none, or why they cannot be used.
     pub(super) missing: Option<String>,
+    /// How the workers were lost that were to list them: nothing is known then, and the next one who asks may be luckier.
+    pub(super) lost: Option<String>,
 }
 
 /// What was listed last. A listing starts a process, so requests that come at the same time share one.
@@ -22,7 +24,7 @@ pub(super) struct Inventory {
 pub(super) struct Listed(Mutex<Option<(Instant, Inventory)>>);
 
 impl Listed {
-    /// The last one, if it is no older than this, or else a new one.
+    /// The last one, if it is no older than this, or else a new one. One that was lost is not kept.
     pub(super) fn within(&self, age: Duration, list: impl FnOnce() -> Inventory) -> Inventory {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, inventory)) = &*known
@@ -31,7 +33,7 @@ impl Listed {
             return inventory.clone();
         }
         let inventory = list();
-        *known = Some((Instant::now(), inventory.clone()));
+        *known = (inventory.lost.is_none()).then(|| (Instant::now(), inventory.clone()));
         inventory
     }
 }
@@ -63,7 +65,15 @@ pub(super) fn resolve(
         DeviceChoice::Auto => None,
         DeviceChoice::Cuda(number) => Some(*number),
     };
-    let Inventory { gpus, missing } = inventory();
+    let Inventory {
+        gpus,
+        missing,
+        lost,
+    } = inventory();
+    if let Some(cause) = lost {
+        let device = choice.to_string();
+        return Err(EngineError::DeviceFailed { device, cause });
+    }
     if let Some(missing) = missing {
         return Err(unavailable(&choice.to_string(), missing));
     }
@@ -143,7 +153,8 @@ pub(super) fn summaries(inventory: &Inventory) -> Vec<DeviceSummary> {
         .iter()
         .map(|gpu| real(gpu, inventory.missing.as_deref()))
         .collect();
-    if let (true, Some(missing)) = (devices.is_empty(), &inventory.missing) {
+    let missing = inventory.missing.as_ref().or(inventory.lost.as_ref());
+    if let (true, Some(missing)) = (devices.is_empty(), missing) {
         devices.push(absent(missing));
     }
     devices.extend(CARDS.iter().map(simulated));
@@ -266,6 +277,14 @@ mod tests {
         );
     }
 
+    fn nothing_found() -> Inventory {
+        Inventory {
+            gpus: Vec::new(),
+            missing: None,
+            lost: None,
+        }
+    }
+
     #[test]
     fn gpus_are_listed_once_for_requests_that_come_together() {
         let listed = Listed::default();
@@ -273,10 +292,7 @@ mod tests {
         let mut list = |age| {
             listed.within(age, || {
                 times += 1;
-                Inventory {
-                    gpus: Vec::new(),
-                    missing: None,
-                }
+                nothing_found()
             });
         };
 
@@ -285,5 +301,22 @@ mod tests {
         list(Duration::ZERO);
 
         assert_eq!(times, 2);
+    }
+
+    #[test]
+    fn a_listing_whose_workers_were_lost_is_nobodys_fault_and_not_kept() {
+        let listed = Listed::default();
+        let lost = Inventory {
+            lost: Some("the worker ended while starting".to_owned()),
+            ..nothing_found()
+        };
+
+        let refused = resolve(&DeviceChoice::Cuda(0), || {
+            listed.within(Duration::MAX, || lost)
+        });
+        let next = listed.within(Duration::MAX, nothing_found);
+
+        assert!(matches!(refused, Err(EngineError::DeviceFailed { .. })));
+        assert_eq!(next.lost, None);
     }
 }

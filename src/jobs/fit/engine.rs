@@ -20,7 +20,9 @@ use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Foreseen;
 use crate::units::Bytes;
-use crate::worker::{Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand};
+use crate::worker::{
+    Deadlines, Gpu, Programs, Ready, RecorderCommand, Supervisor, WorkerCommand, WorkerError,
+};
 
 use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
@@ -119,10 +121,20 @@ impl FitEngine {
         let launch = WorkerCommand::this_binary(self.program.clone());
         let never = AtomicBool::new(false);
         match Supervisor::list(&launch, self.deadlines, &never) {
-            Ok((gpus, missing)) => Inventory { gpus, missing },
+            Ok((gpus, missing)) => Inventory {
+                gpus,
+                missing,
+                lost: None,
+            },
+            Err(lost @ WorkerError::Lost { .. }) => Inventory {
+                gpus: Vec::new(),
+                missing: None,
+                lost: Some(lost.to_string()),
+            },
             Err(error) => Inventory {
                 gpus: Vec::new(),
                 missing: Some(translated(error, "the worker").to_string()),
+                lost: None,
             },
         }
     }

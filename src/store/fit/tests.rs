@@ -127,3 +127,28 @@ async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
     let claimed = db.claim(ParallelSimulated(2), Time(3)).await.unwrap();
     assert!(claimed.unwrap().apart);
 }
+
+#[tokio::test]
+async fn what_a_clock_that_was_set_back_said_makes_nothing_old() {
+    let ends = [
+        ("1", 100),
+        ("2", 5_000),
+        ("3", 70),
+        ("4", 4_900),
+        ("5", 8_000),
+    ];
+    let db = queue(&ends.map(|(id, _)| (id, "simulated"))).await;
+    for (id, end) in ends {
+        assert!(db.cancel(id, Time(end)).await.unwrap());
+    }
+
+    // The third ended after the second, whatever the clock said; the fifth ended when it was ahead.
+    let pruned = db.prune(Time(4_000), Time(6_000), 10).await.unwrap();
+    let left = ends.map(|(id, _)| db.fit_state(id));
+    let mut kept = Vec::new();
+    for (left, (id, _)) in left.into_iter().zip(ends) {
+        kept.extend(left.await.unwrap().map(|_| id));
+    }
+
+    assert_eq!((pruned.fits, kept), (1, vec!["2", "3", "4", "5"]));
+}
