@@ -8,5 +8,16 @@ use mimalloc::MiMalloc;
 static HEAP: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    batchfit::cli::run()
+    batchfit::cli::run(give_back_at_once)
+}
+
+/// Has the heap give pages back as soon as nothing is in them, rather than after 10 ms.
+fn give_back_at_once() {
+    /// `mi_option_purge_delay` of `mi_option_t` in mimalloc.h, version 2; in milliseconds.
+    const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+    #[expect(unsafe_code, reason = "the heap's settings are C")]
+    // SAFETY: a store to one word of a table of options, for which every value is valid.
+    unsafe {
+        libmimalloc_sys::mi_option_set(PURGE_DELAY, 0);
+    }
 }

@@ -70,8 +70,8 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// Runs the command that the process was started with.
-pub fn run() -> ExitCode {
+/// Runs the command that the process was started with. A service first does what is good for a process that stays.
+pub fn run(before_serving: fn()) -> ExitCode {
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(said) => return said_by_flags(&said),
@@ -107,7 +107,10 @@ pub fn run() -> ExitCode {
         Command::Export(arguments) => (false, python::export::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
-        Command::Serve(arguments) => (false, serve::run(&arguments)),
+        Command::Serve(arguments) => {
+            before_serving();
+            (false, serve::run(&arguments))
+        }
         Command::Config(arguments) => {
             let Config::Check(check) = arguments;
             (check.json, config::check(&check, &settings))

@@ -157,7 +157,7 @@ class Place:
                 if status == 200 and answer["state"] in ("done", "failed"):
                     return body, answer
                 # Before it is queued: two workers that were to list GPUs were lost.
-                if status == 422 and "worker" in answer["detail"]:
+                if status == 502 and "worker" in answer["detail"]:
                     return body, answer
                 check(status in (200, 202, 503), f"a fit got {status}: {answer}")
             except (OSError, ValueError, http.client.HTTPException):
