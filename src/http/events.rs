@@ -10,8 +10,10 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Serialize;
 use tokio::sync::OwnedSemaphorePermit;
+use utoipa::ToSchema;
 
 use super::App;
+use super::parameters::MOST_WHOLE;
 use super::problem::{Code, Problem};
 use crate::bounded::shorten;
 use crate::jobs::{Event, Follower, Jobs, News, Progress, StateNews};
@@ -25,6 +27,39 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What a client has that asks again.
 const LAST_EVENT_ID: &str = "last-event-id";
 
+/// One of the Server-Sent Events of a fit, its lines by their names.
+#[derive(ToSchema)]
+#[expect(
+    dead_code,
+    reason = "its shape alone is used, in the API's description"
+)]
+pub(super) struct FitEvent {
+    /// Its number.
+    #[schema(example = "3")]
+    id: String,
+    /// What `data` is.
+    event: FitEventKind,
+    /// JSON.
+    #[schema(example = r#"{"probes_done":0,"batch":1,"note":"simulating"}"#)]
+    data: String,
+    /// Of the first event alone: after how many milliseconds to connect again.
+    #[schema(required = false, example = 1000)]
+    retry: Option<u64>,
+}
+
+/// The state of a fit, what a probe of it found, or the fit once it has ended.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(
+    dead_code,
+    reason = "its shape alone is used, in the API's description"
+)]
+enum FitEventKind {
+    State,
+    Probe,
+    Result,
+}
+
 /// Follow a fit.
 ///
 /// Server-Sent Events: `state` (`{"state": "running"}`) when the fit waits, runs or has ended, `probe` (the fit's `progress`)
@@ -35,9 +70,8 @@ const LAST_EVENT_ID: &str = "last-event-id";
     params(("id" = String, Path, description = "The fit's id"),
         ("Last-Event-ID" = Option<u64>, Header, description = "The number of the last event that you have", example = 3)),
     responses(
-        (status = 200, body = String, content_type = "text/event-stream", description = "Its events, from the first or the one after `Last-Event-ID` on",
-            example = "retry: 1000\nid: 1\nevent: state\ndata: {\"state\":\"queued\"}\n\nid: 2\nevent: state\ndata: {\"state\":\"running\"}\n\n\
-                id: 3\nevent: probe\ndata: {\"probes_done\":0,\"batch\":1,\"note\":\"simulating\"}\n\n"),
+        (status = 200, body = FitEvent, content_type = "text/event-stream",
+            description = "Its events, from the first or the one after `Last-Event-ID` on, one after the other; the schema is that of one"),
         (status = 204, description = "There are no more events, and will be none"),
         (status = 400, body = Problem, content_type = "application/problem+json", description = "`Last-Event-ID` is no number"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
@@ -86,7 +120,8 @@ fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     if text.is_empty() {
         return Ok(None);
     }
-    let number = text.parse().map_err(|_| {
+    let number = text.parse().ok().filter(|number| *number <= MOST_WHOLE);
+    let number = number.ok_or_else(|| {
         let detail = format!(
             "`Last-Event-ID` is the id of an event of this fit, a whole number, not {:?}; leave it out to get all of them",
             shorten(text)

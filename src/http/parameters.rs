@@ -18,6 +18,9 @@ use super::problem::{Code, Problem, no_such_method};
 use crate::alloc::MemoryLimit;
 use crate::bounded::shorten;
 
+/// The largest whole number of the API's description: `int64`, as most languages have it.
+pub(super) const MOST_WHOLE: u64 = i64::MAX.cast_unsigned();
+
 /// How many items a list gives when nobody says.
 const DEFAULT_LIMIT: i64 = 50;
 
@@ -154,7 +157,7 @@ impl Parameters {
             return Ok(None);
         };
         match text.parse::<u64>() {
-            Ok(number) if number > 0 => Ok(Some(number.to_string())),
+            Ok(number) if (1..=MOST_WHOLE).contains(&number) => Ok(Some(number.to_string())),
             Ok(_) | Err(_) => {
                 let detail = format!("`{name}` is a whole number of at least 1");
                 Err(invalid(name, &text, detail, Some("1".to_owned())))

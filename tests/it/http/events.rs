@@ -82,7 +82,14 @@ async fn what_is_no_number_of_an_event_is_refused_or_unknown() {
     let done = service.post_and_wait("/v1/fits", RESNET).await;
     let path = done.header("location");
 
-    for wrong in ["x", "-1", "1.5", "99999999999999999999", "1 2"] {
+    for wrong in [
+        "x",
+        "-1",
+        "1.5",
+        "99999999999999999999",
+        "9223372036854775808",
+        "1 2",
+    ] {
         let refused = after(&service, path, wrong).await;
         assert_eq!(refused.status, 400, "{wrong}: {}", refused.text);
         assert_eq!(refused.json()["type"], "/problems/header-invalid");

@@ -66,6 +66,16 @@ async fn an_unknown_recommendation_is_not_found() {
 }
 
 #[tokio::test]
+async fn a_number_that_the_description_calls_too_large_is_an_error() {
+    let service = Service::start(Scripted::default()).await;
+
+    for (number, status) in [("9223372036854775807", 200), ("9223372036854775808", 422)] {
+        let path = format!("/v1/recommendations?world_size={number}");
+        assert_eq!(service.get(&path).await.status, status, "{number}");
+    }
+}
+
+#[tokio::test]
 async fn a_misspelt_filter_is_an_error() {
     let service = Service::start(Scripted::default()).await;
 
