@@ -15,19 +15,20 @@ use crate::shape::DType;
 /// So do norms of queries and keys. Only arguments of the module's call count: of what a function makes
 /// itself it may have converted one to the type of another.
 pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
-    let mut maker: BTreeMap<ValueId, usize> = BTreeMap::new();
+    let mut makers = vec![None; graph.values.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         for id in &node.outputs {
-            maker.insert(*id, index);
+            makers[id.0 as usize] = Some(index);
         }
     }
+    let maker = |id: &ValueId| makers[id.0 as usize];
     let is_idle = |node: &Node| {
         let of = node.inputs.first().map(|id| graph.value(*id).dtype);
         matches!(node.op, Op::Cast(Cast(DType::Float32))) && of == Some(DType::Float32)
     };
     let departs = |node: &Node| {
-        let made = node.inputs.first().and_then(|id| maker.get(id));
-        is_idle(node) && made.is_some_and(|made| graph.nodes[*made].module != node.module)
+        let made = node.inputs.first().and_then(maker);
+        is_idle(node) && made.is_some_and(|made: usize| graph.nodes[made].module != node.module)
     };
     // For each node, the departure that its operands come from inside of its own module: of the last operand that
     // comes from one. Worked out in order, each from those before.
@@ -35,7 +36,7 @@ pub(super) fn returns(graph: &Graph) -> BTreeMap<usize, usize> {
     let mut found = BTreeMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
         let beside = |id: &ValueId| {
-            let made = *maker.get(id).filter(|made| **made < index)?;
+            let made = maker(id).filter(|made| *made < index)?;
             (graph.nodes[made].module == node.module).then_some(made)
         };
         let from = |made: usize| {

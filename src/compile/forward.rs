@@ -121,34 +121,48 @@ fn read_types(graph: &Graph) -> HashMap<ValueId, Option<DType>> {
 }
 
 impl Forward {
-    /// Prepares a graph whose parameters have been constructed.
+    /// Prepares a graph whose parameters have been constructed. Each look at all of a large graph takes long enough to be stopped
+    /// before the next.
     pub(super) fn new(
+        eager: &Eager,
         graph: &Arc<Graph>,
         variant: &Variant,
         parameters: BTreeMap<ValueId, Tensor>,
-    ) -> Forward {
+    ) -> Result<Forward, Stop> {
         let label = |node: &Node| {
             let path = &graph.module(node.module).path;
             let space = if path.is_empty() { "" } else { " " };
             Arc::from(format!("{path}{space}{}", node.op.name()))
         };
         let returns = returns(graph);
+        eager.go_on()?;
         let mut checks: BTreeMap<usize, Vec<[Extent; 2]>> = BTreeMap::new();
         for (node, shape) in packed_checks(graph) {
             checks.entry(node).or_default().push(shape);
         }
+        eager.go_on()?;
         let nodes = graph.nodes.iter().enumerate();
         let made = nodes.flat_map(|(index, node)| node.outputs.iter().map(move |id| (*id, index)));
+        let makers = made.collect();
         let held = graph.parameters.iter();
         let buffers = held.filter(|parameter| parameter.kind == ParameterKind::Buffer);
-        Forward {
-            makers: made.collect(),
+        eager.go_on()?;
+        let deaths = deaths(graph);
+        eager.go_on()?;
+        let noise_for = noise_for(graph);
+        eager.go_on()?;
+        let labels = graph.nodes.iter().map(label).collect();
+        eager.go_on()?;
+        let entered = entered(graph);
+        eager.go_on()?;
+        Ok(Forward {
+            makers,
             buffers: buffers.map(|buffer| buffer.value).collect(),
-            deaths: deaths(graph),
+            deaths,
             packed_checks: checks,
-            noise_for: noise_for(graph),
-            labels: graph.nodes.iter().map(label).collect(),
-            entered: entered(graph),
+            noise_for,
+            labels,
+            entered,
             scopes: match variant.mode {
                 Mode::Train => checkpoints(graph, variant),
                 Mode::Inference => BTreeMap::new(),
@@ -158,7 +172,7 @@ impl Forward {
             returns,
             types_left: RefCell::default(),
             types_read: RefCell::new(read_types(graph)),
-            functions: Functions::of(graph, variant),
+            functions: Functions::of(eager, graph, variant)?,
             graph: Arc::clone(graph),
             parameters,
             mode: variant.mode,
@@ -167,7 +181,7 @@ impl Forward {
             } else {
                 variant.precision.parameters()
             },
-        }
+        })
     }
 
     /// Has the units of a wrapper around the nodes that are theirs.
@@ -194,12 +208,16 @@ impl Forward {
     }
 
     /// Prepares the backward pass of a custom function.
-    pub(super) fn of_backward(graph: &Arc<Graph>, variant: &Variant) -> Forward {
-        Forward {
+    pub(super) fn of_backward(
+        eager: &Eager,
+        graph: &Arc<Graph>,
+        variant: &Variant,
+    ) -> Result<Forward, Stop> {
+        Ok(Forward {
             // Its modules are nobody's blocks.
             scopes: BTreeMap::new(),
-            ..Forward::new(graph, variant, BTreeMap::new())
-        }
+            ..Forward::new(eager, graph, variant, BTreeMap::new())?
+        })
     }
 
     /// A value alive in Python, or a parameter.

@@ -23,18 +23,22 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    pub(super) fn of(graph: &Graph, variant: &Variant) -> Functions {
+    pub(super) fn of(eager: &Eager, graph: &Graph, variant: &Variant) -> Result<Functions, Stop> {
         let calls = graph.functions.iter().enumerate();
         let backward = |call: &FunctionCall| {
             let graph = Arc::new(call.backward.clone());
-            Rc::new(Forward::of_backward(&graph, variant))
+            Ok(Rc::new(Forward::of_backward(eager, &graph, variant)?))
         };
-        Functions {
+        Ok(Functions {
             starts: calls
                 .map(|(index, call)| (call.nodes.start, index))
                 .collect(),
-            backwards: graph.functions.iter().map(backward).collect(),
-        }
+            backwards: graph
+                .functions
+                .iter()
+                .map(backward)
+                .collect::<Result<_, Stop>>()?,
+        })
     }
 
     /// The calls that begin with one of these nodes.

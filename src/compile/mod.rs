@@ -192,7 +192,8 @@ fn compile_with(
         eager.leave_out_launches();
     }
     let training = step::Training::construct(eager, graph, variant);
-    training.into_program().map_err(|stop| match stop {
+    let program = training.and_then(step::Training::into_program);
+    program.map_err(|stop| match stop {
         Stop::Cancelled => CompileError::Cancelled,
         Stop::Restored => unreachable!("only a recomputation stops early, and its caller goes on"),
     })

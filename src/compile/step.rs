@@ -45,11 +45,17 @@ struct Scaler {
 
 impl Training {
     /// `model.to("cuda", dtype)`, and the wrapper that the variant asks for.
-    pub(super) fn construct(mut eager: Eager, graph: Arc<Graph>, variant: &Variant) -> Training {
+    pub(super) fn construct(
+        mut eager: Eager,
+        graph: Arc<Graph>,
+        variant: &Variant,
+    ) -> Result<Training, Stop> {
+        eager.go_on()?;
         let constructed = construct(&mut eager, &graph, variant);
-        let mut forward = Forward::new(&graph, variant, constructed.tensors);
+        eager.go_on()?;
+        let mut forward = Forward::new(&eager, &graph, variant, constructed.tensors)?;
         forward.scope(&constructed.wrapper);
-        Training {
+        Ok(Training {
             mine: constructed.mine,
             partition: constructed.partition,
             wrapper: constructed.wrapper,
@@ -60,7 +66,7 @@ impl Training {
             trained: constructed.trained,
             scaler: None,
             timed: Vec::new(),
-        }
+        })
     }
 
     /// Compiles construction, the first step and a later one.

@@ -116,10 +116,6 @@ fn last_event(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
         return Ok(None);
     };
     let text = header.to_str().unwrap_or("?");
-    // As browsers send it before there was an event.
-    if text.is_empty() {
-        return Ok(None);
-    }
     let number = text.parse().ok().filter(|number| *number <= MOST_WHOLE);
     let number = number.ok_or_else(|| {
         let detail = format!(

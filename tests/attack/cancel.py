@@ -27,7 +27,8 @@ def working(server):
     """The names of the threads that work on a request."""
     folder = f"/proc/{server.process.pid}/task"
     names = []
-    for task in os.listdir(folder):
+    # The first thread only waits, and is called what the file is called.
+    for task in set(os.listdir(folder)) - {str(server.process.pid)}:
         try:
             with open(f"{folder}/{task}/comm") as comm:
                 names.append(comm.read().strip())

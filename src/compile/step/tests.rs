@@ -28,7 +28,8 @@ fn golden(name: &str) -> Graph {
 }
 
 fn begun(graph: &Graph, variant: &Variant, cancel: &Arc<AtomicBool>) -> Training {
-    Training::construct(Eager::new(H200, cancel), Arc::new(graph.clone()), variant)
+    let eager = Eager::new(H200, cancel);
+    Training::construct(eager, Arc::new(graph.clone()), variant).unwrap()
 }
 
 /// Construction and two steps whose micro-steps are compiled one by one.
