@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::probe::{Evidence, PeakMemory, ProbeReport, RankReport, Verdict};
+use crate::probe::{
+    CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, Verdict,
+};
 
 /// What to train with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -30,6 +32,9 @@ pub struct Recommendation {
     pub headroom_bytes: u64,
     /// What keeps the batch from being larger, by name.
     pub limited_by: String,
+    /// What the peak is made of, when it is, and which limit binds; missing in answers of versions that did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
     /// Where the numbers come from.
     pub evidence: Evidence,
     /// Milliseconds per micro-step; null without a GPU.
@@ -48,6 +53,50 @@ pub struct Recommendation {
     pub parallel: Option<AcrossRanks>,
     /// What the reader should know of the rules used: transferred, estimated, assumed.
     pub notes: Vec<String>,
+}
+
+/// Which limit binds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitKind {
+    /// The limit that the request names.
+    MemoryLimit,
+    /// What the device has for PyTorch's allocator.
+    Device,
+    /// What other processes hold on the device: without them, the next batch would fit.
+    OtherProcesses,
+    /// Tensors would fit, but what the allocator keeps of freed ones lies in pieces that do not serve.
+    Fragmentation,
+    /// A larger batch runs, and leaves less free than the prediction may be too low by.
+    Headroom,
+    /// A larger batch runs, and the samples that were asked for need none.
+    TargetBatch,
+    /// Larger batches are not tried: the graph holds for no larger one, or nobody would train with one.
+    LargestTried,
+}
+
+/// What keeps a batch from being larger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Limit {
+    /// Which limit.
+    pub kind: LimitKind,
+    /// The batch that shows it; null where none does.
+    pub batch: Option<u64>,
+    /// The same in words, with its figures.
+    pub explanation: String,
+    /// What was free when that batch was refused; null where it was not.
+    pub shortage: Option<Shortage>,
+}
+
+/// Why a batch is not larger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Why {
+    /// What is allocated at the peak of the recommended micro-batch, by purpose, largest first; its sum is the peak.
+    pub at_peak: Vec<CategoryBytes>,
+    /// When that is, and which modules hold it; null where nobody could tell.
+    pub peak: Option<Peak>,
+    /// The limit that binds.
+    pub limit: Limit,
 }
 
 /// What is to be known of an answer for several ranks.

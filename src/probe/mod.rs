@@ -4,6 +4,7 @@
 //! verdict, never an error.
 
 mod outline;
+mod peak;
 mod plans;
 mod proof;
 mod repeat;
@@ -13,6 +14,7 @@ mod soak;
 mod timeline;
 
 pub use outline::Outline;
+pub use peak::{ModuleBytes, Peak, Phase, Shortage};
 pub use report::{
     CategoryBytes, Evidence, PeakMemory, ProbeReport, RankReport, StepMemory, TimelinePoint,
     Verdict,

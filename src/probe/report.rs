@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::peak::{Peak, Shortage};
 use crate::program::Category;
 
 /// How three steps at one batch ended.
@@ -98,6 +99,10 @@ pub struct TimelinePoint {
     pub allocated_bytes: u64,
     /// Bytes reserved then.
     pub reserved_bytes: u64,
+    /// Bytes allocated then by purpose: parameters, gradients, optimizer state, optimizer scratch, batch, activations, activation
+    /// gradients, workspace, communication.
+    #[serde(default)]
+    pub by_category: Vec<u64>,
 }
 
 /// What one of several ranks found.
@@ -166,6 +171,12 @@ pub struct ProbeReport {
     pub micro_steps_run: Option<u32>,
     /// What was allocated at the peak, by purpose.
     pub at_peak: Vec<CategoryBytes>,
+    /// When the peak was, and which modules held the memory. Missing where no step began, and in what only asks for a verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Peak>,
+    /// For `out_of_memory`: what was free when the last request was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortage: Option<Shortage>,
     /// Allocated and reserved memory over the whole run, thinned to at most a few hundred points.
     pub timeline: Vec<TimelinePoint>,
     /// What each rank found, where several ran together. The report's other figures are those of the one that needed most, or

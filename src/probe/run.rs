@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::peak::Shortage;
 use super::plans::PlanCache;
 use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
-use super::timeline::MemoryOverTime;
+use super::timeline::{MemoryOverTime, Written};
 use crate::alloc::{BlockId, CachingAllocator, SegmentSource, Stream};
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};
@@ -93,7 +94,7 @@ impl Probe<'_> {
             cancel,
             held: Held::by(self, resources.evidence),
             resources,
-            recording: (self.detail == Detail::Full).then(MemoryOverTime::new),
+            recording: (self.detail == Detail::Full).then(|| MemoryOverTime::of(self.program)),
             step: 0,
         };
         let mut steps = Vec::new();
@@ -103,6 +104,12 @@ impl Probe<'_> {
         let recording = run.recording.take();
         let step = run.step;
         let evidence = run.resources.evidence;
+        let shortage = match &ended {
+            Err(Stopped::OutOfMemory { asked, .. }) => {
+                Some(Shortage::of(run.resources.allocator, *asked))
+            }
+            Ok(()) | Err(Stopped::Failed(_) | Stopped::Cancelled) => None,
+        };
         run.resources.allocator.reset();
         if matches!(ended, Err(Stopped::Cancelled)) {
             return Err(Cancelled);
@@ -124,7 +131,7 @@ impl Probe<'_> {
             let unfinished = if cause.is_some() { now.0 } else { 0 };
             steps.iter().map(of).max().unwrap_or(0).max(unfinished)
         };
-        let (timeline, at_peak) = recording.map(MemoryOverTime::finish).unwrap_or_default();
+        let written = recording.map_or_else(Written::default, |it| it.finish(self.program));
         let mut notes = proof::remarks(&steps);
         let asked = self.program.micro_steps;
         let run = asked.min(most_micro_steps(evidence));
@@ -152,8 +159,10 @@ impl Probe<'_> {
             model_allocated_bytes: model_allocated.0,
             steps,
             micro_steps_run: (run < asked).then_some(run),
-            at_peak,
-            timeline,
+            at_peak: written.at_peak,
+            peak: written.peak,
+            shortage,
+            timeline: written.timeline,
             cause,
             assumptions: Vec::new(),
             notes,
@@ -271,6 +280,9 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             self.step += 1;
             let upheavals = self.resources.allocator.stats().upheavals();
             self.resources.allocator.reset_peaks();
+            if let Some(recording) = &mut self.recording {
+                recording.begin_step();
+            }
             for section in sections {
                 if self.resources.evidence.is_real() {
                     // One micro-step ran before those that repeat.
@@ -415,9 +427,10 @@ impl<S: SegmentSource> Run<'_, '_, S> {
         self.held.tables.place(id, address);
         self.held.blocks[index] = block;
         if let (Some(recording), Some(block)) = (&mut self.recording, block) {
-            recording.allocated(tensor.category, allocator.size(block));
             let stats = allocator.stats();
-            recording.note(self.step, stats.allocated(), stats.reserved());
+            let memory = (stats.allocated(), stats.reserved());
+            let size = allocator.size(block);
+            recording.allocated(self.step, (id, tensor.category), size, memory);
         }
         Ok(())
     }
@@ -428,15 +441,14 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             return;
         };
         let allocator = &mut *self.resources.allocator;
-        if let Some(recording) = &mut self.recording {
-            let category = self.probe.program.tensors[index].category;
-            recording.freed(category, allocator.size(block));
-        }
+        let size = allocator.size(block);
         allocator.free(block);
         self.held.tables.place(id, 0);
         if let Some(recording) = &mut self.recording {
+            let category = self.probe.program.tensors[index].category;
             let stats = allocator.stats();
-            recording.note(self.step, stats.allocated(), stats.reserved());
+            let memory = (stats.allocated(), stats.reserved());
+            recording.freed(self.step, (id, category), size, memory);
         }
     }
 }

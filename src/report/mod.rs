@@ -18,6 +18,7 @@ mod style;
 mod svg;
 mod table;
 mod times;
+mod why;
 mod wrap;
 
 pub use device::devices;
@@ -33,5 +34,6 @@ pub use search::{search, search_env};
 pub use sequence::{Requested, sequence, unmatched};
 pub use soak::soak;
 pub use style::{BOLD, DIM, RESET, Style};
-pub use svg::replay_svg;
+pub use svg::{probe_svg, replay_svg};
 pub use times::times;
+pub use why::why;

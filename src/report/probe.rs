@@ -2,9 +2,9 @@
 
 use super::style::Style;
 use super::table::{assumptions, facts, notes, text, with_header};
+use super::why::{categories, held, modules};
 use super::wrap::paragraph;
 use crate::probe::{Evidence, ProbeReport, StepMemory, Verdict};
-use crate::program::Category;
 use crate::units::Bytes;
 
 /// Writes the verdict, the peaks, the steps and what the peak was made of.
@@ -62,7 +62,16 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
     }
     if !report.at_peak.is_empty() {
         out += "\nAt the peak\n";
-        out += &at_peak(report, style);
+        if let Some(peak) = &report.peak {
+            let lines = [("moment", peak.moment.clone()), ("held then", held(peak))];
+            out += &facts(&lines, style);
+            out += "\n";
+        }
+        out += &categories(&report.at_peak, style);
+        if let Some(peak) = &report.peak {
+            out += "\n";
+            out += &modules(peak, style);
+        }
     }
     if !report.notes.is_empty() || !report.assumptions.is_empty() {
         out += "\n";
@@ -134,17 +143,6 @@ fn last_loss(step: &StepMemory) -> String {
     }
 }
 
-fn at_peak(report: &ProbeReport, style: &Style) -> String {
-    let mut table = with_header(&["what for", "bytes"], &["bytes"]);
-    for part in report.at_peak.iter().filter(|part| part.bytes > 0) {
-        table.add_row([
-            category(part.category).to_owned(),
-            Bytes(part.bytes).to_string(),
-        ]);
-    }
-    text(&table, style)
-}
-
 /// A verdict in a sentence about a batch.
 pub(super) fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
@@ -152,19 +150,5 @@ pub(super) fn verdict(verdict: Verdict) -> &'static str {
         Verdict::FitsWithRetries => "fits with retries",
         Verdict::OutOfMemory => "runs out of memory",
         Verdict::Failed => "failed",
-    }
-}
-
-fn category(category: Category) -> &'static str {
-    match category {
-        Category::Parameters => "parameters",
-        Category::Gradients => "gradients",
-        Category::OptimizerState => "optimizer state",
-        Category::OptimizerScratch => "optimizer scratch",
-        Category::Batch => "batch",
-        Category::Activations => "activations",
-        Category::ActivationGradients => "activation gradients",
-        Category::Workspace => "workspace",
-        Category::Communication => "communication",
     }
 }

@@ -284,6 +284,8 @@ impl Handler for FakeDevice {
             steps: Vec::new(),
             micro_steps_run: None,
             at_peak: Vec::new(),
+            peak: None,
+            shortage: None,
             timeline: Vec::new(),
             cause: None,
             assumptions: Vec::new(),

@@ -196,6 +196,7 @@ fn a_third_step_that_is_taken_from_the_second_is_the_one_that_would_have_run() {
                     fewer += u32::from(few.launches < all.launches);
                     let ran = ProbeReport {
                         at_peak: Vec::new(),
+                        peak: None,
                         timeline: Vec::new(),
                         ..ran
                     };

@@ -20,4 +20,5 @@ mod recorder;
 mod replay;
 mod report;
 mod truth;
+mod why;
 mod worker;

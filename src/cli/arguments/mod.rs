@@ -290,6 +290,9 @@ pub(in crate::cli) struct Output {
     /// Show every probe and what was assumed.
     #[arg(long, short)]
     pub(in crate::cli) verbose: bool,
+    /// Show what the peak is made of, when it is, and which limit binds.
+    #[arg(long)]
+    pub(in crate::cli) why: bool,
 }
 
 impl Format {
@@ -364,6 +367,9 @@ pub(in crate::cli) struct ProbeOutput {
     /// Say what of the step a GPU cannot run, instead of running it; needs none.
     #[arg(long)]
     pub(in crate::cli) explain: bool,
+    /// Draw memory over time by what it is for, with the peak.
+    #[arg(long, value_name = "FILE", conflicts_with = "explain")]
+    pub(in crate::cli) svg: Option<PathBuf>,
     /// Print the JSON document of `GET /v1/probes/{id}`, or of --explain, alone.
     #[arg(long)]
     pub(in crate::cli) json: bool,

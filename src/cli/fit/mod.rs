@@ -69,6 +69,9 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     };
     let style = style::stdout(arguments.output.verbose);
     print(format, &answers, no_gpu.as_deref(), &style)?;
+    if let ([only], Format::Text, true) = (answers.as_slice(), format, arguments.output.why) {
+        output::text(&report::why(&only.result, &style))?;
+    }
     Ok(outcome)
 }
 

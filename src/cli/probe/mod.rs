@@ -2,13 +2,14 @@
 
 mod explain;
 
+use std::fs;
 use std::sync::Arc;
 
 use super::arguments::Probe;
 use super::devices::engine;
 use super::trouble::Trouble;
 use super::{Outcome, output, question, recorder, style};
-use crate::jobs::Engine as _;
+use crate::jobs::{self, Engine as _};
 use crate::probe::Verdict;
 use crate::report;
 
@@ -24,6 +25,15 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
         .with_recorder(recorder)
         .probe(&request, batch, &Arc::default())
         .map_err(|error| origin.blame(Trouble::Engine(error)))?;
+    if let Some(path) = &arguments.output.svg {
+        let title = format!("{} on {}", jobs::model_name(&request), request.device);
+        fs::write(path, report::probe_svg(&title, &report)).map_err(|source| {
+            Trouble::Unwritable {
+                path: path.clone(),
+                source,
+            }
+        })?;
+    }
     if json {
         output::json(&report)?;
     } else {

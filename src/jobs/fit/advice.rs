@@ -10,6 +10,7 @@ use super::inquiry::{Inquiry, micro_steps};
 use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
 use super::probing::prober::ProbeCache;
 use super::uncertainty::Uncertainty;
+use super::why::{Around, LimitSource};
 
 /// How the note begins that is given where both are asked for.
 pub(super) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
@@ -22,6 +23,7 @@ pub(super) fn recommend(
     wish: Wish,
     accumulation: u32,
     mut inquiry: Inquiry<'_, '_>,
+    source: LimitSource,
     mut notes: Vec<String>,
 ) -> Result<Recommendation, EngineError> {
     if let (Some(_), 2..) = (wish.target_batch, accumulation) {
@@ -31,7 +33,7 @@ pub(super) fn recommend(
     }
     let Some(plan) = choose(wish, accumulation, &mut inquiry)? else {
         let steps = without_a_plan(wish, accumulation);
-        return nothing_fits(steps, wish.world_size, inquiry, notes);
+        return nothing_fits(steps, wish.world_size, inquiry, (source, notes));
     };
     let micro_steps = micro_steps(plan.accumulation_steps);
     let maxima = inquiry.maxima(micro_steps)?;
@@ -46,16 +48,26 @@ pub(super) fn recommend(
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
     let limit = inquiry.limit();
     let deciding = inquiry.deciding(micro_steps);
-    let limited_by = limited_by(without_retries, maxima.at_ceiling, deciding)?;
+    let binding = binding(without_retries, maxima.at_ceiling, deciding)?;
     let probed = deciding.probe_in_full(plan.micro_batch)?;
     let headroom = probed.headroom(limit);
     if headroom > Bytes::ZERO {
-        notes.push(why(headroom, &probed.uncertainties));
+        notes.push(kept_free(headroom, &probed.uncertainties));
     }
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("the largest batch without retries was tried on the GPU; the largest with retries (`max_batch`) is simulated".to_owned());
     }
     let report = &probed.report;
+    let around = Around {
+        at: report,
+        above: binding.report.as_ref(),
+        largest: without_retries,
+        at_ceiling: maxima.at_ceiling,
+        headroom,
+        has_target: wish.target_batch.is_some(),
+        source,
+    };
+    let why = around.why();
     let step_ms = step_ms(report);
     let micro_steps_run = report.micro_steps_run.unwrap_or(micro_steps);
     let micro_step_ms = step_ms.map(|ms| ms / f64::from(micro_steps_run));
@@ -75,7 +87,8 @@ pub(super) fn recommend(
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: limit.0.saturating_sub(report.peak_reserved_bytes),
-        limited_by,
+        limited_by: binding.name,
+        why: Some(why),
         evidence: maxima.evidence,
         step_ms: micro_step_ms,
         samples_per_second: micro_step_ms.map(|ms| plan.micro_batch as f64 * 1000.0 / ms),
@@ -146,7 +159,7 @@ pub(super) fn next_to_record(
 }
 
 /// What a reader is told of the headroom.
-pub(super) fn why(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
+pub(super) fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty]) -> String {
     let figure = |uncertainty: &Uncertainty| match uncertainty.bytes() {
         Bytes::ZERO => format!("{:.1}%", uncertainty.share() * 100.0),
         bytes => bytes.to_string(),
@@ -166,7 +179,7 @@ fn nothing_fits(
     steps: u64,
     world_size: u64,
     mut inquiry: Inquiry<'_, '_>,
-    mut notes: Vec<String>,
+    (source, mut notes): (LimitSource, Vec<String>),
 ) -> Result<Recommendation, EngineError> {
     let micro_steps = micro_steps(steps);
     let maxima = inquiry.maxima(micro_steps)?;
@@ -181,9 +194,18 @@ fn nothing_fits(
             "a batch of one runs without retries and reserves {}, which does not leave {headroom} of the limit free",
             Bytes(report.peak_reserved_bytes)
         ));
-        notes.push(why(headroom, &probed.uncertainties));
+        notes.push(kept_free(headroom, &probed.uncertainties));
     }
     let missing = simulated.max(needed.saturating_sub(limit));
+    let around = Around {
+        at: report,
+        above: Some(report),
+        largest: maxima.prediction.max_batch_without_retries,
+        at_ceiling: false,
+        headroom,
+        has_target: false,
+        source,
+    };
     Ok(Recommendation {
         micro_batch: 0,
         accumulation_steps: 0,
@@ -196,6 +218,7 @@ fn nothing_fits(
         limit_bytes: limit.0,
         headroom_bytes: 0,
         limited_by: described(report),
+        why: Some(around.why()),
         evidence: maxima.evidence,
         step_ms: None,
         samples_per_second: None,
@@ -231,22 +254,29 @@ fn missing(cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
     Ok(high.saturating_sub(limit))
 }
 
-/// What keeps the batch from being larger, by name.
-fn limited_by(
+/// What keeps the batch from being larger.
+struct Binding {
+    name: String,
+    /// The probe that shows it, where there is one.
+    report: Option<ProbeReport>,
+}
+
+fn binding(
     without_retries: u64,
     at_ceiling: bool,
     cache: &mut ProbeCache<'_>,
-) -> Result<String, EngineError> {
+) -> Result<Binding, EngineError> {
+    let unseen = |name| Binding { name, report: None };
     if at_ceiling && cache.ceiling() < MAX_BATCH {
-        return Ok(format!(
+        return Ok(unseen(format!(
             "the graph, which was exported for batches up to {}",
             cache.ceiling()
-        ));
+        )));
     }
     if at_ceiling {
-        return Ok(format!(
+        return Ok(unseen(format!(
             "nothing: batches above {without_retries} are not tried"
-        ));
+        )));
     }
     // A real probe above the maximum is not worth its time for a name alone.
     let above = without_retries + 1;
@@ -257,7 +287,10 @@ fn limited_by(
         without_retries
     };
     let probed = cache.probe_in_full(named)?;
-    Ok(described(&probed.report))
+    Ok(Binding {
+        name: described(&probed.report),
+        report: Some(probed.report.clone()),
+    })
 }
 
 /// What a peak was mostly made of, and what did not fit on top of it.

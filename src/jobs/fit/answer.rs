@@ -10,6 +10,7 @@ use super::probing::observer::Observer;
 use super::probing::prober::{ProbeCache, Probed, Prober};
 use super::ranked::{Entry, ranked};
 use super::room::Room;
+use super::why::LimitSource;
 
 /// What a fit has to find out.
 #[derive(Debug, Clone)]
@@ -169,10 +170,15 @@ fn recommended<'b>(
 ) -> Result<Recommendation, EngineError> {
     let inquiry = Inquiry::new(simulated, real, question.method);
     let notes = question.notes.clone();
+    let source = match question.room.asked {
+        Some(asked) if asked <= question.room.available(&variant.parallel) => LimitSource::Asked,
+        Some(_) | None => LimitSource::Device,
+    };
     recommend(
         question.wish.of(variant),
         variant.accumulation,
         inquiry,
+        source,
         notes,
     )
 }

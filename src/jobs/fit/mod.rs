@@ -16,6 +16,7 @@ mod remarks;
 mod room;
 mod soak;
 mod uncertainty;
+mod why;
 
 #[cfg(test)]
 mod tests;

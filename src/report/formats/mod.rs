@@ -68,6 +68,7 @@ mod tests {
             limit_bytes: 12 << 30,
             headroom_bytes: 2 << 30,
             limited_by: "activations".to_owned(),
+            why: None,
             evidence: Evidence::Simulated,
             step_ms: None,
             samples_per_second: None,

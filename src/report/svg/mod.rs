@@ -1,10 +1,13 @@
-//! Drawings for people: what a replay found, as one SVG file.
+//! Drawings for people: what a replay or a probe found, as one SVG file.
 //!
 //! Written by hand, so that the same document always gives the same bytes. No scripts, no fonts of its
 //! own; whoever opens it in a browser sees sizes on hovering.
 
 mod map;
+mod probe;
 mod timeline;
+
+pub use probe::probe_svg;
 
 use std::fmt::Write as _;
 

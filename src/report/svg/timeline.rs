@@ -10,18 +10,35 @@ const HEIGHT: f64 = 320.0;
 const FAR: f64 = 1.6;
 
 /// Maps events and bytes to places.
-struct Scale {
+pub(super) struct Scale {
     events: f64,
     bytes: f64,
     top: f64,
 }
 
 impl Scale {
-    fn x(&self, event: usize) -> f64 {
+    /// A panel that begins at `top`, for so many events and bytes.
+    pub(super) fn below(top: f64, events: usize, ceiling: u64) -> Scale {
+        Scale {
+            events: events.max(1) as f64,
+            bytes: 1.08 * ceiling as f64,
+            top,
+        }
+    }
+
+    pub(super) fn ceiling(&self) -> f64 {
+        self.top
+    }
+
+    pub(super) fn bottom(&self) -> f64 {
+        self.top + HEIGHT
+    }
+
+    pub(super) fn x(&self, event: usize) -> f64 {
         LEFT + (RIGHT - LEFT) * event as f64 / self.events
     }
 
-    fn y(&self, bytes: u64) -> f64 {
+    pub(super) fn y(&self, bytes: u64) -> f64 {
         self.top + HEIGHT * (1.0 - bytes as f64 / self.bytes)
     }
 }
@@ -40,13 +57,10 @@ pub(super) fn draw(svg: &mut Svg, report: &ReplayReport, top: f64) -> f64 {
     }
 
     let ceiling = peak.max(near.unwrap_or(0));
-    let scale = Scale {
-        events: report.recording.events.max(1) as f64,
-        bytes: 1.08 * ceiling as f64,
-        top: top + 22.0,
-    };
-    let bottom = scale.top + HEIGHT;
-    axes(svg, report, &scale, ceiling);
+    let events = report.recording.events;
+    let scale = Scale::below(top + 22.0, events, ceiling);
+    let bottom = scale.bottom();
+    axes(svg, events, &scale, ceiling);
     curves(svg, report, &scale);
     if let Some(limit) = near {
         let y = scale.y(limit);
@@ -73,8 +87,8 @@ pub(super) fn draw(svg: &mut Svg, report: &ReplayReport, top: f64) -> f64 {
     bottom + 40.0
 }
 
-fn axes(svg: &mut Svg, report: &ReplayReport, scale: &Scale, ceiling: u64) {
-    let bottom = scale.top + HEIGHT;
+pub(super) fn axes(svg: &mut Svg, events: usize, scale: &Scale, ceiling: u64) {
+    let bottom = scale.bottom();
     let step = byte_step(ceiling);
     let mut bytes = 0;
     while bytes as f64 <= scale.bytes {
@@ -91,9 +105,9 @@ fn axes(svg: &mut Svg, report: &ReplayReport, scale: &Scale, ceiling: u64) {
         );
         bytes += step;
     }
-    let step = event_step(report.recording.events);
+    let step = event_step(events);
     let mut event = 0;
-    while event <= report.recording.events {
+    while event <= events {
         let x = scale.x(event);
         svg.line([x, bottom, x, bottom + 5.0], colour::QUIET, 1.0);
         let label = event.to_string();
@@ -167,7 +181,7 @@ fn peaks(svg: &mut Svg, report: &ReplayReport, scale: &Scale) {
 }
 
 /// A label on the side with room.
-fn beside(svg: &mut Svg, x: f64, y: f64, label: &str) {
+pub(super) fn beside(svg: &mut Svg, x: f64, y: f64, label: &str) {
     if x > f64::midpoint(LEFT, RIGHT) {
         svg.label(Anchor::End, x - 9.0, y, label);
     } else {

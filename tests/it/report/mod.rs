@@ -29,6 +29,7 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         limited_by: "activations (94% of the peak); batch 236 runs, but the allocator has to free its cache and retry \
                      once"
             .to_owned(),
+        why: None,
         evidence: Evidence::Simulated,
         step_ms: None,
         samples_per_second: None,
@@ -69,6 +70,8 @@ fn probe(variant: u32, batch: u64) -> ProbeSummary {
             steps: Vec::new(),
             micro_steps_run: None,
             at_peak: Vec::new(),
+            peak: None,
+            shortage: None,
             timeline: Vec::new(),
             cause: None,
             assumptions: Vec::new(),

@@ -128,6 +128,8 @@ impl Prober for Script {
                 category: Category::Activations,
                 bytes: needed,
             }],
+            peak: None,
+            shortage: None,
             timeline: Vec::new(),
             cause: (verdict == Verdict::OutOfMemory).then(|| "conv1 wants 10 MiB".to_owned()),
             assumptions: Vec::new(),
