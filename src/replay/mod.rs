@@ -8,6 +8,7 @@
 mod compare;
 mod driver;
 mod exact;
+mod findings;
 mod history;
 mod layout;
 mod plan;
@@ -20,6 +21,7 @@ mod simulate;
 
 pub use compare::Row;
 pub use exact::{Comparison, Difference};
+pub use findings::{Finding, Findings, GrowthReport, LineBytes};
 pub use history::Moment;
 pub use layout::{Layout, Segment, Used};
 pub use reading::error::RecordingError;

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::compare::Row;
 use super::exact::Difference;
+use super::findings::Findings;
 use super::history::Moment;
 use super::reading::recording::{Format, RecordedLimit, Recording};
 use super::run::{Addresses, Replay};
@@ -223,6 +224,8 @@ pub struct ReplayReport {
     pub peak: PeakReport,
     /// The answers under several settings, when they were asked for.
     pub comparison: Option<ComparisonReport>,
+    /// Who holds the memory, what grows, and what is wrong.
+    pub findings: Findings,
     /// What the reader should know.
     pub notes: Vec<String>,
 }
@@ -286,6 +289,7 @@ impl ReplayReport {
                 limit_bytes: compared.limit.map(|limit| limit.0),
                 rows: compared.rows.iter().map(ComparisonRow::of).collect(),
             }),
+            findings: replay.findings.clone(),
             notes: replay.notes.clone(),
         }
     }

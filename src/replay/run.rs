@@ -2,12 +2,13 @@
 
 use super::compare::{Row, compare};
 use super::exact::{Comparison, Exact, held_exactly, replay_exactly};
+use super::findings::{Findings, Lives, Memory, find};
 use super::history::{MemoryHistory, Moment};
 use super::plan::initial;
 use super::reading::recording::{RecordedLimit, Recording};
 use super::simulate::{Conditions, Requests, Stop};
 use crate::alloc::MemoryLimit;
-use crate::alloc::{Event, Settings, Snapshot, Stats, limit_of_fraction};
+use crate::alloc::{BlockState, Event, Settings, Snapshot, Stats, limit_of_fraction};
 use crate::probe::Verdict;
 use crate::units::Bytes;
 
@@ -65,6 +66,8 @@ pub struct Replay {
     pub held: Snapshot,
     /// The answers under several settings, when they were asked for.
     pub compared: Option<Compared>,
+    /// What the recording says of its program.
+    pub findings: Findings,
     /// What a reader of the answer should know.
     pub notes: Vec<String>,
 }
@@ -115,6 +118,7 @@ pub fn replay(recording: &Recording, asked: &Asked) -> Result<Replay, FractionOf
                 .to_owned(),
         );
     }
+    replay.findings = findings(&requests, (&recorded, &conditions), &as_recorded, &replay);
     if asked.compare {
         let mut others = vec![recording.settings.clone(), conditions.settings.clone()];
         others.dedup();
@@ -134,6 +138,60 @@ pub fn replay(recording: &Recording, asked: &Asked) -> Result<Replay, FractionOf
     replay.notes.extend(notes);
     explain(recording, &mut replay);
     Ok(replay)
+}
+
+/// What a recording says of its program, as it ran.
+fn findings(
+    requests: &Requests<'_>,
+    (recorded, asked): (&Conditions, &Conditions),
+    as_recorded: &Exact,
+    replay: &Replay,
+) -> Findings {
+    let most_reserved = as_recorded.history.most_reserved();
+    let held = held_exactly(
+        requests.recording,
+        &recorded.settings,
+        recorded.limit,
+        &as_recorded.requests,
+        most_reserved.entries,
+    );
+    let blocks = held.segments.iter().flat_map(|segment| &segment.blocks);
+    let free = blocks.filter(|block| block.state == BlockState::Inactive);
+    let (pieces, largest) = free.fold((0, Bytes::ZERO), |(pieces, largest), block| {
+        (pieces + 1, block.size.max(largest))
+    });
+    let is_of_the_run = asked.settings == recorded.settings;
+    let memory = Memory {
+        limit: if is_of_the_run {
+            asked.limit
+        } else {
+            recorded.limit
+        },
+        reserved: most_reserved.reserved,
+        allocated_then: most_reserved.allocated,
+        free_pieces: (pieces, largest),
+        retries: as_recorded.stats.num_alloc_retries,
+        granted: if is_of_the_run && asked.limit.is_some() {
+            replay.granted
+        } else {
+            0
+        },
+    };
+    let expandable = || {
+        let settings: Settings = "expandable_segments:True".parse().ok()?;
+        if recorded.settings == settings {
+            return None;
+        }
+        let conditions = Conditions {
+            settings,
+            limit: None,
+            total: recorded.total,
+        };
+        let simulated = requests.simulate(&conditions, (), None);
+        let finishes = simulated.stop.is_none();
+        finishes.then(|| simulated.stats.peak_reserved())
+    };
+    find(&Lives::of(requests.recording), &memory, expandable)
 }
 
 /// A replay with the recorded answers of the driver.
@@ -328,6 +386,7 @@ fn replayed(
         most_reserved: history.most_reserved(),
         held,
         compared: None,
+        findings: Findings::default(),
         notes: Vec::new(),
     }
 }

@@ -6,7 +6,9 @@ use super::probe::verdict;
 use super::style::Style;
 use super::table::{facts, notes, text, with_header};
 use super::wrap::paragraph;
-use crate::replay::{AddressSource, ComparisonReport, RecordingFormat, ReplayReport};
+use crate::replay::{
+    AddressSource, ComparisonReport, Finding, Findings, RecordingFormat, ReplayReport,
+};
 use crate::units::Bytes;
 
 /// Writes the verdict, how it compares with the recording, the peaks and the comparison of settings.
@@ -69,6 +71,12 @@ pub fn replay(report: &ReplayReport, style: &Style) -> String {
         ],
         style,
     );
+    // Without lines, that nothing grows is not known.
+    let said = &report.findings;
+    if said.has_stacks || said.finding != Finding::NothingWrong {
+        out += "\n";
+        out += &findings(said, style);
+    }
     if let Some(comparison) = &report.comparison {
         let _ = writeln!(
             out,
@@ -85,6 +93,49 @@ pub fn replay(report: &ReplayReport, style: &Style) -> String {
         out += &notes(&report.notes, style);
     }
     out
+}
+
+/// What is wrong, what shows it, what to change, and who holds the memory.
+fn findings(findings: &Findings, style: &Style) -> String {
+    let mut out = style.strong(&paragraph("", verdict_of(findings.finding), style.width));
+    for evidence in &findings.evidence {
+        out += &paragraph("- ", evidence, style.width);
+    }
+    if let Some(advice) = &findings.advice {
+        out += &paragraph("change: ", advice, style.width);
+    }
+    if !findings.has_stacks {
+        return out;
+    }
+    out += "\nWho holds the memory when most is allocated\n";
+    let mut table = with_header(&["line", "bytes", "blocks"], &["bytes", "blocks"]);
+    let others = &findings.others_at_peak;
+    for line in &findings.at_peak {
+        let name = line.line.as_deref().unwrap_or("(no line of Python)");
+        table.add_row([
+            name.to_owned(),
+            Bytes(line.bytes).to_string(),
+            line.blocks.to_string(),
+        ]);
+    }
+    if others.blocks > 0 {
+        table.add_row([
+            "(other lines)".to_owned(),
+            Bytes(others.bytes).to_string(),
+            others.blocks.to_string(),
+        ]);
+    }
+    out + &text(&table, style)
+}
+
+fn verdict_of(finding: Finding) -> &'static str {
+    match finding {
+        Finding::NothingWrong => "Nothing wrong with the program shows in the recording.",
+        Finding::Growth => "Memory grows: something is kept from each round.",
+        Finding::Fragmentation => "Memory is fragmented.",
+        Finding::AnotherProcess => "Something else holds memory of the GPU.",
+        Finding::BatchTooLarge => "The batch is too large.",
+    }
 }
 
 fn compared(comparison: &ComparisonReport, style: &Style) -> String {

@@ -6,4 +6,5 @@ pub mod pickle;
 pub(in crate::replay) mod read;
 pub(in crate::replay) mod recording;
 pub(in crate::replay) mod snapshot;
+mod stacks;
 pub(in crate::replay) mod text;

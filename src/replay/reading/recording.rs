@@ -17,6 +17,8 @@ pub struct Entry {
     pub position: u32,
     /// The line of Python that it is of, where stacks were recorded: an index into [`Recording::frames`].
     pub frame: Option<u32>,
+    /// Whether that line runs inside of a `torch.nn.Module`, where [`Recording::knows_modules`].
+    pub in_module: bool,
 }
 
 /// How a recording was written down.
@@ -63,8 +65,12 @@ pub struct Recording {
     pub initial: Layout,
     /// Lines of Python, such as `train.py:12 forward`.
     pub frames: Vec<Arc<str>>,
+    /// Whether stacks have PyTorch's own frames too, so that it is known what runs inside of modules.
+    pub knows_modules: bool,
     /// What happened, oldest first.
     pub entries: Vec<Entry>,
+    /// What the whole device had free when memory was last refused, where that was noted: `device_free` of an `oom`.
+    pub device_free: Option<Bytes>,
     /// What a reader of the answer should know.
     pub notes: Vec<String>,
 }

@@ -1,12 +1,11 @@
 //! PyTorch's own memory snapshots: what `torch.cuda.memory._dump_snapshot` writes.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::error::RecordingError;
 use super::pickle::{Pickle, Value, ValueId};
 use super::recording::{Entry, Format, RecordedLimit, Recording};
+use super::stacks::{Frames, Place};
 use super::text::{ACTIONS, MOMENT, event};
 use crate::alloc::{Address, Event, PoolKind, Stream};
 use crate::bounded::shorten;
@@ -14,7 +13,7 @@ use crate::replay::layout::{Layout, Segment, Used};
 use crate::replay::rebuild::rebuild;
 use crate::units::Bytes;
 
-type Members = [[ValueId; 2]];
+pub(super) type Members = [[ValueId; 2]];
 
 /// Reads the device with the longest trace, and rebuilds what was there when its recording started.
 pub(in crate::replay) fn read(
@@ -30,6 +29,7 @@ pub(in crate::replay) fn read(
         return Err(RecordingError::TooLong { most });
     }
     let mut frames = Frames::default();
+    let device_free = reader.device_free(entries);
     let entries = reader.entries(device, entries, &mut frames)?;
     let segments = reader.member(root, "segments", String::new)?;
     let last = reader.layout(segments, device)?;
@@ -76,8 +76,10 @@ pub(in crate::replay) fn read(
         limit: RecordedLimit::Unknown,
         settings,
         initial,
+        knows_modules: frames.has_modules(),
         frames: frames.lines,
         entries,
+        device_free,
         notes,
     })
 }
@@ -115,40 +117,9 @@ fn longest<'p>(
     Ok((chosen, trace, others))
 }
 
-/// How far a stack is followed, in frames: those of C++ come first.
-const DEEPEST_STACK: usize = 256;
-
-/// Most lines of Python that are kept of a recording.
-const MOST_FRAMES: usize = 1 << 16;
-
-/// Lines of Python, each once.
-#[derive(Default)]
-struct Frames {
-    lines: Vec<Arc<str>>,
-    by_line: HashMap<Arc<str>, u32>,
-    /// What each frame of the pickle is; nothing for PyTorch's and those of C++. Stacks share them.
-    known: HashMap<ValueId, Option<u32>>,
-}
-
-impl Frames {
-    fn add(&mut self, line: String) -> Option<u32> {
-        let line: Arc<str> = Arc::from(line);
-        if let Some(known) = self.by_line.get(&line) {
-            return Some(*known);
-        }
-        let number = u32::try_from(self.lines.len()).ok()?;
-        if self.lines.len() == MOST_FRAMES {
-            return None;
-        }
-        self.lines.push(Arc::clone(&line));
-        self.by_line.insert(line, number);
-        Some(number)
-    }
-}
-
 /// Takes a pickle apart, and names the key when it is not as expected.
-struct Reader<'p, 'a> {
-    pickle: &'p Pickle<'a>,
+pub(super) struct Reader<'p, 'a> {
+    pub(super) pickle: &'p Pickle<'a>,
 }
 
 impl<'p> Reader<'p, '_> {
@@ -181,55 +152,16 @@ impl<'p> Reader<'p, '_> {
             let position = u32::try_from(index).map_err(|_| {
                 RecordingError::at(place(), "too many events; expected fewer than 2^32")
             })?;
+            let Place { line, in_module } = self.place(members, frames);
             entries.push(Entry {
                 event,
                 stream,
                 position,
-                frame: self.frame(members, frames),
+                frame: line,
+                in_module,
             });
         }
         Ok(entries)
-    }
-
-    /// The line of the person's own Python that an entry is of: the innermost that is not PyTorch's. Stacks may be left out, and
-    /// what is not as expected in them is not worth an error.
-    fn frame(&self, members: &Members, frames: &mut Frames) -> Option<u32> {
-        let Value::Sequence(stack) = self.value(members, "frames")? else {
-            return None;
-        };
-        let stack = stack.iter().take(DEEPEST_STACK);
-        let found = stack.filter_map(|id| match self.pickle.value(*id) {
-            Value::Map(frame) => Some((*id, frame)),
-            _ => None,
-        });
-        for (id, frame) in found {
-            if let Some(known) = frames.known.get(&id) {
-                match known {
-                    Some(line) => return Some(*line),
-                    None => continue,
-                }
-            }
-            let line = self.line(frame).and_then(|line| frames.add(line));
-            frames.known.insert(id, line);
-            if line.is_some() {
-                return line;
-            }
-        }
-        None
-    }
-
-    /// `train.py:12 forward`, of a line of Python that is not PyTorch's.
-    fn line(&self, frame: &Members) -> Option<String> {
-        let (Value::Text(file), Value::Int(line), Value::Text(name)) = (
-            self.value(frame, "filename")?,
-            self.value(frame, "line")?,
-            self.value(frame, "name")?,
-        ) else {
-            return None;
-        };
-        let is_own = file.ends_with(".py") && !file.contains("/torch/");
-        let file = file.rsplit('/').next().unwrap_or_default();
-        is_own.then(|| shorten(&format!("{file}:{line} {name}")))
     }
 
     fn layout(&self, segments: ValueId, device: usize) -> Result<Layout, RecordingError> {
@@ -417,7 +349,7 @@ impl<'p> Reader<'p, '_> {
         Ok(text)
     }
 
-    fn value(&self, members: &Members, key: &str) -> Option<Value<'p>> {
+    pub(super) fn value(&self, members: &Members, key: &str) -> Option<Value<'p>> {
         let id = self.pickle.member(members, key)?;
         Some(self.pickle.value(id))
     }
@@ -447,7 +379,11 @@ impl<'p> Reader<'p, '_> {
         }
     }
 
-    fn unsigned(&self, id: ValueId, place: impl Fn() -> String) -> Result<u64, RecordingError> {
+    pub(super) fn unsigned(
+        &self,
+        id: ValueId,
+        place: impl Fn() -> String,
+    ) -> Result<u64, RecordingError> {
         match self.pickle.value(id) {
             Value::Int(number) => u64::try_from(number).map_err(|_| {
                 RecordingError::at(

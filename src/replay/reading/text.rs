@@ -67,7 +67,9 @@ pub(in crate::replay) fn read(bytes: &[u8], most: usize) -> Result<Recording, Re
             })?,
         initial: Layout::default(),
         frames: Vec::new(),
+        knows_modules: false,
         entries,
+        device_free: None,
         notes: Vec::new(),
     })
 }
@@ -126,6 +128,7 @@ fn entry(line: &[u8], number: u32) -> Result<Option<Entry>, String> {
         stream: Stream(stream),
         position: number,
         frame: None,
+        in_module: false,
     }))
 }
 

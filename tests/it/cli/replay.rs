@@ -39,6 +39,18 @@ fn running_out_of_memory_is_an_answer() {
 }
 
 #[test]
+fn what_grows_is_told_with_the_line_and_what_to_change() {
+    let output = run(&[&golden("planted/growth-losses.pickle.gz")]);
+
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(printed.contains("Memory grows: something is kept from each round."));
+    assert!(printed.contains("made 1 block of them each time, 512 B together"));
+    assert!(printed.contains("keep `loss.item()` in its place"));
+    assert!(printed.contains("Who holds the memory when most is allocated"));
+}
+
+#[test]
 fn a_drawing_is_written() {
     let place = Place::new();
 

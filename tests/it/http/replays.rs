@@ -60,6 +60,39 @@ async fn a_compressed_snapshot_is_compared_with_other_settings() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_with_a_program_is_told_with_its_evidence() {
+    let cases = [
+        ("growth-losses", "growth"),
+        ("growth-hook", "growth"),
+        ("growth-retained", "growth"),
+        ("fragmentation", "fragmentation"),
+        ("another-process-in-the-fifth-step", "another_process"),
+        ("too-large", "batch_too_large"),
+        ("clean", "nothing_wrong"),
+    ];
+    for (name, finding) in cases {
+        let snapshot = golden(&format!("planted/{name}.pickle.gz"));
+        let request = Request::post("/v1/replays").header("content-encoding", "gzip");
+
+        let answer = Service::start(Scripted::default())
+            .await
+            .send(request.body(Body::from(snapshot)).unwrap())
+            .await;
+
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text);
+        let findings = &answer.json()["findings"];
+        assert_eq!(findings["finding"], finding, "{name}");
+        let is_clean = finding == "nothing_wrong";
+        assert_eq!(findings["advice"].is_null(), is_clean, "{name}");
+        assert_eq!(
+            findings["evidence"].as_array().unwrap().is_empty(),
+            is_clean
+        );
+        assert!(findings["at_peak"][0]["bytes"].is_u64(), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_replayed_is_a_problem() {
     let trace = golden("traces/trace-cifarnet-fp32-sgd-b512.txt.gz");
     let snapshot = golden("snapshots/overrun.pickle.gz");

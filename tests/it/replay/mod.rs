@@ -4,6 +4,7 @@ mod bad_input;
 mod bytes;
 mod exact;
 mod picture;
+mod planted;
 mod what_if;
 
 use std::fs;
