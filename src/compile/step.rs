@@ -13,7 +13,7 @@ use super::parallel::{Wrapper, send_from};
 use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
-use crate::program::{Category, Host, Kernel, Program, Section, Tick, Timeline};
+use crate::program::{Category, Host, Kernel, Program, Section, Timeline};
 use crate::shape::DType;
 
 /// A training process: a model on the device, and what outlives a step.
@@ -30,7 +30,7 @@ pub(super) struct Training {
     /// Those of each rank, where a rank updates a part of them; empty where each updates all.
     partition: Vec<Vec<usize>>,
     /// What the latest step asked of the card and of the host.
-    timed: Vec<(Vec<Tick>, u32)>,
+    timed: Timeline,
 }
 
 /// Micro-steps after the first that differ where each sends gradients: buckets are made anew by then, and what a hook made before
@@ -65,7 +65,7 @@ impl Training {
             variant: variant.clone(),
             trained: constructed.trained,
             scaler: None,
-            timed: Vec::new(),
+            timed: Timeline::default(),
         })
     }
 
@@ -86,7 +86,7 @@ impl Training {
             micro_steps: self.variant.accumulation,
             timeline: Timeline {
                 works: recorder.take_works(),
-                sections: std::mem::take(&mut self.timed),
+                ..std::mem::take(&mut self.timed)
             },
         })
     }
@@ -102,6 +102,7 @@ impl Training {
                 instructions: recorder.take_section(),
                 times,
             });
+            timed.len() - 1
         };
         // All but the first are alike; but the last where that alone sends gradients, and but those that follow the first
         // messages where all do.
@@ -119,9 +120,10 @@ impl Training {
         if left > apart {
             take(1);
         }
+        let mut repeated = None;
         if alike > 0 {
             self.micro_step(sends)?;
-            take(alike);
+            repeated = Some(take(alike));
         }
         if last_differs {
             self.micro_step(true)?;
@@ -130,7 +132,11 @@ impl Training {
             self.update();
         }
         take(1);
-        self.timed = timed;
+        self.timed = Timeline {
+            works: Vec::new(),
+            sections: timed,
+            repeated,
+        };
         Ok(sections)
     }
 

@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::probe::{
-    CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, Verdict,
-};
+use crate::probe::{Evidence, PeakMemory, ProbeReport, RankReport, SpeedFrom, Verdict};
 
 /// What to train with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -37,10 +35,17 @@ pub struct Recommendation {
     pub why: Option<Why>,
     /// Where the numbers come from.
     pub evidence: Evidence,
-    /// Milliseconds per micro-step; null without a GPU.
+    /// Milliseconds per micro-step, with its share of what the optimizer takes; null where nothing fits or nobody knows: of
+    /// recordings, and of several simulated GPUs.
     pub step_ms: Option<f64>,
-    /// Samples per second on one GPU; null without a GPU.
+    /// Milliseconds per optimizer step: `accumulation_steps` micro-steps and an update. Null where `step_ms` is.
+    #[serde(default)]
+    pub optimizer_step_ms: Option<f64>,
+    /// Samples per second on one GPU; null where `step_ms` is.
     pub samples_per_second: Option<f64>,
+    /// Where these times are from; null where there are none.
+    #[serde(default)]
+    pub speed_from: Option<SpeedFrom>,
     /// When nothing fits: how many bytes more a batch of one would need.
     pub missing_bytes: Option<u64>,
     /// The batch to record next, for an answer that is nearer to what was recorded; null where it is near enough, or
@@ -69,6 +74,8 @@ pub enum LimitKind {
     Fragmentation,
     /// A larger batch runs, and leaves less free than the prediction may be too low by.
     Headroom,
+    /// A larger batch runs, and is hardly faster.
+    Objective,
     /// A larger batch runs, and the samples that were asked for need none.
     TargetBatch,
     /// Larger batches are not tried: the graph holds for no larger one, or nobody would train with one.
@@ -130,6 +137,10 @@ pub struct VariantResult {
     pub cost: Option<String>,
     /// The share of the forward pass's operations that run a second time, from 0 to 1.
     pub recomputes: f64,
+    /// Whether none of the variants that it is compared with has both a larger micro-batch and more samples a second, over all
+    /// GPUs; null where it does not fit or speeds cannot be compared.
+    #[serde(default)]
+    pub pareto: Option<bool>,
     /// The variant, as in a request's `training`.
     #[schema(value_type = Object)]
     pub training: crate::model::Variant,

@@ -31,5 +31,5 @@ pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
 pub use variant::{
-    Checkpointing, Compare, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant,
+    Checkpointing, Compare, Mode, Norm, Objective, Optimizer, OptimizerImpl, Precision, Variant,
 };

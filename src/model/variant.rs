@@ -177,6 +177,30 @@ pub enum Compare {
     AcrossOptimizers,
 }
 
+/// What a fit looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// The largest micro-batch that is safe, or the fewest accumulation steps.
+    #[default]
+    LargestBatch,
+    /// The smallest micro-batch with nearly the best speed.
+    Throughput,
+}
+
+impl Objective {
+    /// All of them.
+    pub const ALL: [Objective; 2] = [Objective::LargestBatch, Objective::Throughput];
+
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Objective::LargestBatch => "largest_batch",
+            Objective::Throughput => "throughput",
+        }
+    }
+}
+
 impl Variant {
     /// Most micro-steps for each optimizer step, asked for or advised: a hundred times what anybody accumulates.
     pub const MOST_ACCUMULATION: u64 = 65_536;

@@ -1,7 +1,7 @@
 //! The measured kernels: how many times as long as the ceilings allow each took, by class and sizes.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 /// Most numbers that a class is interpolated by.
 pub(super) const MOST_FEATURES: usize = 7;
@@ -12,24 +12,30 @@ const NEIGHBOURS: usize = 6;
 /// What was measured, by `tests/record/times.py` on an H200; the file says with which versions.
 const MEASURED: &str = include_str!("h200.txt");
 
+/// The card that it was measured on, as the driver names it.
+pub(super) const MEASURED_ON: &str = "NVIDIA H200";
+
 /// Measured kernels of all classes.
-static TABLE: LazyLock<Table> =
-    LazyLock::new(|| Table::read(MEASURED).expect("a test reads the table"));
+static TABLE: LazyLock<Table> = LazyLock::new(|| Table::of(MEASURED));
 
 /// Sizes as they are compared: logarithms, each with the weight that its class gives it.
 type Place = [f64; MOST_FEATURES];
 
-/// The kernels of a class.
+/// Where a kernel was measured, and the logarithm of how many times as long as the ceilings allow it took.
+type Point = (Place, f64);
+
+/// The kernels of a class: read when somebody first asks, since a model has few of all classes.
 #[derive(Debug, Default)]
 struct Class {
     weights: Place,
-    points: Vec<(Place, f64)>,
+    lines: &'static str,
+    points: OnceLock<Vec<Point>>,
 }
 
 /// Classes by name.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    classes: BTreeMap<String, Class>,
+    classes: BTreeMap<&'static str, Class>,
 }
 
 /// The measured kernels.
@@ -49,28 +55,21 @@ fn weights(class: &str) -> Place {
 }
 
 impl Table {
-    /// Reads the lines that `times.py pack` writes.
-    fn read(text: &str) -> Option<Table> {
-        let mut table = Table::default();
-        let mut current: Option<&mut Class> = None;
-        for line in text.lines() {
-            if line.is_empty() || line.starts_with('#') || line.starts_with("ceilings ") {
-                continue;
-            }
-            if let Some(name) = line.strip_prefix("class ") {
-                let class = table.classes.entry(name.to_owned()).or_default();
-                class.weights = weights(name);
-                current = Some(class);
-                continue;
-            }
-            let numbers: Result<Vec<f64>, _> = line.split(' ').map(str::parse).collect();
-            let numbers = numbers.ok()?;
-            let (ratio, features) = numbers.split_last()?;
-            let class = current.as_deref_mut()?;
-            let place = place(features, &class.weights);
-            class.points.push((place, ratio.ln()));
+    /// The classes in the text that `times.py pack` writes: what stands before the first is about all of them.
+    fn of(text: &'static str) -> Table {
+        let classes = text.split("\nclass ").skip(1);
+        let classes = classes.filter_map(|class| {
+            let (name, lines) = class.split_once('\n')?;
+            let class = Class {
+                weights: weights(name),
+                lines,
+                points: OnceLock::new(),
+            };
+            Some((name, class))
+        });
+        Table {
+            classes: classes.collect(),
         }
-        Some(table)
     }
 
     /// Whether a class was measured.
@@ -84,7 +83,7 @@ impl Table {
         let class = self.classes.get(class)?;
         let at = place(features, &class.weights);
         let mut nearest = [(f64::INFINITY, 0.0_f64); NEIGHBOURS];
-        for (point, ratio) in &class.points {
+        for (point, ratio) in class.points() {
             let apart = at.iter().zip(point).map(|(a, b)| (a - b) * (a - b));
             let distance: f64 = apart.sum();
             if distance < nearest[NEIGHBOURS - 1].0 {
@@ -103,6 +102,23 @@ impl Table {
     }
 }
 
+impl Class {
+    /// Its kernels, a line each: sizes, then how many times as long it took.
+    fn points(&self) -> &[Point] {
+        self.points.get_or_init(|| {
+            let lines = self.lines.lines();
+            lines.filter_map(|line| self.point(line)).collect()
+        })
+    }
+
+    fn point(&self, line: &str) -> Option<Point> {
+        let numbers: Result<Vec<f64>, _> = line.split(' ').map(str::parse).collect();
+        let numbers = numbers.ok()?;
+        let (ratio, features) = numbers.split_last()?;
+        Some((place(features, &self.weights), ratio.ln()))
+    }
+}
+
 fn place(features: &[f64], weights: &Place) -> Place {
     let mut place = Place::default();
     for ((place, feature), weight) in place.iter_mut().zip(features).zip(weights) {
@@ -117,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_measured_kernel_is_found_again_and_one_between_two_lies_between_them() {
-        let table = Table::read("# of\nceilings x 1\nclass map any\n1024 2.0\n4096 8.0\n").unwrap();
+        let table = Table::of("# of\nceilings x 1\nclass map any\n1024 2.0\n4096 8.0\n");
 
         let at = table.ratio("map any", &[1024.0]).unwrap();
         let between = table.ratio("map any", &[2048.0]).unwrap();
@@ -132,7 +148,7 @@ mod tests {
         let points: usize = measured()
             .classes
             .values()
-            .map(|class| class.points.len())
+            .map(|class| class.points().len())
             .sum();
         let lines = MEASURED
             .lines()
@@ -140,5 +156,7 @@ mod tests {
 
         assert_eq!(points, lines.count());
         assert!(points > 10_000);
+        let head = MEASURED.split_once("\nclass ").unwrap().0;
+        assert!(head.contains(&format!("gpu {MEASURED_ON}\n")), "{head}");
     }
 }

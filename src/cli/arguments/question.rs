@@ -150,6 +150,9 @@ pub(in crate::cli) struct Search {
     /// Rank variants within_optimizer (default) or across_optimizers.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["within_optimizer", "across_optimizers"]), hide_possible_values = true)]
     pub(in crate::cli) rank: Option<String>,
+    /// largest_batch (default), or throughput: the smallest fast batch.
+    #[arg(long, value_name = "WHAT", value_parser = suggest(&["largest_batch", "throughput"]), hide_possible_values = true)]
+    pub(in crate::cli) objective: Option<String>,
     /// Unknown operators: refuse (default) or assume_elementwise.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["refuse", "assume_elementwise"]), hide_possible_values = true)]
     pub(in crate::cli) unknown_ops: Option<String>,

@@ -100,6 +100,7 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
     put("--allocator", &["allocator"], text(&memory.allocator));
     put("--search", &["search"], text(&search.search));
     put("--rank", &["compare"], text(&search.rank));
+    put("--objective", &["objective"], text(&search.objective));
     put("--unknown-ops", &["unknown_ops"], text(&search.unknown_ops));
     put(
         "--chosen-percent",

@@ -31,7 +31,7 @@ use super::foreseen;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
-use super::probing::prober::Prober as _;
+use super::probing::prober::{Prober as _, StepTime};
 use super::probing::simulator::{Simulator, not_compiled};
 use super::remarks::{
     began_anew, data_parallelism, others, ran_together, settings_as_recorded, uneven,
@@ -215,7 +215,8 @@ impl FitEngine {
                         settings,
                         memory,
                         cancel,
-                    ),
+                    )
+                    .of_card(Card::of_product(&ready.gpu.name)),
                     // Without room for a process on the card, only simulation can say how much is missing.
                     gpu: gpu.filter(|_| ready.no_room.is_none()),
                     room,
@@ -320,6 +321,7 @@ impl Engine for FitEngine {
             wish: Wish {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
+                objective: request.objective,
             },
             room: setting.room,
             ceiling: setting.simulator.ceiling(),
@@ -414,14 +416,23 @@ impl Engine for FitEngine {
         let simulator = &mut setting.simulator;
         let limit = setting.room.limit(&variant.parallel);
         let simulated = simulator.probe(variant, batch, limit, Detail::Full)?;
+        let steps = u64::from(variant.accumulation);
         let mut report = match &mut setting.gpu {
-            None => simulated.report,
+            None => {
+                let mut report = simulated.report;
+                simulator
+                    .step_time(variant, batch, steps)?
+                    .told(&mut report);
+                report
+            }
             Some(gpu) => {
                 let probed = gpu.probe(variant, batch, limit, Detail::Full)?;
-                ProbeReport {
+                let mut report = ProbeReport {
                     simulated_peak_reserved_bytes: Some(simulated.report.peak_reserved_bytes),
                     ..probed.report
-                }
+                };
+                StepTime::measured(&report, variant.accumulation, steps).told(&mut report);
+                report
             }
         };
         report.notes.splice(0..0, setting.notes);
@@ -447,7 +458,7 @@ impl Engine for FitEngine {
 fn simulated<'a>(
     request: &Request,
     workload: &Workload,
-    card: &Card,
+    card: &'static Card,
     settings: Settings,
     (mut notes, assumptions): (Vec<String>, Vec<String>),
     cancel: &Arc<AtomicBool>,
@@ -470,7 +481,8 @@ fn simulated<'a>(
         settings,
         memory,
         cancel,
-    );
+    )
+    .of_card(Some(card));
     let is_other = other_card(workload, memory, &mut notes);
     Setting {
         simulator: match (card.workspaces, workload) {

@@ -53,6 +53,7 @@ impl Request {
             allocator,
             search,
             compare,
+            objective,
             unknown_ops,
             chosen_percent,
         } = self;
@@ -74,6 +75,7 @@ impl Request {
         fingerprint.add(allocator);
         fingerprint.add(search);
         fingerprint.add(compare);
+        fingerprint.add(objective);
         fingerprint.add(unknown_ops);
         fingerprint.add(chosen_percent);
         fingerprint.add(notes);

@@ -29,7 +29,7 @@ use super::exported::{Assumptions, UnknownOps};
 use super::fields::{Fields, wrong};
 use super::invalid::Invalid;
 use super::uploaded::{Digest, UploadKind, Uploads};
-use super::variant::{Compare, Variant};
+use super::variant::{Compare, Objective, Variant};
 use crate::alloc::MemoryLimit;
 use crate::graph::Graph;
 use crate::recorded::Steps;
@@ -48,6 +48,7 @@ pub(super) const FIELDS: &[&str] = &[
     "allocator",
     "search",
     "compare",
+    "objective",
     "unknown_ops",
     "chosen_percent",
     "priority",
@@ -124,6 +125,8 @@ pub struct Request {
     pub search: SearchMode,
     /// Which variants are ranked against each other.
     pub compare: Compare,
+    /// Which batch of a variant is looked for.
+    pub objective: Objective,
     /// What becomes of operators of an exported graph that are not known.
     pub unknown_ops: UnknownOps,
     /// How many percent of what values of the batch may choose they are taken to choose.
@@ -299,6 +302,7 @@ impl Request {
             ("within_optimizer", Compare::WithinOptimizer),
             ("across_optimizers", Compare::AcrossOptimizers),
         ];
+        let objectives = Objective::ALL.map(|one| (one.name(), one));
         let unknown = [
             ("refuse", UnknownOps::Refuse),
             ("assume_elementwise", UnknownOps::AssumeElementwise),
@@ -341,6 +345,9 @@ impl Request {
                 .unwrap_or_default(),
             compare: fields
                 .choice("compare", "comparison", &compares)?
+                .unwrap_or_default(),
+            objective: fields
+                .choice("objective", "objective", &objectives)?
                 .unwrap_or_default(),
             chosen_percent: fields.whole("chosen_percent", 0, 100)?,
             priority: fields.choice("priority", "priority", &priorities)?,

@@ -44,6 +44,9 @@ pub(super) struct RequestSchema {
         pattern = "^(within_optimizer|across_optimizers)$"
     )]
     compare: Option<String>,
+    /// Which batch is looked for: `largest_batch` (default), or `throughput`: the smallest micro-batch with 95 % of the best speed.
+    #[schema(example = "largest_batch", pattern = "^(largest_batch|throughput)$")]
+    objective: Option<String>,
     /// What becomes of operators of an exported graph that batchfit does not know: `refuse` (default), or
     /// `assume_elementwise`: each is assumed to keep its inputs for the backward pass and to allocate its results, and
     /// the answer lists them under `assumptions`.

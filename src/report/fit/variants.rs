@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::rounded;
 use crate::bounded::shorten;
 use crate::jobs::VariantResult;
 use crate::model::{Checkpointing, Mode, Optimizer, Parallel, Variant};
@@ -98,7 +99,9 @@ impl Columns {
         header.push("peak reserved");
         header.extend(self.headroom.then_some("headroom"));
         header.extend(self.ranks.then_some("sent/step"));
-        header.extend(self.speed.then_some("samples/s"));
+        if self.speed {
+            header.extend(["samples/s", "unbeaten"]);
+        }
         header.push("cost");
         header
     }
@@ -131,10 +134,11 @@ impl Columns {
             let sent = ranks.and_then(|ranks| ranks.communicated_bytes);
             row.push(or_dash(sent.map(|bytes| Bytes(bytes).to_string())));
         }
-        row.extend(
-            self.speed
-                .then(|| or_dash(best.samples_per_second.map(|rate| format!("{rate:.0}")))),
-        );
+        if self.speed {
+            row.push(or_dash(best.samples_per_second.map(rounded)));
+            let is_unbeaten = variant.pareto == Some(true);
+            row.push(or_dash(is_unbeaten.then(|| "yes".to_owned())));
+        }
         let missing = best.missing_bytes.filter(|_| !fits);
         let missing = missing.map(|bytes| format!("needs {} more", Bytes(bytes)));
         let short = (best.shortfall > 0).then(|| format!("{} samples short", best.shortfall));

@@ -105,6 +105,11 @@ fn each_flag_has_its_member() {
             json!("across_optimizers"),
         ),
         (["--search", "auto"], "/search", json!("auto")),
+        (
+            ["--objective", "throughput"],
+            "/objective",
+            json!("throughput"),
+        ),
         (["--unknown-ops", "refuse"], "/unknown_ops", json!("refuse")),
         (["--chosen-percent", "50"], "/chosen_percent", json!(50)),
     ] {
