@@ -129,7 +129,7 @@ fn cost(variant: &Variant, recomputed: Recomputed) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What recomputing more would gain over the best variant, which is the same otherwise.
+/// What recomputing more would gain over the best variant, which is the same otherwise: batches that do not fit without.
 fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
     let found = &best.recommendation;
     let with_more = entries.iter().filter(|entry| {
@@ -137,7 +137,7 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
             && entry.variant.optimizer == best.variant.optimizer
             && entry.variant.parallel == best.variant.parallel
             && entry.recomputed.share() > best.recomputed.share()
-            && entry.recommendation.micro_batch > found.micro_batch
+            && entry.recommendation.micro_batch > found.max_batch_without_retries
     });
     let most = with_more.max_by_key(|entry| entry.recommendation.micro_batch)?;
     let instead = &most.recommendation;

@@ -95,6 +95,25 @@ fn accumulation_follows_from_the_batch_that_is_fast() {
 }
 
 #[test]
+fn checkpoints_are_no_gain_for_batches_that_fit_without_and_are_not_wanted() {
+    let mut question = fast(None);
+    question.variants = vec![sgd(), checkpointed()];
+
+    let found = fit(&question, &mut taking(20.0), None);
+
+    let batches = found
+        .variants
+        .iter()
+        .map(|one| one.recommendation.micro_batch);
+    assert_eq!(batches.collect::<Vec<_>>(), [75, 94]);
+    let notes = &found.recommendation.notes;
+    assert!(
+        !notes.iter().any(|note| note.contains("it could be")),
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn where_only_one_batch_makes_the_target_it_is_recommended() {
     let best = fit(&fast(Some(97)), &mut taking(10.0), None).recommendation;
 
