@@ -129,7 +129,7 @@ impl Training {
             self.micro_step(true)?;
         }
         if self.variant.mode == Mode::Train {
-            self.update();
+            self.update()?;
         }
         take(1);
         self.timed = Timeline {
@@ -148,7 +148,7 @@ impl Training {
     }
 
     /// What follows the last micro-step: unscale, optimizer, scaler update, `zero_grad`.
-    fn update(&mut self) {
+    fn update(&mut self) -> Result<(), Stop> {
         let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
         // To clip them, gradients are unscaled by the loop itself, and then by no optimizer.
         let clips = self.variant.clip_grad_norm.is_some();
@@ -173,7 +173,7 @@ impl Training {
             &mut self.trained,
             &self.mine,
             flag,
-        );
+        )?;
         self.send_updated();
         if let (Some(scaler), Some(found_inf)) = (&self.scaler, &found_inf) {
             let outputs = [&*scaler.scale, &*scaler.growth];
@@ -183,6 +183,7 @@ impl Training {
         drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
+        Ok(())
     }
 
     /// What a rank updated alone, it sends to all others (`ZeroRedundancyOptimizer._sync_params`).

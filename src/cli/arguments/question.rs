@@ -14,7 +14,7 @@ use clap::error::Error;
 use clap::{Arg, Args, Command};
 
 use crate::device::sim;
-use crate::model::{OptimizerImpl, Precision};
+use crate::model::{Optimizer, OptimizerImpl, Precision};
 
 /// What is asked: a model or a request, and a flag for each member of a request.
 ///
@@ -79,9 +79,8 @@ pub(in crate::cli) struct Training {
     #[arg(long, value_name = "TYPE,..", value_parser = suggest(&["fp16", "bf16"]), hide_possible_values = true,
         conflicts_with = "precision")]
     pub(in crate::cli) amp: Option<String>,
-    /// sgd, sgd_momentum, adam or adamw (default).
-    #[arg(long, value_name = "NAME,..", value_parser = suggest(&["sgd", "sgd_momentum", "adam", "adamw"]),
-        hide_possible_values = true)]
+    /// sgd, sgd_momentum, adam, adamw (default), adamw_8bit, adafactor, ..
+    #[arg(long, value_name = "NAME,..", value_parser = suggest(&Optimizer::ALL.map(Optimizer::name)), hide_possible_values = true)]
     pub(in crate::cli) optimizer: Option<String>,
     /// foreach (default), fused or for_loop.
     #[arg(long, value_name = "KIND", value_parser = suggest(&OptimizerImpl::ALL.map(OptimizerImpl::name)), hide_possible_values = true)]

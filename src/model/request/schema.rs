@@ -162,10 +162,11 @@ pub(super) struct TrainingSchema {
     /// `fp32` (default), `amp_fp16`, `amp_bf16`, `bf16` or `fp16`.
     #[schema(value_type = Option<Value>, example = "amp_bf16")]
     precision: Option<Value>,
-    /// `sgd`, `sgd_momentum`, `adam` or `adamw` (default).
+    /// `sgd`, `sgd_momentum`, `adam` or `adamw` (default); `adamw_8bit` and `paged_adamw_8bit` of bitsandbytes,
+    /// `adamw_8bit_torchao`; `adafactor` (`torch.optim`'s) or `adafactor_transformers`.
     #[schema(value_type = Option<Value>, example = "adamw")]
     optimizer: Option<Value>,
-    /// `foreach` (default), `fused` or `for_loop`.
+    /// `foreach` (default), `fused` or `for_loop`, for those optimizers that have it; `adafactor` is `for_loop` unless told otherwise.
     #[schema(example = "foreach", pattern = "^(foreach|fused|for_loop)$")]
     optimizer_impl: Option<String>,
     /// `none` (default), `per_block` or `{"modules": [globs]}`.

@@ -155,8 +155,13 @@ fn values_of_others_are_answered_with_ours() {
         ("optimizer", json!("adamw_torch"), Some("adamw")),
         ("optimizer", json!("torch.optim.SGD"), Some("sgd")),
         ("optimizer", json!("nesterov"), Some("sgd_momentum")),
-        ("optimizer", json!("adamw_bnb_8bit"), None),
-        ("optimizer", json!("adafactor"), None),
+        ("optimizer", json!("adamw_bnb_8bit"), Some("adamw_8bit")),
+        (
+            "optimizer",
+            json!("adamw_torch_8bit"),
+            Some("adamw_8bit_torchao"),
+        ),
+        ("optimizer", json!("lion"), None),
         ("optimizer_impl", json!(true), Some("fused")),
         ("optimizer_impl", json!("for-loop"), Some("for_loop")),
         ("checkpointing", json!(true), Some("per_block")),
@@ -171,11 +176,11 @@ fn values_of_others_are_answered_with_ours() {
         assert_eq!(invalid.nearest.as_deref(), nearest, "{invalid}");
         assert_eq!(invalid.pointer, format!("/training/{field}"), "{invalid}");
     }
-    let listed = refused(&json!({ "training": { "optimizer": "adafactor" } }));
+    let listed = refused(&json!({ "training": { "optimizer": "lion" } }));
     assert!(
         listed
             .problem
-            .ends_with("known are sgd, sgd_momentum, adam, adamw"),
+            .ends_with("adafactor, adafactor_transformers"),
         "{listed}"
     );
 }

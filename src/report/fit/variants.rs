@@ -44,6 +44,15 @@ fn states(optimizer: Optimizer) -> String {
         Optimizer::Sgd => "keeps nothing besides the parameters",
         Optimizer::SgdMomentum => "keeps one more value for each parameter",
         Optimizer::Adam | Optimizer::Adamw => "keeps two more values for each parameter",
+        Optimizer::Adamw8bit | Optimizer::Adamw8bitTorchao => {
+            "keeps two more values of eight bits for each parameter"
+        }
+        Optimizer::PagedAdamw8bit => {
+            "keeps two more values of eight bits for each parameter, those of large ones where the driver puts them"
+        }
+        Optimizer::Adafactor | Optimizer::AdafactorTransformers => {
+            "keeps sums over the rows and columns of each matrix"
+        }
     };
     format!("{}: {keeps}", optimizer.name())
 }

@@ -28,7 +28,12 @@ fn variant([precision, optimizer, accumulation]: [&str; 3]) -> Variant {
         "sgd" => (Optimizer::Sgd, OptimizerImpl::Foreach),
         "adamw" => (Optimizer::Adamw, OptimizerImpl::Foreach),
         "adamw_fused" => (Optimizer::Adamw, OptimizerImpl::Fused),
-        other => panic!("no optimizer is called {other}"),
+        "adafactor_foreach" => (Optimizer::Adafactor, OptimizerImpl::Foreach),
+        other => {
+            let is_named = |known: &Optimizer| known.name() == other;
+            let known = Optimizer::ALL.into_iter().find(is_named).unwrap();
+            (known, known.implementations()[0])
+        }
     };
     let is_named = |known: &Precision| known.name() == precision;
     Variant {
@@ -89,6 +94,11 @@ fn steps_that_write_into_views_allocate_and_free_what_pytorch_does() {
 #[test]
 fn steps_that_checks_of_exported_graphs_found_allocate_and_free_what_pytorch_does() {
     compare("found/", 8);
+}
+
+#[test]
+fn steps_of_eight_bit_and_factored_optimizers_allocate_and_free_what_pytorch_does() {
+    compare("optimizers/", 66);
 }
 
 /// The models of a folder, by their names.

@@ -11,7 +11,7 @@ use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::jobs::EngineError;
 use crate::jobs::validate::invalid_variant;
-use crate::model::{Variant, Workload};
+use crate::model::{Mode, Variant, Workload};
 use crate::probe::{
     Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS, SpeedFrom, Verdict,
 };
@@ -290,6 +290,9 @@ impl Prober for Simulator {
             return Ok(StepTime::Unknown(
                 "what GPUs send each other is not timed in a simulation",
             ));
+        }
+        if variant.mode == Mode::Train && !variant.optimizer.is_timed() {
+            return Ok(StepTime::Unknown("nobody has timed its optimizer"));
         }
         let Some(card) = self.card else {
             return Ok(StepTime::Unknown(
