@@ -65,6 +65,9 @@ def exported(row: Row) -> dict:
     from batchfit.export.exporting import export_built
 
     model = MODELS[row.model]
+    if model.request is not None:
+        half = {torch.bfloat16: {"param_dtype": "bf16"}, torch.float16: {"param_dtype": "fp16"}}
+        return {**model.request, **half.get(dtype_of(row), {})}
     dtype = dtype_of(row)
     given = None if dtype == torch.float32 else dtype
     document = export_built(model.build, parse_batch(model.batch), model.loss, given).document

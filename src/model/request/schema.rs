@@ -116,6 +116,10 @@ pub(super) enum ModelSchema {
         /// Tokens of an answer, for models with an encoder and a decoder.
         #[schema(minimum = 1)]
         target_len: Option<u64>,
+        /// Causal language models: into how many chunks the tokens of the loss are divided, each under a checkpoint, so that the
+        /// logits of all tokens are never there at once.
+        #[schema(minimum = 1, maximum = 256)]
+        loss_chunks: Option<u64>,
         /// Height and width of images, where they are not the config's: one number, or `[height, width]`.
         image_size: Option<Value>,
         /// What parameters are loaded in: `fp32`, `bf16` or `fp16`; by default what the precision trains in.
