@@ -211,6 +211,62 @@ pub struct GpuWork {
     pub runs: Vec<GpuRun>,
 }
 
+/// What a suggestion changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SuggestionKind {
+    /// The settings of PyTorch's allocator.
+    Allocator,
+    /// How the optimizer is implemented, or another optimizer.
+    Optimizer,
+    /// The precision.
+    Precision,
+    /// Which activations are computed again.
+    Checkpointing,
+    /// How a language model's loss is computed.
+    Loss,
+    /// How many tokens a sample has.
+    Tokens,
+    /// How many GPUs train together.
+    Gpus,
+    /// What is kept in the host's memory.
+    Offload,
+}
+
+/// A change of the request, answered as if the changed request had been asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Suggestion {
+    /// What it changes.
+    pub kind: SuggestionKind,
+    /// The change in words.
+    pub change: String,
+    /// The change of the request, as a JSON merge patch (RFC 7396).
+    #[schema(value_type = Object)]
+    pub patch: serde_json::Value,
+    /// Whether as many samples are trained at once as were wanted.
+    pub reaches: bool,
+    /// Samples that all GPUs take at once, less those of the request as it is.
+    pub gained: i64,
+    /// Samples per micro-step on one GPU; 0 when nothing fits.
+    pub micro_batch: u64,
+    /// Micro-steps per optimizer step.
+    pub accumulation_steps: u64,
+    /// Samples per optimizer step over all GPUs.
+    pub global_batch: u64,
+    /// The largest batch whose steps never force the allocator to retry.
+    pub max_batch_without_retries: u64,
+    /// Most bytes reserved in a step of the micro-batch.
+    pub peak_reserved_bytes: u64,
+    /// GPUs that train together.
+    pub world_size: u64,
+    /// What it costs besides.
+    pub cost: String,
+    /// Samples per second on one GPU; null where nobody knows: of several simulated GPUs.
+    pub samples_per_second: Option<f64>,
+    /// Where that is from; null where it is.
+    pub speed_from: Option<SpeedFrom>,
+}
+
 /// A finished fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FitResult {
@@ -226,4 +282,12 @@ pub struct FitResult {
     pub assumptions: Vec<String>,
     /// What it was found with.
     pub environment: Environment,
+    /// Samples that all GPUs are wanted to take at once, which `suggestions` reach or not. Missing where none were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suggested_for: Option<u64>,
+    /// Changes of the request with their answers: first those that reach what was wanted, the cheapest before the others, then the others,
+    /// those that gain most before those that gain nothing or lose. Empty where none were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub suggestions: Vec<Suggestion>,
 }

@@ -25,7 +25,7 @@ pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     DeviceChoice, Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument,
-    SearchMode, Workload, pack,
+    SearchMode, Suggest, Workload, pack,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;

@@ -155,6 +155,9 @@ pub(in crate::cli) struct Search {
     /// Unknown operators: refuse (default) or assume_elementwise.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["refuse", "assume_elementwise"]), hide_possible_values = true)]
     pub(in crate::cli) unknown_ops: Option<String>,
+    /// Answer changes of the question as well; =N for those that fit N at once.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(in crate::cli) suggest: Option<String>,
     /// How many of what masks and experts choose from are chosen.
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub(in crate::cli) chosen_percent: Option<String>,

@@ -37,6 +37,7 @@ use super::remarks::{
     began_anew, data_parallelism, others, ran_together, settings_as_recorded, uneven,
 };
 use super::room::Room;
+use super::suggest;
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";
@@ -299,10 +300,14 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
-        if is_to_be_recorded(request, cancel)? {
-            return Ok(self.fit_recorded(request, progress, cancel)?.result);
-        }
         let observer = Observer::new(progress, cancel);
+        if is_to_be_recorded(request, cancel)? {
+            let mut result = self.fit_recorded(request, progress, cancel)?.result;
+            if request.suggest.is_some() {
+                suggest::add(self, request, &mut result, &observer)?;
+            }
+            return Ok(result);
+        }
         let fallback = match request.search {
             SearchMode::Auto | SearchMode::Recorded => Fallback::Simulate,
             SearchMode::Probes => Fallback::Fail,
@@ -358,6 +363,9 @@ impl Engine for FitEngine {
                 continue;
             }
             result.gpu_work = setting.gpu.as_ref().map(GpuProber::work);
+            if request.suggest.is_some() {
+                suggest::add(self, request, &mut result, &observer)?;
+            }
             return Ok(result);
         }
     }
@@ -452,6 +460,19 @@ impl Engine for FitEngine {
     fn devices(&self) -> Vec<DeviceSummary> {
         summaries(&self.inventory())
     }
+}
+
+/// What simulates a request about a simulated card, and what there is for the allocator.
+pub(super) fn simulation(
+    request: &Request,
+    card: &'static Card,
+    cancel: &Arc<AtomicBool>,
+) -> Result<(Simulator, Room), EngineError> {
+    let workload = &lowered(request, cancel)?.workload;
+    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+    let untold = (Vec::new(), Vec::new());
+    let setting = simulated(request, workload, card, settings, untold, cancel);
+    Ok((setting.simulator, setting.room))
 }
 
 /// What a request about a simulated card is answered with.
@@ -587,7 +608,10 @@ pub(super) fn lowered<'a>(
 }
 
 /// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
-fn is_to_be_recorded(request: &Request, cancel: &Arc<AtomicBool>) -> Result<bool, EngineError> {
+pub(super) fn is_to_be_recorded(
+    request: &Request,
+    cancel: &Arc<AtomicBool>,
+) -> Result<bool, EngineError> {
     if request.search == SearchMode::Recorded {
         return Ok(true);
     }

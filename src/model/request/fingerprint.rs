@@ -56,6 +56,7 @@ impl Request {
             objective,
             unknown_ops,
             chosen_percent,
+            suggest,
         } = self;
         let Lowered {
             workload,
@@ -78,6 +79,7 @@ impl Request {
         fingerprint.add(objective);
         fingerprint.add(unknown_ops);
         fingerprint.add(chosen_percent);
+        fingerprint.add(suggest);
         fingerprint.add(notes);
         fingerprint.add(assumptions);
         fingerprint.add(&card);

@@ -64,6 +64,10 @@ pub(super) struct RequestSchema {
     /// For how many seconds it may be worked on, at most a day; then it fails as `timed-out`. Waiting for its turn does not count.
     #[schema(minimum = 1, maximum = 86_400, example = 60)]
     timeout_seconds: Option<u64>,
+    /// Whether changes of the request are answered as well, on simulated devices: `true` for those with which the target takes one
+    /// micro-step or, without one, twice the micro-batch fits, or the micro-batch that is wanted. They are the answer's `suggestions`.
+    #[schema(value_type = Option<Value>, example = false)]
+    suggest: Option<Value>,
 }
 
 /// A model, described in exactly one way.

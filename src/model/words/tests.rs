@@ -132,7 +132,8 @@ fn fields_that_are_spelt_otherwise_are_recognized() {
         (
             json!({ "zzzzzzzz": 1 }),
             "at /zzzzzzzz: the request has no field \"zzzzzzzz\"; known are model, training, device, memory_limit, \
-             target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, priority, timeout_seconds",
+             target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, priority, timeout_seconds, \
+             suggest",
         ),
     ];
     for (members, expected) in table {

@@ -1,6 +1,7 @@
 //! The answer to a fit.
 
 mod remarks;
+mod suggestions;
 mod variants;
 
 use std::fmt::Write as _;
@@ -34,6 +35,10 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     if result.variants.len() > 1 {
         report += "\n";
         report += &variants::table(&result.variants, style);
+    }
+    if let Some(wanted) = result.suggested_for {
+        report += "\n";
+        report += &suggestions::table(&result.suggestions, wanted, style);
     }
     if style.verbose && !result.probes.is_empty() {
         report += "\nProbes\n";

@@ -92,6 +92,8 @@ mod tests {
             probes: Vec::new(),
             gpu_work: None,
             assumptions: Vec::new(),
+            suggested_for: None,
+            suggestions: Vec::new(),
             environment: Environment {
                 device: "sim:rtx4090".to_owned(),
                 gpu: "NVIDIA GeForce RTX 4090".to_owned(),

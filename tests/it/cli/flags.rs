@@ -123,6 +123,8 @@ fn each_flag_has_its_member() {
             "{arguments:?}"
         );
     }
+    assert_eq!(asked(&["--suggest"])["suggest"], json!(true));
+    assert_eq!(asked(&["--suggest=64"])["suggest"], json!(64));
     assert_eq!(
         asked(&[])["model"],
         json!({"preset": "resnet18", "image_size": 32})

@@ -295,6 +295,8 @@ pub(super) fn result(request: &Request) -> FitResult {
         probes: Vec::new(),
         gpu_work: None,
         assumptions: Vec::new(),
+        suggested_for: None,
+        suggestions: Vec::new(),
         environment: Environment {
             device: request.device.to_string(),
             gpu: "NVIDIA H200".to_owned(),

@@ -127,6 +127,8 @@ fn twenty_four() -> FitResult {
         probes,
         gpu_work: None,
         assumptions: (1..=3).map(|n| format!("assumption number {n}")).collect(),
+        suggested_for: None,
+        suggestions: Vec::new(),
         environment: Environment {
             device: "sim:rtx4090".to_owned(),
             gpu: "NVIDIA GeForce RTX 4090".to_owned(),
