@@ -5,15 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::graph::{Graph, ModuleId};
+use crate::graph::{CHECKPOINTED, Graph, ModuleId};
 use crate::model::{Checkpointing, Glob};
 
 /// The node ranges that run under a checkpoint, by their first node.
 ///
 /// See Note [Which blocks are checkpointed].
 pub(super) fn regions(graph: &Graph, checkpointing: &Checkpointing) -> Vec<Range<usize>> {
-    let chosen: Vec<bool> = match checkpointing {
-        Checkpointing::None => return Vec::new(),
+    let asked: Vec<bool> = match checkpointing {
+        Checkpointing::None => vec![false; graph.modules.len()],
         Checkpointing::PerBlock => repeated_blocks(graph),
         Checkpointing::Modules(globs) => {
             let globs: Vec<Glob> = globs.iter().filter_map(|glob| Glob::new(glob)).collect();
@@ -23,6 +23,10 @@ pub(super) fn regions(graph: &Graph, checkpointing: &Checkpointing) -> Vec<Range
             })
         }
     };
+    // Beside what is asked for, what the model's code checkpoints itself.
+    let chosen = outermost(graph, |id| {
+        asked[id.0 as usize] || graph.module(id).class == CHECKPOINTED
+    });
     // A region is what follows each other inside of one block.
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let mut open: Option<ModuleId> = None;

@@ -27,7 +27,7 @@ use crate::model::{Checkpointing, Mode, Parallel, Variant};
 pub use parallel::{RankClass, rank_classes};
 
 use crate::program::{Capability, Program};
-use crate::shape::DType;
+use crate::shape::{DType, numel};
 
 /// Why there is no program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -197,6 +197,43 @@ fn compile_with(
         Stop::Cancelled => CompileError::Cancelled,
         Stop::Restored => unreachable!("only a recomputation stops early, and its caller goes on"),
     })
+}
+
+/// A repeated block of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// The module's path.
+    pub path: String,
+    /// Its forward operations, and the elements of what they make at a batch of eight: blocks in which both are the same are taken to
+    /// be alike.
+    pub likeness: (usize, u64),
+}
+
+/// The repeated blocks of a model, which checkpointing per block runs twice, in the order in which they are called.
+pub fn blocks(graph: &Graph) -> Vec<Block> {
+    const BATCH: u64 = 8;
+    let chosen = checkpoint::repeated_blocks(graph);
+    let mut blocks: Vec<Block> = Vec::new();
+    for node in &graph.nodes {
+        let Some(id) = graph.callers(node.module).find(|id| chosen[id.0 as usize]) else {
+            continue;
+        };
+        let path = &graph.module(id).path;
+        let known = blocks.iter().position(|block| block.path == *path);
+        let index = known.unwrap_or_else(|| {
+            blocks.push(Block {
+                path: path.clone(),
+                likeness: (0, 0),
+            });
+            blocks.len() - 1
+        });
+        let made = node.outputs.iter();
+        let made = made.map(|id| numel(&graph.value(*id).shape).at(BATCH));
+        let (operations, elements) = &mut blocks[index].likeness;
+        *operations += 1;
+        *elements = made.fold(*elements, u64::saturating_add);
+    }
+    blocks
 }
 
 /// What of a forward pass runs a second time in the backward pass.

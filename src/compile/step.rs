@@ -13,7 +13,7 @@ use super::parallel::{Wrapper, send_from};
 use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, ValueId};
 use crate::model::{Mode, OptimizerImpl, Precision, Variant};
-use crate::program::{Category, Host, Kernel, Program, Section, Tick, Timeline};
+use crate::program::{Category, Host, Kernel, Program, Section, Timeline};
 use crate::shape::DType;
 
 /// A training process: a model on the device, and what outlives a step.
@@ -30,7 +30,7 @@ pub(super) struct Training {
     /// Those of each rank, where a rank updates a part of them; empty where each updates all.
     partition: Vec<Vec<usize>>,
     /// What the latest step asked of the card and of the host.
-    timed: Vec<(Vec<Tick>, u32)>,
+    timed: Timeline,
 }
 
 /// Micro-steps after the first that differ where each sends gradients: buckets are made anew by then, and what a hook made before
@@ -65,7 +65,7 @@ impl Training {
             variant: variant.clone(),
             trained: constructed.trained,
             scaler: None,
-            timed: Vec::new(),
+            timed: Timeline::default(),
         })
     }
 
@@ -86,7 +86,7 @@ impl Training {
             micro_steps: self.variant.accumulation,
             timeline: Timeline {
                 works: recorder.take_works(),
-                sections: std::mem::take(&mut self.timed),
+                ..std::mem::take(&mut self.timed)
             },
         })
     }
@@ -102,6 +102,7 @@ impl Training {
                 instructions: recorder.take_section(),
                 times,
             });
+            timed.len() - 1
         };
         // All but the first are alike; but the last where that alone sends gradients, and but those that follow the first
         // messages where all do.
@@ -119,18 +120,23 @@ impl Training {
         if left > apart {
             take(1);
         }
+        let mut repeated = None;
         if alike > 0 {
             self.micro_step(sends)?;
-            take(alike);
+            repeated = Some(take(alike));
         }
         if last_differs {
             self.micro_step(true)?;
         }
         if self.variant.mode == Mode::Train {
-            self.update();
+            self.update()?;
         }
         take(1);
-        self.timed = timed;
+        self.timed = Timeline {
+            works: Vec::new(),
+            sections: timed,
+            repeated,
+        };
         Ok(sections)
     }
 
@@ -142,7 +148,7 @@ impl Training {
     }
 
     /// What follows the last micro-step: unscale, optimizer, scaler update, `zero_grad`.
-    fn update(&mut self) {
+    fn update(&mut self) -> Result<(), Stop> {
         let (optimizer, implementation) = (self.variant.optimizer, self.variant.optimizer_impl);
         // To clip them, gradients are unscaled by the loop itself, and then by no optimizer.
         let clips = self.variant.clip_grad_norm.is_some();
@@ -167,7 +173,7 @@ impl Training {
             &mut self.trained,
             &self.mine,
             flag,
-        );
+        )?;
         self.send_updated();
         if let (Some(scaler), Some(found_inf)) = (&self.scaler, &found_inf) {
             let outputs = [&*scaler.scale, &*scaler.growth];
@@ -177,6 +183,7 @@ impl Training {
         drop(handed_over);
         drop(found_inf);
         optimizer::zero_grad(&self.trained);
+        Ok(())
     }
 
     /// What a rank updated alone, it sends to all others (`ZeroRedundancyOptimizer._sync_params`).

@@ -35,6 +35,9 @@ pub struct Value {
     pub shape: Vec<Extent>,
 }
 
+/// The class of a call that the model's own code passes to `torch.utils.checkpoint.checkpoint`.
+pub const CHECKPOINTED: &str = "torch.utils.checkpoint.checkpoint";
+
 /// A module call site: what `nn_module_stack` of an exported graph names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Module {

@@ -12,7 +12,7 @@ use super::App;
 use super::parameters::{Parameters, no_cursor};
 use super::problem::Problem;
 use crate::jobs::JobError;
-use crate::model::{Optimizer, Precision};
+use crate::model::{Objective, Optimizer, Precision};
 use crate::probe::Evidence;
 use crate::store::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
 
@@ -38,12 +38,13 @@ pub(super) struct RecommendationList {
     params(("model" = Option<String>, Query, description = "A preset's name, or a model's as listed", example = "resnet50"),
         ("device" = Option<String>, Query, description = "As resolved", example = "sim:h200"),
         ("precision" = Option<String>, Query, description = "As in a request", pattern = "^(fp32|amp_fp16|amp_bf16|bf16|fp16)$"),
-        ("optimizer" = Option<String>, Query, description = "As in a request", pattern = "^(sgd|sgd_momentum|adam|adamw)$"),
+        ("optimizer" = Option<String>, Query, description = "As in a request", pattern = "^(sgd|sgd_momentum|adam|adamw|adamw_8bit|paged_adamw_8bit|adamw_8bit_torchao|adafactor|adafactor_transformers)$"),
         ("checkpointing" = Option<String>, Query, description = "Which modules recompute their activations", pattern = "^(none|per_block|modules)$"),
         ("evidence" = Option<String>, Query, description = "Where the numbers come from", pattern = "^(simulated|recorded|probed|trained)$"),
         ("gpu" = Option<String>, Query, description = "The card's name, as listed", example = "NVIDIA H200"),
         ("limit_bytes" = Option<String>, Query, description = "What the allocator may reserve: bytes, or a size such as 12GiB", pattern = "^[1-9][0-9]{0,2}([KMGT]iB)$|^[1-9][0-9]{0,17}$", example = "12GiB"),
         ("world_size" = Option<u64>, Query, description = "Over how many GPUs to train", minimum = 1),
+        ("objective" = Option<String>, Query, description = "Which batch was looked for", pattern = "^(largest_batch|throughput)$"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
     responses(
@@ -79,6 +80,10 @@ pub(super) async fn list_recommendations(
         ),
         (Facet::LimitBytes, parameters.bytes("limit_bytes")?),
         (Facet::WorldSize, parameters.whole("world_size")?),
+        (
+            Facet::Objective,
+            parameters.one_of("objective", &Objective::ALL.map(Objective::name))?,
+        ),
     ];
     let filter = RecommendationFilter {
         facets: facets

@@ -310,7 +310,12 @@ pub(super) fn recommendations(
             headroom_bytes: StoredRecommendation::integer("headroom_bytes", found.headroom_bytes)?,
             limited_by: found.limited_by.clone(),
             evidence: found.evidence.name().to_owned(),
+            step_ms: found.step_ms,
+            optimizer_step_ms: found.optimizer_step_ms,
             samples_per_second: found.samples_per_second,
+            speed_from: found.speed_from.map(|from| from.name().to_owned()),
+            pareto: variant.pareto,
+            objective: request.objective.name().to_owned(),
             batchfit_version: result.environment.batchfit.clone(),
             created_at: now,
         })

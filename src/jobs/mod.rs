@@ -33,7 +33,7 @@ pub use fit::{
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use result::{
     AcrossRanks, Environment, FitResult, GpuRun, GpuWork, Limit, LimitKind, ProbeSummary,
-    Recommendation, VariantResult, Why,
+    Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
 };
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};

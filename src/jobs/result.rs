@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::probe::{
-    CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, Verdict,
+    CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
+    Verdict,
 };
 
 /// What to train with.
@@ -37,10 +38,17 @@ pub struct Recommendation {
     pub why: Option<Why>,
     /// Where the numbers come from.
     pub evidence: Evidence,
-    /// Milliseconds per micro-step; null without a GPU.
+    /// Milliseconds per micro-step, with its share of what the optimizer takes; null where nothing fits or nobody knows: of
+    /// recordings, and of several simulated GPUs.
     pub step_ms: Option<f64>,
-    /// Samples per second on one GPU; null without a GPU.
+    /// Milliseconds per optimizer step: `accumulation_steps` micro-steps and an update. Null where `step_ms` is.
+    #[serde(default)]
+    pub optimizer_step_ms: Option<f64>,
+    /// Samples per second on one GPU; null where `step_ms` is.
     pub samples_per_second: Option<f64>,
+    /// Where these times are from; null where there are none.
+    #[serde(default)]
+    pub speed_from: Option<SpeedFrom>,
     /// When nothing fits: how many bytes more a batch of one would need.
     pub missing_bytes: Option<u64>,
     /// The batch to record next, for an answer that is nearer to what was recorded; null where it is near enough, or
@@ -69,6 +77,8 @@ pub enum LimitKind {
     Fragmentation,
     /// A larger batch runs, and leaves less free than the prediction may be too low by.
     Headroom,
+    /// A larger batch runs, and is hardly faster.
+    Objective,
     /// A larger batch runs, and the samples that were asked for need none.
     TargetBatch,
     /// Larger batches are not tried: the graph holds for no larger one, or nobody would train with one.
@@ -130,6 +140,10 @@ pub struct VariantResult {
     pub cost: Option<String>,
     /// The share of the forward pass's operations that run a second time, from 0 to 1.
     pub recomputes: f64,
+    /// Whether none of the variants that it is compared with has both a larger micro-batch and more samples a second, over all
+    /// GPUs; null where it does not fit or speeds cannot be compared.
+    #[serde(default)]
+    pub pareto: Option<bool>,
     /// The variant, as in a request's `training`.
     #[schema(value_type = Object)]
     pub training: crate::model::Variant,
@@ -200,6 +214,62 @@ pub struct GpuWork {
     pub runs: Vec<GpuRun>,
 }
 
+/// What a suggestion changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SuggestionKind {
+    /// The settings of PyTorch's allocator.
+    Allocator,
+    /// How the optimizer is implemented, or another optimizer.
+    Optimizer,
+    /// The precision.
+    Precision,
+    /// Which activations are computed again.
+    Checkpointing,
+    /// How a language model's loss is computed.
+    Loss,
+    /// How many tokens a sample has.
+    Tokens,
+    /// How many GPUs train together.
+    Gpus,
+    /// What is kept in the host's memory.
+    Offload,
+}
+
+/// A change of the request, answered as if the changed request had been asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Suggestion {
+    /// What it changes.
+    pub kind: SuggestionKind,
+    /// The change in words.
+    pub change: String,
+    /// The change of the request, as a JSON merge patch (RFC 7396).
+    #[schema(value_type = Object)]
+    pub patch: serde_json::Value,
+    /// Whether as many samples are trained at once as were wanted.
+    pub reaches: bool,
+    /// Samples that all GPUs take at once, less those of the request as it is.
+    pub gained: i64,
+    /// Samples per micro-step on one GPU; 0 when nothing fits.
+    pub micro_batch: u64,
+    /// Micro-steps per optimizer step.
+    pub accumulation_steps: u64,
+    /// Samples per optimizer step over all GPUs.
+    pub global_batch: u64,
+    /// The largest batch whose steps never force the allocator to retry.
+    pub max_batch_without_retries: u64,
+    /// Most bytes reserved in a step of the micro-batch.
+    pub peak_reserved_bytes: u64,
+    /// GPUs that train together.
+    pub world_size: u64,
+    /// What it costs besides.
+    pub cost: String,
+    /// Samples per second on one GPU; null where nobody knows: of several simulated GPUs.
+    pub samples_per_second: Option<f64>,
+    /// Where that is from; null where it is.
+    pub speed_from: Option<SpeedFrom>,
+}
+
 /// A finished fit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FitResult {
@@ -215,4 +285,12 @@ pub struct FitResult {
     pub assumptions: Vec<String>,
     /// What it was found with.
     pub environment: Environment,
+    /// Samples that all GPUs are wanted to take at once, which `suggestions` reach or not. Missing where none were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suggested_for: Option<u64>,
+    /// Changes of the request with their answers: first those that reach what was wanted, the cheapest before the others, then the others,
+    /// those that gain most before those that gain nothing or lose. Empty where none were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub suggestions: Vec<Suggestion>,
 }

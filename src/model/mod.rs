@@ -25,11 +25,11 @@ pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     DeviceChoice, Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument,
-    SearchMode, Workload, pack,
+    SearchMode, Suggest, Workload, pack,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
 pub use variant::{
-    Checkpointing, Compare, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant,
+    Checkpointing, Compare, Mode, Norm, Objective, Optimizer, OptimizerImpl, Precision, Variant,
 };

@@ -78,26 +78,50 @@ impl Precision {
 
 /// Which optimizer updates the parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Optimizer {
     /// `torch.optim.SGD` without momentum.
+    #[serde(rename = "sgd")]
     Sgd,
     /// `torch.optim.SGD` with momentum.
+    #[serde(rename = "sgd_momentum")]
     SgdMomentum,
     /// `torch.optim.Adam`.
+    #[serde(rename = "adam")]
     Adam,
     /// `torch.optim.AdamW`.
     #[default]
+    #[serde(rename = "adamw")]
     Adamw,
+    /// `bitsandbytes.optim.AdamW8bit`: moments in eight bits.
+    #[serde(rename = "adamw_8bit")]
+    Adamw8bit,
+    /// `bitsandbytes.optim.PagedAdamW8bit`: the moments of large parameters in memory that the driver moves to the
+    /// host and back.
+    #[serde(rename = "paged_adamw_8bit")]
+    PagedAdamw8bit,
+    /// `torchao.optim.AdamW8bit`.
+    #[serde(rename = "adamw_8bit_torchao")]
+    Adamw8bitTorchao,
+    /// `torch.optim.Adafactor`: of a matrix's second moments, sums over rows and columns.
+    #[serde(rename = "adafactor")]
+    Adafactor,
+    /// `transformers.optimization.Adafactor`, as the Trainer makes it: with a learning rate, which no parameter scales.
+    #[serde(rename = "adafactor_transformers")]
+    AdafactorTransformers,
 }
 
 impl Optimizer {
     /// All of them.
-    pub const ALL: [Optimizer; 4] = [
+    pub const ALL: [Optimizer; 9] = [
         Optimizer::Sgd,
         Optimizer::SgdMomentum,
         Optimizer::Adam,
         Optimizer::Adamw,
+        Optimizer::Adamw8bit,
+        Optimizer::PagedAdamw8bit,
+        Optimizer::Adamw8bitTorchao,
+        Optimizer::Adafactor,
+        Optimizer::AdafactorTransformers,
     ];
 
     /// Its name in requests.
@@ -107,7 +131,44 @@ impl Optimizer {
             Optimizer::SgdMomentum => "sgd_momentum",
             Optimizer::Adam => "adam",
             Optimizer::Adamw => "adamw",
+            Optimizer::Adamw8bit => "adamw_8bit",
+            Optimizer::PagedAdamw8bit => "paged_adamw_8bit",
+            Optimizer::Adamw8bitTorchao => "adamw_8bit_torchao",
+            Optimizer::Adafactor => "adafactor",
+            Optimizer::AdafactorTransformers => "adafactor_transformers",
         }
+    }
+
+    /// How it can be implemented; the first is what its library does unless it is told otherwise.
+    pub const fn implementations(self) -> &'static [OptimizerImpl] {
+        match self {
+            Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::Adam | Optimizer::Adamw => &[
+                OptimizerImpl::Foreach,
+                OptimizerImpl::Fused,
+                OptimizerImpl::ForLoop,
+            ],
+            Optimizer::Adafactor => &[OptimizerImpl::ForLoop, OptimizerImpl::Foreach],
+            Optimizer::Adamw8bit
+            | Optimizer::PagedAdamw8bit
+            | Optimizer::Adamw8bitTorchao
+            | Optimizer::AdafactorTransformers => &[OptimizerImpl::ForLoop],
+        }
+    }
+
+    /// Whether it is PyTorch's own and updates shards of parameters as it updates parameters.
+    pub const fn takes_shards(self) -> bool {
+        matches!(
+            self,
+            Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::Adam | Optimizer::Adamw
+        )
+    }
+
+    /// Whether it is known how long its updates take: those that were measured, or are made of kernels that were.
+    pub const fn is_timed(self) -> bool {
+        matches!(
+            self,
+            Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::Adam | Optimizer::Adamw
+        )
     }
 }
 
@@ -115,7 +176,7 @@ impl Optimizer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerImpl {
-    /// All parameters in a few launches, with temporaries as large as the parameters. PyTorch's default.
+    /// All parameters in a few launches, with temporaries as large as the parameters. PyTorch's default, but for Adafactor.
     #[default]
     Foreach,
     /// `fused=True`: no temporaries.
@@ -175,6 +236,30 @@ pub enum Compare {
     WithinOptimizer,
     /// All.
     AcrossOptimizers,
+}
+
+/// What a fit looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// The largest micro-batch that is safe, or the fewest accumulation steps.
+    #[default]
+    LargestBatch,
+    /// The smallest micro-batch with nearly the best speed.
+    Throughput,
+}
+
+impl Objective {
+    /// All of them.
+    pub const ALL: [Objective; 2] = [Objective::LargestBatch, Objective::Throughput];
+
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Objective::LargestBatch => "largest_batch",
+            Objective::Throughput => "throughput",
+        }
+    }
 }
 
 impl Variant {
@@ -308,12 +393,10 @@ impl fmt::Display for Variant {
         if self.mode == Mode::Inference {
             return f.write_str(" inference");
         }
-        write!(
-            f,
-            " {} {}",
-            self.optimizer.name(),
-            self.optimizer_impl.name()
-        )?;
+        write!(f, " {}", self.optimizer.name())?;
+        if self.optimizer.implementations().len() > 1 {
+            write!(f, " {}", self.optimizer_impl.name())?;
+        }
         match &self.checkpointing {
             Checkpointing::None => {}
             Checkpointing::PerBlock => f.write_str(" checkpointed per block")?,

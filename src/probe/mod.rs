@@ -16,8 +16,8 @@ mod timeline;
 pub use outline::Outline;
 pub use peak::{ModuleBytes, Peak, Phase, Shortage};
 pub use report::{
-    CategoryBytes, Evidence, PeakMemory, ProbeReport, RankReport, StepMemory, TimelinePoint,
-    Verdict,
+    CategoryBytes, Evidence, PeakMemory, ProbeReport, RankReport, SpeedFrom, StepMemory,
+    TimelinePoint, Verdict,
 };
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
 pub use soak::{Growth, Shape, Soak, SoakReport};

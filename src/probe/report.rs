@@ -62,6 +62,29 @@ impl Evidence {
     }
 }
 
+/// Where the time of a step is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpeedFrom {
+    /// Steps ran on the GPU.
+    Measured,
+    /// Calculated from the step's kernels, of which thousands were measured on this very card.
+    Calibrated,
+    /// Calculated from the same kernels and the card's published figures.
+    Estimated,
+}
+
+impl SpeedFrom {
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SpeedFrom::Measured => "measured",
+            SpeedFrom::Calibrated => "calibrated",
+            SpeedFrom::Estimated => "estimated",
+        }
+    }
+}
+
 /// Memory and work of one step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct StepMemory {
@@ -193,6 +216,12 @@ pub struct ProbeReport {
     /// Bytes that a rank sends to others in a step, as a ring of all ranks moves them. Missing where one process ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub communicated_bytes: Option<u64>,
+    /// Milliseconds of a later step, all its micro-steps together. Missing where it does not fit or nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer_step_ms: Option<f64>,
+    /// Where that is from. Missing where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_from: Option<SpeedFrom>,
     /// For `out_of_memory` and `failed`: what happened where.
     pub cause: Option<String>,
     /// What was assumed of the model, a sentence each; the answer is as good as these are. Missing where nothing was.

@@ -151,6 +151,8 @@ impl Probe<'_> {
             binding_rank: None,
             without_overlap: None,
             communicated_bytes: None,
+            optimizer_step_ms: None,
+            speed_from: None,
             peak_allocated_bytes: peak(|step| step.peak_allocated_bytes, stats.peak_allocated()),
             peak_reserved_bytes: peak(|step| step.peak_reserved_bytes, stats.peak_reserved()),
             simulated_peak_reserved_bytes: None,

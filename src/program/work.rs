@@ -192,6 +192,8 @@ pub struct Timeline {
     pub works: Vec<Work>,
     /// In order, and how often each runs.
     pub sections: Vec<(Vec<Tick>, u32)>,
+    /// Which of them every further micro-step repeats; `None` where there is but one, or they are not all alike.
+    pub repeated: Option<usize>,
 }
 
 impl Timeline {

@@ -48,6 +48,9 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
     if let Some(bytes) = report.communicated_bytes {
         figures.push(("sent by a rank in a step", Bytes(bytes).to_string()));
     }
+    if let (Some(ms), Some(from)) = (report.optimizer_step_ms, report.speed_from) {
+        figures.push(("time of a step", format!("{ms:.1} ms ({})", from.name())));
+    }
     if let Some(used) = report.used_by_others_bytes {
         figures.push(("used by other processes", Bytes(used).to_string()));
     }

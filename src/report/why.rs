@@ -93,6 +93,7 @@ fn limit(kind: LimitKind) -> &'static str {
         LimitKind::OtherProcesses => "other processes on the GPU",
         LimitKind::Fragmentation => "fragmentation",
         LimitKind::Headroom => "what is left free for safety",
+        LimitKind::Objective => "the objective",
         LimitKind::TargetBatch => "the target",
         LimitKind::LargestTried => "the largest batch that is tried",
     }

@@ -9,7 +9,9 @@ mod bracket;
 pub mod conversation;
 mod ranking;
 mod state;
+mod throughput;
 
 pub use accumulation::{Plan, exact_plans, one_step, short_plans};
 pub use ranking::{Standing, rank};
 pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, Prediction, Search};
+pub use throughput::{ENOUGH, Knee, Look, knee, smallest_enough, unbeaten};

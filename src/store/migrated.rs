@@ -56,7 +56,7 @@ async fn insert(db: &Db, number: u32, fit: &str, evidence: &str) -> Result<(), s
     let row = format!(
         "INSERT INTO recommendation VALUES (NULL, 'new{number}', '{fit}', {number}, 'mine', 'recorded', 'sim:h200', 'NVIDIA H200',
              'recorded', 'recorded', 'recorded', 'recorded', 'train', 1000, 1, 8, 2, 16, 10, 9, 700, 800, 200, 'activations',
-             '{evidence}', NULL, '0.1.0', 3)"
+             '{evidence}', NULL, '0.1.0', 3, NULL, NULL, NULL, NULL, 'largest_batch')"
     );
     db.pool.execute(sqlx::AssertSqlSafe(row)).await.map(|_| ())
 }
@@ -67,6 +67,7 @@ async fn recommendations_keep_their_rows_when_evidence_gets_more_names() {
     let file = directory.path().join("old.db");
     let rows = a_fit(1, "train", "NULL")
         .replace("NULL, NULL, 'none'", "'adamw', 'foreach', 'none'")
+        .replace("NULL, '0.1.0'", "16.0, '0.1.0'")
         + &a_fit(2, "inference", "NULL");
     older(&file, 3, &rows).await;
 
@@ -85,13 +86,15 @@ async fn recommendations_keep_their_rows_when_evidence_gets_more_names() {
     let first = json!({
         "id": "answer1", "fit_id": "fit1", "optimizer": "adamw", "optimizer_impl": "foreach", "micro_batch": 8,
         "accumulation_steps": 2, "peak_reserved_bytes": 800, "headroom_bytes": 200, "evidence": "simulated",
-        "world_size": 1, "created_at": "1970-01-01T00:00:00.001Z",
+        "world_size": 1, "created_at": "1970-01-01T00:00:00.001Z", "samples_per_second": 16.0, "step_ms": 500.0,
+        "speed_from": "measured", "objective": "largest_batch",
     });
     for (name, value) in first.as_object().unwrap() {
         assert_eq!(&kept[1][name], value, "{name}");
     }
     assert_eq!(kept[0]["mode"], "inference");
     assert_eq!(kept[0]["optimizer"], Value::Null);
+    assert_eq!(kept[0]["speed_from"], Value::Null);
     for (number, evidence) in (2..).zip(Evidence::ALL) {
         insert(&db, number, "fit1", evidence.name()).await.unwrap();
     }

@@ -39,7 +39,18 @@ struct Clocks {
 /// As somebody measures it who waits for the card after each step: the next step's launches do not run ahead.
 /// `pace` is how many times as long the host takes as the one that was measured.
 pub fn step(timeline: &Timeline, ceilings: &Ceilings, batch: u64, pace: f64) -> Option<StepTime> {
-    if timeline.is_empty() {
+    longer_step(timeline, ceilings, batch, pace, 0)
+}
+
+/// The same with so many micro-steps more than the program has. Only of a program with several, in which they are alike.
+pub fn longer_step(
+    timeline: &Timeline,
+    ceilings: &Ceilings,
+    batch: u64,
+    pace: f64,
+    more: u32,
+) -> Option<StepTime> {
+    if timeline.is_empty() || (more > 0 && timeline.repeated.is_none()) {
         return None;
     }
     let works = timeline.works.iter();
@@ -47,9 +58,15 @@ pub fn step(timeline: &Timeline, ceilings: &Ceilings, batch: u64, pace: f64) -> 
         .map(|work| Job::of(work, batch).seconds(ceilings))
         .collect();
     let mut clocks = Clocks::default();
-    for (ticks, times) in &timeline.sections {
+    for (index, (ticks, times)) in timeline.sections.iter().enumerate() {
+        let more = if timeline.repeated == Some(index) {
+            more
+        } else {
+            0
+        };
+        let times = times.saturating_add(more);
         let mut before = clocks;
-        for _ in 0..(*times).min(FOLLOWED) {
+        for _ in 0..times.min(FOLLOWED) {
             before = clocks;
             clocks.follow(ticks, &seconds, pace);
         }

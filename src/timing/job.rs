@@ -248,7 +248,12 @@ fn moving(kind: Moving, dtype: DType, lengths: [f64; 3], moved: f64) -> Job {
         Moving::SumChannels => sums("sum channels"),
         Moving::Softmax => rows("softmax fwd"),
         Moving::SoftmaxGrad => rows("softmax bwd"),
-        Moving::LayerNorm => rows("layer_norm fwd"),
+        Moving::LayerNorm => {
+            let (class, features) = rows("layer_norm fwd");
+            // Rows of whole fours are read four at a time (layer_norm_kernel.cu).
+            let even = if second % 4.0 == 0.0 { "" } else { " uneven" };
+            (class + even, features)
+        }
         Moving::LayerNormGrad => rows("layer_norm bwd"),
         Moving::BatchNorm => planes("batch_norm fwd"),
         Moving::BatchNormGrad => planes("batch_norm bwd"),

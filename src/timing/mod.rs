@@ -11,5 +11,12 @@ mod host;
 mod job;
 mod table;
 
-pub use clocks::{Piece, StepTime, pieces, step};
+pub use clocks::{Piece, StepTime, longer_step, pieces, step};
 pub use host::seconds as host_seconds;
+
+use crate::device::sim::Card;
+
+/// Whether times on a card are calibrated: its own kernels were measured. Those of other cards are estimates, by published figures.
+pub fn is_calibrated(card: &Card) -> bool {
+    card.product == table::MEASURED_ON
+}

@@ -275,6 +275,8 @@ impl Handler for FakeDevice {
             binding_rank: None,
             without_overlap: None,
             communicated_bytes: None,
+            optimizer_step_ms: None,
+            speed_from: None,
             peak_allocated_bytes: 0,
             peak_reserved_bytes: 0,
             simulated_peak_reserved_bytes: None,

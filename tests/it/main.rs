@@ -19,6 +19,7 @@ mod recorded;
 mod recorder;
 mod replay;
 mod report;
+mod suggestions;
 mod truth;
 mod why;
 mod worker;

@@ -65,6 +65,9 @@ def exported(row: Row) -> dict:
     from batchfit.export.exporting import export_built
 
     model = MODELS[row.model]
+    if model.request is not None:
+        half = {torch.bfloat16: {"param_dtype": "bf16"}, torch.float16: {"param_dtype": "fp16"}}
+        return {**model.request, **half.get(dtype_of(row), {})}
     dtype = dtype_of(row)
     given = None if dtype == torch.float32 else dtype
     document = export_built(model.build, parse_batch(model.batch), model.loss, given).document
@@ -84,7 +87,31 @@ def optimizer_of(row: Row, parameters: list) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=1e-4)
     if row.optimizer == "adamw_fused":
         return torch.optim.AdamW(parameters, lr=1e-5, fused=True)
+    if row.optimizer in ("adafactor", "adafactor_foreach"):
+        return torch.optim.Adafactor(parameters, lr=1e-5, foreach=row.optimizer == "adafactor_foreach")
+    if row.optimizer == "adafactor_transformers":
+        from transformers.optimization import Adafactor
+
+        return Adafactor(parameters, lr=1e-5, scale_parameter=False, relative_step=False)
+    if row.optimizer in ("adamw_8bit", "paged_adamw_8bit"):
+        from bitsandbytes import optim
+
+        return (optim.PagedAdamW8bit if row.optimizer == "paged_adamw_8bit" else optim.AdamW8bit)(parameters, lr=1e-5)
+    if row.optimizer == "adamw_8bit_torchao":
+        from torchao.optim import AdamW8bit
+
+        return AdamW8bit(parameters, lr=1e-5)
     return torch.optim.AdamW(parameters, lr=1e-5)
+
+
+def compiled_before(row: Row, parameters: list) -> None:
+    """Has what the optimizer compiles compiled, on parameters alike: what compiling takes depends on caches on disk."""
+    if row.optimizer != "adamw_8bit_torchao":
+        return
+    alike = [torch.nn.Parameter(torch.zeros_like(parameter, device="cuda")) for parameter in parameters]
+    for parameter in alike:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer_of(row, alike).step()
 
 
 def tensor_of(name: str, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -129,6 +156,7 @@ def recorded(row: Row) -> list[str]:
     torch.cuda.init()
     if torch.cuda.get_device_capability() != model.compute:
         sys.exit(f"{row.model} is recorded on compute capability {model.compute}")
+    compiled_before(row, [parameter for parameter in built.parameters() if parameter.requires_grad])
     torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
     built = built.to("cuda")
     trained = [parameter for parameter in built.parameters() if parameter.requires_grad]
@@ -214,10 +242,14 @@ def main() -> int:
     arguments.add_argument("out")
     arguments.add_argument("names", nargs="*")
     arguments.add_argument("--of", default="steps_models")
+    arguments.add_argument("--graphs", help="graphs.json.gz with the graphs, which are then not exported")
     given = arguments.parse_args()
     out, names = given.out, given.names
     MODELS.update(importlib.import_module(given.of).MODELS)
     graphs, sequences, failed = {}, [], []
+    if given.graphs:
+        with gzip.open(given.graphs, "rt") as file:
+            graphs = json.load(file)
     for row in rows():
         if names and not any(fnmatch.fnmatchcase(row.model, name) for name in names):
             continue

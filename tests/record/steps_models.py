@@ -23,6 +23,8 @@ class Model:
     accumulations: tuple[int, ...] = (1,)
     # Compute capability: cuDNN's attention, which 9.0 would run in half precision, does not start on a stub.
     compute: tuple[int, int] = (9, 0)
+    # The model of a request that is the same, in the place of an exported graph.
+    request: dict | None = None
 
     def rows(self):
         kinds = [(precision, "") for precision in self.precisions] + list(self.over_half)

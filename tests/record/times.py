@@ -735,6 +735,8 @@ def pack(options):
                 continue
             name, features, flops, moved, unit, us = row
             name = f"{name} {element(name, features, moved)}" if unit == "move" else name
+            if name.startswith("layer_norm fwd") and features[1] % 4 != 0:
+                name += " uneven"  # Rows of whole fours are read four at a time.
             floor = max(moved / CEILINGS["bandwidth"], flops / CEILINGS.get(unit, math.inf)) + CEILINGS["latency"]
             classes.setdefault(name, {}).setdefault(tuple(features), []).append(1e-6 * us / floor)
     print("# Kernels of PyTorch on a GPU: how many times as long each took as the card's ceilings allow (the larger of bytes over bandwidth")

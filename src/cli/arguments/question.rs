@@ -14,7 +14,7 @@ use clap::error::Error;
 use clap::{Arg, Args, Command};
 
 use crate::device::sim;
-use crate::model::{OptimizerImpl, Precision};
+use crate::model::{Optimizer, OptimizerImpl, Precision};
 
 /// What is asked: a model or a request, and a flag for each member of a request.
 ///
@@ -79,9 +79,8 @@ pub(in crate::cli) struct Training {
     #[arg(long, value_name = "TYPE,..", value_parser = suggest(&["fp16", "bf16"]), hide_possible_values = true,
         conflicts_with = "precision")]
     pub(in crate::cli) amp: Option<String>,
-    /// sgd, sgd_momentum, adam or adamw (default).
-    #[arg(long, value_name = "NAME,..", value_parser = suggest(&["sgd", "sgd_momentum", "adam", "adamw"]),
-        hide_possible_values = true)]
+    /// sgd, sgd_momentum, adam, adamw (default), adamw_8bit, adafactor, ..
+    #[arg(long, value_name = "NAME,..", value_parser = suggest(&Optimizer::ALL.map(Optimizer::name)), hide_possible_values = true)]
     pub(in crate::cli) optimizer: Option<String>,
     /// foreach (default), fused or for_loop.
     #[arg(long, value_name = "KIND", value_parser = suggest(&OptimizerImpl::ALL.map(OptimizerImpl::name)), hide_possible_values = true)]
@@ -150,9 +149,15 @@ pub(in crate::cli) struct Search {
     /// Rank variants within_optimizer (default) or across_optimizers.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["within_optimizer", "across_optimizers"]), hide_possible_values = true)]
     pub(in crate::cli) rank: Option<String>,
+    /// largest_batch (default), or throughput: the smallest fast batch.
+    #[arg(long, value_name = "WHAT", value_parser = suggest(&["largest_batch", "throughput"]), hide_possible_values = true)]
+    pub(in crate::cli) objective: Option<String>,
     /// Unknown operators: refuse (default) or assume_elementwise.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["refuse", "assume_elementwise"]), hide_possible_values = true)]
     pub(in crate::cli) unknown_ops: Option<String>,
+    /// Answer changes of the question as well; =N for those that fit N at once.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(in crate::cli) suggest: Option<String>,
     /// How many of what masks and experts choose from are chosen.
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub(in crate::cli) chosen_percent: Option<String>,

@@ -34,7 +34,7 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 
 /// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 16] = [
+const OF_REQUESTS: [&str; 18] = [
     "model",
     "training",
     "device",
@@ -45,7 +45,9 @@ const OF_REQUESTS: [&str; 16] = [
     "search",
     "unknown_ops",
     "compare",
+    "objective",
     "chosen_percent",
+    "suggest",
     "preset",
     "layers",
     "exported",

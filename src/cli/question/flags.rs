@@ -100,7 +100,17 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
     put("--allocator", &["allocator"], text(&memory.allocator));
     put("--search", &["search"], text(&search.search));
     put("--rank", &["compare"], text(&search.rank));
+    put("--objective", &["objective"], text(&search.objective));
     put("--unknown-ops", &["unknown_ops"], text(&search.unknown_ops));
+    let wanted = |wanted: &str| match wanted {
+        "true" => Value::Bool(true),
+        wanted => whole(wanted),
+    };
+    put(
+        "--suggest",
+        &["suggest"],
+        search.suggest.as_deref().map(wanted),
+    );
     put(
         "--chosen-percent",
         &["chosen_percent"],

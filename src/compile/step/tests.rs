@@ -41,7 +41,7 @@ fn unrolled(graph: &Graph, variant: &Variant) -> Program {
         for _ in 0..variant.accumulation {
             training.micro_step(true).unwrap();
         }
-        training.update();
+        training.update().unwrap();
         vec![Section::once(recorder.take_section())]
     };
     let steps = vec![step(), step()];

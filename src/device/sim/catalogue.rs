@@ -56,7 +56,9 @@ pub struct Card {
 }
 
 /// The most that a card does in a second, by NVIDIA's data sheets and architecture white papers: without sparsity, and with sums in
-/// float32.
+/// float32. Held on 2026-11-23 against public copies of the data sheets (of H200, H100 SXM, A100 SXM, L40S, L4, A10, T4 and V100 SXM2;
+/// those of Hopper and L4 state figures with sparsity, twice those here), and against multiprocessors and clocks, which is all that
+/// was found of the two `GeForce` cards: see the tests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ceilings {
     /// Bytes read from memory or written to it.
@@ -86,6 +88,11 @@ impl Card {
     /// The card of this name.
     pub fn find(name: &str) -> Option<&'static Card> {
         CARDS.iter().find(|card| card.name == name)
+    }
+
+    /// The card that the driver calls this.
+    pub fn of_product(product: &str) -> Option<&'static Card> {
+        CARDS.iter().find(|card| card.product == product)
     }
 
     /// The card whose memory is nearest to this.
@@ -260,6 +267,54 @@ mod tests {
 
         assert_eq!(names.len(), CARDS.len());
         assert!(names.iter().all(|name| *name == name.to_lowercase()));
+    }
+
+    /// What a multiprocessor does in a clock by its architecture's white paper: multiplications with additions in float32, and in
+    /// float16 with sums in float32, of which `GeForce` cards do half as many. And the published boost clocks, in GHz.
+    #[test]
+    fn ceilings_are_what_multiprocessors_and_clocks_give() {
+        let boost = [
+            // Tensor cores of Hopper run at 1.83 GHz, the others at 1.98 (<https://glennklockwood.com/garden/processors/h100>).
+            ("h200", 1.98, 1.83),
+            ("h100-80g", 1.98, 1.83),
+            ("a100-80g", 1.41, 1.41),
+            ("a100-40g", 1.41, 1.41),
+            ("l40s", 2.52, 2.49),
+            ("l4", 2.04, 2.04),
+            ("a10", 1.695, 1.695),
+            ("rtx4090", 2.52, 2.52),
+            ("rtx3090", 1.695, 1.695),
+            ("t4", 1.59, 1.59),
+            ("v100-32g", 1.53, 1.53),
+            ("v100-16g", 1.53, 1.53),
+        ];
+        assert_eq!(boost.len(), CARDS.len());
+        for (name, clock, clock_of_tensors) in boost {
+            let card = Card::find(name).unwrap();
+            let (plain, tensors) = match card.capability.compute {
+                (9, 0) => (128.0, 2048.0),
+                (8, 0) => (64.0, 1024.0),
+                (8, _) if name.starts_with("rtx") => (128.0, 256.0),
+                (8, _) => (128.0, 512.0),
+                _ => (64.0, 512.0),
+            };
+            let per_clock =
+                2e9 * f64::from(u32::try_from(card.capability.multiprocessors).unwrap());
+            let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.04;
+            let ceilings = card.ceilings;
+
+            assert!(near(ceilings.fp32, plain * per_clock * clock), "{name}");
+            let half = tensors * per_clock * clock_of_tensors;
+            assert!(near(ceilings.fp16, half), "{name}: {half}");
+            if card.capability.compute >= (8, 0) {
+                assert!(near(ceilings.tf32, half / 2.0), "{name}");
+                assert!(near(ceilings.bf16, half), "{name}");
+            } else {
+                let fp32 = plain * per_clock * clock;
+                assert!(near(ceilings.tf32, fp32), "{name}");
+                assert!(near(ceilings.bf16, fp32), "{name}");
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From maxima to what to train with.
 
 use crate::jobs::{AcrossRanks, EngineError, Recommendation};
+use crate::model::Objective;
 use crate::probe::{ProbeReport, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
@@ -8,7 +9,7 @@ use crate::units::Bytes;
 
 use super::inquiry::{Inquiry, micro_steps};
 use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
-use super::probing::prober::ProbeCache;
+use super::probing::prober::{ProbeCache, StepTime};
 use super::uncertainty::Uncertainty;
 use super::why::{Around, LimitSource};
 
@@ -31,10 +32,11 @@ pub(super) fn recommend(
             "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
         ));
     }
-    let Some(plan) = choose(wish, accumulation, &mut inquiry)? else {
+    let Some(chosen) = choose(wish, accumulation, &mut inquiry)? else {
         let steps = without_a_plan(wish, accumulation);
         return nothing_fits(steps, wish.world_size, inquiry, (source, notes));
     };
+    let plan = chosen.plan;
     let micro_steps = micro_steps(plan.accumulation_steps);
     let maxima = inquiry.maxima(micro_steps)?;
     // An edge was searched for; the plan may be one of the batches beyond it, and was seen to run.
@@ -43,12 +45,31 @@ pub(super) fn recommend(
         .max_batch_without_retries
         .max(plan.micro_batch);
     notes.extend(bounded(&plan, wish));
-    notes.extend(cheaper(&plan, wish, &mut inquiry)?);
+    match &chosen.instead_of {
+        Some(larger) => notes.push(larger.note(&plan)),
+        None => notes.extend(cheaper(&plan, wish, &mut inquiry)?),
+    }
     let next_batch = next_to_record(without_retries, inquiry.simulation(micro_steps))?;
     let communicated_bytes = communicated(plan.accumulation_steps, plan.micro_batch, &mut inquiry)?;
+    let step_time = inquiry.step_time(plan.accumulation_steps, plan.micro_batch)?;
+    if let StepTime::Unknown(why) = step_time {
+        let instead = match wish.objective {
+            Objective::LargestBatch => "",
+            Objective::Throughput => ", so the largest batch is recommended",
+        };
+        notes.push(format!(
+            "how long a step takes is not known: {why}{instead}"
+        ));
+    }
     let limit = inquiry.limit();
     let deciding = inquiry.deciding(micro_steps);
-    let binding = binding(without_retries, maxima.at_ceiling, deciding)?;
+    let binding = match &chosen.instead_of {
+        Some(larger) => Binding {
+            name: larger.limits(),
+            report: None,
+        },
+        None => binding(without_retries, maxima.at_ceiling, deciding)?,
+    };
     let probed = deciding.probe_in_full(plan.micro_batch)?;
     let headroom = probed.headroom(limit);
     if headroom > Bytes::ZERO {
@@ -64,13 +85,16 @@ pub(super) fn recommend(
         largest: without_retries,
         at_ceiling: maxima.at_ceiling,
         headroom,
+        objective: chosen.instead_of.as_ref(),
         has_target: wish.target_batch.is_some(),
         source,
     };
     let why = around.why();
-    let step_ms = step_ms(report);
-    let micro_steps_run = report.micro_steps_run.unwrap_or(micro_steps);
-    let micro_step_ms = step_ms.map(|ms| ms / f64::from(micro_steps_run));
+    let (optimizer_step_ms, speed_from) = match step_time {
+        StepTime::Seconds(seconds, from) => (Some(1000.0 * seconds), Some(from)),
+        StepTime::Unknown(_) => (None, None),
+    };
+    let micro_step_ms = optimizer_step_ms.map(|ms| ms / plan.accumulation_steps as f64);
     for note in &report.notes {
         if !notes.contains(note) {
             notes.push(note.clone());
@@ -91,7 +115,9 @@ pub(super) fn recommend(
         why: Some(why),
         evidence: maxima.evidence,
         step_ms: micro_step_ms,
-        samples_per_second: micro_step_ms.map(|ms| plan.micro_batch as f64 * 1000.0 / ms),
+        optimizer_step_ms,
+        samples_per_second: step_time.speed(plan.accumulation_steps, plan.micro_batch),
+        speed_from,
         missing_bytes: None,
         next_batch,
         parallel: across_ranks(report, wish.world_size, communicated_bytes),
@@ -203,6 +229,7 @@ fn nothing_fits(
         largest: maxima.prediction.max_batch_without_retries,
         at_ceiling: false,
         headroom,
+        objective: None,
         has_target: false,
         source,
     };
@@ -221,7 +248,9 @@ fn nothing_fits(
         why: Some(around.why()),
         evidence: maxima.evidence,
         step_ms: None,
+        optimizer_step_ms: None,
         samples_per_second: None,
+        speed_from: None,
         missing_bytes: Some(missing.0),
         next_batch: None,
         parallel: across_ranks(report, world_size, communicated_bytes),
@@ -332,14 +361,4 @@ fn name(category: Category) -> &'static str {
         Category::Workspace => "library workspaces",
         Category::Communication => "communication between GPUs",
     }
-}
-
-/// Milliseconds of a warm step: the first one also tunes and fills caches.
-fn step_ms(report: &ProbeReport) -> Option<f64> {
-    report
-        .steps
-        .iter()
-        .skip(1)
-        .filter_map(|step| step.elapsed_ms)
-        .min_by(f64::total_cmp)
 }

@@ -83,6 +83,8 @@ pub(super) fn answer(
         gpu_work: None,
         assumptions: question.assumptions.clone(),
         environment,
+        suggested_for: None,
+        suggestions: Vec::new(),
     })
 }
 

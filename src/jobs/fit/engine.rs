@@ -31,12 +31,13 @@ use super::foreseen;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
-use super::probing::prober::Prober as _;
+use super::probing::prober::{Prober as _, StepTime};
 use super::probing::simulator::{Simulator, not_compiled};
 use super::remarks::{
     began_anew, data_parallelism, others, ran_together, settings_as_recorded, uneven,
 };
 use super::room::Room;
+use super::suggest;
 
 /// The PyTorch whose behaviour is predicted.
 const PYTORCH: &str = "2.11";
@@ -215,7 +216,8 @@ impl FitEngine {
                         settings,
                         memory,
                         cancel,
-                    ),
+                    )
+                    .of_card(Card::of_product(&ready.gpu.name)),
                     // Without room for a process on the card, only simulation can say how much is missing.
                     gpu: gpu.filter(|_| ready.no_room.is_none()),
                     room,
@@ -298,10 +300,14 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
-        if is_to_be_recorded(request, cancel)? {
-            return Ok(self.fit_recorded(request, progress, cancel)?.result);
-        }
         let observer = Observer::new(progress, cancel);
+        if is_to_be_recorded(request, cancel)? {
+            let mut result = self.fit_recorded(request, progress, cancel)?.result;
+            if request.suggest.is_some() {
+                suggest::add(self, request, &mut result, &observer)?;
+            }
+            return Ok(result);
+        }
         let fallback = match request.search {
             SearchMode::Auto | SearchMode::Recorded => Fallback::Simulate,
             SearchMode::Probes => Fallback::Fail,
@@ -320,6 +326,7 @@ impl Engine for FitEngine {
             wish: Wish {
                 target_batch: request.target_batch,
                 world_size: request.world_size,
+                objective: request.objective,
             },
             room: setting.room,
             ceiling: setting.simulator.ceiling(),
@@ -356,6 +363,9 @@ impl Engine for FitEngine {
                 continue;
             }
             result.gpu_work = setting.gpu.as_ref().map(GpuProber::work);
+            if request.suggest.is_some() {
+                suggest::add(self, request, &mut result, &observer)?;
+            }
             return Ok(result);
         }
     }
@@ -414,14 +424,23 @@ impl Engine for FitEngine {
         let simulator = &mut setting.simulator;
         let limit = setting.room.limit(&variant.parallel);
         let simulated = simulator.probe(variant, batch, limit, Detail::Full)?;
+        let steps = u64::from(variant.accumulation);
         let mut report = match &mut setting.gpu {
-            None => simulated.report,
+            None => {
+                let mut report = simulated.report;
+                simulator
+                    .step_time(variant, batch, steps)?
+                    .told(&mut report);
+                report
+            }
             Some(gpu) => {
                 let probed = gpu.probe(variant, batch, limit, Detail::Full)?;
-                ProbeReport {
+                let mut report = ProbeReport {
                     simulated_peak_reserved_bytes: Some(simulated.report.peak_reserved_bytes),
                     ..probed.report
-                }
+                };
+                StepTime::measured(&report, variant.accumulation, steps).told(&mut report);
+                report
             }
         };
         report.notes.splice(0..0, setting.notes);
@@ -443,11 +462,24 @@ impl Engine for FitEngine {
     }
 }
 
+/// What simulates a request about a simulated card, and what there is for the allocator.
+pub(super) fn simulation(
+    request: &Request,
+    card: &'static Card,
+    cancel: &Arc<AtomicBool>,
+) -> Result<(Simulator, Room), EngineError> {
+    let workload = &lowered(request, cancel)?.workload;
+    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+    let untold = (Vec::new(), Vec::new());
+    let setting = simulated(request, workload, card, settings, untold, cancel);
+    Ok((setting.simulator, setting.room))
+}
+
 /// What a request about a simulated card is answered with.
 fn simulated<'a>(
     request: &Request,
     workload: &Workload,
-    card: &Card,
+    card: &'static Card,
     settings: Settings,
     (mut notes, assumptions): (Vec<String>, Vec<String>),
     cancel: &Arc<AtomicBool>,
@@ -470,7 +502,8 @@ fn simulated<'a>(
         settings,
         memory,
         cancel,
-    );
+    )
+    .of_card(Some(card));
     let is_other = other_card(workload, memory, &mut notes);
     Setting {
         simulator: match (card.workspaces, workload) {
@@ -575,7 +608,10 @@ pub(super) fn lowered<'a>(
 }
 
 /// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
-fn is_to_be_recorded(request: &Request, cancel: &Arc<AtomicBool>) -> Result<bool, EngineError> {
+pub(super) fn is_to_be_recorded(
+    request: &Request,
+    cancel: &Arc<AtomicBool>,
+) -> Result<bool, EngineError> {
     if request.search == SearchMode::Recorded {
         return Ok(true);
     }

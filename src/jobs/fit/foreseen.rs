@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use crate::device::sim::{CARDS, Card, CardMemory};
 use crate::jobs::validate::settings_in_force;
 use crate::jobs::{EngineError, Progress, Runs};
-use crate::model::{Invalid, Request, Variant, Workload};
+use crate::model::{Invalid, Objective, Request, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::recorded::Steps;
 use crate::search::conversation::{Alone, Foreseen, Peaks, Predicted};
@@ -95,13 +95,15 @@ fn predicted(
     let wish = Wish {
         target_batch: request.target_batch,
         world_size: request.world_size,
+        // Recordings do not say how fast a step is.
+        objective: Objective::LargestBatch,
     };
     let accumulation = variant.accumulation;
     let ceiling = runs.ceiling.min(simulator.ceiling()).min(MAX_BATCH);
     let mut cache = ProbeCache::new(&mut simulator, observer, variant, limit, ceiling);
     let mut inquiry = Inquiry::new(&mut cache, None, Method::SimulateFirst);
     // Without a target, recordings of several micro-steps are those of one step.
-    let mut plan = choose(wish, accumulation, &mut inquiry)?;
+    let mut plan = choose(wish, accumulation, &mut inquiry)?.map(|chosen| chosen.plan);
     if let (Some(plan), None) = (&mut plan, wish.target_batch) {
         plan.accumulation_steps = 1;
         plan.global_batch = plan.micro_batch.saturating_mul(wish.world_size);

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use crate::jobs::EngineError;
 use crate::probe::Verdict;
-use crate::search::{Goal, Prediction, Search};
+use crate::search::{Goal, Look, Prediction, Search};
 use crate::units::Bytes;
 
 use super::answer::Method;
 use super::maxima::{self, BESIDE_ONE, Maxima};
-use super::probing::prober::{ProbeCache, Probed};
+use super::probing::prober::{ProbeCache, Probed, StepTime};
 
 /// Most micro-steps that a probe runs for each optimizer step. Gradients exist from the second micro-step on,
 /// so that each repeats the one before, allocation by allocation: peaks of ResNet, GPT-2, Llama, ViT and U-Net
@@ -71,6 +71,24 @@ impl<'a, 'b> Inquiry<'a, 'b> {
         };
         cache.accumulate(micro_steps);
         cache
+    }
+
+    /// How long an optimizer step of so many micro-steps takes on that device.
+    pub(super) fn step_time(&mut self, steps: u64, batch: u64) -> Result<StepTime, EngineError> {
+        self.deciding(micro_steps(steps)).step_time(batch, steps)
+    }
+
+    /// Samples a second of such steps, on one GPU.
+    pub(super) fn speed(&mut self, steps: u64, batch: u64) -> Result<Option<f64>, EngineError> {
+        Ok(self.step_time(steps, batch)?.speed(steps, batch))
+    }
+
+    /// How closely speeds may be looked at: each is a training run where there is a real device.
+    pub(super) fn look(&self) -> Look {
+        match self.real {
+            Some(_) => Look::Sparingly,
+            None => Look::Closely,
+        }
     }
 
     pub(super) fn limit(&self) -> Bytes {

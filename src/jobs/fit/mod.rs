@@ -15,6 +15,7 @@ mod recorded;
 mod remarks;
 mod room;
 mod soak;
+mod suggest;
 mod uncertainty;
 mod why;
 

@@ -1,8 +1,8 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
 use crate::jobs::EngineError;
-use crate::model::{Mode, Variant};
-use crate::search::{Plan, exact_plans, one_step, short_plans};
+use crate::model::{Mode, Objective, Variant};
+use crate::search::{Knee, Plan, exact_plans, knee, one_step, short_plans, smallest_enough};
 
 use super::inquiry::{Inquiry, MOST_MICRO_STEPS, micro_steps};
 
@@ -16,6 +16,56 @@ pub(super) struct Wish {
     pub(super) target_batch: Option<u64>,
     /// Ranks.
     pub(super) world_size: u64,
+    /// Which of the batches that are safe.
+    pub(super) objective: Objective,
+}
+
+/// A plan, and why it is this one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) plan: Plan,
+    /// What was passed over for it.
+    pub(super) instead_of: Option<Larger>,
+}
+
+/// A plan with a larger micro-batch that is hardly faster.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Larger {
+    micro_batch: u64,
+    /// The share of the best speed that the chosen plan has.
+    share: f64,
+}
+
+impl Larger {
+    /// What keeps the batch from being larger.
+    pub(super) fn limits(&self) -> String {
+        let faster = self.faster();
+        format!("the objective: no larger batch is more than {faster} % faster")
+    }
+
+    /// The batch, and why it is not the answer.
+    pub(super) fn explained(&self) -> (u64, String) {
+        let (batch, faster) = (self.micro_batch, self.faster());
+        let text = format!(
+            "batches up to {batch} leave enough free, but none is more than {faster} % faster"
+        );
+        (batch, text)
+    }
+
+    /// By how much a larger batch is faster at most, in percent.
+    fn faster(&self) -> f64 {
+        ((1.0 / self.share - 1.0) * 100.0).ceil().max(0.0)
+    }
+
+    /// What to tell of it.
+    pub(super) fn note(&self, plan: &Plan) -> String {
+        format!(
+            "micro-batches up to {} leave headroom too; {} has {:.0} % of the best speed among them",
+            self.micro_batch,
+            plan.micro_batch,
+            (100.0 * self.share).floor()
+        )
+    }
 }
 
 impl Wish {
@@ -40,7 +90,7 @@ pub(super) fn choose(
     wish: Wish,
     accumulation: u32,
     inquiry: &mut Inquiry<'_, '_>,
-) -> Result<Option<Plan>, EngineError> {
+) -> Result<Option<Chosen>, EngineError> {
     // Each time around settles another number of micro-steps, of which there are few.
     loop {
         let plan = match wish.target_batch {
@@ -51,11 +101,82 @@ pub(super) fn choose(
             Some(plan) => plan.accumulation_steps,
             None => without_a_plan(wish, accumulation),
         });
+        if !inquiry.is_settled(needed) {
+            inquiry.settle(needed)?;
+            continue;
+        }
+        let Some(plan) = plan else {
+            return Ok(None);
+        };
+        let chosen = match wish.objective {
+            Objective::LargestBatch => None,
+            Objective::Throughput => smaller(&plan, wish, inquiry)?,
+        };
+        let chosen = chosen.unwrap_or(Chosen {
+            plan,
+            instead_of: None,
+        });
+        let needed = micro_steps(chosen.plan.accumulation_steps);
         if inquiry.is_settled(needed) {
-            return Ok(plan);
+            return Ok(Some(chosen));
         }
         inquiry.settle(needed)?;
     }
+}
+
+/// A plan with a smaller micro-batch that is nearly as fast as the fastest; `None` where there is none or speeds are not known.
+fn smaller(
+    plan: &Plan,
+    wish: Wish,
+    inquiry: &mut Inquiry<'_, '_>,
+) -> Result<Option<Chosen>, EngineError> {
+    let look = inquiry.look();
+    let instead_of = |Knee { share, .. }| Larger {
+        micro_batch: plan.micro_batch,
+        share,
+    };
+    let Some(target) = wish.target_batch else {
+        let steps = plan.accumulation_steps;
+        let found = knee(plan.micro_batch, look, |batch| inquiry.speed(steps, batch))?;
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        // Memory is not monotone.
+        for micro_batch in (found.batch..plan.micro_batch).take(BEYOND) {
+            if inquiry.leaves_headroom(steps, micro_batch)? {
+                let plan = Plan {
+                    micro_batch,
+                    global_batch: micro_batch * steps * wish.world_size,
+                    ..*plan
+                };
+                return Ok(Some(Chosen {
+                    plan,
+                    instead_of: Some(instead_of(found)),
+                }));
+            }
+        }
+        return Ok(None);
+    };
+    let mut plans = exact_plans(target, wish.world_size);
+    plans
+        .retain(|other| other.micro_batch <= plan.micro_batch && other.shortfall == plan.shortfall);
+    plans.reverse();
+    let batches: Vec<u64> = plans.iter().map(|plan| plan.micro_batch).collect();
+    let steps = |batch: u64| target / wish.world_size / batch;
+    let found = smallest_enough(&batches, look, |batch| inquiry.speed(steps(batch), batch))?;
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    for other in plans {
+        let is_smaller = (found.batch..plan.micro_batch).contains(&other.micro_batch);
+        if is_smaller && leaves_headroom(&other, inquiry)? {
+            return Ok(Some(Chosen {
+                plan: other,
+                instead_of: Some(instead_of(found)),
+            }));
+        }
+    }
+    Ok(None)
 }
 
 /// The steps that an answer without a plan is about: those that need the least.

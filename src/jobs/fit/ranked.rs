@@ -1,9 +1,12 @@
 //! From the answers for all variants to their order, and what each costs.
 
+use std::collections::BTreeSet;
+
 use crate::compile::Recomputed;
 use crate::jobs::{Recommendation, VariantResult};
 use crate::model::{Checkpointing, Compare, Mode, Optimizer, Precision, Variant};
-use crate::search::{Standing, rank};
+use crate::probe::SpeedFrom;
+use crate::search::{Standing, rank, unbeaten};
 
 /// What was found out about one variant.
 #[derive(Debug, Clone)]
@@ -22,9 +25,10 @@ pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>
             at_once: at_once(entry),
             shortfall: entry.recommendation.shortfall,
             recomputes: entry.recomputed.share(),
-            samples_per_second: entry.recommendation.samples_per_second,
+            samples_per_second: comparable(entries, entry),
         })
         .collect();
+    let marks = marks(&standings);
     let order = rank(&standings);
     let mut places = vec![0; entries.len()];
     for (place, index) in order.iter().enumerate() {
@@ -36,6 +40,7 @@ pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>
             rank,
             cost: cost(&entry.variant, entry.recomputed),
             recomputes: entry.recomputed.share(),
+            pareto: marks[*index],
             training: entry.variant.clone(),
             recommendation: entry.recommendation.clone(),
         }
@@ -55,6 +60,42 @@ pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>
 fn at_once(entry: &Entry) -> u64 {
     let ranks = entry.variant.parallel.world_size();
     entry.recommendation.micro_batch.saturating_mul(ranks)
+}
+
+/// A variant's speed over all its GPUs, where it may be held against the others': what was measured, or what was calculated for all
+/// that fit. A calculated speed next to a measured one, or none, says nothing.
+fn comparable(entries: &[Entry], entry: &Entry) -> Option<f64> {
+    let measured = Some(SpeedFrom::Measured);
+    let mut fitting = entries
+        .iter()
+        .map(|entry| &entry.recommendation)
+        .filter(|found| found.micro_batch > 0);
+    let is_calculated =
+        |found: &Recommendation| found.speed_from.is_some() && found.speed_from != measured;
+    let found = &entry.recommendation;
+    let counts = found.speed_from == measured || fitting.all(is_calculated);
+    let ranks = entry.variant.parallel.world_size();
+    let speed = found.samples_per_second.filter(|_| counts);
+    speed.map(|speed| speed * ranks as f64)
+}
+
+/// Which variants no other of their group beats.
+fn marks(standings: &[Standing]) -> Vec<Option<bool>> {
+    let mut marks = vec![None; standings.len()];
+    let groups: BTreeSet<usize> = standings.iter().map(|standing| standing.group).collect();
+    for group in groups {
+        let of_group = |index: &usize| standings[*index].group == group;
+        let members: Vec<usize> = (0..standings.len()).filter(of_group).collect();
+        let points = members.iter().map(|index| {
+            let standing = &standings[*index];
+            (standing.at_once, standing.samples_per_second)
+        });
+        let points: Vec<(u64, Option<f64>)> = points.collect();
+        for (index, mark) in members.into_iter().zip(unbeaten(&points)) {
+            marks[index] = mark;
+        }
+    }
+    marks
 }
 
 /// The place of a variant's optimizer in the request.
@@ -88,7 +129,7 @@ fn cost(variant: &Variant, recomputed: Recomputed) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// What recomputing more would gain over the best variant, which is the same otherwise.
+/// What recomputing more would gain over the best variant, which is the same otherwise: batches that do not fit without.
 fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
     let found = &best.recommendation;
     let with_more = entries.iter().filter(|entry| {
@@ -96,7 +137,7 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
             && entry.variant.optimizer == best.variant.optimizer
             && entry.variant.parallel == best.variant.parallel
             && entry.recomputed.share() > best.recomputed.share()
-            && entry.recommendation.micro_batch > found.micro_batch
+            && entry.recommendation.micro_batch > found.max_batch_without_retries
     });
     let most = with_more.max_by_key(|entry| entry.recommendation.micro_batch)?;
     let instead = &most.recommendation;

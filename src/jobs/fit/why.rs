@@ -4,6 +4,8 @@ use crate::jobs::{Limit, LimitKind, Why};
 use crate::probe::{ProbeReport, Verdict};
 use crate::units::Bytes;
 
+use super::plan::Larger;
+
 /// Where the allocator's limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LimitSource {
@@ -25,6 +27,8 @@ pub(super) struct Around<'a> {
     pub(super) at_ceiling: bool,
     /// What is to be left free.
     pub(super) headroom: Bytes,
+    /// The larger batch that is hardly faster, where a fast one was asked for.
+    pub(super) objective: Option<&'a Larger>,
     /// Whether a number of samples for each optimizer step was asked for.
     pub(super) has_target: bool,
     /// Where the limit comes from.
@@ -48,6 +52,10 @@ impl Around<'_> {
             explanation,
             shortage: None,
         };
+        if let Some(larger) = self.objective {
+            let (largest, explanation) = larger.explained();
+            return named(LimitKind::Objective, Some(largest), explanation);
+        }
         if self.at.verdict == Verdict::Fits && self.at.batch < self.largest {
             let largest = self.largest;
             let (kind, explanation) = if self.has_target {
@@ -148,6 +156,7 @@ impl Around<'_> {
             LimitKind::Device
             | LimitKind::Fragmentation
             | LimitKind::Headroom
+            | LimitKind::Objective
             | LimitKind::TargetBatch
             | LimitKind::LargestTried => format!("the {limit} that the device has for PyTorch"),
         }
@@ -173,6 +182,8 @@ mod tests {
             binding_rank: None,
             without_overlap: None,
             communicated_bytes: None,
+            optimizer_step_ms: None,
+            speed_from: None,
             peak_allocated_bytes: 12 * GIB,
             peak_reserved_bytes: 15 * GIB,
             simulated_peak_reserved_bytes: None,
@@ -209,6 +220,7 @@ mod tests {
             largest: 8,
             at_ceiling: false,
             headroom: Bytes::gib(1),
+            objective: None,
             has_target: false,
             source,
         };

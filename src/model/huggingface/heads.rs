@@ -1,11 +1,14 @@
 //! Losses, as `transformers/loss/loss_utils.py` computes them.
 
 use super::config::Config;
+use crate::graph::CHECKPOINTED;
 use crate::model::invalid::Invalid;
 use crate::model::tracing::functional::{
-    binary_cross_entropy_with_logits, cross_entropy, mean_squared_error,
+    binary_cross_entropy_with_logits, cross_entropy, mean_squared_error, summed_cross_entropy,
 };
-use crate::model::tracing::{Pointwise as _, Size, Tensor, Tracer, Views as _};
+use crate::model::tracing::{
+    Place, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
+};
 use crate::shape::{DType, Extent};
 
 /// What a label is where there is nothing to learn.
@@ -20,6 +23,40 @@ pub(super) fn causal_language_loss(logits: &Tensor, labels: &Tensor, vocabulary:
     shifted = (&shifted).view(&[Size::REST]);
     shifted = (&shifted).to_device();
     cross_entropy(&logits, &shifted).and_drop((logits, labels, shifted))
+}
+
+/// The same without ever having all logits: those of a chunk of the tokens after the other, under a checkpoint each.
+///
+/// No function of transformers, but the one that docs/suggestions.md shows and `tests/record/steps_chunks.py` records.
+pub(super) fn chunked_loss(
+    head: impl Fn(&Tensor) -> Tensor,
+    hidden: &Tensor,
+    labels: &Tensor,
+    chunks: u64,
+) -> Tensor {
+    let loss_of = |hidden: &Tensor, labels: &Tensor| {
+        let mut logits = head(hidden);
+        logits = (&logits).to(DType::Float32);
+        let loss = summed_cross_entropy((&logits).flatten(0, 1), labels.flatten(0, 1));
+        loss.and_drop(logits)
+    };
+    let tracer = hidden.tracer();
+    let mut labels = labels.pad(&[0, 1], Some(IGNORED));
+    labels = (&labels).slice_from(1, 1);
+    let chunks = i64::try_from(chunks).unwrap_or(i64::MAX);
+    let parts = (hidden.chunk(chunks, 1), (&labels).chunk(chunks, 1));
+    let mut total: Option<Tensor> = None;
+    for (index, (hidden, labels)) in parts.0.iter().zip(&parts.1).enumerate() {
+        let place = Place::new(format!("chunked_loss.chunk{index}"), CHECKPOINTED);
+        let loss = tracer.within(&place, || loss_of(hidden, labels));
+        total = Some(match &total {
+            None => loss.add_number(0),
+            Some(before) => before.add(loss),
+        });
+    }
+    let total = total.expect("a sample has a token");
+    let count = (&labels).not_equal_to_number(IGNORED).sum_all();
+    (&total).div(count).and_drop((labels, parts, total))
 }
 
 /// What a classifier learns: `num_labels` and `problem_type` of its config.

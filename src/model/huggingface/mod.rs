@@ -27,10 +27,11 @@ use config::Config;
 use training::Training;
 
 /// The fields of such a model in a request.
-const FIELDS: [&str; 7] = [
+const FIELDS: [&str; 8] = [
     "hf",
     "seq_len",
     "target_len",
+    "loss_chunks",
     "image_size",
     "param_dtype",
     "lora",
@@ -39,6 +40,9 @@ const FIELDS: [&str; 7] = [
 
 /// Longest sample read, in tokens or samples of sound.
 const LONGEST: u64 = 1 << 24;
+
+/// Most chunks of a loss.
+const MOST_CHUNKS: u64 = 256;
 
 /// A config, and what it leaves open.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +60,8 @@ struct Sizes {
     seq_len: Option<u64>,
     /// Tokens of the answer, where there is an encoder and a decoder.
     target_len: Option<u64>,
+    /// Into how many chunks the tokens of a language model's loss are divided; `None` where all logits are there at once.
+    loss_chunks: Option<u64>,
     /// Height and width of images.
     image_size: Option<[u64; 2]>,
 }
@@ -107,6 +113,7 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, In
         sizes: Sizes {
             seq_len: fields.whole("seq_len", 1, LONGEST)?,
             target_len: fields.whole("target_len", 1, LONGEST)?,
+            loss_chunks: fields.whole("loss_chunks", 1, MOST_CHUNKS)?,
             image_size: fields.pair("image_size", 1)?,
         },
         training: Training::parse(&fields)?,
@@ -114,7 +121,18 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, In
     };
     let (class, _) = builder(&model)?;
     model.training.check(class, &format!("{pointer}/lora"))?;
+    if model.sizes.loss_chunks.is_some() && !is_language_model(class) {
+        return Err(Invalid::at(
+            format!("{pointer}/loss_chunks"),
+            format!("losses in chunks are built for causal language models, not for {class}"),
+        ));
+    }
     Ok(model)
+}
+
+/// Whether each token is to be told from those before it.
+fn is_language_model(class: &str) -> bool {
+    class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel")
 }
 
 /// Reads `{"preset": ID, "seq_len": N}` at `pointer`, where the id is that of `model`.

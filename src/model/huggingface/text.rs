@@ -4,7 +4,7 @@
 
 use super::Task;
 use super::config::Config;
-use super::heads::{Labels, causal_language_loss};
+use super::heads::{Labels, causal_language_loss, chunked_loss};
 use crate::graph::Graph;
 use crate::model::invalid::Invalid;
 use crate::model::tracing::functional::{cross_entropy, cross_entropy_ignoring};
@@ -35,9 +35,14 @@ pub(super) fn next_token(
     // One tensor, as training scripts do it: the model shifts its labels itself.
     let ids = ids(&tracer, "labels", seq_len);
     let outputs = forward(&ids);
-    let logits = lm_head.forward((&outputs).alias());
-    let loss = causal_language_loss(&logits, &ids, vocabulary);
-    drop((outputs, logits));
+    let loss = if let Some(chunks) = task.sizes.loss_chunks {
+        let loss = chunked_loss(|hidden| lm_head.forward(hidden), &outputs, &ids, chunks);
+        loss.and_drop(outputs)
+    } else {
+        let logits = lm_head.forward((&outputs).alias());
+        let loss = causal_language_loss(&logits, &ids, vocabulary);
+        loss.and_drop((outputs, logits))
+    };
     task.finish(tracer, &loss)
 }
 

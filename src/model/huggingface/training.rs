@@ -1,6 +1,7 @@
 //! What of a model is trained, and in which dtype its parameters are.
 
 use super::config::Config;
+use super::is_language_model;
 use crate::graph::Graph;
 use crate::model::Glob;
 use crate::model::fields::Fields;
@@ -85,8 +86,7 @@ impl Training {
 
     /// Refuses adapters for a class for which they are not built.
     pub(super) fn check(&self, class: &str, at: &str) -> Result<(), Invalid> {
-        let is_language_model = class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel");
-        if self.lora.is_none() || is_language_model {
+        if self.lora.is_none() || is_language_model(class) {
             return Ok(());
         }
         Err(Invalid::at(

@@ -179,6 +179,25 @@ impl RequestDocument {
         }
     }
 
+    /// Changes members by a JSON merge patch (RFC 7396). A model that is more than a preset or a config is left as it is.
+    pub(super) fn merge(&mut self, patch: &Value) {
+        let Some(changes) = patch.as_object() else {
+            return;
+        };
+        for (key, change) in changes {
+            if key == MODEL {
+                let model = self.model().map(serde_json::from_str::<Value>);
+                if let Some(Ok(mut model)) = model {
+                    merge(&mut model, change);
+                    self.set_model(Arc::from(model.to_string()));
+                }
+            } else if let Value::Object(fields) = &mut self.members {
+                merge(fields.entry(key).or_insert(Value::Null), change);
+                self.read = None;
+            }
+        }
+    }
+
     /// Replaces the model by this JSON text.
     pub(super) fn set_model(&mut self, model: Arc<str>) {
         if let Value::Object(fields) = &mut self.members {
@@ -210,6 +229,27 @@ impl RequestDocument {
         }
         text.push('}');
         text
+    }
+}
+
+/// Applies a JSON merge patch (RFC 7396).
+fn merge(to: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        to.clone_from(patch);
+        return;
+    };
+    if !to.is_object() {
+        *to = Value::Object(Map::new());
+    }
+    let Value::Object(members) = to else {
+        return;
+    };
+    for (key, change) in changes {
+        if change.is_null() {
+            members.remove(key);
+        } else {
+            merge(members.entry(key).or_insert(Value::Null), change);
+        }
     }
 }
 

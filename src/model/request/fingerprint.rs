@@ -53,8 +53,10 @@ impl Request {
             allocator,
             search,
             compare,
+            objective,
             unknown_ops,
             chosen_percent,
+            suggest,
         } = self;
         let Lowered {
             workload,
@@ -74,8 +76,10 @@ impl Request {
         fingerprint.add(allocator);
         fingerprint.add(search);
         fingerprint.add(compare);
+        fingerprint.add(objective);
         fingerprint.add(unknown_ops);
         fingerprint.add(chosen_percent);
+        fingerprint.add(suggest);
         fingerprint.add(notes);
         fingerprint.add(assumptions);
         fingerprint.add(&card);

@@ -29,7 +29,7 @@ use super::exported::{Assumptions, UnknownOps};
 use super::fields::{Fields, wrong};
 use super::invalid::Invalid;
 use super::uploaded::{Digest, UploadKind, Uploads};
-use super::variant::{Compare, Variant};
+use super::variant::{Compare, Objective, Variant};
 use crate::alloc::MemoryLimit;
 use crate::graph::Graph;
 use crate::recorded::Steps;
@@ -48,10 +48,12 @@ pub(super) const FIELDS: &[&str] = &[
     "allocator",
     "search",
     "compare",
+    "objective",
     "unknown_ops",
     "chosen_percent",
     "priority",
     "timeout_seconds",
+    "suggest",
 ];
 
 /// Largest batch and number of ranks read.
@@ -99,6 +101,15 @@ impl Priority {
     }
 }
 
+/// Which changes of a request are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum Suggest {
+    /// Those with which the target takes one micro-step, or without a target twice the micro-batch fits.
+    More,
+    /// Those with which a micro-batch of so many fits.
+    MicroBatch(u64),
+}
+
 /// A valid request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
@@ -124,6 +135,8 @@ pub struct Request {
     pub search: SearchMode,
     /// Which variants are ranked against each other.
     pub compare: Compare,
+    /// Which batch of a variant is looked for.
+    pub objective: Objective,
     /// What becomes of operators of an exported graph that are not known.
     pub unknown_ops: UnknownOps,
     /// How many percent of what values of the batch may choose they are taken to choose.
@@ -132,6 +145,8 @@ pub struct Request {
     pub priority: Option<Priority>,
     /// For how many seconds it may be worked on.
     pub timeout_seconds: Option<u64>,
+    /// Whether changes of it are answered too.
+    pub suggest: Option<Suggest>,
     /// The request as it was written.
     pub document: RequestDocument,
     /// What a person would call the model.
@@ -299,6 +314,7 @@ impl Request {
             ("within_optimizer", Compare::WithinOptimizer),
             ("across_optimizers", Compare::AcrossOptimizers),
         ];
+        let objectives = Objective::ALL.map(|one| (one.name(), one));
         let unknown = [
             ("refuse", UnknownOps::Refuse),
             ("assume_elementwise", UnknownOps::AssumeElementwise),
@@ -342,9 +358,13 @@ impl Request {
             compare: fields
                 .choice("compare", "comparison", &compares)?
                 .unwrap_or_default(),
+            objective: fields
+                .choice("objective", "objective", &objectives)?
+                .unwrap_or_default(),
             chosen_percent: fields.whole("chosen_percent", 0, 100)?,
             priority: fields.choice("priority", "priority", &priorities)?,
             timeout_seconds: fields.whole("timeout_seconds", 1, LONGEST_TIMEOUT_S)?,
+            suggest: suggest(fields)?,
             unknown_ops: fields
                 .choice("unknown_ops", "answer to unknown operators", &unknown)?
                 .unwrap_or_default(),
@@ -377,6 +397,46 @@ impl Request {
     /// Whether steps have to be recorded for an answer: because that is asked for, or because the model is not understood.
     pub fn is_to_be_recorded(&self) -> Result<bool, Invalid> {
         Ok(self.search == SearchMode::Recorded || self.lower()?.not_understood.is_some())
+    }
+
+    /// The same request with members changed by a JSON merge patch (RFC 7396), and no changes of it asked for. Of the model only a
+    /// preset or a config can be changed; a graph that was read is not read again.
+    pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, Invalid> {
+        let mut document = self.document.clone();
+        document.merge(patch);
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let is_same_model = patch.get("model").is_none();
+        let model = if is_same_model {
+            self.model.clone()
+        } else {
+            let text = document.model().ok_or_else(|| fields.missing("model"))?;
+            ModelSource::parse(&document, text, &fields.at("model"), &Uploads::default())?
+        };
+        let changed = Request::around(model, &fields, known_sims)?;
+        let changed = Request {
+            suggest: None,
+            model_name: self.model_name.clone(),
+            uploads: self.uploads.clone(),
+            has_recorder: self.has_recorder,
+            ..changed
+        };
+        let known = self.lowered.0.get().filter(|_| {
+            is_same_model
+                && changed.stored() == self.stored()
+                && changed.search == self.search
+                && changed.unknown_ops == self.unknown_ops
+                && changed.chosen_percent == self.chosen_percent
+        });
+        if let Some(known) = known {
+            if let (Workload::Graph(graph), true) = (&known.workload, changed.model.has_casts()) {
+                dtype::compare(graph, &changed.variants)?;
+            }
+            drop(changed.lowered.0.set(known.clone()));
+        }
+        Ok(Request {
+            document,
+            ..changed
+        })
     }
 
     /// Whether there is a recorder.
@@ -425,7 +485,9 @@ impl Request {
             | ModelSource::HuggingFace(_)) => short,
         };
         let mut document = self.document;
-        document.set_model(Arc::from("{}"));
+        if !matches!(model, ModelSource::Preset(_) | ModelSource::HuggingFace(_)) {
+            document.set_model(Arc::from("{}"));
+        }
         Request {
             model,
             document,
@@ -581,6 +643,20 @@ fn allocator(fields: &Fields<'_>) -> Result<String, Invalid> {
         ));
     }
     Ok(text.to_owned())
+}
+
+/// Whether changes are asked for: a truth value, or the micro-batch that is wanted.
+fn suggest(fields: &Fields<'_>) -> Result<Option<Suggest>, Invalid> {
+    match fields.get("suggest") {
+        Some(Value::Number(_)) => {
+            let micro_batch = fields.whole("suggest", 1, LARGEST_TARGET)?;
+            Ok(micro_batch.map(Suggest::MicroBatch))
+        }
+        _ => Ok(fields
+            .flag("suggest")?
+            .filter(|asked| *asked)
+            .map(|_| Suggest::More)),
+    }
 }
 
 /// Whether `training.parallel` is there.

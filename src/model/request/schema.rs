@@ -44,6 +44,9 @@ pub(super) struct RequestSchema {
         pattern = "^(within_optimizer|across_optimizers)$"
     )]
     compare: Option<String>,
+    /// Which batch is looked for: `largest_batch` (default), or `throughput`: the smallest micro-batch with 95 % of the best speed.
+    #[schema(example = "largest_batch", pattern = "^(largest_batch|throughput)$")]
+    objective: Option<String>,
     /// What becomes of operators of an exported graph that batchfit does not know: `refuse` (default), or
     /// `assume_elementwise`: each is assumed to keep its inputs for the backward pass and to allocate its results, and
     /// the answer lists them under `assumptions`.
@@ -61,6 +64,10 @@ pub(super) struct RequestSchema {
     /// For how many seconds it may be worked on, at most a day; then it fails as `timed-out`. Waiting for its turn does not count.
     #[schema(minimum = 1, maximum = 86_400, example = 60)]
     timeout_seconds: Option<u64>,
+    /// Whether changes of the request are answered as well, on simulated devices: `true` for those with which the target takes one
+    /// micro-step or, without one, twice the micro-batch fits, or the micro-batch that is wanted. They are the answer's `suggestions`.
+    #[schema(value_type = Option<Value>, example = false)]
+    suggest: Option<Value>,
 }
 
 /// A model, described in exactly one way.
@@ -113,6 +120,10 @@ pub(super) enum ModelSchema {
         /// Tokens of an answer, for models with an encoder and a decoder.
         #[schema(minimum = 1)]
         target_len: Option<u64>,
+        /// Causal language models: into how many chunks the tokens of the loss are divided, each under a checkpoint, so that the
+        /// logits of all tokens are never there at once.
+        #[schema(minimum = 1, maximum = 256)]
+        loss_chunks: Option<u64>,
         /// Height and width of images, where they are not the config's: one number, or `[height, width]`.
         image_size: Option<Value>,
         /// What parameters are loaded in: `fp32`, `bf16` or `fp16`; by default what the precision trains in.
@@ -159,10 +170,11 @@ pub(super) struct TrainingSchema {
     /// `fp32` (default), `amp_fp16`, `amp_bf16`, `bf16` or `fp16`.
     #[schema(value_type = Option<Value>, example = "amp_bf16")]
     precision: Option<Value>,
-    /// `sgd`, `sgd_momentum`, `adam` or `adamw` (default).
+    /// `sgd`, `sgd_momentum`, `adam` or `adamw` (default); `adamw_8bit` and `paged_adamw_8bit` of bitsandbytes,
+    /// `adamw_8bit_torchao`; `adafactor` (`torch.optim`'s) or `adafactor_transformers`.
     #[schema(value_type = Option<Value>, example = "adamw")]
     optimizer: Option<Value>,
-    /// `foreach` (default), `fused` or `for_loop`.
+    /// `foreach` (default), `fused` or `for_loop`, for those optimizers that have it; `adafactor` is `for_loop` unless told otherwise.
     #[schema(example = "foreach", pattern = "^(foreach|fused|for_loop)$")]
     optimizer_impl: Option<String>,
     /// `none` (default), `per_block` or `{"modules": [globs]}`.

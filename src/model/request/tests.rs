@@ -42,6 +42,7 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!(request.allocator, "");
     assert_eq!(request.search, SearchMode::Auto);
     assert_eq!(request.compare, Compare::WithinOptimizer);
+    assert_eq!(request.objective, Objective::LargestBatch);
 }
 
 #[test]
@@ -60,7 +61,8 @@ fn every_field_is_read() {
         "training": { "precision": "amp_bf16", "optimizer": "sgd_momentum", "optimizer_impl": "for_loop",
                       "checkpointing": { "modules": ["layer1.*"] }, "accumulation": 4.0 },
         "device": "cuda:1", "memory_limit": "12GiB", "target_batch": 1024.0, "world_size": 2,
-        "allocator": "expandable_segments:True", "search": "probes", "compare": "across_optimizers"
+        "allocator": "expandable_segments:True", "search": "probes", "compare": "across_optimizers",
+        "objective": "throughput"
     }));
 
     assert_eq!(
@@ -90,6 +92,7 @@ fn every_field_is_read() {
     assert_eq!(request.allocator, "expandable_segments:True");
     assert_eq!(request.search, SearchMode::Probes);
     assert_eq!(request.compare, Compare::AcrossOptimizers);
+    assert_eq!(request.objective, Objective::Throughput);
 }
 
 #[test]
@@ -282,12 +285,13 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let mut assumed = lowered.clone();
     assumed.assumptions.push("assumed".to_owned());
     seen.push(request.fingerprint(&assumed, None));
-    let changes: [&dyn Fn(&mut Request); 10] = [
+    let changes: [&dyn Fn(&mut Request); 11] = [
         &|other| other.unknown_ops = UnknownOps::AssumeElementwise,
         &|other| other.chosen_percent = Some(25),
         &|other| other.allocator = "expandable_segments:True".to_owned(),
         &|other| other.search = SearchMode::Probes,
         &|other| other.compare = Compare::AcrossOptimizers,
+        &|other| other.objective = Objective::Throughput,
         &|other| other.world_size = 2,
         &|other| other.target_batch = Some(64),
         &|other| other.memory_limit = Some(MemoryLimit::Fraction(0.5)),

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::parallel;
 use crate::model::fields::{Fields, choice, wrong};
 use crate::model::invalid::Invalid;
+use crate::model::parallel::Parallel;
 use crate::model::variant::{
     Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Precision, Variant,
 };
@@ -24,8 +25,8 @@ pub(in crate::model) const FIELDS: &[&str] = &[
 /// Most choices in one list.
 const MOST_CHOICES: usize = 16;
 
-/// Most combinations of choices in one request: every precision, optimizer and kind of checkpointing makes 60.
-const MOST_VARIANTS: usize = 128;
+/// Most combinations of choices in one request: every precision, optimizer and kind of checkpointing makes 135.
+const MOST_VARIANTS: usize = 144;
 
 /// Most globs that name modules, and the longest of them: paths of modules have up to a hundred bytes.
 const MOST_GLOBS: usize = 64;
@@ -46,13 +47,11 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Inva
         .whole("accumulation", 1, Variant::MOST_ACCUMULATION)?
         .unwrap_or(1);
     let implementation = OptimizerImpl::ALL.map(|known| (known.name(), known));
-    let optimizer_impl = fields
-        .choice(
-            "optimizer_impl",
-            "optimizer implementation",
-            &implementation,
-        )?
-        .unwrap_or_default();
+    let optimizer_impl = fields.choice(
+        "optimizer_impl",
+        "optimizer implementation",
+        &implementation,
+    )?;
     let precisions = choices(&fields, "precision", |value, at| {
         choice(
             value,
@@ -69,6 +68,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Inva
             &Optimizer::ALL.map(|known| (known.name(), known)),
         )
     })?;
+    implemented(&fields, &optimizers, optimizer_impl)?;
     let checkpointings = choices(&fields, "checkpointing", checkpointing)?;
     if mode == Mode::Inference && checkpointings.iter().any(|one| *one != Checkpointing::None) {
         return Err(Invalid::at(
@@ -78,6 +78,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Inva
     }
     let clip_grad_norm = norm(&fields)?;
     let (parallels, world_size) = parallel::read(request, &fields, mode == Mode::Train)?;
+    sharded(&fields, &optimizers, &parallels)?;
     let count = precisions.len() * optimizers.len() * checkpointings.len() * parallels.len();
     if count > MOST_VARIANTS {
         let problem = format!(
@@ -90,6 +91,7 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Inva
     let mut variants = Vec::new();
     for precision in &precisions {
         for optimizer in &optimizers {
+            let optimizer_impl = implementation_of(*optimizer, optimizer_impl);
             for checkpointing in &checkpointings {
                 variants.extend(parallels.iter().map(|parallel| Variant {
                     recorded: false,
@@ -106,6 +108,59 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Inva
         }
     }
     Ok((variants, world_size))
+}
+
+/// How an optimizer is implemented: as it is asked for where it can be, else as its library does.
+fn implementation_of(optimizer: Optimizer, asked: Option<OptimizerImpl>) -> OptimizerImpl {
+    let known = optimizer.implementations();
+    asked
+        .filter(|asked| known.contains(asked))
+        .unwrap_or(known[0])
+}
+
+/// Refuses an implementation that none of the optimizers has.
+fn implemented(
+    fields: &Fields<'_>,
+    optimizers: &[Optimizer],
+    asked: Option<OptimizerImpl>,
+) -> Result<(), Invalid> {
+    let Some(asked) = asked else {
+        return Ok(());
+    };
+    let has_it = |optimizer: &Optimizer| optimizer.implementations().contains(&asked);
+    if optimizers.iter().any(has_it) {
+        return Ok(());
+    }
+    let optimizer = optimizers[0];
+    let known = optimizer.implementations().iter().map(|one| one.name());
+    let problem = format!(
+        "{} is not implemented as {}; leave optimizer_impl out, or ask for {}",
+        optimizer.name(),
+        asked.name(),
+        known.collect::<Vec<_>>().join(" or ")
+    );
+    Err(Invalid::at(fields.at("optimizer_impl"), problem))
+}
+
+/// Refuses optimizers whose work on shards is not known.
+fn sharded(
+    fields: &Fields<'_>,
+    optimizers: &[Optimizer],
+    parallels: &[Parallel],
+) -> Result<(), Invalid> {
+    let shards = |parallel: &Parallel| matches!(parallel, Parallel::Fsdp2(_));
+    let unknown = optimizers.iter().find(|one| !one.takes_shards());
+    match unknown.filter(|_| parallels.iter().any(shards)) {
+        None => Ok(()),
+        Some(optimizer) => {
+            let problem = format!(
+                "what {} does with fsdp2's shards is not modelled; ask for another strategy, or for one of adamw, adam, \
+                 sgd_momentum and sgd",
+                optimizer.name()
+            );
+            Err(Invalid::at(fields.at("optimizer"), problem))
+        }
+    }
 }
 
 /// The norm to which gradients are clipped.

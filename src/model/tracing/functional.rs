@@ -245,6 +245,13 @@ pub(crate) fn cross_entropy_ignoring(
     input.apply_with("aten.cross_entropy_loss.default", "target", target, &how)
 }
 
+/// `F.cross_entropy(input, target, reduction="sum")`
+pub(crate) fn summed_cross_entropy(input: impl Tensors, target: impl Tensors) -> Tensor {
+    const SUM: i64 = 2;
+    let how = [("reduction", Argument::Int(SUM))];
+    input.apply_with("aten.cross_entropy_loss.default", "target", target, &how)
+}
+
 /// `torch.addmm(bias, a, b)`
 pub(crate) fn addmm(bias: &Tensor, a: impl Tensors, b: impl Tensors) -> Tensor {
     let made = bias.tracer().call(

@@ -53,6 +53,7 @@ const MODEL_FIELDS: &[&str] = &[
     "hf",
     "seq_len",
     "target_len",
+    "loss_chunks",
     "param_dtype",
     "lora",
     "frozen",

@@ -132,7 +132,8 @@ fn fields_that_are_spelt_otherwise_are_recognized() {
         (
             json!({ "zzzzzzzz": 1 }),
             "at /zzzzzzzz: the request has no field \"zzzzzzzz\"; known are model, training, device, memory_limit, \
-             target_batch, world_size, allocator, search, compare, unknown_ops, chosen_percent, priority, timeout_seconds",
+             target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, priority, timeout_seconds, \
+             suggest",
         ),
     ];
     for (members, expected) in table {
@@ -155,8 +156,13 @@ fn values_of_others_are_answered_with_ours() {
         ("optimizer", json!("adamw_torch"), Some("adamw")),
         ("optimizer", json!("torch.optim.SGD"), Some("sgd")),
         ("optimizer", json!("nesterov"), Some("sgd_momentum")),
-        ("optimizer", json!("adamw_bnb_8bit"), None),
-        ("optimizer", json!("adafactor"), None),
+        ("optimizer", json!("adamw_bnb_8bit"), Some("adamw_8bit")),
+        (
+            "optimizer",
+            json!("adamw_torch_8bit"),
+            Some("adamw_8bit_torchao"),
+        ),
+        ("optimizer", json!("lion"), None),
         ("optimizer_impl", json!(true), Some("fused")),
         ("optimizer_impl", json!("for-loop"), Some("for_loop")),
         ("checkpointing", json!(true), Some("per_block")),
@@ -171,11 +177,11 @@ fn values_of_others_are_answered_with_ours() {
         assert_eq!(invalid.nearest.as_deref(), nearest, "{invalid}");
         assert_eq!(invalid.pointer, format!("/training/{field}"), "{invalid}");
     }
-    let listed = refused(&json!({ "training": { "optimizer": "adafactor" } }));
+    let listed = refused(&json!({ "training": { "optimizer": "lion" } }));
     assert!(
         listed
             .problem
-            .ends_with("known are sgd, sgd_momentum, adam, adamw"),
+            .ends_with("adafactor, adafactor_transformers"),
         "{listed}"
     );
 }
@@ -189,7 +195,7 @@ fn all_wrong_fields_of_an_object_are_named_at_once() {
         "3 fields of the request are wrong: the request has no field \"precision\"; it belongs in `training`: \
          {\"training\": {\"precision\": \"bf16\"}}; the request has no field \"batch_size\"; did you mean \
          \"target_batch\"?; the request has no field \"zzzzzzzz\"; known are model, training, device, memory_limit, \
-         target_batch, world_size, allocator, search, compare, unknown_ops, chosen_percent, priority, timeout_seconds"
+         target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, priority, timeout_seconds"
     );
 }
 

@@ -108,18 +108,43 @@ const OPTIMIZERS: Words = &[
     ),
     (
         &[
-            "adamw_8bit",
             "adamw_bnb_8bit",
-            "paged_adamw_8bit",
+            "adamw8bit",
+            "adam_w8bit",
+            "bnb_optim_adam_w8bit",
+            "bnb_optim_adamw8bit",
+            "bitsandbytes_optim_adam_w8bit",
+            "bitsandbytes_optim_adamw8bit",
+        ],
+        Is("adamw_8bit"),
+    ),
+    (
+        &[
+            "paged_adamw8bit",
+            "paged_adam_w8bit",
+            "paged_adamw_bnb_8bit",
+            "bnb_optim_paged_adam_w8bit",
+            "bitsandbytes_optim_paged_adam_w8bit",
+        ],
+        Is("paged_adamw_8bit"),
+    ),
+    (
+        &[
+            "adamw_torch_8bit",
+            "torchao_adamw_8bit",
+            "torchao_optim_adam_w8bit",
+        ],
+        Is("adamw_8bit_torchao"),
+    ),
+    (&["torch_optim_adafactor"], Is("adafactor")),
+    (
+        &[
             "paged_adamw_32bit",
             "paged_adamw",
             "adamw_apex_fused",
             "adamw_anyprecision",
             "adam_8bit",
             "adam8bit",
-            "adamw8bit",
-            "adam_w8bit",
-            "adafactor",
             "adagrad",
             "adadelta",
             "adamax",

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::Elementwise;
+use super::kernel::Told;
 use super::row::{Forward, Gradient, Order, Read, Step, Temporary};
 use crate::eager::{Eager, Saved, Storage, Tensor, TensorBody};
 use crate::program::{Kernel, Placement};
@@ -213,11 +214,10 @@ impl Derivative {
                 }
                 Step::Give(position) => {
                     let gradient = eager.gradient_like(incoming, &read, order);
-                    if eager.emits_launches() {
-                        let launched = self.op.gradient_launch(*position, incoming, &given);
-                        let inputs: Vec<&TensorBody> = launched.inputs.iter().collect();
-                        eager.launch(launched.kernel, &inputs, &[&gradient]);
-                    }
+                    let told = Told::to(eager);
+                    let launched = self.op.gradient_launch(*position, incoming, &given, told);
+                    let inputs: Vec<&TensorBody> = launched.inputs.iter().collect();
+                    eager.launch(launched.kernel, &inputs, &[&gradient]);
                     let gradient = Tensor::new(gradient);
                     if self.wanted[*position] {
                         results[*position] = Some(Tensor::clone(&gradient));

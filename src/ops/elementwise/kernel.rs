@@ -4,7 +4,7 @@ use super::row::{Formula, Tuned};
 use super::run::expanded;
 use super::{Elementwise, Operand};
 use crate::aten::Constant;
-use crate::eager::TensorBody;
+use crate::eager::{Eager, TensorBody};
 use crate::program::{Binary, Form, Generated, Kernel, Number, Placement, Unary};
 use crate::shape::DType;
 
@@ -12,6 +12,26 @@ use crate::shape::DType;
 pub(super) struct Launched {
     pub(super) kernel: Kernel,
     pub(super) inputs: Vec<TensorBody>,
+}
+
+/// How much is told of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// All, for a card to run.
+    Whole,
+    /// What it reads and writes, so that it can be timed: a program that is simulated has no launches.
+    Outline,
+}
+
+impl Told {
+    /// How much this process wants to know.
+    pub(super) fn to(eager: &Eager) -> Told {
+        if eager.emits_launches() {
+            Told::Whole
+        } else {
+            Told::Outline
+        }
+    }
 }
 
 /// Operands and results by the names that formulas give them.
@@ -32,7 +52,12 @@ impl Elementwise {
     }
 
     /// Its forward launch on these tensors, into a result.
-    pub(super) fn forward_launch(&self, tensors: &[&TensorBody], result: &TensorBody) -> Launched {
+    pub(super) fn forward_launch(
+        &self,
+        tensors: &[&TensorBody],
+        result: &TensorBody,
+        told: Told,
+    ) -> Launched {
         if let Some(kernel) = self.tuned_forward(tensors, result) {
             let broadcasts = matches!(kernel, Kernel::Binary(_));
             let seen = |tensor: &&TensorBody| {
@@ -58,7 +83,7 @@ impl Elementwise {
             .collect();
         let common = self.common_type(&types);
         let text = of(self.row.formula, self, common);
-        self.generated(text, common, &given, "result")
+        self.generated(text, (common, told), &given, "result")
             .unwrap_or_else(|| self.unknown(&given))
     }
 
@@ -68,6 +93,7 @@ impl Elementwise {
         position: usize,
         incoming: &TensorBody,
         saved: &[Named<'_>],
+        told: Told,
     ) -> Launched {
         let tuned = self.tuned_gradient(incoming, saved);
         if let Some(kernel) = tuned {
@@ -96,7 +122,7 @@ impl Elementwise {
             _ => self.row.derivatives[position],
         };
         let text = of(formula, self, incoming.dtype);
-        self.generated(text, incoming.dtype, &given, "gradient")
+        self.generated(text, (incoming.dtype, told), &given, "gradient")
             .unwrap_or_else(|| self.unknown(&given))
     }
 
@@ -104,7 +130,7 @@ impl Elementwise {
     fn generated(
         &self,
         text: Option<&'static str>,
-        common: DType,
+        (common, told): (DType, Told),
         given: &[Named<'_>],
         result: &'static str,
     ) -> Option<Launched> {
@@ -131,6 +157,12 @@ impl Elementwise {
         let is_fraction = computed == "float" || computed == "double";
         let read = given.iter().filter(|(name, _)| mentions(text, name));
         let read: Vec<Named<'_>> = read.copied().collect();
+        if told == Told::Outline {
+            return Some(Launched {
+                kernel: Kernel::MemoryOnly("an elementwise function"),
+                inputs: read.iter().map(|(_, tensor)| same(tensor)).collect(),
+            });
+        }
         let mut casts: Vec<&str> = read.iter().map(|(name, _)| *name).collect();
         let mut numbers = Vec::new();
         let operands = self.row.operands.iter().copied();

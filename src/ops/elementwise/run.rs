@@ -1,6 +1,7 @@
 //! What eager PyTorch does for an elementwise operator.
 
 use super::formula::Derivative;
+use super::kernel::Told;
 use super::row::{Casts, Forward, Read};
 use super::{Elementwise, Operand};
 use crate::eager::{Draft, Eager, Stop, Tensor, TensorBody};
@@ -139,11 +140,9 @@ impl Eager {
             Some(steps) => self.result_by_steps(steps, (op, tensors), dtype),
             None => self.plain_result(op, &inputs, dtype),
         };
-        if self.emits_launches() {
-            let launched = op.forward_launch(&inputs, &y);
-            let read: Vec<&TensorBody> = launched.inputs.iter().collect();
-            self.launch(launched.kernel, &read, &[&y]);
-        }
+        let launched = op.forward_launch(&inputs, &y, Told::to(self));
+        let read: Vec<&TensorBody> = launched.inputs.iter().collect();
+        self.launch(launched.kernel, &read, &[&y]);
         while let Some(last) = held.pop() {
             drop(last);
         }

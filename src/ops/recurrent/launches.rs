@@ -98,9 +98,6 @@ impl Eager {
 
     /// The forward pass.
     pub(super) fn launch_recurrent(&mut self, job: &Job, pass: &Forward<'_>) {
-        if !self.emits_launches() {
-            return;
-        }
         let dtype = pass.x.dtype;
         let weights: Vec<&TensorBody> = pass.weights.iter().map(|weight| &**weight).collect();
         let reserve = pass.reserve.map(|storage| job.reserve(storage, dtype));
@@ -212,9 +209,6 @@ impl Eager {
         past: &Past<'_>,
         gradients: &Gradients<'_>,
     ) {
-        if !self.emits_launches() {
-            return;
-        }
         let Some(reserve) = past.reserve else {
             let kernel =
                 Kernel::MemoryOnly("the backward pass of a recurrent network in evaluation");
@@ -317,7 +311,7 @@ impl Eager {
         past: &Past<'_>,
         grad_weights: &[TensorBody],
     ) {
-        let Some(reserve) = past.reserve.filter(|_| self.emits_launches()) else {
+        let Some(reserve) = past.reserve else {
             return;
         };
         let dtype = past.x.dtype;

@@ -69,7 +69,7 @@ impl Eager {
     }
 
     /// `linalg_vector_norm` along some dimensions.
-    pub(in crate::ops) fn vector_norm_along(
+    pub(crate) fn vector_norm_along(
         &mut self,
         x: &Tensor,
         dims: &[usize],

@@ -1,6 +1,7 @@
 //! The answer to a fit.
 
 mod remarks;
+mod suggestions;
 mod variants;
 
 use std::fmt::Write as _;
@@ -10,7 +11,7 @@ use super::style::Style;
 use super::table::{facts, text, with_header};
 use super::wrap::paragraph;
 use crate::jobs::{AcrossRanks, FitResult, GpuWork, Recommendation};
-use crate::probe::Evidence;
+use crate::probe::{Evidence, SpeedFrom};
 use crate::units::Bytes;
 
 /// Writes what to train with, how the variants compare, and with detail which probes stand behind it.
@@ -34,6 +35,10 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     if result.variants.len() > 1 {
         report += "\n";
         report += &variants::table(&result.variants, style);
+    }
+    if let Some(wanted) = result.suggested_for {
+        report += "\n";
+        report += &suggestions::table(&result.suggestions, wanted, style);
     }
     if style.verbose && !result.probes.is_empty() {
         report += "\nProbes\n";
@@ -115,11 +120,7 @@ fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
     figures.push(("largest batch", largest(best)));
     figures.push(("limited by", best.limited_by.clone()));
     figures.push(("evidence", evidence(result)));
-    if let Some(step_ms) = best.step_ms {
-        let rate = best.samples_per_second;
-        let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.0} samples a second"));
-        figures.push(("time", format!("{step_ms:.1} ms for a micro-batch{rate}")));
-    }
+    figures.extend(time(best).map(|time| ("time", time)));
     figures
 }
 
@@ -150,6 +151,32 @@ fn across(best: &Recommendation, ranks: &AcrossRanks) -> Vec<(&'static str, Stri
         figures.push(("sent", format!("{} by each rank in a step", Bytes(bytes))));
     }
     figures
+}
+
+/// How long steps take, and how that is known.
+fn time(best: &Recommendation) -> Option<String> {
+    let step_ms = best.step_ms?;
+    let mut time = format!("{step_ms:.1} ms for a micro-batch");
+    if let (Some(whole), 2..) = (best.optimizer_step_ms, best.accumulation_steps) {
+        let _ = write!(time, ", {whole:.1} ms for an optimizer step");
+    }
+    if let Some(rate) = best.samples_per_second {
+        let _ = write!(time, ", {} samples a second", rounded(rate));
+    }
+    let from = best.speed_from.unwrap_or(SpeedFrom::Measured);
+    if from != SpeedFrom::Measured {
+        let _ = write!(time, " ({})", from.name());
+    }
+    Some(time)
+}
+
+/// Samples a second with three figures at least.
+pub(in crate::report) fn rounded(rate: f64) -> String {
+    match rate {
+        ..10.0 => format!("{rate:.2}"),
+        ..100.0 => format!("{rate:.1}"),
+        _ => format!("{rate:.0}"),
+    }
 }
 
 /// Both maxima.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::rounded;
 use crate::bounded::shorten;
 use crate::jobs::VariantResult;
 use crate::model::{Checkpointing, Mode, Optimizer, Parallel, Variant};
@@ -43,6 +44,15 @@ fn states(optimizer: Optimizer) -> String {
         Optimizer::Sgd => "keeps nothing besides the parameters",
         Optimizer::SgdMomentum => "keeps one more value for each parameter",
         Optimizer::Adam | Optimizer::Adamw => "keeps two more values for each parameter",
+        Optimizer::Adamw8bit | Optimizer::Adamw8bitTorchao => {
+            "keeps two more values of eight bits for each parameter"
+        }
+        Optimizer::PagedAdamw8bit => {
+            "keeps two more values of eight bits for each parameter, those of large ones where the driver puts them"
+        }
+        Optimizer::Adafactor | Optimizer::AdafactorTransformers => {
+            "keeps sums over the rows and columns of each matrix"
+        }
     };
     format!("{}: {keeps}", optimizer.name())
 }
@@ -98,7 +108,9 @@ impl Columns {
         header.push("peak reserved");
         header.extend(self.headroom.then_some("headroom"));
         header.extend(self.ranks.then_some("sent/step"));
-        header.extend(self.speed.then_some("samples/s"));
+        if self.speed {
+            header.extend(["samples/s", "unbeaten"]);
+        }
         header.push("cost");
         header
     }
@@ -131,10 +143,11 @@ impl Columns {
             let sent = ranks.and_then(|ranks| ranks.communicated_bytes);
             row.push(or_dash(sent.map(|bytes| Bytes(bytes).to_string())));
         }
-        row.extend(
-            self.speed
-                .then(|| or_dash(best.samples_per_second.map(|rate| format!("{rate:.0}")))),
-        );
+        if self.speed {
+            row.push(or_dash(best.samples_per_second.map(rounded)));
+            let is_unbeaten = variant.pareto == Some(true);
+            row.push(or_dash(is_unbeaten.then(|| "yes".to_owned())));
+        }
         let missing = best.missing_bytes.filter(|_| !fits);
         let missing = missing.map(|bytes| format!("needs {} more", Bytes(bytes)));
         let short = (best.shortfall > 0).then(|| format!("{} samples short", best.shortfall));

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Answer;
+use crate::report::fit::rounded;
 use crate::units::Bytes;
 
 /// A table with a line for each answer; of a single one, a line for each variant.
@@ -23,6 +24,8 @@ pub fn markdown(answers: &[Answer]) -> String {
     if has_lengths {
         header.push("length");
     }
+    let mut all = answers.iter().flat_map(|answer| &answer.result.variants);
+    let has_speeds = all.any(|variant| variant.recommendation.samples_per_second.is_some());
     header.extend([
         "variant",
         "micro-batch",
@@ -31,6 +34,7 @@ pub fn markdown(answers: &[Answer]) -> String {
         "peak reserved",
         "limit",
     ]);
+    header.extend(has_speeds.then_some("samples/s"));
     text += &row(header.iter().map(|name| (*name).to_owned()));
     text += &row(header.iter().map(|_| "---".to_owned()));
     for answer in answers {
@@ -49,8 +53,13 @@ pub fn markdown(answers: &[Answer]) -> String {
                 Bytes(best.peak_reserved_bytes).to_string(),
                 Bytes(best.limit_bytes).to_string(),
             ];
+            let speed = best
+                .samples_per_second
+                .map_or_else(|| "-".to_owned(), rounded);
+            let speed = has_speeds.then_some(speed);
             let card = answer.result.environment.gpu.clone();
-            text += &row([card].into_iter().chain(length).chain(figures));
+            let cells = [card].into_iter().chain(length).chain(figures);
+            text += &row(cells.chain(speed));
         }
     }
     text

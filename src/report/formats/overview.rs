@@ -3,18 +3,20 @@
 use std::fmt::Write as _;
 
 use super::Answer;
+use crate::report::fit::rounded;
 use crate::report::style::Style;
 use crate::report::table::{notes, text, with_header};
 use crate::units::Bytes;
 
 /// Columns that hold numbers.
-const NUMBERS: [&str; 6] = [
+const NUMBERS: [&str; 7] = [
     "length",
     "micro-batch",
     "steps",
     "samples per step",
     "peak reserved",
     "limit",
+    "samples/s",
 ];
 
 /// Up to so many variants of an answer have a line each; of more only the best has one.
@@ -58,7 +60,12 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
     let title_of_variants = if has_few { "variant" } else { "best variant" };
     header.extend(has_variants.then_some(title_of_variants));
     header.extend(["micro-batch", "steps", "samples per step", "peak reserved"]);
+    let has_speeds = answers.iter().any(|answer| {
+        let mut variants = answer.result.variants.iter();
+        variants.any(|variant| variant.recommendation.samples_per_second.is_some())
+    });
     header.extend(has_cards.then_some("limit"));
+    header.extend(has_speeds.then_some("samples/s"));
     header.extend(has_costs.then_some("cost"));
     let mut table = with_header(&header, &NUMBERS);
     for answer in answers {
@@ -83,6 +90,10 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
                 ]);
             }
             cells.extend(has_cards.then(|| Bytes(best.limit_bytes).to_string()));
+            let speed = best
+                .samples_per_second
+                .map_or_else(|| "-".to_owned(), rounded);
+            cells.extend(has_speeds.then_some(speed));
             cells.extend(has_costs.then(|| variant.cost.clone().unwrap_or_default()));
             table.add_row(cells);
         }

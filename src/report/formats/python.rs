@@ -38,26 +38,35 @@ pub(super) fn comment(text: &str) -> String {
     format!("# {}\n", text.chars().map(line).collect::<String>())
 }
 
-/// How PyTorch makes the optimizer.
+/// How Python makes the optimizer.
 pub(super) fn optimizer(variant: &Variant, model: &str) -> String {
-    let (class, momentum) = match variant.optimizer {
-        Optimizer::Sgd => ("SGD", ""),
-        Optimizer::SgdMomentum => ("SGD", MOMENTUM),
-        Optimizer::Adam => ("Adam", ""),
-        Optimizer::Adamw => ("AdamW", ""),
+    let (class, own) = match variant.optimizer {
+        Optimizer::Sgd => ("torch.optim.SGD", ""),
+        Optimizer::SgdMomentum => ("torch.optim.SGD", MOMENTUM),
+        Optimizer::Adam => ("torch.optim.Adam", ""),
+        Optimizer::Adamw => ("torch.optim.AdamW", ""),
+        Optimizer::Adamw8bit => ("bitsandbytes.optim.AdamW8bit", ""),
+        Optimizer::PagedAdamw8bit => ("bitsandbytes.optim.PagedAdamW8bit", ""),
+        Optimizer::Adamw8bitTorchao => ("torchao.optim.AdamW8bit", ""),
+        Optimizer::Adafactor => ("torch.optim.Adafactor", ""),
+        Optimizer::AdafactorTransformers => (
+            "transformers.optimization.Adafactor",
+            "scale_parameter=False, relative_step=False",
+        ),
     };
     let implementation = match variant.optimizer_impl {
-        OptimizerImpl::Foreach => "",
+        usual if usual == variant.optimizer.implementations()[0] => "",
+        OptimizerImpl::Foreach => "foreach=True",
         OptimizerImpl::Fused => "fused=True",
         OptimizerImpl::ForLoop => "foreach=False",
     };
     let parameters = format!("{model}.parameters()");
-    let all = [&*parameters, "lr=LEARNING_RATE", momentum, implementation];
+    let all = [&*parameters, "lr=LEARNING_RATE", own, implementation];
     let given: Vec<&str> = all
         .into_iter()
         .filter(|argument| !argument.is_empty())
         .collect();
-    format!("torch.optim.{class}({})", given.join(", "))
+    format!("{class}({})", given.join(", "))
 }
 
 /// What has to be done to the model itself, where its parameters are of half precision.

@@ -67,8 +67,19 @@ pub struct StoredRecommendation {
     pub limited_by: String,
     /// `simulated`, `recorded`, `probed` or `trained`.
     pub evidence: String,
-    /// Samples per second on one GPU; null without a GPU.
+    /// Milliseconds per micro-step, with its share of the update; null where nobody knows.
+    pub step_ms: Option<f64>,
+    /// Milliseconds per optimizer step, all its micro-steps together; null where nobody knows, as of rows of older versions.
+    pub optimizer_step_ms: Option<f64>,
+    /// Samples per second on one GPU; null where nobody knows.
     pub samples_per_second: Option<f64>,
+    /// Where times are from: `measured`, `calibrated` or `estimated`; null where there are none.
+    pub speed_from: Option<String>,
+    /// Whether no variant that it is compared with has both a larger micro-batch and more samples a second; null where that is not
+    /// known.
+    pub pareto: Option<bool>,
+    /// Which batch was looked for: `largest_batch` or `throughput`.
+    pub objective: String,
     /// The version that found it.
     pub batchfit_version: String,
     /// When the fit ended.
@@ -99,9 +110,9 @@ impl StoredRecommendation {
                  id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
                  mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-                 batchfit_version, created_at, world_size)
+                 batchfit_version, created_at, world_size, step_ms, optimizer_step_ms, speed_from, pareto, objective)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
-                     ?22, ?23, ?24, ?25, ?26, ?27)",
+                     ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32)",
             self.id,
             self.fit_id,
             self.rank,
@@ -129,6 +140,11 @@ impl StoredRecommendation {
             self.batchfit_version,
             self.created_at,
             self.world_size,
+            self.step_ms,
+            self.optimizer_step_ms,
+            self.speed_from,
+            self.pareto,
+            self.objective,
         )
         .execute(connection)
         .await

@@ -50,9 +50,12 @@ pub(super) struct Row(Box<[u8]>);
 struct Unpacked<'a> {
     id: &'a str,
     fit_id: &'a str,
-    words: [Word; 12],
+    words: [Word; 14],
     numbers: [i64; 12],
+    step_ms: Option<f64>,
+    optimizer_step_ms: Option<f64>,
     samples_per_second: Option<f64>,
+    pareto: Option<bool>,
 }
 
 impl Row {
@@ -70,6 +73,8 @@ impl Row {
             Some(&row.limited_by),
             Some(&row.evidence),
             Some(&row.batchfit_version),
+            row.speed_from.as_ref(),
+            Some(&row.objective),
         ];
         let unpacked = Unpacked {
             id: &row.id,
@@ -89,7 +94,10 @@ impl Row {
                 row.headroom_bytes,
                 row.created_at.0,
             ],
+            step_ms: row.step_ms,
+            optimizer_step_ms: row.optimizer_step_ms,
             samples_per_second: row.samples_per_second,
+            pareto: row.pareto,
         };
         let packed = postcard::to_allocvec(&unpacked).expect("texts and numbers can be packed");
         Row(packed.into())
@@ -118,6 +126,8 @@ impl Row {
             limited_by,
             evidence,
             batchfit_version,
+            speed_from,
+            objective,
         ] = unpacked.words.map(|word| words.text(word));
         let [
             rank,
@@ -159,7 +169,12 @@ impl Row {
             headroom_bytes,
             limited_by: text(limited_by),
             evidence: text(evidence),
+            step_ms: unpacked.step_ms,
+            optimizer_step_ms: unpacked.optimizer_step_ms,
             samples_per_second: unpacked.samples_per_second,
+            speed_from,
+            pareto: unpacked.pareto,
+            objective: text(objective),
             batchfit_version: text(batchfit_version),
             created_at: Time(created_at),
         }

@@ -5,7 +5,7 @@
 //! Filters combine as their users like, so no index of the database serves all of them: two columns whose values are
 //! frequent each and never occur together would have it read every row. And a page of a filter is in as many places of
 //! the file as it has rows. So the rows are kept in memory, packed, and beside them what can be filtered, by column, each
-//! value as a number: 270 bytes a row in all (`tests/service/load.py`). To look through 100,000 rows takes some tens of microseconds.
+//! value as a number: 270 bytes a row in all (`tests/service/load.py`, rows without times; 30 more with them). To look through 100,000 rows takes some tens of microseconds.
 //!
 //! A row never changes. Rows may be written and dropped by other processes too: each has a number, in the order in which
 //! they were stored, and the numbers of those that are gone are kept for a while (`migrations/0022`). Every list first
@@ -42,10 +42,11 @@ pub enum Facet {
     LimitBytes,
     WorldSize,
     Model,
+    Objective,
 }
 
 /// How many columns there are.
-const FACETS: usize = 9;
+const FACETS: usize = 10;
 
 /// A page of recommendations, packed.
 #[derive(Debug)]
@@ -121,6 +122,7 @@ impl Columns {
             (Facet::LimitBytes, &limit_bytes),
             (Facet::WorldSize, &world_size),
             (Facet::Model, &row.model),
+            (Facet::Objective, &row.objective),
         ];
         for (facet, text) in values {
             let word = words.number(text);
@@ -301,7 +303,8 @@ impl Db {
             r#"SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
                       max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
-                      limited_by, evidence, samples_per_second, batchfit_version, created_at AS "created_at: Time"
+                      limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
+                      pareto AS "pareto: bool", objective, batchfit_version, created_at AS "created_at: Time"
                  FROM recommendation WHERE number > ?1 ORDER BY number LIMIT ?2"#,
             number,
             AT_A_TIME
@@ -335,7 +338,12 @@ impl Db {
                 headroom_bytes: row.headroom_bytes,
                 limited_by: row.limited_by,
                 evidence: row.evidence,
+                step_ms: row.step_ms,
+                optimizer_step_ms: row.optimizer_step_ms,
                 samples_per_second: row.samples_per_second,
+                speed_from: row.speed_from,
+                pareto: row.pareto,
+                objective: row.objective,
                 batchfit_version: row.batchfit_version,
                 created_at: row.created_at,
             };

@@ -14,7 +14,7 @@ async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
          VALUES ('fit{number:05}', 'f{number}', '0.1.0', 'done', '{model}', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
          INSERT INTO recommendation VALUES (NULL, 'answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
              'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200,
-             'activations', 'simulated', NULL, '0.1.0', {number});"
+             'activations', 'simulated', NULL, '0.1.0', {number}, NULL, NULL, NULL, NULL, 'largest_batch');"
     );
     db.pool.execute(sqlx::AssertSqlSafe(rows)).await.unwrap();
 }
@@ -88,7 +88,12 @@ async fn a_row_comes_out_as_it_was_stored() {
         headroom_bytes: -7,
         limited_by: String::new(),
         evidence: "probed".to_owned(),
+        step_ms: Some(0.2),
+        optimizer_step_ms: Some(0.4),
         samples_per_second: Some(0.1),
+        speed_from: Some("estimated".to_owned()),
+        pareto: Some(false),
+        objective: "throughput".to_owned(),
         batchfit_version: "9".to_owned(),
         created_at: Time(1_795_212_000_007),
     };
@@ -97,6 +102,8 @@ async fn a_row_comes_out_as_it_was_stored() {
 
     (row.id, row.rank) = ("01K".to_owned(), 3);
     row.samples_per_second = None;
+    (row.step_ms, row.optimizer_step_ms) = (None, None);
+    (row.speed_from, row.pareto) = (None, None);
     store(&db, &row).await;
     assert_eq!(db.recommendation("01K").await.unwrap(), Some(row));
     assert_eq!(db.recommendation("01L").await.unwrap(), None);
@@ -175,7 +182,7 @@ async fn all_rows_are_read_anew_where_many_are_gone() {
          SELECT NULL, printf('answer%05d', n), fit_id, n, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                 checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
                 max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
-                samples_per_second, batchfit_version, created_at
+                samples_per_second, batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective
            FROM recommendation, n"
     );
     db.pool.execute(sqlx::AssertSqlSafe(copies)).await.unwrap();

@@ -105,6 +105,11 @@ fn each_flag_has_its_member() {
             json!("across_optimizers"),
         ),
         (["--search", "auto"], "/search", json!("auto")),
+        (
+            ["--objective", "throughput"],
+            "/objective",
+            json!("throughput"),
+        ),
         (["--unknown-ops", "refuse"], "/unknown_ops", json!("refuse")),
         (["--chosen-percent", "50"], "/chosen_percent", json!(50)),
     ] {
@@ -118,6 +123,8 @@ fn each_flag_has_its_member() {
             "{arguments:?}"
         );
     }
+    assert_eq!(asked(&["--suggest"])["suggest"], json!(true));
+    assert_eq!(asked(&["--suggest=64"])["suggest"], json!(64));
     assert_eq!(
         asked(&[])["model"],
         json!({"preset": "resnet18", "image_size": 32})

@@ -19,6 +19,7 @@ mod search;
 mod service;
 mod shell;
 mod soak;
+mod times;
 mod what;
 
 use std::fs;

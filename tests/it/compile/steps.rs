@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::io::Read;
 
 use batchfit::compile::compile;
+use batchfit::graph::Graph;
 use batchfit::model::exported::{Assumptions, UnknownOps};
-use batchfit::model::{Optimizer, OptimizerImpl, Precision, Variant, exported};
+use batchfit::model::{
+    Optimizer, OptimizerImpl, Precision, Request, RequestDocument, Variant, Workload, exported,
+};
 use batchfit::program::Capability;
 use flate2::read::GzDecoder;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{H200, requests};
 
@@ -28,7 +31,12 @@ fn variant([precision, optimizer, accumulation]: [&str; 3]) -> Variant {
         "sgd" => (Optimizer::Sgd, OptimizerImpl::Foreach),
         "adamw" => (Optimizer::Adamw, OptimizerImpl::Foreach),
         "adamw_fused" => (Optimizer::Adamw, OptimizerImpl::Fused),
-        other => panic!("no optimizer is called {other}"),
+        "adafactor_foreach" => (Optimizer::Adafactor, OptimizerImpl::Foreach),
+        other => {
+            let is_named = |known: &Optimizer| known.name() == other;
+            let known = Optimizer::ALL.into_iter().find(is_named).unwrap();
+            (known, known.implementations()[0])
+        }
     };
     let is_named = |known: &Precision| known.name() == precision;
     Variant {
@@ -91,6 +99,36 @@ fn steps_that_checks_of_exported_graphs_found_allocate_and_free_what_pytorch_doe
     compare("found/", 8);
 }
 
+#[test]
+fn steps_of_eight_bit_and_factored_optimizers_allocate_and_free_what_pytorch_does() {
+    compare("optimizers/", 66);
+}
+
+#[test]
+fn steps_whose_loss_comes_in_chunks_allocate_and_free_what_pytorch_does() {
+    compare("chunks/", 48);
+}
+
+/// A graph as it was exported, or the model of a request that builds it.
+fn read(document: &Value, precision: &str) -> Result<Graph, String> {
+    if document.get("hf").is_none() {
+        let text = document.to_string();
+        let exported = exported::parse_assuming(text.as_bytes(), FOUND_NOTHING);
+        return Ok(exported.map_err(|error| error.to_string())?.graph);
+    }
+    let request = json!({
+        "model": document, "device": "sim:h200", "training": { "precision": precision }
+    })
+    .to_string();
+    let document = RequestDocument::from_json(request.as_bytes()).unwrap();
+    let request = Request::parse(document, &["h200"]).map_err(|error| error.to_string())?;
+    let lowered = request.lower().map_err(|error| error.to_string())?;
+    match &lowered.workload {
+        Workload::Graph(graph) => Ok(Graph::clone(graph)),
+        Workload::Recorded(_) => Err("it is recorded".to_owned()),
+    }
+}
+
 /// The models of a folder, by their names.
 pub(super) fn graphs(folder: &str) -> HashMap<String, Value> {
     let graphs = unpacked(&format!("{folder}graphs.json"));
@@ -126,9 +164,8 @@ fn compare(folder: &str, least: usize) {
         let [name, precision, optimizer, accumulation, batch, compute] = words[..] else {
             panic!("{header}")
         };
-        let text = graphs[name].to_string();
-        let graph = match exported::parse_assuming(text.as_bytes(), FOUND_NOTHING) {
-            Ok(exported) => exported.graph,
+        let graph = match read(&graphs[name], precision) {
+            Ok(graph) => graph,
             Err(error) => {
                 different.push(format!("{header}: {error}"));
                 continue;

@@ -89,6 +89,28 @@ fn a_log_that_nobody_reads_any_more_ends_no_request() {
 const QUESTION: &str = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
 
 #[test]
+fn suggestions_are_part_of_what_is_stored() {
+    let directory = TempDir::new().unwrap();
+    let database = directory.path().join("batchfit.db");
+    let question = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "memory_limit": "8GiB", "suggest": true}"#;
+
+    let asked = Server::start(&database).post(question, 20);
+    let again = Server::start(&database).post(question, 20);
+
+    let suggestions = &asked["result"]["suggestions"];
+    assert!(
+        suggestions.as_array().is_some_and(|all| !all.is_empty()),
+        "{asked}"
+    );
+    let wanted = 2 * asked["result"]["recommendation"]["micro_batch"]
+        .as_u64()
+        .unwrap();
+    assert_eq!(asked["result"]["suggested_for"], wanted);
+    assert_eq!(again["id"], asked["id"]);
+    assert_eq!(&again["result"]["suggestions"], suggestions);
+}
+
+#[test]
 fn one_server_works_on_a_database_and_everybody_else_may_use_it() {
     let directory = TempDir::new().unwrap();
     let database = directory.path().join("batchfit.db");

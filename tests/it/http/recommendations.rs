@@ -37,7 +37,7 @@ async fn filters_narrow_the_list() {
         1
     );
     assert_eq!(
-        count("limit_bytes=12GiB&world_size=1&gpu=NVIDIA%20H200").await,
+        count("limit_bytes=12GiB&world_size=1&gpu=NVIDIA%20H200&objective=largest_batch").await,
         1
     );
     assert_eq!(count("limit_bytes=12884901888").await, 1);
@@ -53,6 +53,7 @@ async fn filters_narrow_the_list() {
         "gpu=none",
         "limit_bytes=8GiB",
         "world_size=2",
+        "objective=throughput",
     ] {
         assert_eq!(count(other).await, 0, "{other}");
     }

@@ -9,7 +9,7 @@ use batchfit::jobs::{
     Recommendation, Runs, VariantResult,
 };
 use batchfit::model::{Request, Variant};
-use batchfit::probe::{Evidence, ProbeReport, StepMemory, Verdict};
+use batchfit::probe::{Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use batchfit::search::conversation::{Alone, Foreseen};
 use tokio::sync::Semaphore;
 
@@ -202,6 +202,8 @@ impl Engine for Scripted {
             binding_rank: None,
             without_overlap: None,
             communicated_bytes: None,
+            optimizer_step_ms: None,
+            speed_from: None,
             peak_allocated_bytes: batch << 20,
             peak_reserved_bytes: batch << 21,
             simulated_peak_reserved_bytes: None,
@@ -267,8 +269,10 @@ pub(super) fn result(request: &Request) -> FitResult {
         limited_by: "activations of layer1.0.conv1".to_owned(),
         why: None,
         evidence: Evidence::Simulated,
-        step_ms: None,
-        samples_per_second: None,
+        step_ms: Some(100.0),
+        optimizer_step_ms: Some(400.0),
+        samples_per_second: Some(2560.0),
+        speed_from: Some(SpeedFrom::Calibrated),
         missing_bytes: None,
         next_batch: None,
         parallel: None,
@@ -283,6 +287,7 @@ pub(super) fn result(request: &Request) -> FitResult {
                 rank,
                 cost: None,
                 recomputes: 0.0,
+                pareto: Some(rank == 1),
                 training,
                 recommendation: recommendation.clone(),
             })
@@ -290,6 +295,8 @@ pub(super) fn result(request: &Request) -> FitResult {
         probes: Vec::new(),
         gpu_work: None,
         assumptions: Vec::new(),
+        suggested_for: None,
+        suggestions: Vec::new(),
         environment: Environment {
             device: request.device.to_string(),
             gpu: "NVIDIA H200".to_owned(),

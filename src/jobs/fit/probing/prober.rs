@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::compile::Recomputed;
 use crate::jobs::EngineError;
 use crate::model::Variant;
-use crate::probe::{Detail, Evidence, Outline, ProbeReport, Verdict};
+use crate::probe::{Detail, Evidence, Outline, ProbeReport, SpeedFrom, Verdict};
 use crate::units::Bytes;
 
 use super::observer::Observer;
@@ -36,6 +36,57 @@ impl Probed {
     }
 }
 
+/// How long an optimizer step takes, as far as that is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::jobs::fit) enum StepTime {
+    /// So many seconds, all its micro-steps together.
+    Seconds(f64, SpeedFrom),
+    /// Nobody knows, for this reason.
+    Unknown(&'static str),
+}
+
+impl StepTime {
+    /// An optimizer step of `steps` micro-steps by a probe that ran `micro_steps` of them, unless its report knows better.
+    pub(in crate::jobs::fit) fn measured(
+        report: &ProbeReport,
+        micro_steps: u32,
+        steps: u64,
+    ) -> StepTime {
+        let ran = report.micro_steps_run.unwrap_or(micro_steps);
+        // The first step also tunes and fills caches.
+        let warm = report.steps.iter().skip(1);
+        let warm = warm.filter_map(|step| step.elapsed_ms);
+        match warm.min_by(f64::total_cmp) {
+            Some(ms) => {
+                let seconds = steps as f64 * ms / 1000.0 / f64::from(ran.max(1));
+                StepTime::Seconds(seconds, SpeedFrom::Measured)
+            }
+            // It never ends.
+            None if report.verdict == Verdict::OutOfMemory => {
+                StepTime::Seconds(f64::INFINITY, SpeedFrom::Measured)
+            }
+            None => StepTime::Unknown("no step was timed"),
+        }
+    }
+
+    /// Writes it into the report of a probe whose steps finish.
+    pub(in crate::jobs::fit) fn told(self, report: &mut ProbeReport) {
+        let ends = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
+        if let (StepTime::Seconds(seconds, from), true) = (self, ends) {
+            report.optimizer_step_ms = Some(1000.0 * seconds);
+            report.speed_from = Some(from);
+        }
+    }
+
+    /// Samples a second on one GPU, of so many micro-steps of so many samples.
+    pub(in crate::jobs::fit) fn speed(self, steps: u64, batch: u64) -> Option<f64> {
+        match self {
+            StepTime::Seconds(seconds, _) => Some(batch as f64 * steps as f64 / seconds),
+            StepTime::Unknown(_) => None,
+        }
+    }
+}
+
 /// Runs probes of the model of one request on one device.
 pub(in crate::jobs::fit) trait Prober {
     /// Runs three steps of `batch`, with `limit` for the allocator.
@@ -60,6 +111,16 @@ pub(in crate::jobs::fit) trait Prober {
     /// Bytes that a rank sends to others in a step of a variant; `None` where one process trains, or nobody knows.
     fn communicated(&mut self, _: &Variant, _batch: u64) -> Result<Option<u64>, EngineError> {
         Ok(None)
+    }
+
+    /// How long an optimizer step of so many micro-steps takes, without running it: of a variant with as many, or with several.
+    fn step_time(
+        &mut self,
+        _: &Variant,
+        _batch: u64,
+        _steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        Ok(StepTime::Unknown("nothing was run that tells it"))
     }
 
     /// The largest batch that was recorded, where it answers from recordings.
@@ -155,6 +216,22 @@ impl<'a> ProbeCache<'a> {
         batch: u64,
     ) -> Result<Option<u64>, EngineError> {
         self.prober.communicated(&self.variant, batch)
+    }
+
+    /// How long an optimizer step of `steps` micro-steps takes: what a probe measured, where its device is real.
+    ///
+    /// What was probed with fewer micro-steps takes as many times what each of those took, with its share of the update.
+    pub(in crate::jobs::fit) fn step_time(
+        &mut self,
+        batch: u64,
+        steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        if !self.evidence().is_real() {
+            return self.prober.step_time(&self.variant, batch, steps);
+        }
+        let micro_steps = self.accumulation();
+        let report = &self.probe(batch)?.report;
+        Ok(StepTime::measured(report, micro_steps, steps))
     }
 
     /// The probe of `batch`, run now unless it was run before.

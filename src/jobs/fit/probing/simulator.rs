@@ -2,25 +2,31 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::alloc::Settings;
 use crate::compile::{CompileError, Process, RankClass, Recomputed, rank_classes, recomputed};
 use crate::device::Capability;
-use crate::device::sim::{CardMemory, SimulatedLauncher};
+use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::jobs::EngineError;
 use crate::jobs::validate::invalid_variant;
-use crate::model::{Variant, Workload};
-use crate::probe::{Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS, Verdict};
+use crate::model::{Mode, Variant, Workload};
+use crate::probe::{
+    Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS, SpeedFrom, Verdict,
+};
 use crate::search::MAX_BATCH;
+use crate::timing::{is_calibrated, longer_step};
 use crate::units::Bytes;
 use crate::worker::Programs;
 
-use super::prober::{Probed, Prober};
+use super::prober::{Probed, Prober, StepTime};
 use super::ranks;
 use crate::jobs::fit::room::for_others;
 use crate::jobs::fit::uncertainty::{Assumed, Uncertainty, of_graph};
+
+/// How many times as long the host takes as the one that was measured: nobody has said another pace.
+const PACE: f64 = 1.0;
 
 /// Probes on a simulated card.
 pub(in crate::jobs::fit) struct Simulator {
@@ -29,6 +35,8 @@ pub(in crate::jobs::fit) struct Simulator {
     settings: Settings,
     launcher: SimulatedLauncher,
     memory: CardMemory,
+    /// The card whose speed is known.
+    card: Option<&'static Card>,
     /// What is assumed of the model and the card.
     uncertainties: BTreeSet<Uncertainty>,
     /// Becomes true when nobody wants another probe.
@@ -70,6 +78,7 @@ impl Simulator {
             settings,
             launcher: SimulatedLauncher::default(),
             memory,
+            card: None,
             cancel: Arc::clone(cancel),
             ran: None,
             classes: None,
@@ -95,6 +104,11 @@ impl Simulator {
     /// The largest batch that may be an answer: the graph holds for no larger one.
     pub(in crate::jobs::fit) fn ceiling(&self) -> u64 {
         self.ceiling
+    }
+
+    /// The same where it is known which card it is, and so how fast.
+    pub(in crate::jobs::fit) fn of_card(self, card: Option<&'static Card>) -> Simulator {
+        Simulator { card, ..self }
     }
 
     /// The same for a card on which nothing was measured.
@@ -257,6 +271,50 @@ impl Prober for Simulator {
             .map_err(|error| not_compiled(&error))?;
         let ranks = variant.parallel.world_size();
         Ok(Some(program.communicated_bytes(ranks, batch)))
+    }
+
+    fn step_time(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(EngineError::Cancelled);
+        }
+        if matches!(self.programs.workload(), Workload::Recorded(_)) {
+            let why = "recordings say what was allocated, and not what was launched";
+            return Ok(StepTime::Unknown(why));
+        }
+        if !variant.parallel.is_none() {
+            return Ok(StepTime::Unknown(
+                "what GPUs send each other is not timed in a simulation",
+            ));
+        }
+        if variant.mode == Mode::Train && !variant.optimizer.is_timed() {
+            return Ok(StepTime::Unknown("nobody has timed its optimizer"));
+        }
+        let Some(card) = self.card else {
+            return Ok(StepTime::Unknown(
+                "this card is not one whose speed is known",
+            ));
+        };
+        let program = self
+            .programs
+            .of_unless(&self.cancel, variant)
+            .map_err(|error| not_compiled(&error))?;
+        let more = steps.saturating_sub(program.micro_steps.into());
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let time = longer_step(&program.timeline, &card.ceilings, batch, PACE, more);
+        let from = if is_calibrated(card) {
+            SpeedFrom::Calibrated
+        } else {
+            SpeedFrom::Estimated
+        };
+        Ok(match time {
+            Some(time) => StepTime::Seconds(time.seconds, from),
+            None => StepTime::Unknown("its steps do nothing that is timed"),
+        })
     }
 
     fn outline(&mut self, variant: &Variant, batch: u64) -> Result<Option<Outline>, EngineError> {

@@ -2,6 +2,7 @@
 
 mod ranking;
 mod script;
+mod speed;
 mod targets;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::jobs::fit::answer::{Devices, Method, Question, answer};
 use crate::jobs::fit::plan::Wish;
 use crate::jobs::fit::probing::observer::Observer;
 use crate::jobs::fit::uncertainty::Uncertainty;
-use crate::model::Variant;
+use crate::model::{Objective, Variant};
 use crate::probe::Evidence;
 use crate::units::Bytes;
 
@@ -172,6 +173,7 @@ fn no_batch_above_the_graphs_largest_is_an_answer() {
             wish: Wish {
                 target_batch,
                 world_size: 1,
+                objective: Objective::default(),
             },
             ..question()
         };

@@ -6,12 +6,12 @@ use crate::compile::Recomputed;
 use crate::jobs::fit::answer::{Devices, Method, Question, answer};
 use crate::jobs::fit::plan::Wish;
 use crate::jobs::fit::probing::observer::Observer;
-use crate::jobs::fit::probing::prober::{Probed, Prober};
+use crate::jobs::fit::probing::prober::{Probed, Prober, StepTime};
 use crate::jobs::fit::room::Room;
 use crate::jobs::fit::uncertainty::Uncertainty;
 use crate::jobs::{EngineError, Environment, FitResult};
-use crate::model::{Checkpointing, Compare, Optimizer, Variant};
-use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, StepMemory, Verdict};
+use crate::model::{Checkpointing, Compare, Objective, Optimizer, Variant};
+use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, StepMemory, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
@@ -36,6 +36,8 @@ pub(super) struct Script {
     pub(super) uncertainties: Vec<Uncertainty>,
     /// What passes through operators taken to be elementwise, for each sample.
     pub(super) assumed_per_sample: Bytes,
+    /// Seconds of a micro-step: so many, and so many for each sample, twice that with checkpoints. `None` where nobody knows.
+    pub(super) seconds: Option<(f64, f64)>,
     pub(super) asked: Vec<(u32, u64)>,
 }
 
@@ -56,8 +58,21 @@ impl Script {
                 vec![Uncertainty::Driver, Uncertainty::Lifetimes]
             },
             assumed_per_sample: Bytes::ZERO,
+            seconds: evidence.is_real().then_some((0.0, 0.001)),
             asked: Vec::new(),
         }
+    }
+}
+
+impl Script {
+    /// Seconds of a micro-step.
+    fn takes(&self, variant: &Variant, batch: u64) -> Option<f64> {
+        let (fixed, per_sample) = self.seconds?;
+        let often = match variant.checkpointing {
+            Checkpointing::None => 1.0,
+            Checkpointing::PerBlock | Checkpointing::Modules(_) => 2.0,
+        };
+        Some(fixed + often * per_sample * batch as f64)
     }
 }
 
@@ -100,7 +115,9 @@ impl Prober for Script {
         } else {
             Verdict::Fits
         };
-        let elapsed_ms = self.evidence.is_real().then_some(batch as f64);
+        let is_timed = self.evidence.is_real() && verdict != Verdict::OutOfMemory;
+        let elapsed_ms = self.takes(variant, batch).filter(|_| is_timed);
+        let elapsed_ms = elapsed_ms.map(|micro| 1000.0 * micro * f64::from(variant.accumulation));
         let step = StepMemory {
             elapsed_ms,
             ..StepMemory::default()
@@ -116,6 +133,8 @@ impl Prober for Script {
             binding_rank: None,
             without_overlap: None,
             communicated_bytes: None,
+            optimizer_step_ms: None,
+            speed_from: None,
             peak_allocated_bytes: needed.min(limit.0),
             peak_reserved_bytes: (needed + self.retrying * MIB).min(limit.0),
             simulated_peak_reserved_bytes: None,
@@ -143,6 +162,18 @@ impl Prober for Script {
                 let assumed = Some(Uncertainty::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
                 self.uncertainties.iter().copied().chain(assumed).collect()
             },
+        })
+    }
+
+    fn step_time(
+        &mut self,
+        variant: &Variant,
+        batch: u64,
+        steps: u64,
+    ) -> Result<StepTime, EngineError> {
+        Ok(match self.takes(variant, batch) {
+            Some(micro) => StepTime::Seconds(micro * steps as f64, SpeedFrom::Estimated),
+            None => StepTime::Unknown("the script does not say"),
         })
     }
 
@@ -211,6 +242,7 @@ pub(super) fn question() -> Question {
         wish: Wish {
             target_batch: None,
             world_size: 1,
+            objective: Objective::default(),
         },
         room: within(Bytes::mib(1200)),
         ceiling: MAX_BATCH,

@@ -8,7 +8,7 @@ use super::norm::Norm;
 use super::rotation::{Rotary, Rotations};
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
-use crate::model::huggingface::heads::{Labels, causal_language_loss};
+use crate::model::huggingface::heads::{Labels, causal_language_loss, chunked_loss};
 use crate::model::invalid::Invalid;
 use crate::model::tracing::functional;
 use crate::model::tracing::{
@@ -39,7 +39,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
         let labels = Labels::of(&task.config, 2)?;
         classify(task, &tracer, &config, &shape, labels)?
     } else {
-        continue_text(&tracer, &config, &shape)
+        continue_text(&tracer, &config, &shape, task.sizes.loss_chunks)
     };
     tracer
         .finish(&loss.loss)
@@ -49,11 +49,16 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
 /// What a model gives back.
 struct Output {
     loss: Tensor,
-    _logits: Tensor,
+    _logits: Option<Tensor>,
 }
 
 /// `LlamaForCausalLM`.
-fn continue_text(tracer: &Tracer, config: &Decoder, shape: &[Extent]) -> Output {
+fn continue_text(
+    tracer: &Tracer,
+    config: &Decoder,
+    shape: &[Extent],
+    chunks: Option<u64>,
+) -> Output {
     let model = Model::new(tracer, config);
     let lm_head = if config.is_tied {
         let bias = config
@@ -67,21 +72,33 @@ fn continue_text(tracer: &Tracer, config: &Decoder, shape: &[Extent]) -> Output 
     let ids = tracer.input("labels", shape, DType::Int64);
 
     let outputs = model.forward(tracer, &ids);
+    let head = |hidden_states: Tensor| {
+        let mut logits = lm_head.forward(hidden_states);
+        if let Some(scaling) = config.logits_scaling {
+            logits = (&logits).div_number(scaling);
+        }
+        if let Some(cap) = config.softcap {
+            logits = (&logits).div_number(cap);
+            logits = (&logits).tanh();
+            logits = (&logits).mul_number(cap);
+        }
+        logits
+    };
+    if let Some(chunks) = chunks {
+        let head = |hidden: &Tensor| head(hidden.clone());
+        let loss = chunked_loss(head, &outputs, &ids, chunks);
+        return Output {
+            loss: loss.and_drop(outputs),
+            _logits: None,
+        };
+    }
     let hidden_states = outputs.clone();
-    let mut logits = lm_head.forward((&hidden_states).alias());
-    if let Some(scaling) = config.logits_scaling {
-        logits = (&logits).div_number(scaling);
-    }
-    if let Some(cap) = config.softcap {
-        logits = (&logits).div_number(cap);
-        logits = (&logits).tanh();
-        logits = (&logits).mul_number(cap);
-    }
+    let logits = head((&hidden_states).alias());
     let loss = causal_language_loss(&logits, &ids, config.vocabulary);
     drop((outputs, hidden_states));
     Output {
         loss,
-        _logits: logits,
+        _logits: Some(logits),
     }
 }
 
@@ -125,7 +142,7 @@ fn classify(
     ));
     Ok(Output {
         loss,
-        _logits: pooled_logits,
+        _logits: Some(pooled_logits),
     })
 }
 

@@ -2,10 +2,16 @@
 //!
 //! See Note [Optimizers].
 
+mod adafactor;
+mod clip;
+mod eight_bits;
+
+pub(super) use clip::clip_grad_norm;
+
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::eager::{Eager, Leaf, Tensor};
+use crate::eager::{Eager, Leaf, Stop, Tensor};
 use crate::model::{Optimizer, OptimizerImpl};
 use crate::program::{Category, Host, Kernel, Moving, Updating, Work};
 use crate::shape::{DType, Extent};
@@ -45,14 +51,59 @@ pub(super) fn step(
     parameters: &mut [Trained],
     mine: &[usize],
     found_inf: Option<&Tensor>,
+) -> Result<(), Stop> {
+    let has_gradient = |index: &&usize| parameters[**index].has_gradient();
+    let mine: Vec<usize> = mine.iter().filter(has_gradient).copied().collect();
+    let grad_enabled = std::mem::replace(&mut eager.grad_enabled, false);
+    let ended = match optimizer {
+        Optimizer::Adamw8bit => {
+            eight_bits::bitsandbytes(eager, parameters, &mine, None);
+            Ok(())
+        }
+        Optimizer::PagedAdamw8bit => {
+            let paged = Some(eight_bits::PAGED_FROM);
+            eight_bits::bitsandbytes(eager, parameters, &mine, paged);
+            Ok(())
+        }
+        Optimizer::Adamw8bitTorchao => {
+            eight_bits::torchao(eager, parameters, &mine);
+            Ok(())
+        }
+        Optimizer::Adafactor if implementation == OptimizerImpl::Foreach => {
+            adafactor::together(eager, parameters, &mine)
+        }
+        Optimizer::Adafactor => adafactor::one_by_one(eager, parameters, &mine),
+        Optimizer::AdafactorTransformers => adafactor::transformers(eager, parameters, &mine),
+        Optimizer::Sgd | Optimizer::SgdMomentum | Optimizer::Adam | Optimizer::Adamw => {
+            whole(
+                eager,
+                optimizer,
+                implementation,
+                parameters,
+                &mine,
+                found_inf,
+            );
+            Ok(())
+        }
+    };
+    eager.grad_enabled = grad_enabled;
+    ended
+}
+
+/// SGD, Adam and `AdamW`, whose state is as large as the parameters.
+fn whole(
+    eager: &mut Eager,
+    optimizer: Optimizer,
+    implementation: OptimizerImpl,
+    parameters: &mut [Trained],
+    mine: &[usize],
+    found_inf: Option<&Tensor>,
 ) {
     let first = parameters
         .iter()
         .all(|parameter| parameter.state.is_empty());
-    let has_gradient = |index: &&usize| parameters[**index].has_gradient();
-    let mine: Vec<usize> = mine.iter().filter(has_gradient).copied().collect();
     if first {
-        for index in &mine {
+        for index in mine {
             make_state(eager, optimizer, implementation, &mut parameters[*index]);
         }
     }
@@ -108,6 +159,8 @@ fn note_update<'a>(
         Optimizer::Adam => (Updating::Adam, 2),
         Optimizer::Adamw if is_fused => (Updating::AdamwFused, 2),
         Optimizer::Adamw => (Updating::Adamw, 2),
+        // What the others do is noted launch by launch.
+        _ => return,
     };
     let host = match (implementation, state) {
         (OptimizerImpl::ForLoop, _) => Host::LoneUpdate,
@@ -153,6 +206,8 @@ fn make_state(
             &["step", "exp_avg", "exp_avg_sq"]
         }
         (Optimizer::Adam | Optimizer::Adamw, _) => &["exp_avg", "exp_avg_sq"],
+        // The others make theirs themselves.
+        _ => &[],
     };
     eager.set_category(Category::OptimizerState);
     for name in names {
@@ -189,7 +244,7 @@ fn update(
             outputs.extend(parameter.state.iter().map(|state| &**state));
             Kernel::SgdMomentum { first }
         }
-        Optimizer::Adam | Optimizer::Adamw => {
+        _ => {
             outputs.extend(parameter.state[moments..].iter().map(|state| &**state));
             Kernel::Adam {
                 decoupled: optimizer == Optimizer::Adamw,
@@ -197,70 +252,6 @@ fn update(
         }
     };
     eager.launch(kernel, &inputs, &outputs);
-}
-
-/// `torch.nn.utils.clip_grad_norm_`: norms of chunks of 65,536 elements (`foreach_tensor_norm` in
-/// aten/src/ATen/native/cuda/ForeachReduceOp.cu) become norms of gradients, and those one norm, by which all gradients are scaled.
-/// Of shards, it is that of all ranks.
-pub(super) fn clip_grad_norm(
-    eager: &mut Eager,
-    parameters: &[Trained],
-    max_norm: f64,
-    is_sharded: bool,
-) {
-    const CHUNK: u64 = 65_536;
-    let gradients: Vec<Tensor> = parameters.iter().filter_map(Trained::gradient).collect();
-    let mut types: Vec<DType> = Vec::new();
-    for gradient in &gradients {
-        if !types.contains(&gradient.dtype) {
-            types.push(gradient.dtype);
-        }
-    }
-    eager.set_category(Category::OptimizerScratch);
-    eager.set_label(&Arc::from("clip_grad_norm_"));
-    let mut norms = Vec::new();
-    for dtype in types {
-        let of_type = gradients.iter().filter(|gradient| gradient.dtype == dtype);
-        let chunks = |gradient: &Tensor| gradient.numel().at(1).div_ceil(CHUNK);
-        let most = of_type.clone().map(chunks).max().unwrap_or(0);
-        let partial = eager.scratch(DType::Float32.size() * of_type.clone().count() as u64 * most);
-        norms.extend(of_type.map(|_| eager.scratch(dtype.size())));
-        drop(partial);
-    }
-    let Some(dtype) = gradients.first().map(|gradient| gradient.dtype) else {
-        return;
-    };
-    let count = dtype.size() * norms.len() as u64;
-    let stacked = eager.scratch(count);
-    let total = if is_sharded {
-        // Norms of shards are stacked into a tensor of which each rank has a part, copied, and summed over the ranks.
-        let [copied, sent, received] = [(); 3].map(|()| eager.scratch(count));
-        drop(copied);
-        drop(sent);
-        let total = Rc::new(eager.empty(&[], dtype));
-        drop(received);
-        total
-    } else {
-        Rc::new(eager.empty(&[], dtype))
-    };
-    drop(stacked);
-    while let Some(norm) = norms.pop() {
-        drop(norm);
-    }
-    let number = |eager: &mut Eager| eager.scratch(dtype.size());
-    let sum = number(eager);
-    let inverse = number(eager);
-    let coefficient = number(eager);
-    drop(inverse);
-    drop(sum);
-    let clamped = number(eager);
-    drop(coefficient);
-    let mut inputs = vec![&*total];
-    inputs.extend(gradients.iter().map(|gradient| &**gradient));
-    let outputs: Vec<_> = gradients.iter().map(|gradient| &**gradient).collect();
-    eager.launch(Kernel::ClipGradNorm { max_norm }, &inputs, &outputs);
-    drop(clamped);
-    drop(total);
 }
 
 /// `zero_grad(set_to_none=True)`.

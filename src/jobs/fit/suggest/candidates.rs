@@ -1,0 +1,251 @@
+//! Changes that can be written down without trying anything.
+
+use serde_json::{Value, json};
+
+use crate::jobs::{EngineError, SuggestionKind};
+use crate::model::{Optimizer, OptimizerImpl, Parallel, Precision, Workload};
+use crate::shape::DType;
+
+use super::Aim;
+use crate::jobs::fit::engine::lowered;
+use crate::jobs::fit::probing::observer::Observer;
+
+/// A change that may help.
+pub(super) struct Candidate {
+    pub(super) kind: SuggestionKind,
+    pub(super) change: String,
+    pub(super) patch: Value,
+    /// What it costs besides time.
+    pub(super) cost: String,
+    /// What it costs next to others, the least first: nothing, then arithmetic, then accuracy, then data, then cards.
+    pub(super) price: u32,
+}
+
+/// What checkpointing costs next to the others.
+pub(super) const RECOMPUTING: u32 = 30;
+
+/// What a loss in chunks costs next to the others: a part of what checkpointing computes again.
+const CHUNKING: u32 = 25;
+
+/// Chunks of a loss that are suggested: torchtune's default, and four times as many.
+const CHUNKS: [u64; 2] = [8, 32];
+
+/// GPUs that are suggested.
+const GPUS: [u64; 3] = [2, 4, 8];
+
+/// Every change but those of checkpointing.
+pub(super) fn all(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, EngineError> {
+    let mut all = allocator(aim);
+    all.extend(optimizers(aim));
+    all.extend(precisions(aim));
+    all.extend(losses(aim));
+    all.extend(tokens(aim, observer)?);
+    all.extend(several(aim));
+    Ok(all)
+}
+
+/// Settings of the allocator, one at a time beside those that are there.
+fn allocator(aim: &Aim<'_>) -> Vec<Candidate> {
+    const SETTINGS: [(&str, &str); 4] = [
+        ("expandable_segments", "True"),
+        ("max_split_size_mb", "128"),
+        ("garbage_collection_threshold", "0.8"),
+        ("roundup_power2_divisions", "4"),
+    ];
+    let now = aim.request.allocator.as_str();
+    let candidate = |text: String, change: String| Candidate {
+        kind: SuggestionKind::Allocator,
+        change,
+        patch: json!({ "allocator": text }),
+        cost: "nothing".to_owned(),
+        price: 0,
+    };
+    let mut all = Vec::new();
+    for (key, value) in SETTINGS.iter().filter(|(key, _)| !now.contains(key)) {
+        let one = format!("{key}:{value}");
+        let text = if now.is_empty() {
+            one.clone()
+        } else {
+            format!("{now},{one}")
+        };
+        all.push(candidate(text, format!("allocator {one}")));
+    }
+    if !now.is_empty() {
+        let change = "allocator without settings".to_owned();
+        all.push(candidate(String::new(), change));
+    }
+    all
+}
+
+/// Adam without its temporaries, and what keeps less than Adam does.
+fn optimizers(aim: &Aim<'_>) -> Vec<Candidate> {
+    let variant = aim.variant;
+    let candidate =
+        |optimizer: Optimizer, implementation, change: &str, cost: &str, price| Candidate {
+            kind: SuggestionKind::Optimizer,
+            change: change.to_owned(),
+            patch: match implementation {
+                Some(implementation) => {
+                    json!({ "training": { "optimizer_impl": OptimizerImpl::name(implementation) } })
+                }
+                None => {
+                    json!({ "training": { "optimizer": optimizer.name(), "optimizer_impl": null } })
+                }
+            },
+            cost: cost.to_owned(),
+            price,
+        };
+    let mut all = Vec::new();
+    let own = variant.optimizer;
+    let can_be_fused = own.implementations().contains(&OptimizerImpl::Fused);
+    if can_be_fused && variant.optimizer_impl != OptimizerImpl::Fused {
+        let change = format!("{} with fused=True", own.name());
+        let fused = Some(OptimizerImpl::Fused);
+        all.push(candidate(own, fused, &change, "nothing", 1));
+    }
+    if matches!(own, Optimizer::Adam | Optimizer::Adamw) {
+        all.push(candidate(
+            Optimizer::Adamw8bit,
+            None,
+            "optimizer adamw_8bit",
+            "moments in eight bits",
+            40,
+        ));
+        all.push(candidate(
+            Optimizer::Adamw8bitTorchao,
+            None,
+            "optimizer adamw_8bit_torchao",
+            "moments in eight bits",
+            41,
+        ));
+        all.push(candidate(
+            Optimizer::Adafactor,
+            None,
+            "optimizer adafactor",
+            "moments from sums over rows and columns",
+            42,
+        ));
+    }
+    if [Optimizer::Adam, Optimizer::Adamw, Optimizer::Adamw8bit].contains(&own) {
+        let mut paged = candidate(
+            Optimizer::PagedAdamw8bit,
+            None,
+            "optimizer paged_adamw_8bit",
+            "moments in eight bits, paged to the host",
+            43,
+        );
+        paged.kind = SuggestionKind::Offload;
+        all.push(paged);
+    }
+    all
+}
+
+/// Half precision, where float32 is not needed.
+fn precisions(aim: &Aim<'_>) -> Vec<Candidate> {
+    let others: &[(Precision, &str, u32)] = match aim.variant.precision {
+        Precision::Fp32 => &[
+            (Precision::AmpBf16, "arithmetic in bf16", 10),
+            (
+                Precision::AmpFp16,
+                "arithmetic in fp16, with loss scaling",
+                11,
+            ),
+            (Precision::Bf16, "weights in bf16", 20),
+        ],
+        Precision::AmpFp16 | Precision::AmpBf16 => &[(Precision::Bf16, "weights in bf16", 20)],
+        Precision::Bf16 | Precision::Fp16 => &[],
+    };
+    let candidate = |(precision, cost, price): &(Precision, &str, u32)| Candidate {
+        kind: SuggestionKind::Precision,
+        change: format!("precision {}", precision.name()),
+        patch: json!({ "training": { "precision": precision.name() } }),
+        cost: (*cost).to_owned(),
+        price: *price,
+    };
+    others.iter().map(candidate).collect()
+}
+
+/// The logits of a part of the tokens at a time, of models whose loss batchfit builds itself: others are refused when they are read.
+fn losses(aim: &Aim<'_>) -> Vec<Candidate> {
+    if !is_built(aim) {
+        return Vec::new();
+    }
+    let candidate = |(place, chunks): (u32, u64)| Candidate {
+        kind: SuggestionKind::Loss,
+        change: format!("loss in {chunks} chunks of the tokens"),
+        patch: json!({ "model": { "loss_chunks": chunks } }),
+        cost: "the head's products twice; a few lines of code".to_owned(),
+        price: CHUNKING + place,
+    };
+    (0..).zip(CHUNKS).map(candidate).collect()
+}
+
+/// Whether the model is built from a name or a config, with what else a request says of it.
+fn is_built(aim: &Aim<'_>) -> bool {
+    ["preset", "hf"].contains(&aim.request.model_kind())
+}
+
+/// Samples of half and of a quarter of the tokens, of a model that is built for a number of them.
+fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, EngineError> {
+    if !is_built(aim) {
+        return Ok(Vec::new());
+    }
+    let lowered = lowered(aim.request, observer.cancel())?;
+    let Workload::Graph(graph) = &lowered.workload else {
+        return Ok(Vec::new());
+    };
+    let length = graph.inputs.iter().find_map(|input| {
+        let value = graph.value(input.value);
+        match (value.dtype, &value.shape[..]) {
+            (DType::Int64, [_, length]) => length.as_fixed(),
+            _ => None,
+        }
+    });
+    let shorter = length.map(|length| [length / 2, length / 4]);
+    let shorter = shorter.into_iter().flatten().filter(|length| *length > 0);
+    let candidate = |length: u64| Candidate {
+        kind: SuggestionKind::Tokens,
+        change: format!("samples of {length} tokens"),
+        patch: json!({ "model": { "seq_len": length } }),
+        cost: "shorter samples".to_owned(),
+        price: 50,
+    };
+    Ok(shorter.map(candidate).collect())
+}
+
+/// More GPUs with the optimizer's state, or all, in shards; and shards in the host's memory.
+fn several(aim: &Aim<'_>) -> Vec<Candidate> {
+    if !matches!(aim.variant.parallel, Parallel::None) {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let mut add = |kind, change: String, parallel: Value, cost: &str, price| {
+        all.push(Candidate {
+            kind,
+            change,
+            patch: json!({ "world_size": null, "training": { "parallel": parallel } }),
+            cost: cost.to_owned(),
+            price,
+        });
+    };
+    for (place, gpus) in (0..).zip(GPUS) {
+        let (zero, sharded) = (
+            json!({ "strategy": "zero1", "world_size": gpus }),
+            json!({ "strategy": "fsdp2", "world_size": gpus }),
+        );
+        let change = format!("ZeRO-1 on {gpus} GPUs");
+        let cost = format!("{gpus} GPUs, and messages");
+        add(SuggestionKind::Gpus, change, zero, &cost, 60 + 2 * place);
+        let change = format!("FSDP2 on {gpus} GPUs");
+        add(SuggestionKind::Gpus, change, sharded, &cost, 61 + 2 * place);
+    }
+    let offloaded = json!({ "strategy": "fsdp2", "world_size": 2, "cpu_offload": true });
+    add(
+        SuggestionKind::Offload,
+        "FSDP2 on 2 GPUs with cpu_offload".to_owned(),
+        offloaded,
+        "2 GPUs, messages, and a step on the host",
+        70,
+    );
+    all
+}

@@ -1,0 +1,261 @@
+//! How fast batches and variants are: which is the smallest that is fast, and which are not beaten in everything.
+
+/// The share of the best speed that is enough: beyond it, a larger batch costs memory and changes the training for little.
+pub const ENOUGH: f64 = 0.95;
+
+/// How closely a curve is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// Down to batches that are half as fast as the best, and to the very batch: where a speed costs next to nothing.
+    Closely,
+    /// Down to the first that is too slow, and to a quarter: where each speed is a training run.
+    Sparingly,
+}
+
+impl Look {
+    /// Batches below one with less than this share of the best speed are not looked at.
+    fn gives_up(self) -> f64 {
+        match self {
+            Look::Closely => 0.5,
+            Look::Sparingly => ENOUGH,
+        }
+    }
+
+    /// How near a batch that is fast enough may be to one that is not.
+    fn grain(self, batch: u64) -> u64 {
+        match self {
+            Look::Closely => 1,
+            Look::Sparingly => (batch / 4).max(1),
+        }
+    }
+}
+
+/// The smallest batch that is fast enough.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Knee {
+    /// The batch.
+    pub batch: u64,
+    /// Its share of the best speed that was seen.
+    pub share: f64,
+}
+
+/// The smallest batch of those up to `largest` whose speed is at least [`ENOUGH`] of the best; `None` where nothing fits or
+/// `speed`, in samples a second, is not known.
+///
+/// The curve is looked at in `largest` and the powers of two below it, then between the last that is too slow and the first that is
+/// fast enough. Curves rise, but for steps where kernels change; a knee between two such steps may be missed.
+pub fn knee<E>(
+    largest: u64,
+    look: Look,
+    mut speed: impl FnMut(u64) -> Result<Option<f64>, E>,
+) -> Result<Option<Knee>, E> {
+    let powers = (0..u64::BITS).map(|power| 1 << power);
+    let mut batches: Vec<u64> = powers.take_while(|batch| *batch < largest).collect();
+    batches.extend((largest > 0).then_some(largest));
+    let Some(curve) = curve(&batches, look, &mut speed)? else {
+        return Ok(None);
+    };
+    let Some(first) = enough(&curve) else {
+        return Ok(None);
+    };
+    let best = best(&curve);
+    let mut found = curve[first];
+    // The first that was looked at is a batch of one where that is fast enough.
+    let mut slow = first.checked_sub(1).map_or(0, |before| curve[before].0);
+    while found.0 - slow > look.grain(found.0) {
+        let middle = slow + (found.0 - slow) / 2;
+        let Some(at) = speed(middle)? else {
+            return Ok(None);
+        };
+        if at >= ENOUGH * best {
+            found = (middle, at);
+        } else {
+            slow = middle;
+        }
+    }
+    Ok(Some(Knee {
+        batch: found.0,
+        share: found.1 / best,
+    }))
+}
+
+/// The first of these batches, which rise, whose speed is at least [`ENOUGH`] of the best of all; `None` where there is none or a
+/// speed is not known.
+pub fn smallest_enough<E>(
+    batches: &[u64],
+    look: Look,
+    mut speed: impl FnMut(u64) -> Result<Option<f64>, E>,
+) -> Result<Option<Knee>, E> {
+    let curve = curve(batches, look, &mut speed)?.unwrap_or_default();
+    let best = best(&curve);
+    Ok(enough(&curve).map(|first| Knee {
+        batch: curve[first].0,
+        share: curve[first].1 / best,
+    }))
+}
+
+/// The speeds of batches, which rise, from the largest down until one is so slow that none below it matters.
+fn curve<E>(
+    batches: &[u64],
+    look: Look,
+    speed: &mut impl FnMut(u64) -> Result<Option<f64>, E>,
+) -> Result<Option<Vec<(u64, f64)>>, E> {
+    let (mut curve, mut best) = (Vec::new(), 0.0_f64);
+    for batch in batches.iter().rev() {
+        let Some(at) = speed(*batch)? else {
+            return Ok(None);
+        };
+        curve.push((*batch, at));
+        best = best.max(at);
+        if at < look.gives_up() * best {
+            break;
+        }
+    }
+    curve.reverse();
+    Ok(Some(curve))
+}
+
+fn best(curve: &[(u64, f64)]) -> f64 {
+    curve.iter().map(|(_, speed)| *speed).fold(0.0, f64::max)
+}
+
+/// The place of the first that is fast enough.
+fn enough(curve: &[(u64, f64)]) -> Option<usize> {
+    let enough = ENOUGH * best(curve);
+    curve
+        .iter()
+        .position(|(_, speed)| *speed >= enough && *speed > 0.0)
+}
+
+/// Which of these no other beats, each a batch and its samples a second: none has both a larger batch and more speed, or as much of
+/// one and more of the other. `None` for what does not fit, a batch of zero, and what has no speed: they beat nothing either.
+pub fn unbeaten(variants: &[(u64, Option<f64>)]) -> Vec<Option<bool>> {
+    let beats = |(batch, speed): (u64, f64), (other, slower): (u64, f64)| {
+        batch >= other && speed >= slower && (batch > other || speed > slower)
+    };
+    let known =
+        |(batch, speed): &(u64, Option<f64>)| Some((*batch, (*speed)?)).filter(|_| *batch > 0);
+    let is_unbeaten = |one: &(u64, Option<f64>)| {
+        let one = known(one)?;
+        let mut others = variants.iter().filter_map(known);
+        Some(!others.any(|other| beats(other, one)))
+    };
+    variants.iter().map(is_unbeaten).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn float(batch: u64) -> f64 {
+        f64::from(u32::try_from(batch).unwrap())
+    }
+
+    /// A step of a fixed time, and so much for each sample.
+    fn rising(batch: u64) -> f64 {
+        float(batch) / (0.010 + 0.001 * float(batch))
+    }
+
+    fn found(
+        largest: u64,
+        look: Look,
+        speed: impl Fn(u64) -> Option<f64>,
+    ) -> (Option<Knee>, usize) {
+        let mut asked = 0;
+        let knee = knee(largest, look, |batch| {
+            asked += 1;
+            Ok::<_, Infallible>(speed(batch))
+        });
+        (knee.unwrap(), asked)
+    }
+
+    #[test]
+    fn the_knee_is_the_smallest_batch_that_is_fast_enough() {
+        let (knee, _) = found(1000, Look::Closely, |batch| Some(rising(batch)));
+        let knee = knee.unwrap();
+
+        let enough = ENOUGH * rising(1000);
+        assert!(rising(knee.batch) >= enough);
+        assert!(rising(knee.batch - 1) < enough);
+        assert!((knee.share - rising(knee.batch) / rising(1000)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn where_each_speed_is_a_training_run_there_are_few_and_the_knee_is_near() {
+        let (exact, _) = found(1000, Look::Closely, |batch| Some(rising(batch)));
+        let (near, asked) = found(1000, Look::Sparingly, |batch| Some(rising(batch)));
+        let (exact, near) = (exact.unwrap(), near.unwrap());
+
+        assert!(asked <= 8, "{asked}");
+        assert!(near.share >= ENOUGH);
+        assert!(
+            (exact.batch..=exact.batch * 4 / 3).contains(&near.batch),
+            "{exact:?} {near:?}"
+        );
+    }
+
+    #[test]
+    fn there_is_a_knee_where_one_batch_fits_and_none_where_nothing_does_or_nothing_is_known() {
+        for look in [Look::Closely, Look::Sparingly] {
+            let at = |largest, speed: fn(u64) -> Option<f64>| {
+                found(largest, look, speed).0.map(|knee| knee.batch)
+            };
+
+            assert_eq!(at(1, |batch| Some(rising(batch))), Some(1));
+            assert_eq!(at(0, |batch| Some(rising(batch))), None);
+            assert_eq!(at(8, |_| None), None);
+            assert_eq!(at(8, |_| Some(0.0)), None);
+            // All are as fast: one sample will do.
+            assert_eq!(at(100, |_| Some(7.0)), Some(1));
+        }
+    }
+
+    #[test]
+    fn a_curve_that_falls_at_its_end_has_its_knee_before() {
+        let falling = |batch: u64| {
+            Some(if batch > 96 {
+                500.0
+            } else {
+                10.0 * float(batch)
+            })
+        };
+
+        let (knee, _) = found(100, Look::Closely, falling);
+
+        assert!((60..=64).contains(&knee.unwrap().batch), "{knee:?}");
+    }
+
+    #[test]
+    fn of_given_batches_the_first_that_is_fast_enough_is_taken() {
+        let of = |batches: &[u64]| {
+            smallest_enough(batches, Look::Closely, |batch| {
+                Ok::<_, Infallible>(Some(rising(batch)))
+            })
+            .unwrap()
+            .map(|knee| knee.batch)
+        };
+
+        assert_eq!(of(&[1, 50, 100, 250, 500]), Some(250));
+        assert_eq!(of(&[3]), Some(3));
+        assert_eq!(of(&[]), None);
+    }
+
+    #[test]
+    fn what_is_larger_and_faster_beats() {
+        let variants = [
+            (8, Some(100.0)),
+            (16, Some(90.0)),
+            (8, Some(90.0)),
+            (0, Some(999.0)),
+            (32, None),
+            (16, Some(90.0)),
+        ];
+
+        assert_eq!(
+            unbeaten(&variants),
+            [Some(true), Some(true), Some(false), None, None, Some(true)]
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! Changes of a request that are suggested, and fits of the changed requests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use batchfit::device::sim;
+use batchfit::jobs::{Engine as _, EngineError, FitEngine, FitResult, Suggestion, SuggestionKind};
+use batchfit::model::{Request, RequestDocument};
+use serde_json::{Value, json};
+
+fn engine() -> FitEngine {
+    FitEngine::new(PathBuf::from("no worker is needed"))
+}
+
+fn fit(request: &Value) -> Result<FitResult, EngineError> {
+    let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
+    let request = Request::parse(document, &sim::names()).unwrap();
+    engine().fit(&request, &|_| {}, &Arc::default())
+}
+
+/// Applies a JSON merge patch (RFC 7396).
+fn patched(to: &mut Value, patch: &Value) {
+    let Some(changes) = patch.as_object() else {
+        *to = patch.clone();
+        return;
+    };
+    if !to.is_object() {
+        *to = json!({});
+    }
+    for (key, change) in changes {
+        if change.is_null() {
+            to.as_object_mut().unwrap().remove(key);
+        } else {
+            patched(&mut to[key], change);
+        }
+    }
+}
+
+/// Fits what each suggestion says to ask, and compares.
+fn compare(request: &Value, answer: &FitResult) {
+    assert!(!answer.suggestions.is_empty());
+    for suggestion in &answer.suggestions {
+        let mut changed = request.clone();
+        changed.as_object_mut().unwrap().remove("suggest");
+        patched(&mut changed, &suggestion.patch);
+        let found = fit(&changed).unwrap();
+        let best = &found.recommendation;
+        let Suggestion {
+            micro_batch,
+            accumulation_steps,
+            global_batch,
+            max_batch_without_retries,
+            peak_reserved_bytes,
+            change,
+            ..
+        } = suggestion;
+        assert_eq!(
+            [
+                *micro_batch,
+                *accumulation_steps,
+                *global_batch,
+                *max_batch_without_retries,
+                *peak_reserved_bytes,
+            ],
+            [
+                best.micro_batch,
+                best.accumulation_steps,
+                best.global_batch,
+                best.max_batch_without_retries,
+                best.peak_reserved_bytes,
+            ],
+            "{change}"
+        );
+        let before = &answer.recommendation;
+        let at_once = suggestion.micro_batch * suggestion.world_size;
+        let gained = i64::try_from(at_once).unwrap() - i64::try_from(before.micro_batch).unwrap();
+        assert_eq!(suggestion.gained, gained, "{change}");
+        let speed = |seconds: Option<f64>| seconds.map(f64::to_bits);
+        assert_eq!(
+            speed(suggestion.samples_per_second),
+            speed(best.samples_per_second),
+            "{change}"
+        );
+    }
+}
+
+fn text_model() -> Value {
+    json!({
+        "hf": { "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 192, "n_layer": 6, "n_head": 3,
+                "n_positions": 64, "vocab_size": 8192 },
+        "seq_len": 64
+    })
+}
+
+#[test]
+fn suggestions_are_fits_of_the_changed_requests() {
+    let request = json!({
+        "model": text_model(), "device": "sim:a100-40g", "memory_limit": "512MiB", "suggest": true
+    });
+    let answer = fit(&request).unwrap();
+
+    compare(&request, &answer);
+
+    let kinds = |kind| answer.suggestions.iter().any(|one| one.kind == kind);
+    for kind in [
+        SuggestionKind::Allocator,
+        SuggestionKind::Optimizer,
+        SuggestionKind::Precision,
+        SuggestionKind::Checkpointing,
+        SuggestionKind::Loss,
+        SuggestionKind::Tokens,
+        SuggestionKind::Gpus,
+    ] {
+        assert!(kinds(kind), "{kind:?}");
+    }
+    // What reaches the goal comes first, and the rest by what it gains.
+    let reaching = answer.suggestions.partition_point(|one| one.reaches);
+    assert!(
+        answer.suggestions[reaching..]
+            .iter()
+            .all(|one| !one.reaches)
+    );
+    assert!(answer.suggestions[reaching..].is_sorted_by_key(|one| -one.gained));
+}
+
+#[test]
+fn the_best_of_several_variants_is_changed() {
+    let request = json!({
+        "model": { "layers": [{ "type": "linear", "out_features": 2048 }, { "type": "relu" }, { "type": "linear", "out_features": 10 }],
+                   "input": { "shape": [512] }, "loss": "cross_entropy" },
+        "training": { "optimizer": ["adamw", "sgd"], "precision": ["fp32", "amp_bf16"] },
+        "device": "sim:t4", "memory_limit": "256MiB", "target_batch": 65536, "suggest": true
+    });
+    compare(&request, &fit(&request).unwrap());
+}
+
+#[test]
+fn the_least_is_computed_again_that_reaches_what_is_wanted() {
+    let asked = |more: Value| {
+        let mut request = json!({
+            "model": text_model(), "device": "sim:a100-40g", "memory_limit": "512MiB",
+            "training": { "precision": "amp_bf16" }
+        });
+        patched(&mut request, &more);
+        request
+    };
+    let plain = fit(&asked(json!({}))).unwrap().recommendation.micro_batch;
+    let all = json!({ "training": { "checkpointing": "per_block" } });
+    let most = fit(&asked(all)).unwrap().recommendation.micro_batch;
+    assert!(most > plain + 4, "{plain} {most}");
+    let wanted = plain + (most - plain) / 2;
+
+    let answer = fit(&asked(json!({ "suggest": wanted }))).unwrap();
+
+    let is_checkpointing =
+        |one: &&Suggestion| one.kind == SuggestionKind::Checkpointing && one.reaches;
+    let least = answer.suggestions.iter().find(is_checkpointing).unwrap();
+    let modules = least.patch["training"]["checkpointing"]["modules"]
+        .as_array()
+        .unwrap();
+    assert!((1..6).contains(&modules.len()), "{modules:?}");
+    assert!(least.micro_batch >= wanted);
+    // With one block less it is not reached, whichever is left out.
+    for left_out in 0..modules.len() {
+        let mut fewer = modules.clone();
+        fewer.remove(left_out);
+        let checkpointing = if fewer.is_empty() {
+            json!("none")
+        } else {
+            json!({ "modules": fewer })
+        };
+        let changed = asked(json!({ "training": { "checkpointing": checkpointing } }));
+        assert!(fit(&changed).unwrap().recommendation.micro_batch < wanted);
+    }
+}
+
+#[test]
+fn what_has_no_suggestions_says_why() {
+    let answer = fit(&json!({
+        "model": { "preset": "resnet18" }, "training": { "mode": "inference" }, "device": "sim:t4", "suggest": true
+    }))
+    .unwrap();
+
+    assert!(answer.suggestions.is_empty());
+    let notes = &answer.recommendation.notes;
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.starts_with("no changes are suggested")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn somebody_who_goes_away_ends_the_suggestions() {
+    let request = json!({ "model": text_model(), "device": "sim:t4", "suggest": true });
+    let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
+    let request = Request::parse(document, &sim::names()).unwrap();
+    let cancel = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancel);
+
+    let ended = engine().fit(
+        &request,
+        &move |progress| {
+            if progress.note.starts_with("answering with") {
+                flag.store(true, Ordering::Relaxed);
+            }
+        },
+        &cancel,
+    );
+
+    assert!(matches!(ended, Err(EngineError::Cancelled)), "{ended:?}");
+}
+
+#[test]
+fn a_wish_is_a_truth_value_or_a_micro_batch() {
+    for wrong in [json!("yes"), json!(0), json!(-1), json!([true])] {
+        let request =
+            json!({ "model": { "preset": "resnet18" }, "device": "sim:t4", "suggest": wrong });
+        let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
+        let refused = Request::parse(document, &sim::names()).unwrap_err();
+        assert_eq!(refused.pointer, "/suggest");
+    }
+}
