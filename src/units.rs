@@ -93,6 +93,37 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A part of a limit, in millionths of it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Share(pub u32);
+
+impl Share {
+    /// All of it.
+    pub const ALL: Share = Share(1_000_000);
+
+    /// What part of `whole` this is, rounded up; all of it where it is more.
+    pub fn of(part: Bytes, whole: Bytes) -> Share {
+        let millionths = (u128::from(part.0) * u128::from(Share::ALL.0))
+            .div_ceil(u128::from(whole.0.max(1)))
+            .min(u128::from(Share::ALL.0));
+        Share(u32::try_from(millionths).unwrap_or(Share::ALL.0))
+    }
+
+    /// So much of `whole`.
+    pub fn bytes(self, whole: Bytes) -> Bytes {
+        let bytes = u128::from(whole.0) * u128::from(self.0) / u128::from(Share::ALL.0);
+        Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
+    /// As a fraction of one.
+    pub fn fraction(self) -> f64 {
+        f64::from(self.0) / f64::from(Share::ALL.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

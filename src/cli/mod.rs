@@ -5,6 +5,7 @@
 //! 3 nothing fits (a `fit`) or the batch does not (a `probe`), 4 device trouble, 1 anything else, such as an answer
 //! that cannot be written; a search that is interrupted ends with 130. Whoever stops reading an answer has what they want of it: 0.
 
+mod answers;
 mod arguments;
 mod children;
 mod config;
@@ -97,6 +98,9 @@ pub fn run(before_serving: fn()) -> ExitCode {
         ),
         Command::Probe(arguments) => (arguments.output.json, probe::run(&arguments)),
         Command::Soak(arguments) => (arguments.json, soak::run(&arguments)),
+        Command::Answers(arguments) => (arguments.json, answers::list(&arguments)),
+        Command::Outcome(arguments) => (arguments.json, answers::outcomes::tell(&arguments)),
+        Command::Outcomes(arguments) => (arguments.json, answers::outcomes::list(&arguments)),
         Command::Program(arguments) => (false, program::run(&arguments)),
         Command::Search(arguments) => (
             arguments.format() == SearchFormat::Json,

@@ -29,9 +29,19 @@ pub(super) struct Answers(Arc<Mutex<Kept>>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    by_question: HashMap<Digest, (Answer, Instant)>,
+    by_question: HashMap<Digest, Known>,
     oldest_first: VecDeque<Digest>,
     bytes: usize,
+}
+
+/// An answer that is kept.
+#[derive(Debug, Clone)]
+struct Known {
+    answer: Answer,
+    /// When its fit was last seen to be there.
+    seen: Instant,
+    /// What was known of headroom then, by [`learnt_turns`](crate::store::Db::learnt_turns): the answer may be another one since.
+    turns: u64,
 }
 
 /// The answer to a question: a fit that is done.
@@ -51,26 +61,29 @@ impl Answers {
 
     /// The answer to this question, if its fit is still there.
     pub(super) async fn find(&self, key: &Digest, jobs: &Jobs) -> Result<Option<Answer>, JobError> {
-        let Some((answer, seen)) = self.kept().by_question.get(key).cloned() else {
+        let Some(known) = self.kept().by_question.get(key).cloned() else {
             return Ok(None);
         };
-        if seen.elapsed() < FRESH {
-            return Ok(Some(answer));
+        let is_of_today = || known.turns == jobs.db().learnt_turns();
+        if known.seen.elapsed() < FRESH && is_of_today() {
+            return Ok(Some(known.answer));
         }
-        let state = jobs.db().fit_state(&answer.id).await?;
+        let state = jobs.db().fit_state(&known.answer.id).await?;
+        // Another process may have learnt something.
+        jobs.db().read_learnt().await?;
         let mut kept = self.kept();
-        if state == Some(FitState::Done) {
-            if let Some((_, seen)) = kept.by_question.get_mut(key) {
-                *seen = Instant::now();
+        if state == Some(FitState::Done) && is_of_today() {
+            if let Some(known) = kept.by_question.get_mut(key) {
+                known.seen = Instant::now();
             }
-            return Ok(Some(answer));
+            return Ok(Some(known.answer));
         }
         kept.forget(key);
         Ok(None)
     }
 
     /// Keeps an answer, in the place of the oldest ones where there is no other.
-    pub(super) fn keep(&self, key: Digest, answer: Answer) {
+    pub(super) fn keep(&self, key: Digest, answer: Answer, turns: u64) {
         if answer.document.len() > LONGEST {
             return;
         }
@@ -78,7 +91,13 @@ impl Answers {
         kept.forget(&key);
         kept.bytes += answer.document.len();
         kept.oldest_first.push_back(key.clone());
-        kept.by_question.insert(key, (answer, Instant::now()));
+        let seen = Instant::now();
+        let known = Known {
+            answer,
+            seen,
+            turns,
+        };
+        kept.by_question.insert(key, known);
         while kept.bytes > SPACE
             && let Some(oldest) = kept.oldest_first.front().cloned()
         {
@@ -93,8 +112,8 @@ impl Answers {
 
 impl Kept {
     fn forget(&mut self, key: &Digest) {
-        if let Some((answer, _)) = self.by_question.remove(key) {
-            self.bytes -= answer.document.len();
+        if let Some(known) = self.by_question.remove(key) {
+            self.bytes -= known.answer.document.len();
             self.oldest_first.retain(|other| other != key);
         }
     }
@@ -117,10 +136,10 @@ mod tests {
         let key = |number: usize| Answers::key(number.to_string().as_bytes()).unwrap();
 
         for number in 0..100 {
-            answers.keep(key(number), answer(LONGEST));
+            answers.keep(key(number), answer(LONGEST), 0);
         }
-        answers.keep(key(100), answer(LONGEST + 1));
-        answers.keep(key(99), answer(LONGEST));
+        answers.keep(key(100), answer(LONGEST + 1), 0);
+        answers.keep(key(99), answer(LONGEST), 0);
 
         let kept = answers.kept();
         assert_eq!(kept.bytes, SPACE);

@@ -68,16 +68,33 @@ pub(super) async fn create_fit(
         somebody_waits: patience.is_some(),
         key,
     };
+    // Before the question is: what is learnt meanwhile makes the answer one of yesterday.
+    let turns = app.jobs.db().learnt_turns();
     let fit = app.jobs.enqueue(read, large, asking, now).await?;
     drop(small);
-    if let Some(same) = same.as_ref().filter(|_| fit.state == FitState::Done) {
-        // Asked before, and not of this process: the next one who asks has it at hand.
-        app.answers.keep(same.clone(), answer(&fit));
-    }
+    let keep = |fit: &FitDocument| {
+        if let Some(same) = same {
+            // The next one who asks has it at hand.
+            app.answers.keep(same, answer(fit), turns);
+        }
+    };
+    sent(&app, fit, patience, keep).await
+}
+
+/// Sends a fit, once it has ended where somebody waits for that. `keep` sees it where it is done.
+pub(super) async fn sent(
+    app: &App,
+    fit: FitDocument,
+    patience: Option<Duration>,
+    keep: impl FnOnce(&FitDocument),
+) -> Result<Response, Problem> {
     let location = [(LOCATION, format!("/v1/fits/{}", fit.id))];
     // Waiting is a wish. When very many have it, some are answered at once, and can follow `Location`.
     let place = patience.zip(app.waiters.try_acquire().ok());
     let Some((patience, _place)) = place else {
+        if fit.state == FitState::Done {
+            keep(&fit);
+        }
         return Ok((StatusCode::ACCEPTED, location, Json(fit)).into_response());
     };
     let fit = app.jobs.wait(&fit.id, patience).await?.unwrap_or(fit);
@@ -86,8 +103,8 @@ pub(super) async fn create_fit(
     } else {
         StatusCode::ACCEPTED
     };
-    if let Some(same) = same.filter(|_| fit.state == FitState::Done) {
-        app.answers.keep(same, answer(&fit));
+    if fit.state == FitState::Done {
+        keep(&fit);
     }
     Ok((status, location, [applied(patience)], Json(fit)).into_response())
 }
@@ -154,7 +171,7 @@ pub(super) async fn list_fits(
     {
         return Err(no_cursor(cursor));
     }
-    let (items, next) = page(app.jobs.fits(&filter).await?, limit, |fit| &fit.id);
+    let (items, next) = page(app.jobs.fits(&filter).await?, limit, |fit| fit.id.clone());
     Ok(Json(FitList { items, next }))
 }
 

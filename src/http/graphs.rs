@@ -112,7 +112,7 @@ pub(super) async fn list_graphs(
     }
     let before = before.flatten();
     let uploads = app.jobs.uploads(before.as_ref(), limit + 1).await?;
-    let (items, next) = page(uploads, limit, |upload| &upload.digest);
+    let (items, next) = page(uploads, limit, |upload| upload.digest.clone());
     Ok(Json(UploadList { items, next }))
 }
 

@@ -52,6 +52,12 @@ struct Standing {
     state: &'static str,
 }
 
+/// What came of trainings.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CameOf {
+    result: &'static str,
+}
+
 /// The counters of a service. Cloning them shares them.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
@@ -63,6 +69,8 @@ pub(super) struct Metrics {
     pub(super) at_hand: Counter,
     fits: Family<Standing, Gauge>,
     recommendations: Gauge,
+    outcomes: Family<CameOf, Gauge>,
+    learnt: Gauge,
     ready: Gauge,
     process: Process,
 }
@@ -85,6 +93,8 @@ impl Default for Metrics {
             at_hand: Counter::default(),
             fits: Family::default(),
             recommendations: Gauge::default(),
+            outcomes: Family::default(),
+            learnt: Gauge::default(),
             ready: Gauge::default(),
             process: Process::default(),
         };
@@ -118,6 +128,16 @@ impl Default for Metrics {
             "recommendations",
             "Stored recommendations",
             metrics.recommendations.clone(),
+        );
+        one.register(
+            "outcomes",
+            "Trainings that were told of: learnt from, and as predicted or a miss, or doubted",
+            metrics.outcomes.clone(),
+        );
+        one.register(
+            "learnt",
+            "Models on cards of which something is known",
+            metrics.learnt.clone(),
         );
         one.register("ready", "1 where /readyz is 200", metrics.ready.clone());
         let process = all.sub_registry_with_prefix("process");
@@ -210,6 +230,19 @@ pub(super) async fn get_metrics(State(app): State<App>) -> Result<Response, Prob
         metrics.fits.get_or_create(&Standing { state }).set(count);
     }
     metrics.recommendations.set(counted.recommendations);
+    let learnt = app.jobs.db().learnt_count().await;
+    let learnt = learnt.map_err(JobError::from)?;
+    for (result, count) in [
+        ("as_predicted", learnt.outcomes - learnt.misses),
+        ("miss", learnt.misses),
+        ("doubted", learnt.doubted),
+    ] {
+        metrics
+            .outcomes
+            .get_or_create(&CameOf { result })
+            .set(count);
+    }
+    metrics.learnt.set(learnt.models);
     metrics.ready.set(i64::from(app.jobs.is_ready().await));
     metrics.process.look();
     let mut text = String::new();

@@ -16,6 +16,7 @@ mod health;
 mod idempotency;
 mod metrics;
 mod openapi;
+mod outcomes;
 mod parameters;
 mod prefer;
 mod presets;
@@ -160,6 +161,11 @@ fn routes() -> OpenApiRouter<App> {
         // What has been found so far?
         .routes(routes!(recommendations::list_recommendations))
         .routes(routes!(recommendations::get_recommendation))
+        .routes(routes!(recommendations::get_nearest_recommendation))
+        .routes(routes!(recommendations::create_refresh))
+        // What came of it?
+        .routes(routes!(outcomes::create_outcome, outcomes::list_outcomes))
+        .routes(routes!(outcomes::list_accuracy))
         // What can be asked about?
         .routes(routes!(devices::list_devices))
         .routes(routes!(presets::list_presets))

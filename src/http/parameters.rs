@@ -236,16 +236,16 @@ fn nearest(written: &str, valid: &[&str]) -> Option<String> {
 /// A page of a list: as many items as asked for, and where the next page begins.
 ///
 /// Ask the store for one more than `limit`, so that the end is known without another question.
-pub(super) fn page<T>(
+pub(super) fn page<T, I: ToString>(
     mut items: Vec<T>,
     limit: i64,
-    id: impl Fn(&T) -> &str,
+    id: impl Fn(&T) -> I,
 ) -> (Vec<T>, Option<String>) {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     if items.len() <= limit {
         return (items, None);
     }
     items.truncate(limit);
-    let next = items.last().map(|last| id(last).to_owned());
+    let next = items.last().map(|last| id(last).to_string());
     (items, next)
 }

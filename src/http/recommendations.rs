@@ -2,19 +2,24 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio::task::yield_now;
 use utoipa::ToSchema;
 
-use super::App;
+use super::body::RequestBody;
+use super::fits::sent;
 use super::parameters::{Parameters, no_cursor};
-use super::problem::Problem;
-use crate::jobs::JobError;
-use crate::model::{Objective, Optimizer, Precision};
+use super::problem::{Code, Problem};
+use super::uploads::Held;
+use super::{App, prefer};
+use crate::jobs::{FitDocument, JobError, NearDocument};
+use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
-use crate::store::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
+use crate::store::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation, Time};
 
 /// About as long as a recommendation is, in bytes.
 const DOCUMENT: usize = 800;
@@ -140,4 +145,64 @@ pub(super) async fn get_recommendation(
         .map_err(JobError::from)?
         .map(Json)
         .ok_or_else(|| Problem::no_such("recommendation", &id))
+}
+
+/// Make a recommendation anew.
+///
+/// Asks the question of its fit again: with today's batchfit, driver and headroom. The answer is a fit, as of `POST /v1/fits`; the same
+/// one as before where nothing has changed. The old recommendation stays as it is. The id of a fit stands for its first recommendation.
+#[utoipa::path(post, path = "/v1/recommendations/{id}/refresh", tag = "recommendations",
+    params(("id" = String, Path, description = "The recommendation's id, or its fit's"),
+        ("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30")),
+    responses(
+        (status = 200, body = FitDocument, description = "The fit has ended within the time to wait",
+            headers(("Location" = String), ("Preference-Applied" = String))),
+        (status = 202, body = FitDocument, description = "The fit is queued",
+            headers(("Location" = String), ("Preference-Applied" = String))),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "Its device is not here, or its files have expired"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
+pub(super) async fn create_refresh(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let patience = prefer::wait(&headers);
+    let now = Time::from(Timestamp::now());
+    let fit = app.jobs.refresh(&id, patience.is_some(), now).await?;
+    let fit = fit.ok_or_else(|| Problem::no_such("recommendation", &id))?;
+    sent(&app, fit, patience, |_| ()).await
+}
+
+/// Find the stored answer that is nearest to a question.
+///
+/// The answer to this very question where there is one (`exact`), or else one for the same model with another limit, card or variant;
+/// `differs` says in what. Nothing is computed, and the device need not be here. Of several variants the first is looked for.
+#[utoipa::path(post, path = "/v1/recommendations/nearest", tag = "recommendations", request_body = RequestDocument,
+    responses(
+        (status = 200, body = NearDocument, description = "The nearest answer"),
+        (status = 404, body = Problem, content_type = "application/problem+json", description = "No answer for this model is stored"),
+        (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
+        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
+        (status = 415, body = Problem, content_type = "application/problem+json", description = "The body is compressed otherwise than with gzip"),
+        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request"),
+        (status = 500, body = Problem, content_type = "application/problem+json", description = "A fault of ours")))]
+pub(super) async fn get_nearest_recommendation(
+    State(app): State<App>,
+    body: RequestBody,
+) -> Result<Json<NearDocument>, Problem> {
+    let found = match body {
+        RequestBody::Answered(answer) => app.jobs.answer_of(&answer.id).await?,
+        RequestBody::New(asked) => {
+            let Held { read, permit } = asked.held;
+            let found = app.jobs.nearest(read).await?;
+            drop(permit);
+            found
+        }
+    };
+    let none = "no answer for this model is stored; POST /v1/fits makes one";
+    found
+        .map(Json)
+        .ok_or_else(|| Problem::new(Code::NotFound, none))
 }

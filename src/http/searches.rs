@@ -12,7 +12,7 @@ use super::App;
 use super::problem::{Code, Problem};
 use crate::bounded::{AnyValue, clause, within};
 use crate::jobs::{SearchCancellation, SearchDocument, Telling};
-use crate::model::Invalid;
+use crate::model::{Digest, Invalid};
 use crate::search::conversation::{Observation, Outcome, Terms};
 
 /// Longest body: a search or an observation has a few hundred bytes, and an allocator setting up to 4 KiB.
@@ -98,6 +98,15 @@ async fn small<T: Send + 'static>(
     app: &App,
     parse: fn(&Value) -> Result<T, Invalid>,
 ) -> Result<T, Problem> {
+    small_named(request, app, parse).await.map(|(read, _)| read)
+}
+
+/// The same with the SHA-256 of the body.
+pub(super) async fn small_named<T: Send + 'static>(
+    request: Request,
+    app: &App,
+    parse: fn(&Value) -> Result<T, Invalid>,
+) -> Result<(T, String), Problem> {
     let arrived = app.uploads.arrive(request).await?;
     let read = move |body: Vec<u8>| {
         if body.len() > LONGEST {
@@ -123,7 +132,8 @@ async fn small<T: Send + 'static>(
                 clause(&error)
             ))
         })?;
-        parse(&document).map_err(Problem::from)
+        let digest = Digest::of(&body).to_string();
+        Ok((parse(&document).map_err(Problem::from)?, digest))
     };
     Ok(app.uploads.read(arrived, read).await?.read)
 }

@@ -6,12 +6,17 @@ use utoipa::ToSchema;
 
 use super::engine::card_name;
 use super::lanes::lane_of_fit;
+use super::outcomes::short_digest;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
-use crate::model::{Checkpointing, DeviceChoice, Mode, Priority, Request, RequestDocument};
+use crate::model::{
+    Checkpointing, DeviceChoice, Mode, Priority, RULES, Request, RequestDocument, strategy,
+};
 use crate::probe::ProbeReport;
 use crate::store::{
-    Db, Fit, FitState, FitTerms, Ids, JsonText, NewFit, NewUpload, StoredRecommendation, Time,
+    Db, Fit, FitState, FitTerms, Ids, JsonText, NewFit, NewUpload, StoredHeadroom,
+    StoredRecommendation, Time,
 };
+use crate::units::Share;
 
 /// The version that answers.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -89,10 +94,8 @@ pub async fn record(
 ) -> Result<(), JobError> {
     let finished_at = document.finished_at.unwrap_or(document.created_at);
     let ids = Ids::default();
-    let rows = recommendations(&document.id, request, result, finished_at, || {
-        ids.next(finished_at, chance())
-    })?;
     let lowered = request.lower().map_err(EngineError::Invalid)?;
+    let digest = lowered.digest();
     let environment = &result.environment;
     let card = (!matches!(request.device, DeviceChoice::Sim(_)))
         .then(|| card_name(&environment.gpu, environment.driver.as_deref()));
@@ -100,11 +103,18 @@ pub async fn record(
         document.id.clone(),
         request,
         document.request.clone(),
-        request.fingerprint(lowered, card.as_deref()),
+        (
+            request.fingerprint_with((lowered, &digest), card.as_deref()),
+            short_digest(&digest),
+        ),
         None,
         terms(request, false),
         document.created_at,
     );
+    let digest = &new.model_digest;
+    let rows = recommendations(&document.id, (request, digest), result, finished_at, || {
+        ids.next(finished_at, chance())
+    })?;
     let result = json(result);
     Ok(db.record(&new, &result, &rows, finished_at).await?)
 }
@@ -196,7 +206,7 @@ pub(super) fn new_fit(
     id: String,
     request: &Request,
     shown: JsonText,
-    fingerprint: String,
+    (fingerprint, model_digest): (String, String),
     aside: Option<NewUpload>,
     terms: FitTerms,
     now: Time,
@@ -207,6 +217,8 @@ pub(super) fn new_fit(
         fingerprint,
         batchfit_version: VERSION.to_owned(),
         model: model_name(request),
+        model_digest,
+        taught: JsonText::from(json(&request.taught()).to_string().as_str()),
         lane: lane_of_fit(request),
         device,
         request: shown,
@@ -250,7 +262,7 @@ pub(super) fn json(document: &impl Serialize) -> Value {
 /// A result's variants as rows.
 pub(super) fn recommendations(
     fit_id: &str,
-    request: &Request,
+    (request, model_digest): (&Request, &str),
     result: &FitResult,
     now: Time,
     mut next_id: impl FnMut() -> String,
@@ -317,10 +329,32 @@ pub(super) fn recommendations(
             pareto: variant.pareto,
             objective: request.objective.name().to_owned(),
             batchfit_version: result.environment.batchfit.clone(),
+            strategy: strategy(&training.parallel).to_owned(),
+            driver: result.environment.driver.clone(),
+            cudnn: result.environment.cudnn.clone(),
+            pytorch: result.environment.pytorch.clone(),
+            headroom: Some(StoredHeadroom {
+                share: share(found.headroom.fraction),
+                from: found.headroom.from.name().to_owned(),
+                outcomes: StoredRecommendation::integer("outcomes", found.headroom.outcomes)?,
+            }),
             created_at: now,
+            stale: None,
+            model_digest: model_digest.to_owned(),
+            rules: RULES.to_owned(),
         })
     };
     result.variants.iter().map(row).collect()
+}
+
+/// A part of a limit as it is stored.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to millionths of one"
+)]
+fn share(fraction: f64) -> Share {
+    Share((fraction.clamp(0.0, 1.0) * f64::from(Share::ALL.0)).round() as u32)
 }
 
 /// Sixty-four bits of chance, for ids alone: the standard library seeds each hasher from the system.

@@ -196,6 +196,15 @@ pub(crate) fn card_name(gpu: &str, driver: Option<&str>) -> String {
     format!("{gpu}, driver {}", driver.unwrap_or("unknown"))
 }
 
+/// The card's name and driver in what [`card_name`] gives.
+pub(crate) fn named_card(card: &str) -> (&str, Option<&str>) {
+    match card.rsplit_once(", driver ") {
+        Some((gpu, "unknown")) => (gpu, None),
+        Some((gpu, driver)) => (gpu, Some(driver)),
+        None => (card, None),
+    }
+}
+
 /// Which card `device` is among `known`, `auto` standing for any real one.
 pub fn check_device(device: &str, known: &[DeviceSummary]) -> Result<Option<String>, EngineError> {
     let asked = |summary: &&DeviceSummary| match device {

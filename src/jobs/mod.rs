@@ -13,6 +13,7 @@ mod events;
 mod fit;
 mod handover;
 mod lanes;
+mod outcomes;
 mod predicted;
 mod probes;
 mod queue;
@@ -30,10 +31,15 @@ pub use fit::{
     FitEngine, FromRecordings, MOST_SOAKED_LENGTHS, SafeBatch, Schedule, Soaked, Turn, TurnKind,
     Validation, answer_apart, soak,
 };
+pub use outcomes::{
+    AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,
+    ToldEnvironment, ToldOutcome, accuracy, followed, learn_before, nearest, outcomes, question_of,
+    tell_outcome,
+};
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use result::{
-    AcrossRanks, Environment, FitResult, GpuRun, GpuWork, Limit, LimitKind, ProbeSummary,
-    Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
+    AcrossRanks, Environment, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit, LimitKind,
+    ProbeSummary, Recommendation, Suggestion, SuggestionKind, VariantResult, Why,
 };
 pub use searches::{SearchCancellation, SearchDocument, Telling, record_search};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};

@@ -15,6 +15,7 @@ use super::document::{chance, new_fit, terms};
 use super::events::{Events, Follower, Log};
 use super::handover::Handover;
 use super::lanes::{LARGE_LANE, Lanes};
+use super::outcomes::{short_digest, taught};
 use super::readiness::Readiness;
 use super::uploads::unknown;
 use super::validate::{validate, validate_fit};
@@ -300,6 +301,7 @@ impl Jobs {
         let Checked {
             request,
             fingerprint,
+            model_digest,
             shown,
             aside,
         } = self.checked(request).await?;
@@ -309,7 +311,15 @@ impl Jobs {
         let aside = aside.map(|aside| beside(aside, now));
         let new = NewFit {
             key: asking.key,
-            ..new_fit(id, &request, shown, fingerprint, aside, terms, now)
+            ..new_fit(
+                id,
+                &request,
+                shown,
+                (fingerprint, model_digest),
+                aside,
+                terms,
+                now,
+            )
         };
         let space = shared.upload_space();
         let reuse = match (&request.device, request.memory_limit) {
@@ -495,16 +505,23 @@ impl Jobs {
         // Dropped with this future, as when the client goes away.
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
+        let db = self.shared.db.clone();
+        db.read_learnt().await?;
         let check = move |engine: &dyn Engine| {
             let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
             let lowered = lowered.map_err(EngineError::Invalid)?;
             let card = engine.check(&request)?;
-            let fingerprint = request.fingerprint(lowered, card.as_deref());
+            let digest = lowered.digest();
+            let taught = taught(&db, &request, (lowered, &digest), card.as_deref());
+            let request = request.with_taught(taught);
+            let lowered = request.lower().map_err(EngineError::Invalid)?;
+            let fingerprint = request.fingerprint_with((lowered, &digest), card.as_deref());
             let (shown, aside) = request.shown();
             Ok(Checked {
                 shown: JsonText::from(shown.text()),
                 aside,
                 fingerprint,
+                model_digest: short_digest(&digest),
                 request,
             })
         };
@@ -530,6 +547,8 @@ impl Jobs {
 pub(super) struct Checked {
     pub(super) request: Request,
     pub(super) fingerprint: String,
+    /// The model itself: the beginning of a digest.
+    model_digest: String,
     /// The request as it is stored and shown.
     pub(super) shown: JsonText,
     /// Its model, where that is not shown.

@@ -31,6 +31,8 @@ pub struct Recommendation {
     pub limit_bytes: u64,
     /// `limit_bytes` less `peak_reserved_bytes`.
     pub headroom_bytes: u64,
+    /// What of the limit had to stay free, and who says so.
+    pub headroom: Headroom,
     /// What keeps the batch from being larger, by name.
     pub limited_by: String,
     /// What the peak is made of, when it is, and which limit binds; missing in answers of versions that did not say.
@@ -293,4 +295,42 @@ pub struct FitResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub suggestions: Vec<Suggestion>,
+}
+
+/// What of the limit had to stay free.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Headroom {
+    /// As a part of the limit, from 0 to 1.
+    pub fraction: f64,
+    /// Who says so.
+    pub from: HeadroomFrom,
+    /// How many outcomes of earlier answers it follows from; 0 where it follows from none.
+    pub outcomes: u64,
+}
+
+/// Who says what has to stay free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HeadroomFrom {
+    /// What predictions like this one were measured to be too low by.
+    #[default]
+    Default,
+    /// Outcomes of earlier answers for this model and card.
+    Learnt,
+    /// Outcomes of other models on this card.
+    Others,
+    /// The request.
+    Asked,
+}
+
+impl HeadroomFrom {
+    /// Its name in documents and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            HeadroomFrom::Default => "default",
+            HeadroomFrom::Learnt => "learnt",
+            HeadroomFrom::Others => "others",
+            HeadroomFrom::Asked => "asked",
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,8 +16,8 @@ use super::queue::{Running, Shared};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::bounded::unless;
-use crate::model::{Invalid, Packed, Request, RequestDocument, UploadKind, Uploads};
-use crate::store::{Claimed, FitState, StoreError, Time};
+use crate::model::{Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads};
+use crate::store::{Claimed, FitState, JsonText, StoreError, Time};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
 /// second within which the server promises to end.
@@ -199,8 +199,9 @@ async fn answer(
     };
     let request = match handed {
         Some(request) => Arc::new(request),
-        None => match read(shared, claimed, running).await? {
-            Ok(request) => Arc::new(request),
+        None => match read(shared, (id, &claimed.request), &running.cancel).await? {
+            // As it was when it was asked: its fingerprint says so.
+            Ok(request) => Arc::new(request.with_taught(known(claimed))),
             // It was valid when it was queued, so it was queued by another version.
             Err(error) => return fail(shared, claimed, error).await,
         },
@@ -298,20 +299,20 @@ async fn overdue(shared: &Shared, claimed: &Claimed) -> u64 {
 }
 
 /// Reads the request of a fit, not on this thread: it may be megabytes, and others wait for the thread.
-async fn read(
+pub(super) async fn read(
     shared: &Arc<Shared>,
-    claimed: &Claimed,
-    running: &Running,
+    (id, text): (&str, &JsonText),
+    cancel: &Arc<AtomicBool>,
 ) -> Result<Result<Request, FitError>, StoreError> {
-    let text = claimed.request.clone().into_shared();
+    let text = text.clone().into_shared();
     let document = RequestDocument::read(Arc::clone(&text)).ok();
     let (named, aside) = match &document {
-        Some(document) => load(shared, &claimed.id, document).await?,
+        Some(document) => load(shared, id, document).await?,
         None => (Vec::new(), None),
     };
     let parse = {
         let shared = Arc::clone(shared);
-        let cancel = Arc::clone(&running.cancel);
+        let cancel = Arc::clone(cancel);
         let read = move || {
             let document = RequestDocument::read(text)?;
             let document = match aside {
@@ -323,7 +324,7 @@ async fn read(
         move |_: &dyn Engine| unless(&cancel, read)
     };
     let parsed: Result<Option<Result<Request, Invalid>>, JobError> =
-        on_thread(&claimed.id, Arc::clone(&shared.engine), parse).await;
+        on_thread(id, Arc::clone(&shared.engine), parse).await;
     let parsed = parsed.map(|parsed| {
         // The row is `cancelled` then, and takes no error.
         parsed.unwrap_or_else(|| Err(Invalid::at("", "cancelled")))
@@ -332,6 +333,12 @@ async fn read(
         Ok(parsed) => parsed.map_err(|invalid| FitError::from(EngineError::Invalid(invalid))),
         Err(error) => Err(FitError::new(FailureCode::Internal, error.to_string())),
     })
+}
+
+/// What outcomes had taught when a fit was asked.
+fn known(claimed: &Claimed) -> Vec<Taught> {
+    let text = claimed.taught.clone().into_shared();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// What stands in the database for parts of this request: the uploads that it names, and its whole model where that was
@@ -370,7 +377,8 @@ async fn finish(
 ) -> Result<(), StoreError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
     let now = Time::from(Timestamp::now());
-    let rows = recommendations(id, request, result, now, || shared.ids.next(now, chance()));
+    let of = (request, claimed.model_digest.as_str());
+    let rows = recommendations(id, of, result, now, || shared.ids.next(now, chance()));
     let refused = match rows {
         Err(error) => error.to_string(),
         Ok(rows) => {

@@ -19,13 +19,16 @@ mod uploaded;
 mod variant;
 mod words;
 
+/// The PyTorch whose behaviour is predicted.
+pub const PYTORCH: &str = "2.11";
+
 pub use glob::Glob;
 pub use invalid::Invalid;
 pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
     DeviceChoice, Lowered, ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument,
-    SearchMode, Suggest, Workload, pack,
+    SearchMode, Suggest, Taught, TaughtBy, Workload, pack, strategy,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
 pub(crate) use uploaded::DIGEST_FORM;

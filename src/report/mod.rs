@@ -2,10 +2,12 @@
 //!
 //! Everything here gives a `String` that ends in a line break, as wide and colourful as a [`Style`] says.
 
+mod answers;
 mod device;
 mod fit;
 mod formats;
 mod gaps;
+mod outcomes;
 mod preset;
 mod probe;
 mod program;
@@ -21,10 +23,12 @@ mod times;
 mod why;
 mod wrap;
 
+pub use answers::{answer, answers, near};
 pub use device::devices;
 pub use fit::fit;
 pub use formats::{Answer, accelerate, env, hf, lightning, markdown, overview};
 pub use gaps::gaps;
+pub use outcomes::{accuracy, outcome, outcomes};
 pub use preset::presets;
 pub use probe::probe;
 pub use program::program;

@@ -7,6 +7,7 @@
 mod accumulation;
 mod bracket;
 pub mod conversation;
+pub mod headroom;
 mod ranking;
 mod state;
 mod throughput;

@@ -133,6 +133,10 @@ pub struct Claimed {
     pub timeout_seconds: Option<i64>,
     /// The request document.
     pub request: JsonText,
+    /// What outcomes had taught about the headroom of its answer, as JSON.
+    pub taught: JsonText,
+    /// The model itself: the beginning of a digest.
+    pub model_digest: String,
 }
 
 /// How many fits on simulated devices may run at a time.
@@ -165,6 +169,17 @@ impl Db {
         .fetch_optional(&self.pool)
         .await
         .map_err(asking("read the state of a fit"))
+    }
+
+    /// The newest fit that has answered the question of this fingerprint.
+    pub async fn finished_fit(&self, fingerprint: &str) -> Result<Option<String>, StoreError> {
+        sqlx::query_scalar!(
+            "SELECT id FROM fit WHERE fingerprint = ?1 AND state = 'done' ORDER BY id DESC LIMIT 1",
+            fingerprint
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("look for an answer"))
     }
 
     /// Where the fit stands, and how often it was begun.
@@ -218,7 +233,7 @@ impl Db {
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
                              ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1)
                   AND state = 'queued'
-               RETURNING id, lane, attempts, apart AS "apart: bool", timeout_seconds,
+               RETURNING id, lane, attempts, apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
                   (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#,
             now,
             parallel.0,
@@ -278,8 +293,8 @@ impl Db {
             .map_err(asking("begin to record a fit"))?;
         sqlx::query!(
             "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
-                              created_at, started_at, finished_at)
-             VALUES (?1, ?2, ?3, 'done', ?4, ?5, ?6, 1, ?7, ?8, ?9, ?9, ?10)",
+                              created_at, started_at, finished_at, model_digest, taught)
+             VALUES (?1, ?2, ?3, 'done', ?4, ?5, ?6, 1, ?7, ?8, ?9, ?9, ?10, ?11, ?12)",
             fit.id,
             fit.fingerprint,
             fit.batchfit_version,
@@ -290,6 +305,8 @@ impl Db {
             result,
             fit.created_at,
             finished_at,
+            fit.model_digest,
+            fit.taught,
         )
         .execute(&mut *transaction)
         .await

@@ -11,6 +11,7 @@ mod id;
 mod key;
 #[cfg(test)]
 mod migrated;
+mod outcome;
 mod ownership;
 mod probe;
 mod recommendation;
@@ -37,10 +38,18 @@ pub use fit::{
 };
 pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};
+use outcome::Lessons;
+pub use outcome::{
+    Learning, LearntCount, LearntOn, NewOutcome, OutcomeKept, StoredLearnt, StoredOutcome,
+};
 pub use ownership::Ownership;
 pub use probe::Probe;
 use recommendation::Shelf;
-pub use recommendation::{Facet, RecommendationFilter, RecommendationPage, StoredRecommendation};
+pub(crate) use recommendation::minor;
+pub use recommendation::{
+    Asked, Facet, Nearest, Outdated, RecommendationFilter, RecommendationPage, Stale,
+    StoredHeadroom, StoredRecommendation,
+};
 pub use search::{AnsweredSearch, Noted, SearchAnswer, SearchBounds, SearchState, StoredSearch};
 pub use text::JsonText;
 pub use time::Time;
@@ -68,6 +77,7 @@ pub struct Db {
     /// The file; `None` in memory.
     place: Option<Arc<Place>>,
     shelf: Shelf,
+    lessons: Lessons,
 }
 
 /// Why the database did not answer.
@@ -339,6 +349,7 @@ impl Db {
             pool,
             place,
             shelf: Shelf::default(),
+            lessons: Lessons::default(),
         })
     }
 

@@ -41,6 +41,30 @@ Examples:
 Without --on and without a GPU: a table over the common cards. Flags override a request.
 Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 device trouble; 1 stdout cannot be written.";
 
+pub(super) const ANSWERS: &str = "\
+Examples:
+  batchfit answers --gpu \"NVIDIA H200\"
+  batchfit answers 1mk3v7q0h5c2d8xw --json
+
+`batchfit fit --again ID` makes an answer of yesterday anew.
+Exit codes: 0 listed; 2 bad input, or no such answer; 1 the database does not answer.";
+
+pub(super) const OUTCOME: &str = "\
+Examples:
+  batchfit outcome 1mk3v7q0h5c2d8xw --batch 64 --outcome fits --peak-reserved 23622320128 --steps 500 \\
+    --gpu \"NVIDIA H200\" --pytorch 2.11.0
+  batchfit outcome 1mk3v7q0h5c2d8xw - < outcome.json
+
+In Python: `with batchfit.outcome(ID, batch=64) as run: train()`.
+Exit codes: 0 kept; 2 bad input, or no such answer; 1 the database does not answer.";
+
+pub(super) const OUTCOMES: &str = "\
+Examples:
+  batchfit outcomes
+  batchfit outcomes 1mk3v7q0h5c2d8xw --json
+
+Exit codes: 0 listed; 2 bad input, or no such answer; 1 the database does not answer.";
+
 pub(super) const EXPORT: &str = "\
 Examples:
   batchfit export my_module:build --batch \"x=f32[B,64]\" \"y=i64[B]\" --loss cross_entropy -o net.json.gz

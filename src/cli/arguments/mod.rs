@@ -1,5 +1,6 @@
 //! Flags and environment variables, all in one place.
 
+mod answers;
 mod help;
 mod internal;
 mod question;
@@ -24,6 +25,7 @@ use crate::http::HostName;
 use crate::jobs::UploadLimits;
 use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
+pub(in crate::cli) use answers::{Earlier, ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::Question;
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
@@ -176,7 +178,9 @@ fn commands() -> clap::Command {
         |command: clap::Command| command.mut_arg("database", |database| database.global(true));
     Arguments::command()
         .mut_subcommand("fit", |fit| {
-            fit.mut_arg("what", |what| what.required_unless_present_any(["module"]))
+            fit.mut_arg("what", |what| {
+                what.required_unless_present_any(["module", "again"])
+            })
         })
         .mut_subcommand("keys", everywhere)
         .mut_subcommand("db", everywhere)
@@ -194,6 +198,12 @@ pub(in crate::cli) enum Command {
     Soak(Soak),
     /// Run a command at batch after batch, in any framework, to find the largest that fits.
     Search(Box<Search>),
+    /// List the answers that are stored, and which of them are of yesterday.
+    Answers(ListAnswers),
+    /// Tell what a training came to that followed an answer: later ones learn from it.
+    Outcome(Box<TellOutcome>),
+    /// Compare what was predicted with what trainings came to.
+    Outcomes(ListOutcomes),
     /// List the allocations and frees of the training steps, one a line.
     Program(Program),
     /// Repeat what PyTorch's allocator was recorded to do, and ask what if.
@@ -265,6 +275,8 @@ pub(in crate::cli) struct Fit {
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]
     pub(in crate::cli) output: Output,
+    #[command(flatten)]
+    pub(in crate::cli) earlier: Earlier,
     #[command(flatten)]
     pub(in crate::cli) kept: Kept,
     #[command(flatten)]

@@ -97,7 +97,7 @@ pub(in crate::cli) struct Training {
     /// The norm to which gradients are clipped.
     #[arg(long, value_name = "NORM", allow_negative_numbers = true)]
     pub(in crate::cli) clip_grad_norm: Option<String>,
-    /// How several GPUs train together: none, ddp (default), zero1 or fsdp2.
+    /// How GPUs train together: none, ddp (default), zero1 or fsdp2.
     #[arg(long, value_name = "HOW,..", value_parser = suggest(&["none", "ddp", "zero1", "fsdp2"]), hide_possible_values = true)]
     pub(in crate::cli) parallel: Option<String>,
     /// FSDP2: modules that are sharded each for itself, GLOB+..
@@ -119,7 +119,7 @@ pub(in crate::cli) struct Training {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "GPU")]
 pub(in crate::cli) struct Memory {
-    /// The card to simulate: rtx4090, 8xh100, or 4xh100+4xa100 for unlike ones.
+    /// The card to simulate: rtx4090, 8xh100, or unlike ones: 4xh100+4xa100.
     #[arg(long, value_name = "CARD", value_parser = suggest(&sim::names()), hide_possible_values = true, conflicts_with = "device")]
     pub(in crate::cli) on: Option<String>,
     /// auto (a GPU that is free), cuda:N or sim:CARD.
@@ -134,6 +134,9 @@ pub(in crate::cli) struct Memory {
     /// What PyTorch may reserve: bytes, 12GiB, or a fraction such as 0.8.
     #[arg(long, value_name = "LIMIT", allow_negative_numbers = true)]
     pub(in crate::cli) memory_limit: Option<String>,
+    /// What of it to leave free, such as 0.01, whatever was learnt.
+    #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
+    pub(in crate::cli) headroom: Option<String>,
     /// The text of a `PYTORCH_CUDA_ALLOC_CONF`.
     #[arg(long, value_name = "CONF")]
     pub(in crate::cli) allocator: Option<String>,

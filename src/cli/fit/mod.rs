@@ -13,6 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::answers;
 use super::arguments::{Fit, Format};
 use super::devices::engine;
 use super::question::{self, Asked, One};
@@ -39,9 +40,16 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     let mut asked = if is_module {
         question::read_unrecorded(&arguments.question)?
     } else {
-        question::read(&arguments.question)?.with_recorder(recorder.is_some())
+        let again = arguments.earlier.again.as_deref();
+        let again = again.map(|id| answers::again(&arguments.kept, id));
+        let asked = question::read_again(&arguments.question, again.transpose()?)?;
+        asked.with_recorder(recorder.is_some())
     };
     let engine = engine(arguments.patience.deadlines())?.with_recorder(recorder);
+    if arguments.earlier.stored {
+        shown.end();
+        return answers::stored(arguments, &engine, asked.questions);
+    }
     let no_gpu = if asked.names_a_device() {
         None
     } else {
@@ -57,6 +65,9 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
         "--seq-len",
         "give one length",
     )?;
+    if !is_module {
+        stored::learn_before(&arguments.kept, &engine, &mut asked.questions);
+    }
     let answers = answer_all(&engine, asked, is_module, &shown)?;
     shown.end();
     // Before the answer is printed: whoever reads it may look it up at once.

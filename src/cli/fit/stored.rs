@@ -1,11 +1,13 @@
-//! Keeps answers where they can be kept.
+//! Keeps answers where they can be kept, and asks what earlier ones have taught.
 
 use tracing::info;
 
 use super::Answered;
 use crate::cli::arguments::Kept;
 use crate::cli::database;
-use crate::jobs;
+use crate::cli::question::One;
+use crate::jobs::{self, Engine as _, FitEngine};
+use crate::model::{DeviceChoice, Taught};
 use crate::store::Db;
 
 /// Stores answers. Whoever asked has them all the same where that cannot be done.
@@ -13,6 +15,43 @@ pub(super) fn store(kept: &Kept, answers: &[Answered]) {
     if let Err(error) = stored(kept, answers) {
         info!("the answer is not stored: {error:#}");
     }
+}
+
+/// The questions, each with what outcomes of earlier answers teach about it, where something is kept.
+pub(super) fn learn_before(kept: &Kept, engine: &FitEngine, questions: &mut [One]) {
+    match taught(kept, engine, questions) {
+        Ok(taught) => {
+            for (one, taught) in questions.iter_mut().zip(taught) {
+                one.request = one.request.clone().with_taught(taught);
+            }
+        }
+        Err(error) => info!("nothing is known of earlier answers: {error:#}"),
+    }
+}
+
+fn taught(kept: &Kept, engine: &FitEngine, questions: &[One]) -> anyhow::Result<Vec<Vec<Taught>>> {
+    let database = database::place(kept)?;
+    let runtime = database::runtime()?;
+    runtime.block_on(async {
+        let db = Db::open_existing(&database).await?;
+        let mut all = Vec::new();
+        // Where nothing was ever learnt, nobody has to look at the model or for a GPU.
+        let is_known = db.learnt_count().await?.models > 0;
+        for one in questions.iter().filter(|_| is_known) {
+            let card = match one.request.device {
+                DeviceChoice::Sim(_) => None,
+                // That it is not here is told by whoever answers.
+                DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
+                    engine.check(&one.request).ok().flatten()
+                }
+            };
+            let taught = jobs::learn_before(&db, &one.request, card.as_deref()).await;
+            // So is what is wrong with the model.
+            all.push(taught.unwrap_or_default());
+        }
+        db.close().await;
+        Ok(all)
+    })
 }
 
 fn stored(kept: &Kept, answers: &[Answered]) -> anyhow::Result<()> {

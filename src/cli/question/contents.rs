@@ -34,11 +34,12 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 
 /// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 18] = [
+const OF_REQUESTS: [&str; 19] = [
     "model",
     "training",
     "device",
     "memory_limit",
+    "headroom",
     "target_batch",
     "world_size",
     "allocator",

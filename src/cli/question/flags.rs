@@ -97,6 +97,11 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         &["memory_limit"],
         text(&memory.memory_limit),
     );
+    put(
+        "--headroom",
+        &["headroom"],
+        memory.headroom.as_deref().map(decimal),
+    );
     put("--allocator", &["allocator"], text(&memory.allocator));
     put("--search", &["search"], text(&search.search));
     put("--rank", &["compare"], text(&search.rank));

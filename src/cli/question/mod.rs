@@ -145,27 +145,39 @@ impl Origin {
 
 /// Reads what is asked.
 pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
-    read_with(question, None, flags::MOST_LENGTHS)
+    read_with(question, None, (None, flags::MOST_LENGTHS))
+}
+
+/// Reads what is asked, in the place of WHAT a request that was answered before, where there is one.
+pub(super) fn read_again(
+    question: &arguments::Question,
+    before: Option<RequestDocument>,
+) -> Result<Asked, Trouble> {
+    read_with(question, before, (None, flags::MOST_LENGTHS))
 }
 
 /// Reads a question with as many as `most` lengths.
 pub(super) fn read_lengths(question: &arguments::Question, most: usize) -> Result<Asked, Trouble> {
-    read_with(question, None, most)
+    read_with(question, None, (None, most))
 }
 
 /// Reads what is asked about a program that is going to be recorded: there is no model.
 pub(super) fn read_unrecorded(question: &arguments::Question) -> Result<Asked, Trouble> {
-    read_with(question, Some(Files::Recordings(&[])), flags::MOST_LENGTHS)
+    let instead = Some(Files::Recordings(&[]));
+    read_with(question, None, (instead, flags::MOST_LENGTHS))
 }
 
 fn read_with(
     question: &arguments::Question,
-    instead: Option<Files<'_>>,
-    most_lengths: usize,
+    before: Option<RequestDocument>,
+    (instead, most_lengths): (Option<Files<'_>>, usize),
 ) -> Result<Asked, Trouble> {
     let given = flags::given(question)?;
     let lengths = flags::lengths(question, most_lengths)?;
-    let (source, file) = source(question)?;
+    let (source, file) = match before {
+        Some(document) => (again(question, document)?, None),
+        None => source(question)?,
+    };
     let graph = question
         .model
         .model
@@ -207,6 +219,18 @@ fn read_with(
         asked.questions.push(One { length, request });
     }
     Ok(asked)
+}
+
+/// A request that was answered before. What it takes from files is not stored with it.
+fn again(question: &arguments::Question, document: RequestDocument) -> Result<Source, Trouble> {
+    let names_files = document.model_aside().is_some()
+        || !document.references().map_err(Trouble::Invalid)?.is_empty();
+    if names_files && question.model.model.is_none() && question.model.recorded.is_empty() {
+        let problem = "the model of this answer is in a file, which is not kept with it; give that again, by --model or \
+                       --recorded, or ask as before";
+        return Err(Trouble::flag("--again", problem));
+    }
+    Ok(Source::Contents(Contents::Request(document)))
 }
 
 /// Where the model is from, and the file that it is in.

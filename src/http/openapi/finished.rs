@@ -14,6 +14,13 @@ fn example(operation: &str) -> Option<Value> {
             "training": {"precision": "amp_fp16", "optimizer": "sgd_momentum"},
             "device": "sim:h200", "memory_limit": "12GiB", "target_batch": 1024
         }),
+        "get_nearest_recommendation" => json!({
+            "model": {"preset": "resnet50"}, "device": "sim:h200", "memory_limit": "10GiB"
+        }),
+        "create_outcome" => json!({
+            "batch": 64, "outcome": "fits", "peak_reserved_bytes": 12_348_030_976_u64, "retries": 0, "steps": 500,
+            "environment": {"gpu": "NVIDIA H200", "pytorch": "2.11.0+cu130"}
+        }),
         "create_probe" => json!({
             "model": {"preset": "resnet50"}, "training": {"precision": "amp_fp16"}, "device": "sim:rtx4090", "batch": 64
         }),

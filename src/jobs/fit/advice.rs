@@ -73,8 +73,9 @@ pub(super) fn recommend(
     let probed = deciding.probe_in_full(plan.micro_batch)?;
     let headroom = probed.headroom(limit);
     if headroom > Bytes::ZERO {
-        notes.push(kept_free(headroom, &probed.uncertainties));
+        notes.push(probed.kept.why(&probed.uncertainties, limit));
     }
+    let kept = probed.kept.document(&probed.uncertainties, limit);
     if maxima.evidence != maxima.evidence_of_max {
         notes.push("the largest batch without retries was tried on the GPU; the largest with retries (`max_batch`) is simulated".to_owned());
     }
@@ -111,6 +112,7 @@ pub(super) fn recommend(
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: limit.0.saturating_sub(report.peak_reserved_bytes),
+        headroom: kept,
         limited_by: binding.name,
         why: Some(why),
         evidence: maxima.evidence,
@@ -220,7 +222,7 @@ fn nothing_fits(
             "a batch of one runs without retries and reserves {}, which does not leave {headroom} of the limit free",
             Bytes(report.peak_reserved_bytes)
         ));
-        notes.push(kept_free(headroom, &probed.uncertainties));
+        notes.push(probed.kept.why(&probed.uncertainties, limit));
     }
     let missing = simulated.max(needed.saturating_sub(limit));
     let around = Around {
@@ -244,6 +246,7 @@ fn nothing_fits(
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: 0,
+        headroom: probed.kept.document(&probed.uncertainties, limit),
         limited_by: described(report),
         why: Some(around.why()),
         evidence: maxima.evidence,

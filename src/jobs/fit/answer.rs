@@ -5,6 +5,7 @@ use crate::model::{Compare, Variant};
 
 use super::advice::recommend;
 use super::inquiry::Inquiry;
+use super::kept::Sayings;
 use super::plan::Wish;
 use super::probing::observer::Observer;
 use super::probing::prober::{ProbeCache, Probed, Prober};
@@ -20,6 +21,8 @@ pub(super) struct Question {
     pub(super) wish: Wish,
     /// What there is for the allocator.
     pub(super) room: Room,
+    /// What is said of what to leave free.
+    pub(super) sayings: Sayings,
     /// The largest batch that may be tried: the graph holds for no larger one.
     pub(super) ceiling: u64,
     pub(super) method: Method,
@@ -113,7 +116,8 @@ fn answer_variant(
         variant.clone(),
         question.room.limit(&variant.parallel),
         question.ceiling,
-    );
+    )
+    .keeping(question.sayings.about(variant));
     let alone = |simulated: &mut ProbeCache<'_>| {
         let recommendation = recommended(question, variant, simulated, None)?;
         let probes = around_answer(&recommendation, simulated);
@@ -132,7 +136,8 @@ fn answer_variant(
         variant.clone(),
         question.room.limit(&variant.parallel),
         question.ceiling,
-    );
+    )
+    .keeping(question.sayings.about(variant));
     let cause = match recommended(question, variant, &mut simulated, Some(&mut real)) {
         Err(EngineError::DeviceFailed { cause, .. })
             if question.method == Method::SimulateFirst =>

@@ -1,6 +1,7 @@
 //! A fit in a process of its own, so that what it does to its process it does to itself.
 //!
-//! The child is this very binary, called `batchfit answer`. It reads one request, a line of JSON, and writes one
+//! The child is this very binary, called `batchfit answer`. It reads what is known of its headroom and one request, a line of
+//! JSON each, and writes one
 //! message a line: its rules, its progress, the outcome. Its stdin stays open for as long as the parent lives.
 
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ use tracing::warn;
 
 use crate::device::sim;
 use crate::jobs::{Engine, EngineError, FitResult, Progress};
-use crate::model::{RULES, Request, RequestDocument};
+use crate::model::{RULES, Request, RequestDocument, Taught};
 use crate::worker::Deadlines;
 
 /// How many processes a fit may take with it: what kills two will kill a third.
@@ -84,8 +85,9 @@ impl<'a> Apart<'a> {
         progress: &dyn Fn(Progress),
         cancel: &AtomicBool,
     ) -> Result<Result<FitResult, EngineError>, NotStarted> {
-        let mut question =
-            serde_json::to_vec(&request.self_contained()).map_err(io::Error::from)?;
+        let mut question = serde_json::to_vec(request.taught()).map_err(io::Error::from)?;
+        question.push(b'\n');
+        serde_json::to_writer(&mut question, &request.self_contained()).map_err(io::Error::from)?;
         question.push(b'\n');
         let mut last = String::new();
         for _ in 0..PROCESSES {
@@ -245,8 +247,10 @@ pub fn answer_apart(
     say(&Message::Hello {
         rules: RULES.to_owned(),
     })?;
-    let mut question = Vec::new();
+    let (mut taught, mut question) = (Vec::new(), Vec::new());
+    input.read_until(b'\n', &mut taught)?;
     input.read_until(b'\n', &mut question)?;
+    let taught: Vec<Taught> = serde_json::from_slice(&taught)?;
     let outcome = RequestDocument::from_json(&question)
         .and_then(|document| Request::parse(document, &sim::names()))
         .map_err(EngineError::Invalid)
@@ -255,6 +259,7 @@ pub fn answer_apart(
                 // The parent is gone when this fails, and this process soon is, too.
                 let _ = say(&Message::Progress { progress });
             };
+            let request = request.with_taught(taught);
             engine.fit(&request, &progress, &Arc::default())
         });
     say(&match outcome {

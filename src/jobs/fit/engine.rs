@@ -15,7 +15,7 @@ use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Worksp
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
-use crate::model::{Invalid, Lowered, Parallel, Request, SearchMode, Workload};
+use crate::model::{Invalid, Lowered, PYTORCH, Parallel, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Foreseen;
@@ -28,6 +28,7 @@ use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
 use super::foreseen;
+use super::kept::Sayings;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
@@ -38,9 +39,6 @@ use super::remarks::{
 };
 use super::room::Room;
 use super::suggest;
-
-/// The PyTorch whose behaviour is predicted.
-const PYTORCH: &str = "2.11";
 
 /// Answers requests with simulations, and with worker processes where there is a GPU.
 ///
@@ -329,6 +327,7 @@ impl Engine for FitEngine {
                 objective: request.objective,
             },
             room: setting.room,
+            sayings: Sayings::of(request),
             ceiling: setting.simulator.ceiling(),
             method: match request.search {
                 SearchMode::Auto | SearchMode::Recorded => Method::SimulateFirst,

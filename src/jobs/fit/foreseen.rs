@@ -14,7 +14,7 @@ use crate::search::conversation::{Alone, Foreseen, Peaks, Predicted};
 use crate::search::{MAX_BATCH, Prediction};
 use crate::units::Bytes;
 
-use super::advice::{kept_free, next_to_record};
+use super::advice::next_to_record;
 use super::answer::Method;
 use super::engine::{asked, lowered};
 use super::inquiry::{Inquiry, micro_steps};
@@ -130,7 +130,7 @@ fn predicted(
         let found = peaks(&probed.report);
         let headroom = probed.headroom(limit);
         if headroom > Bytes::ZERO && !steps.is_recorded(plan.micro_batch) {
-            notes.push(kept_free(headroom, &probed.uncertainties));
+            notes.push(probed.kept.why(&probed.uncertainties, limit));
         }
         all.insert(plan.micro_batch, found);
         // With half of the limit left, it may take twice what is predicted.

@@ -7,6 +7,7 @@ mod devices;
 mod engine;
 mod foreseen;
 mod inquiry;
+mod kept;
 mod maxima;
 mod plan;
 mod probing;

@@ -335,7 +335,8 @@ impl<'a> Session<'a> {
         let document = RequestDocument::from(Value::Object(members));
         let files = files.values().cloned().collect();
         let request = Request::parse_with_recordings(document, files, &[], &sim::names());
-        request.map_err(EngineError::Invalid)
+        let request = request.map_err(EngineError::Invalid)?;
+        Ok(request.with_taught(self.request.taught().to_vec()))
     }
 
     /// What the reader should know of recordings that were made for the answer.

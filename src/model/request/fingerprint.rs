@@ -3,7 +3,7 @@
 //! Structs are taken apart without `..`: a field that is added later does not compile until somebody decides
 //! here whether it counts.
 
-use super::{Lowered, Request, SearchMode, Workload};
+use super::{Lowered, Request, SearchMode, Taught, Workload};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
 use crate::model::uploaded::Digest;
@@ -20,6 +20,11 @@ impl Request {
     /// values do not matter, except those of the batch, which an out-of-memory error names; paths and classes
     /// of modules do, since reports speak of paths and rules look at classes.
     pub fn fingerprint(&self, lowered: &Lowered, card: Option<&str>) -> String {
+        self.fingerprint_by(RULES, (lowered, &lowered.digest()), card)
+    }
+
+    /// The same where the model's [digest](Lowered::digest) is known.
+    pub fn fingerprint_with(&self, lowered: (&Lowered, &str), card: Option<&str>) -> String {
         self.fingerprint_by(RULES, lowered, card)
     }
 
@@ -27,7 +32,7 @@ impl Request {
     pub(super) fn fingerprint_by(
         &self,
         rules: &str,
-        lowered: &Lowered,
+        (lowered, model_digest): (&Lowered, &str),
         card: Option<&str>,
     ) -> String {
         let Request {
@@ -46,6 +51,8 @@ impl Request {
             device,
             cards,
             memory_limit,
+            headroom,
+            taught,
             target_batch,
             world_size,
             // What they come to is in the variants.
@@ -59,18 +66,31 @@ impl Request {
             suggest,
         } = self;
         let Lowered {
-            workload,
+            // Its digest stands for it.
+            workload: _,
             notes,
             assumptions,
             not_understood,
         } = lowered;
         let mut fingerprint = Fingerprint::new();
-        fingerprint.add("batchfit 3");
+        fingerprint.add("batchfit 4");
         fingerprint.add(rules);
         fingerprint.add(variants);
         fingerprint.add(device);
         fingerprint.add(cards);
         fingerprint.add(memory_limit);
+        fingerprint.add(headroom);
+        fingerprint.add_all(taught.iter().map(|taught| {
+            let Taught {
+                strategy,
+                share,
+                replaces,
+                of,
+                // It is told with the answer, and does not change it.
+                outcomes: _,
+            } = taught;
+            (strategy, share, replaces, of)
+        }));
         fingerprint.add(target_batch);
         fingerprint.add(world_size);
         fingerprint.add(allocator);
@@ -87,7 +107,16 @@ impl Request {
             // What is not understood of a graph is not in the graph as it was read.
             fingerprint.add(&model.exported().map(|text| Digest::of(text).to_string()));
         }
-        match workload {
+        fingerprint.add(model_digest);
+        fingerprint.finish()
+    }
+}
+
+impl Lowered {
+    /// A digest of the model alone, however it was described: what trains, not how.
+    pub fn digest(&self) -> String {
+        let mut fingerprint = Fingerprint::new();
+        match &self.workload {
             Workload::Graph(graph) => add_graph(&mut fingerprint, graph),
             Workload::Recorded(steps) => fingerprint.add(&steps.digest),
         }

@@ -4,6 +4,7 @@ mod device;
 mod document;
 mod dtype;
 mod fingerprint;
+mod headroom;
 mod memory_limit;
 mod parallel;
 mod recordings;
@@ -14,6 +15,7 @@ mod training;
 pub use device::DeviceChoice;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
+pub use headroom::{Taught, TaughtBy, strategy};
 pub use recordings::RECORDING_BOUNDS;
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
@@ -34,6 +36,7 @@ use crate::alloc::MemoryLimit;
 use crate::graph::Graph;
 use crate::recorded::Steps;
 use crate::shape::DType;
+use crate::units::Share;
 use recordings::Recordings;
 use source::ModelSource;
 
@@ -43,6 +46,7 @@ pub(super) const FIELDS: &[&str] = &[
     "training",
     "device",
     "memory_limit",
+    "headroom",
     "target_batch",
     "world_size",
     "allocator",
@@ -123,6 +127,10 @@ pub struct Request {
     pub cards: Vec<String>,
     /// How much memory the allocator may reserve; `None` for what is free on the device.
     pub memory_limit: Option<MemoryLimit>,
+    /// What of that is to be left free, where the request says it.
+    pub headroom: Option<Share>,
+    /// What outcomes of earlier answers teach about it; nothing where the request says it.
+    taught: Vec<Taught>,
     /// Samples for each optimizer step over all ranks.
     pub target_batch: Option<u64>,
     /// Ranks that train together.
@@ -348,6 +356,8 @@ impl Request {
             memory_limit: limit
                 .map(|limit| MemoryLimit::parse(limit, &fields.at("memory_limit")))
                 .transpose()?,
+            headroom: headroom::asked(fields)?,
+            taught: Vec::new(),
             target_batch,
             world_size,
             names_strategy: names_strategy(fields),
@@ -394,6 +404,20 @@ impl Request {
         }
     }
 
+    /// The same with what outcomes of earlier answers teach, unless the request says itself what is to be left free.
+    #[must_use]
+    pub fn with_taught(self, mut taught: Vec<Taught>) -> Request {
+        if self.headroom.is_some() {
+            taught.clear();
+        }
+        Request { taught, ..self }
+    }
+
+    /// What outcomes of earlier answers teach.
+    pub fn taught(&self) -> &[Taught] {
+        &self.taught
+    }
+
     /// Whether steps have to be recorded for an answer: because that is asked for, or because the model is not understood.
     pub fn is_to_be_recorded(&self) -> Result<bool, Invalid> {
         Ok(self.search == SearchMode::Recorded || self.lower()?.not_understood.is_some())
@@ -420,6 +444,9 @@ impl Request {
             has_recorder: self.has_recorder,
             ..changed
         };
+        // What was learnt was learnt of this model.
+        let taught = self.taught.iter().filter(|_| is_same_model);
+        let changed = changed.with_taught(taught.cloned().collect());
         let known = self.lowered.0.get().filter(|_| {
             is_same_model
                 && changed.stored() == self.stored()

@@ -23,6 +23,10 @@ pub(super) struct RequestSchema {
     /// What the allocator may reserve: bytes, a size such as `12GiB`, or a fraction such as `0.8`.
     #[schema(value_type = Option<Value>, example = "12GiB")]
     memory_limit: Option<Value>,
+    /// What of the limit is left free, from 0 to 0.5, whatever was learnt of earlier answers. Without it: what the prediction may be
+    /// too low by, or what outcomes have taught (`POST /v1/recommendations/{id}/outcomes`).
+    #[schema(minimum = 0, maximum = 0.5, example = 0.01)]
+    headroom: Option<f64>,
     /// Samples for each optimizer step, over all ranks.
     #[schema(minimum = 1)]
     target_batch: Option<u64>,

@@ -9,7 +9,7 @@ use super::*;
 use crate::graph::{Content, ParameterKind, Releases};
 use crate::model::{
     Checkpointing, CommHook, Ddp, FullyShard, Invalid, MixedPrecision, Mode, Optimizer,
-    OptimizerImpl, Parallel, Precision,
+    OptimizerImpl, Parallel, Precision, Taught, TaughtBy,
 };
 use crate::ops::{Norm, Op};
 use crate::shape::DType;
@@ -248,6 +248,35 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     assert_ne!(fingerprint(&preset), fingerprint(&other));
 }
 
+fn taught(share: u32, replaces: bool) -> Taught {
+    Taught {
+        strategy: "none".to_owned(),
+        share: Share(share),
+        replaces,
+        of: TaughtBy::Itself,
+        outcomes: 1,
+    }
+}
+
+#[test]
+fn a_request_says_what_is_left_free_before_anybody_else_does() {
+    let taught = || vec![taught(30_000, false)];
+    let of = |headroom: Value| {
+        parse(json!({ "model": { "preset": "resnet18" }, "headroom": headroom }))
+            .with_taught(taught())
+    };
+
+    assert_eq!(of(json!(0.015)).headroom, Some(Share(15_000)));
+    assert_eq!(of(json!(0.015)).taught(), []);
+    assert_eq!(of(json!(0)).headroom, Some(Share(0)));
+    assert_eq!(of(Value::Null).taught(), taught());
+    for wrong in [json!(-0.1), json!(0.6), json!("3%")] {
+        let document = json!({ "model": { "preset": "resnet18" }, "headroom": wrong });
+        let error = Request::parse(RequestDocument::from(document), SIMS).unwrap_err();
+        assert_eq!(error.pointer, "/headroom");
+    }
+}
+
 #[test]
 fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let request = parse(json!({ "model": { "preset": "resnet18" }, "device": "sim:h200" }));
@@ -285,7 +314,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let mut assumed = lowered.clone();
     assumed.assumptions.push("assumed".to_owned());
     seen.push(request.fingerprint(&assumed, None));
-    let changes: [&dyn Fn(&mut Request); 11] = [
+    let changes: [&dyn Fn(&mut Request); 14] = [
         &|other| other.unknown_ops = UnknownOps::AssumeElementwise,
         &|other| other.chosen_percent = Some(25),
         &|other| other.allocator = "expandable_segments:True".to_owned(),
@@ -295,6 +324,9 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         &|other| other.world_size = 2,
         &|other| other.target_batch = Some(64),
         &|other| other.memory_limit = Some(MemoryLimit::Fraction(0.5)),
+        &|other| other.headroom = Some(Share(30_000)),
+        &|other| other.taught = vec![taught(30_000, false)],
+        &|other| other.taught = vec![taught(30_000, true)],
         &|other| other.device = DeviceChoice::Cuda(0),
         &|other| other.variants[0].accumulation = 2,
     ];
@@ -305,7 +337,17 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     }
     seen.push(request.fingerprint(&lowered, Some("NVIDIA H200, driver 580.95")));
     seen.push(request.fingerprint(&lowered, Some("NVIDIA H200, driver 590.12")));
-    seen.push(request.fingerprint_by("other rules", &lowered, None));
+    seen.push(request.fingerprint_by("other rules", (&lowered, &lowered.digest()), None));
+
+    let told_again = |outcomes| {
+        let taught = Taught {
+            outcomes,
+            ..taught(30_000, true)
+        };
+        let request = request.clone().with_taught(vec![taught]);
+        request.fingerprint(&lowered, None)
+    };
+    assert_eq!(told_again(1), told_again(2));
 
     let different: BTreeSet<&String> = seen.iter().collect();
     assert_eq!(different.len(), seen.len(), "{seen:#?}");

@@ -50,7 +50,7 @@ impl Answer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::{Environment, VariantResult};
+    use crate::jobs::{Environment, Headroom, VariantResult};
     use crate::model::{Checkpointing, Optimizer, OptimizerImpl, Precision};
     use crate::probe::Evidence;
 
@@ -67,6 +67,7 @@ mod tests {
             peak_reserved_bytes: 10 << 30,
             limit_bytes: 12 << 30,
             headroom_bytes: 2 << 30,
+            headroom: Headroom::default(),
             limited_by: "activations".to_owned(),
             why: None,
             evidence: Evidence::Simulated,

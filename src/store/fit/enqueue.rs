@@ -19,6 +19,10 @@ pub struct NewFit {
     pub batchfit_version: String,
     /// The model, as a person calls it.
     pub model: String,
+    /// The model itself: the beginning of a digest.
+    pub model_digest: String,
+    /// What outcomes have taught about the headroom of its answer, as JSON.
+    pub taught: JsonText,
     /// As in the request.
     pub device: String,
     /// What it must not run beside: see [`SIMULATED_LANE`](crate::store::SIMULATED_LANE).
@@ -134,10 +138,10 @@ async fn enqueue_on(
         .map_err(asking("begin to queue a fit"))?;
     let added = sqlx::query!(
         "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
-                          priority, timeout_seconds)
+                          priority, timeout_seconds, model_digest, taught)
          SELECT ?1, ?2, ?3, 'queued', ?4, ?5, ?6, ?7, ?8,
                 EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2 AND state = 'failed' AND apart = 1),
-                ?11, ?12
+                ?11, ?12, ?13, ?14
           WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = ?2
                             AND (state IN ('queued', 'running')
                                  OR state = 'done' AND batchfit_version = ?3 AND ?9))
@@ -154,6 +158,8 @@ async fn enqueue_on(
         capacity,
         priority,
         new.terms.timeout_seconds,
+        new.model_digest,
+        new.taught,
     )
     .execute(&mut *transaction)
     .await

@@ -13,6 +13,8 @@ fn new(id: &str, lane: &str) -> NewFit {
         fingerprint: id.to_owned(),
         batchfit_version: "0.1.0".to_owned(),
         model: "resnet18".to_owned(),
+        model_digest: String::new(),
+        taught: JsonText::from("[]"),
         device: lane.to_owned(),
         lane: lane.to_owned(),
         request: JsonText::from("null"),

@@ -1,7 +1,9 @@
 //! The table of recommendations: what finished fits advise, in columns that can be filtered.
 
+mod nearest;
 mod row;
 mod shelf;
+mod stale;
 #[cfg(test)]
 mod tests;
 
@@ -10,9 +12,13 @@ use sqlx::SqliteConnection;
 use utoipa::ToSchema;
 
 use super::{StoreError, Time, asking, integer};
+use crate::units::Share;
 
+pub use nearest::{Asked, Nearest};
 pub(super) use shelf::Shelf;
 pub use shelf::{Facet, RecommendationPage};
+pub(crate) use stale::minor;
+pub use stale::{Outdated, Stale};
 
 /// One variant of a finished fit.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -82,8 +88,48 @@ pub struct StoredRecommendation {
     pub objective: String,
     /// The version that found it.
     pub batchfit_version: String,
+    /// How ranks train together: `none`, `ddp`, `zero1` or `fsdp2`; empty in answers of earlier versions.
+    pub strategy: String,
+    /// The driver that it was found with; null on a simulated card.
+    pub driver: Option<String>,
+    /// The cuDNN whose workspaces were used.
+    pub cudnn: Option<String>,
+    /// The PyTorch whose behaviour is predicted; empty in answers of earlier versions.
+    pub pytorch: String,
+    /// What of the limit had to stay free, and who says so; null in answers of earlier versions.
+    pub headroom: Option<StoredHeadroom>,
     /// When the fit ended.
     pub created_at: Time,
+    /// What makes it an answer of yesterday; null while it would be given again. `POST /v1/recommendations/{id}/refresh` makes it anew.
+    pub stale: Option<Stale>,
+    /// The model itself, however it was described: the beginning of a digest.
+    #[serde(skip)]
+    pub model_digest: String,
+    /// The rules by which batchfit answered; empty in answers of earlier versions.
+    #[serde(skip)]
+    pub rules: String,
+}
+
+/// What of a limit had to stay free.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct StoredHeadroom {
+    /// As a part of the limit, from 0 to 1.
+    #[serde(rename = "fraction", serialize_with = "as_fraction")]
+    #[schema(value_type = f64)]
+    pub share: Share,
+    /// Who says so: `default`, `learnt` or `others` from outcomes, or `asked` by the request.
+    pub from: String,
+    /// How many outcomes of earlier answers it follows from.
+    #[schema(minimum = 0)]
+    pub outcomes: i64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "what serde calls takes a reference"
+)]
+fn as_fraction<S: serde::Serializer>(share: &Share, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(share.fraction())
 }
 
 /// Which recommendations to list.
@@ -105,14 +151,19 @@ impl StoredRecommendation {
 
     /// Stores it.
     pub(super) async fn insert(&self, connection: &mut SqliteConnection) -> Result<(), StoreError> {
+        let headroom = self.headroom.as_ref();
+        let millionths = headroom.map_or(0, |headroom| headroom.share.0);
+        let from = headroom.map_or("default", |headroom| headroom.from.as_str());
+        let outcomes = headroom.map_or(0, |headroom| headroom.outcomes);
         sqlx::query!(
             "INSERT INTO recommendation (
                  id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
                  mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-                 batchfit_version, created_at, world_size, step_ms, optimizer_step_ms, speed_from, pareto, objective)
+                 batchfit_version, created_at, world_size, step_ms, optimizer_step_ms, speed_from, pareto, objective, strategy,
+                 driver, cudnn, pytorch, rules, headroom_millionths, headroom_from, headroom_outcomes, model_digest)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
-                     ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32)",
+                     ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41)",
             self.id,
             self.fit_id,
             self.rank,
@@ -145,6 +196,15 @@ impl StoredRecommendation {
             self.speed_from,
             self.pareto,
             self.objective,
+            self.strategy,
+            self.driver,
+            self.cudnn,
+            self.pytorch,
+            self.rules,
+            millionths,
+            from,
+            outcomes,
+            self.model_digest,
         )
         .execute(connection)
         .await

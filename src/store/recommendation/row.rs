@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::StoredRecommendation;
+use super::{StoredHeadroom, StoredRecommendation};
 use crate::store::Time;
+use crate::units::Share;
 
 /// A text that many rows share, by its number; 0 is none.
 pub(super) type Word = u32;
@@ -35,7 +36,7 @@ impl Words {
         })
     }
 
-    fn text(&self, number: Word) -> Option<String> {
+    pub(super) fn text(&self, number: Word) -> Option<String> {
         let place = usize::try_from(number).ok()?.checked_sub(1)?;
         self.texts.get(place).map(ToString::to_string)
     }
@@ -50,8 +51,8 @@ pub(super) struct Row(Box<[u8]>);
 struct Unpacked<'a> {
     id: &'a str,
     fit_id: &'a str,
-    words: [Word; 14],
-    numbers: [i64; 12],
+    words: [Word; 21],
+    numbers: [i64; 14],
     step_ms: Option<f64>,
     optimizer_step_ms: Option<f64>,
     samples_per_second: Option<f64>,
@@ -60,6 +61,7 @@ struct Unpacked<'a> {
 
 impl Row {
     pub(super) fn pack(row: &StoredRecommendation, words: &mut Words) -> Row {
+        let headroom = row.headroom.as_ref();
         let texts = [
             Some(&row.model),
             Some(&row.model_kind),
@@ -75,6 +77,13 @@ impl Row {
             Some(&row.batchfit_version),
             row.speed_from.as_ref(),
             Some(&row.objective),
+            Some(&row.strategy),
+            row.driver.as_ref(),
+            row.cudnn.as_ref(),
+            Some(&row.pytorch),
+            Some(&row.rules),
+            Some(&row.model_digest),
+            headroom.map(|headroom| &headroom.from),
         ];
         let unpacked = Unpacked {
             id: &row.id,
@@ -93,6 +102,8 @@ impl Row {
                 row.peak_reserved_bytes,
                 row.headroom_bytes,
                 row.created_at.0,
+                headroom.map_or(0, |headroom| headroom.share.0.into()),
+                headroom.map_or(0, |headroom| headroom.outcomes),
             ],
             step_ms: row.step_ms,
             optimizer_step_ms: row.optimizer_step_ms,
@@ -128,6 +139,13 @@ impl Row {
             batchfit_version,
             speed_from,
             objective,
+            strategy,
+            driver,
+            cudnn,
+            pytorch,
+            rules,
+            model_digest,
+            headroom_from,
         ] = unpacked.words.map(|word| words.text(word));
         let [
             rank,
@@ -142,6 +160,8 @@ impl Row {
             peak_reserved_bytes,
             headroom_bytes,
             created_at,
+            millionths,
+            outcomes,
         ] = unpacked.numbers;
         let text = Option::unwrap_or_default;
         StoredRecommendation {
@@ -176,7 +196,19 @@ impl Row {
             pareto: unpacked.pareto,
             objective: text(objective),
             batchfit_version: text(batchfit_version),
+            strategy: text(strategy),
+            driver,
+            cudnn,
+            pytorch: text(pytorch),
+            headroom: headroom_from.map(|from| StoredHeadroom {
+                share: Share(u32::try_from(millionths).unwrap_or(Share::ALL.0)),
+                from,
+                outcomes,
+            }),
             created_at: Time(created_at),
+            stale: None,
+            model_digest: text(model_digest),
+            rules: text(rules),
         }
     }
 }

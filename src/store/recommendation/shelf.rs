@@ -16,8 +16,11 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use super::row::{Row, Word, Words};
-use super::{RecommendationFilter, StoredRecommendation};
+use super::stale::Present;
+use super::{RecommendationFilter, StoredHeadroom, StoredRecommendation};
+use crate::store::outcome::Lessons;
 use crate::store::{Db, StoreError, Time, asking};
+use crate::units::Share;
 
 /// How many rows are read at a time.
 const AT_A_TIME: i64 = 1000;
@@ -43,16 +46,19 @@ pub enum Facet {
     WorldSize,
     Model,
     Objective,
+    ModelDigest,
 }
 
 /// How many columns there are.
-const FACETS: usize = 10;
+pub(super) const FACETS: usize = 11;
 
 /// A page of recommendations, packed.
 #[derive(Debug)]
 pub struct RecommendationPage {
     rows: Vec<Row>,
     words: Arc<Words>,
+    present: Arc<Present>,
+    lessons: Lessons,
     /// The id of the last one, where there are more.
     pub next: Option<String>,
 }
@@ -60,7 +66,9 @@ pub struct RecommendationPage {
 impl RecommendationPage {
     /// The recommendations, newest first.
     pub fn items(&self) -> impl ExactSizeIterator<Item = StoredRecommendation> {
-        self.rows.iter().map(|row| row.unpack(&self.words))
+        self.rows
+            .iter()
+            .map(|row| self.present.marked(row.unpack(&self.words), &self.lessons))
     }
 }
 
@@ -76,13 +84,15 @@ pub(in crate::store) struct Shelf {
 
 /// The rows, and what they are found by; each column has as many values as there are rows.
 #[derive(Debug, Default)]
-struct Columns {
+pub(super) struct Columns {
     /// In the order of their ids, which is that of time.
-    rows: Vec<Row>,
+    pub(super) rows: Vec<Row>,
     numbers: Vec<i64>,
-    values: [Vec<Word>; FACETS],
+    pub(super) values: [Vec<Word>; FACETS],
     /// Pages that are being written share them.
-    words: Arc<Words>,
+    pub(super) words: Arc<Words>,
+    /// What answers of today are made with.
+    pub(super) present: Arc<Present>,
     /// The place in the database up to which this is current.
     current: Current,
     /// How many rows were dropped since all were read.
@@ -107,6 +117,7 @@ impl Columns {
             },
             Some(_) | None => self.rows.len(),
         };
+        Present::see(&mut self.present, row);
         let words = Arc::make_mut(&mut self.words);
         self.rows.insert(place, Row::pack(row, words));
         self.numbers.insert(place, number);
@@ -123,6 +134,7 @@ impl Columns {
             (Facet::WorldSize, &world_size),
             (Facet::Model, &row.model),
             (Facet::Objective, &row.objective),
+            (Facet::ModelDigest, &row.model_digest),
         ];
         for (facet, text) in values {
             let word = words.number(text);
@@ -142,7 +154,7 @@ impl Columns {
 
     /// Those that are asked for, and the id of the last one where there are more; `None` where there is no row before which
     /// they are to be.
-    fn page(&self, filter: &RecommendationFilter) -> Option<RecommendationPage> {
+    fn page(&self, filter: &RecommendationFilter, lessons: &Lessons) -> Option<RecommendationPage> {
         let end = match &filter.before {
             Some(before) => self.search(before).ok()?,
             None => self.rows.len(),
@@ -163,6 +175,8 @@ impl Columns {
             next: matches.next().and(last),
             rows,
             words: Arc::clone(&self.words),
+            present: Arc::clone(&self.present),
+            lessons: lessons.clone(),
         })
     }
 
@@ -194,7 +208,7 @@ impl Shelf {
         self.read().rows.len()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Columns> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Columns> {
         self.columns
             .read()
             .expect("nothing panics while it is held")
@@ -226,11 +240,17 @@ impl Db {
         if self.shelf.is_due() {
             self.read_recommendations().await?;
         }
-        if let Some(row) = self.shelf.read().get(id) {
+        if let Some(row) = self.recommendation_in_memory(id) {
             return Ok(Some(row));
         }
         self.read_recommendations().await?;
-        Ok(self.shelf.read().get(id))
+        Ok(self.recommendation_in_memory(id))
+    }
+
+    fn recommendation_in_memory(&self, id: &str) -> Option<StoredRecommendation> {
+        let columns = self.shelf.read();
+        let row = columns.get(id)?;
+        Some(columns.present.marked(row, &self.lessons))
     }
 
     /// A page of recommendations, newest first; `None` where there is no row `before` which they are to be.
@@ -239,11 +259,12 @@ impl Db {
         filter: &RecommendationFilter,
     ) -> Result<Option<RecommendationPage>, StoreError> {
         self.read_recommendations().await?;
-        Ok(self.shelf.read().page(filter))
+        Ok(self.shelf.read().page(filter, &self.lessons))
     }
 
     /// Reads the recommendations, as far as they are new: all of them, the first time.
     pub async fn read_recommendations(&self) -> Result<(), StoreError> {
+        self.read_learnt().await?;
         let current = self.recommendations_now().await?;
         if self.shelf.read().current == current {
             return Ok(());
@@ -304,7 +325,9 @@ impl Db {
                       checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
                       max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
-                      pareto AS "pareto: bool", objective, batchfit_version, created_at AS "created_at: Time"
+                      pareto AS "pareto: bool", objective, batchfit_version, created_at AS "created_at: Time", strategy,
+                      driver, cudnn, pytorch, rules, headroom_millionths AS "headroom_millionths: u32", headroom_from,
+                      headroom_outcomes, model_digest
                  FROM recommendation WHERE number > ?1 ORDER BY number LIMIT ?2"#,
             number,
             AT_A_TIME
@@ -345,7 +368,20 @@ impl Db {
                 pareto: row.pareto,
                 objective: row.objective,
                 batchfit_version: row.batchfit_version,
+                strategy: row.strategy,
+                driver: row.driver,
+                cudnn: row.cudnn,
+                pytorch: row.pytorch,
+                // Earlier versions did not say.
+                headroom: (!row.rules.is_empty()).then_some(StoredHeadroom {
+                    share: Share(row.headroom_millionths),
+                    from: row.headroom_from,
+                    outcomes: row.headroom_outcomes,
+                }),
                 created_at: row.created_at,
+                stale: None,
+                model_digest: row.model_digest,
+                rules: row.rules,
             };
             (row.number, recommendation)
         });

@@ -2,8 +2,10 @@
 
 use sqlx::Executor as _;
 
-use super::{Facet, RecommendationFilter, StoredRecommendation};
+use super::{Asked, Facet, Outdated, RecommendationFilter, StoredHeadroom, StoredRecommendation};
+use crate::model::RULES;
 use crate::store::{Db, Time};
+use crate::units::Share;
 
 /// A row of a fit of its own, as another process writes it.
 async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
@@ -12,7 +14,11 @@ async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
          INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
              finished_at)
          VALUES ('fit{number:05}', 'f{number}', '0.1.0', 'done', '{model}', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
-         INSERT INTO recommendation VALUES (NULL, 'answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
+         INSERT INTO recommendation (number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
+             limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
+             peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
+             batchfit_version, created_at)
+         VALUES (NULL, 'answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
              'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200,
              'activations', 'simulated', NULL, '0.1.0', {number}, NULL, NULL, NULL, NULL, 'largest_batch');"
     );
@@ -95,7 +101,19 @@ async fn a_row_comes_out_as_it_was_stored() {
         pareto: Some(false),
         objective: "throughput".to_owned(),
         batchfit_version: "9".to_owned(),
+        strategy: "fsdp2".to_owned(),
+        driver: Some("580.95".to_owned()),
+        cudnn: None,
+        pytorch: "2.11.0+cu130".to_owned(),
+        headroom: Some(StoredHeadroom {
+            share: Share(32_727),
+            from: "learnt".to_owned(),
+            outcomes: 40,
+        }),
         created_at: Time(1_795_212_000_007),
+        stale: None,
+        model_digest: "00ff".to_owned(),
+        rules: RULES.to_owned(),
     };
     store(&db, &row).await;
     assert_eq!(db.recommendation("01J").await.unwrap().as_ref(), Some(&row));
@@ -178,7 +196,10 @@ async fn all_rows_are_read_anew_where_many_are_gone() {
     insert(&db, 1, "mine", 1).await;
     let copies = format!(
         "WITH RECURSIVE n (n) AS (SELECT 2 UNION ALL SELECT n + 1 FROM n WHERE n < {many})
-         INSERT INTO recommendation
+         INSERT INTO recommendation (number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
+             limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
+             peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
+             batchfit_version, created_at)
          SELECT NULL, printf('answer%05d', n), fit_id, n, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                 checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
                 max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
@@ -195,4 +216,140 @@ async fn all_rows_are_read_anew_where_many_are_gone() {
     delete(&db, "id > 'answer00100'").await;
     assert_eq!(page(&db, &[], None, 1).await.unwrap().0, [100]);
     assert_eq!(db.shelf.rows(), 100);
+}
+
+/// A row of a model on a card, made now.
+fn row(number: u32, gpu: &str, limit_bytes: i64) -> StoredRecommendation {
+    StoredRecommendation {
+        id: format!("answer{number:05}"),
+        fit_id: "fit00001".to_owned(),
+        rank: i64::from(number) + 1,
+        model: "mine".to_owned(),
+        model_kind: "preset".to_owned(),
+        device: "cuda:0".to_owned(),
+        gpu: gpu.to_owned(),
+        precision: "fp32".to_owned(),
+        optimizer: Some("adamw".to_owned()),
+        optimizer_impl: Some("foreach".to_owned()),
+        checkpointing: "none".to_owned(),
+        mode: "train".to_owned(),
+        limit_bytes,
+        world_size: 1,
+        micro_batch: 8,
+        accumulation_steps: 1,
+        global_batch: 8,
+        max_batch: 10,
+        max_batch_without_retries: 9,
+        peak_allocated_bytes: 700,
+        peak_reserved_bytes: 800,
+        headroom_bytes: 200,
+        limited_by: String::new(),
+        evidence: "probed".to_owned(),
+        samples_per_second: None,
+        batchfit_version: "0.1.0".to_owned(),
+        strategy: "none".to_owned(),
+        driver: Some("570".to_owned()),
+        cudnn: Some("9.19".to_owned()),
+        pytorch: "2.11".to_owned(),
+        headroom: Some(StoredHeadroom {
+            share: Share(5_000),
+            from: "default".to_owned(),
+            outcomes: 0,
+        }),
+        created_at: Time(i64::from(number)),
+        stale: None,
+        model_digest: "00ff".to_owned(),
+        rules: RULES.to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn answers_of_another_driver_pytorch_or_batchfit_are_stale() {
+    let db = in_memory().await;
+    insert(&db, 1, "mine", 1).await;
+    let old = row(2, "NVIDIA H200", 1000);
+    store(&db, &old).await;
+    let because = async |id: &str| {
+        let found = db.recommendation(id).await.unwrap().unwrap();
+        let because = found.stale.map(|stale| stale.because).unwrap_or_default();
+        let what = because.into_iter().map(|Outdated { what, .. }| what);
+        what.collect::<Vec<_>>()
+    };
+    assert_eq!(because("answer00002").await, [""; 0]);
+    assert_eq!(because("answer00001").await, ["batchfit"]);
+
+    let new = StoredRecommendation {
+        driver: Some("580".to_owned()),
+        ..row(3, "NVIDIA H200", 1000)
+    };
+    store(&db, &new).await;
+    store(&db, &row(4, "NVIDIA L4", 1000)).await;
+    let other = StoredRecommendation {
+        pytorch: "2.12.0+cu130".to_owned(),
+        rules: "other".to_owned(),
+        ..row(5, "NVIDIA L4", 1000)
+    };
+    store(&db, &other).await;
+    db.read_recommendations().await.unwrap();
+
+    assert_eq!(because("answer00002").await, ["driver"]);
+    assert_eq!(because("answer00003").await, [""; 0]);
+    assert_eq!(because("answer00004").await, [""; 0]);
+    assert_eq!(because("answer00005").await, ["batchfit", "pytorch"]);
+}
+
+#[tokio::test]
+async fn the_nearest_answer_differs_in_what_matters_least() {
+    let db = in_memory().await;
+    insert(&db, 1, "mine", 1).await;
+    for (number, gpu, limit) in [
+        (2, "NVIDIA H200", 1000),
+        (3, "NVIDIA H200", 3000),
+        (4, "NVIDIA L4", 2000),
+        (5, "NVIDIA H200", 3000),
+    ] {
+        store(&db, &row(number, gpu, limit)).await;
+    }
+    let asked = Asked {
+        model_digest: "00ff".to_owned(),
+        device: Some("cuda:0".to_owned()),
+        gpu: Some("NVIDIA H200".to_owned()),
+        precision: "fp32".to_owned(),
+        optimizer: "adamw".to_owned(),
+        checkpointing: "none".to_owned(),
+        world_size: 1,
+        limit_bytes: Some(2900),
+    };
+    let found = async |asked: Asked| {
+        let nearest = db.nearest(&asked).await.unwrap()?;
+        let number: u32 = nearest.recommendation.id[6..].parse().unwrap();
+        Some((number, nearest.differs))
+    };
+
+    // The newest of those with the nearest limit.
+    assert_eq!(found(asked.clone()).await, Some((5, vec!["limit_bytes"])));
+    let on_l4 = Asked {
+        gpu: Some("NVIDIA L4".to_owned()),
+        limit_bytes: Some(2000),
+        ..asked.clone()
+    };
+    assert_eq!(found(on_l4).await, Some((4, vec![])));
+    let elsewhere = Asked {
+        gpu: Some("NVIDIA A100".to_owned()),
+        device: Some("sim:a100-40g".to_owned()),
+        limit_bytes: None,
+        ..asked.clone()
+    };
+    assert_eq!(found(elsewhere).await, Some((5, vec!["gpu", "device"])));
+    let in_half = Asked {
+        precision: "bf16".to_owned(),
+        limit_bytes: Some(1000),
+        ..asked.clone()
+    };
+    assert_eq!(found(in_half).await, Some((2, vec!["precision"])));
+    let other_model = Asked {
+        model_digest: "ff00".to_owned(),
+        ..asked
+    };
+    assert_eq!(found(other_model).await, None);
 }

@@ -36,6 +36,8 @@ fn fit(id: &str, uploads: &[&str], aside: Option<NewUpload>) -> NewFit {
         fingerprint: id.to_owned(),
         batchfit_version: "0.1.0".to_owned(),
         model: "exported-1".to_owned(),
+        model_digest: String::new(),
+        taught: JsonText::from("[]"),
         device: "sim:t4".to_owned(),
         lane: "simulated".to_owned(),
         request: JsonText::from("{}"),

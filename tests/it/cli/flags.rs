@@ -94,6 +94,7 @@ fn each_flag_has_its_member() {
         (["--target", "64"], "/target_batch", json!(64)),
         (["--world-size", "2"], "/world_size", json!(2)),
         (["--memory-limit", "2GiB"], "/memory_limit", json!("2GiB")),
+        (["--headroom", "0.02"], "/headroom", json!(0.02)),
         (
             ["--allocator", "expandable_segments:True"],
             "/allocator",

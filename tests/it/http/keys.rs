@@ -186,6 +186,9 @@ async fn a_wrong_key_is_as_good_as_none() {
     );
 }
 
+/// A training that somebody tells of.
+const OUTCOME: &str = r#"{"batch": 1, "outcome": "fits"}"#;
+
 #[tokio::test]
 async fn a_key_is_for_its_scope_and_those_below() {
     let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
@@ -199,6 +202,8 @@ async fn a_key_is_for_its_scope_and_those_below() {
             ("GET /v1/fits", ""),
             ("POST /v1/fits", RESNET),
             ("DELETE /v1/fits/x", ""),
+            ("POST /v1/recommendations/x/outcomes", OUTCOME),
+            ("POST /v1/recommendations/x/refresh", ""),
             ("DELETE /v1/graphs/x", ""),
         ] {
             let said = service.with(&key, request, body).await;
@@ -210,10 +215,10 @@ async fn a_key_is_for_its_scope_and_those_below() {
         }
         statuses.push(of_scope);
     }
-    assert_eq!(statuses[0], [200, 403, 403, 403]);
-    assert_eq!(statuses[1], [200, 202, 404, 403]);
-    assert_eq!(statuses[2][..3], [200, 202, 404]);
-    assert_eq!(statuses[2][3], 422, "a digest is missing, not a right");
+    assert_eq!(statuses[0], [200, 403, 403, 403, 403, 403]);
+    assert_eq!(statuses[1], [200, 202, 404, 404, 404, 403]);
+    assert_eq!(statuses[2][..5], [200, 202, 404, 404, 404]);
+    assert_eq!(statuses[2][5], 422, "a digest is missing, not a right");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod fits;
 mod graphs;
 mod idempotency;
 mod keys;
+mod outcomes;
 mod probes;
 mod problems;
 mod process;

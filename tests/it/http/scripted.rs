@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use batchfit::jobs::{
-    DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Progress,
+    DeviceKind, DeviceSummary, Engine, EngineError, Environment, FitResult, Headroom, Progress,
     Recommendation, Runs, VariantResult,
 };
 use batchfit::model::{Request, Variant};
@@ -266,6 +266,7 @@ pub(super) fn result(request: &Request) -> FitResult {
         peak_reserved_bytes: (11 << 30) + (1 << 29),
         limit_bytes: 12 << 30,
         headroom_bytes: 1 << 29,
+        headroom: Headroom::default(),
         limited_by: "activations of layer1.0.conv1".to_owned(),
         why: None,
         evidence: Evidence::Simulated,

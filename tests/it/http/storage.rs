@@ -140,6 +140,8 @@ async fn answers_of_older_rules_are_kept_and_not_served() {
         fingerprint: OLD_FINGERPRINT.to_owned(),
         batchfit_version: env!("CARGO_PKG_VERSION").to_owned(),
         model: "resnet18".to_owned(),
+        model_digest: String::new(),
+        taught: JsonText::from("[]"),
         device: "sim:h200".to_owned(),
         lane: "simulated".to_owned(),
         request: JsonText::from(RESNET),

@@ -1,6 +1,8 @@
 //! Answers as people read them.
 
-use batchfit::jobs::{Environment, FitResult, ProbeSummary, Recommendation, VariantResult};
+use batchfit::jobs::{
+    Environment, FitResult, Headroom, ProbeSummary, Recommendation, VariantResult,
+};
 use batchfit::model::{Checkpointing, Optimizer, Precision, Variant};
 use batchfit::probe::{Evidence, ProbeReport, Verdict};
 use batchfit::report::{Style, fit};
@@ -26,6 +28,7 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         peak_reserved_bytes: 22 * GIB,
         limit_bytes: 23 * GIB,
         headroom_bytes: GIB,
+        headroom: Headroom::default(),
         limited_by: "activations (94% of the peak); batch 236 runs, but the allocator has to free its cache and retry \
                      once"
             .to_owned(),

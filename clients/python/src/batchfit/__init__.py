@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .export.errors import ExportError as ExportError
     from .export.exporting import Exported as Exported
     from .export.exporting import export as export
+    from .outcomes import outcome as outcome
     from .out_of_memory import record_oom as record_oom
     from .plan import Plan as Plan
     from .plan import Run as Run
@@ -26,12 +27,13 @@ _MODULES = {
     "Plan": ".plan",
     "Recording": ".recording",
     "Run": ".plan",
+    "outcome": ".outcomes",
     "record_oom": ".out_of_memory",
     "tune": ".tuning",
 }
 _SUBMODULES = ("accelerate", "binary", "export", "hf", "lightning")
 
-__all__ = ["ExportError", "Exported", "Plan", "Recording", "Run", "export", "record_oom", "tune"]
+__all__ = ["ExportError", "Exported", "Plan", "Recording", "Run", "export", "outcome", "record_oom", "tune"]
 
 
 # The extras that bring what may be missing.

@@ -14,6 +14,7 @@ use crate::worker::{
 
 use super::observer::Observer;
 use super::prober::{Probed, Prober};
+use crate::jobs::fit::kept::Kept;
 use crate::jobs::fit::uncertainty::{Assumed, Uncertainty, of_graph};
 
 /// A GPU in the hands of a worker.
@@ -141,6 +142,7 @@ impl Prober for GpuProber<'_> {
             report,
             wall_ms,
             uncertainties: [&*self.uncertainties, self.assumed.at(batch).as_slice()].concat(),
+            kept: Kept::default(),
         })
     }
 

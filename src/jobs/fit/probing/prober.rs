@@ -9,7 +9,8 @@ use crate::probe::{Detail, Evidence, Outline, ProbeReport, SpeedFrom, Verdict};
 use crate::units::Bytes;
 
 use super::observer::Observer;
-use crate::jobs::fit::uncertainty::{self, Uncertainty};
+use crate::jobs::fit::kept::Kept;
+use crate::jobs::fit::uncertainty::Uncertainty;
 
 /// A finished probe.
 #[derive(Debug, Clone)]
@@ -20,12 +21,14 @@ pub(in crate::jobs::fit) struct Probed {
     pub(in crate::jobs::fit) wall_ms: f64,
     /// What it had to assume, in order.
     pub(in crate::jobs::fit) uncertainties: Vec<Uncertainty>,
+    /// Who says what is left free.
+    pub(in crate::jobs::fit) kept: Kept,
 }
 
 impl Probed {
-    /// What is to be left free of `limit`, for what this probe had to assume.
+    /// What is to be left free of `limit`.
     pub(in crate::jobs::fit) fn headroom(&self, limit: Bytes) -> Bytes {
-        uncertainty::headroom(&self.uncertainties, limit)
+        self.kept.bytes(&self.uncertainties, limit)
     }
 
     /// Whether it ran without a retry and left `headroom` free.
@@ -147,6 +150,7 @@ pub(in crate::jobs::fit) struct ProbeCache<'a> {
     variant: Variant,
     limit: Bytes,
     ceiling: u64,
+    kept: Kept,
     /// By accumulation and batch.
     seen: BTreeMap<(u32, u64), Probed>,
 }
@@ -165,8 +169,15 @@ impl<'a> ProbeCache<'a> {
             variant,
             limit,
             ceiling,
+            kept: Kept::default(),
             seen: BTreeMap::new(),
         }
+    }
+
+    /// The same where somebody says what is to be left free.
+    #[must_use]
+    pub(in crate::jobs::fit) fn keeping(self, kept: Kept) -> ProbeCache<'a> {
+        ProbeCache { kept, ..self }
     }
 
     /// Whether its device can run nothing any more.
@@ -263,9 +274,10 @@ impl<'a> ProbeCache<'a> {
             };
             self.observer
                 .before(batch, &format!("{}: {note} batch {batch}", self.variant))?;
-            let probed = self
+            let mut probed = self
                 .prober
                 .probe(&self.variant, batch, self.limit, detail)?;
+            probed.kept = self.kept;
             self.observer.after();
             if probed.report.verdict == Verdict::Failed {
                 return Err(self.failed(&probed.report));
@@ -285,9 +297,10 @@ impl<'a> ProbeCache<'a> {
             batch,
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
         )?;
-        let probed = self
+        let mut probed = self
             .prober
             .probe(&self.variant, batch, limit, Detail::Verdict)?;
+        probed.kept = self.kept;
         self.observer.after();
         Ok(probed)
     }

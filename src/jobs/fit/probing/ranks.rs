@@ -4,6 +4,7 @@ use crate::compile::RankClass;
 use crate::probe::{PeakMemory, ProbeReport};
 
 use super::prober::Probed;
+use crate::jobs::fit::kept::Kept;
 
 /// The probe of a job from those of its ranks: one that runs out of memory ends all. Nothing where none was run.
 pub(super) fn together(ranks: Vec<(&RankClass, Probed)>) -> Option<Probed> {
@@ -32,6 +33,7 @@ pub(super) fn together(ranks: Vec<(&RankClass, Probed)>) -> Option<Probed> {
         report,
         wall_ms,
         uncertainties,
+        kept: Kept::default(),
     })
 }
 

@@ -22,6 +22,7 @@ use crate::worker::Programs;
 
 use super::prober::{Probed, Prober, StepTime};
 use super::ranks;
+use crate::jobs::fit::kept::Kept;
 use crate::jobs::fit::room::for_others;
 use crate::jobs::fit::uncertainty::{Assumed, Uncertainty, of_graph};
 
@@ -214,6 +215,7 @@ impl Simulator {
             report,
             wall_ms: began.elapsed().as_secs_f64() * 1000.0,
             uncertainties: uncertainties.into_iter().collect(),
+            kept: Kept::default(),
         })
     }
 }

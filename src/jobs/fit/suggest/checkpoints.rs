@@ -15,6 +15,7 @@ use crate::units::Bytes;
 use super::candidates::{Candidate, RECOMPUTING};
 use super::{Aim, PLENTY};
 use crate::jobs::fit::engine::{lowered, simulation};
+use crate::jobs::fit::kept::Sayings;
 use crate::jobs::fit::probing::observer::Observer;
 use crate::jobs::fit::probing::prober::{Prober as _, StepTime};
 use crate::jobs::fit::probing::simulator::Simulator;
@@ -222,15 +223,18 @@ impl Solver<'_> {
         let (variant, batch, limit) = (self.variant(chosen), self.batch, self.limit);
         self.observer
             .before(batch, "looking for blocks to compute again")?;
-        let probed = self
+        let kept = Sayings::of(self.aim.request).about(&variant);
+        let mut probed = self
             .simulator
             .probe(&variant, batch, limit, Detail::Verdict)?;
+        probed.kept = kept;
         if probed.leaves(probed.headroom(limit), limit) {
             return Ok(0);
         }
-        let probed = self
+        let mut probed = self
             .simulator
             .probe(&variant, batch, PLENTY, Detail::Verdict)?;
+        probed.kept = kept;
         let needed = Bytes(probed.report.peak_reserved_bytes) + probed.headroom(limit);
         Ok(needed.saturating_sub(limit).0.max(1 << 20))
     }

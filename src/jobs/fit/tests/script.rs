@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::compile::Recomputed;
 use crate::jobs::fit::answer::{Devices, Method, Question, answer};
+use crate::jobs::fit::kept::{Kept, Sayings};
 use crate::jobs::fit::plan::Wish;
 use crate::jobs::fit::probing::observer::Observer;
 use crate::jobs::fit::probing::prober::{Probed, Prober, StepTime};
@@ -157,6 +158,7 @@ impl Prober for Script {
         Ok(Probed {
             report,
             wall_ms: 1.0,
+            kept: Kept::default(),
             uncertainties: {
                 let assumed = Bytes(self.assumed_per_sample.0 * batch);
                 let assumed = Some(Uncertainty::Assumed(assumed)).filter(|_| assumed > Bytes::ZERO);
@@ -245,6 +247,7 @@ pub(super) fn question() -> Question {
             objective: Objective::default(),
         },
         room: within(Bytes::mib(1200)),
+        sayings: Sayings::default(),
         ceiling: MAX_BATCH,
         method: Method::SimulateFirst,
         compare: Compare::default(),

@@ -1,0 +1,49 @@
+//! `batchfit answers`: the stored answers, and which of them are of yesterday.
+
+use serde_json::json;
+
+use super::{found, unknown};
+use crate::cli::arguments::ListAnswers;
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, output, style};
+use crate::jobs;
+use crate::report;
+use crate::store::{Facet, RecommendationFilter, StoredRecommendation};
+
+/// Lists answers, or shows the one that is named.
+pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, Trouble> {
+    let style = style::stdout(false);
+    if let Some(id) = &arguments.id {
+        let answer = found(&arguments.kept, async |db| jobs::followed(db, id).await)?;
+        let answer = answer.ok_or_else(|| unknown("ID", id))?;
+        if arguments.json {
+            output::json(&answer)?;
+        } else {
+            output::text(&report::answer(&answer, &style))?;
+        }
+        return Ok(Outcome::Answered);
+    }
+    let facets = [
+        (Facet::Model, &arguments.model),
+        (Facet::Gpu, &arguments.gpu),
+    ];
+    let filter = RecommendationFilter {
+        facets: facets
+            .into_iter()
+            .filter_map(|(facet, text)| Some((facet, text.clone()?)))
+            .collect(),
+        before: None,
+        limit: arguments.limit,
+    };
+    let page = found(&arguments.kept, async |db| {
+        db.recommendations(&filter).await
+    })?;
+    let page = page.expect("every list has a first page");
+    let answers: Vec<StoredRecommendation> = page.items().collect();
+    if arguments.json {
+        output::json(&json!({ "items": answers, "next": page.next }))?;
+    } else {
+        output::text(&report::answers(&answers, &style))?;
+    }
+    Ok(Outcome::Answered)
+}

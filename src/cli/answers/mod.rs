@@ -1,0 +1,47 @@
+//! What was answered before: `batchfit answers`, `fit --stored`, `fit --again`, and what came of it.
+
+mod list;
+pub(super) mod outcomes;
+mod stored;
+
+use super::arguments::Kept;
+use super::database;
+use super::trouble::Trouble;
+use crate::bounded::shorten;
+use crate::store::{Db, StoreError};
+
+pub(super) use list::list;
+pub(super) use stored::{again, stored};
+
+/// Asks the database that answers are kept in.
+fn asked<T, E>(
+    kept: &Kept,
+    question: impl AsyncFnOnce(&Db) -> Result<T, E>,
+) -> Result<Result<T, E>, Trouble> {
+    let database = database::place(kept).map_err(Trouble::Broken)?;
+    let runtime = database::runtime().map_err(Trouble::Broken)?;
+    let opened = runtime.block_on(Db::open_for_one(&database));
+    let db = opened.map_err(|error| Trouble::Broken(error.into()))?;
+    Ok(runtime.block_on(async {
+        let found = question(&db).await;
+        db.close().await;
+        found
+    }))
+}
+
+/// The same, where nothing but the database can go wrong.
+fn found<T>(
+    kept: &Kept,
+    question: impl AsyncFnOnce(&Db) -> Result<T, StoreError>,
+) -> Result<T, Trouble> {
+    asked(kept, question)?.map_err(|error| Trouble::Broken(error.into()))
+}
+
+/// There is no answer of this id, which this flag or argument gave.
+fn unknown(flag: &str, id: &str) -> Trouble {
+    let problem = format!(
+        "no answer {:?} is stored here; `batchfit answers` lists those that are, and --database names the database",
+        shorten(id)
+    );
+    Trouble::flag(flag, problem)
+}

@@ -1,0 +1,190 @@
+//! `batchfit outcome` and `batchfit outcomes`: what trainings came to that followed an answer.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{found, unknown};
+use crate::bounded::AnyValue;
+use crate::cli::arguments::{ListOutcomes, TellOutcome};
+use crate::cli::trouble::Trouble;
+use crate::cli::{Outcome, output, style};
+use crate::jobs::{self, Teller, Told, ToldOutcome};
+use crate::model::{Digest, Invalid};
+use crate::report;
+use crate::store::Time;
+
+/// Longest body: an outcome has a few hundred bytes.
+const LONGEST: u64 = 64 << 10;
+
+/// Longest name of a training, in characters; that of an `Idempotency-Key`.
+const LONGEST_NAME: usize = 255;
+
+/// Tells an outcome.
+pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, Trouble> {
+    let document = document(arguments)?;
+    let told = ToldOutcome::parse(&document).map_err(|invalid| blame(arguments, invalid))?;
+    let named = match &arguments.name {
+        Some(name) if !(1..=LONGEST_NAME).contains(&name.chars().count()) => {
+            let problem = format!("a name has 1 to {LONGEST_NAME} characters");
+            return Err(Trouble::flag("--name", problem));
+        }
+        Some(name) => {
+            let body = Digest::of(document.to_string().as_bytes()).to_string();
+            Some((name.clone(), body))
+        }
+        None => None,
+    };
+    let teller = Teller {
+        owner: String::new(),
+        named,
+    };
+    let now = Time::from(Timestamp::now());
+    let told = found(&arguments.kept, async |db| {
+        jobs::tell_outcome(db, &arguments.id, &told, teller, now).await
+    })?;
+    match told {
+        Told::New(outcome) | Told::Again(outcome) => {
+            if arguments.json {
+                output::json(&outcome)?;
+            } else {
+                output::text(&report::outcome(&outcome, &style::stdout(false)))?;
+            }
+            Ok(Outcome::Answered)
+        }
+        Told::NameTaken => {
+            let problem = "another outcome was told under this name; give this training its own";
+            Err(Trouble::flag("--name", problem))
+        }
+        Told::Unknown => Err(unknown("ID", &arguments.id)),
+    }
+}
+
+/// Lists outcomes, or what was learnt.
+pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, Trouble> {
+    let limit = arguments.limit;
+    let style = style::stdout(false);
+    if let Some(id) = &arguments.id {
+        let listed = found(&arguments.kept, async |db| {
+            jobs::outcomes(db, id, None, limit).await
+        })?;
+        let listed = listed.ok_or_else(|| unknown("ID", id))?;
+        if arguments.json {
+            output::json(&json!({ "items": listed, "next": null }))?;
+        } else {
+            output::text(&report::outcomes(&listed, &style))?;
+        }
+        return Ok(Outcome::Answered);
+    }
+    let listed = found(&arguments.kept, async |db| {
+        jobs::accuracy(db, arguments.gpu.as_deref(), None, limit).await
+    })?;
+    if arguments.json {
+        output::json(&json!({ "items": listed, "next": null }))?;
+    } else {
+        output::text(&report::accuracy(&listed, &style))?;
+    }
+    Ok(Outcome::Answered)
+}
+
+/// What is told, from the file and the flags.
+fn document(arguments: &TellOutcome) -> Result<Value, Trouble> {
+    let mut document = match &arguments.file {
+        None => Map::new(),
+        Some(file) => read(file)?,
+    };
+    let seen = &arguments.seen;
+    let place = &arguments.place;
+    let mut put = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            document.insert(name.to_owned(), value);
+        }
+    };
+    put("batch", seen.batch.map(Value::from));
+    put(
+        "outcome",
+        seen.outcome.map(|how| Value::from(how.outcome().name())),
+    );
+    put("peak_reserved_bytes", seen.peak_reserved.map(Value::from));
+    put("retries", seen.retries.map(Value::from));
+    put("steps", seen.steps.map(Value::from));
+    let named = [
+        ("gpu", &place.gpu),
+        ("pytorch", &place.pytorch),
+        ("driver", &place.driver),
+        ("cuda", &place.cuda),
+        ("cudnn", &place.cudnn),
+    ];
+    let named = named
+        .into_iter()
+        .filter_map(|(name, text)| Some((name, Value::from(text.as_deref()?))));
+    let named: Vec<_> = named.collect();
+    if !named.is_empty() {
+        let environment = document
+            .entry("environment")
+            .or_insert_with(|| Value::Object(Map::new()));
+        // What is no object is refused when it is read.
+        if let Value::Object(environment) = environment {
+            environment.extend(
+                named
+                    .into_iter()
+                    .map(|(name, text)| (name.to_owned(), text)),
+            );
+        }
+    }
+    Ok(Value::Object(document))
+}
+
+/// The object in a file, or on stdin.
+fn read(file: &Path) -> Result<Map<String, Value>, Trouble> {
+    let unreadable = |source| Trouble::Unreadable {
+        path: file.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    if file == Path::new("-") {
+        let stdin = std::io::stdin().lock();
+        stdin
+            .take(LONGEST + 1)
+            .read_to_end(&mut bytes)
+            .map_err(unreadable)?;
+    } else {
+        let opened = fs::File::open(file).map_err(unreadable)?;
+        opened
+            .take(LONGEST + 1)
+            .read_to_end(&mut bytes)
+            .map_err(unreadable)?;
+    }
+    let wrong = |problem: String| Trouble::named(&file.display(), Invalid::at("", problem));
+    if bytes.len() as u64 > LONGEST {
+        return Err(wrong(format!("it is longer than {} KiB", LONGEST >> 10)));
+    }
+    let AnyValue(document) = serde_json::from_slice(&bytes)
+        .map_err(|error| wrong(format!("it is not valid JSON: {error}")))?;
+    match document {
+        Value::Object(document) => Ok(document),
+        _other => Err(wrong("it is no JSON object".to_owned())),
+    }
+}
+
+/// What is wrong, by the name of the flag or the file that says it.
+fn blame(arguments: &TellOutcome, invalid: Invalid) -> Trouble {
+    let missing = |name: &str| invalid.problem.contains(&format!("\"{name}\" is missing"));
+    if missing("batch") {
+        return Trouble::flag("--batch", "how many samples a micro-step had is missing");
+    }
+    if missing("outcome") {
+        return Trouble::flag("--outcome", "how it ended is missing");
+    }
+    match &arguments.file {
+        Some(file) => Trouble::Named {
+            name: file.display().to_string(),
+            at: String::new(),
+            invalid,
+        },
+        None => Trouble::Invalid(invalid),
+    }
+}

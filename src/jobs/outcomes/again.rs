@@ -1,0 +1,171 @@
+//! Answers of yesterday: the nearest one to a question, and one made anew.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{followed, question_about, taught};
+use crate::bounded::{CancelOnDrop, unless};
+use crate::jobs::validate::validate;
+use crate::jobs::{Asking, Engine, EngineError, FitDocument, JobError, Jobs, runner};
+use crate::model::{Invalid, Request, RequestDocument};
+use crate::store::{Asked, Db, JsonText, StoreError, StoredRecommendation, Time};
+
+/// How long reading a stored request may take: the largest graph is read in seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A stored answer that is near to a question.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct NearDocument {
+    /// Whether it is the answer to this very question, as it would be given today.
+    pub exact: bool,
+    /// Members of the recommendation that say something else than was asked, what matters most first: `precision`, `optimizer`,
+    /// `checkpointing`, `world_size`, `objective`, `gpu`, `limit_bytes`, `device`. Empty for an answer to the same question that is stale, or was
+    /// asked otherwise in what a recommendation does not show (`allocator`, `target_batch`).
+    pub differs: Vec<String>,
+    /// The answer.
+    pub recommendation: StoredRecommendation,
+}
+
+/// A question as far as it is understood without its device.
+struct Understood {
+    asked: Asked,
+    /// What it would be answered under; none where its device is not here.
+    fingerprint: Option<String>,
+}
+
+/// What a question is about. Takes as long as to read its model.
+fn understand(
+    db: &Db,
+    engine: &dyn Engine,
+    request: Request,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Understood, EngineError> {
+    let lowered = unless(cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
+    let lowered = lowered.map_err(EngineError::Invalid)?;
+    let digest = lowered.digest();
+    let (card, is_here) = match engine.check(&request) {
+        Ok(card) => (card, true),
+        Err(EngineError::DeviceUnavailable { .. }) => (None, false),
+        Err(other) => return Err(other),
+    };
+    let asked = question_about(&request, &digest, card.as_deref());
+    let taught = taught(db, &request, (lowered, &digest), card.as_deref());
+    let request = request.with_taught(taught);
+    let lowered = request.lower().map_err(EngineError::Invalid)?;
+    let with = (lowered, digest.as_str());
+    let fingerprint = is_here.then(|| request.fingerprint_with(with, card.as_deref()));
+    Ok(Understood { asked, fingerprint })
+}
+
+/// The stored answer to what is asked, or the nearest one.
+async fn look(db: &Db, understood: &Understood) -> Result<Option<NearDocument>, StoreError> {
+    if let Some(fingerprint) = &understood.fingerprint
+        && let Some(fit) = db.finished_fit(fingerprint).await?
+        && let Some(exact) = answer_of(db, &fit).await?
+    {
+        return Ok(Some(exact));
+    }
+    let nearest = db.nearest(&understood.asked).await?;
+    Ok(nearest.map(|nearest| NearDocument {
+        exact: false,
+        differs: nearest.differs.into_iter().map(str::to_owned).collect(),
+        recommendation: nearest.recommendation,
+    }))
+}
+
+async fn answer_of(db: &Db, fit: &str) -> Result<Option<NearDocument>, StoreError> {
+    let found = followed(db, fit).await?;
+    Ok(found.map(|recommendation| NearDocument {
+        exact: true,
+        differs: Vec::new(),
+        recommendation,
+    }))
+}
+
+/// The stored answer to a question, or the nearest one for the same model, for whoever asks outside of the queue and has this thread
+/// to itself. Computes nothing, and needs no device.
+pub async fn nearest(
+    db: &Db,
+    engine: &dyn Engine,
+    request: Request,
+) -> Result<Option<NearDocument>, JobError> {
+    db.read_learnt().await?;
+    let understood = understand(db, engine, request, &Arc::default())?;
+    Ok(look(db, &understood).await?)
+}
+
+/// The request that was answered by the recommendation of this id, or by the fit of this id.
+pub async fn question_of(db: &Db, id: &str) -> Result<Option<JsonText>, StoreError> {
+    let Some(found) = followed(db, id).await? else {
+        return Ok(None);
+    };
+    let fit = db.fit(&found.fit_id).await?;
+    Ok(fit.map(|fit| fit.request))
+}
+
+impl Jobs {
+    /// The stored answer to a question, or the nearest one for the same model. Computes nothing, and needs no device.
+    pub async fn nearest(&self, request: Request) -> Result<Option<NearDocument>, JobError> {
+        let db = self.shared.db.clone();
+        db.read_learnt().await?;
+        let abandoned = CancelOnDrop::default();
+        let cancel = Arc::clone(&abandoned.0);
+        let understand = move |engine: &dyn Engine| understand(&db, engine, request, &cancel);
+        let understood = self.on_thread("nearest", understand).await??;
+        Ok(look(&self.shared.db, &understood).await?)
+    }
+
+    /// The first recommendation of a fit that answers a question exactly.
+    pub async fn answer_of(&self, fit: &str) -> Result<Option<NearDocument>, JobError> {
+        Ok(answer_of(&self.shared.db, fit).await?)
+    }
+
+    /// Asks the question of a recommendation again. Where nothing has changed since, that is the same fit.
+    pub async fn refresh(
+        &self,
+        id: &str,
+        somebody_waits: bool,
+        now: Time,
+    ) -> Result<Option<FitDocument>, JobError> {
+        let shared = &self.shared;
+        let Some(found) = followed(&shared.db, id).await? else {
+            return Ok(None);
+        };
+        let Some(fit) = shared.db.fit(&found.fit_id).await? else {
+            return Ok(None);
+        };
+        let document = RequestDocument::read(fit.request.clone().into_shared());
+        let document = document.map_err(EngineError::Invalid)?;
+        let names_files = document.model_aside().is_some()
+            || !document
+                .references()
+                .map_err(EngineError::Invalid)?
+                .is_empty();
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let late = |_| JobError::TookTooLong { deadline: PATIENCE };
+        // What is not in the request itself may be large, and large models are read one at a time.
+        let large = if names_files {
+            let acquired = self.large_models().acquire_owned();
+            let permit = tokio::time::timeout_at(deadline, acquired).await;
+            Some(permit.map_err(late)?.expect("it is never closed"))
+        } else {
+            None
+        };
+        let abandoned = CancelOnDrop::default();
+        let reading = runner::read(shared, (&fit.id, &fit.request), &abandoned.0);
+        let read = tokio::time::timeout_at(deadline, reading).await;
+        let request = read.map_err(late)??.map_err(|error| {
+            let pointer = error.pointer.unwrap_or_default();
+            EngineError::Invalid(Invalid::at(pointer, error.detail))
+        })?;
+        let asking = Asking {
+            somebody_waits,
+            key: None,
+        };
+        self.enqueue(request, large, asking, now).await.map(Some)
+    }
+}

@@ -1,0 +1,120 @@
+//! What outcomes teach about a question before it is answered, and which stored answer is near to it.
+
+use crate::alloc::MemoryLimit;
+use crate::device::sim::Card;
+use crate::jobs::engine::named_card;
+use crate::jobs::{EngineError, JobError};
+use crate::model::{
+    Checkpointing, DeviceChoice, Lowered, Mode, PYTORCH, Parallel, Request, SearchMode, Taught,
+    Workload, strategy,
+};
+use crate::store::{Asked, Db, LearntOn};
+
+/// How much of a model's digest is stored: accidents in 2^64 are rare enough.
+const DIGITS: usize = 16;
+
+/// What names a model in the tables.
+pub(in crate::jobs) fn short_digest(digest: &str) -> String {
+    digest.get(..DIGITS).unwrap_or(digest).to_owned()
+}
+
+/// What outcomes teach about a request, as far as that is in memory: see [`Db::read_learnt`]. `card` says which GPU its device
+/// stands for, as [`Engine::check`](crate::jobs::Engine::check) does.
+pub fn taught(
+    db: &Db,
+    request: &Request,
+    (lowered, digest): (&Lowered, &str),
+    card: Option<&str>,
+) -> Vec<Taught> {
+    let Some((gpu, driver)) = card_of(request, card) else {
+        return Vec::new();
+    };
+    let is_recorded = request.search == SearchMode::Recorded
+        || lowered.not_understood.is_some()
+        || matches!(lowered.workload, Workload::Recorded(_));
+    let source = match (&request.device, is_recorded) {
+        (_, true) => "recorded",
+        (DeviceChoice::Sim(_), false) => "simulated",
+        (DeviceChoice::Auto | DeviceChoice::Cuda(_), false) => "probed",
+    };
+    let digest = short_digest(digest);
+    let mut strategies: Vec<&str> = request
+        .variants
+        .iter()
+        .map(|variant| strategy(&variant.parallel))
+        .collect();
+    strategies.sort_unstable();
+    strategies.dedup();
+    let of = |strategy: &str| {
+        let on = LearntOn {
+            gpu: gpu.clone(),
+            source: source.to_owned(),
+            strategy: strategy.to_owned(),
+            driver: driver.clone().unwrap_or_default(),
+            pytorch: PYTORCH.to_owned(),
+        };
+        db.taught(&on, &digest)
+    };
+    strategies.into_iter().filter_map(of).collect()
+}
+
+/// What outcomes teach about a request, for whoever answers it outside of the queue. Takes as long as to read its model.
+pub async fn learn_before(
+    db: &Db,
+    request: &Request,
+    card: Option<&str>,
+) -> Result<Vec<Taught>, JobError> {
+    db.read_learnt().await?;
+    let lowered = request.lower().map_err(EngineError::Invalid)?;
+    Ok(taught(db, request, (lowered, &lowered.digest()), card))
+}
+
+/// The card that a request is about, and the driver of a real one; none where there is no such card here.
+fn card_of(request: &Request, card: Option<&str>) -> Option<(String, Option<String>)> {
+    match &request.device {
+        DeviceChoice::Sim(name) => {
+            let product = Card::find(name).map(|card| card.product.to_owned());
+            product.map(|product| (product, None))
+        }
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) => {
+            let (gpu, driver) = named_card(card?);
+            Some((gpu.to_owned(), driver.map(str::to_owned)))
+        }
+    }
+}
+
+/// What stored answers are compared with: the first variant of a request.
+pub fn question_about(request: &Request, digest: &str, card: Option<&str>) -> Asked {
+    let variant = &request.variants[0];
+    let said = |name: &str| if variant.recorded { "recorded" } else { name }.to_owned();
+    let device = match &request.device {
+        DeviceChoice::Auto => None,
+        named @ (DeviceChoice::Sim(_) | DeviceChoice::Cuda(_)) => Some(named.to_string()),
+    };
+    let limit_bytes = match (&request.memory_limit, &request.device) {
+        (Some(MemoryLimit::Bytes(bytes)), _) => Some(bytes.0),
+        // Ranks hold more outside of their allocators.
+        (None, DeviceChoice::Sim(name)) if variant.parallel == Parallel::None => {
+            Card::find(name).map(|card| card.available().0)
+        }
+        (None | Some(MemoryLimit::Fraction(_)), _) => None,
+    };
+    Asked {
+        model_digest: short_digest(digest),
+        device,
+        gpu: card_of(request, card).map(|(gpu, _)| gpu),
+        precision: said(variant.precision.name()),
+        optimizer: match variant.mode {
+            Mode::Train => said(variant.optimizer.name()),
+            Mode::Inference => String::new(),
+        },
+        checkpointing: said(match &variant.checkpointing {
+            Checkpointing::None => "none",
+            Checkpointing::PerBlock => "per_block",
+            Checkpointing::Modules(_) => "modules",
+        }),
+        objective: request.objective.name().to_owned(),
+        world_size: request.world_size,
+        limit_bytes,
+    }
+}

@@ -1,0 +1,52 @@
+//! How much of its limit a request leaves free, where somebody says it: the request, or outcomes of earlier answers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::Parallel;
+use crate::model::fields::Fields;
+use crate::model::invalid::Invalid;
+use crate::units::Share;
+
+/// Most that may be asked for: half of the limit.
+const MOST: f64 = 0.5;
+
+/// What outcomes of earlier answers teach about variants of one strategy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taught {
+    /// How they train with others: [`strategy`].
+    pub strategy: String,
+    /// What is to be left free.
+    pub share: Share,
+    /// Whether that takes the place of what an answer leaves free by itself; otherwise it is the least.
+    pub replaces: bool,
+    /// Whose outcomes they were.
+    pub of: TaughtBy,
+    /// How many.
+    pub outcomes: u64,
+}
+
+/// Whose outcomes teach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaughtBy {
+    /// Those of this very model.
+    Itself,
+    /// Those of other models on the same card.
+    Others,
+}
+
+/// The name of a strategy: `none`, `ddp`, `zero1` or `fsdp2`.
+pub fn strategy(parallel: &Parallel) -> &'static str {
+    parallel.name().unwrap_or("none")
+}
+
+/// The headroom that a request asks for.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most half a million"
+)]
+pub(super) fn asked(fields: &Fields<'_>) -> Result<Option<Share>, Invalid> {
+    let fraction = fields.number("headroom", 0.0, MOST)?;
+    Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
+}
