@@ -177,19 +177,19 @@ fn findings(
             0
         },
     };
-    let expandable = || {
+    let expandable = |limit: Option<Bytes>| {
         let settings: Settings = "expandable_segments:True".parse().ok()?;
         if recorded.settings == settings {
             return None;
         }
         let conditions = Conditions {
             settings,
-            limit: None,
+            limit,
             total: recorded.total,
         };
         let simulated = requests.simulate(&conditions, (), None);
-        let finishes = simulated.stop.is_none();
-        finishes.then(|| simulated.stats.peak_reserved())
+        let refuses = simulated.stop.is_some() || simulated.stats.num_ooms > 0;
+        (!refuses).then(|| simulated.stats.peak_reserved())
     };
     find(&Lives::of(requests.recording), &memory, expandable)
 }

@@ -28,7 +28,7 @@ fn fit(document: &Value) -> FitResult {
     engine().fit(&request, &|_| {}, &Arc::default()).unwrap()
 }
 
-fn preset(name: &str, training: Value) -> Value {
+fn preset(name: &str, training: &Value) -> Value {
     json!({ "model": { "preset": name }, "training": training, "device": "sim:h200" })
 }
 
@@ -39,7 +39,7 @@ fn requests() -> Vec<(Value, u64)> {
         "n_layer": 3, "n_head": 4,
     });
     let gpt2 = |training: Value| json!({ "model": { "hf": gpt2, "seq_len": 128 }, "training": training, "device": "sim:h200" });
-    let image = |training| preset("resnet18", training);
+    let image = |training: Value| preset("resnet18", &training);
     vec![
         (image(json!({})), 1),
         (image(json!({})), 33),
@@ -49,8 +49,8 @@ fn requests() -> Vec<(Value, u64)> {
             5,
         ),
         (image(json!({ "mode": "inference" })), 16),
-        (preset("vgg11", json!({ "optimizer": "adam" })), 2),
-        (preset("mobilenet_v2", json!({ "precision": "bf16" })), 12),
+        (preset("vgg11", &json!({ "optimizer": "adam" })), 2),
+        (preset("mobilenet_v2", &json!({ "precision": "bf16" })), 12),
         (gpt2(json!({ "precision": "amp_bf16" })), 9),
         (
             gpt2(json!({ "checkpointing": "per_block", "accumulation": 3 })),
@@ -108,10 +108,10 @@ fn categories_and_modules_add_up_to_the_peak_exactly() {
 #[test]
 fn the_moment_is_in_the_part_of_a_step_that_takes_most() {
     let phase = |document: &Value, batch| probe(document, batch).peak.unwrap().phase;
-    let small = |training| preset("resnet18", training);
+    let small = |training: Value| preset("resnet18", &training);
 
     let inference = phase(&small(json!({ "mode": "inference" })), 32);
-    let of_parameters = phase(&preset("vgg11", json!({ "optimizer": "adamw" })), 1);
+    let of_parameters = phase(&preset("vgg11", &json!({ "optimizer": "adamw" })), 1);
     let of_activations = phase(&small(json!({ "optimizer": "sgd" })), 64);
 
     assert_eq!(inference, Phase::Forward);
@@ -135,7 +135,7 @@ fn nothing_is_computed_again_without_checkpoints() {
 #[test]
 fn an_answer_names_the_limit_that_binds() {
     let kind = |document: &Value| fit(document).recommendation.why.unwrap().limit.kind;
-    let mut asked = preset("resnet18", json!({}));
+    let mut asked = preset("resnet18", &json!({}));
     asked["memory_limit"] = json!("4GiB");
     let mut target = asked.clone();
     target["target_batch"] = json!(8);
@@ -151,7 +151,7 @@ fn an_answer_names_the_limit_that_binds() {
 
 #[test]
 fn an_answer_says_when_its_peak_is_and_who_holds_it() {
-    let mut document = preset("resnet18", json!({}));
+    let mut document = preset("resnet18", &json!({}));
     document["memory_limit"] = json!("4GiB");
 
     let recommendation = fit(&document).recommendation;

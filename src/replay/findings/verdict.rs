@@ -38,11 +38,12 @@ impl Memory {
     }
 }
 
-/// What a recording says; `expandable` tells what would be reserved with expandable segments, and is asked at most once.
+/// What a recording says; `expandable` tells what would be reserved with expandable segments under a
+/// limit, if all requests were granted, and is asked at most once.
 pub(in crate::replay) fn find(
     lives: &Lives<'_>,
     memory: &Memory,
-    expandable: impl FnOnce() -> Option<Bytes>,
+    expandable: impl FnOnce(Option<Bytes>) -> Option<Bytes>,
 ) -> Findings {
     let rounds = Rounds::of(lives);
     let growth = rounds.as_ref().and_then(|rounds| rounds.growth(lives));
@@ -98,10 +99,11 @@ pub(in crate::replay) fn find(
         None => memory.free(),
     });
     let is_worth_asking = would_fit || (refused.is_none() && lies_idle);
-    let with_expandable = is_worth_asking.then(expandable).flatten();
+    let limit = refused.as_ref().map(|_| room);
+    let with_expandable = is_worth_asking.then(|| expandable(limit)).flatten();
     let is_fragmented = match (&refused, with_expandable) {
         // Where little lies idle and expandable segments do not serve either, a smaller batch does.
-        (Some(_), Some(with)) => would_fit && (with <= room || lies_idle),
+        (Some(_), Some(_)) => would_fit,
         (Some(_), None) => would_fit && lies_idle,
         (None, Some(with)) => lies_idle && is_much(memory.reserved.saturating_sub(with)),
         (None, None) => false,
