@@ -199,7 +199,7 @@ async fn all_rows_are_read_anew_where_many_are_gone() {
          INSERT INTO recommendation (number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
              limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
              peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-             batchfit_version, created_at)
+             batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
          SELECT NULL, printf('answer%05d', n), fit_id, n, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                 checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
                 max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
@@ -245,7 +245,12 @@ fn row(number: u32, gpu: &str, limit_bytes: i64) -> StoredRecommendation {
         headroom_bytes: 200,
         limited_by: String::new(),
         evidence: "probed".to_owned(),
+        step_ms: None,
+        optimizer_step_ms: None,
         samples_per_second: None,
+        speed_from: None,
+        pareto: None,
+        objective: "largest_batch".to_owned(),
         batchfit_version: "0.1.0".to_owned(),
         strategy: "none".to_owned(),
         driver: Some("570".to_owned()),
@@ -317,6 +322,7 @@ async fn the_nearest_answer_differs_in_what_matters_least() {
         precision: "fp32".to_owned(),
         optimizer: "adamw".to_owned(),
         checkpointing: "none".to_owned(),
+        objective: "largest_batch".to_owned(),
         world_size: 1,
         limit_bytes: Some(2900),
     };
