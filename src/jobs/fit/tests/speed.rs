@@ -105,7 +105,7 @@ fn checkpoints_are_no_gain_for_batches_that_fit_without_and_are_not_wanted() {
         .variants
         .iter()
         .map(|one| one.recommendation.micro_batch);
-    assert_eq!(batches.collect::<Vec<_>>(), [75, 94]);
+    assert_eq!(batches.collect::<Vec<_>>(), [75, 95]);
     let notes = &found.recommendation.notes;
     assert!(
         !notes.iter().any(|note| note.contains("it could be")),
