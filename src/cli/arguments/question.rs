@@ -79,7 +79,7 @@ pub(in crate::cli) struct Training {
     #[arg(long, value_name = "TYPE,..", value_parser = suggest(&["fp16", "bf16"]), hide_possible_values = true,
         conflicts_with = "precision")]
     pub(in crate::cli) amp: Option<String>,
-    /// sgd, sgd_momentum, adam, adamw (default), adamw_8bit, adafactor, ..
+    /// adamw (default), adam, sgd, sgd_momentum, adafactor, ..
     #[arg(long, value_name = "NAME,..", value_parser = suggest(&Optimizer::ALL.map(Optimizer::name)), hide_possible_values = true)]
     pub(in crate::cli) optimizer: Option<String>,
     /// foreach (default), fused or for_loop.
@@ -158,7 +158,7 @@ pub(in crate::cli) struct Search {
     /// Unknown operators: refuse (default) or assume_elementwise.
     #[arg(long, value_name = "HOW", value_parser = suggest(&["refuse", "assume_elementwise"]), hide_possible_values = true)]
     pub(in crate::cli) unknown_ops: Option<String>,
-    /// Answer changes of the question as well; =N for those that fit N at once.
+    /// Answer changes of it as well; =N for those that fit N at once.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(in crate::cli) suggest: Option<String>,
     /// How many of what masks and experts choose from are chosen.
