@@ -57,7 +57,7 @@ async fn insert(db: &Db, number: u32, fit: &str, evidence: &str) -> Result<(), s
         "INSERT INTO recommendation (number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
              limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
              peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-             batchfit_version, created_at)
+             batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
          VALUES (NULL, 'new{number}', '{fit}', {number}, 'mine', 'recorded', 'sim:h200', 'NVIDIA H200',
              'recorded', 'recorded', 'recorded', 'recorded', 'train', 1000, 1, 8, 2, 16, 10, 9, 700, 800, 200, 'activations',
              '{evidence}', NULL, '0.1.0', 3, NULL, NULL, NULL, NULL, 'largest_batch')"

@@ -73,6 +73,15 @@ pub(super) struct Apart<'a> {
     deadlines: Deadlines,
 }
 
+/// What the child reads: what was learnt, and the request, a line each.
+fn question(request: &Request) -> io::Result<Vec<u8>> {
+    let mut lines = serde_json::to_vec(request.taught())?;
+    lines.push(b'\n');
+    serde_json::to_writer(&mut lines, &request.self_contained())?;
+    lines.push(b'\n');
+    Ok(lines)
+}
+
 impl<'a> Apart<'a> {
     pub(super) fn new(program: &'a Path, deadlines: Deadlines) -> Apart<'a> {
         Apart { program, deadlines }
@@ -85,10 +94,7 @@ impl<'a> Apart<'a> {
         progress: &dyn Fn(Progress),
         cancel: &AtomicBool,
     ) -> Result<Result<FitResult, EngineError>, NotStarted> {
-        let mut question = serde_json::to_vec(request.taught()).map_err(io::Error::from)?;
-        question.push(b'\n');
-        serde_json::to_writer(&mut question, &request.self_contained()).map_err(io::Error::from)?;
-        question.push(b'\n');
+        let question = question(request)?;
         let mut last = String::new();
         for _ in 0..PROCESSES {
             let silence = SILENCE + self.deadlines.turn + 2 * self.deadlines.probe;
@@ -385,8 +391,7 @@ mod tests {
         use crate::jobs::FitEngine;
 
         let engine = FitEngine::new(PathBuf::from("/nowhere/batchfit"));
-        let mut question = serde_json::to_vec(&request().self_contained()).unwrap();
-        question.push(b'\n');
+        let question = question(&request()).unwrap();
         let mut said = Vec::new();
         answer_apart(&engine, &mut question.as_slice(), &mut said).unwrap();
 

@@ -17,7 +17,7 @@ async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
          INSERT INTO recommendation (number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
              limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
              peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-             batchfit_version, created_at)
+             batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
          VALUES (NULL, 'answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
              'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200,
              'activations', 'simulated', NULL, '0.1.0', {number}, NULL, NULL, NULL, NULL, 'largest_batch');"
