@@ -21,7 +21,7 @@ use crate::worker::Programs;
 const MOST_COMPARED: u64 = 20_000_000;
 
 pub(super) fn run(arguments: &Program) -> Result<Outcome, Trouble> {
-    let (request, origin) = question::read(&arguments.question)?.only()?;
+    let (request, origin) = question::read(&arguments.question)?.of_one_length()?;
     listed(&request, arguments).map_err(|trouble| origin.blame(trouble))
 }
 

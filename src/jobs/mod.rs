@@ -13,6 +13,7 @@ mod events;
 mod fit;
 mod handover;
 mod lanes;
+mod lengths;
 mod outcomes;
 mod predicted;
 mod probes;
@@ -27,10 +28,8 @@ mod validate;
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
 pub use events::{Event, Follower, News, StateNews};
-pub use fit::{
-    FitEngine, FromRecordings, MOST_SOAKED_LENGTHS, SafeBatch, Schedule, Soaked, Turn, TurnKind,
-    Validation, answer_apart, soak,
-};
+pub use fit::{FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak};
+pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use outcomes::{
     AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,
     ToldEnvironment, ToldOutcome, accuracy, followed, learn_before, nearest, outcomes, question_of,

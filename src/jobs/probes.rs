@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::document::{chance, json, model_name};
 use super::lanes::{LARGE_LANE, lane_of, lane_of_fit};
 use super::queue::Checked;
-use super::validate::{validate_batch, validate_single};
+use super::validate::{validate_alone, validate_batch, validate_single};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::bounded::CancelOnDrop;
 use crate::model::Request;
@@ -37,6 +37,7 @@ impl Jobs {
     ) -> Result<ProbeDocument, JobError> {
         let shared = &self.shared;
         validate_single(&request).map_err(EngineError::Invalid)?;
+        validate_alone(&request).map_err(EngineError::Invalid)?;
         let Checked {
             request,
             fingerprint,

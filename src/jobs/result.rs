@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{LengthTable, Soaked};
 use crate::probe::{
     CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
     Verdict,
@@ -285,6 +286,12 @@ pub struct FitResult {
     pub gpu_work: Option<GpuWork>,
     /// What was assumed of the model, a sentence each; the answer is as good as these are. Empty where nothing was.
     pub assumptions: Vec<String>,
+    /// The largest safe batch at each length, where the request names several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lengths: Option<LengthTable>,
+    /// What many steps in one process came to, where the request asks for a soak: the recommendation is what is safe after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub soak: Option<Soaked>,
     /// What it was found with.
     pub environment: Environment,
     /// Samples that all GPUs are wanted to take at once, which `suggestions` reach or not. Missing where none were asked for.

@@ -3,8 +3,10 @@
 use crate::alloc::{Settings, SettingsError};
 use crate::bounded::shorten;
 use crate::compile::{CompileError, check_checkpointing, check_parallel};
+use crate::graph::Graph;
 use crate::jobs::engine::NO_RECORDER;
-use crate::model::{Checkpointing, Invalid, Lowered, Request, SearchMode, Workload};
+use crate::jobs::fit::check_soak;
+use crate::model::{Checkpointing, DeviceChoice, Invalid, Lowered, Request, SearchMode, Workload};
 
 /// A request's model as a graph, when it fits together and the allocator settings are known.
 pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
@@ -12,11 +14,22 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
     if request.search == SearchMode::Recorded && !request.has_recorder() {
         return Err(Invalid::at("/search", NO_RECORDER));
     }
+    if request.soak.is_some() {
+        check_soak(request)?;
+    }
     let lowered = request.lower()?;
     let Workload::Graph(graph) = &lowered.workload else {
         return Ok(lowered);
     };
-    bounded(graph.nodes.len(), request.variants.len())?;
+    let lengths = request
+        .lengths
+        .as_ref()
+        .map_or(1, |lengths| lengths.each.len());
+    bounded(
+        graph.nodes.len(),
+        request.variants.len().saturating_mul(lengths),
+    )?;
+    check_lengths(request, graph)?;
     let mut asked: Vec<&Checkpointing> = Vec::new();
     for variant in &request.variants {
         if !asked.contains(&&variant.checkpointing) {
@@ -26,6 +39,67 @@ pub fn validate(request: &Request) -> Result<&Lowered, Invalid> {
         check_parallel(graph, variant).map_err(|error| invalid_variant(&error))?;
     }
     Ok(lowered)
+}
+
+/// Most lengths that are answered for on a real GPU: some minutes.
+const MOST_PROBED_LENGTHS: usize = 32;
+
+/// Whether the lengths of a request are those of its model: a graph of another length is another one.
+fn check_lengths(request: &Request, longest: &Graph) -> Result<(), Invalid> {
+    let Some(lengths) = &request.lengths else {
+        return Ok(());
+    };
+    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
+    if !is_simulated && lengths.each.len() > MOST_PROBED_LENGTHS {
+        let problem = format!(
+            "{} lengths are more than the {MOST_PROBED_LENGTHS} that are probed on a GPU, each for some seconds; name fewer, \
+             or simulate the card",
+            lengths.each.len()
+        );
+        return Err(Invalid::at(lengths.pointer(), problem));
+    }
+    let (of, shortest) = (lengths.of.name(), lengths.each[0].length);
+    if shortest == lengths.longest() {
+        return Ok(());
+    }
+    let graph = request.at(shortest)?.graph().map_err(|invalid| Invalid {
+        pointer: lengths.pointer(),
+        problem: format!("{of} {shortest}: {}", invalid.problem),
+        ..invalid
+    })?;
+    let shapes = |graph: &Graph| -> Vec<_> {
+        let inputs = graph.inputs.iter();
+        inputs
+            .map(|input| graph.value(input.value).shape.clone())
+            .collect()
+    };
+    if shapes(&graph) == shapes(longest) {
+        let problem = format!(
+            "samples of this model do not change with {of}: those of {shortest} and {} are alike; leave `lengths` out, or name \
+             what its samples differ in",
+            lengths.longest()
+        );
+        return Err(Invalid::at(lengths.pointer(), problem));
+    }
+    Ok(())
+}
+
+/// A probe is of one length, and of three steps.
+pub(super) fn validate_alone(request: &Request) -> Result<(), Invalid> {
+    if request.soak.is_some() {
+        let problem = "a probe runs three steps; a soak belongs to a fit, or to `batchfit soak`";
+        return Err(Invalid::at("/soak", problem));
+    }
+    match &request.lengths {
+        Some(lengths) if lengths.each.len() > 1 => Err(Invalid::at(
+            lengths.pointer(),
+            format!(
+                "one length is answered at a time here, not {}; a fit answers for several",
+                lengths.each.len()
+            ),
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// A variant that the model does not have, at the member that asks for it.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::report::{Evidence, Verdict};
@@ -42,7 +42,7 @@ pub struct Soak<'a> {
 }
 
 /// What was reserved from a step on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Growth {
     /// Counted from 1.
     pub step: u64,
@@ -51,7 +51,7 @@ pub struct Growth {
 }
 
 /// What came of a soak.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SoakReport {
     /// Whether all steps finished, and whether the allocator had to retry.
     pub verdict: Verdict,
@@ -68,10 +68,10 @@ pub struct SoakReport {
     /// Times that the allocator gave its cache back and tried again.
     pub retries: u64,
     /// The first step with a retry.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_retry: Option<u64>,
     /// Why it ended before the last step.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
 

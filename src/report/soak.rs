@@ -25,6 +25,13 @@ pub fn soak(soaked: &Soaked, style: &Style) -> String {
         out += &paragraph("", cause, style.width);
     }
     out += "\n";
+    out += &figures(soaked, style);
+    out
+}
+
+/// What was reserved at first and at the end, and the batch that is safe.
+pub(super) fn figures(soaked: &Soaked, style: &Style) -> String {
+    let report = &soaked.report;
     let last = report.growth.last();
     let mut figures = vec![
         (
@@ -61,6 +68,5 @@ pub fn soak(soaked: &Soaked, style: &Style) -> String {
         None => "none".to_owned(),
     };
     figures.push(("safe batch", safe));
-    out += &facts(&figures, style);
-    out
+    facts(&figures, style)
 }

@@ -6,6 +6,7 @@
 
 mod accumulation;
 mod bracket;
+mod buckets;
 pub mod conversation;
 pub mod headroom;
 mod ranking;
@@ -13,6 +14,7 @@ mod state;
 mod throughput;
 
 pub use accumulation::{Plan, exact_plans, one_step, short_plans};
+pub use buckets::{OfLength, buckets, budget, padding};
 pub use ranking::{Standing, rank};
 pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, Prediction, Search};
 pub use throughput::{ENOUGH, Knee, Look, knee, smallest_enough, unbeaten};

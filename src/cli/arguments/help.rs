@@ -90,7 +90,7 @@ Examples:
   batchfit soak gpt2 --on a100-40g --batch 16 --steps 1000 --epoch 250 --last-batch 5
   batchfit soak bert-base-uncased --on rtx4090 --batch 32 --seq-len 32-512:8 --validation-batch 64 --epoch 250
 
-Each step draws one of the lengths, each as likely as any other. On simulated cards.
+Each step draws one of the lengths, each as likely as samples have it (64:900,512:30) or as any other. On simulated cards.
 Exit codes: 0 the batch is safe; 2 bad input; 3 it needs retries or runs out of memory; 1 stdout cannot be written.";
 
 pub(super) const PROGRAM: &str = "\

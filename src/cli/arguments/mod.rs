@@ -33,7 +33,7 @@ pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{
     Database, DatabaseCommand, KeyFlags, Keys, KeysCommand, RetentionFlags, WorkFlags,
 };
-pub(in crate::cli) use soak::Soak;
+pub(in crate::cli) use soak::{Course, Soak};
 
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
@@ -271,6 +271,16 @@ pub(in crate::cli) struct Fit {
     pub(in crate::cli) question: Question,
     #[command(flatten)]
     pub(in crate::cli) module: ModuleFlags,
+    /// Answer with the batch that lasts 1,000 steps, or steps=N,epoch=N.
+    #[arg(
+        long,
+        value_name = "NAME=N,..",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        help_heading = "Search"
+    )]
+    pub(in crate::cli) soak: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]

@@ -38,15 +38,21 @@ pub(in crate::cli) struct Question {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub(in crate::cli) struct Model {
-    /// Tokens in a sample; several lengths, such as 128,512 or 64-512:64, are answered one after the other.
+    /// Tokens in a sample; several: 128,512, 64-512:64, 64:900,512:30, a .json.
     #[arg(long, value_name = "N,..", allow_negative_numbers = true)]
     pub(in crate::cli) seq_len: Option<String>,
     /// Tokens in the target of a model that translates.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(in crate::cli) target_len: Option<String>,
-    /// Height and width of the images.
+    /// Height and width of the images; several: 160,224,224x320, 160-320:32.
     #[arg(long, value_name = "N|HxW", allow_negative_numbers = true)]
     pub(in crate::cli) image_size: Option<String>,
+    /// Of several lengths: pad each to a multiple of so many. In docs/lengths.md alone, as the next.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, hide = true)]
+    pub(in crate::cli) multiple_of: Option<String>,
+    /// Of several lengths: put them into so many buckets at most.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, hide = true)]
+    pub(in crate::cli) buckets: Option<String>,
     /// Classes that the model tells apart.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(in crate::cli) num_classes: Option<String>,

@@ -3,7 +3,6 @@
 use clap::Args;
 
 use super::{Batch, Question, help};
-use crate::probe::LARGEST_BATCH;
 
 #[derive(Debug, Args)]
 #[command(after_help = help::SOAK)]
@@ -20,25 +19,27 @@ pub(in crate::cli) struct Soak {
 }
 
 /// What a training is made of.
-#[derive(Debug, Args)]
+///
+/// The values are text: the one reader of requests says what is wrong with them.
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Training")]
 pub(in crate::cli) struct Course {
-    /// Optimizer steps.
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(in crate::cli) steps: u64,
+    /// Optimizer steps; 1000 without it.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) steps: Option<String>,
     /// Optimizer steps of an epoch; without it, all steps are one.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(in crate::cli) epoch: Option<u64>,
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) epoch: Option<String>,
     /// Samples in the last batch of each epoch, where they are fewer.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
-    pub(in crate::cli) last_batch: Option<u64>,
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) last_batch: Option<String>,
     /// Samples of a batch when validating after each epoch.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
-    pub(in crate::cli) validation_batch: Option<u64>,
-    /// Batches of each validation.
-    #[arg(long, value_name = "N", default_value_t = 20, requires = "validation_batch", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(in crate::cli) validation_steps: u64,
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) validation_batch: Option<String>,
+    /// Batches of each validation; 20 without it.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) validation_steps: Option<String>,
     /// Draws the lengths of --seq-len in another order.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(in crate::cli) seed: u64,
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) seed: Option<String>,
 }

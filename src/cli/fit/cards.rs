@@ -32,10 +32,7 @@ pub(super) fn over_common(questions: &[One]) -> Vec<One> {
         let mut request = one.request.clone();
         request.device = DeviceChoice::Sim(card.name.to_owned());
         request.document.set("device", format!("sim:{}", card.name));
-        One {
-            length: one.length.clone(),
-            request,
-        }
+        One { request }
     };
     let cards = || COMMON.iter().filter_map(|name| Card::find(name));
     let all = questions

@@ -37,12 +37,13 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     shown.say("reading the model");
     let recorder = recorder::command(&arguments.recorder, &arguments.module)?;
     let is_module = recorder.as_ref().is_some_and(|it| it.module.is_some());
+    let course = question::soak(arguments.soak.as_deref())?;
     let mut asked = if is_module {
-        question::read_unrecorded(&arguments.question)?
+        question::read_unrecorded(&arguments.question, course)?
     } else {
         let again = arguments.earlier.again.as_deref();
         let again = again.map(|id| answers::again(&arguments.kept, id));
-        let asked = question::read_again(&arguments.question, again.transpose()?)?;
+        let asked = question::read_again(&arguments.question, again.transpose()?, course)?;
         asked.with_recorder(recorder.is_some())
     };
     let engine = engine(arguments.patience.deadlines())?.with_recorder(recorder);
@@ -59,12 +60,6 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
         one_answer(format, 1 + asked.questions.len(), "--on", "name a card")?;
         asked.questions = cards::over_common(&asked.questions);
     }
-    one_answer(
-        format,
-        asked.questions.len(),
-        "--seq-len",
-        "give one length",
-    )?;
     if !is_module {
         stored::learn_before(&arguments.kept, &engine, &mut asked.questions);
     }
@@ -84,17 +79,6 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
         output::text(&report::why(&only.result, &style))?;
     }
     Ok(outcome)
-}
-
-impl One {
-    /// What makes it another question than its neighbours.
-    fn about(&self) -> String {
-        let device = &self.request.device;
-        match &self.length {
-            None => device.to_string(),
-            Some(length) => format!("{device} at length {length}"),
-        }
-    }
 }
 
 /// Refuses several answers in a format that holds one.
@@ -141,7 +125,7 @@ fn answer_all(
     let (count, origin) = (asked.questions.len(), asked.origin);
     let mut answers = Vec::new();
     for (index, mut one) in asked.questions.into_iter().enumerate() {
-        let (variants, about) = (one.request.variants.clone(), one.about());
+        let (variants, about) = (one.request.variants.clone(), one.request.device.to_string());
         let show = |progress: Progress| {
             let note = progress::told(&progress.note, &variants);
             shown.say(&match count {
@@ -198,7 +182,7 @@ fn print(
             let Answered { one, result, .. } = answered;
             Answer {
                 model,
-                length: one.length.as_deref(),
+                length: None,
                 world_size: ranks(one.request.world_size, result),
                 result,
             }

@@ -16,7 +16,7 @@ use crate::report;
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
     let recorder = recorder::of_graphs(&arguments.recorder);
     let asked = question::read(&arguments.question)?.with_recorder(recorder.is_some());
-    let (request, origin) = asked.only()?;
+    let (request, origin) = asked.of_one_length()?;
     let (batch, json) = (arguments.batch.batch, arguments.output.json);
     if arguments.output.explain {
         return explain::run(&request, batch, json).map_err(|trouble| origin.blame(trouble));

@@ -34,7 +34,7 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 
 /// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 19] = [
+const OF_REQUESTS: [&str; 21] = [
     "model",
     "training",
     "device",
@@ -49,6 +49,8 @@ const OF_REQUESTS: [&str; 19] = [
     "objective",
     "chosen_percent",
     "suggest",
+    "lengths",
+    "soak",
     "preset",
     "layers",
     "exported",

@@ -59,8 +59,15 @@ pub(super) fn build<'s>(
             )
         }
     };
-    if let (Some(_), Some(first)) = (files, of_model.first()) {
-        return Err(fixed(first));
+    let is_length = |given: &&&Given| given.place[1] == "seq_len";
+    match (files, of_model.first()) {
+        (Some(Files::Graph(_)), Some(length)) if of_model.iter().all(|given| is_length(&given)) => {
+            let members = document.members().as_object().cloned().unwrap_or_default();
+            let model = serde_json::json!({ "seq_len": length.value });
+            document = with_model(&members, &model.to_string())?;
+        }
+        (Some(_), Some(first)) => return Err(fixed(first)),
+        (None, _) | (_, None) => {}
     }
     for given in others {
         put(&mut document, given);

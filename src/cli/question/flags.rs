@@ -1,9 +1,12 @@
 //! Flags as members of a request.
 
+use std::path::Path;
+
 use serde_json::Value;
 
-use super::cards;
-use crate::cli::arguments::Question;
+use super::{cards, files};
+use crate::bounded::clause;
+use crate::cli::arguments::{Course, Question};
 use crate::cli::output;
 use crate::cli::trouble::Trouble;
 
@@ -34,13 +37,10 @@ impl Given {
     }
 }
 
-/// Most lengths answered at a time.
-pub(super) const MOST_LENGTHS: usize = 32;
-
 /// Ways to describe a model, which WHAT does.
 const WAYS: [&str; 4] = ["preset", "layers", "exported", "hf"];
 
-/// Everything that flags set, apart from `--seq-len`.
+/// Everything that flags set.
 pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
     let mut given = Vec::new();
     let mut put = |flag: &str, place: &[&str], value: Option<Value>| {
@@ -54,10 +54,29 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         &["model", "target_len"],
         number(model.target_len.as_deref()),
     );
+    let sizes = [
+        ("--seq-len", "seq_len", &model.seq_len),
+        ("--image-size", "image_size", &model.image_size),
+    ];
+    for (flag, member, text) in sizes {
+        let Some(text) = text.as_deref() else {
+            continue;
+        };
+        match several(flag, text)? {
+            Some(lengths) => put(flag, &["lengths", member], Some(lengths)),
+            None if member == "seq_len" => put(flag, &["model", member], Some(whole(text))),
+            None => put(flag, &["model", member], Some(sides(text))),
+        }
+    }
     put(
-        "--image-size",
-        &["model", "image_size"],
-        model.image_size.as_deref().map(sides),
+        "--multiple-of",
+        &["lengths", "multiple_of"],
+        number(model.multiple_of.as_deref()),
+    );
+    put(
+        "--buckets",
+        &["lengths", "buckets"],
+        number(model.buckets.as_deref()),
     );
     put(
         "--num-classes",
@@ -244,40 +263,74 @@ fn truth(text: &str) -> Value {
     text.parse().map_or_else(|_| Value::from(text), Value::Bool)
 }
 
-/// The lengths of `--seq-len`, each once and at most so many: `64,512`, or `64-512:8` for every eighth from 64 to 512.
-pub(super) fn lengths(question: &Question, most: usize) -> Result<Vec<Given>, Trouble> {
-    let items = items("--seq-len", question.model.seq_len.as_deref())?;
-    let too_many = || {
-        let problem = format!("these are more than the {most} lengths that are answered at a time");
-        Trouble::flag("--seq-len", problem)
+/// The members of `--soak=NAME=N,..`; nothing where nobody asks for a soak.
+pub(in crate::cli) fn soak(text: Option<&str>) -> Result<Vec<Given>, Trouble> {
+    const FLAG: &str = "--soak";
+    let Some(text) = text else {
+        return Ok(Vec::new());
     };
-    let mut lengths: Vec<Given> = Vec::new();
-    for item in items {
-        let values = match range(item) {
-            Some(range) => range.take(most + 1).map(Value::from).collect(),
-            None => vec![whole(item)],
-        };
-        for value in values {
-            let length = Given::new("--seq-len", &["model", "seq_len"], value);
-            if !lengths.contains(&length) {
-                lengths.push(length);
-            }
-            if lengths.len() > most {
-                return Err(too_many());
-            }
-        }
+    if text.is_empty() {
+        // What nobody says is as usual.
+        let usual = Value::Object(serde_json::Map::new());
+        return Ok(vec![Given::new(FLAG, &["soak"], usual)]);
     }
-    Ok(lengths)
+    let mut given = Vec::new();
+    for item in items(FLAG, Some(text))? {
+        let Some((name, value)) = item.split_once('=') else {
+            let problem = format!("{item:?} is not of the form NAME=N, such as epoch=250");
+            return Err(Trouble::flag(FLAG, problem));
+        };
+        let member = name.trim().replace('-', "_");
+        given.push(Given::new(FLAG, &["soak", &member], whole(value)));
+    }
+    Ok(given)
 }
 
-/// `64-512:8`, every eighth whole number from 64 to 512; `64-512`, every one.
-fn range(text: &str) -> Option<impl Iterator<Item = u64>> {
-    let (range, step) = text.split_once(':').unwrap_or((text, "1"));
-    let (first, last) = range.split_once('-')?;
-    let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-    let step: usize = step.trim().parse().ok()?;
-    let is_range = first <= last && step > 0;
-    is_range.then(|| (first..=last).step_by(step))
+/// What a training over hours is given.
+pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
+    let flags = [
+        ("--steps", "steps", &course.steps),
+        ("--epoch", "epoch", &course.epoch),
+        ("--last-batch", "last_batch", &course.last_batch),
+        (
+            "--validation-batch",
+            "validation_batch",
+            &course.validation_batch,
+        ),
+        (
+            "--validation-steps",
+            "validation_steps",
+            &course.validation_steps,
+        ),
+        ("--seed", "seed", &course.seed),
+    ];
+    let given = flags.into_iter().filter_map(|(flag, member, text)| {
+        Some(Given::new(
+            flag,
+            &["soak", member],
+            number(text.as_deref())?,
+        ))
+    });
+    given.collect()
+}
+
+/// The lengths that a flag names, where it may name several: as text, or as the contents of a JSON file.
+fn several(flag: &str, text: &str) -> Result<Option<Value>, Trouble> {
+    if Path::new(text)
+        .extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
+    {
+        let bytes = files::read_bytes(Path::new(text))?;
+        let lengths = serde_json::from_slice(&bytes);
+        return lengths.map(Some).map_err(|error| {
+            let problem = format!("{text} is not JSON: {}", clause(&error));
+            Trouble::flag(flag, problem)
+        });
+    }
+    // A sign in front is one of a number, which is then refused for what it is.
+    let is_list = items(flag, Some(text))?.len() > 1;
+    let is_several = is_list || text.contains(':') || text.trim_start_matches('-').contains('-');
+    Ok(is_several.then(|| Value::from(text)))
 }
 
 /// The parts of a list by commas.

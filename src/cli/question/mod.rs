@@ -23,6 +23,7 @@ use crate::model::{Invalid, Request, RequestDocument};
 use contents::Contents;
 use document::Files;
 use flags::Given;
+pub(super) use flags::{course, soak};
 use what::Source;
 
 /// Flags whose absence an error can be about.
@@ -36,17 +37,15 @@ const MISSED: [(&str, &str); 4] = [
 /// What a command line asks.
 #[derive(Debug)]
 pub(super) struct Asked {
-    /// One question for each length of `--seq-len`, or the only one.
+    /// The question; or one for each card, where nobody names one.
     pub(super) questions: Vec<One>,
     /// Whom to name where an answer shows that something is wrong.
     pub(super) origin: Origin,
 }
 
-/// One question, and the length that makes it another one than its neighbours.
+/// One question.
 #[derive(Debug)]
 pub(super) struct One {
-    /// As `--seq-len` has it, where it has several.
-    pub(super) length: Option<String>,
     /// What is asked.
     pub(super) request: Request,
 }
@@ -68,7 +67,6 @@ impl Asked {
     pub(super) fn with_recorder(mut self, has_recorder: bool) -> Asked {
         let questions = self.questions.into_iter().map(|one| One {
             request: one.request.with_recorder(has_recorder),
-            ..one
         });
         self.questions = questions.collect();
         self
@@ -81,15 +79,26 @@ impl Asked {
         questions.any(|one| device(one).is_some_and(|device| !device.is_null()))
     }
 
-    /// The only question, for commands that answer one.
-    pub(super) fn only(mut self) -> Result<(Request, Origin), Trouble> {
-        match (self.questions.pop(), self.questions.len()) {
-            (Some(one), 0) => Ok((one.request, self.origin)),
-            (_, others) => {
-                let problem = format!("one length is answered at a time, not {}", others + 1);
-                Err(Trouble::flag("--seq-len", problem))
-            }
+    /// The only question.
+    pub(super) fn only(mut self) -> (Request, Origin) {
+        let one = self.questions.swap_remove(0);
+        (one.request, self.origin)
+    }
+
+    /// The only question, for commands that answer for one length.
+    pub(super) fn of_one_length(self) -> Result<(Request, Origin), Trouble> {
+        let (request, origin) = self.only();
+        if let Some(lengths) = request
+            .lengths
+            .as_deref()
+            .filter(|them| them.each.len() > 1)
+        {
+            let several = lengths.each.len();
+            let problem = format!("one length is answered at a time, not {several}");
+            return Err(origin.name(Invalid::at(lengths.pointer(), problem)));
         }
+        // What one length is, its model is.
+        Ok((request.alone(), origin))
     }
 }
 
@@ -145,35 +154,38 @@ impl Origin {
 
 /// Reads what is asked.
 pub(super) fn read(question: &arguments::Question) -> Result<Asked, Trouble> {
-    read_with(question, None, (None, flags::MOST_LENGTHS))
+    read_with(question, None, (None, Vec::new()))
 }
 
-/// Reads what is asked, in the place of WHAT a request that was answered before, where there is one.
+/// Reads what is asked, with what else flags set; in the place of WHAT a request that was answered before, where there is one.
 pub(super) fn read_again(
     question: &arguments::Question,
     before: Option<RequestDocument>,
+    more: Vec<Given>,
 ) -> Result<Asked, Trouble> {
-    read_with(question, before, (None, flags::MOST_LENGTHS))
+    read_with(question, before, (None, more))
 }
 
-/// Reads a question with as many as `most` lengths.
-pub(super) fn read_lengths(question: &arguments::Question, most: usize) -> Result<Asked, Trouble> {
-    read_with(question, None, (None, most))
+/// Reads a question with what else flags set.
+pub(super) fn read_and(question: &arguments::Question, more: Vec<Given>) -> Result<Asked, Trouble> {
+    read_with(question, None, (None, more))
 }
 
 /// Reads what is asked about a program that is going to be recorded: there is no model.
-pub(super) fn read_unrecorded(question: &arguments::Question) -> Result<Asked, Trouble> {
-    let instead = Some(Files::Recordings(&[]));
-    read_with(question, None, (instead, flags::MOST_LENGTHS))
+pub(super) fn read_unrecorded(
+    question: &arguments::Question,
+    more: Vec<Given>,
+) -> Result<Asked, Trouble> {
+    read_with(question, None, (Some(Files::Recordings(&[])), more))
 }
 
 fn read_with(
     question: &arguments::Question,
     before: Option<RequestDocument>,
-    (instead, most_lengths): (Option<Files<'_>>, usize),
+    (instead, more): (Option<Files<'_>>, Vec<Given>),
 ) -> Result<Asked, Trouble> {
-    let given = flags::given(question)?;
-    let lengths = flags::lengths(question, most_lengths)?;
+    let mut given = flags::given(question)?;
+    given.extend(more);
     let (source, file) = match before {
         Some(document) => (again(question, document)?, None),
         None => source(question)?,
@@ -190,35 +202,22 @@ fn read_with(
         None if recordings.is_empty() => instead,
         None => Some(Files::Recordings(&recordings)),
     };
-    let mut asked = Asked {
-        questions: Vec::new(),
-        origin: Origin {
-            given,
-            file,
-            recorded: question
-                .model
-                .recorded
-                .iter()
-                .map(|path| path.display().to_string())
-                .collect(),
-            is_made_of_flags: !matches!(source, Source::Contents(Contents::Request(_))),
-        },
+    let origin = Origin {
+        given,
+        file,
+        recorded: question
+            .model
+            .recorded
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect(),
+        is_made_of_flags: !matches!(source, Source::Contents(Contents::Request(_))),
     };
-    let several = lengths.len() > 1;
-    let each: Vec<Option<Given>> = match lengths.len() {
-        0 => vec![None],
-        _ => lengths.into_iter().map(Some).collect(),
-    };
-    let common = asked.origin.given.len();
-    for length in each {
-        asked.origin.given.truncate(common);
-        let label = length.as_ref().map(|length| length.value.to_string());
-        asked.origin.given.extend(length);
-        let request = one((&source, files), &question.model.batches, &asked.origin)?;
-        let length = label.filter(|_| several);
-        asked.questions.push(One { length, request });
-    }
-    Ok(asked)
+    let request = one((&source, files), &question.model.batches, &origin)?;
+    Ok(Asked {
+        questions: vec![One { request }],
+        origin,
+    })
 }
 
 /// A request that was answered before. What it takes from files is not stored with it.

@@ -21,7 +21,7 @@ use crate::shape::DType;
 use crate::worker::Programs;
 
 pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
-    let (request, _) = question::read(&arguments.question)?.only()?;
+    let (request, _) = question::read(&arguments.question)?.of_one_length()?;
     record(arguments, &request).map_err(Trouble::Broken)?;
     Ok(Outcome::Answered)
 }

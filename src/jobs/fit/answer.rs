@@ -85,6 +85,8 @@ pub(super) fn answer(
             .collect(),
         gpu_work: None,
         assumptions: question.assumptions.clone(),
+        lengths: None,
+        soak: None,
         environment,
         suggested_for: None,
         suggestions: Vec::new(),

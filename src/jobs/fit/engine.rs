@@ -15,7 +15,9 @@ use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Worksp
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
-use crate::model::{Invalid, Lowered, PYTORCH, Parallel, Request, SearchMode, Workload};
+use crate::model::{
+    DeviceChoice, Invalid, Lowered, PYTORCH, Parallel, Request, SearchMode, Variant, Workload,
+};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Foreseen;
@@ -28,11 +30,11 @@ use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
 use super::foreseen;
-use super::kept::Sayings;
+use super::kept::{Kept, Sayings};
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
-use super::probing::prober::{Prober as _, StepTime};
+use super::probing::prober::{Probed, Prober as _, StepTime};
 use super::probing::simulator::{Simulator, not_compiled};
 use super::remarks::{
     began_anew, data_parallelism, others, ran_together, settings_as_recorded, uneven,
@@ -298,6 +300,9 @@ impl Engine for FitEngine {
         progress: &dyn Fn(Progress),
         cancel: &Arc<AtomicBool>,
     ) -> Result<FitResult, EngineError> {
+        if request.lengths.is_some() || request.soak.is_some() {
+            return self.fit_in_parts(request, progress, cancel);
+        }
         let observer = Observer::new(progress, cancel);
         if is_to_be_recorded(request, cancel)? {
             let mut result = self.fit_recorded(request, progress, cancel)?.result;
@@ -519,6 +524,54 @@ fn simulated<'a>(
         notes,
         assumptions,
     }
+}
+
+/// A simulated probe beside a fit.
+pub(super) struct Simulated {
+    probed: Probed,
+    limit: Bytes,
+    kept: Kept,
+}
+
+impl Simulated {
+    /// What is to be left free at this batch.
+    pub(super) fn headroom(&self) -> Bytes {
+        self.kept.bytes(&self.probed.uncertainties, self.limit)
+    }
+
+    /// Whether the batch would be safe.
+    pub(super) fn leaves_headroom(&self) -> bool {
+        self.probed.leaves(self.headroom(), self.limit)
+    }
+}
+
+/// Simulates one batch of a variant on the card that a request names; `None` where that is a real one.
+pub(super) fn simulated_probe(
+    request: &Request,
+    variant: &Variant,
+    batch: u64,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Option<Simulated>, EngineError> {
+    let card = match &request.device {
+        DeviceChoice::Sim(name) => Card::find(name),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+    };
+    let Some(card) = card else {
+        return Ok(None);
+    };
+    let workload = &lowered(request, cancel)?.workload;
+    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+    let found = (Vec::new(), Vec::new());
+    let mut setting = simulated(request, workload, card, settings, found, cancel);
+    let limit = setting.room.limit(&variant.parallel);
+    let probed = setting
+        .simulator
+        .probe(variant, batch, limit, Detail::Verdict)?;
+    Ok(Some(Simulated {
+        probed,
+        limit,
+        kept: Sayings::of(request).about(variant),
+    }))
 }
 
 /// Whether recordings are of another card than the one asked about, as far as its memory tells; then that is noted.

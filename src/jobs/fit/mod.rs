@@ -8,7 +8,9 @@ mod engine;
 mod foreseen;
 mod inquiry;
 mod kept;
+mod lengths;
 mod maxima;
+mod parts;
 mod plan;
 mod probing;
 mod ranked;
@@ -26,6 +28,5 @@ mod tests;
 pub use apart::answer_apart;
 pub use engine::FitEngine;
 pub use recorded::FromRecordings;
-pub use soak::{
-    MOST_SOAKED_LENGTHS, SafeBatch, Schedule, Soaked, Turn, TurnKind, Validation, soak,
-};
+pub(in crate::jobs) use soak::check as check_soak;
+pub use soak::{SafeBatch, Soaked, Turn, TurnKind, soak};

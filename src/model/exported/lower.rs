@@ -44,10 +44,18 @@ pub(super) fn lower<'a>(
     let modules = Modules::of(graph, &document.graph_module.signature);
     side_table::check_version(document.batchfit)?;
     let calls = functions::texts(document.batchfit)?;
+    let mut symbols = Symbols::with_length(assumptions.seq_len);
+    if let (Some(_), Some(batch)) = (
+        assumptions.seq_len,
+        signature::first_size(&document.graph_module),
+    ) {
+        // Of two symbols the batch is this one, whichever is met first. What is wrong with it is told where it is.
+        let _ = symbols.extent(batch);
+    }
     let mut walk = Walk {
         builder: Builder::new(modules.root_class()),
         modules,
-        symbols: Symbols::default(),
+        symbols,
         limits: sizes::limits(document),
         chosen: Vec::new(),
         producers: Producers::of(graph),
@@ -73,6 +81,9 @@ pub(super) fn lower<'a>(
     walk.nodes(graph, &mut scope, GRAPH);
     if is_cancelled() {
         return Err(ExportedError::Cancelled);
+    }
+    if let Some(length) = assumptions.seq_len {
+        check_length(document, &walk.symbols, length)?;
     }
     let mut unknown = walk.unknown.operators();
     let assumed = match assumptions.unknown_ops {
@@ -123,6 +134,29 @@ pub(super) fn lower<'a>(
         assumptions,
         not_understood,
     })
+}
+
+/// Whether the graph leaves the length of samples open, and holds for this one.
+fn check_length(
+    document: &Document<'_>,
+    symbols: &Symbols,
+    length: u64,
+) -> Result<(), ExportedError> {
+    let Some(named) = symbols.named() else {
+        let problem = "the graph leaves no length open besides the batch, so its samples have the length that it was exported \
+                       with; leave `seq_len` out, or export it with a second dynamic dimension, as in dynamic_shapes={\"input_ids\": \
+                       {0: Dim(\"batch\"), 1: Dim(\"length\")}}";
+        return Err(refused("")(problem.to_owned()));
+    };
+    let mut ranges = document.range_constraints.iter();
+    let range = ranges.find(|(name, _)| name.as_ref() == named);
+    let most = range.and_then(|(_, range)| u64::try_from(range.max_val?.0).ok());
+    match most.filter(|most| length > *most) {
+        None => Ok(()),
+        Some(most) => Err(refused("")(format!(
+            "the graph was exported for lengths up to {most}, and this asks for {length}"
+        ))),
+    }
 }
 
 /// The largest batch that batchfit's exporter names where nobody asked for one (`MAX_BATCH` in its `batches.py`): no bound.

@@ -69,6 +69,8 @@ pub struct Assumptions {
     pub unknown_ops: UnknownOps,
     /// How many percent of what values may choose they are taken to choose; all, or even parts, if none.
     pub chosen_percent: Option<u64>,
+    /// What a second symbolic size, of samples, stands for; none where the batch is the only one.
+    pub seq_len: Option<u64>,
     /// Whether PyTorch itself runs what is not understood, so that it is no reason to refuse the graph.
     pub recorded: bool,
 }

@@ -92,6 +92,25 @@ fn graph_at(at: &str) -> String {
     format!("{at}/graph/tensor_values")
 }
 
+/// What the first dimension of the first batch tensor is, where it is symbolic: the batch.
+pub(super) fn first_size<'a>(module: &'a GraphModule<'a>) -> Option<&'a str> {
+    let specs = module.signature.input_specs.iter();
+    let mut inputs = specs.filter_map(|spec| match spec {
+        InputSpec::UserInput(spec) => match &spec.arg {
+            Arg::Tensor(name) => Some(&**name),
+            _ => None,
+        },
+        _ => None,
+    });
+    let first = inputs.next()?;
+    let mut values = module.graph.tensor_values.iter();
+    let (_, tensor) = values.find(|(name, _)| name.as_ref() == first)?;
+    match tensor.sizes.first()? {
+        ExportedSize::AsExpr(expression) => Some(&*expression.expr_str),
+        ExportedSize::AsInt(_) => None,
+    }
+}
+
 /// The dotted path of a parameter or buffer; `None` for a batch tensor.
 pub(super) fn spec_path<'a>(spec: &'a InputSpec<'a>) -> Option<&'a str> {
     match spec {

@@ -23,11 +23,27 @@ pub(super) enum Unread {
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     batch: Option<String>,
+    /// What the length of samples is, where the graph leaves it open, and the name that it has there once an expression had it.
+    length: Option<u64>,
+    named: Option<String>,
     /// What stands for sizes that depend on values.
     of_values: HashMap<String, Extent>,
 }
 
 impl Symbols {
+    /// Symbols of a graph whose samples are of this length, if that is its second symbolic size.
+    pub(super) fn with_length(length: Option<u64>) -> Symbols {
+        Symbols {
+            length,
+            ..Symbols::default()
+        }
+    }
+
+    /// The name of the length of samples, once an expression has had it.
+    pub(super) fn named(&self) -> Option<&str> {
+        self.named.as_deref()
+    }
+
     /// The name of the batch, once an expression has had it.
     pub(super) fn batch(&self) -> Option<&str> {
         self.batch.as_deref()
@@ -256,14 +272,26 @@ impl<'t> Parser<'t, '_> {
             let known = self.symbols.of_values.get(name).copied();
             return known.ok_or_else(|| Unread::OfValues(name.to_owned()));
         }
-        match &self.symbols.batch {
-            None => self.symbols.batch = Some(name.to_owned()),
+        let symbols = &mut *self.symbols;
+        match &symbols.batch {
+            None => symbols.batch = Some(name.to_owned()),
             Some(batch) if batch == name => {}
             Some(batch) => {
+                let is_length = symbols.named.as_deref().is_none_or(|named| named == name);
+                if let (Some(length), true) = (symbols.length, is_length) {
+                    symbols.named.get_or_insert_with(|| name.to_owned());
+                    return Ok(Extent::fixed(length));
+                }
+                let third = symbols
+                    .named
+                    .as_deref()
+                    .map(|named| format!(" besides the length {}", shorten(named)));
                 return Err(Unread::Refused(format!(
-                    "two symbolic sizes, {} and {}; export with the batch as the only dynamic dimension",
+                    "two symbolic sizes, {} and {}{}; say how long samples are (`seq_len`), or export with the batch as the only \
+                     dynamic dimension",
                     shorten(batch),
-                    shorten(name)
+                    shorten(name),
+                    third.unwrap_or_default()
                 )));
             }
         }

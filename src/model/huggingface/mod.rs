@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::invalid::Invalid;
+use super::request::{Length, LengthOf};
 use super::tracing::{Tensor, Tracer};
 use crate::bounded::shorten;
 use crate::graph::{Graph, GraphError, ParameterKind};
@@ -64,6 +65,26 @@ struct Sizes {
     loss_chunks: Option<u64>,
     /// Height and width of images.
     image_size: Option<[u64; 2]>,
+}
+
+impl HuggingFaceModel {
+    /// The same with samples of this length. Whether the model has it turns out when it is lowered.
+    pub(crate) fn at(&self, of: LengthOf, length: Length) -> HuggingFaceModel {
+        let sizes = match of {
+            LengthOf::SeqLen => Sizes {
+                seq_len: Some(length.units(of)),
+                ..self.sizes
+            },
+            LengthOf::ImageSize => Sizes {
+                image_size: Some(length.sides()),
+                ..self.sizes
+            },
+        };
+        HuggingFaceModel {
+            sizes,
+            ..self.clone()
+        }
+    }
 }
 
 /// What a model is built from.

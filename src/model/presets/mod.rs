@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::fields::Fields;
 use super::huggingface::{self, HuggingFaceModel, hub};
 use super::invalid::Invalid;
+use super::request::{Length, LengthOf};
 use crate::graph::Graph;
 use crate::shape::DType;
 use entry::{Entry, Sizes};
@@ -162,6 +163,25 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid
 }
 
 impl PresetModel {
+    /// The same with samples of this length; `None` where it has no such length.
+    pub(crate) fn at(&self, of: LengthOf, length: Length) -> Option<PresetModel> {
+        match (&self.0, of) {
+            (Kind::HuggingFace(model), _) => {
+                Some(PresetModel(Kind::HuggingFace(model.at(of, length))))
+            }
+            (Kind::Torchvision(model), LengthOf::ImageSize) => {
+                Some(PresetModel(Kind::Torchvision(TorchvisionModel {
+                    sizes: Sizes {
+                        image: length.sides(),
+                        ..model.sizes.clone()
+                    },
+                    ..model.clone()
+                })))
+            }
+            (Kind::Torchvision(_), LengthOf::SeqLen) => None,
+        }
+    }
+
     /// Whether casts of the model's code may be in the graph, which are made for one dtype of parameters.
     pub(crate) fn has_casts(&self) -> bool {
         matches!(self.0, Kind::HuggingFace(_))

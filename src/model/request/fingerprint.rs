@@ -43,10 +43,11 @@ impl Request {
             lowered: _,
             model_name: _,
             uploads: _,
-            document: _,
+            document,
             // When there is an answer, not which.
             priority: _,
             timeout_seconds: _,
+            lengths,
             variants,
             device,
             cards,
@@ -64,6 +65,7 @@ impl Request {
             unknown_ops,
             chosen_percent,
             suggest,
+            soak,
         } = self;
         let Lowered {
             // Its digest stands for it.
@@ -100,9 +102,15 @@ impl Request {
         fingerprint.add(unknown_ops);
         fingerprint.add(chosen_percent);
         fingerprint.add(suggest);
+        fingerprint.add(soak);
         fingerprint.add(notes);
         fingerprint.add(assumptions);
         fingerprint.add(&card);
+        if let Some(lengths) = lengths {
+            // The graph is that of the longest alone.
+            fingerprint.add(&**lengths);
+            fingerprint.add(&document.model());
+        }
         if *search == SearchMode::Recorded || not_understood.is_some() {
             // What is not understood of a graph is not in the graph as it was read.
             fingerprint.add(&model.exported().map(|text| Digest::of(text).to_string()));

@@ -5,10 +5,12 @@ mod document;
 mod dtype;
 mod fingerprint;
 mod headroom;
+mod lengths;
 mod memory_limit;
 mod parallel;
 mod recordings;
 mod schema;
+mod soak;
 mod source;
 mod training;
 
@@ -16,7 +18,9 @@ pub use device::DeviceChoice;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use headroom::{Taught, TaughtBy, strategy};
+pub use lengths::{Counted, Length, LengthOf, Lengths};
 pub use recordings::RECORDING_BOUNDS;
+pub use soak::{Course, Validation};
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::io::Write as _;
@@ -43,6 +47,7 @@ use source::ModelSource;
 /// The fields of a request.
 pub(super) const FIELDS: &[&str] = &[
     "model",
+    "lengths",
     "training",
     "device",
     "memory_limit",
@@ -55,6 +60,7 @@ pub(super) const FIELDS: &[&str] = &[
     "objective",
     "unknown_ops",
     "chosen_percent",
+    "soak",
     "priority",
     "timeout_seconds",
     "suggest",
@@ -119,6 +125,8 @@ pub enum Suggest {
 pub struct Request {
     /// Where the graph comes from.
     model: ModelSource,
+    /// The lengths that samples have, where the request names several; the model is then that of the longest.
+    pub lengths: Option<Arc<Lengths>>,
     /// Every combination of precision, optimizer and checkpointing asked for; at least one.
     pub variants: Vec<Variant>,
     /// Where to run.
@@ -149,6 +157,8 @@ pub struct Request {
     pub unknown_ops: UnknownOps,
     /// How many percent of what values of the batch may choose they are taken to choose.
     pub chosen_percent: Option<u64>,
+    /// What is run with the batch that is found, to see whether it lasts.
+    pub soak: Option<Course>,
     /// Who is served first, where the request says it.
     pub priority: Option<Priority>,
     /// For how many seconds it may be worked on.
@@ -267,15 +277,16 @@ impl Request {
     }
 
     /// Reads a request whose model is the contents of a file: an exported graph, gzipped or not. The
-    /// request's own `model` is not looked at; the document kept names the file by its digest.
+    /// request's own `model` is not looked at, unless it is nothing but `seq_len`; the document kept names the file by its digest.
     pub fn parse_with_model(
         mut document: RequestDocument,
         file: &[u8],
         known_sims: &[&str],
     ) -> Result<Request, Invalid> {
-        let (model, digest) = ModelSource::file(file)?;
+        let seq_len = document.model().and_then(source::seq_len_alone);
+        let (model, digest) = ModelSource::file(file, seq_len)?;
         let name = model.exported().map(exported_name).unwrap_or_default();
-        document.set_model(Arc::from(format!("{{\"exported\":\"{digest}\"}}")));
+        document.set_model(source::exported_text(&format!("\"{digest}\""), seq_len));
         let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
         let request = Request::around(model, &fields, known_sims)?;
         Ok(Request {
@@ -330,6 +341,11 @@ impl Request {
         let priorities = [Priority::Interactive, Priority::Batch].map(|one| (one.name(), one));
         let limit = fields.get("memory_limit");
         let target_batch = fields.whole("target_batch", 1, LARGEST_TARGET)?;
+        let lengths = Lengths::read(fields)?;
+        let model = match &lengths {
+            Some(lengths) => model.at(lengths.of, lengths.longest(), &lengths.pointer())?,
+            None => model,
+        };
         let (mut variants, world_size) = training::variants(fields)?;
         let (device, cards) = device::read(fields, world_size, known_sims)?;
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
@@ -350,6 +366,7 @@ impl Request {
         }
         Ok(Request {
             model,
+            lengths: lengths.map(Arc::new),
             variants,
             device,
             cards,
@@ -372,6 +389,7 @@ impl Request {
                 .choice("objective", "objective", &objectives)?
                 .unwrap_or_default(),
             chosen_percent: fields.whole("chosen_percent", 0, 100)?,
+            soak: Course::read(fields)?,
             priority: fields.choice("priority", "priority", &priorities)?,
             timeout_seconds: fields.whole("timeout_seconds", 1, LONGEST_TIMEOUT_S)?,
             suggest: suggest(fields)?,
@@ -466,6 +484,33 @@ impl Request {
         })
     }
 
+    /// The same about one of its lengths alone: what a request is whose model says it.
+    pub fn at(&self, length: Length) -> Result<Request, Invalid> {
+        let model = match &self.lengths {
+            Some(lengths) => self.model.at(lengths.of, length, &lengths.pointer())?,
+            None => self.model.clone(),
+        };
+        Ok(Request {
+            model,
+            lengths: None,
+            soak: None,
+            // They would be made for each length, and are about one.
+            suggest: None,
+            lowered: Once::default(),
+            ..self.clone()
+        })
+    }
+
+    /// The same about its longest samples, and without a soak.
+    #[must_use]
+    pub fn alone(&self) -> Request {
+        Request {
+            lengths: None,
+            soak: None,
+            ..self.clone()
+        }
+    }
+
     /// Whether there is a recorder.
     pub fn has_recorder(&self) -> bool {
         self.has_recorder
@@ -480,9 +525,9 @@ impl Request {
     #[must_use]
     pub fn self_contained(&self) -> RequestDocument {
         let mut document = self.document.clone();
-        if let ModelSource::File(text, _) = &self.model {
+        if let ModelSource::File(text, _, seq_len) = &self.model {
             let graph = String::from_utf8_lossy(text);
-            document.set_model(Arc::from(format!("{{\"exported\":{graph}}}")));
+            document.set_model(source::exported_text(&graph, *seq_len));
         }
         if let ModelSource::Recorded(recordings) = &self.model {
             document.set_model(Arc::from(recordings.written_out().to_string()));
@@ -501,9 +546,13 @@ impl Request {
             // A recorder reads it.
             return self;
         }
+        if self.lengths.is_some() && self.model.exported().is_some() {
+            // It is read for each length.
+            return self;
+        }
         let model = match self.model {
-            ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0),
-            ModelSource::File(_, at) => ModelSource::File(Arc::from([]), at),
+            ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0, None),
+            ModelSource::File(_, at, _) => ModelSource::File(Arc::from([]), at, None),
             ModelSource::Recorded(_) => {
                 ModelSource::Recorded(Recordings::of_files(Vec::new(), &[]))
             }
@@ -525,8 +574,9 @@ impl Request {
     /// The request as it is stored and shown. An exported graph, and any other model that is too large to be shown, is
     /// named by its digest there, and is the other half.
     pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {
+        let mut shown = self.document.clone();
         let (way, kind, text) = match (&self.model, self.document.model()) {
-            (ModelSource::Inline(text, range), _) => (
+            (ModelSource::Inline(text, range, _), _) => (
                 "exported",
                 UploadKind::Exported,
                 &text.as_bytes()[range.clone()],
@@ -548,11 +598,18 @@ impl Request {
                 | ModelSource::Recorded(_)
                 | ModelSource::File(..),
                 _,
-            ) => return (self.document.clone(), None),
+            ) => return (shown, None),
         };
         let digest = Digest::of(text);
-        let mut shown = self.document.clone();
-        shown.set_model(Arc::from(format!("{{\"{way}\":\"{digest}\"}}")));
+        // Where lengths are named, they are not the model's.
+        let seq_len = match &self.model {
+            ModelSource::Inline(_, _, seq_len) if self.lengths.is_none() => *seq_len,
+            _ => None,
+        };
+        shown.set_model(match seq_len {
+            Some(_) => source::exported_text(&format!("\"{digest}\""), seq_len),
+            None => Arc::from(format!("{{\"{way}\":\"{digest}\"}}")),
+        });
         let aside = ModelAside {
             digest,
             kind,
@@ -603,6 +660,8 @@ impl Request {
         let assumptions = Assumptions {
             unknown_ops: self.unknown_ops,
             chosen_percent: self.chosen_percent,
+            // What the model's description says.
+            seq_len: None,
             recorded: self.search == SearchMode::Recorded
                 || (self.has_recorder
                     && self.search == SearchMode::Auto

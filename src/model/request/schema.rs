@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 #[schema(title = "Request")]
 pub(super) struct RequestSchema {
     model: ModelSchema,
+    lengths: Option<LengthsSchema>,
     training: Option<TrainingSchema>,
     /// `auto` (default: a GPU that is free), `cuda:N` or `sim:NAME`; or a list of simulated cards where the ranks of a job have
     /// different ones: the one that leaves PyTorch the least memory decides.
@@ -61,6 +62,7 @@ pub(super) struct RequestSchema {
     /// `assumptions`.
     #[schema(minimum = 0, maximum = 100, example = 25)]
     chosen_percent: Option<u64>,
+    soak: Option<SoakSchema>,
     /// Who is served first: `interactive` (somebody waits: the default with `Prefer: wait`) or `batch` (the default otherwise).
     /// A `batch` fit that has waited for a minute is served like the others.
     #[schema(example = "batch")]
@@ -72,6 +74,54 @@ pub(super) struct RequestSchema {
     /// micro-step or, without one, twice the micro-batch fits, or the micro-batch that is wanted. They are the answer's `suggestions`.
     #[schema(value_type = Option<Value>, example = false)]
     suggest: Option<Value>,
+}
+
+/// The lengths that samples have, where they differ: one of `seq_len` and `image_size`, in the place of the model's own. The answer is
+/// then the batch that is safe at all of them, and `lengths` of the result has a row for each.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Lengths)]
+pub(super) struct LengthsSchema {
+    /// A list such as `[128, 512]`, ranges such as `"32-512:8"` (every eighth), or a histogram, `"64:100,128:50"` or
+    /// `{"64": 100, "128": 50}`: lengths with how many samples have them. At most 512 lengths.
+    #[schema(value_type = Option<Value>, example = "64:100,128:50,512:3")]
+    seq_len: Option<Value>,
+    /// The same for images: `224`, or `"224x320"` for height and width.
+    #[schema(value_type = Option<Value>, example = json!([160, 224, "224x320"]))]
+    image_size: Option<Value>,
+    /// To a multiple of what lengths are padded; 1 by default.
+    #[schema(minimum = 1, example = 8)]
+    multiple_of: Option<u64>,
+    /// Into how many buckets lengths are put at most; by default 4.
+    #[schema(minimum = 1, maximum = 64, example = 4)]
+    buckets: Option<u64>,
+}
+
+/// A training whose steps are run one after the other, by simulation, with the batch that was found. The answer is then the batch
+/// that goes through all of them without a retry and leaves headroom. Steps draw one of `lengths`, each as likely as samples
+/// have it. For one process on a simulated card.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Soak)]
+pub(super) struct SoakSchema {
+    /// Optimizer steps; 1000 by default. With those of validation at most 100,000.
+    #[schema(minimum = 1, maximum = 100_000, example = 1000)]
+    steps: Option<u64>,
+    /// Optimizer steps of an epoch; without it, all steps are one.
+    #[schema(minimum = 1, maximum = 100_000, example = 250)]
+    epoch: Option<u64>,
+    /// Samples in the last batch of each epoch, where they are fewer.
+    #[schema(minimum = 1, example = 5)]
+    last_batch: Option<u64>,
+    /// Samples of a batch when validating after each epoch.
+    #[schema(minimum = 1, example = 64)]
+    validation_batch: Option<u64>,
+    /// Batches of each validation; 20 by default.
+    #[schema(minimum = 1, maximum = 100_000, example = 20)]
+    validation_steps: Option<u64>,
+    /// Draws lengths in another order.
+    #[schema(minimum = 0, example = 0)]
+    seed: Option<u64>,
 }
 
 /// A model, described in exactly one way.
@@ -111,6 +161,9 @@ pub(super) enum ModelSchema {
         /// The graph itself, an object; or the digest of one that was uploaded, such as
         /// `sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08`: see `PUT /v1/graphs/{digest}`.
         exported: ExportedSchema,
+        /// Tokens of a sample, where the graph leaves open besides the batch how long samples are.
+        #[schema(minimum = 1)]
+        seq_len: Option<u64>,
     },
     /// A Hugging Face config, and what it leaves open.
     #[schema(title = "HuggingFace")]

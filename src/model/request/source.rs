@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::lengths::{Length, LengthOf};
 use super::recordings::{self, Recordings};
 use super::{Lowered, RequestDocument, Workload};
 use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
@@ -33,6 +34,12 @@ const LONGEST_NAMING: usize = 16 << 10;
 /// The ways to describe a model, of which a request uses one.
 pub(super) const WAYS: [&str; 5] = ["preset", "layers", "exported", "hf", "recorded"];
 
+/// The fields of an exported model.
+const EXPORTED_FIELDS: [&str; 2] = ["exported", "seq_len"];
+
+/// Longest sample of an exported graph whose length is left open.
+const LONGEST: u64 = 1 << 24;
+
 /// What a model's description may take in memory, apart from a graph and a list of layers.
 const MEMBERS_BYTES: usize = 1 << 20;
 
@@ -42,10 +49,11 @@ pub(super) enum ModelSource {
     Preset(PresetModel),
     Layers(Layers),
     HuggingFace(HuggingFaceModel),
-    /// An exported graph inside the text of the request.
-    Inline(Arc<str>, Range<usize>),
-    /// The JSON text of an exported graph in a file or an upload, and the place in the request that stands for it.
-    File(Arc<[u8]>, &'static str),
+    /// An exported graph inside the text of the request, and the length of its samples where it leaves that open.
+    Inline(Arc<str>, Range<usize>, Option<u64>),
+    /// The JSON text of an exported graph in a file or an upload, and the place in the request that stands for it; and the
+    /// length of its samples where it leaves that open.
+    File(Arc<[u8]>, &'static str, Option<u64>),
     Recorded(Recordings),
 }
 
@@ -56,8 +64,8 @@ impl fmt::Debug for ModelSource {
             ModelSource::Preset(preset) => f.debug_tuple("Preset").field(preset).finish(),
             ModelSource::Layers(layers) => f.debug_tuple("Layers").field(layers).finish(),
             ModelSource::HuggingFace(model) => f.debug_tuple("HuggingFace").field(model).finish(),
-            ModelSource::Inline(_, range) => write!(f, "Inline({} bytes)", range.len()),
-            ModelSource::File(text, _) => write!(f, "File({} bytes)", text.len()),
+            ModelSource::Inline(_, range, _) => write!(f, "Inline({} bytes)", range.len()),
+            ModelSource::File(text, ..) => write!(f, "File({} bytes)", text.len()),
             ModelSource::Recorded(recordings) => {
                 f.debug_tuple("Recorded").field(recordings).finish()
             }
@@ -185,15 +193,20 @@ impl ModelSource {
                 layers::parse(value, layers, pointer).map(ModelSource::Layers)
             }
             ["exported"] => {
-                Fields::of(value, pointer, "an exported model", &["exported"])?;
+                let fields = Fields::of(value, pointer, "an exported model", &EXPORTED_FIELDS)?;
+                let seq_len = fields.whole("seq_len", 1, LONGEST)?;
                 let graph = members.exported.unwrap_or("null");
                 if graph.starts_with('{') {
                     let (text, range) = document.locate(graph);
-                    return Ok(ModelSource::Inline(text, range));
+                    return Ok(ModelSource::Inline(text, range, seq_len));
                 }
                 let digest = named(graph, &fields.at("exported"))?;
                 match uploads.get(&digest) {
-                    Some(upload) => Ok(ModelSource::File(Arc::clone(&upload.contents), EXPORTED)),
+                    Some(upload) => Ok(ModelSource::File(
+                        Arc::clone(&upload.contents),
+                        EXPORTED,
+                        seq_len,
+                    )),
                     None => Err(Invalid::at(
                         fields.at("exported"),
                         format!(
@@ -227,22 +240,65 @@ impl ModelSource {
         }
     }
 
-    /// The contents of a model file and the digest of its JSON.
-    pub(super) fn file(file: &[u8]) -> Result<(ModelSource, Digest), Invalid> {
+    /// The contents of a model file, whose samples are so long where it leaves that open, and the digest of its JSON.
+    pub(super) fn file(
+        file: &[u8],
+        seq_len: Option<u64>,
+    ) -> Result<(ModelSource, Digest), Invalid> {
         let text = exported::unpack(file).map_err(|error| Invalid::at(MODEL, error.to_string()))?;
         let digest = Digest::of(&text);
-        Ok((ModelSource::File(text.into(), MODEL), digest))
+        Ok((ModelSource::File(text.into(), MODEL, seq_len), digest))
     }
 
     /// The JSON text of an exported graph, wherever it is from.
     pub(super) fn exported(&self) -> Option<&[u8]> {
         match self {
-            ModelSource::Inline(text, range) => Some(&text.as_bytes()[range.clone()]),
-            ModelSource::File(text, _) => Some(text),
+            ModelSource::Inline(text, range, _) => Some(&text.as_bytes()[range.clone()]),
+            ModelSource::File(text, ..) => Some(text),
             ModelSource::Preset(_)
             | ModelSource::Layers(_)
             | ModelSource::HuggingFace(_)
             | ModelSource::Recorded(_) => None,
+        }
+    }
+
+    /// The same with samples of this length, which is at `pointer` in the request.
+    pub(super) fn at(
+        &self,
+        of: LengthOf,
+        length: Length,
+        pointer: &str,
+    ) -> Result<ModelSource, Invalid> {
+        let refused = |problem: String| Err(Invalid::at(pointer, problem));
+        let name = of.name();
+        match (self, of) {
+            (ModelSource::Preset(preset), _) => preset.at(of, length).map_or_else(
+                || refused(format!("this model has no {name} that could differ; it has {}", of.other())),
+                |preset| Ok(ModelSource::Preset(preset)),
+            ),
+            (ModelSource::HuggingFace(model), _) => {
+                Ok(ModelSource::HuggingFace(model.at(of, length)))
+            }
+            (ModelSource::Inline(text, range, _), LengthOf::SeqLen) => Ok(ModelSource::Inline(
+                Arc::clone(text),
+                range.clone(),
+                Some(length.units(of)),
+            )),
+            (ModelSource::File(text, at, _), LengthOf::SeqLen) => Ok(ModelSource::File(
+                Arc::clone(text),
+                *at,
+                Some(length.units(of)),
+            )),
+            (ModelSource::Inline(..) | ModelSource::File(..), LengthOf::ImageSize) => refused(
+                "an exported graph has the sizes that it was exported with; export one for each size".to_owned(),
+            ),
+            (ModelSource::Layers(_), _) => refused(format!(
+                "a model of layers has one {name}, that of `input`; ask for each by itself, or describe the model by a preset \
+                 or a Hugging Face config"
+            )),
+            (ModelSource::Recorded(_), _) => refused(format!(
+                "recordings are of steps of one {name}; describe the model instead, or record each by itself"
+            )),
         }
     }
 
@@ -271,14 +327,24 @@ impl ModelSource {
             ModelSource::Preset(preset) => presets::lower(preset, stored).map(plain),
             ModelSource::Layers(model) => layers::lower(model).map(plain),
             ModelSource::HuggingFace(model) => huggingface::lower(model, stored).map(plain),
-            ModelSource::Inline(text, range) => {
+            ModelSource::Inline(text, range, seq_len) => {
+                let assumptions = Assumptions {
+                    seq_len: *seq_len,
+                    ..assumptions
+                };
                 exported::parse_text(&text.as_bytes()[range.clone()], assumptions)
                     .map(Lowered::from)
                     .map_err(|error| invalid(&error, EXPORTED))
             }
-            ModelSource::File(text, at) => exported::parse_text(text, assumptions)
-                .map(Lowered::from)
-                .map_err(|error| invalid(&error, at)),
+            ModelSource::File(text, at, seq_len) => {
+                let assumptions = Assumptions {
+                    seq_len: *seq_len,
+                    ..assumptions
+                };
+                exported::parse_text(text, assumptions)
+                    .map(Lowered::from)
+                    .map_err(|error| invalid(&error, at))
+            }
             ModelSource::Recorded(recordings) => recordings.lower(),
         }
     }
@@ -293,6 +359,19 @@ impl From<Exported> for Lowered {
             not_understood: exported.not_understood,
         }
     }
+}
+
+/// The length of samples, of a description that says nothing else: the graph itself is in a file.
+pub(super) fn seq_len_alone(model: &str) -> Option<u64> {
+    let members = Members::read(model, MODEL).ok()?;
+    let fields = Fields::of(&members.values, MODEL, "the model", &["seq_len"]).ok()?;
+    fields.whole("seq_len", 1, LONGEST).ok()?
+}
+
+/// The JSON text of an exported model: this graph, or what names it.
+pub(super) fn exported_text(graph: &str, seq_len: Option<u64>) -> Arc<str> {
+    let length = seq_len.map_or_else(String::new, |length| format!(",\"seq_len\":{length}"));
+    Arc::from(format!("{{\"exported\":{graph}{length}}}"))
 }
 
 /// The uploads that a model's description names.

@@ -1,5 +1,6 @@
 //! The answer to a fit.
 
+mod lengths;
 mod remarks;
 mod suggestions;
 mod variants;
@@ -32,7 +33,24 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
             format!("Record batch {next} as well, and ask again: it is nearer to the answer.");
         report += &paragraph("", &further, style.width);
     }
-    if result.variants.len() > 1 {
+    if let Some(table) = &result.lengths {
+        report += "\n";
+        report += &lengths::table(table, style);
+    }
+    if let Some(soaked) = &result.soak {
+        let steps = soaked.report.steps;
+        let _ = writeln!(
+            report,
+            "\nBatch {} over {steps} steps of all shapes",
+            soaked.batch
+        );
+        report += &super::soak::figures(soaked, style);
+    }
+    let is_listed = result.lengths.as_ref().is_some_and(|table| {
+        let mut rows = table.rows.iter();
+        rows.any(|row| !row.variants.is_empty())
+    });
+    if result.variants.len() > 1 && !is_listed {
         report += "\n";
         report += &variants::table(&result.variants, style);
     }

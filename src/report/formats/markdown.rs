@@ -3,11 +3,14 @@
 use std::fmt::Write as _;
 
 use super::Answer;
+use super::lengths::{Row, rows};
 use crate::report::fit::rounded;
 use crate::units::Bytes;
 
 /// A table with a line for each answer; of a single one, a line for each variant.
 pub fn markdown(answers: &[Answer]) -> String {
+    let rows = rows(answers);
+    let answers: Vec<Answer> = rows.iter().map(Row::answer).collect();
     let mut text = String::new();
     if let Some(first) = answers.first() {
         let environment = &first.result.environment;
@@ -37,7 +40,7 @@ pub fn markdown(answers: &[Answer]) -> String {
     header.extend(has_speeds.then_some("samples/s"));
     text += &row(header.iter().map(|name| (*name).to_owned()));
     text += &row(header.iter().map(|_| "---".to_owned()));
-    for answer in answers {
+    for answer in &answers {
         let all = match answers.len() {
             1 => answer.result.variants.as_slice(),
             _ => answer.result.variants.get(..1).unwrap_or_default(),

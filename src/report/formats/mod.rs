@@ -3,6 +3,7 @@
 mod accelerate;
 mod env;
 mod hf;
+mod lengths;
 mod lightning;
 mod markdown;
 mod overview;
@@ -95,6 +96,8 @@ mod tests {
             assumptions: Vec::new(),
             suggested_for: None,
             suggestions: Vec::new(),
+            lengths: None,
+            soak: None,
             environment: Environment {
                 device: "sim:rtx4090".to_owned(),
                 gpu: "NVIDIA GeForce RTX 4090".to_owned(),

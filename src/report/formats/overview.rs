@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Answer;
+use super::lengths::{Row, rows};
 use crate::report::fit::rounded;
 use crate::report::style::Style;
 use crate::report::table::{notes, text, with_header};
@@ -24,6 +25,8 @@ const MOST_VARIANTS: usize = 4;
 
 /// A table with a line for each answer, or each of a few variants of it; `no_gpu` is why they are about cards that nobody named.
 pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> String {
+    let rows = rows(answers);
+    let answers: Vec<Answer> = rows.iter().map(Row::answer).collect();
     let Some(first) = answers.first() else {
         return String::new();
     };
@@ -68,7 +71,7 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
     header.extend(has_speeds.then_some("samples/s"));
     header.extend(has_costs.then_some("cost"));
     let mut table = with_header(&header, &NUMBERS);
-    for answer in answers {
+    for answer in &answers {
         for variant in shown(answer) {
             let best = &variant.recommendation;
             let mut cells = Vec::new();

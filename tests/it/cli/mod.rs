@@ -10,6 +10,7 @@ mod fit;
 mod flags;
 mod formats;
 mod full_disk;
+mod lengths;
 mod listings;
 mod overview;
 mod probe;

@@ -85,6 +85,99 @@ fn a_batch_that_does_not_last_has_a_smaller_one_beside_it() {
 }
 
 #[test]
+fn inference_is_soaked_too() {
+    let place = Place::new();
+    let mut request = bert();
+    request["training"] = json!({"precision": "amp_fp16", "mode": "inference"});
+
+    let answered = place.ask(
+        "soak",
+        &request,
+        &[
+            "--batch",
+            "32",
+            "--seq-len",
+            "64,256,512",
+            "--steps",
+            "40",
+            "--json",
+        ],
+    );
+
+    let report = document(&answered)["report"].clone();
+    assert_eq!(report["verdict"], "fits");
+    let reserved = |name: &str| report[name].as_u64().unwrap();
+    assert!(reserved("peak_reserved_bytes") >= reserved("reserved_at_first_bytes"));
+}
+
+/// A fit whose request has a soak answers with what lasts; the same batch alone would be larger.
+#[test]
+fn a_fit_with_a_soak_answers_with_the_batch_that_lasts() {
+    let place = Place::new();
+    let mut request = bert();
+    request["memory_limit"] = json!("6GiB");
+    request["lengths"] = json!({"seq_len": "64:50,192:30,320:20"});
+    let soak = [
+        "--steps",
+        "60",
+        "--epoch",
+        "20",
+        "--last-batch",
+        "3",
+        "--validation-batch",
+        "24",
+    ];
+    let within = "--soak=steps=60,epoch=20,last_batch=3,validation-batch=24";
+
+    let alone = document(&place.ask("fit", &request, &["--json"]))["result"].clone();
+    let result = document(&place.ask("fit", &request, &[within, "--json"]))["result"].clone();
+
+    let batch = |result: &Value| result["recommendation"]["micro_batch"].as_u64().unwrap();
+    let soaked = &result["soak"];
+    assert_eq!(soaked["batch"].as_u64(), Some(batch(&alone)));
+    assert_eq!(soaked["safe"]["batch"].as_u64(), Some(batch(&result)));
+    assert_eq!(
+        soaked["safe"]["peak_reserved_bytes"],
+        result["recommendation"]["peak_reserved_bytes"]
+    );
+    assert!(batch(&result) < batch(&alone), "{result}");
+    assert_eq!(
+        result["variants"][0]["recommendation"],
+        result["recommendation"]
+    );
+    // `batchfit soak` says the same of both.
+    for (micro_batch, status) in [(batch(&result), 0), (batch(&alone), 3)] {
+        let micro_batch = micro_batch.to_string();
+        let flags = [&["--batch", &micro_batch], &soak[..]].concat();
+        let answered = place.ask("soak", &request, &flags);
+        assert_eq!(
+            answered.status.code(),
+            Some(status),
+            "{}",
+            stdout(&answered)
+        );
+    }
+}
+
+#[test]
+fn a_target_is_made_by_batches_that_last() {
+    let place = Place::new();
+    let mut request = bert();
+    request["memory_limit"] = json!("6GiB");
+    request["target_batch"] = json!(96);
+    request["lengths"] = json!({"seq_len": "64,192,320"});
+    request["soak"] = json!({"steps": 40});
+
+    let result = document(&place.ask("fit", &request, &["--json"]))["result"].clone();
+
+    let best = &result["recommendation"];
+    let figure = |name: &str| best[name].as_u64().unwrap();
+    assert_eq!(figure("micro_batch") * figure("accumulation_steps"), 96);
+    assert_eq!(figure("global_batch"), 96);
+    assert_eq!(result["soak"]["safe"]["batch"], best["micro_batch"]);
+}
+
+#[test]
 fn what_cannot_be_soaked_says_why() {
     let place = Place::new();
     let refused = |change: &dyn Fn(&mut Value), flags: &[&str], says: &str| {
@@ -105,7 +198,7 @@ fn what_cannot_be_soaked_says_why() {
     refused(
         &same,
         &["--seq-len", "64", "--steps", "100001"],
-        "more than the 100000",
+        "steps must be a whole number from 1 to 100000",
     );
     refused(
         &same,
@@ -127,9 +220,9 @@ fn what_cannot_be_soaked_says_why() {
         "simulated card",
     );
     refused(
-        &|request| request["training"] = json!({"mode": "inference"}),
+        &|request| request["world_size"] = json!(2),
         &["--seq-len", "64"],
-        "training",
+        "one process",
     );
     refused(
         &|request| request["training"]["precision"] = json!(["fp32", "bf16"]),

@@ -60,8 +60,7 @@ fn a_graph_is_told_by_its_content() {
         assert!(document(&answered)["request"]["model"]["exported"].is_string());
         let refused = ask(&place, &["fit", graph, "--on", "t4", "--seq-len", "8"]);
         assert!(
-            stderr(&refused)
-                .contains("--seq-len: exported graphs and recordings have their sizes already"),
+            stderr(&refused).contains("the graph leaves no length open besides the batch"),
             "{}",
             stderr(&refused)
         );

@@ -71,6 +71,7 @@ pub(super) fn in_any_order(mut requests: Vec<String>) -> Vec<String> {
 const FOUND_NOTHING: Assumptions = Assumptions {
     unknown_ops: UnknownOps::Refuse,
     chosen_percent: Some(0),
+    seq_len: None,
     recorded: false,
 };
 

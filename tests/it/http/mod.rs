@@ -14,6 +14,7 @@ mod fits;
 mod graphs;
 mod idempotency;
 mod keys;
+mod lengths;
 mod outcomes;
 mod probes;
 mod problems;

@@ -298,6 +298,8 @@ pub(super) fn result(request: &Request) -> FitResult {
         assumptions: Vec::new(),
         suggested_for: None,
         suggestions: Vec::new(),
+        lengths: None,
+        soak: None,
         environment: Environment {
             device: request.device.to_string(),
             gpu: "NVIDIA H200".to_owned(),

@@ -132,6 +132,8 @@ fn twenty_four() -> FitResult {
         assumptions: (1..=3).map(|n| format!("assumption number {n}")).collect(),
         suggested_for: None,
         suggestions: Vec::new(),
+        lengths: None,
+        soak: None,
         environment: Environment {
             device: "sim:rtx4090".to_owned(),
             gpu: "NVIDIA GeForce RTX 4090".to_owned(),

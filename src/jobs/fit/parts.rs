@@ -1,0 +1,32 @@
+//! Fits that are made of several: one for each length, and a soak of what they recommend.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::engine::FitEngine;
+use super::{lengths, soak};
+use crate::bounded::unless;
+use crate::jobs::{Engine as _, EngineError, FitResult, Progress, validate};
+use crate::model::Request;
+
+impl FitEngine {
+    /// Answers a request with several lengths, or with a soak.
+    pub(super) fn fit_in_parts(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<FitResult, EngineError> {
+        unless(cancel, || validate(request))
+            .ok_or(EngineError::Cancelled)?
+            .map_err(EngineError::Invalid)?;
+        let mut result = match &request.lengths {
+            Some(lengths) => lengths::fit_each(self, request, lengths, progress, cancel)?,
+            None => self.fit(&request.alone(), progress, cancel)?,
+        };
+        if let Some(course) = &request.soak {
+            soak::last(request, course, &mut result, progress, cancel)?;
+        }
+        Ok(result)
+    }
+}

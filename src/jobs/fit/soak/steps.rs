@@ -1,0 +1,287 @@
+//! The steps of a soak: their programs, one for each length and kind, and the order in which they run.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{Turn, TurnKind};
+use crate::alloc::Settings;
+use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::jobs::fit::engine::{lowered, room_on};
+use crate::jobs::fit::probing::simulator::not_compiled;
+use crate::jobs::validate::settings_in_force;
+use crate::jobs::{EngineError, validate_batch};
+use crate::model::{
+    Checkpointing, Counted, Course, DeviceChoice, Invalid, Lengths, Mode, Request, Variant,
+    Workload,
+};
+use crate::probe::{Cancelled, Evidence, Resources, Shape, Soak, SoakReport};
+use crate::program::Program;
+use crate::units::Bytes;
+use crate::worker::Programs;
+
+/// Most allocations of all programs together: some 400 MiB.
+const MOST_ALLOCATIONS: usize = 1 << 22;
+
+/// The programs of one length.
+struct OfLength {
+    training: Program,
+    validation: Option<Program>,
+}
+
+/// What a soak runs.
+pub(super) struct Steps {
+    course: Course,
+    programs: Vec<OfLength>,
+    order: Vec<Turn>,
+    memory: CardMemory,
+    settings: Settings,
+    limit: Bytes,
+    cancel: Arc<AtomicBool>,
+}
+
+impl Steps {
+    /// Compiles the steps of a course for batches up to this one.
+    pub(super) fn prepare(
+        request: &Request,
+        course: Course,
+        variant: &Variant,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Steps, EngineError> {
+        let card = match &request.device {
+            DeviceChoice::Sim(name) => Card::find(name),
+            DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+        };
+        let Some(card) = card else {
+            let problem = "a soak is of a simulated card; name one, such as sim:h200";
+            return Err(EngineError::Invalid(Invalid::at("/device", problem)));
+        };
+        let workload = &lowered(request, cancel)?.workload;
+        let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+        let memory = card.memory();
+        let limit = room_on(request, &settings, memory).limit(&variant.parallel);
+        let lengths = request.lengths.as_deref();
+        let (questions, counts): (Vec<Request>, Vec<u64>) = match lengths {
+            None => (vec![request.clone()], vec![1]),
+            Some(lengths) => {
+                let at = |one: &Counted| -> Result<(Request, u64), Invalid> {
+                    Ok((request.at(one.length)?, one.count))
+                };
+                let all: Result<Vec<_>, Invalid> = lengths.each.iter().map(at).collect();
+                all.map_err(EngineError::Invalid)?.into_iter().unzip()
+            }
+        };
+        let order = order(&course, &counts);
+        let mut programs = Vec::new();
+        let mut allocations = 0;
+        for question in questions {
+            let of_length = compiled(&question, &course, variant, batch, card, cancel)?;
+            allocations += of_length.training.tensors.len();
+            let validation = of_length.validation.as_ref();
+            allocations += validation.map_or(0, |program| program.tensors.len());
+            if allocations > MOST_ALLOCATIONS {
+                let problem = format!(
+                    "the steps of {} lengths take more memory than is given them; name fewer lengths",
+                    counts.len()
+                );
+                let at = lengths.map_or_else(|| "/model".to_owned(), Lengths::pointer);
+                return Err(EngineError::Invalid(Invalid::at(at, problem)));
+            }
+            programs.push(of_length);
+        }
+        Ok(Steps {
+            course,
+            programs,
+            order,
+            memory,
+            settings,
+            limit,
+            cancel: Arc::clone(cancel),
+        })
+    }
+
+    /// What the allocator may reserve.
+    pub(super) fn limit(&self) -> Bytes {
+        self.limit
+    }
+
+    /// What each step is.
+    pub(super) fn into_order(self) -> Vec<Turn> {
+        self.order
+    }
+
+    /// Runs all steps with this batch.
+    pub(super) fn run(&self, batch: u64) -> Result<SoakReport, EngineError> {
+        let mut shapes = Vec::new();
+        let mut places = HashMap::new();
+        let steps = self.order.iter().map(|Turn(length, kind)| {
+            let batch = batch_of(&self.course, *kind, batch);
+            let trains = matches!(kind, TurnKind::Step | TurnKind::Last);
+            let of = if trains { TurnKind::Step } else { *kind };
+            *places.entry((*length, of, batch)).or_insert_with(|| {
+                let programs = &self.programs[*length];
+                let program = match kind {
+                    TurnKind::Step | TurnKind::Last => None,
+                    TurnKind::Validation => programs.validation.as_ref(),
+                };
+                let program = program.unwrap_or(&programs.training);
+                shapes.push(Shape { program, batch });
+                shapes.len() - 1
+            })
+        });
+        let steps: Vec<usize> = steps.collect();
+        let soak = Soak {
+            shapes: &shapes,
+            steps: &steps,
+        };
+        let mut allocator = self.memory.allocator(&self.settings, self.limit);
+        let mut launcher = SimulatedLauncher::default();
+        let mut resources = Resources {
+            allocator: &mut allocator,
+            launcher: &mut launcher,
+            evidence: Evidence::Simulated,
+        };
+        soak.run_unless(&self.cancel, &mut resources)
+            .map_err(|Cancelled| EngineError::Cancelled)
+    }
+}
+
+/// Samples of a step.
+fn batch_of(course: &Course, kind: TurnKind, batch: u64) -> u64 {
+    match kind {
+        TurnKind::Step => batch,
+        TurnKind::Last => course.last_batch.map_or(batch, |last| last.min(batch)),
+        TurnKind::Validation => course
+            .validation
+            .map_or(batch, |validation| validation.batch),
+    }
+}
+
+/// The steps over lengths that so many samples have.
+fn order(course: &Course, counts: &[u64]) -> Vec<Turn> {
+    let mut draws = Draws::new(course.seed, counts);
+    let mut order = Vec::new();
+    let epoch = course.epoch();
+    for step in 1..=course.steps {
+        let ends = step % epoch == 0 || step == course.steps;
+        let kind = if ends { TurnKind::Last } else { TurnKind::Step };
+        order.push(Turn(draws.draw(), kind));
+        let validation = course.validation.filter(|_| ends);
+        for _ in 0..validation.map_or(0, |validation| validation.steps) {
+            order.push(Turn(draws.draw(), TurnKind::Validation));
+        }
+    }
+    order
+}
+
+/// Places that look random and are the same everywhere: the generator of Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014, with its constants.
+struct Draws {
+    state: u64,
+    /// For each place the samples at it and before it.
+    until: Vec<u128>,
+}
+
+impl Draws {
+    fn new(seed: u64, counts: &[u64]) -> Draws {
+        let sum = |sum: &mut u128, count: &u64| {
+            *sum += u128::from(*count);
+            Some(*sum)
+        };
+        Draws {
+            state: seed,
+            until: counts.iter().scan(0, sum).collect(),
+        }
+    }
+
+    /// A place, each as likely as samples are at it.
+    fn draw(&mut self) -> usize {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let mixed = mixed ^ (mixed >> 31);
+        let all = self.until.last().copied().unwrap_or(1);
+        // At most 512 lengths of 2^40 samples each: the product is below 2^113.
+        let sample = (u128::from(mixed) * all) >> 64;
+        self.until.partition_point(|until| *until <= sample)
+    }
+}
+
+/// The programs that train and validate with one length.
+fn compiled(
+    request: &Request,
+    course: &Course,
+    variant: &Variant,
+    batch: u64,
+    card: &Card,
+    cancel: &Arc<AtomicBool>,
+) -> Result<OfLength, EngineError> {
+    let lowered = lowered(request, cancel)?;
+    let batches = [
+        Some(batch),
+        course.validation.map(|validation| validation.batch),
+    ];
+    for batch in batches.into_iter().flatten() {
+        validate_batch(lowered, batch).map_err(EngineError::Invalid)?;
+    }
+    if matches!(lowered.workload, Workload::Recorded(_)) {
+        let problem = "recordings are of the steps that were recorded; describe the model";
+        return Err(EngineError::Invalid(Invalid::at("/model", problem)));
+    }
+    let mut compiler = Programs::simulated(lowered.workload.clone(), card.capability);
+    let training = compile(&mut compiler, variant, cancel)?;
+    let validation = course
+        .validation
+        .map(|_| compile(&mut compiler, &without_gradients(variant), cancel));
+    Ok(OfLength {
+        training,
+        validation: validation.transpose()?,
+    })
+}
+
+/// The same model without gradients.
+fn without_gradients(variant: &Variant) -> Variant {
+    Variant {
+        mode: Mode::Inference,
+        checkpointing: Checkpointing::None,
+        accumulation: 1,
+        clip_grad_norm: None,
+        ..variant.clone()
+    }
+}
+
+fn compile(
+    compiler: &mut Programs,
+    variant: &Variant,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Program, EngineError> {
+    let program = compiler
+        .of_unless(cancel, variant)
+        .map_err(|error| not_compiled(&error))?;
+    if program.last_step_is_closed() {
+        return Ok(program.clone());
+    }
+    let problem = "its steps keep tensors from one to the next; no such training can be soaked yet";
+    Err(EngineError::Invalid(Invalid::at("/training", problem)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_drawn_as_often_as_samples_have_them() {
+        let mut draws = Draws::new(7, &[1, 0, 899, 100]);
+        let mut drawn = [0; 4];
+        for _ in 0..100_000 {
+            drawn[draws.draw()] += 1;
+        }
+
+        assert_eq!(drawn[1], 0);
+        for (place, expected) in [(0, 100), (2, 89_900), (3, 10_000)] {
+            let off = f64::from(drawn[place] - expected).abs() / f64::from(expected);
+            assert!(off < 0.3, "{drawn:?}");
+        }
+    }
+}

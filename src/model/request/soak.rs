@@ -1,0 +1,111 @@
+//! `soak`: what a training is made of, whose steps are run one after the other in one process.
+
+use serde::Serialize;
+
+use crate::model::fields::Fields;
+use crate::model::invalid::Invalid;
+use crate::probe::LARGEST_BATCH;
+
+/// The fields of `soak`.
+pub(in crate::model) const FIELDS: &[&str] = &[
+    "steps",
+    "epoch",
+    "last_batch",
+    "validation_batch",
+    "validation_steps",
+    "seed",
+];
+
+/// Most steps of a soak, validation included: some minutes for the largest models.
+pub(crate) const MOST_SOAKED: u64 = 100_000;
+
+/// Optimizer steps, where nobody says how many: what reserved memory was compared with real training over.
+const USUAL_STEPS: u64 = 1000;
+
+/// Batches of a validation, where nobody says how many.
+const USUAL_VALIDATION: u64 = 20;
+
+/// What a training is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Course {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Optimizer steps of an epoch; all of them where it is `None`.
+    pub epoch: Option<u64>,
+    /// Samples of the last step of each epoch, where they are fewer.
+    pub last_batch: Option<u64>,
+    /// What runs after each epoch.
+    pub validation: Option<Validation>,
+    /// By which lengths are drawn, each as likely as samples have it.
+    pub seed: u64,
+}
+
+/// A loop without gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Validation {
+    /// Samples at a time.
+    pub batch: u64,
+    /// How often.
+    pub steps: u64,
+}
+
+impl Default for Course {
+    fn default() -> Course {
+        Course {
+            steps: USUAL_STEPS,
+            epoch: None,
+            last_batch: None,
+            validation: None,
+            seed: 0,
+        }
+    }
+}
+
+impl Course {
+    /// Steps of an epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.unwrap_or(self.steps).max(1)
+    }
+
+    /// How many steps there are, validation included.
+    pub fn length(&self) -> u64 {
+        let validation = self.validation.map_or(0, |validation| validation.steps);
+        let epochs = self.steps.div_ceil(self.epoch());
+        self.steps.saturating_add(epochs.saturating_mul(validation))
+    }
+
+    /// Reads the field `soak` of a request.
+    pub(super) fn read(request: &Fields<'_>) -> Result<Option<Course>, Invalid> {
+        let Some(value) = request.get("soak") else {
+            return Ok(None);
+        };
+        let fields = Fields::of(value, &request.at("soak"), "soak", FIELDS)?;
+        let steps = |name: &str| fields.whole(name, 1, MOST_SOAKED);
+        let batch = |name: &str| fields.whole(name, 1, LARGEST_BATCH);
+        let validation_steps = steps("validation_steps")?;
+        let validation = batch("validation_batch")?.map(|batch| Validation {
+            batch,
+            steps: validation_steps.unwrap_or(USUAL_VALIDATION),
+        });
+        if let (None, Some(_)) = (validation, validation_steps) {
+            let problem =
+                "validation_steps needs validation_batch: how many samples are validated at a time";
+            return Err(Invalid::at(fields.at("validation_steps"), problem));
+        }
+        let course = Course {
+            steps: steps("steps")?.unwrap_or(USUAL_STEPS),
+            epoch: steps("epoch")?,
+            last_batch: batch("last_batch")?,
+            validation,
+            seed: fields.whole("seed", 0, u64::MAX >> 11)?.unwrap_or(0),
+        };
+        let length = course.length();
+        if length > MOST_SOAKED {
+            let problem = format!(
+                "{length} steps, those of validation included, are more than the {MOST_SOAKED} that are run"
+            );
+            return Err(Invalid::at(request.at("soak"), problem));
+        }
+        Ok(Some(course))
+    }
+}
