@@ -8,7 +8,7 @@ use super::words::{self, Word};
 use crate::bounded::shorten;
 
 /// Up to this many known words are listed where none is near the one found.
-pub(super) const MOST_LISTED: usize = 16;
+pub(super) const MOST_LISTED: usize = 20;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

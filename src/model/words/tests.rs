@@ -131,9 +131,9 @@ fn fields_that_are_spelt_otherwise_are_recognized() {
         ),
         (
             json!({ "zzzzzzzz": 1 }),
-            "at /zzzzzzzz: the request has no field \"zzzzzzzz\"; known are model, training, device, memory_limit, \
-             headroom, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, priority, timeout_seconds, \
-             suggest",
+            "at /zzzzzzzz: the request has no field \"zzzzzzzz\"; known are model, lengths, training, device, \
+             memory_limit, headroom, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, soak, \
+             priority, timeout_seconds, suggest",
         ),
     ];
     for (members, expected) in table {
@@ -194,8 +194,9 @@ fn all_wrong_fields_of_an_object_are_named_at_once() {
         invalid.to_string(),
         "3 fields of the request are wrong: the request has no field \"precision\"; it belongs in `training`: \
          {\"training\": {\"precision\": \"bf16\"}}; the request has no field \"batch_size\"; did you mean \
-         \"target_batch\"?; the request has no field \"zzzzzzzz\"; known are model, training, device, memory_limit, \
-         headroom, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, priority, timeout_seconds"
+         \"target_batch\"?; the request has no field \"zzzzzzzz\"; known are model, lengths, training, device, \
+         memory_limit, headroom, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, soak, \
+         priority, timeout_seconds, suggest"
     );
 }
 
