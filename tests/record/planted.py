@@ -4,8 +4,8 @@
 
 Needs PyTorch 2.11 and a CUDA device; a stub of the runtime that only hands out addresses is enough, because the snapshots show
 allocations and not values. Each file is the pickle of `torch.cuda.memory._dump_snapshot`, cut to what a reader of it needs and packed
-with gzip: `NAME.pickle.gz`, where NAME begins with the verdict that is expected. Those whose name ends with `-unseen` were not used to
-make the rules.
+with gzip: `NAME.pickle.gz`, where NAME begins with the verdict that is expected. Those whose name ends with `-unseen` were written
+before the rules in force.
 """
 
 import gzip

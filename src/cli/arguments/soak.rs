@@ -39,6 +39,18 @@ pub(in crate::cli) struct Course {
     /// Batches of each validation; 20 without it.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) validation_steps: Option<String>,
+    /// Prompts that are completed at a time after each epoch, with a growing cache of keys and values; for GPT-2.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) generation_batch: Option<String>,
+    /// Tokens of a prompt; 128 without it.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) generation_prompt: Option<String>,
+    /// Tokens that are generated; 64 without it.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) generation_tokens: Option<String>,
+    /// How often after each epoch; once without it.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) generation_times: Option<String>,
     /// Draws the lengths of --seq-len in another order.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) seed: Option<String>,

@@ -302,6 +302,26 @@ pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
             "validation_steps",
             &course.validation_steps,
         ),
+        (
+            "--generation-batch",
+            "generation_batch",
+            &course.generation_batch,
+        ),
+        (
+            "--generation-prompt",
+            "generation_prompt",
+            &course.generation_prompt,
+        ),
+        (
+            "--generation-tokens",
+            "generation_tokens",
+            &course.generation_tokens,
+        ),
+        (
+            "--generation-times",
+            "generation_times",
+            &course.generation_times,
+        ),
         ("--seed", "seed", &course.seed),
     ];
     let given = flags.into_iter().filter_map(|(flag, member, text)| {

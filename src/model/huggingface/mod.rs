@@ -6,6 +6,7 @@
 mod attention;
 mod causal;
 mod config;
+mod generation;
 mod heads;
 pub(crate) mod hub;
 mod masked;
@@ -65,9 +66,36 @@ struct Sizes {
     loss_chunks: Option<u64>,
     /// Height and width of images.
     image_size: Option<[u64; 2]>,
+    /// Tokens of a prompt and those that are generated, where the graph is one of generation.
+    generation: Option<[u64; 2]>,
 }
 
 impl HuggingFaceModel {
+    /// The same generating text: so many tokens of a prompt, and so many new ones.
+    pub(crate) fn generating(
+        &self,
+        tokens: [u64; 2],
+        pointer: &str,
+    ) -> Result<HuggingFaceModel, Invalid> {
+        let (class, _) = builder(self)?;
+        if !generation::CLASSES.contains(&class) {
+            let problem = format!(
+                "generation with a cache of keys and values is simulated for {}, not for {} yet; leave it out, or generate in a \
+                 process of its own",
+                generation::CLASSES.join(", "),
+                shorten(class)
+            );
+            return Err(Invalid::at(pointer, problem));
+        }
+        Ok(HuggingFaceModel {
+            sizes: Sizes {
+                generation: Some(tokens),
+                ..self.sizes
+            },
+            ..self.clone()
+        })
+    }
+
     /// The same with samples of this length. Whether the model has it turns out when it is lowered.
     pub(crate) fn at(&self, of: LengthOf, length: Length) -> HuggingFaceModel {
         let sizes = match of {
@@ -136,6 +164,7 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, In
             target_len: fields.whole("target_len", 1, LONGEST)?,
             loss_chunks: fields.whole("loss_chunks", 1, MOST_CHUNKS)?,
             image_size: fields.pair("image_size", 1)?,
+            generation: None,
         },
         training: Training::parse(&fields)?,
         pointer: pointer.to_owned(),
@@ -246,7 +275,11 @@ impl Task<'_> {
 
     /// Tokens of a sample, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
     fn tokens_of(&self, name: &str, most: u64) -> Result<u64, Invalid> {
-        let seq_len = self.seq_len()?;
+        self.within(self.seq_len()?, name, most)
+    }
+
+    /// So many tokens, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
+    fn within(&self, seq_len: u64, name: &str, most: u64) -> Result<u64, Invalid> {
         if seq_len <= most {
             return Ok(seq_len);
         }

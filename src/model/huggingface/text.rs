@@ -14,7 +14,7 @@ use crate::model::tracing::{
 use crate::shape::{DType, Extent};
 
 /// A batch of token ids.
-fn ids(tracer: &Tracer, name: &str, seq_len: u64) -> Tensor {
+pub(super) fn ids(tracer: &Tracer, name: &str, seq_len: u64) -> Tensor {
     let shape = [Extent::BATCH, Extent::fixed(seq_len)];
     tracer.input(name, &shape, DType::Int64)
 }

@@ -182,6 +182,21 @@ impl PresetModel {
         }
     }
 
+    /// The same generating text; `None` where it is no model of text.
+    pub(crate) fn generating(
+        &self,
+        tokens: [u64; 2],
+        pointer: &str,
+    ) -> Option<Result<PresetModel, Invalid>> {
+        match &self.0 {
+            Kind::HuggingFace(model) => {
+                let model = model.generating(tokens, pointer);
+                Some(model.map(|model| PresetModel(Kind::HuggingFace(model))))
+            }
+            Kind::Torchvision(_) => None,
+        }
+    }
+
     /// Whether casts of the model's code may be in the graph, which are made for one dtype of parameters.
     pub(crate) fn has_casts(&self) -> bool {
         matches!(self.0, Kind::HuggingFace(_))

@@ -166,8 +166,9 @@ impl Lengths {
         let (of, value) = match (given.next(), given.next()) {
             (Some(one), None) => one,
             (None, _) => {
+                let beside = FIELDS.iter().find(|name| fields.get(name).is_some());
                 return Err(Invalid::at(
-                    request.at("lengths"),
+                    beside.map_or_else(|| request.at("lengths"), |name| fields.at(name)),
                     "lengths needs one of seq_len and image_size, as in {\"seq_len\": \"128,256,512\"}",
                 ));
             }

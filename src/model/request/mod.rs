@@ -20,7 +20,7 @@ pub use fingerprint::RULES;
 pub use headroom::{Taught, TaughtBy, strategy};
 pub use lengths::{Counted, Length, LengthOf, Lengths};
 pub use recordings::RECORDING_BOUNDS;
-pub use soak::{Course, Validation};
+pub use soak::{Course, Generation, Validation};
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::io::Write as _;
@@ -498,6 +498,16 @@ impl Request {
             suggest: None,
             lowered: Once::default(),
             ..self.clone()
+        })
+    }
+
+    /// The same model generating text.
+    pub fn generating(&self, generation: &Generation) -> Result<Request, Invalid> {
+        let tokens = [generation.prompt, generation.tokens];
+        Ok(Request {
+            model: self.model.generating(tokens, "/soak/generation_batch")?,
+            lowered: Once::default(),
+            ..self.alone()
         })
     }
 

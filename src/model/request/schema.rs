@@ -119,6 +119,19 @@ pub(super) struct SoakSchema {
     /// Batches of each validation; 20 by default.
     #[schema(minimum = 1, maximum = 100_000, example = 20)]
     validation_steps: Option<u64>,
+    /// Prompts that are completed at a time after each epoch, greedily, with a cache of keys and values that grows
+    /// (`DynamicCache`). For GPT-2.
+    #[schema(minimum = 1, example = 8)]
+    generation_batch: Option<u64>,
+    /// Tokens of a prompt; 128 by default.
+    #[schema(minimum = 1, example = 128)]
+    generation_prompt: Option<u64>,
+    /// Tokens that are generated; 64 by default.
+    #[schema(minimum = 1, maximum = 256, example = 64)]
+    generation_tokens: Option<u64>,
+    /// How often after each epoch; once by default.
+    #[schema(minimum = 1, maximum = 100_000, example = 1)]
+    generation_times: Option<u64>,
     /// Draws lengths in another order.
     #[schema(minimum = 0, example = 0)]
     seed: Option<u64>,

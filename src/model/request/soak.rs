@@ -13,8 +13,22 @@ pub(in crate::model) const FIELDS: &[&str] = &[
     "last_batch",
     "validation_batch",
     "validation_steps",
+    "generation_batch",
+    "generation_prompt",
+    "generation_tokens",
+    "generation_times",
     "seed",
 ];
+
+/// Most tokens of a generation: each is a pass of its own in one graph, some 500 operations of GPT-2.
+const MOST_GENERATED: u64 = 256;
+
+/// Longest prompt.
+const LONGEST_PROMPT: u64 = 1 << 24;
+
+/// Tokens of a prompt and new ones, where nobody says how many.
+const USUAL_PROMPT: u64 = 128;
+const USUAL_GENERATED: u64 = 64;
 
 /// Most steps of a soak, validation included: some minutes for the largest models.
 pub(crate) const MOST_SOAKED: u64 = 100_000;
@@ -36,6 +50,8 @@ pub struct Course {
     pub last_batch: Option<u64>,
     /// What runs after each epoch.
     pub validation: Option<Validation>,
+    /// What is generated after that.
+    pub generation: Option<Generation>,
     /// By which lengths are drawn, each as likely as samples have it.
     pub seed: u64,
 }
@@ -49,6 +65,19 @@ pub struct Validation {
     pub steps: u64,
 }
 
+/// Text that is generated greedily, with a cache of keys and values that grows by each token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Generation {
+    /// Prompts at a time.
+    pub batch: u64,
+    /// Tokens of a prompt.
+    pub prompt: u64,
+    /// Tokens that are generated.
+    pub tokens: u64,
+    /// How often.
+    pub times: u64,
+}
+
 impl Default for Course {
     fn default() -> Course {
         Course {
@@ -56,6 +85,7 @@ impl Default for Course {
             epoch: None,
             last_batch: None,
             validation: None,
+            generation: None,
             seed: 0,
         }
     }
@@ -67,11 +97,13 @@ impl Course {
         self.epoch.unwrap_or(self.steps).max(1)
     }
 
-    /// How many steps there are, validation included.
+    /// How many steps there are, validation included; a generation counts as one.
     pub fn length(&self) -> u64 {
         let validation = self.validation.map_or(0, |validation| validation.steps);
+        let generation = self.generation.map_or(0, |generation| generation.times);
         let epochs = self.steps.div_ceil(self.epoch());
-        self.steps.saturating_add(epochs.saturating_mul(validation))
+        let between = validation.saturating_add(generation);
+        self.steps.saturating_add(epochs.saturating_mul(between))
     }
 
     /// Reads the field `soak` of a request.
@@ -92,7 +124,28 @@ impl Course {
                 "validation_steps needs validation_batch: how many samples are validated at a time";
             return Err(Invalid::at(fields.at("validation_steps"), problem));
         }
+        let generation_batch = batch("generation_batch")?;
+        let generation = Generation {
+            batch: generation_batch.unwrap_or(1),
+            prompt: fields
+                .whole("generation_prompt", 1, LONGEST_PROMPT)?
+                .unwrap_or(USUAL_PROMPT),
+            tokens: fields
+                .whole("generation_tokens", 1, MOST_GENERATED)?
+                .unwrap_or(USUAL_GENERATED),
+            times: steps("generation_times")?.unwrap_or(1),
+        };
+        let of_generation = ["generation_prompt", "generation_tokens", "generation_times"];
+        let without_batch = of_generation
+            .into_iter()
+            .find(|name| generation_batch.is_none() && fields.get(name).is_some());
+        if let Some(name) = without_batch {
+            let problem =
+                format!("{name} needs generation_batch: how many prompts are completed at a time");
+            return Err(Invalid::at(fields.at(name), problem));
+        }
         let course = Course {
+            generation: generation_batch.map(|_| generation),
             steps: steps("steps")?.unwrap_or(USUAL_STEPS),
             epoch: steps("epoch")?,
             last_batch: batch("last_batch")?,

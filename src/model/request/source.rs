@@ -262,6 +262,32 @@ impl ModelSource {
         }
     }
 
+    /// The same generating text, which is asked for at `pointer`: so many tokens of a prompt, and so many new ones.
+    pub(super) fn generating(
+        &self,
+        tokens: [u64; 2],
+        pointer: &str,
+    ) -> Result<ModelSource, Invalid> {
+        let found = match self {
+            ModelSource::Preset(preset) => {
+                let preset = preset.generating(tokens, pointer);
+                preset.map(|preset| preset.map(ModelSource::Preset))
+            }
+            ModelSource::HuggingFace(model) => {
+                let model = model.generating(tokens, pointer);
+                Some(model.map(ModelSource::HuggingFace))
+            }
+            ModelSource::Layers(_)
+            | ModelSource::Inline(..)
+            | ModelSource::File(..)
+            | ModelSource::Recorded(_) => None,
+        };
+        found.unwrap_or_else(|| {
+            let problem = "generation is of a language model that is described by a preset or a Hugging Face config";
+            Err(Invalid::at(pointer, problem))
+        })
+    }
+
     /// The same with samples of this length, which is at `pointer` in the request.
     pub(super) fn at(
         &self,

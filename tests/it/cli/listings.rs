@@ -31,7 +31,7 @@ fn flags(help: &str) -> Vec<String> {
         .lines()
         .filter(|line| line.trim_start().starts_with('-'));
     let flag = |line: &str| {
-        line.split([' ', ','])
+        line.split([' ', ',', '['])
             .find(|word| word.starts_with("--"))
             .map(str::to_owned)
     };

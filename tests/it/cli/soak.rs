@@ -159,6 +159,75 @@ fn a_fit_with_a_soak_answers_with_the_batch_that_lasts() {
     }
 }
 
+/// Keys and values of 192 tokens and more are joined anew at each token; blocks of ever new sizes are what a training of one
+/// length does not ask for.
+#[test]
+fn training_validation_and_generation_share_a_process() {
+    let place = Place::new();
+    let request = json!({
+        "model": {"hf": {
+            "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+            "n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 512
+        }, "seq_len": 64},
+        "device": "sim:h200",
+        "memory_limit": "4GiB",
+    });
+    let ask = |flags: &[&str]| {
+        let all = ["--batch", "8", "--steps", "20", "--epoch", "10", "--json"];
+        document(&place.ask("soak", &request, &[&all[..], flags].concat()))
+    };
+    let generation = [
+        "--generation-batch",
+        "64",
+        "--generation-prompt",
+        "192",
+        "--generation-tokens",
+        "16",
+        "--generation-times",
+        "2",
+    ];
+
+    let without = ask(&["--validation-batch", "8", "--validation-steps", "3"]);
+    let with = ask(&[
+        &["--validation-batch", "8", "--validation-steps", "3"][..],
+        &generation,
+    ]
+    .concat());
+
+    assert_eq!(without["report"]["steps"], 26);
+    assert_eq!(with["report"]["steps"], 30);
+    assert_eq!(with["report"]["verdict"], "fits");
+    assert_eq!(with["order"][13], json!([0, "generation"]));
+    let reserved = |soaked: &Value| soaked["report"]["peak_reserved_bytes"].as_u64().unwrap();
+    // Two layers of keys and values: 64 samples of 207 tokens, 64 numbers of four bytes each.
+    let cache = 2 * 2 * 64 * 207 * 64 * 4;
+    assert!(reserved(&with) > reserved(&without).max(cache), "{with}");
+    for (flags, says) in [
+        (
+            vec!["--generation-tokens", "8"],
+            "generation_tokens needs generation_batch",
+        ),
+        (
+            vec!["--generation-batch", "1", "--generation-prompt", "1020"],
+            "leaves room for 1024 tokens",
+        ),
+    ] {
+        let refused = place.ask("soak", &request, &[&["--batch", "8"], &flags[..]].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr(&refused).contains(says), "{}", stderr(&refused));
+    }
+    let other = place.ask(
+        "soak",
+        &bert(),
+        &["--batch", "8", "--seq-len", "64", "--generation-batch", "1"],
+    );
+    assert!(
+        stderr(&other).contains("not for BertForSequenceClassification"),
+        "{}",
+        stderr(&other)
+    );
+}
+
 #[test]
 fn a_target_is_made_by_batches_that_last() {
     let place = Place::new();

@@ -3,6 +3,7 @@
 mod collectives;
 mod functions;
 mod gaps;
+mod generation;
 mod gradients;
 mod operations;
 mod parallel;

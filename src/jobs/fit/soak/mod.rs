@@ -49,6 +49,8 @@ pub enum TurnKind {
     Last,
     /// A batch of validation.
     Validation,
+    /// Prompts that are completed.
+    Generation,
 }
 
 /// A batch that went through a soak.
@@ -74,6 +76,10 @@ pub(in crate::jobs) fn check(request: &Request) -> Result<(), Invalid> {
     if !matches!(request.device, DeviceChoice::Sim(_)) {
         let problem = "a soak is of a simulated card; name one, such as sim:h200";
         return Err(Invalid::at("/device", problem));
+    }
+    if let Some(generation) = request.soak.as_ref().and_then(|course| course.generation) {
+        // Built once more where it is run; what is wrong with it is said at once.
+        request.generating(&generation)?.lower()?;
     }
     let mut variants = request.variants.iter();
     if variants.any(|variant| variant.recorded || !variant.parallel.is_none()) {

@@ -33,6 +33,8 @@ struct OfLength {
 pub(super) struct Steps {
     course: Course,
     programs: Vec<OfLength>,
+    /// What generates, whatever the length of samples that are trained on.
+    generation: Option<Program>,
     order: Vec<Turn>,
     memory: CardMemory,
     settings: Settings,
@@ -74,7 +76,20 @@ impl Steps {
         };
         let order = order(&course, &counts);
         let mut programs = Vec::new();
-        let mut allocations = 0;
+        let generation = course.generation.map(|generation| {
+            let question = request.generating(&generation);
+            let question = question.map_err(EngineError::Invalid)?;
+            let workload = lowered(&question, cancel)?.workload.clone();
+            compile(
+                &mut Programs::simulated(workload, card.capability),
+                &without_gradients(variant),
+                cancel,
+            )
+        });
+        let generation = generation.transpose()?;
+        let mut allocations = generation
+            .as_ref()
+            .map_or(0, |program| program.tensors.len());
         for question in questions {
             let of_length = compiled(&question, &course, variant, batch, card, cancel)?;
             allocations += of_length.training.tensors.len();
@@ -93,6 +108,7 @@ impl Steps {
         Ok(Steps {
             course,
             programs,
+            generation,
             order,
             memory,
             settings,
@@ -124,6 +140,7 @@ impl Steps {
                 let program = match kind {
                     TurnKind::Step | TurnKind::Last => None,
                     TurnKind::Validation => programs.validation.as_ref(),
+                    TurnKind::Generation => self.generation.as_ref(),
                 };
                 let program = program.unwrap_or(&programs.training);
                 shapes.push(Shape { program, batch });
@@ -155,6 +172,9 @@ fn batch_of(course: &Course, kind: TurnKind, batch: u64) -> u64 {
         TurnKind::Validation => course
             .validation
             .map_or(batch, |validation| validation.batch),
+        TurnKind::Generation => course
+            .generation
+            .map_or(batch, |generation| generation.batch),
     }
 }
 
@@ -170,6 +190,11 @@ fn order(course: &Course, counts: &[u64]) -> Vec<Turn> {
         let validation = course.validation.filter(|_| ends);
         for _ in 0..validation.map_or(0, |validation| validation.steps) {
             order.push(Turn(draws.draw(), TurnKind::Validation));
+        }
+        let generation = course.generation.filter(|_| ends);
+        for _ in 0..generation.map_or(0, |generation| generation.times) {
+            // Its prompts have a length of their own.
+            order.push(Turn(0, TurnKind::Generation));
         }
     }
     order

@@ -4,6 +4,7 @@ use crate::graph::Graph;
 use crate::model::huggingface::Task;
 use crate::model::huggingface::attention::{look_for_packed_sequences, sdpa};
 use crate::model::huggingface::config::Config;
+use crate::model::huggingface::generation::{Cache, generated};
 use crate::model::huggingface::heads::Labels;
 use crate::model::huggingface::text;
 use crate::model::invalid::Invalid;
@@ -84,10 +85,19 @@ impl Decoder {
 
 pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let config = Decoder::read(&task.config)?;
-    let seq_len = task.tokens_of(task.config.spelling(POSITIONS), config.positions)?;
+    let generation = task.sizes.generation;
+    let positions = task.config.spelling(POSITIONS);
+    let seq_len = match generation {
+        None => task.tokens_of(positions, config.positions)?,
+        // The last new token is never read.
+        Some([prompt, new_tokens]) => {
+            let read = prompt.saturating_add(new_tokens).saturating_sub(1);
+            task.within(read, positions, config.positions)?
+        }
+    };
     let tracer = task.tracer("gpt2.modeling_gpt2");
     let model = Model::new(&tracer, &config);
-    let forward = |ids: &Tensor| model.forward(ids);
+    let forward = |ids: &Tensor| model.forward(ids, None);
     let linear = |name: &str, outputs: u64, bias: bool| {
         Linear::new(&tracer, name, [config.width, outputs], bias)
     };
@@ -109,7 +119,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
         }
         "GPT2ForQuestionAnswering" => {
             let qa_outputs = linear("qa_outputs", 2, true);
-            let forward = |ids: &Tensor| model.forward(ids).into();
+            let forward = |ids: &Tensor| model.forward(ids, None).into();
             text::answer(task, tracer, seq_len, forward, &qa_outputs)
         }
         _ => {
@@ -118,6 +128,10 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
             } else {
                 linear("lm_head", config.vocabulary, false)
             };
+            if let Some(tokens) = generation {
+                let forward = |ids: &Tensor, past: &Cache| model.forward(ids, Some(past));
+                return generated(task, tracer, tokens, forward, &lm_head);
+            }
             let head = (&lm_head, config.vocabulary);
             text::next_token(task, tracer, seq_len, forward, head)
         }
@@ -167,6 +181,7 @@ struct Attention {
     width: u64,
     head_dim: u64,
     scale: f64,
+    layer: usize,
 }
 
 impl Attention {
@@ -185,11 +200,12 @@ impl Attention {
             width,
             head_dim: config.head_dim,
             scale: config.scale(layer),
+            layer: usize::try_from(layer).unwrap_or(usize::MAX),
             place,
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
+    fn forward(&self, x: &Tensor, past: Option<&Cache>) -> Tensor {
         x.tracer().within(&self.place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
             let heads = [
@@ -204,6 +220,9 @@ impl Attention {
             key = (&key).view(&heads).transpose(1, 2);
             value = (&value).view(&heads).transpose(1, 2);
             query = (&query).view(&heads).transpose(1, 2);
+            if let Some(past) = past {
+                [key, value] = past.update(self.layer, [&key, &value]);
+            }
             let settings = Settings {
                 dropout: self.dropout,
                 causal: seq_len != Extent::ONE,
@@ -276,10 +295,10 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
+    fn forward(&self, x: &Tensor, past: Option<&Cache>) -> Tensor {
         x.tracer().within(&self.place, || {
             let mut hidden_states = self.ln_1.forward(x);
-            let attn_output = self.attn.forward(&hidden_states);
+            let attn_output = self.attn.forward(&hidden_states, past);
             hidden_states = (&attn_output).add(x);
             let residual = hidden_states.clone();
             hidden_states = self.ln_2.forward(&hidden_states);
@@ -319,20 +338,24 @@ impl Model {
         }
     }
 
-    fn forward(&self, ids: &Tensor) -> Tensor {
+    fn forward(&self, ids: &Tensor, past: Option<&Cache>) -> Tensor {
         let tracer = ids.tracer();
         tracer.within(&self.place, || {
             let seq_len = ids.length(1);
             let input_ids = ids.view(&[Size::REST, seq_len.into()]);
             let inputs_embeds = self.wte.forward(&input_ids);
-            let mut position_ids = tracer.arange(seq_len).add_number(0);
+            let seen = past.map_or(0, Cache::seen);
+            let seen = i64::try_from(seen).unwrap_or(i64::MAX);
+            let mut position_ids = tracer.arange(seq_len).add_number(seen);
             position_ids = (&position_ids).unsqueeze(0);
             let position_embeds = self.wpe.forward(&position_ids);
             let mut hidden_states = (&inputs_embeds).add((&position_embeds).to_device());
-            look_for_packed_sequences(&position_ids, ids.size(0));
+            if past.is_none() {
+                look_for_packed_sequences(&position_ids, ids.size(0));
+            }
             hidden_states = self.drop.forward(&hidden_states);
             for block in &self.h {
-                hidden_states = block.forward(&hidden_states);
+                hidden_states = block.forward(&hidden_states, past);
             }
             hidden_states = self.ln_f.forward(&hidden_states);
             let width = hidden_states.size(-1).into();
