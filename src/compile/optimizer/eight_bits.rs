@@ -1,4 +1,4 @@
-//! AdamW with moments of eight bits: of bitsandbytes 0.50 and of torchao 0.18.
+//! `AdamW` with moments of eight bits: of bitsandbytes 0.50 and of torchao 0.18.
 //!
 //! See Note [Optimizers].
 

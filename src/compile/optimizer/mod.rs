@@ -200,13 +200,12 @@ fn make_state(
     parameter: &mut Trained,
 ) {
     let names: &[&str] = match (optimizer, implementation) {
-        (Optimizer::Sgd, _) => &[],
         (Optimizer::SgdMomentum, _) => &["momentum_buffer"],
         (Optimizer::Adam | Optimizer::Adamw, OptimizerImpl::Fused) => {
             &["step", "exp_avg", "exp_avg_sq"]
         }
         (Optimizer::Adam | Optimizer::Adamw, _) => &["exp_avg", "exp_avg_sq"],
-        // The others make theirs themselves.
+        // SGD has none; the others make theirs themselves.
         _ => &[],
     };
     eager.set_category(Category::OptimizerState);

@@ -273,12 +273,12 @@ fn allow(table: &mut LengthTable, budget: Option<u64>) {
     }
 }
 
+/// Whether a batch of a row's length does, where simulation can be asked.
+type LeavesHeadroom<'a> = dyn Fn(&LengthRow, u64) -> Result<Option<bool>, EngineError> + 'a;
+
 /// Lowers the budget until all batches that it allows leave headroom, as far as simulation can be asked: memory is not monotone in
 /// the batch.
-fn lower(
-    table: &mut LengthTable,
-    leaves_headroom: &dyn Fn(&LengthRow, u64) -> Result<Option<bool>, EngineError>,
-) -> Result<(), EngineError> {
+fn lower(table: &mut LengthTable, leaves_headroom: &LeavesHeadroom<'_>) -> Result<(), EngineError> {
     let mut safe: HashSet<(Length, u64)> = HashSet::new();
     'budgets: for _ in 0..MOST_LOWERED {
         for row in &table.rows {

@@ -102,7 +102,7 @@ pub(crate) struct PresetModel(Kind);
 #[derive(Debug, Clone, PartialEq)]
 enum Kind {
     Torchvision(TorchvisionModel),
-    HuggingFace(HuggingFaceModel),
+    HuggingFace(Box<HuggingFaceModel>),
 }
 
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ pub(crate) fn parse(value: &Value, pointer: &str) -> Result<PresetModel, Invalid
     let name = any.text("preset")?.ok_or_else(|| any.missing("preset"))?;
     if let Some(model) = hub::find(name) {
         let model = huggingface::parse_hub(model, value, pointer)?;
-        return Ok(PresetModel(Kind::HuggingFace(model)));
+        return Ok(PresetModel(Kind::HuggingFace(Box::new(model))));
     }
     let Some(entry) = entries().find(|entry| entry.preset.name == name) else {
         let known = presets().map(|preset| preset.name);
@@ -166,9 +166,9 @@ impl PresetModel {
     /// The same with samples of this length; `None` where it has no such length.
     pub(crate) fn at(&self, of: LengthOf, length: Length) -> Option<PresetModel> {
         match (&self.0, of) {
-            (Kind::HuggingFace(model), _) => {
-                Some(PresetModel(Kind::HuggingFace(model.at(of, length))))
-            }
+            (Kind::HuggingFace(model), _) => Some(PresetModel(Kind::HuggingFace(Box::new(
+                model.at(of, length),
+            )))),
             (Kind::Torchvision(model), LengthOf::ImageSize) => {
                 Some(PresetModel(Kind::Torchvision(TorchvisionModel {
                     sizes: Sizes {
@@ -191,7 +191,7 @@ impl PresetModel {
         match &self.0 {
             Kind::HuggingFace(model) => {
                 let model = model.generating(tokens, pointer);
-                Some(model.map(|model| PresetModel(Kind::HuggingFace(model))))
+                Some(model.map(|model| PresetModel(Kind::HuggingFace(Box::new(model)))))
             }
             Kind::Torchvision(_) => None,
         }

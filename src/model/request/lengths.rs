@@ -368,14 +368,14 @@ mod tests {
 
     use super::*;
 
-    fn read(lengths: Value) -> Result<Lengths, Invalid> {
+    fn read(lengths: &Value) -> Result<Lengths, Invalid> {
         let request = json!({ "lengths": lengths });
         let fields = Fields::any(&request, "", "the request").unwrap();
         Lengths::read(&fields).map(Option::unwrap)
     }
 
-    fn seq_len(lengths: Value) -> Vec<(u64, u64)> {
-        let read = read(json!({ "seq_len": lengths })).unwrap();
+    fn seq_len(lengths: &Value) -> Vec<(u64, u64)> {
+        let read = read(&json!({ "seq_len": lengths })).unwrap();
         let pair = |one: &Counted| (one.length.sides()[0], one.count);
         read.each.iter().map(pair).collect()
     }
@@ -384,26 +384,26 @@ mod tests {
     fn a_list_a_range_and_a_histogram_are_read_as_text_and_as_json() {
         let three = vec![(64, 100), (128, 50), (512, 3)];
 
-        assert_eq!(seq_len(json!("64:100,128:50,512:3")), three);
-        assert_eq!(seq_len(json!({"512": 3, "64": 100, "128": 50})), three);
-        assert_eq!(seq_len(json!([512, 64])), [(64, 1), (512, 1)]);
+        assert_eq!(seq_len(&json!("64:100,128:50,512:3")), three);
+        assert_eq!(seq_len(&json!({"512": 3, "64": 100, "128": 50})), three);
+        assert_eq!(seq_len(&json!([512, 64])), [(64, 1), (512, 1)]);
         assert_eq!(
-            seq_len(json!("16-32:8, 100")),
+            seq_len(&json!("16-32:8, 100")),
             [(16, 1), (24, 1), (32, 1), (100, 1)]
         );
-        assert_eq!(seq_len(json!("7-9")), [(7, 1), (8, 1), (9, 1)]);
-        assert_eq!(seq_len(json!(64)), [(64, 1)]);
+        assert_eq!(seq_len(&json!("7-9")), [(7, 1), (8, 1), (9, 1)]);
+        assert_eq!(seq_len(&json!(64)), [(64, 1)]);
     }
 
     #[test]
     fn a_length_that_is_named_twice_counts_twice() {
-        assert_eq!(seq_len(json!([64, 128, 64])), [(64, 2), (128, 1)]);
-        assert_eq!(seq_len(json!("64:5,64")), [(64, 6)]);
+        assert_eq!(seq_len(&json!([64, 128, 64])), [(64, 2), (128, 1)]);
+        assert_eq!(seq_len(&json!("64:5,64")), [(64, 6)]);
     }
 
     #[test]
     fn lengths_are_rounded_up_to_a_multiple() {
-        let read = read(json!({"seq_len": "1-20", "multiple_of": 8})).unwrap();
+        let read = read(&json!({"seq_len": "1-20", "multiple_of": 8})).unwrap();
 
         let counted = read.each.iter().map(|one| (one.length, one.count));
         assert_eq!(
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn images_have_two_sides() {
-        let read = read(json!({"image_size": ["224x320", 224, [320, 224], [160, 160]]})).unwrap();
+        let read = read(&json!({"image_size": ["224x320", 224, [320, 224], [160, 160]]})).unwrap();
 
         let lengths: Vec<String> = read.each.iter().map(|one| one.length.to_string()).collect();
         assert_eq!(lengths, ["160", "224", "224x320", "320x224"]);
@@ -475,7 +475,7 @@ mod tests {
                 "whole number",
             ),
         ] {
-            let refused = read(lengths.clone()).unwrap_err();
+            let refused = read(&lengths).unwrap_err();
             assert_eq!(refused.pointer, pointer, "{lengths}");
             assert!(
                 refused.to_string().contains(expected),

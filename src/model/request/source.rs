@@ -312,7 +312,7 @@ impl ModelSource {
             )),
             (ModelSource::File(text, at, _), LengthOf::SeqLen) => Ok(ModelSource::File(
                 Arc::clone(text),
-                *at,
+                at,
                 Some(length.units(of)),
             )),
             (ModelSource::Inline(..) | ModelSource::File(..), LengthOf::ImageSize) => refused(

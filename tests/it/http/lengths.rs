@@ -122,7 +122,7 @@ async fn what_is_wrong_with_lengths_and_soaks_is_refused_at_its_place() {
     .await;
 
     assert_eq!(lengths, "/lengths/seq_len");
-    assert!(beyond.starts_with("/"), "{beyond}");
+    assert!(beyond.starts_with('/'), "{beyond}");
     assert_eq!(images, "/lengths/image_size");
     assert_eq!(steps, "/soak/steps");
     assert_eq!(device, "/device");

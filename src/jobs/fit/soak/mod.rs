@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::jobs::EngineError;
 use crate::jobs::validate::validate_single;
-use crate::model::{Course, DeviceChoice, Invalid, Request};
+use crate::model::{DeviceChoice, Invalid, Request};
 use crate::probe::{SoakReport, Verdict};
 
 pub(super) use of_fit::last;
@@ -97,7 +97,7 @@ pub fn soak(
 ) -> Result<Soaked, EngineError> {
     validate_single(request).map_err(EngineError::Invalid)?;
     check(request).map_err(EngineError::Invalid)?;
-    let course = request.soak.clone().unwrap_or_else(Course::default);
+    let course = request.soak.clone().unwrap_or_default();
     let variant = request.variants[0].clone();
     let steps = Steps::prepare(request, course, &variant, batch, cancel)?;
     let report = steps.run(batch)?;

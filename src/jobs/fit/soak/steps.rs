@@ -298,15 +298,15 @@ mod tests {
     #[test]
     fn lengths_are_drawn_as_often_as_samples_have_them() {
         let mut draws = Draws::new(7, &[1, 0, 899, 100]);
-        let mut drawn = [0; 4];
+        let mut counts = [0; 4];
         for _ in 0..100_000 {
-            drawn[draws.draw()] += 1;
+            counts[draws.draw()] += 1;
         }
 
-        assert_eq!(drawn[1], 0);
+        assert_eq!(counts[1], 0);
         for (place, expected) in [(0, 100), (2, 89_900), (3, 10_000)] {
-            let off = f64::from(drawn[place] - expected).abs() / f64::from(expected);
-            assert!(off < 0.3, "{drawn:?}");
+            let off = f64::from(counts[place] - expected).abs() / f64::from(expected);
+            assert!(off < 0.3, "{counts:?}");
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn candidates(
             all.push(candidate(
                 change,
                 paths.len(),
-                json!({ "modules": paths }),
+                &json!({ "modules": paths }),
                 RECOMPUTING,
             ));
         }
@@ -79,7 +79,7 @@ pub(super) fn candidates(
     all.push(candidate(
         change,
         found.len(),
-        json!("per_block"),
+        &json!("per_block"),
         RECOMPUTING + 1,
     ));
     Ok(all)
@@ -88,7 +88,7 @@ pub(super) fn candidates(
 fn candidate(
     change: String,
     blocks: usize,
-    checkpointing: serde_json::Value,
+    checkpointing: &serde_json::Value,
     price: u32,
 ) -> Candidate {
     Candidate {

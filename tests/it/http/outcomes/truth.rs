@@ -92,7 +92,6 @@ fn noise(training: u32) -> f64 {
 }
 
 #[tokio::test]
-#[expect(clippy::print_stdout, reason = "the table of docs/outcomes.md")]
 async fn headroom_follows_a_biased_truth() {
     const TRAININGS: u32 = 200;
     let biased = train("sim:h200", "NVIDIA H200", |_| 0.03, TRAININGS).await;
