@@ -1,15 +1,18 @@
 //! The request: one document for a fit over HTTP, on the command line, and in the database.
 
+mod changed;
 mod device;
 mod document;
 mod dtype;
 mod fingerprint;
 mod headroom;
 mod lengths;
+mod lowered;
 mod memory_limit;
 mod parallel;
 mod recordings;
 mod schema;
+mod shown;
 mod soak;
 mod source;
 mod training;
@@ -19,28 +22,25 @@ pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use headroom::{Taught, TaughtBy, strategy};
 pub use lengths::{Counted, Length, LengthOf, Lengths};
+pub use lowered::{Lowered, Workload};
 pub use recordings::RECORDING_BOUNDS;
+pub use shown::{ModelAside, pack};
 pub use soak::{Course, Generation, Validation};
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
-use std::io::Write as _;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::exported::{Assumptions, UnknownOps};
+use super::exported::UnknownOps;
 use super::fields::{Fields, wrong};
 use super::invalid::Invalid;
-use super::uploaded::{Digest, UploadKind, Uploads};
+use super::uploaded::{Digest, Uploads};
 use super::variant::{Compare, Objective, Variant};
 use crate::alloc::MemoryLimit;
-use crate::graph::Graph;
-use crate::recorded::Steps;
-use crate::shape::DType;
 use crate::units::Share;
+use lowered::Once;
 use recordings::Recordings;
 use source::ModelSource;
 
@@ -72,10 +72,6 @@ pub(crate) const MOST_RANKS: u64 = 1 << 20;
 
 /// Longest time that a fit may be worked on where its request says how long: a day.
 const LONGEST_TIMEOUT_S: u64 = 86_400;
-
-/// Longest model, in bytes of JSON, that is shown with a fit. Whoever asks how far a fit is does not want to read
-/// megabytes of graph each time.
-const LARGEST_SHOWN: usize = 64 << 10;
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -174,71 +170,6 @@ pub struct Request {
     /// Whether there is a recorder, which runs graphs that are not understood.
     has_recorder: bool,
     lowered: Once,
-}
-
-/// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
-/// and whoever answers it.
-#[derive(Debug, Clone, Default)]
-struct Once(Arc<OnceLock<Lowered>>);
-
-/// Two requests say the same whether or not somebody has asked for their graphs.
-impl PartialEq for Once {
-    fn eq(&self, _: &Once) -> bool {
-        true
-    }
-}
-
-/// A model that is not shown with a fit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelAside {
-    /// What names it in the request.
-    pub digest: Digest,
-    /// What it is: an exported graph, or the whole of the request's `model`.
-    pub kind: UploadKind,
-    /// How long it is, in bytes.
-    pub bytes: usize,
-    /// Its JSON text, compressed with gzip.
-    pub gzip: Vec<u8>,
-}
-
-/// What is run to find out what memory a model takes.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Workload {
-    /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
-    Graph(Arc<Graph>),
-    /// Whole steps, learnt from recordings.
-    Recorded(Arc<Steps>),
-}
-
-impl Workload {
-    /// How large it is, in nodes and operands of a graph or events of a recording.
-    pub fn size(&self) -> usize {
-        match self {
-            Workload::Graph(graph) => graph.size(),
-            Workload::Recorded(steps) => steps.size(),
-        }
-    }
-
-    /// The graph, if it is one.
-    pub fn graph(&self) -> Option<&Arc<Graph>> {
-        match self {
-            Workload::Graph(graph) => Some(graph),
-            Workload::Recorded(_) => None,
-        }
-    }
-}
-
-/// A model as it is run, and what had to be assumed in reading it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Lowered {
-    /// What is run.
-    pub workload: Workload,
-    /// Sentences for the answer.
-    pub notes: Vec<String>,
-    /// What was assumed of the model, a sentence each.
-    pub assumptions: Vec<String>,
-    /// What is not understood of the model, so that the graph is there for its sizes alone and steps have to be recorded.
-    pub not_understood: Option<String>,
 }
 
 impl Request {
@@ -436,91 +367,6 @@ impl Request {
         &self.taught
     }
 
-    /// Whether steps have to be recorded for an answer: because that is asked for, or because the model is not understood.
-    pub fn is_to_be_recorded(&self) -> Result<bool, Invalid> {
-        Ok(self.search == SearchMode::Recorded || self.lower()?.not_understood.is_some())
-    }
-
-    /// The same request with members changed by a JSON merge patch (RFC 7396), and no changes of it asked for. Of the model only a
-    /// preset or a config can be changed; a graph that was read is not read again.
-    pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, Invalid> {
-        let mut document = self.document.clone();
-        document.merge(patch);
-        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
-        let is_same_model = patch.get("model").is_none();
-        let model = if is_same_model {
-            self.model.clone()
-        } else {
-            let text = document.model().ok_or_else(|| fields.missing("model"))?;
-            ModelSource::parse(&document, text, &fields.at("model"), &Uploads::default())?
-        };
-        let changed = Request::around(model, &fields, known_sims)?;
-        let changed = Request {
-            suggest: None,
-            model_name: self.model_name.clone(),
-            uploads: self.uploads.clone(),
-            has_recorder: self.has_recorder,
-            ..changed
-        };
-        // What was learnt was learnt of this model.
-        let taught = self.taught.iter().filter(|_| is_same_model);
-        let changed = changed.with_taught(taught.cloned().collect());
-        let known = self.lowered.0.get().filter(|_| {
-            is_same_model
-                && changed.stored() == self.stored()
-                && changed.search == self.search
-                && changed.unknown_ops == self.unknown_ops
-                && changed.chosen_percent == self.chosen_percent
-        });
-        if let Some(known) = known {
-            if let (Workload::Graph(graph), true) = (&known.workload, changed.model.has_casts()) {
-                dtype::compare(graph, &changed.variants)?;
-            }
-            drop(changed.lowered.0.set(known.clone()));
-        }
-        Ok(Request {
-            document,
-            ..changed
-        })
-    }
-
-    /// The same about one of its lengths alone: what a request is whose model says it.
-    pub fn at(&self, length: Length) -> Result<Request, Invalid> {
-        let model = match &self.lengths {
-            Some(lengths) => self.model.at(lengths.of, length, &lengths.pointer())?,
-            None => self.model.clone(),
-        };
-        Ok(Request {
-            model,
-            lengths: None,
-            soak: None,
-            // They would be made for each length, and are about one.
-            suggest: None,
-            lowered: Once::default(),
-            ..self.clone()
-        })
-    }
-
-    /// The same model generating text.
-    pub fn generating(&self, generation: &Generation) -> Result<Request, Invalid> {
-        let tokens = [generation.prompt, generation.tokens];
-        Ok(Request {
-            model: self.model.generating(tokens, "/soak/generation_batch")?,
-            lowered: Once::default(),
-            ..self.alone()
-        })
-    }
-
-    /// The same about its longest samples, and without a soak.
-    #[must_use]
-    pub fn alone(&self) -> Request {
-        Request {
-            lengths: None,
-            soak: None,
-            ..self.clone()
-        }
-    }
-
     /// Whether there is a recorder.
     pub fn has_recorder(&self) -> bool {
         self.has_recorder
@@ -529,104 +375,6 @@ impl Request {
     /// The JSON text of the exported graph that the model is, if it is one.
     pub fn exported(&self) -> Option<&[u8]> {
         self.model.exported()
-    }
-
-    /// The request with a model file's graph in the place of its digest: for another process to read.
-    #[must_use]
-    pub fn self_contained(&self) -> RequestDocument {
-        let mut document = self.document.clone();
-        if let ModelSource::File(text, _, seq_len) = &self.model {
-            let graph = String::from_utf8_lossy(text);
-            document.set_model(source::exported_text(&graph, *seq_len));
-        }
-        if let ModelSource::Recorded(recordings) = &self.model {
-            document.set_model(Arc::from(recordings.written_out().to_string()));
-        }
-        document
-    }
-
-    /// The request without the text of its model, once the graph was read: tens of megabytes that a simulation does
-    /// not look at. Another process could not read the model from it.
-    #[must_use]
-    pub fn without_text(self) -> Request {
-        let Some(lowered) = self.lowered.0.get() else {
-            return self;
-        };
-        if self.search == SearchMode::Recorded || lowered.not_understood.is_some() {
-            // A recorder reads it.
-            return self;
-        }
-        if self.lengths.is_some() && self.model.exported().is_some() {
-            // It is read for each length.
-            return self;
-        }
-        let model = match self.model {
-            ModelSource::Inline(..) => ModelSource::Inline(Arc::from(""), 0..0, None),
-            ModelSource::File(_, at, _) => ModelSource::File(Arc::from([]), at, None),
-            ModelSource::Recorded(_) => {
-                ModelSource::Recorded(Recordings::of_files(Vec::new(), &[]))
-            }
-            short @ (ModelSource::Preset(_)
-            | ModelSource::Layers(_)
-            | ModelSource::HuggingFace(_)) => short,
-        };
-        let mut document = self.document;
-        if !matches!(model, ModelSource::Preset(_) | ModelSource::HuggingFace(_)) {
-            document.set_model(Arc::from("{}"));
-        }
-        Request {
-            model,
-            document,
-            ..self
-        }
-    }
-
-    /// The request as it is stored and shown. An exported graph, and any other model that is too large to be shown, is
-    /// named by its digest there, and is the other half.
-    pub fn shown(&self) -> (RequestDocument, Option<ModelAside>) {
-        let mut shown = self.document.clone();
-        let (way, kind, text) = match (&self.model, self.document.model()) {
-            (ModelSource::Inline(text, range, _), _) => (
-                "exported",
-                UploadKind::Exported,
-                &text.as_bytes()[range.clone()],
-            ),
-            (
-                ModelSource::Preset(_)
-                | ModelSource::Layers(_)
-                | ModelSource::HuggingFace(_)
-                | ModelSource::Recorded(_),
-                Some(text),
-            ) if text.len() > LARGEST_SHOWN => {
-                let way = source::ways(text).first().copied().unwrap_or("layers");
-                (way, UploadKind::Model, text.as_bytes())
-            }
-            (
-                ModelSource::Preset(_)
-                | ModelSource::Layers(_)
-                | ModelSource::HuggingFace(_)
-                | ModelSource::Recorded(_)
-                | ModelSource::File(..),
-                _,
-            ) => return (shown, None),
-        };
-        let digest = Digest::of(text);
-        // Where lengths are named, they are not the model's.
-        let seq_len = match &self.model {
-            ModelSource::Inline(_, _, seq_len) if self.lengths.is_none() => *seq_len,
-            _ => None,
-        };
-        shown.set_model(match seq_len {
-            Some(_) => source::exported_text(&format!("\"{digest}\""), seq_len),
-            None => Arc::from(format!("{{\"{way}\":\"{digest}\"}}")),
-        });
-        let aside = ModelAside {
-            digest,
-            kind,
-            bytes: text.len(),
-            gzip: pack(text),
-        };
-        (shown, Some(aside))
     }
 
     /// The uploads that the model names, by the digests of their contents.
@@ -650,67 +398,11 @@ impl Request {
     pub fn model_name(&self) -> &str {
         &self.model_name
     }
-
-    /// The model's forward pass; recordings have none.
-    pub fn graph(&self) -> Result<Arc<Graph>, Invalid> {
-        let graph = self.lower()?.workload.graph().cloned();
-        graph.ok_or_else(|| Invalid::at("/model", "this needs a model, not recordings of one"))
-    }
-
-    /// The model's forward pass, with what had to be assumed in reading it. Read at the first call.
-    pub fn lower(&self) -> Result<&Lowered, Invalid> {
-        if let Some(lowered) = self.lowered.0.get() {
-            return Ok(lowered);
-        }
-        let lowered = self.read_model()?;
-        Ok(self.lowered.0.get_or_init(|| lowered))
-    }
-
-    fn read_model(&self) -> Result<Lowered, Invalid> {
-        let assumptions = Assumptions {
-            unknown_ops: self.unknown_ops,
-            chosen_percent: self.chosen_percent,
-            // What the model's description says.
-            seq_len: None,
-            recorded: self.search == SearchMode::Recorded
-                || (self.has_recorder
-                    && self.search == SearchMode::Auto
-                    && self.unknown_ops == UnknownOps::Refuse),
-        };
-        let mut lowered = self.model.lower(assumptions, self.stored())?;
-        if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {
-            let notes = dtype::compare(graph, &self.variants)?;
-            lowered.notes.extend(notes);
-        }
-        Ok(lowered)
-    }
-}
-
-impl Request {
-    /// What parameters are stored in, where all variants agree; else float32, in which the others are traced as well.
-    fn stored(&self) -> DType {
-        let stored = |variant: &Variant| variant.precision.stored(DType::Float32);
-        let mut all = self.variants.iter().map(stored);
-        let first = all.next().unwrap_or(DType::Float32);
-        if all.all(|dtype| dtype == first) {
-            first
-        } else {
-            DType::Float32
-        }
-    }
 }
 
 /// The name of an exported graph, by whatever way its JSON text came here: what surrounds the text does not count.
 fn exported_name(graph: &[u8]) -> String {
     named("exported", &Digest::of(graph.trim_ascii()))
-}
-
-/// These bytes, compressed with gzip.
-pub fn pack(bytes: &[u8]) -> Vec<u8> {
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    let written = gzip.write_all(bytes);
-    let gzip = written.and_then(|()| gzip.finish());
-    gzip.expect("writing to memory does not fail")
 }
 
 /// The name of the model that this JSON text describes.

@@ -6,7 +6,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::*;
-use crate::graph::{Content, ParameterKind, Releases};
+use crate::graph::{Content, Graph, ParameterKind, Releases};
 use crate::model::{
     Checkpointing, CommHook, Ddp, FullyShard, Invalid, MixedPrecision, Mode, Optimizer,
     OptimizerImpl, Parallel, Precision, Taught, TaughtBy,

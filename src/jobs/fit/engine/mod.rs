@@ -1,5 +1,9 @@
 //! The engine of this process.
 
+mod simulated;
+
+pub(super) use simulated::{asked, room_on, simulated_probe, simulation};
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,17 +11,13 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::bounded::unless;
 use crate::device::Capability;
-use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{self, CARDS, Card, CardMemory, PROCESS_OVERHEAD};
 use crate::jobs::engine::card_name;
 use crate::jobs::validate::{settings_in_force, validate_batch, validate_fit};
 use crate::jobs::{DeviceSummary, Engine, EngineError, Environment, FitResult, Progress, Runs};
-use crate::model::{
-    DeviceChoice, Invalid, Lowered, PYTORCH, Parallel, Request, SearchMode, Variant, Workload,
-};
+use crate::model::{Invalid, Lowered, PYTORCH, Request, SearchMode, Workload};
 use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::search::conversation::Foreseen;
@@ -30,17 +30,16 @@ use super::answer::{Devices, Method, Question, answer};
 use super::apart::Apart;
 use super::devices::{Inventory, Listed, Resolved, resolve, summaries, together};
 use super::foreseen;
-use super::kept::{Kept, Sayings};
+use super::kept::Sayings;
 use super::plan::Wish;
 use super::probing::gpu::{GpuProber, translated};
 use super::probing::observer::Observer;
-use super::probing::prober::{Probed, Prober as _, StepTime};
+use super::probing::prober::{Prober as _, StepTime};
 use super::probing::simulator::{Simulator, not_compiled};
-use super::remarks::{
-    began_anew, data_parallelism, others, ran_together, settings_as_recorded, uneven,
-};
+use super::remarks::{began_anew, data_parallelism, others, ran_together, settings_as_recorded};
 use super::room::Room;
 use super::suggest;
+use simulated::{simulated, strategies};
 
 /// Answers requests with simulations, and with worker processes where there is a GPU.
 ///
@@ -466,141 +465,6 @@ impl Engine for FitEngine {
     }
 }
 
-/// What simulates a request about a simulated card, and what there is for the allocator.
-pub(super) fn simulation(
-    request: &Request,
-    card: &'static Card,
-    cancel: &Arc<AtomicBool>,
-) -> Result<(Simulator, Room), EngineError> {
-    let workload = &lowered(request, cancel)?.workload;
-    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
-    let untold = (Vec::new(), Vec::new());
-    let setting = simulated(request, workload, card, settings, untold, cancel);
-    Ok((setting.simulator, setting.room))
-}
-
-/// What a request about a simulated card is answered with.
-fn simulated<'a>(
-    request: &Request,
-    workload: &Workload,
-    card: &'static Card,
-    settings: Settings,
-    (mut notes, assumptions): (Vec<String>, Vec<String>),
-    cancel: &Arc<AtomicBool>,
-) -> Setting<'a> {
-    let device = format!("sim:{}", card.name);
-    notes.extend(card.notes());
-    notes.extend(uneven(request, card));
-    if request.search == SearchMode::Probes {
-        notes.push(format!(
-            "{device} is a simulated device: `search` set to \"probes\" changes nothing there"
-        ));
-    }
-    let memory = card.memory();
-    let room = room_on(request, &settings, memory);
-    notes.extend(room.note(strategies(request)));
-    let simulator = Simulator::new(
-        device.clone(),
-        workload.clone(),
-        card.capability,
-        settings,
-        memory,
-        cancel,
-    )
-    .of_card(Some(card));
-    let is_other = other_card(workload, memory, &mut notes);
-    Setting {
-        simulator: match (card.workspaces, workload) {
-            (Workspaces::Recorded, Workload::Graph(_)) => simulator,
-            (_, Workload::Recorded(_)) if !is_other => simulator,
-            (Workspaces::Recorded | Workspaces::Transferred, _) => simulator.transferred(),
-        },
-        gpu: None,
-        room,
-        environment: Environment {
-            cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
-            ..environment(device, card.product.to_owned())
-        },
-        notes,
-        assumptions,
-    }
-}
-
-/// A simulated probe beside a fit.
-pub(super) struct Simulated {
-    probed: Probed,
-    limit: Bytes,
-    kept: Kept,
-}
-
-impl Simulated {
-    /// What is to be left free at this batch.
-    pub(super) fn headroom(&self) -> Bytes {
-        self.kept.bytes(&self.probed.uncertainties, self.limit)
-    }
-
-    /// Whether the batch would be safe.
-    pub(super) fn leaves_headroom(&self) -> bool {
-        self.probed.leaves(self.headroom(), self.limit)
-    }
-}
-
-/// Simulates one batch of a variant on the card that a request names; `None` where that is a real one.
-pub(super) fn simulated_probe(
-    request: &Request,
-    variant: &Variant,
-    batch: u64,
-    cancel: &Arc<AtomicBool>,
-) -> Result<Option<Simulated>, EngineError> {
-    let card = match &request.device {
-        DeviceChoice::Sim(name) => Card::find(name),
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
-    };
-    let Some(card) = card else {
-        return Ok(None);
-    };
-    let workload = &lowered(request, cancel)?.workload;
-    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
-    let found = (Vec::new(), Vec::new());
-    let mut setting = simulated(request, workload, card, settings, found, cancel);
-    let limit = setting.room.limit(&variant.parallel);
-    let probed = setting
-        .simulator
-        .probe(variant, batch, limit, Detail::Verdict)?;
-    Ok(Some(Simulated {
-        probed,
-        limit,
-        kept: Sayings::of(request).about(variant),
-    }))
-}
-
-/// Whether recordings are of another card than the one asked about, as far as its memory tells; then that is noted.
-fn other_card(workload: &Workload, memory: CardMemory, notes: &mut Vec<String>) -> bool {
-    /// Cards of one name differ by less, with what firmware keeps.
-    const ALIKE: f64 = 0.02;
-    let Workload::Recorded(steps) = workload else {
-        return false;
-    };
-    let Some(total) = steps.total else {
-        notes.push(
-            "the recordings do not say on which GPU they were made; on another one, PyTorch's libraries may take \
-             other scratch memory"
-                .to_owned(),
-        );
-        return false;
-    };
-    let apart = (total.0 as f64 - memory.total.0 as f64).abs();
-    let is_other = apart > ALIKE * memory.total.0 as f64;
-    if is_other {
-        notes.push(format!(
-            "recorded on a GPU with {total}, and asked for one with {}: PyTorch's libraries may take other scratch \
-             memory there",
-            memory.total
-        ));
-    }
-    is_other
-}
-
 /// Finds what is wrong with a request whose device is not here: that is told first.
 fn compile_all(
     request: &Request,
@@ -613,29 +477,6 @@ fn compile_all(
         compiled.map_err(|error| not_compiled(&error))?;
     }
     Ok(())
-}
-
-/// What a request leaves its allocator of a card that it has alone.
-pub(super) fn room_on(request: &Request, settings: &Settings, memory: CardMemory) -> Room {
-    Room {
-        asked: asked(request, settings, memory),
-        available: memory.available,
-        is_of_rank: false,
-    }
-}
-
-/// The limit that a request names: its own, or the fraction in its allocator settings.
-pub(super) fn asked(request: &Request, settings: &Settings, memory: CardMemory) -> Option<Bytes> {
-    match request.memory_limit {
-        Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
-        Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, memory.total),
-        None => settings.limit(memory.total),
-    }
-}
-
-/// How the variants of a request train with others.
-fn strategies(request: &Request) -> impl Iterator<Item = &Parallel> {
-    request.variants.iter().map(|variant| &variant.parallel)
 }
 
 /// What is known of a GPU that no worker could open.
@@ -687,34 +528,5 @@ fn environment(device: String, gpu: String) -> Environment {
         cudnn: None,
         batchfit: env!("CARGO_PKG_VERSION").to_owned(),
         pytorch: PYTORCH.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::RequestDocument;
-
-    const TOTAL: Bytes = Bytes::gib(16);
-    const AVAILABLE: Bytes = Bytes::gib(15);
-
-    #[test]
-    fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {
-        let request = |text: &str| {
-            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-            Request::parse(document, &["t4"]).unwrap()
-        };
-        let memory = CardMemory {
-            total: TOTAL,
-            available: AVAILABLE,
-        };
-        let model = r#""model": {"preset": "resnet18"}, "device": "sim:t4""#;
-        let none = request(&format!("{{{model}}}"));
-        let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
-        let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
-
-        assert_eq!(asked(&none, &Settings::default(), memory), None);
-        assert_eq!(asked(&half, &quarter, memory), Some(Bytes::gib(8)));
-        assert_eq!(asked(&none, &quarter, memory), Some(Bytes::gib(4)));
     }
 }

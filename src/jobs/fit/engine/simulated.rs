@@ -1,0 +1,210 @@
+//! What a request about a simulated card is answered with, and what it leaves its allocator.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
+use crate::device::sim::workspaces::WorkspaceTable;
+use crate::device::sim::{Card, CardMemory, Workspaces};
+use crate::jobs::validate::settings_in_force;
+use crate::jobs::{EngineError, Environment};
+use crate::model::{DeviceChoice, Parallel, Request, SearchMode, Variant, Workload};
+use crate::probe::Detail;
+use crate::units::Bytes;
+
+use super::{Setting, environment, lowered};
+use crate::jobs::fit::kept::{Kept, Sayings};
+use crate::jobs::fit::probing::prober::{Probed, Prober as _};
+use crate::jobs::fit::probing::simulator::Simulator;
+use crate::jobs::fit::remarks::uneven;
+use crate::jobs::fit::room::Room;
+
+/// What simulates a request about a simulated card, and what there is for the allocator.
+pub(in crate::jobs::fit) fn simulation(
+    request: &Request,
+    card: &'static Card,
+    cancel: &Arc<AtomicBool>,
+) -> Result<(Simulator, Room), EngineError> {
+    let workload = &lowered(request, cancel)?.workload;
+    let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
+    let untold = (Vec::new(), Vec::new());
+    let setting = simulated(request, workload, card, settings, untold, cancel);
+    Ok((setting.simulator, setting.room))
+}
+
+/// What a request about a simulated card is answered with.
+pub(super) fn simulated<'a>(
+    request: &Request,
+    workload: &Workload,
+    card: &'static Card,
+    settings: Settings,
+    (mut notes, assumptions): (Vec<String>, Vec<String>),
+    cancel: &Arc<AtomicBool>,
+) -> Setting<'a> {
+    let device = format!("sim:{}", card.name);
+    notes.extend(card.notes());
+    notes.extend(uneven(request, card));
+    if request.search == SearchMode::Probes {
+        notes.push(format!(
+            "{device} is a simulated device: `search` set to \"probes\" changes nothing there"
+        ));
+    }
+    let memory = card.memory();
+    let room = room_on(request, &settings, memory);
+    notes.extend(room.note(strategies(request)));
+    let simulator = Simulator::new(
+        device.clone(),
+        workload.clone(),
+        card.capability,
+        settings,
+        memory,
+        cancel,
+    )
+    .of_card(Some(card));
+    let is_other = other_card(workload, memory, &mut notes);
+    Setting {
+        simulator: match (card.workspaces, workload) {
+            (Workspaces::Recorded, Workload::Graph(_)) => simulator,
+            (_, Workload::Recorded(_)) if !is_other => simulator,
+            (Workspaces::Recorded | Workspaces::Transferred, _) => simulator.transferred(),
+        },
+        gpu: None,
+        room,
+        environment: Environment {
+            cudnn: WorkspaceTable::h200().cudnn().map(ToOwned::to_owned),
+            ..environment(device, card.product.to_owned())
+        },
+        notes,
+        assumptions,
+    }
+}
+
+/// A simulated probe beside a fit.
+pub(in crate::jobs::fit) struct Simulated {
+    probed: Probed,
+    limit: Bytes,
+    kept: Kept,
+}
+
+impl Simulated {
+    /// What is to be left free at this batch.
+    pub(in crate::jobs::fit) fn headroom(&self) -> Bytes {
+        self.kept.bytes(&self.probed.uncertainties, self.limit)
+    }
+
+    /// Whether the batch would be safe.
+    pub(in crate::jobs::fit) fn leaves_headroom(&self) -> bool {
+        self.probed.leaves(self.headroom(), self.limit)
+    }
+}
+
+/// Simulates one batch of a variant on the card that a request names; `None` where that is a real one.
+pub(in crate::jobs::fit) fn simulated_probe(
+    request: &Request,
+    variant: &Variant,
+    batch: u64,
+    cancel: &Arc<AtomicBool>,
+) -> Result<Option<Simulated>, EngineError> {
+    let card = match &request.device {
+        DeviceChoice::Sim(name) => Card::find(name),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+    };
+    let Some(card) = card else {
+        return Ok(None);
+    };
+    let (mut simulator, room) = simulation(request, card, cancel)?;
+    let limit = room.limit(&variant.parallel);
+    let probed = simulator.probe(variant, batch, limit, Detail::Verdict)?;
+    Ok(Some(Simulated {
+        probed,
+        limit,
+        kept: Sayings::of(request).about(variant),
+    }))
+}
+
+/// Whether recordings are of another card than the one asked about, as far as its memory tells; then that is noted.
+fn other_card(workload: &Workload, memory: CardMemory, notes: &mut Vec<String>) -> bool {
+    /// Cards of one name differ by less, with what firmware keeps.
+    const ALIKE: f64 = 0.02;
+    let Workload::Recorded(steps) = workload else {
+        return false;
+    };
+    let Some(total) = steps.total else {
+        notes.push(
+            "the recordings do not say on which GPU they were made; on another one, PyTorch's libraries may take \
+             other scratch memory"
+                .to_owned(),
+        );
+        return false;
+    };
+    let apart = (total.0 as f64 - memory.total.0 as f64).abs();
+    let is_other = apart > ALIKE * memory.total.0 as f64;
+    if is_other {
+        notes.push(format!(
+            "recorded on a GPU with {total}, and asked for one with {}: PyTorch's libraries may take other scratch \
+             memory there",
+            memory.total
+        ));
+    }
+    is_other
+}
+
+/// What a request leaves its allocator of a card that it has alone.
+pub(in crate::jobs::fit) fn room_on(
+    request: &Request,
+    settings: &Settings,
+    memory: CardMemory,
+) -> Room {
+    Room {
+        asked: asked(request, settings, memory),
+        available: memory.available,
+        is_of_rank: false,
+    }
+}
+
+/// The limit that a request names: its own, or the fraction in its allocator settings.
+pub(in crate::jobs::fit) fn asked(
+    request: &Request,
+    settings: &Settings,
+    memory: CardMemory,
+) -> Option<Bytes> {
+    match request.memory_limit {
+        Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
+        Some(MemoryLimit::Fraction(fraction)) => limit_of_fraction(fraction, memory.total),
+        None => settings.limit(memory.total),
+    }
+}
+
+/// How the variants of a request train with others.
+pub(super) fn strategies(request: &Request) -> impl Iterator<Item = &Parallel> {
+    request.variants.iter().map(|variant| &variant.parallel)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::RequestDocument;
+
+    const TOTAL: Bytes = Bytes::gib(16);
+    const AVAILABLE: Bytes = Bytes::gib(15);
+
+    #[test]
+    fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {
+        let request = |text: &str| {
+            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+            Request::parse(document, &["t4"]).unwrap()
+        };
+        let memory = CardMemory {
+            total: TOTAL,
+            available: AVAILABLE,
+        };
+        let model = r#""model": {"preset": "resnet18"}, "device": "sim:t4""#;
+        let none = request(&format!("{{{model}}}"));
+        let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
+        let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
+
+        assert_eq!(asked(&none, &Settings::default(), memory), None);
+        assert_eq!(asked(&half, &quarter, memory), Some(Bytes::gib(8)));
+        assert_eq!(asked(&none, &quarter, memory), Some(Bytes::gib(4)));
+    }
+}

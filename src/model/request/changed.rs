@@ -1,0 +1,92 @@
+//! Requests that are made of another one.
+
+use serde_json::Value;
+
+use super::lowered::Once;
+use super::source::ModelSource;
+use super::{FIELDS, Generation, Length, Request, Workload, dtype};
+use crate::model::fields::Fields;
+use crate::model::invalid::Invalid;
+use crate::model::uploaded::Uploads;
+
+impl Request {
+    /// The same request with members changed by a JSON merge patch (RFC 7396), and no changes of it asked for. Of the model only a
+    /// preset or a config can be changed; a graph that was read is not read again.
+    pub fn changed(&self, patch: &Value, known_sims: &[&str]) -> Result<Request, Invalid> {
+        let mut document = self.document.clone();
+        document.merge(patch);
+        let fields = Fields::of(document.members(), "", "the request", FIELDS)?;
+        let is_same_model = patch.get("model").is_none();
+        let model = if is_same_model {
+            self.model.clone()
+        } else {
+            let text = document.model().ok_or_else(|| fields.missing("model"))?;
+            ModelSource::parse(&document, text, &fields.at("model"), &Uploads::default())?
+        };
+        let changed = Request::around(model, &fields, known_sims)?;
+        let changed = Request {
+            suggest: None,
+            model_name: self.model_name.clone(),
+            uploads: self.uploads.clone(),
+            has_recorder: self.has_recorder,
+            ..changed
+        };
+        // What was learnt was learnt of this model.
+        let taught = self.taught.iter().filter(|_| is_same_model);
+        let changed = changed.with_taught(taught.cloned().collect());
+        let known = self.lowered.0.get().filter(|_| {
+            is_same_model
+                && changed.stored() == self.stored()
+                && changed.search == self.search
+                && changed.unknown_ops == self.unknown_ops
+                && changed.chosen_percent == self.chosen_percent
+        });
+        if let Some(known) = known {
+            if let (Workload::Graph(graph), true) = (&known.workload, changed.model.has_casts()) {
+                dtype::compare(graph, &changed.variants)?;
+            }
+            drop(changed.lowered.0.set(known.clone()));
+        }
+        Ok(Request {
+            document,
+            ..changed
+        })
+    }
+
+    /// The same about one of its lengths alone: what a request is whose model says it.
+    pub fn at(&self, length: Length) -> Result<Request, Invalid> {
+        let model = match &self.lengths {
+            Some(lengths) => self.model.at(lengths.of, length, &lengths.pointer())?,
+            None => self.model.clone(),
+        };
+        Ok(Request {
+            model,
+            lengths: None,
+            soak: None,
+            // They would be made for each length, and are about one.
+            suggest: None,
+            lowered: Once::default(),
+            ..self.clone()
+        })
+    }
+
+    /// The same model generating text.
+    pub fn generating(&self, generation: &Generation) -> Result<Request, Invalid> {
+        let tokens = [generation.prompt, generation.tokens];
+        Ok(Request {
+            model: self.model.generating(tokens, "/soak/generation_batch")?,
+            lowered: Once::default(),
+            ..self.alone()
+        })
+    }
+
+    /// The same about its longest samples, and without a soak.
+    #[must_use]
+    pub fn alone(&self) -> Request {
+        Request {
+            lengths: None,
+            soak: None,
+            ..self.clone()
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The model of a request as it is run.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{Request, SearchMode, dtype};
+use crate::graph::Graph;
+use crate::model::exported::{Assumptions, UnknownOps};
+use crate::model::invalid::Invalid;
+use crate::model::variant::Variant;
+use crate::recorded::Steps;
+use crate::shape::DType;
+
+/// The graph of a request, from when it is first asked for: megabytes are read once, for whoever checks the request
+/// and whoever answers it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Once(pub(super) Arc<OnceLock<Lowered>>);
+
+/// Two requests say the same whether or not somebody has asked for their graphs.
+impl PartialEq for Once {
+    fn eq(&self, _: &Once) -> bool {
+        true
+    }
+}
+
+/// What is run to find out what memory a model takes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// The forward pass with its loss, its parameters in float32 unless it was exported otherwise.
+    Graph(Arc<Graph>),
+    /// Whole steps, learnt from recordings.
+    Recorded(Arc<Steps>),
+}
+
+impl Workload {
+    /// How large it is, in nodes and operands of a graph or events of a recording.
+    pub fn size(&self) -> usize {
+        match self {
+            Workload::Graph(graph) => graph.size(),
+            Workload::Recorded(steps) => steps.size(),
+        }
+    }
+
+    /// The graph, if it is one.
+    pub fn graph(&self) -> Option<&Arc<Graph>> {
+        match self {
+            Workload::Graph(graph) => Some(graph),
+            Workload::Recorded(_) => None,
+        }
+    }
+}
+
+/// A model as it is run, and what had to be assumed in reading it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lowered {
+    /// What is run.
+    pub workload: Workload,
+    /// Sentences for the answer.
+    pub notes: Vec<String>,
+    /// What was assumed of the model, a sentence each.
+    pub assumptions: Vec<String>,
+    /// What is not understood of the model, so that the graph is there for its sizes alone and steps have to be recorded.
+    pub not_understood: Option<String>,
+}
+
+impl Request {
+    /// Whether steps have to be recorded for an answer: because that is asked for, or because the model is not understood.
+    pub fn is_to_be_recorded(&self) -> Result<bool, Invalid> {
+        Ok(self.search == SearchMode::Recorded || self.lower()?.not_understood.is_some())
+    }
+
+    /// The model's forward pass; recordings have none.
+    pub fn graph(&self) -> Result<Arc<Graph>, Invalid> {
+        let graph = self.lower()?.workload.graph().cloned();
+        graph.ok_or_else(|| Invalid::at("/model", "this needs a model, not recordings of one"))
+    }
+
+    /// The model's forward pass, with what had to be assumed in reading it. Read at the first call.
+    pub fn lower(&self) -> Result<&Lowered, Invalid> {
+        if let Some(lowered) = self.lowered.0.get() {
+            return Ok(lowered);
+        }
+        let lowered = self.read_model()?;
+        Ok(self.lowered.0.get_or_init(|| lowered))
+    }
+
+    fn read_model(&self) -> Result<Lowered, Invalid> {
+        let assumptions = Assumptions {
+            unknown_ops: self.unknown_ops,
+            chosen_percent: self.chosen_percent,
+            // What the model's description says.
+            seq_len: None,
+            recorded: self.search == SearchMode::Recorded
+                || (self.has_recorder
+                    && self.search == SearchMode::Auto
+                    && self.unknown_ops == UnknownOps::Refuse),
+        };
+        let mut lowered = self.model.lower(assumptions, self.stored())?;
+        if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {
+            let notes = dtype::compare(graph, &self.variants)?;
+            lowered.notes.extend(notes);
+        }
+        Ok(lowered)
+    }
+
+    /// What parameters are stored in, where all variants agree; else float32, in which the others are traced as well.
+    pub(super) fn stored(&self) -> DType {
+        let stored = |variant: &Variant| variant.precision.stored(DType::Float32);
+        let mut all = self.variants.iter().map(stored);
+        let first = all.next().unwrap_or(DType::Float32);
+        if all.all(|dtype| dtype == first) {
+            first
+        } else {
+            DType::Float32
+        }
+    }
+}
