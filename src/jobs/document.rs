@@ -95,7 +95,7 @@ pub async fn record(
     let finished_at = document.finished_at.unwrap_or(document.created_at);
     let ids = Ids::default();
     let lowered = request.lower().map_err(EngineError::Invalid)?;
-    let digest = lowered.digest();
+    let digest = request.model_digest(lowered);
     let environment = &result.environment;
     let card = (!matches!(request.device, DeviceChoice::Sim(_)))
         .then(|| card_name(&environment.gpu, environment.driver.as_deref()));

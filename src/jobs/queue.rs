@@ -511,7 +511,7 @@ impl Jobs {
             let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
             let lowered = lowered.map_err(EngineError::Invalid)?;
             let card = engine.check(&request)?;
-            let digest = lowered.digest();
+            let digest = request.model_digest(lowered);
             let taught = taught(&db, &request, (lowered, &digest), card.as_deref());
             let request = request.with_taught(taught);
             let lowered = request.lower().map_err(EngineError::Invalid)?;
