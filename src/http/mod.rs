@@ -17,6 +17,7 @@ mod idempotency;
 mod metrics;
 mod openapi;
 mod outcomes;
+mod page;
 mod parameters;
 mod prefer;
 mod presets;
@@ -178,5 +179,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(docs::get_docs))
         .routes(routes!(problems::list_problems))
         .routes(routes!(problems::get_problem))
+        // The same for people, in a browser.
+        .merge(page::routes())
         .fallback(problem::no_such_route)
 }
