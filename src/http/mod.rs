@@ -11,6 +11,7 @@ mod docs;
 mod etag;
 mod events;
 mod fits;
+mod formats;
 mod graphs;
 mod health;
 mod idempotency;
@@ -143,6 +144,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(fits::create_fit, fits::list_fits))
         .routes(routes!(fits::get_fit, fits::cancel_fit))
         .routes(routes!(events::get_fit_events))
+        .routes(routes!(events::get_events))
+        .routes(routes!(formats::get_fit_format))
         // Does this batch fit?
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))

@@ -1,0 +1,584 @@
+"""Everything that the page does, with real clicks in headless Chromium against a real service.
+
+    python3 tests/page/flows.py BATCHFIT [unittest's arguments]
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import unittest
+
+from playwright.sync_api import expect, sync_playwright
+
+from browser import GOLDEN, SECONDS, Watched, key, launch, service
+
+BINARY = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "target/debug/batchfit").resolve()
+RESNET = {"model": {"preset": "resnet18"}, "device": "sim:h200", "memory_limit": "8GiB", "target_batch": 512}
+LINK = "#/?model=resnet18&device=sim:h200&limit=8GiB&target=512"
+# A question that takes the service a while: a soak of many steps.
+SLOW = "#/?model=gpt2&device=sim:h200&limit=24GiB&size.seq_len=64-1024:8&precision=amp_bf16&soak=60000"
+HOSTILE = [
+    '<img src=x onerror="alert(1)">',
+    "\u202egpj.exe\u2066 <script>alert(2)</script>",
+    "x" * 10_000,
+    "'\"><svg onload=alert(3)>{{7*7}}${7*7}",
+]
+
+
+def setUpModule():
+    global playwright, browser, shared
+    playwright = sync_playwright().start()
+    browser = launch(playwright)
+    shared = service(BINARY)
+    Page.server = shared.__enter__()
+
+
+def tearDownModule():
+    browser.close()
+    playwright.stop()
+    shared.__exit__(None, None, None)
+
+
+class Page(unittest.TestCase):
+    server = None
+
+    def setUp(self):
+        self.open(self.server.url)
+
+    def open(self, url, **options):
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+        self.context.set_default_timeout(SECONDS * 1000)
+        expect.set_options(timeout=SECONDS * 1000)
+        self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=url)
+        self.watched = Watched(self.context, url)
+        self.page = self.context.new_page()
+        self.url = url
+
+    def tearDown(self):
+        self.context.close()
+        self.assertEqual(self.watched.errors, [])
+        self.assertEqual(self.watched.foreign(), [])
+
+    def go(self, link=""):
+        self.page.goto(f"{self.url}/{link}")
+
+    def answer(self):
+        return self.page.locator("article.answer")
+
+    def sentence(self):
+        return self.page.locator("p.sentence")
+
+    def ask(self, request):
+        """What the service answers over its API."""
+        status, fit = self.server.call("/v1/fits", request, "POST", {"Prefer": "wait=30"})
+        self.assertEqual((status, fit["state"]), (200, "done"))
+        return fit
+
+    def fits(self):
+        return self.server.call("/v1/fits?limit=500")[1]["items"]
+
+
+class Asking(Page):
+    def test_an_answer_follows_what_is_typed_and_the_address_holds_the_question(self):
+        page = self.page
+        self.go()
+        expect(page.get_by_role("heading", name="What is the largest batch that fits?")).to_be_visible()
+        page.get_by_label("Model", exact=True).press_sequentially("resnet18")
+        page.get_by_label("Card").select_option("sim:h200")
+        page.get_by_label("Limit").fill("8GiB")
+        best = self.ask({key: RESNET[key] for key in ("model", "device", "memory_limit")})["result"]["recommendation"]
+        expect(self.sentence()).to_have_text(f"Train with a micro-batch of {best['micro_batch']}.")
+        page.get_by_label("Target").fill("512")
+        best = self.ask(RESNET)["result"]["recommendation"]
+        whole = f"Train with a micro-batch of {best['micro_batch']} and {best['accumulation_steps']} accumulation steps: 512 samples per optimizer step."
+        expect(self.sentence()).to_have_text(whole)
+        page.wait_for_url("**/#/?model=resnet18&device=sim*target=512")
+        page.reload()
+        expect(self.sentence()).to_have_text(whole)
+        expect(page.get_by_label("Limit")).to_have_value("8GiB")
+        # Back to the question before, and forward again.
+        page.go_back()
+        expect(page.get_by_label("Target")).to_have_value("")
+        expect(self.sentence()).to_have_text(re.compile(r"micro-batch of \d+\.$"))
+        page.go_forward()
+        expect(page.get_by_label("Target")).to_have_value("512")
+        expect(self.sentence()).to_have_text(whole)
+
+    def test_an_outdated_fit_is_cancelled(self):
+        page = self.page
+        known = {fit["id"] for fit in self.fits()}
+        self.go(SLOW)
+        expect(page.locator("p.status")).to_contain_text(re.compile("Batch|Looking"))
+        page.get_by_label("Limit").fill("23GiB")
+        page.get_by_label("Limit").fill("22GiB")
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            states = [fit["state"] for fit in self.fits() if fit["id"] not in known]
+            if states and states[-1] == "cancelled":
+                break
+            time.sleep(0.1)
+        self.assertEqual(states[-1], "cancelled")
+        # Of the two limits that were typed at once, only the last was asked about.
+        expect(page.locator("p.status")).to_contain_text(re.compile("Batch|Looking"))
+        self.assertLessEqual(len([fit for fit in self.fits() if fit["id"] not in known]), 2)
+        page.get_by_label("Model", exact=True).fill("")
+        expect(page.get_by_text("Name a model, or drop a file")).to_be_visible()
+        for fit in self.fits():
+            if fit["state"] in ("queued", "running"):
+                self.server.call(f"/v1/fits/{fit['id']}", method="DELETE")
+
+    def test_names_are_offered_and_a_wrong_one_has_its_nearest(self):
+        page = self.page
+        self.go()
+        model = page.get_by_label("Model", exact=True)
+        options = page.locator(f"datalist#{model.get_attribute('list')} option")
+        expect(options).to_have_count(len(self.server.call("/v1/presets")[1]["items"]))
+        model.fill("resnet5")
+        page.get_by_label("Card").select_option("sim:h200")
+        expect(page.get_by_role("alert")).to_contain_text("resnet5")
+        expect(model).to_have_attribute("aria-invalid", "true")
+        page.get_by_role("button", name="Ask about").click()
+        expect(self.sentence()).to_contain_text("Train with")
+
+    def test_what_is_wrong_is_said_at_its_field(self):
+        page = self.page
+        self.go(LINK)
+        expect(self.sentence()).to_be_visible()
+        page.get_by_label("Target").fill("-1")
+        expect(page.get_by_label("Target")).to_have_attribute("aria-invalid", "true")
+        page.get_by_label("Target").fill("512")
+        expect(page.get_by_role("alert")).to_have_count(0)
+        page.get_by_text("Options").click()
+        page.get_by_label("Other members of the request").fill("{")
+        expect(page.get_by_text("This is no JSON")).to_be_visible()
+
+    def test_options_make_variants_lengths_soaks_and_suggestions(self):
+        page = self.page
+        self.go("#/?model=gpt2&device=sim:h200&limit=16GiB&size.seq_len=256")
+        page.get_by_text("Options").click()
+        for word in ("fp32", "amp bf16"):
+            page.get_by_role("group", name="Precision").get_by_label(word, exact=True).check()
+        page.get_by_role("group", name="Optimizer").get_by_label("sgd", exact=True).check()
+        page.get_by_role("group", name="Checkpointing").get_by_label("per block").check()
+        page.get_by_label("Accumulation steps").fill("2")
+        page.get_by_label("Look for").select_option("throughput")
+        table = page.get_by_role("region", name="Variants, best first")
+        expect(table.locator("tbody tr")).to_have_count(2)
+        expect(table).to_contain_text("amp bf16, sgd")
+        for part in ("precision=fp32%2Camp_bf16", "optimizer=sgd", "checkpointing=per_block", "accumulation=2", "objective=throughput"):
+            self.assertIn(part, page.url)
+        # Lengths.
+        page.get_by_label("Sequence length").fill("128:10,256:5")
+        expect(page.get_by_role("region", name="Lengths").locator("tbody tr")).to_have_count(2)
+        # What else, and one of the changes.
+        self.go("#/?model=resnet18&device=sim:h200&limit=6GiB")
+        expect(self.sentence()).to_be_visible()
+        page.get_by_text("Options").click()
+        page.get_by_label("Say what else would help").check()
+        expect(page.get_by_role("heading", name=re.compile("^To take"))).to_be_visible()
+        page.get_by_role("button", name="Ask with precision amp_fp16").click()
+        expect(page.locator("dl.facts")).to_contain_text("amp fp16")
+        expect(page.get_by_role("group", name="Precision").get_by_label("amp fp16")).to_be_checked()
+        # A soak.
+        self.go("#/?model=resnet18&device=sim:h200&limit=6GiB&size.image_size=160,224")
+        expect(self.sentence()).to_be_visible()
+        page.get_by_text("Options").click()
+        page.get_by_label("Find the batch that lasts").check()
+        page.get_by_label("Steps", exact=True).fill("50")
+        expect(self.answer()).to_contain_text("was followed over 50 steps")
+
+    def test_other_members_of_a_request_can_be_asked(self):
+        self.go("#/?model=resnet18&device=sim:h200&limit=8GiB&more=" + json.dumps({"world_size": 4, "target_batch": 4096}))
+        expect(self.sentence()).to_contain_text("4096 samples per optimizer step")
+
+
+class Files(Page):
+    def choose(self, *files):
+        self.page.locator("input[type=file]").set_input_files(list(files))
+
+    def file(self, name, document):
+        return {"name": name, "mimeType": "application/json", "buffer": json.dumps(document).encode()}
+
+    def drop(self, name, document):
+        """As somebody who drags a file onto the page."""
+        page = self.page
+        transfer = page.evaluate_handle(
+            "([name, text]) => { const all = new DataTransfer(); all.items.add(new File([text], name)); return all; }",
+            [name, json.dumps(document)],
+        )
+        for event in ("dragover", "drop"):
+            page.locator(".ask").dispatch_event(event, {"dataTransfer": transfer})
+
+    def test_a_request_fills_the_form(self):
+        self.go()
+        self.drop("request.json", {**RESNET, "training": {"precision": "amp_fp16", "clip_grad_norm": 1.0}, "world_size": 2})
+        page = self.page
+        expect(page.get_by_label("Model", exact=True)).to_have_value("resnet18")
+        expect(page.get_by_label("Target")).to_have_value("512")
+        expect(page.get_by_role("group", name="Precision").get_by_label("amp fp16")).to_be_checked()
+        more = json.loads(page.get_by_label("Other members of the request").input_value())
+        self.assertEqual(more, {"training": {"clip_grad_norm": 1.0}, "world_size": 2})
+        expect(self.sentence()).to_contain_text("512 samples")
+
+    def test_a_config_is_asked_about_and_held_by_the_address(self):
+        config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 128, "n_head": 4, "n_layer": 2, "vocab_size": 1000, "n_positions": 256}
+        self.go("#/?device=sim:h200&limit=8GiB")
+        self.choose(self.file("config.json", config))
+        expect(self.page.locator(".file")).to_contain_text("config.json")
+        self.page.get_by_label("Sequence length").fill("128")
+        expect(self.sentence()).to_contain_text("Train with")
+        told = self.sentence().inner_text()
+        self.page.reload()
+        expect(self.sentence()).to_have_text(told)
+        self.page.get_by_role("button", name="Name a model instead").click()
+        expect(self.page.get_by_label("Model", exact=True)).to_have_value("")
+
+    def test_an_exported_graph_is_uploaded_and_asked_about(self):
+        self.go("#/?device=sim:h200&limit=4GiB")
+        self.choose(GOLDEN / "exported/mlp-small.pt2")
+        expect(self.page.locator(".file")).to_contain_text("mlp-small.pt2")
+        expect(self.sentence()).to_contain_text("Train with")
+        self.assertIn("sha256", self.page.url)
+
+    def test_recordings_are_one_program(self):
+        self.go("#/?device=sim:h200&limit=12GiB")
+        for batch in (8, 16):
+            self.choose(GOLDEN / f"recorded/resnet50-ampfp16-sgd.b{batch}.gz")
+            expect(self.page.locator(".file")).to_contain_text(f"b{batch}.gz")
+        expect(self.page.get_by_label("Batches")).to_have_value("8,16")
+        expect(self.sentence()).to_contain_text("Train with")
+        expect(self.answer()).to_contain_text("from recordings of the program")
+
+    def test_a_memory_snapshot_is_taken_and_what_it_lacks_is_said(self):
+        self.go("#/?device=sim:h200&limit=12GiB")
+        self.choose(GOLDEN / "snapshots/complete.pickle.gz")
+        expect(self.page.locator(".file")).to_contain_text("complete.pickle.gz")
+        self.page.get_by_label("Batches").fill("4")
+        expect(self.page.locator("p.sentence, .problem").first).to_be_visible()
+
+    def test_what_is_no_model_is_refused_with_its_name(self):
+        self.go()
+        self.choose({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no graph"})
+        expect(self.page.get_by_role("alert")).to_contain_text("notes.txt")
+
+
+class Answers(Page):
+    def test_what_is_copied_is_what_the_command_line_writes(self):
+        self.go(LINK)
+        expect(self.sentence()).to_be_visible()
+        page = self.page
+        for name, title in (("hf", "Hugging Face"), ("lightning", "Lightning"), ("accelerate", "Accelerate"), ("env", "Shell")):
+            page.get_by_role("button", name=title, exact=True).click()
+            expect(page.get_by_text(f"Copied for {title}.")).to_be_visible()
+            request = self.server.database.with_name("request.json")
+            request.write_text(json.dumps(RESNET))
+            command = [str(BINARY), "fit", str(request), "--format", name, "--database", str(request.with_name("other.db"))]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            self.assertEqual(page.evaluate("navigator.clipboard.readText()"), said)
+            expect(page.get_by_label(f"For {title}")).to_have_text(said)
+        page.get_by_role("button", name="curl").click()
+        expect(page.get_by_text("Copied for curl.")).to_be_visible()
+        command = page.evaluate("navigator.clipboard.readText()")
+        fit = json.loads(subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout)
+        self.assertEqual(fit["state"], "done")
+
+    def test_the_memory_adds_up_to_the_limit_and_the_free_part_is_hatched(self):
+        self.go(LINK)
+        table = self.page.locator("table.legend")
+        expect(table).to_contain_text("activations")
+        shares = [float(text.removesuffix(" %")) for text in table.locator("tbody td:nth-child(3)").all_inner_texts()]
+        self.assertAlmostEqual(sum(shares), 100, delta=0.1 * len(shares))
+        free = self.page.locator(".stack .c-free")
+        self.assertIn("repeating-linear-gradient", free.evaluate("part => getComputedStyle(part).backgroundImage"))
+        drawn = self.page.evaluate("""() => {
+            const parts = [...document.querySelectorAll('.stack .part')].map((part) => part.getBoundingClientRect().width);
+            return parts.at(-1) / parts.reduce((sum, width) => sum + width, 0);
+        }""")
+        self.assertAlmostEqual(100 * drawn, shares[-1], delta=1.5)
+
+    def test_the_curve_has_zones_and_more_batches_than_were_probed(self):
+        self.go("#/?model=resnet50&device=sim:rtx4090&precision=amp_fp16&optimizer=sgd_momentum&target=512")
+        page = self.page
+        expect(page.locator(".chart canvas")).to_be_visible()
+        page.get_by_text("The same as a table").click()
+        rows = page.get_by_role("region", name="Batches and memory as a table").locator("tbody tr")
+        expect(rows.nth(10)).to_be_visible()
+        said = " ".join(rows.all_inner_texts())
+        for verdict in ("fits", "fits with retries", "out of memory"):
+            self.assertIn(verdict, said)
+        # Both zones are tinted: colours that are neither paper nor line.
+        tints = page.evaluate("""() => {
+            const canvas = document.querySelector('.chart canvas');
+            const pixels = canvas.getContext('2d');
+            const at = (x) => [...pixels.getImageData(Math.round(canvas.width * x), Math.round(canvas.height * 0.45), 1, 1).data].join();
+            return [at(0.3), at(0.75), at(0.93)];
+        }""")
+        self.assertEqual(len(set(tints)), 3, tints)
+
+    def test_measured_points_lie_over_the_simulated_line(self):
+        """No GPU is here: the answer of the service is given a probe that was run on one."""
+        fit = self.ask(RESNET)
+        probe = {**fit["result"]["probes"][0], "evidence": "probed"}
+        fit["result"]["probes"].append(probe)
+        fit["result"]["probes"].append({**probe, "batch": max(1, probe["batch"] // 2), "peak_reserved_bytes": probe["peak_reserved_bytes"] // 2})
+        self.page.route(f"**/v1/fits/{fit['id']}", lambda route: route.fulfill(json=fit))
+        self.go(f"#/fit/{fit['id']}")
+        expect(self.page.locator(".u-legend")).to_contain_text("measured")
+        self.page.get_by_text("The same as a table").click()
+        expect(self.page.get_by_role("region", name="as a table")).to_contain_text("probed")
+
+    def test_nothing_fits_is_an_answer_too(self):
+        self.go("#/?model=meta-llama/Llama-2-7b-hf&size.seq_len=2048&device=sim:t4")
+        expect(self.sentence()).to_contain_text("Nothing fits")
+        expect(self.page.get_by_role("button", name="Hugging Face", exact=True)).to_have_count(0)
+
+    def test_a_link_leads_to_an_answer_and_to_its_question(self):
+        fit = self.ask(RESNET)
+        self.go(f"#/fit/{fit['id']}")
+        expect(self.page.get_by_role("heading", name="resnet18")).to_be_visible()
+        self.page.get_by_role("link", name="Change this question").click()
+        expect(self.page.get_by_label("Model", exact=True)).to_have_value("resnet18")
+        expect(self.page.get_by_label("Limit")).to_have_value("8GiB")
+        self.go("#/fit/none")
+        expect(self.page.get_by_role("alert")).to_contain_text("no fit")
+
+
+class Fits(Page):
+    def row(self, fit):
+        return self.page.locator("table.fits tbody tr", has=self.page.locator(f"a[href='#/fit/{fit}']"))
+
+    def queue(self, request):
+        return self.server.call("/v1/fits", request, "POST")[1]["id"]
+
+    def test_the_list_is_live_and_fits_can_be_cancelled(self):
+        page = self.page
+        self.go("#/fits")
+        expect(page.get_by_role("heading", name="Fits")).to_be_visible()
+        expect(page.get_by_text("shown:")).to_be_visible()
+        soak = {"model": {"preset": "gpt2"}, "lengths": {"seq_len": "64-1024:8"}, "device": "sim:h200", "memory_limit": "19GiB", "soak": {"steps": 60_000}}
+        slow = self.queue(soak)
+        expect(self.row(slow).locator(".state")).to_have_text(re.compile("queued|running"))
+        done = self.queue({**RESNET, "memory_limit": "7GiB"})
+        expect(self.row(done).locator(".state")).to_have_text("done")
+        self.row(slow).get_by_role("button", name="Cancel").click()
+        expect(self.row(slow).locator(".state")).to_have_text("cancelled")
+        expect(self.row(slow).get_by_role("button")).to_have_count(0)
+        # A fit that was cancelled says so under its link.
+        self.row(slow).get_by_role("link").click()
+        expect(page.get_by_role("heading", name="gpt2: cancelled")).to_be_visible()
+
+    def test_the_list_is_filtered_by_state_and_text(self):
+        self.ask(RESNET)
+        self.ask({**RESNET, "model": {"preset": "resnet34"}})
+        self.go("#/fits")
+        page = self.page
+        rows = page.locator("table.fits tbody tr")
+        page.get_by_label("Model or card").fill("ResNet34")
+        expect(rows).to_have_count(len([fit for fit in self.fits() if fit["model"] == "resnet34"]))
+        self.assertIn("text=ResNet34", page.url)
+        page.get_by_label("State").select_option("failed")
+        expect(rows).to_have_count(0)
+        page.reload()
+        expect(page.get_by_label("State")).to_have_value("failed")
+        page.get_by_label("State").select_option("")
+        expect(rows.first).to_be_visible()
+
+    def test_two_answers_are_compared(self):
+        one, other = self.ask(RESNET)["id"], self.ask({**RESNET, "memory_limit": "6GiB"})["id"]
+        self.go("#/fits")
+        page = self.page
+        for fit in (one, other):
+            self.row(fit).get_by_role("checkbox").check()
+        page.get_by_role("link", name="Compare two").click()
+        table = page.get_by_role("region", name="How they differ")
+        expect(table.get_by_role("row", name=re.compile("^limit"))).to_contain_text("8.00 GiB")
+        expect(table.get_by_role("row", name=re.compile("^limit"))).to_contain_text("6.00 GiB")
+        expect(table.locator("tr.differs").first).to_be_visible()
+        expect(page.locator(".stack")).to_have_count(2)
+        link = page.url
+        page.get_by_label("Other").select_option(one)
+        expect(table.locator("tr.differs")).to_have_count(0)
+        page.goto(link)
+        page.reload()
+        expect(table.locator("tr.differs").first).to_be_visible()
+
+    def test_devices_and_health_are_shown(self):
+        with service(BINARY) as own:
+            self.page.goto(f"{own.url}/#/service")
+            self.watched.url = own.url
+            expect(self.page.get_by_role("status")).to_contain_text("takes requests")
+            table = self.page.get_by_role("region", name="Cards")
+            expect(table).to_contain_text("NVIDIA H200")
+            expect(table).to_contain_text("not found on this machine")
+            own.kill()
+            expect(self.page.get_by_role("status")).to_contain_text("does not answer")
+
+
+class Keys(Page):
+    def setUp(self):
+        self.guarded = service(BINARY, "--require-keys")
+        self.server = self.guarded.__enter__()
+        self.addCleanup(self.guarded.__exit__, None, None, None)
+        super().setUp()
+
+    def test_a_key_is_asked_for_used_and_forgotten(self):
+        page, made = self.page, key(BINARY, self.server)
+        self.go("#/fits")
+        expect(page.get_by_label("This service asks for a key")).to_be_visible()
+        page.get_by_label("This service asks for a key").fill("batchfit_wrong")
+        page.get_by_role("button", name="Use it").click()
+        expect(page.get_by_label("This key is not known")).to_be_visible()
+        page.get_by_label("This key is not known").fill(made)
+        page.get_by_role("button", name="Use it").click()
+        expect(page.get_by_text("0 shown")).to_be_visible()
+        # Events come with the key too: the list is live.
+        fit = self.server.call("/v1/fits", RESNET, "POST", {"authorization": f"Bearer {made}"})[1]["id"]
+        expect(page.locator(f"a[href='#/fit/{fit}']")).to_be_visible()
+        self.go(LINK)
+        expect(self.sentence()).to_be_visible()
+        page.get_by_role("button", name="curl").click()
+        expect(page.get_by_text("Copied for curl.")).to_be_visible()
+        self.assertIn('-H "Authorization: Bearer $KEY"', page.evaluate("navigator.clipboard.readText()"))
+        kept = page.evaluate("() => [JSON.stringify(sessionStorage), JSON.stringify(localStorage) + document.cookie + location.href]")
+        self.assertIn(made, kept[0])
+        self.assertNotIn(made, kept[1])
+        self.assertFalse([url for url in self.watched.requests if made in url])
+        # Another tab has no key.
+        other = self.context.new_page()
+        other.goto(f"{self.url}/#/fits")
+        expect(other.get_by_label("This service asks for a key")).to_be_visible()
+        page.get_by_role("button", name="Forget the key").click()
+        self.assertEqual(page.evaluate("sessionStorage.length"), 0)
+
+    def test_a_key_that_may_only_look_is_told_so(self):
+        made = key(BINARY, self.server, "read", "reader")
+        self.go(LINK)
+        self.page.get_by_label("This service asks for a key").fill(made)
+        self.page.get_by_role("button", name="Use it").click()
+        expect(self.page.get_by_role("alert")).to_contain_text("read")
+
+
+class Hostile(Page):
+    def harmless(self):
+        """No name has become markup, and none makes the page wider than the window."""
+        page = self.page
+        self.assertEqual(page.locator("main img, main script, main svg, main iframe").count(), 0)
+        wide = page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        self.assertLessEqual(wide, 0)
+
+    def test_names_in_every_field_stay_text(self):
+        page = self.page
+        for name in HOSTILE:
+            self.go()
+            page.get_by_label("Model", exact=True).fill(name)
+            page.get_by_label("Limit").fill(name)
+            page.get_by_label("Target").fill(name)
+            expect(page.get_by_role("alert").first).to_be_visible()
+            self.harmless()
+            page.get_by_text("Options").click()
+            for label in ("Accumulation steps", "Other members of the request"):
+                page.get_by_label(label).fill(name)
+            page.get_by_label("Other members of the request").fill(json.dumps({name: name}))
+            expect(page.get_by_role("alert").first).to_be_visible()
+            self.harmless()
+
+    def test_names_in_the_address_stay_text(self):
+        page = self.page
+        for name in HOSTILE:
+            link = page.evaluate("(name) => encodeURIComponent(name)", name[:4000])
+            for members in ("model={}&device=sim:h200", "model=resnet18&device={}", "source={}&label={}", "model=gpt2&size.seq_len={}&device=sim:h200", "model=a&precision={}"):
+                page.goto("about:blank")
+                self.go("#/?" + members.replace("{}", link))
+                expect(page.get_by_role("heading", name="What is the largest batch that fits?")).to_be_visible()
+                expect(page.locator(".problem, small.wrong").first).to_be_visible()
+                self.harmless()
+            for view in ("fit/{}", "fits?text={}", "compare/{}/{}", "{}"):
+                page.goto("about:blank")
+                self.go("#/" + view.replace("{}", link))
+                expect(page.locator("main h1, main .problem").first).to_be_visible()
+                self.harmless()
+
+    def test_names_in_files_and_answers_stay_text(self):
+        page = self.page
+        config = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 64, "n_head": 2, "n_layer": 1, "vocab_size": 500, "n_positions": 64}
+        for name in HOSTILE:
+            self.go("#/?device=sim:h200&limit=4GiB")
+            document = json.dumps({**config, "_name_or_path": name}).encode()
+            page.locator("input[type=file]").set_input_files({"name": name[:200].replace("/", "_"), "mimeType": "", "buffer": document})
+            page.get_by_label("Sequence length").fill("32")
+            expect(self.sentence()).to_contain_text("Train with")
+            self.harmless()
+            page.get_by_role("button", name="Hugging Face", exact=True).click()
+            expect(page.get_by_text("Copied for Hugging Face.")).to_be_visible()
+            page.get_by_role("link", name="Link to this answer").click()
+            expect(page.get_by_role("heading", name=re.compile("Answer of"))).to_be_visible()
+            self.harmless()
+        self.go("#/fits")
+        expect(page.locator("table.fits tbody tr").first).to_be_visible()
+        self.harmless()
+
+
+class Reachable(Page):
+    VIEWS = ["", LINK, "#/?model=nothing&device=sim:h200", "#/fits", "#/service"]
+
+    def test_everything_is_reached_with_the_keyboard(self):
+        page = self.page
+        self.go()
+        expect(page.get_by_label("Model", exact=True)).to_be_visible()
+        keyboard = page.keyboard
+        keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        keyboard.press("Enter")
+        keyboard.press("Tab")
+        expect(page.get_by_label("Model", exact=True)).to_be_focused()
+        keyboard.type("resnet18")
+        keyboard.press("Escape")
+        keyboard.press("Tab")
+        expect(page.get_by_role("button", name="Choose a file")).to_be_focused()
+        reached = set()
+        for _ in range(60):
+            keyboard.press("Tab")
+            reached.add(page.evaluate("() => document.activeElement.labels?.[0]?.textContent.trim() || document.activeElement.textContent.trim().slice(0, 40)"))
+        for name in ("Card", "Limit", "Target", "Options"):
+            self.assertTrue(any(name in one for one in reached), (name, reached))
+        page.get_by_label("Card").focus()
+        keyboard.type("NVIDIA H200")
+        page.get_by_label("Limit").focus()
+        keyboard.type("8GiB")
+        expect(self.sentence()).to_contain_text("Train with")
+        page.get_by_text("Options").focus()
+        keyboard.press("Enter")
+        expect(page.get_by_label("Accumulation steps")).to_be_visible()
+        page.get_by_role("button", name="Shell").focus()
+        keyboard.press("Enter")
+        expect(page.get_by_text("Copied for Shell.")).to_be_visible()
+
+    def test_axe_finds_nothing(self):
+        from axe_playwright_python.sync_playwright import Axe
+
+        fits = [self.ask(RESNET)["id"], self.ask({**RESNET, "model": {"preset": "gpt2", "seq_len": 128}, "training": {"precision": ["fp32", "amp_bf16"]}, "suggest": True})["id"]]
+        links = [*self.VIEWS, *(f"#/fit/{fit}" for fit in fits), "#/compare/" + "/".join(fits)]
+        for scheme, width in (("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)):
+            self.page.set_viewport_size({"width": width, "height": 800})
+            self.page.emulate_media(color_scheme=scheme)
+            for link in links:
+                self.page.goto("about:blank")
+                self.go(link)
+                self.settle()
+                found = Axe().run(self.page).response["violations"]
+                told = [(one["id"], one["help"], [node["target"] for node in one["nodes"]][:3]) for one in found]
+                self.assertEqual(told, [], (scheme, width, link))
+                wide = self.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                self.assertLessEqual(wide, 0, (scheme, width, link))
+
+    def settle(self):
+        """Until nothing is loading, and whoever opened Options sees what is in it."""
+        expect(self.page.locator("main h1").first).to_be_visible()
+        self.page.wait_for_load_state("networkidle") if "#/fits" not in self.page.url else self.page.wait_for_selector("table.fits tbody tr")
+        self.page.evaluate("() => document.querySelectorAll('details').forEach((one) => (one.open = true))")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
