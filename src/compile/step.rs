@@ -88,6 +88,7 @@ impl Training {
                 works: recorder.take_works(),
                 ..std::mem::take(&mut self.timed)
             },
+            host_bytes: recorder.host_bytes(),
         })
     }
 

@@ -29,6 +29,7 @@ struct Recorded {
     ticks: Vec<Tick>,
     works: Vec<Work>,
     work_ids: HashMap<Work, WorkId>,
+    host_bytes: u64,
 }
 
 /// Where allocations, launches and frees are written down.
@@ -125,6 +126,17 @@ impl Recorder {
             Some(Tick::Host(last, count)) if *last == host => *count = count.saturating_add(times),
             _ => ticks.push(Tick::Host(host, times)),
         }
+    }
+
+    /// Notes bytes that the training keeps in the host's memory for good.
+    pub(crate) fn keep_on_host(&self, bytes: u64) {
+        let host_bytes = &mut self.0.borrow_mut().host_bytes;
+        *host_bytes = host_bytes.saturating_add(bytes);
+    }
+
+    /// What the training keeps in the host's memory for good.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.0.borrow().host_bytes
     }
 
     /// Notes that the host waits for the card.

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::{LengthTable, Soaked};
 use crate::probe::{
     CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
-    Verdict,
+    Verdict, is_nothing,
 };
 
 /// What to train with.
@@ -54,6 +54,10 @@ pub struct Recommendation {
     pub speed_from: Option<SpeedFrom>,
     /// When nothing fits: how many bytes more a batch of one would need.
     pub missing_bytes: Option<u64>,
+    /// What each process keeps in the host's memory for as long as it trains; missing where nothing is offloaded.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[schema(required = false)]
+    pub host_bytes: u64,
     /// The batch to record next, for an answer that is nearer to what was recorded; null where it is near enough, or
     /// nothing was recorded.
     #[serde(default)]
@@ -64,6 +68,26 @@ pub struct Recommendation {
     pub parallel: Option<AcrossRanks>,
     /// What the reader should know of the rules used: transferred, estimated, assumed.
     pub notes: Vec<String>,
+}
+
+impl Recommendation {
+    /// Recommends nothing.
+    pub(super) fn nothing(&mut self) {
+        self.micro_batch = 0;
+        self.accumulation_steps = 0;
+        self.global_batch = 0;
+        self.shortfall = 0;
+        self.headroom_bytes = 0;
+        self.without_speed();
+    }
+
+    /// Takes back how long a step takes.
+    pub(super) fn without_speed(&mut self) {
+        self.step_ms = None;
+        self.optimizer_step_ms = None;
+        self.samples_per_second = None;
+        self.speed_from = None;
+    }
 }
 
 /// Which limit binds.
@@ -84,6 +108,8 @@ pub enum LimitKind {
     Objective,
     /// A larger batch runs, and the samples that were asked for need none.
     TargetBatch,
+    /// The host's memory that the request names: what is offloaded does not fit into it.
+    Host,
     /// Larger batches are not tried: the graph holds for no larger one, or nobody would train with one.
     LargestTried,
 }

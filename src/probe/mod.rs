@@ -15,6 +15,7 @@ mod timeline;
 
 pub use outline::Outline;
 pub use peak::{ModuleBytes, Peak, Phase, Shortage};
+pub(crate) use report::is_nothing;
 pub use report::{
     CategoryBytes, Evidence, PeakMemory, ProbeReport, RankReport, SpeedFrom, StepMemory,
     TimelinePoint, Verdict,

@@ -85,6 +85,15 @@ impl SpeedFrom {
     }
 }
 
+/// Whether there are no bytes to tell of.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands out references"
+)]
+pub(crate) fn is_nothing(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 /// Memory and work of one step.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct StepMemory {
@@ -175,6 +184,10 @@ pub struct ProbeReport {
     /// ranks NCCL's buffers. Missing on a simulated device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside_bytes: Option<u64>,
+    /// What a process keeps in the host's memory for as long as it trains, because it is offloaded there: parameters, gradients and
+    /// moments. Missing where nothing is.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub host_bytes: u64,
     /// Most bytes allocated in any step.
     pub peak_allocated_bytes: u64,
     /// Most bytes reserved in any step.

@@ -147,6 +147,7 @@ impl Probe<'_> {
             limit_bytes: limit.0,
             used_by_others_bytes: None,
             outside_bytes: None,
+            host_bytes: self.program.host_bytes,
             ranks: Vec::new(),
             binding_rank: None,
             without_overlap: None,

@@ -206,6 +206,8 @@ pub struct Program {
     pub micro_steps: u32,
     /// What a later step asks of the card and of the host.
     pub timeline: Timeline,
+    /// Bytes that the process keeps in the host's memory for as long as it trains, because they are offloaded there.
+    pub host_bytes: u64,
 }
 
 impl Program {

@@ -416,6 +416,8 @@ impl<'a> Writer<'a> {
             steps: vec![vec![Section::once(first_step)], Vec::new()],
             micro_steps: 1,
             timeline: Timeline::default(),
+            // A recording of the GPU's memory does not say it.
+            host_bytes: 0,
         };
         (program, uncertain, recorded)
     }

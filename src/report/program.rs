@@ -103,6 +103,7 @@ mod tests {
             ]],
             micro_steps: 4,
             timeline: Timeline::default(),
+            host_bytes: 0,
         };
 
         let text = program(&listed, 4, 1);

@@ -95,6 +95,7 @@ fn limit(kind: LimitKind) -> &'static str {
         LimitKind::Headroom => "what is left free for safety",
         LimitKind::Objective => "the objective",
         LimitKind::TargetBatch => "the target",
+        LimitKind::Host => "the memory of the host",
         LimitKind::LargestTried => "the largest batch that is tried",
     }
 }

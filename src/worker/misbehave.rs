@@ -271,6 +271,7 @@ impl Handler for FakeDevice {
             },
             used_by_others_bytes: None,
             outside_bytes: None,
+            host_bytes: 0,
             ranks: Vec::new(),
             binding_rank: None,
             without_overlap: None,

@@ -69,9 +69,9 @@ def train(model, optimizer, chunks):
     config = CONFIGS[model]
     precision, batch, tokens = SHAPES[model]
     kind = getattr(transformers, config["architectures"][0])
-    net = kind(kind.config_class.from_dict({**config, "use_cache": False})).cuda().train()
-    if precision == "bf16":
-        net = net.to(torch.bfloat16)
+    # Cast before it is moved: parameters that come in float32 leave blocks of that size behind, which later steps use otherwise.
+    weights = torch.bfloat16 if precision == "bf16" else torch.float32
+    net = kind(kind.config_class.from_dict({**config, "use_cache": False})).to(weights).cuda().train()
     updates = optimizer_of(optimizer, net.parameters())
     for _ in range(3):
         ids = torch.randint(config["vocab_size"], (batch, tokens), device="cuda")

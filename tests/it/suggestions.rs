@@ -176,6 +176,38 @@ fn the_least_is_computed_again_that_reaches_what_is_wanted() {
 }
 
 #[test]
+fn changes_of_several_lengths_are_fits_of_all_of_them() {
+    let mut model = text_model();
+    model.as_object_mut().unwrap().remove("seq_len");
+    let request = json!({
+        "model": model, "lengths": { "seq_len": { "32": 300, "64": 100 } }, "device": "sim:a100-40g",
+        "memory_limit": "512MiB", "suggest": true
+    });
+    let answer = fit(&request).unwrap();
+
+    assert!(answer.lengths.is_some());
+    compare(&request, &answer);
+}
+
+#[test]
+fn changes_of_a_request_with_a_soak_are_soaked() {
+    let mut model = text_model();
+    model.as_object_mut().unwrap().remove("seq_len");
+    let request = json!({
+        "model": model, "lengths": { "seq_len": "24-64:8" }, "device": "sim:a100-40g", "memory_limit": "512MiB",
+        "soak": { "steps": 60, "epoch": 25, "last_batch": 3 }, "suggest": true
+    });
+    let answer = fit(&request).unwrap();
+
+    let soaked = answer.soak.as_ref().unwrap();
+    assert!(
+        soaked.safe.is_some_and(|safe| safe.batch < soaked.batch),
+        "a soak that changes nothing shows nothing: {soaked:?}"
+    );
+    compare(&request, &answer);
+}
+
+#[test]
 fn what_has_no_suggestions_says_why() {
     let answer = fit(&json!({
         "model": { "preset": "resnet18" }, "training": { "mode": "inference" }, "device": "sim:t4", "suggest": true

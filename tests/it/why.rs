@@ -166,3 +166,79 @@ fn an_answer_says_when_its_peak_is_and_who_holds_it() {
     );
     assert!(!why.limit.explanation.is_empty());
 }
+
+/// A perceptron, whose lengths two ranks halve.
+fn offloaded(more: &Value) -> Value {
+    let mut request = json!({
+        "model": { "layers": [{ "type": "linear", "out_features": 2048 }, { "type": "relu" }, { "type": "linear", "out_features": 10 }],
+                   "input": { "shape": [512] }, "loss": "cross_entropy" },
+        "device": "sim:a100-40g",
+    });
+    for (key, value) in more.as_object().unwrap() {
+        request[key] = value.clone();
+    }
+    request
+}
+
+const WEIGHTS: u64 = 512 * 2048 + 2048 * 10;
+const PARAMETERS: u64 = WEIGHTS + 2048 + 10;
+
+fn sharded(optimizer: &str) -> Value {
+    json!({ "training": { "optimizer": optimizer,
+        "parallel": { "strategy": "fsdp2", "world_size": 2, "cpu_offload": true } } })
+}
+
+#[test]
+fn what_is_offloaded_is_kept_by_the_host() {
+    // Of each rank, in float32: parameters, gradients and moments of half of the parameters.
+    for (optimizer, kept) in [("adamw", 4), ("sgd_momentum", 3), ("sgd", 2)] {
+        let found = fit(&offloaded(&sharded(optimizer))).recommendation;
+        assert_eq!(found.host_bytes, kept * 4 * PARAMETERS / 2, "{optimizer}");
+        assert!(
+            found
+                .notes
+                .iter()
+                .any(|note| note.contains("host's memory"))
+        );
+    }
+    // Both moments of each weight that is large enough, a byte each.
+    let paged = json!({ "training": { "optimizer": "paged_adamw_8bit" } });
+    let found = fit(&offloaded(&paged)).recommendation;
+    assert_eq!(found.host_bytes, 2 * 512 * 2048);
+    assert_eq!(fit(&offloaded(&json!({}))).recommendation.host_bytes, 0);
+}
+
+#[test]
+fn the_memory_of_the_host_can_be_what_binds() {
+    let mut request = offloaded(&sharded("adamw"));
+    let needed = 2 * 4 * 4 * PARAMETERS / 2;
+    request["host_memory"] = needed.into();
+    let enough = fit(&request);
+    assert!(enough.recommendation.micro_batch > 0);
+
+    request["host_memory"] = (needed - 1).into();
+    let short = fit(&request);
+
+    let best = &short.recommendation;
+    assert_eq!(best.micro_batch, 0);
+    assert_eq!(best.why.as_ref().unwrap().limit.kind, LimitKind::Host);
+    assert!(
+        best.limited_by.contains("the host's memory"),
+        "{}",
+        best.limited_by
+    );
+    assert_eq!(short.variants[0].recommendation.micro_batch, 0);
+}
+
+#[test]
+fn the_memory_of_the_host_is_a_size() {
+    for wrong in [json!(0), json!("0.5"), json!("much"), json!([1]), json!(-1)] {
+        let document = offloaded(&json!({ "host_memory": wrong }));
+        let refused = Request::parse(RequestDocument::from(document), &sim::names()).unwrap_err();
+        assert_eq!(refused.pointer, "/host_memory");
+        assert!(
+            refused.problem.starts_with("host_memory must be"),
+            "{refused:?}"
+        );
+    }
+}

@@ -143,6 +143,9 @@ pub(in crate::cli) struct Memory {
     /// What of it to leave free, such as 0.01, whatever was learnt.
     #[arg(long, value_name = "FRACTION", allow_negative_numbers = true)]
     pub(in crate::cli) headroom: Option<String>,
+    /// What the host has for what is offloaded to it: bytes, or 256GiB. In docs/requests.md alone.
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, hide = true)]
+    pub(in crate::cli) host_memory: Option<String>,
     /// The text of a `PYTORCH_CUDA_ALLOC_CONF`.
     #[arg(long, value_name = "CONF")]
     pub(in crate::cli) allocator: Option<String>,

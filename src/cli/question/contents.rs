@@ -34,12 +34,13 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 
 /// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 21] = [
+const OF_REQUESTS: [&str; 22] = [
     "model",
     "training",
     "device",
     "memory_limit",
     "headroom",
+    "host_memory",
     "target_batch",
     "world_size",
     "allocator",

@@ -121,6 +121,7 @@ pub(super) fn given(question: &Question) -> Result<Vec<Given>, Trouble> {
         &["headroom"],
         memory.headroom.as_deref().map(decimal),
     );
+    put("--host-memory", &["host_memory"], text(&memory.host_memory));
     put("--allocator", &["allocator"], text(&memory.allocator));
     put("--search", &["search"], text(&search.search));
     put("--rank", &["compare"], text(&search.rank));

@@ -57,6 +57,10 @@ pub(super) fn bitsandbytes(
                     for name in ["state1", "state2"] {
                         moment(eager, parameter, name, DType::UInt8);
                     }
+                } else {
+                    eager
+                        .recorder()
+                        .keep_on_host(2 * elements * DType::UInt8.size());
                 }
                 for name in ["absmax1", "absmax2"] {
                     let blocks = Extent::fixed(elements.div_ceil(BLOCK));

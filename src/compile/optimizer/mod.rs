@@ -43,6 +43,21 @@ impl Trained {
     }
 }
 
+/// How many moments an optimizer keeps of a parameter that are as large as it.
+pub(super) fn whole_moments(optimizer: Optimizer) -> u64 {
+    match optimizer {
+        Optimizer::Adam | Optimizer::Adamw => 2,
+        Optimizer::SgdMomentum => 1,
+        // Those of eight bits run on GPUs alone; of Adafactor's, vectors are left, which are small beside matrices.
+        Optimizer::Sgd
+        | Optimizer::Adamw8bit
+        | Optimizer::PagedAdamw8bit
+        | Optimizer::Adamw8bitTorchao
+        | Optimizer::Adafactor
+        | Optimizer::AdafactorTransformers => 0,
+    }
+}
+
 /// `optimizer.step()`, which goes through the parameters of these places in their order.
 pub(super) fn step(
     eager: &mut Eager,

@@ -53,6 +53,7 @@ fn unrolled(graph: &Graph, variant: &Variant) -> Program {
         steps,
         micro_steps: variant.accumulation,
         timeline: Timeline::default(),
+        host_bytes: recorder.host_bytes(),
     }
 }
 

@@ -1,7 +1,10 @@
 //! All variants of a request, ranked.
 
-use crate::jobs::{EngineError, Environment, FitResult, ProbeSummary, Recommendation};
+use crate::jobs::{
+    EngineError, Environment, FitResult, Limit, LimitKind, ProbeSummary, Recommendation,
+};
 use crate::model::{Compare, Variant};
+use crate::units::Bytes;
 
 use super::advice::recommend;
 use super::inquiry::Inquiry;
@@ -27,6 +30,8 @@ pub(super) struct Question {
     pub(super) ceiling: u64,
     pub(super) method: Method,
     pub(super) compare: Compare,
+    /// What the host has for what is offloaded, where the request says it.
+    pub(super) host_memory: Option<Bytes>,
     /// What the reader should know whatever the answer is.
     pub(super) notes: Vec<String>,
     /// What was assumed of the model.
@@ -183,13 +188,40 @@ fn recommended<'b>(
         Some(asked) if asked <= question.room.available(&variant.parallel) => LimitSource::Asked,
         Some(_) | None => LimitSource::Device,
     };
-    recommend(
-        question.wish.of(variant),
-        variant.accumulation,
-        inquiry,
-        source,
-        notes,
-    )
+    let wish = question.wish.of(variant);
+    let mut found = recommend(wish, variant.accumulation, inquiry, source, notes)?;
+    offloaded(&mut found, wish.world_size, question.host_memory);
+    Ok(found)
+}
+
+/// Says what is kept in the host's memory; where it has too little, nothing can be trained.
+fn offloaded(found: &mut Recommendation, processes: u64, host: Option<Bytes>) {
+    if found.host_bytes == 0 {
+        return;
+    }
+    let each = Bytes(found.host_bytes);
+    let all = Bytes(found.host_bytes.saturating_mul(processes));
+    let of_all = match processes {
+        0 | 1 => String::new(),
+        _ => format!(", all {processes} of them {all}"),
+    };
+    found.notes.push(format!(
+        "each process keeps {each} in the host's memory{of_all}: what is offloaded of parameters, gradients and moments"
+    ));
+    let Some(host) = host.filter(|host| all > *host) else {
+        return;
+    };
+    let text = format!("what is offloaded takes {all} of the host's memory, which has {host}");
+    found.nothing();
+    found.limited_by.clone_from(&text);
+    if let Some(why) = &mut found.why {
+        why.limit = Limit {
+            kind: LimitKind::Host,
+            batch: None,
+            explanation: text,
+            shortage: None,
+        };
+    }
 }
 
 /// All real probes, each with what was simulated for the same batch.

@@ -158,6 +158,7 @@ impl Around<'_> {
             | LimitKind::Headroom
             | LimitKind::Objective
             | LimitKind::TargetBatch
+            | LimitKind::Host
             | LimitKind::LargestTried => format!("the {limit} that the device has for PyTorch"),
         }
     }
@@ -178,6 +179,7 @@ mod tests {
             limit_bytes: 16 * GIB,
             used_by_others_bytes: None,
             outside_bytes: None,
+            host_bytes: 0,
             ranks: Vec::new(),
             binding_rank: None,
             without_overlap: None,

@@ -63,7 +63,7 @@ impl Request {
             model,
             lengths: None,
             soak: None,
-            // They would be made for each length, and are about one.
+            // They are changes of the whole request.
             suggest: None,
             lowered: Once::default(),
             ..self.clone()
@@ -80,12 +80,13 @@ impl Request {
         })
     }
 
-    /// The same about its longest samples, and without a soak.
+    /// The same about its longest samples, without a soak, and no changes of it asked for.
     #[must_use]
     pub fn alone(&self) -> Request {
         Request {
             lengths: None,
             soak: None,
+            suggest: None,
             ..self.clone()
         }
     }

@@ -53,6 +53,7 @@ impl Request {
             cards,
             memory_limit,
             headroom,
+            host_memory,
             taught,
             target_batch,
             world_size,
@@ -82,6 +83,7 @@ impl Request {
         fingerprint.add(cards);
         fingerprint.add(memory_limit);
         fingerprint.add(headroom);
+        fingerprint.add(host_memory);
         fingerprint.add_all(taught.iter().map(|taught| {
             let Taught {
                 strategy,

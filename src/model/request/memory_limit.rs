@@ -57,6 +57,20 @@ impl MemoryLimit {
     }
 }
 
+/// Reads a number of bytes, or a size such as `"256GiB"`.
+pub(super) fn bytes(value: &Value, pointer: &str, name: &str) -> Result<Bytes, Invalid> {
+    let must_be =
+        format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
+    match MemoryLimit::parse(value, pointer) {
+        Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes),
+        Ok(MemoryLimit::Fraction(_)) => Err(wrong(pointer, value, &must_be)),
+        Err(invalid) => Err(Invalid {
+            nearest: invalid.nearest,
+            ..wrong(pointer, value, &must_be)
+        }),
+    }
+}
+
 /// The fraction that a number with a point and without a unit is, or what may have been meant.
 fn with_point(number: f64) -> Result<MemoryLimit, Option<String>> {
     if number <= 0.0 {

@@ -39,7 +39,7 @@ use super::invalid::Invalid;
 use super::uploaded::{Digest, Uploads};
 use super::variant::{Compare, Objective, Variant};
 use crate::alloc::MemoryLimit;
-use crate::units::Share;
+use crate::units::{Bytes, Share};
 use lowered::Once;
 use recordings::Recordings;
 use source::ModelSource;
@@ -52,6 +52,7 @@ pub(super) const FIELDS: &[&str] = &[
     "device",
     "memory_limit",
     "headroom",
+    "host_memory",
     "target_batch",
     "world_size",
     "allocator",
@@ -133,6 +134,8 @@ pub struct Request {
     pub memory_limit: Option<MemoryLimit>,
     /// What of that is to be left free, where the request says it.
     pub headroom: Option<Share>,
+    /// What the host has for what is offloaded, by all processes together; `None` for enough.
+    pub host_memory: Option<Bytes>,
     /// What outcomes of earlier answers teach about it; nothing where the request says it.
     taught: Vec<Taught>,
     /// Samples for each optimizer step over all ranks.
@@ -305,6 +308,9 @@ impl Request {
                 .map(|limit| MemoryLimit::parse(limit, &fields.at("memory_limit")))
                 .transpose()?,
             headroom: headroom::asked(fields)?,
+            host_memory: (fields.get("host_memory"))
+                .map(|size| memory_limit::bytes(size, &fields.at("host_memory"), "host_memory"))
+                .transpose()?,
             taught: Vec::new(),
             target_batch,
             world_size,

@@ -28,6 +28,10 @@ pub(super) struct RequestSchema {
     /// too low by, or what outcomes have taught (`POST /v1/recommendations/{id}/outcomes`).
     #[schema(minimum = 0, maximum = 0.5, example = 0.01)]
     headroom: Option<f64>,
+    /// What the host has for what is offloaded to it (`cpu_offload`, `paged_adamw_8bit`), by all ranks together: bytes, or a size such
+    /// as `256GiB`. Without it: enough.
+    #[schema(value_type = Option<Value>, example = "256GiB")]
+    host_memory: Option<Value>,
     /// Samples for each optimizer step, over all ranks.
     #[schema(minimum = 1)]
     target_batch: Option<u64>,

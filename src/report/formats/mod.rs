@@ -134,6 +134,7 @@ mod tests {
             samples_per_second: None,
             speed_from: None,
             missing_bytes: None,
+            host_bytes: 0,
             next_batch: None,
             parallel: None,
             notes: Vec::new(),

@@ -137,12 +137,15 @@ impl Lessons {
         }
     }
 
+    /// Whether it teaches nothing about any model.
+    pub(in crate::store) fn is_empty(&self) -> bool {
+        let known = self.known.read().expect("nothing panics while it is held");
+        known.cards.is_empty()
+    }
+
     /// What it teaches about one model. One of which nothing is known learns from others.
     pub(in crate::store) fn taught(&self, on: &LearntOn, model_digest: &str) -> Option<Taught> {
         let known = self.known.read().expect("nothing panics while it is held");
-        if known.cards.is_empty() {
-            return None;
-        }
         let card = known.cards.get(&on.text())?;
         let strategy = on.strategy.clone();
         match card.models.get(model_digest) {
@@ -178,6 +181,11 @@ impl Db {
         .fetch_one(&self.pool)
         .await
         .map_err(asking("look for what was learnt"))?;
+        self.read_learnt_up_to(newest).await
+    }
+
+    /// The same, where somebody has looked what the last change is.
+    pub(in crate::store) async fn read_learnt_up_to(&self, newest: i64) -> Result<(), StoreError> {
         if newest <= self.lessons.last_change() {
             return Ok(());
         }

@@ -264,14 +264,14 @@ impl Db {
 
     /// Reads the recommendations, as far as they are new: all of them, the first time.
     pub async fn read_recommendations(&self) -> Result<(), StoreError> {
-        self.read_learnt().await?;
-        let current = self.recommendations_now().await?;
+        let (current, learnt) = self.recommendations_now().await?;
+        self.read_learnt_up_to(learnt).await?;
         if self.shelf.read().current == current {
             return Ok(());
         }
         let _reading = self.shelf.reading.lock().await;
         // Whoever was here before may have read it all.
-        let current = self.recommendations_now().await?;
+        let (current, _learnt) = self.recommendations_now().await?;
         let (known, is_stale) = {
             let columns = self.shelf.read();
             let is_stale = columns.dropped > MANY_GONE + columns.rows.len();
@@ -388,15 +388,21 @@ impl Db {
         Ok(rows.collect())
     }
 
-    async fn recommendations_now(&self) -> Result<Current, StoreError> {
-        sqlx::query_as!(
-            Current,
+    /// What has happened to the table, and the last change of what was learnt: one question, because every list asks it.
+    async fn recommendations_now(&self) -> Result<(Current, i64), StoreError> {
+        let now = sqlx::query!(
             r#"SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS "newest!: i64",
-                      (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS "gone!: i64""#
+                      (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS "gone!: i64",
+                      (SELECT coalesce(max(changed), 0) FROM learnt) AS "learnt!: i64""#
         )
         .fetch_one(&self.pool)
         .await
-        .map_err(asking("look for new recommendations"))
+        .map_err(asking("look for new recommendations"))?;
+        let current = Current {
+            newest: now.newest,
+            gone: now.gone,
+        };
+        Ok((current, now.learnt))
     }
 
     /// The numbers of the rows that were dropped after so many others, as far as they are still known.

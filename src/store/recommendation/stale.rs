@@ -116,6 +116,9 @@ impl Present {
 /// What is to be left free today, where that is something else.
 fn headroom(row: &StoredRecommendation, lessons: &Lessons) -> Option<Outdated> {
     let headroom = row.headroom.as_ref().filter(|was| was.from != "asked")?;
+    if lessons.is_empty() {
+        return None;
+    }
     let taught = lessons.taught(&row.learnt_on(), &row.model_digest)?;
     let (was, now) = (headroom.share, taught.share);
     let is_other = if taught.replaces {

@@ -39,6 +39,7 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         samples_per_second: None,
         speed_from: None,
         missing_bytes: None,
+        host_bytes: 0,
         next_batch: None,
         parallel: None,
         notes: vec![
@@ -62,6 +63,7 @@ fn probe(variant: u32, batch: u64) -> ProbeSummary {
             limit_bytes: 23 * GIB,
             used_by_others_bytes: None,
             outside_bytes: None,
+            host_bytes: 0,
             ranks: Vec::new(),
             binding_rank: None,
             without_overlap: None,

@@ -9,7 +9,7 @@ use super::Sharded;
 use super::group::{Group, Member, Phase, row_elements, rows};
 use super::units::{self, Unit, unit_paths};
 use crate::compile::construction::{Constructed, initial};
-use crate::compile::optimizer::Trained;
+use crate::compile::optimizer::{Trained, whole_moments};
 use crate::compile::parallel::Wrapper;
 use crate::eager::{Eager, History, Leaf, Tensor, TensorBody};
 use crate::graph::{Graph, ParameterKind, ValueId, positions};
@@ -162,6 +162,15 @@ impl Model<'_> {
         }
         if self.options.cpu_offload {
             shard.storage.free();
+            // `_init_sharded_param` pins the padded rows; their gradient and the optimizer's moments are made beside them.
+            let is_trained = parameter.kind == ParameterKind::Trained;
+            let beside = if is_trained {
+                1 + whole_moments(self.variant.optimizer)
+            } else {
+                0
+            };
+            let rows = elements + beside * own_elements;
+            eager.recorder().keep_on_host(rows * stored.size());
         }
         let dtype = self.options.mixed_precision.param_dtype.unwrap_or(stored);
         let gathered = eager.declare(elements.saturating_mul(ranks), dtype);

@@ -271,29 +271,9 @@ impl FitEngine {
             Err(error) => Err(error),
         }
     }
-}
 
-impl Engine for FitEngine {
-    fn simulated(&self) -> Vec<String> {
-        sim::names().into_iter().map(ToOwned::to_owned).collect()
-    }
-
-    fn records(&self) -> bool {
-        self.recorder.is_some()
-    }
-
-    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
-        Ok(
-            match resolve(&request.device, || {
-                self.listed.within(LISTED, || self.inventory())
-            })? {
-                Resolved::Simulated(_) => None,
-                Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
-            },
-        )
-    }
-
-    fn fit(
+    /// The answer to a request, whatever changes of it are asked for.
+    fn answer(
         &self,
         request: &Request,
         progress: &dyn Fn(Progress),
@@ -304,11 +284,7 @@ impl Engine for FitEngine {
         }
         let observer = Observer::new(progress, cancel);
         if is_to_be_recorded(request, cancel)? {
-            let mut result = self.fit_recorded(request, progress, cancel)?.result;
-            if request.suggest.is_some() {
-                suggest::add(self, request, &mut result, &observer)?;
-            }
-            return Ok(result);
+            return Ok(self.fit_recorded(request, progress, cancel)?.result);
         }
         let fallback = match request.search {
             SearchMode::Auto | SearchMode::Recorded => Fallback::Simulate,
@@ -338,6 +314,7 @@ impl Engine for FitEngine {
                 SearchMode::Probes => Method::ProbesAlone,
             },
             compare: request.compare,
+            host_memory: request.host_memory,
             notes: setting.notes,
             assumptions: setting.assumptions,
         };
@@ -366,11 +343,43 @@ impl Engine for FitEngine {
                 continue;
             }
             result.gpu_work = setting.gpu.as_ref().map(GpuProber::work);
-            if request.suggest.is_some() {
-                suggest::add(self, request, &mut result, &observer)?;
-            }
             return Ok(result);
         }
+    }
+}
+
+impl Engine for FitEngine {
+    fn simulated(&self) -> Vec<String> {
+        sim::names().into_iter().map(ToOwned::to_owned).collect()
+    }
+
+    fn records(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    fn check(&self, request: &Request) -> Result<Option<String>, EngineError> {
+        Ok(
+            match resolve(&request.device, || {
+                self.listed.within(LISTED, || self.inventory())
+            })? {
+                Resolved::Simulated(_) => None,
+                Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
+            },
+        )
+    }
+
+    fn fit(
+        &self,
+        request: &Request,
+        progress: &dyn Fn(Progress),
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<FitResult, EngineError> {
+        let mut result = self.answer(request, progress, cancel)?;
+        if request.suggest.is_some() {
+            let observer = Observer::new(progress, cancel);
+            suggest::add(self, request, &mut result, &observer)?;
+        }
+        Ok(result)
     }
 
     fn fit_apart(

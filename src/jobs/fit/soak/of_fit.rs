@@ -88,16 +88,8 @@ fn recommended(
             "nothing lasts: not even a batch of one goes through {} steps without a retry and leaves headroom",
             course.length()
         ));
-        best.micro_batch = 0;
-        best.accumulation_steps = 0;
-        best.global_batch = 0;
-        best.shortfall = 0;
-        best.headroom_bytes = 0;
+        best.nothing();
         best.why = None;
-        best.step_ms = None;
-        best.optimizer_step_ms = None;
-        best.samples_per_second = None;
-        best.speed_from = None;
         return best;
     };
     if plan != *asked {
@@ -107,11 +99,8 @@ fn recommended(
             course.length(),
             plan.micro_batch
         ));
-        // They were those of another batch.
-        best.step_ms = None;
-        best.optimizer_step_ms = None;
-        best.samples_per_second = None;
-        best.speed_from = None;
+        // It was that of another batch.
+        best.without_speed();
         best.limited_by = format!("what {} steps of all shapes reserve", course.length());
     }
     if best.peak_allocated_bytes != report.peak_allocated_bytes {

@@ -130,6 +130,7 @@ impl Prober for Script {
             limit_bytes: limit.0,
             used_by_others_bytes: None,
             outside_bytes: None,
+            host_bytes: 0,
             ranks: Vec::new(),
             binding_rank: None,
             without_overlap: None,
@@ -251,6 +252,7 @@ pub(super) fn question() -> Question {
         ceiling: MAX_BATCH,
         method: Method::SimulateFirst,
         compare: Compare::default(),
+        host_memory: None,
         assumptions: Vec::new(),
         notes: Vec::new(),
     }
