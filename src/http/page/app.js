@@ -2,6 +2,7 @@
 // `#`, which the browser keeps to itself: `#/?model=…` a question, `#/fit/ID` an answer, `#/fits` all of them.
 import { html, render, useEffect, useErrorBoundary, useState } from "./preact.js";
 import { key, onKey, setKey } from "./client.js";
+import { shortened } from "./format.js";
 import { AskView } from "./ask/view.js";
 
 /** Views that are loaded when somebody looks at them: so the first one is there sooner. */
@@ -111,6 +112,10 @@ function App() {
   const now = usePlace();
   const [asked, setAsked] = useState(0);
   useEffect(() => onKey(({ needed }) => needed || setAsked((count) => count + 1)), []);
+  useEffect(() => {
+    const named = now.view === "" ? now.parameters.get("model") : VIEWS.find(([link]) => link === `#/${now.view}`)?.[1] ?? now.view;
+    document.title = named ? `${shortened(named, 60)} – batchfit` : "batchfit";
+  }, [now]);
   const at = (link) => (link === "#/" ? now.view === "" : link === `#/${now.view}`);
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <header class="bar">

@@ -5,6 +5,11 @@
 const PLACE = "batchfit-key";
 const listeners = new Set();
 
+/** Whether a fit has ended. */
+export function isFinal(state) {
+  return state === "done" || state === "failed" || state === "cancelled";
+}
+
 /** An error that the service explains, or that says why it could not be asked. */
 export class Problem extends Error {
   /** `document` is a problem document (RFC 9457), or as much of one as there is. */
@@ -54,6 +59,12 @@ export async function api(path, { json, ...options } = {}) {
   const body = json === undefined ? options.body : JSON.stringify(json);
   const answer = await send(path, { ...options, body });
   return answer.status === 204 ? null : answer.json();
+}
+
+/** What the service answers with JSON, and when by its own clock, in milliseconds and to the second. */
+export async function dated(path, options) {
+  const answer = await send(path, options);
+  return { document: await answer.json(), at: Date.parse(answer.headers.get("date") ?? "") || Date.now() };
 }
 
 /** What the service answers with text. */

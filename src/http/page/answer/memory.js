@@ -15,13 +15,13 @@ export function parts(best) {
   return held;
 }
 
-function Modules({ peak }) {
+function Modules({ peak, of }) {
   if (!peak?.modules?.length) return null;
   const rows = peak.modules.map(({ module, bytes: size }) => [module, size]);
   if (peak.other_modules > 0) rows.push([`${peak.other_modules} others`, peak.other_modules_bytes]);
   return html`<details>
     <summary>By module, at the peak: ${peak.moment}</summary>
-    <div class="wide" tabindex="0" role="region" aria-label="Memory by module"><table>
+    <div class="wide" tabindex="0" role="region" aria-label=${`Memory by module${of}`}><table>
       <thead><tr><th scope="col">module</th><th scope="col" class="n">bytes</th><th scope="col" class="n">share</th></tr></thead>
       <tbody>${rows.map(
         ([name, size]) => html`<tr><td class="name">${name}</td><td class="n">${bytes(size)}</td><td class="n">${percent(size / peak.allocated_bytes)}</td></tr>`,
@@ -30,11 +30,12 @@ function Modules({ peak }) {
   </details>`;
 }
 
-export function Memory({ best }) {
+/** `of` tells apart the memory of several answers on one page. */
+export function Memory({ best, of = "" }) {
   if (!best.peak_reserved_bytes || !best.limit_bytes) return null;
   const all = parts(best);
   const total = all.reduce((sum, { size }) => sum + size, 0);
-  return html`<section aria-label="Memory at the peak">
+  return html`<section aria-label=${`Memory at the peak${of}`}>
     <h3>Memory at the peak</h3>
     <div class="stack" aria-hidden="true">
       ${all.map(({ name, size, kind }) => html`<span class=${`part c-${kind}`} style=${{ flexGrow: size / total }} title=${`${name}: ${bytes(size)}`}></span>`)}
@@ -49,6 +50,6 @@ export function Memory({ best }) {
         </tr>`,
       )}</tbody>
     </table>
-    <${Modules} peak=${best.why?.peak} />
+    <${Modules} peak=${best.why?.peak} of=${of} />
   </section>`;
 }

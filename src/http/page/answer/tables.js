@@ -25,22 +25,22 @@ export function Variants({ variants }) {
   return html`<section aria-label="Variants">
     <h3>Variants</h3>
     <${Table} label="Variants, best first" rows=${rows}
-      columns=${["#", "variant", "#micro-batch", "#peak reserved", "#samples/s", "unbeaten", "cost"]} />
+      columns=${["#rank", "variant", "#micro-batch", "#peak reserved", "#samples/s", "unbeaten", "cost"]} />
   </section>`;
 }
 
 export function Suggestions({ suggestions, wanted, apply }) {
   if (!suggestions?.length) return null;
-  const columns = ["change", "#micro-batch", "#gained", "reaches it", "#samples/s", "#peak reserved", "cost"];
+  const columns = ["change", "#micro-batch", "#gained", "reaches it", "#samples/s", "cost", "#peak reserved"];
   const rows = suggestions.map((suggestion) => {
     const { change, micro_batch: batch, gained, reaches, samples_per_second: speed, peak_reserved_bytes: peak, cost, patch } = suggestion;
-    const row = [shortened(change, 200), batch, gained > 0 ? `+${gained}` : gained, reaches ? "yes" : "", speed ? number(speed) : "–", bytes(peak), cost];
-    if (apply) row.push(html`<button type="button" class="quiet" onClick=${() => apply(patch)} aria-label=${`Ask with ${shortened(change, 200)}`}>Ask</button>`);
+    const row = [shortened(change, 200), batch, gained > 0 ? `+${gained}` : gained, reaches ? "yes" : "", speed ? number(speed) : "–", cost, bytes(peak)];
+    if (apply) row.unshift(html`<button type="button" class="quiet" onClick=${() => apply(patch)} aria-label=${`Ask with ${shortened(change, 200)}`}>Ask</button>`);
     return row;
   });
   return html`<section aria-label="What else would help">
     <h3>To take ${wanted} samples at once</h3>
-    <${Table} label="Changes of the question" columns=${apply ? [...columns, "try"] : columns} rows=${rows} />
+    <${Table} label="Changes of the question" columns=${apply ? ["try", ...columns] : columns} rows=${rows} />
   </section>`;
 }
 
@@ -65,7 +65,7 @@ export function Lengths({ table }) {
   ]);
   return html`<section aria-label="Lengths">
     <h3>Largest safe batch at each length, alone</h3>
-    <${Table} label="Lengths" rows=${rows} columns=${["length", "#samples", "#micro-batch", "#within budget", "#peak reserved"]} />
+    <${Table} label="Largest safe batches" rows=${rows} columns=${["length", "#samples", "#micro-batch", "#within budget", "#peak reserved"]} />
     ${buckets.length > 0 &&
     html`<h3>Buckets, each padded to its longest</h3>
       <${Table} label="Buckets" rows=${buckets} columns=${["length", "#samples", "#micro-batch", "#batches", "#padding"]} />`}

@@ -1,15 +1,15 @@
 // Asks as somebody types: one fit at a time, for the question as it is now. An outdated one is cancelled where it was queued for us.
 import { useEffect, useState } from "../preact.js";
-import { Problem, api, follow } from "../client.js";
+import { Problem, api, dated, follow, isFinal } from "../client.js";
 
 /** So long after the last change a question is asked. */
 const PAUSE_MS = 400;
-/** A fit that is so much older than our request was asked by somebody else, and is not ours to cancel. */
-const OURS_MS = 2500;
+/** What a service's clock is told by is whole seconds, and its answer takes a moment. */
+const CLOCK_MS = 1500;
 
-/** Whether a fit was queued by a request that was sent at `sent` by the clock of this machine, not found. */
-function isOurs(fit, sent) {
-  return fit.state !== "done" && Date.parse(fit.created_at) > sent - OURS_MS;
+/** Whether a fit was queued by a request that took so long and was answered at `at`. What is older was asked by somebody else. */
+function isOurs(fit, at, took) {
+  return !isFinal(fit.state) && Date.parse(fit.created_at) > at - took - CLOCK_MS;
 }
 
 function cancel(id) {
@@ -18,27 +18,34 @@ function cancel(id) {
 }
 
 async function ask(body, signal, tell) {
-  const sent = Date.now();
+  const sent = performance.now();
   // Not aborted: the service would queue the fit, and nobody would know its name.
-  let fit = await api("/v1/fits", { method: "POST", body, headers: { "content-type": "application/json" } });
-  const ours = isOurs(fit, sent);
+  const { document, at } = await dated("/v1/fits", { method: "POST", body, headers: { "content-type": "application/json" } });
+  let fit = document;
+  const ours = isOurs(fit, at, performance.now() - sent);
   const giveUp = () => ours && cancel(fit.id);
-  if (signal.aborted) return giveUp();
-  if (["done", "failed", "cancelled"].includes(fit.state)) return tell({ phase: fit.state, fit });
+  if (signal.aborted) {
+    giveUp();
+    return;
+  }
   tell({ phase: fit.state, fit });
-  signal.addEventListener("abort", () => !["done", "failed", "cancelled"].includes(fit.state) && giveUp());
+  if (isFinal(fit.state)) return;
+  signal.addEventListener("abort", () => isFinal(fit.state) || giveUp());
   await follow(`/v1/fits/${encodeURIComponent(fit.id)}/events`, {
     signal,
     onEvent({ event, data }) {
       if (signal.aborted) return true;
-      if (event === "state") fit = { ...fit, state: data.state };
       if (event === "probe") tell({ phase: "running", fit, progress: data });
-      else if (event === "result") {
+      if (event === "result") {
         fit = data;
         tell({ phase: fit.state, fit });
-        return true;
-      } else tell({ phase: fit.state, fit });
-      return false;
+      }
+      // That it has ended comes again with what came of it.
+      if (event === "state") {
+        fit = { ...fit, state: data.state };
+        if (!isFinal(data.state)) tell({ phase: data.state, fit });
+      }
+      return event === "result";
     },
   });
 }

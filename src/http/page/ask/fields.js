@@ -1,6 +1,6 @@
 // Fields of the form. Each has a label, a hint where it needs one, and what the service says is wrong with it.
 import { html, useId } from "../preact.js";
-import { words } from "../format.js";
+import { shortened, words } from "../format.js";
 
 /** A field with its label around it; `children` is a function of the ids that the control points to. */
 function Labelled({ label, hint, problem, children }) {
@@ -52,7 +52,7 @@ export function Several({ label, hint, problem, value, choices, onChange }) {
     ${all.map(
       (word) => html`<label class="chip">
         <input type="checkbox" checked=${value.includes(word)} onChange=${() => toggle(word)} />
-        <span>${words(word)}</span>
+        <span>${shortened(words(word))}</span>
       </label>`,
     )}
     ${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}

@@ -93,7 +93,8 @@ export function Form({ question, change, wrong, onFiles, failure }) {
   const cards = [["", "Any GPU of the service that is free"], ...devices.map((device) => [device.device, deviceName(device)])];
   const wrongModel = wrong.model ?? wrong["model/preset"] ?? wrong["model/exported"] ?? wrong["model/hf"] ?? wrong["model/recorded"];
   const isSet = (names) => names.some((name) => question[name].length > 0);
-  const hasOptions = isSet(["precision", "optimizer", "checkpointing", "accumulation", "objective", "suggest", "soak", "more"]);
+  const isWrong = Object.keys(wrong).some((place) => place === "more" || place.startsWith("training/") || place.startsWith("soak/"));
+  const hasOptions = isWrong || isSet(["precision", "optimizer", "checkpointing", "accumulation", "objective", "suggest", "soak", "more"]);
   return html`<form onSubmit=${(event) => event.preventDefault()}>
     <${Model} question=${question} change=${change} presets=${presets} problem=${wrongModel} onFiles=${onFiles} />
     ${failure && html`<p class="problem" role="alert">${failure}</p>`}

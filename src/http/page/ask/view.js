@@ -13,20 +13,30 @@ const EXAMPLES = [
   ["GPT-2 within 16 GiB", "model=gpt2&size.seq_len=1024&device=sim:h200&limit=16GiB&precision=amp_bf16&suggest=yes"],
 ];
 
-/** The JSON of the request, or what is wrong with it. */
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The JSON of the request, or what is wrong with it and where. */
 function written(question) {
   if (!hasModel(question)) return { body: null };
   try {
     // Whoever looks at a page waits for it.
     return { body: JSON.stringify({ ...request(question), priority: "interactive" }) };
   } catch (error) {
-    return { body: null, wrong: `This is no JSON: ${error.message}` };
+    const place = isJson(question.source || "{}") ? "more" : "model";
+    return { body: null, wrong: { [place]: `This is no JSON: ${error.message}` } };
   }
 }
 
 /** Which member of the question a problem is about: the first words of its JSON pointer. */
 function wrongPlaces(problem, wrong) {
-  const places = wrong ? { more: wrong } : {};
+  const places = { ...wrong };
   const document = problem?.document;
   if (!document?.pointer) return places;
   places[document.pointer.split("/").slice(1, 3).join("/")] = document.detail;
@@ -77,7 +87,7 @@ export function AskView({ parameters }) {
       <${Form} question=${question} change=${change} wrong=${wrongPlaces(now.problem, wrong)} onFiles=${take} failure=${failure} />
     </section>
     <section class="outcome" aria-label="Answer">
-      <${Status} now=${now} hasModel=${hasModel(question)} change=${change} />
+      <${Status} now=${now} hasModel=${hasModel(question)} wrong=${wrong} change=${change} />
       ${now.answered && body && html`<div class=${now.phase === "done" ? "" : "outdated"} aria-busy=${now.phase === "done" ? undefined : "true"}>
         <${Answer} fit=${now.answered} apply=${apply} key=${now.answered.id} />
       </div>`}
@@ -106,13 +116,14 @@ const SAID = {
 };
 
 /** How it stands, told to screen readers as it changes. */
-function Status({ now, hasModel: asks, change }) {
+function Status({ now, hasModel: asks, wrong, change }) {
   if (!asks) {
     return html`<div class="hint">
       <p>Name a model, or drop a file: a request, an exported graph, a Hugging Face <code>config.json</code>, a recording or a memory snapshot.</p>
       <p>For example ${EXAMPLES.map(([name, link], index) => html`${index > 0 && ", "}<a href=${`#/?${link}`}>${name}</a>`)}.</p>
     </div>`;
   }
+  if (wrong) return html`<p class="problem" role="alert">${Object.values(wrong)[0]}</p>`;
   if (now.phase === "refused") return html`<${Refused} problem=${now.problem.document} change=${change} />`;
   if (now.phase === "failed") {
     return html`<p class="problem" role="alert">${now.fit.error?.detail ?? "The fit failed."}</p>`;

@@ -35,15 +35,15 @@ function Choose({ label, value, fits, onChange }) {
   </select></label>`;
 }
 
-function Side({ id, now }) {
+function Side({ name, id, now }) {
   if (!id) return html`<div class="side"><p>Choose an answer.</p></div>`;
   const { fit, problem } = now;
   if (problem) return html`<div class="side"><p class="problem" role="alert">${problem}</p></div>`;
   if (!fit?.result) return html`<div class="side"><p role="status">${fit ? `This fit is ${fit.state}.` : "Loading …"}</p></div>`;
-  return html`<section class="side" aria-label=${`Answer ${id}`}>
+  return html`<section class="side" aria-label=${`The ${name} answer`}>
     <h2><a href=${`#/fit/${encodeURIComponent(id)}`}>${modelName(fit.request)}</a></h2>
     <${Sentence} best=${fit.result.recommendation} />
-    <${Memory} best=${fit.result.recommendation} />
+    <${Memory} best=${fit.result.recommendation} of=${` of the ${name} answer`} />
   </section>`;
 }
 
@@ -78,5 +78,5 @@ export default function CompareView({ parts }) {
         return html`<tr class=${differ ? "differs" : ""}><th scope="row">${name}</th><td>${left}</td><td>${right}${differ && html`<span class="unseen"> (differs)</span>`}</td></tr>`;
       })}</tbody>
     </table></div>`}
-    <div class="sides"><${Side} id=${one} now=${sides[0]} /><${Side} id=${other} now=${sides[1]} /></div>`;
+    <div class="sides"><${Side} name="one" id=${one} now=${sides[0]} /><${Side} name="other" id=${other} now=${sides[1]} /></div>`;
 }

@@ -1,6 +1,6 @@
 // One fit under a link of its own: how it goes on, and what came of it.
 import { html, useEffect, useState } from "../preact.js";
-import { Problem, api, follow } from "../client.js";
+import { Problem, api, follow, isFinal } from "../client.js";
 import { address, ofRequest } from "../question.js";
 import { moment } from "../format.js";
 import { Answer, modelName } from "../answer/view.js";
@@ -17,13 +17,14 @@ export function useFit(id) {
     const run = async () => {
       const first = await api(path, { signal });
       setNow({ fit: first });
-      if (["done", "failed", "cancelled"].includes(first.state)) return;
+      if (isFinal(first.state)) return;
       await follow(`${path}/events`, {
         signal,
         onEvent({ event, data }) {
           if (event === "result") setNow({ fit: data });
           else if (event === "probe") setNow((before) => ({ ...before, progress: data }));
-          else setNow((before) => ({ ...before, fit: { ...before.fit, state: data.state } }));
+          // That it has ended comes again with what came of it.
+          else if (!isFinal(data.state)) setNow((before) => ({ ...before, fit: { ...before.fit, state: data.state } }));
           return event === "result";
         },
       });
