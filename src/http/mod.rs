@@ -15,6 +15,7 @@ mod formats;
 mod graphs;
 mod health;
 mod idempotency;
+mod large;
 mod metrics;
 mod openapi;
 mod outcomes;

@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use axum::http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, REFERRER_POLICY,
+    VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -23,6 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::App;
 use super::etag;
+use super::large::ReadsGzip;
 use super::problem::Problem;
 
 /// `FILES`: each file's path below `src/http/page`, and its contents. Written by `build.rs`.
@@ -91,27 +92,11 @@ fn answer(path: &str, asked: &HeaderMap) -> Response {
         return (StatusCode::NOT_MODIFIED, always, Body::empty()).into_response();
     }
     let kind = [(CONTENT_TYPE, file.kind)];
-    if takes_gzip(asked) {
+    if ReadsGzip::of(asked).0 {
         let encoding = [(CONTENT_ENCODING, "gzip")];
         return (always, kind, encoding, file.gzip.clone()).into_response();
     }
     (always, kind, file.plain.clone()).into_response()
-}
-
-/// Whether whoever asks understands gzip: it is named, and not with a weight of zero.
-fn takes_gzip(asked: &HeaderMap) -> bool {
-    let given = asked.get_all(ACCEPT_ENCODING).iter();
-    let mut codings = given
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','));
-    codings.any(|coding| {
-        let mut parts = coding.split(';').map(str::trim);
-        let is_gzip = parts
-            .next()
-            .is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
-        let weight = parts.find_map(|part| part.strip_prefix("q="));
-        is_gzip && weight.is_none_or(|weight| weight.parse().is_ok_and(|weight: f32| weight > 0.0))
-    })
 }
 
 fn pack(path: &str, bytes: &'static [u8]) -> File {
@@ -139,20 +124,6 @@ fn kind(path: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn gzip_is_sent_to_those_who_name_it() {
-        let takes = |value: &str| {
-            let value = HeaderValue::from_str(value).unwrap();
-            takes_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, value)]))
-        };
-
-        assert!(takes("gzip, deflate, br"));
-        assert!(takes("br;q=1.0, GZIP;q=0.5"));
-        assert!(!takes("gzip;q=0, br"));
-        assert!(!takes("identity"));
-        assert!(!takes_gzip(&HeaderMap::new()));
-    }
 
     #[test]
     fn all_files_together_are_small() {

@@ -35,6 +35,7 @@ pub use outcomes::{
     ToldEnvironment, ToldOutcome, accuracy, followed, learn_before, nearest, outcomes, question_of,
     tell_outcome,
 };
+pub use probes::Trial;
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use result::{
     AcrossRanks, Environment, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit, LimitKind,
