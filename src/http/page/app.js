@@ -11,11 +11,13 @@ const LATER = {
   fits: () => import("./fits/list.js"),
   compare: () => import("./fits/compare.js"),
   service: () => import("./service/view.js"),
+  step: () => import("./step/page.js"),
 };
 
 const VIEWS = [
   ["#/", "Ask"],
   ["#/fits", "Fits"],
+  ["#/step", "Snapshot"],
   ["#/service", "Service"],
 ];
 

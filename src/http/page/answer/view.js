@@ -72,6 +72,7 @@ export function Answer({ fit, apply }) {
     <${Variants} variants=${result.variants} />
     <${Suggestions} suggestions=${result.suggestions} wanted=${result.suggested_for} apply=${apply} />
     <${Notes} result=${result} />
-    <p class="links"><a href=${`#/fit/${fit.id}`}>Link to this answer</a></p>
+    <p class="links"><a href=${`#/fit/${fit.id}`}>Link to this answer</a>
+      ${best.micro_batch > 0 && html`<a href=${`#/step/fit/${fit.id}`}>The step: each tensor over time</a>`}</p>
   </article>`;
 }

@@ -57,6 +57,7 @@ export default function OneView({ parts }) {
   const actions = html`<p class="links">
     ${link && html`<a href=${link}>Change this question</a>`}
     <a href=${`#/compare/${encodeURIComponent(id)}`}>Compare with another</a>
+    ${fit.result?.recommendation.micro_batch > 0 && html`<a href=${`#/step/fit/${encodeURIComponent(id)}`}>The step</a>`}
     <a href=${`/v1/fits/${encodeURIComponent(id)}`}>JSON</a>
   </p>`;
   if (fit.state === "done") {
