@@ -11,7 +11,7 @@ use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{
     Checkpointing, DeviceChoice, Mode, Priority, RULES, Request, RequestDocument, strategy,
 };
-use crate::probe::ProbeReport;
+use crate::probe::{MemoryEvents, ProbeReport};
 use crate::store::{
     Db, Fit, FitState, FitTerms, Ids, JsonText, NewFit, NewUpload, StoredHeadroom,
     StoredRecommendation, Time,
@@ -133,6 +133,10 @@ pub struct ProbeDocument {
     #[serde(flatten)]
     #[schema(value_type = ProbeReport)]
     pub report: Value,
+    /// What is told once and not stored; the schema of the report has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub events: Option<Box<MemoryEvents>>,
 }
 
 /// Why a fit failed.
