@@ -53,7 +53,7 @@ fn embed_page() -> io::Result<()> {
             list,
             "    ({:?}, include_bytes!({:?})),",
             inside.join("/"),
-            root.join(&file)
+            root.join(&file).to_string_lossy()
         )
         .expect("text takes everything");
     }

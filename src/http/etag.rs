@@ -22,13 +22,8 @@ pub(super) async fn mark(request: Request, next: Next) -> Response {
     if request.method() != Method::GET {
         return next.run(request).await;
     }
-    let asked = HeaderMap::from_iter(
-        request
-            .headers()
-            .get_all(IF_NONE_MATCH)
-            .iter()
-            .map(|known| (IF_NONE_MATCH, known.clone())),
-    );
+    let known = request.headers().get_all(IF_NONE_MATCH).iter();
+    let asked: HeaderMap = known.map(|known| (IF_NONE_MATCH, known.clone())).collect();
     let response = next.run(request).await;
     if response.status() != StatusCode::OK || !is_json(response.headers()) {
         return response;
