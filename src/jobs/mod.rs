@@ -28,7 +28,9 @@ mod validate;
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
 pub use events::{Event, FitNews, Follower, News, StateNews};
-pub use fit::{FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak};
+pub use fit::{
+    FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
+};
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use outcomes::{
     AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,

@@ -2,7 +2,9 @@
 
 mod simulated;
 
-pub(super) use simulated::{asked, room_on, simulated_probe, simulation};
+pub(super) use simulated::{
+    asked, card, room_on, simulated_probe, simulated_step_time, simulation,
+};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
