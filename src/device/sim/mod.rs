@@ -1,10 +1,12 @@
 //! Cards that exist only as numbers: what `sim:NAME` names.
 
+mod calibrated;
 mod catalogue;
 mod launcher;
 mod memory;
 pub mod workspaces;
 
+pub use calibrated::{local, look_in};
 pub use catalogue::{
     CARDS, CONTEXT_OVERHEAD, Card, Ceilings, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD,
     Workspaces, names,

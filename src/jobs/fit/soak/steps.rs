@@ -41,6 +41,7 @@ pub(super) struct Steps {
     /// The lengths, where there are several.
     lengths: Vec<Length>,
     memory: CardMemory,
+    launcher: SimulatedLauncher,
     settings: Settings,
     limit: Bytes,
     cancel: Arc<AtomicBool>,
@@ -118,6 +119,7 @@ impl Steps {
                 lengths.each.iter().map(|one| one.length).collect()
             }),
             memory,
+            launcher: SimulatedLauncher::of(Some(card)),
             settings,
             limit,
             cancel: Arc::clone(cancel),
@@ -210,7 +212,7 @@ impl Steps {
     ) -> Result<T, EngineError> {
         let mut resources = Resources {
             allocator: &mut self.memory.allocator(&self.settings, self.limit),
-            launcher: &mut SimulatedLauncher::default(),
+            launcher: &mut self.launcher.clone(),
             evidence: Evidence::Simulated,
         };
         run(&mut resources).map_err(|Cancelled| EngineError::Cancelled)
