@@ -71,7 +71,7 @@ pub enum Moving {
     Map,
     /// The same where an operand is seen many times, or lies otherwise than the result. Of elements.
     Broadcast,
-    /// A copy into another order. Of elements.
+    /// A copy of rows into columns. Of elements.
     Transpose,
     /// One value everywhere. Of elements.
     Fill,
@@ -411,7 +411,12 @@ impl Work {
                 let same = first.shape.len() != made.shape.len()
                     || first.order() == made.order()
                     || first.strides.contains(&Extent::ZERO);
-                let kind = if same { Moving::Map } else { Moving::Transpose };
+                let kind = match (same, first.order().last() == made.order().last()) {
+                    (true, _) => Moving::Map,
+                    // Rows stay rows, in another order.
+                    (false, true) => Moving::Broadcast,
+                    (false, false) => Moving::Transpose,
+                };
                 moving(kind, elements())
             }
             Kernel::Gather { .. } | Kernel::NllLoss => {
@@ -430,7 +435,8 @@ impl Work {
     }
 }
 
-/// Whether all operands of an elementwise function lie alike, so that they are read as one run.
+/// How the operands of an elementwise function lie: alike, so that they are read as one run; otherwise, with rows for rows; or so that
+/// rows of one are columns of another.
 fn elementwise(inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Moving {
     let Some(made) = outputs.first() else {
         return Moving::Map;
@@ -444,8 +450,15 @@ fn elementwise(inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Moving {
                     .zip(of_made)
                     .all(|((length, a), (_, b))| *length == Extent::ONE || a == b))
     };
+    let crosses = |one: &Operand<'_>| {
+        one.shape == made.shape
+            && !one.strides.contains(&Extent::ZERO)
+            && one.order().last() != made.order().last()
+    };
     if inputs.iter().all(lies_alike) {
         Moving::Map
+    } else if inputs.iter().any(crosses) {
+        Moving::Transpose
     } else {
         Moving::Broadcast
     }
