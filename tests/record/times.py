@@ -149,6 +149,22 @@ def further_convolution_jobs():
                     yield from convolution(unit, n, i, o, groups, length, kernel, stride, "line")
 
 
+def sound_convolution_jobs():
+    """Convolutions over lines as a grid: lengths, windows and strides of sound and of its features, in all three passes."""
+    for n in (2, 8, 32, 128):
+        for length in (250, 1000, 4000, 16000, 64000):
+            for i, o in ((1, 64), (1, 512), (64, 64), (64, 128), (128, 256), (256, 256), (512, 512), (768, 768), (80, 512), (128, 768)):
+                if i * n * length > 2**29 or o * n * length > 2**30:
+                    continue
+                for kernel, stride in ((10, 5), (3, 2), (2, 2), (8, 4)) if length >= 1000 else ((3, 1), (3, 2), (5, 1)):
+                    for unit in ("tf32", "bf16"):
+                        yield from convolution(unit, n, i, o, 1, length, kernel, stride, "line")
+            for channels, groups, kernel in ((256, 16, 64), (768, 16, 128), (1024, 16, 128), (256, 256, 15), (512, 512, 31), (144, 144, 31)):
+                if length <= 4000:
+                    for unit in ("tf32", "bf16"):
+                        yield from convolution(unit, n, channels, channels, groups, length, kernel, 1, "line")
+
+
 def convolution(unit, n, i, o, groups, side, kernel, stride, layout="nchw"):
     size = 4 if unit == "tf32" else 2
     padding = kernel // 2 if stride < kernel or kernel == 1 else 0
@@ -352,6 +368,73 @@ def further_moving_jobs():
             yield (f"{job[0]} fp16", *job[1:4], "named", job[5])
 
 
+def turning_jobs():
+    """Copies of rows into columns, and of rows into another order, by the lengths of both: which of the two decides the time is not known."""
+    for size, unit in ((4, "fp32"), (2, "half")):
+        for outer in (1, 16, 256):
+            for before in (32, 49, 64, 196, 256, 768, 1024, 3136):
+                for after in (32, 49, 64, 196, 256, 768, 1024, 3136):
+                    elements = outer * before * after
+                    if not 2**14 < elements < 2**28:
+                        continue
+
+                    def columns(torch, shape=(outer, before, after), unit=unit):
+                        x = torch.randn(shape, device="cuda", dtype=torch.float32 if unit == "fp32" else torch.bfloat16).transpose(1, 2)
+                        return lambda: x.contiguous()
+
+                    yield (f"turned {unit}", [outer, before, after], 0, 2 * elements * size, "named", columns)
+            for before, after in ((12, 197), (16, 512), (64, 49), (8, 2048)):
+                for width in (16, 32, 64, 128):
+
+                    def rows(torch, shape=(outer, before, after, width), unit=unit):
+                        x = torch.randn(shape, device="cuda", dtype=torch.float32 if unit == "fp32" else torch.bfloat16).transpose(1, 2)
+                        return lambda: x.contiguous()
+
+                    elements = outer * before * after * width
+                    yield (f"reordered {unit}", [outer * before * after, width], 0, 2 * elements * size, "named", rows)
+
+
+def resampling_jobs():
+    """Interpolation and columns of windows, forward and backward: some add atomically, which no count of bytes says."""
+    for size, unit in ((4, "fp32"), (2, "half")):
+        for n in (8, 32, 128):
+            for channels, side, times in ((21, 28, 8), (64, 56, 2), (256, 14, 4), (256, 28, 2), (768, 7, 8)):
+                for mode in ("bilinear", "nearest"):
+                    before, after = n * channels * side**2, n * channels * (side * times) ** 2
+
+                    def interpolated(which, shape=(n, channels, side, side), times=times, mode=mode, unit=unit):
+                        def made(torch):
+                            x = torch.randn(shape, device="cuda", dtype=torch.float32 if unit == "fp32" else torch.bfloat16).requires_grad_()
+                            run = lambda: torch.nn.functional.interpolate(x, scale_factor=times, mode=mode)
+                            if which == "fwd":
+                                return run
+                            y = run()
+                            grad = torch.randn_like(y)
+                            return lambda: torch.autograd.grad(y, x, grad, retain_graph=True)
+
+                        return made
+
+                    for which in ("fwd", "bwd"):
+                        yield (f"{mode} {which} {unit}", [before, after], 0, size * (before + after), "named", interpolated(which))
+            for channels, side in ((192, 28), (64, 56), (384, 14)):
+                before, after = n * channels * side**2, 9 * n * channels * (side // 2) ** 2
+
+                def columned(which, shape=(n, channels, side, side), unit=unit):
+                    def made(torch):
+                        dtype = torch.float32 if unit == "fp32" else torch.bfloat16
+                        window = {"kernel_size": 3, "padding": 1, "stride": 2}
+                        x = torch.randn(shape, device="cuda", dtype=dtype)
+                        if which == "unfold":
+                            return lambda: torch.nn.functional.unfold(x, **window)
+                        y = torch.nn.functional.unfold(x, **window)
+                        return lambda: torch.nn.functional.fold(y, shape[2:], **window)
+
+                    return made
+
+                for which in ("unfold", "fold"):
+                    yield (f"{which} {unit}", [before, after], 0, size * (before + after), "named", columned(which))
+
+
 def row_jobs(half="bf16"):
     for unit, size in (("fp32", 4), ("half", 2))[half == "fp16" :]:
         def dtype(torch, unit=unit):
@@ -540,6 +623,8 @@ def kernels(options):
               (0.2, convolution_jobs), (0.1, further_convolution_jobs)]  # fmt: skip
     if options.further:
         groups = [(0.12, further_moving_jobs), (0.2, uneven_product_jobs), (0.68, further_convolution_jobs)]
+    if options.lacking:
+        groups = [(0.45, sound_convolution_jobs), (0.3, turning_jobs), (0.25, resampling_jobs)]
     began, spent = time.time(), 0.0
     with options.out.open("w") as out:
         out.write(json.dumps({"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "gpu": torch.cuda.get_device_name(0)}) + "\n")
@@ -783,6 +868,7 @@ def main():
         command.add_argument("--split", type=pathlib.Path, default=REPO / "tests/golden/times/split.json")
         command.add_argument("--repo", type=pathlib.Path, default=REPO, help="where the repository is")
     commands.choices["kernels"].add_argument("--further", action="store_true", help="only the lists that are called further and uneven")
+    commands.choices["kernels"].add_argument("--lacking", action="store_true", help="only what the table has too little of or nothing: never run yet")
     commands.choices["steps"].add_argument("--fewer", action="store_true", help="only what is not public, two batches, no profiles")
     packing = commands.add_parser("pack")
     packing.add_argument("files", nargs="+", type=pathlib.Path)
