@@ -2,6 +2,7 @@
 """Records on a GPU how long PyTorch's kernels and training steps take: what `src/timing` is calibrated with, and checked against.
 
     times.py kernels --out FILE [--seconds N]             single kernels over a grid of sizes, a line of JSON each
+    times.py host --out FILE                              what the host takes to launch single operators, forward and backward
     times.py steps --out FILE [--seconds N] [--cases FOLDER]   whole steps of the models of split.json beside this file's goldens
     times.py pack FILE... > src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
 
@@ -654,6 +655,117 @@ def kernels(options):
             print(f"{jobs.__name__}: {done} of {len(listed)}, {failed} failed, {time.time() - began:.0f} s", flush=True)
 
 
+# The host.
+
+
+def chains(torch):
+    """(name, layers in a row, what goes in, autocast): small enough that the host is what is waited for."""
+    nn, F = torch.nn, torch.nn.functional
+
+    class Call(nn.Module):
+        def __init__(self, run):
+            super().__init__()
+            self.run = run
+
+        def forward(self, x):
+            return self.run(x)
+
+    image, rows, heads = (2, 16, 8, 8), (2, 8, 64), (2, 4, 8, 16)
+    plain = {
+        "identity": (nn.Identity, rows),
+        "view": (lambda: Call(lambda x: x.view(2, 64, 8).view(2, 8, 64)), rows),
+        "transpose": (lambda: Call(lambda x: x.transpose(1, 2).transpose(1, 2)), rows),
+        "slice": (lambda: Call(lambda x: x[:, :8]), rows),
+        "add": (lambda: Call(lambda x: x + 1.0), rows),
+        "add_self": (lambda: Call(lambda x: x + x), rows),
+        "multiply_self": (lambda: Call(lambda x: x * x), rows),
+        "relu": (nn.ReLU, rows),
+        "relu_in_place": (lambda: nn.Sequential(Call(lambda x: x + 1.0), nn.ReLU(inplace=True)), rows),
+        "gelu": (nn.GELU, rows),
+        "silu": (nn.SiLU, rows),
+        "tanh": (nn.Tanh, rows),
+        "dropout": (lambda: nn.Dropout(0.1), rows),
+        "softmax": (lambda: nn.Softmax(-1), rows),
+        "contiguous": (lambda: Call(lambda x: x.transpose(1, 2).contiguous().view(2, 8, 64)), rows),
+        "cat": (lambda: Call(lambda x: torch.cat([x[:, :4], x[:, 4:]], 1)), rows),
+        "mean": (lambda: Call(lambda x: x.mean(-1, keepdim=True).expand(2, 8, 64)), rows),
+        "linear": (lambda: nn.Linear(64, 64), rows),
+        "linear_no_bias": (lambda: nn.Linear(64, 64, bias=False), rows),
+        "matmul": (lambda: Call(lambda x: x @ x.transpose(-1, -2)), (2, 4, 16, 16)),
+        "layer_norm": (lambda: nn.LayerNorm(64), rows),
+        "rms_norm": (lambda: nn.RMSNorm(64), rows),
+        "attention": (lambda: Call(lambda x: F.scaled_dot_product_attention(x, x, x)), heads),
+        "convolution": (lambda: nn.Conv2d(16, 16, 3, padding=1, bias=False), image),
+        "convolution_bias": (lambda: nn.Conv2d(16, 16, 3, padding=1), image),
+        "pointwise": (lambda: nn.Conv2d(16, 16, 1, bias=False), image),
+        "depthwise": (lambda: nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False), image),
+        "batch_norm": (lambda: nn.BatchNorm2d(16), image),
+        "group_norm": (lambda: nn.GroupNorm(4, 16), image),
+        "max_pool": (lambda: nn.MaxPool2d(3, 1, 1), image),
+        "avg_pool": (lambda: nn.AvgPool2d(3, 1, 1), image),
+        "interpolate": (lambda: Call(lambda x: F.interpolate(x, scale_factor=1.0, mode="bilinear")), image),
+        "nested": (lambda: nn.Sequential(nn.Sequential(nn.Sequential(nn.Identity()))), rows),
+    }
+    for name, (make, shape) in plain.items():
+        for precision in ("fp32", "amp_bf16"):
+            yield name, make, shape, precision
+
+
+def host(options):
+    """A line for each chain: microseconds of the host for one of its layers, forward, backward and update by AdamW; medians of nine."""
+    import torch
+
+    with options.out.open("w") as out:
+        out.write(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0)}) + "\n")
+        for name, make, shape, precision in chains(torch):
+            try:
+                with within(10):
+                    line = [name, precision, *chained(torch, make, shape, precision)]
+            except (Late, RuntimeError) as error:
+                print(name, precision, repr(error)[:200], flush=True)
+                continue
+            out.write(json.dumps(line) + "\n")
+            print(*line, flush=True)
+
+
+def chained(torch, make, shape, precision):
+    """Microseconds of a layer forward, backward and updated, from what half as many layers take less; and how many parameters it has."""
+    times = {}
+    for layers in (30, 60):
+        model = torch.nn.Sequential(*[make() for _ in range(layers)]).cuda()
+        parameters = list(model.parameters())
+        optimizer = torch.optim.AdamW(parameters) if parameters else None
+        x = torch.randn(shape, device="cuda", requires_grad=True)
+        found, made = [], {}
+
+        def forward():
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "amp_bf16"):
+                made["y"] = model(x)
+
+        def backward():
+            made["y"].backward(made["gradient"])
+
+        def update():
+            x.grad = None
+            if optimizer:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+
+        for _ in range(13):
+            row = []
+            for phase in (forward, backward, update):
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                phase()
+                row.append(time.perf_counter() - began)
+                if phase is forward:
+                    made["gradient"] = torch.randn_like(made["y"])
+            found.append(row)
+        times[layers] = [statistics.median(column) for column in zip(*found[4:])]
+    each = [round(1e6 * (long - short) / 30, 2) for short, long in zip(*times.values())]
+    return [*each, len(parameters) // 60]
+
+
 # Steps.
 
 
@@ -753,6 +865,7 @@ def steps(options):
         out.write(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0)}) + "\n")
         for cell in split["cells"]:
             if options.fewer:
+                options.plain = True
                 if cell["library"] == "public":
                     continue
                 cell["batches"] = cell["batches"][:2]
@@ -775,7 +888,7 @@ def steps(options):
                         for _ in range(3):
                             subject.step(size)
                         torch.cuda.synchronize()
-                        for _ in range(8 if not options.fewer else 15):
+                        for _ in range(15 if options.plain else 8):
                             start = time.perf_counter()
                             subject.step(size)
                             torch.cuda.synchronize()
@@ -784,10 +897,10 @@ def steps(options):
                                 break
                         found.sort()
                         times = {"batch": size, "median_ms": round(1e3 * found[len(found) // 2], 3), "min_ms": round(1e3 * found[0], 3)}
-                        if index == 0 and not options.fewer:
+                        if index == 0 and not options.plain:
                             rounds = [phases_of(torch, subject.phases(size)) for _ in range(7)][2:]
                             times["host_ms"] = [round(1e3 * statistics.median(column), 3) for column in zip(*rounds)]
-                        if index in (1, len(cell["batches"]) - 1) and not options.fewer:
+                        if index in (1, len(cell["batches"]) - 1) and not options.plain:
                             times["profile"] = profiled(torch, subject.step, size)
                         row["times"].append(times)
             except Exception as error:  # The next model is timed all the same.
@@ -860,7 +973,7 @@ def element(name, features, moved):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, seconds in (("kernels", 200), ("steps", 250)):
+    for name, seconds in (("kernels", 200), ("host", 60), ("steps", 250)):
         command = commands.add_parser(name)
         command.add_argument("--out", type=pathlib.Path, required=True)
         command.add_argument("--seconds", type=float, default=seconds)
@@ -868,12 +981,13 @@ def main():
         command.add_argument("--split", type=pathlib.Path, default=REPO / "tests/golden/times/split.json")
         command.add_argument("--repo", type=pathlib.Path, default=REPO, help="where the repository is")
     commands.choices["kernels"].add_argument("--further", action="store_true", help="only the lists that are called further and uneven")
-    commands.choices["kernels"].add_argument("--lacking", action="store_true", help="only what the table has too little of or nothing: never run yet")
+    commands.choices["kernels"].add_argument("--lacking", action="store_true", help="only lines of sound, copies of rows into columns, interpolation and folds")
     commands.choices["steps"].add_argument("--fewer", action="store_true", help="only what is not public, two batches, no profiles")
+    commands.choices["steps"].add_argument("--plain", action="store_true", help="no profiles, and more steps of each")
     packing = commands.add_parser("pack")
     packing.add_argument("files", nargs="+", type=pathlib.Path)
     options = parser.parse_args()
-    {"kernels": kernels, "steps": steps, "pack": pack}[options.command](options)
+    {"kernels": kernels, "host": host, "steps": steps, "pack": pack}[options.command](options)
 
 
 if __name__ == "__main__":
