@@ -20,7 +20,7 @@ use super::question::{self, Asked, One};
 use super::trouble::Trouble;
 use super::{Outcome, output, recorder, style};
 use crate::jobs::{self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Progress};
-use crate::report::{self, Answer, Style};
+use crate::report::{self, Answer, Form, Style};
 use crate::store::Time;
 use progress::Shown;
 
@@ -183,18 +183,22 @@ fn print(
             Answer {
                 model,
                 length: None,
-                world_size: ranks(one.request.world_size, result),
+                world_size: result.ranks(one.request.world_size),
                 result,
             }
         })
         .collect();
-    let snippet = |write: fn(&Answer) -> String| match answers.as_slice() {
-        [answer] if answer.result.recommendation.micro_batch > 0 => output::text(&write(answer)),
-        _ => {
-            // Nothing to train with, and nothing for a shell to evaluate.
-            output::error("nothing fits; --format text says how much is missing");
-            Ok(())
+    let snippet = |form: Form| {
+        let text = match answers.as_slice() {
+            [answer] => form.write(answer),
+            _ => None,
+        };
+        if let Some(text) = text {
+            return output::text(&text);
         }
+        // Nothing to train with, and nothing for a shell to evaluate.
+        output::error("nothing fits; --format text says how much is missing");
+        Ok(())
     };
     match (format, answers.as_slice(), answered) {
         (Format::Text, [only], _) => output::text(&report::fit(only.model, only.result, style)),
@@ -206,10 +210,10 @@ fn print(
             output::json(&json!({ "items": items }))
         }
         (Format::Markdown, answers, _) => output::text(&report::markdown(answers)),
-        (Format::Env, ..) => snippet(report::env),
-        (Format::Hf, ..) => snippet(report::hf),
-        (Format::Lightning, ..) => snippet(report::lightning),
-        (Format::Accelerate, ..) => snippet(report::accelerate),
+        (Format::Env, ..) => snippet(Form::Env),
+        (Format::Hf, ..) => snippet(Form::Hf),
+        (Format::Lightning, ..) => snippet(Form::Lightning),
+        (Format::Accelerate, ..) => snippet(Form::Accelerate),
     }
 }
 
@@ -217,11 +221,4 @@ fn print(
 fn chance() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
-}
-
-/// How many processes the recommended batch is for: a strategy may be recommended that takes one.
-fn ranks(asked: u64, result: &FitResult) -> u64 {
-    let best = &result.recommendation;
-    let of_a_rank = best.micro_batch.saturating_mul(best.accumulation_steps);
-    best.global_batch.checked_div(of_a_rank).unwrap_or(asked)
 }

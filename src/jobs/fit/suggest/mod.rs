@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::device::sim::Card;
 use crate::jobs::{Engine, EngineError, FitResult, Progress, Suggestion};
-use crate::model::{DeviceChoice, Mode, Parallel, Request, Suggest, Variant, Workload};
+use crate::model::{Mode, Parallel, Request, Suggest, Variant, Workload};
 use crate::units::Bytes;
 
-use super::engine::{FitEngine, is_to_be_recorded, lowered};
+use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
 use super::probing::observer::Observer;
 use candidates::Candidate;
 
@@ -65,11 +65,7 @@ fn aim<'a>(
     result: &'a FitResult,
     observer: &Observer<'_>,
 ) -> Result<Result<Aim<'a>, &'static str>, EngineError> {
-    let card = match &request.device {
-        DeviceChoice::Sim(name) => Card::find(name),
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
-    };
-    let Some(card) = card else {
+    let Some(card) = card(request) else {
         return Ok(Err("they are simulated; ask about a simulated card"));
     };
     if !request.cards.is_empty() {
@@ -87,6 +83,11 @@ fn aim<'a>(
     let ranks = variant.parallel.world_size();
     let found = result.recommendation.micro_batch;
     let of_target = request.target_batch.map(|target| target.div_ceil(ranks));
+    if of_target.is_some_and(|target| target <= found) {
+        return Ok(Err(
+            "the target is reached in one micro-step; ask without it, or for a larger one",
+        ));
+    }
     let micro_batch = match (request.suggest, of_target) {
         (Some(Suggest::MicroBatch(wanted)), _) => wanted,
         (_, Some(wanted)) if wanted > found => wanted,
