@@ -4,7 +4,7 @@
     times.py kernels --out FILE [--seconds N]             single kernels over a grid of sizes, a line of JSON each
     times.py host --out FILE                              what the host takes to launch single operators, forward and backward
     times.py steps --out FILE [--seconds N] [--cases FOLDER]   whole steps of the models of split.json beside this file's goldens
-    times.py pack FILE... > src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
+    times.py pack [--onto TABLE] FILE... > src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
 
 A kernel is timed between two events with the queue held full, so that the host's own time is not in it: the median of three
 bursts. The grids are of sizes, with well-known vocabularies and stems among them. A step is timed as `tests/gpu/timed.py` does it, with the device
@@ -401,7 +401,7 @@ def resampling_jobs():
         for n in (8, 32, 128):
             for channels, side, times in ((21, 28, 8), (64, 56, 2), (256, 14, 4), (256, 28, 2), (768, 7, 8)):
                 for mode in ("bilinear", "nearest"):
-                    before, after = n * channels * side**2, n * channels * (side * times) ** 2
+                    before, after = side**2, (side * times) ** 2
 
                     def interpolated(which, shape=(n, channels, side, side), times=times, mode=mode, unit=unit):
                         def made(torch):
@@ -416,7 +416,7 @@ def resampling_jobs():
                         return made
 
                     for which in ("fwd", "bwd"):
-                        yield (f"{mode} {which} {unit}", [before, after], 0, size * (before + after), "named", interpolated(which))
+                        yield (f"{mode} {which} {unit}", [n * channels, before, after], 0, size * n * channels * (before + after), "named", interpolated(which))
             for channels, side in ((192, 28), (64, 56), (384, 14)):
                 before, after = n * channels * side**2, 9 * n * channels * (side // 2) ** 2
 
@@ -433,7 +433,7 @@ def resampling_jobs():
                     return made
 
                 for which in ("unfold", "fold"):
-                    yield (f"{which} {unit}", [before, after], 0, size * (before + after), "named", columned(which))
+                    yield (f"{which} {unit}", [n, before // n, after // n], 0, size * (before + after), "named", columned(which))
 
 
 def row_jobs(half="bf16"):
@@ -937,13 +937,19 @@ def pack(options):
                 name += " uneven"  # Rows of whole fours are read four at a time.
             floor = max(moved / CEILINGS["bandwidth"], flops / CEILINGS.get(unit, math.inf)) + CEILINGS["latency"]
             classes.setdefault(name, {}).setdefault(tuple(features), []).append(1e-6 * us / floor)
+    before = {}
+    if options.onto:
+        for part in options.onto.read_text().split("\nclass ")[1:]:
+            name, *lines = part.splitlines()
+            before[name] = lines
     print("# Kernels of PyTorch on a GPU: how many times as long each took as the card's ceilings allow (the larger of bytes over bandwidth")
     print("# and operations over throughput, and the latency). Made by tests/record/times.py, which says what the numbers before it are.")
     print("# " + " ".join(f"{key} {value}" for key, value in about.items()))
     print("ceilings " + " ".join(f"{key} {value:.5g}" for key, value in CEILINGS.items()))
-    for name in sorted(classes):
+    for name in sorted({*classes, *before}):
         print(f"class {name}")
-        kept = sorted(classes[name].items())
+        print(*before.get(name, []), sep="\n", end="\n" if name in before else "")
+        kept = sorted(classes.get(name, {}).items())
         if len(kept) > MANY_OF_A_CLASS:
             kept = [one for index, one in enumerate(kept) if index % 8]
         for features, ratios in kept:
@@ -986,6 +992,7 @@ def main():
     commands.choices["steps"].add_argument("--plain", action="store_true", help="no profiles, and more steps of each")
     packing = commands.add_parser("pack")
     packing.add_argument("files", nargs="+", type=pathlib.Path)
+    packing.add_argument("--onto", type=pathlib.Path, help="a table whose kernels are kept")
     options = parser.parse_args()
     {"kernels": kernels, "host": host, "steps": steps, "pack": pack}[options.command](options)
 
