@@ -16,7 +16,7 @@ pub(crate) struct Operand<'a> {
 }
 
 impl<'a> From<&'a View> for Operand<'a> {
-    pub(super) fn from(view: &'a View) -> Operand<'a> {
+    fn from(view: &'a View) -> Operand<'a> {
         Operand {
             dtype: view.dtype,
             shape: &view.shape,
