@@ -17,7 +17,7 @@ use anyhow::Context as _;
 
 use crate::cli::arguments::{Calibrate, Question};
 use crate::cli::trouble::Trouble;
-use crate::cli::{Outcome, folders, question};
+use crate::cli::{Outcome, folders, output, question};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Facts, Gpu};
 use crate::device::sim::Card;
@@ -46,12 +46,15 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, Trouble> {
         let (request, _) = question::read(&asked)?.of_one_length()?;
         first.extend(convolutions(&request).map_err(Trouble::Broken)?.0);
     }
-    let done = match (&arguments.import, arguments.share.as_slice()) {
+    let said = match (&arguments.import, arguments.share.as_slice()) {
         (Some(file), _) => import(arguments, file),
-        (None, [share, output]) => work(arguments, &first, share, Path::new(output)),
+        (None, [share, output]) => {
+            let done = work(arguments, &first, share, Path::new(output));
+            done.map(|()| String::new())
+        }
         (None, _) => calibrate(arguments, &first),
     };
-    done.map_err(Trouble::Broken)?;
+    output::text(&said.map_err(Trouble::Broken)?)?;
     Ok(Outcome::Answered)
 }
 
@@ -100,7 +103,7 @@ fn of_gpu(facts: Facts) -> Provenance {
 }
 
 /// Records what is lacking, and keeps it.
-fn calibrate(arguments: &Calibrate, first: &BTreeSet<ConvolutionLayer>) -> anyhow::Result<()> {
+fn calibrate(arguments: &Calibrate, first: &BTreeSet<ConvolutionLayer>) -> anyhow::Result<String> {
     let begun = Instant::now();
     let until = begun + Duration::from_secs(arguments.seconds);
     let target = Target::of(arguments)?;
@@ -134,28 +137,27 @@ fn calibrate(arguments: &Calibrate, first: &BTreeSet<ConvolutionLayer>) -> anyho
     }
     let now = WorkspaceTable::parse(&table)?;
     let lacking = wanted.iter().filter(|layer| !now.holds(layer)).count();
-    println!(
+    let mut lines = vec![format!(
         "{}, cuDNN {}: {} layers are known, {} of them new ({:.0} s)",
         target.provenance.card,
         target.provenance.cudnn,
         now.len(),
         now.len() - before,
         begun.elapsed().as_secs_f64()
-    );
+    )];
     if lacking > 0 {
-        println!(
-            "{lacking} are lacking: the time was over, or cuDNN has no plan for them; run it again to go on"
-        );
+        let why = "the time was over, or cuDNN has no plan for them; run it again to go on";
+        lines.push(format!("{lacking} are lacking: {why}"));
     }
-    println!("kept in {}", file.display());
+    lines.push(format!("kept in {}", file.display()));
     if let Some(export) = &arguments.export {
         let packed = pack(&table)?;
         File::create_new(export)
             .and_then(|mut file| file.write_all(&packed))
             .with_context(|| format!("could not write {}", export.display()))?;
-        println!("exported to {}", export.display());
+        lines.push(format!("exported to {}", export.display()));
     }
-    Ok(())
+    Ok(lines.join("\n") + "\n")
 }
 
 /// The layers that are asked about: a model's, then those that are known of models.
@@ -270,7 +272,7 @@ fn work(
 }
 
 /// Takes over an exported table, after all of it was read.
-fn import(arguments: &Calibrate, file: &Path) -> anyhow::Result<()> {
+fn import(arguments: &Calibrate, file: &Path) -> anyhow::Result<String> {
     let text = File::open(file).and_then(unpack);
     let text = text.with_context(|| format!("could not read {}", file.display()))?;
     let table = WorkspaceTable::parse(&text)
@@ -282,13 +284,12 @@ fn import(arguments: &Calibrate, file: &Path) -> anyhow::Result<()> {
     let into = folder.join(provenance.file_name());
     let all = merged([known(&into)?, text]);
     keep(&into, &all)?;
-    println!(
-        "{}: {} layers, kept in {}",
+    Ok(format!(
+        "{}: {} layers, kept in {}\n",
         provenance.card,
         table.len(),
         into.display()
-    );
-    Ok(())
+    ))
 }
 
 /// The text of what is kept of a card already; nothing of a new one.

@@ -60,6 +60,12 @@ impl Estimates {
     }
 }
 
+impl Default for SimulatedLauncher {
+    fn default() -> SimulatedLauncher {
+        SimulatedLauncher::of(None)
+    }
+}
+
 impl SimulatedLauncher {
     /// For a card: what was recorded on it, or asked about it, before what was recorded on others.
     pub fn of(card: Option<&Card>) -> SimulatedLauncher {

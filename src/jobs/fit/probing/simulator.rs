@@ -77,7 +77,7 @@ impl Simulator {
             ceiling: ceiling.unwrap_or(MAX_BATCH).min(MAX_BATCH),
             programs: Programs::simulated(workload, capability),
             settings,
-            launcher: SimulatedLauncher::of(None),
+            launcher: SimulatedLauncher::default(),
             memory,
             card: None,
             cancel: Arc::clone(cancel),
