@@ -88,7 +88,10 @@ impl Target {
             format!("cuDNN 9.19 for CUDA 13 does not know compute capability {major}.{minor}")
         })?;
         Ok(Target {
-            provenance: provenance_of_absent(card)?,
+            provenance: Provenance {
+                command: format!("batchfit calibrate --card {}", card.name),
+                ..provenance_of_absent(card)?
+            },
             memory: card.total_memory,
             absent: Some(properties),
         })

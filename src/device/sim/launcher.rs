@@ -16,6 +16,8 @@ pub struct SimulatedLauncher {
     workspaces: Lookup<'static>,
     /// The card whose convolutions they are, as the driver calls it.
     product: &'static str,
+    /// By how much what cuDNN says without the card may be too low: of engines that split sums over multiprocessors.
+    split: Bytes,
     /// Calls whose plans were not recorded, where they are from, and by how much each may be short.
     estimated: BTreeMap<Convolution, (Kind, Bytes)>,
 }
@@ -36,20 +38,26 @@ pub struct Estimates {
     pub estimated: usize,
     /// By how much the scratch memory of one may be larger than is said. They run one at a time.
     pub short_by: Bytes,
-    /// The card that was asked about, and the one whose layers estimates are from.
+    /// The card that was asked about, and the one whose layers estimates are from, and whether that was only asked about too.
     products: [String; 2],
+    is_asked: bool,
 }
 
 impl Estimates {
     /// What the reader of a probe should know.
     pub fn note(&self) -> String {
-        let [asked, measured] = &self.products;
+        let [asked, from] = &self.products;
         let of_asked = format!(
-            "the scratch memory of {} convolutions is what cuDNN's heuristics say for an {asked}, asked without one",
+            "the scratch memory of {} convolutions is what cuDNN's heuristics say of cards like the {asked}, asked without one",
             self.asked
         );
+        let how = if self.is_asked {
+            "which cuDNN's heuristics were asked about, for cards like the"
+        } else {
+            "that were measured on an"
+        };
         let of_estimated = format!(
-            "the scratch memory of {} convolutions is estimated from similar ones on an {measured}",
+            "the scratch memory of {} convolutions is estimated from similar ones {how} {from}",
             self.estimated
         );
         match (self.asked, self.estimated) {
@@ -70,19 +78,19 @@ impl SimulatedLauncher {
     /// For a card: what was recorded on it, or asked about it, before what was recorded on others.
     pub fn of(card: Option<&Card>) -> SimulatedLauncher {
         let mut tables = Vec::new();
-        let mut product = "NVIDIA H200";
+        let (mut product, mut multiprocessors) = (MEASURED, 0);
+        let mut of_architecture = None;
         if let Some(card) = card {
-            product = card.product;
+            (product, multiprocessors) = (card.product, card.capability.multiprocessors);
             tables.extend(calibrated::tables_of(card.product));
-            tables.extend(WorkspaceTable::of_architecture(card.capability.compute));
+            of_architecture = WorkspaceTable::of_architecture(card.capability.compute);
         }
-        if tables.is_empty() {
-            tables.push(WorkspaceTable::h200());
-        }
+        tables.push(of_architecture.unwrap_or_else(WorkspaceTable::h200));
         SimulatedLauncher {
             launches: 0,
             workspaces: Lookup::among(tables),
             product,
+            split: Bytes(multiprocessors * TILE),
             estimated: BTreeMap::new(),
         }
     }
@@ -97,12 +105,14 @@ impl SimulatedLauncher {
                 .count()
         };
         let (asked, others) = (count(Kind::Asked), count(Kind::Estimated));
-        let from = self.workspaces.estimated_from().card();
+        let from = self.workspaces.estimated_from();
+        let named = |product: &str| product.trim_start_matches("NVIDIA ").to_owned();
         Some(Estimates {
             asked,
             estimated: others,
             short_by: estimated.into_values().map(|(_, bytes)| bytes).max()?,
-            products: [self.product, from.unwrap_or("NVIDIA H200")].map(str::to_owned),
+            products: [self.product, from.card().unwrap_or(MEASURED)].map(named),
+            is_asked: from.is_asked(),
         })
     }
 }
@@ -115,7 +125,7 @@ impl Launcher for SimulatedLauncher {
         let tensors = tensor_bytes(convolution);
         let unknown = match plans.source {
             Source::Recorded | Source::Interpolated | Source::NotTheLibrary => None,
-            Source::Asked => Some((Kind::Asked, Bytes(tensors / ASKED_SHORT))),
+            Source::Asked => Some((Kind::Asked, self.split)),
             Source::Estimated(_) => Some((Kind::Estimated, Bytes(tensors.saturating_sub(first.0)))),
         };
         if let Some(unknown) = unknown {
@@ -139,5 +149,9 @@ impl Launcher for SimulatedLauncher {
     }
 }
 
-/// The part of the three tensors by which what cuDNN says without the card may be too low. See Note [Asked without the card].
-const ASKED_SHORT: u64 = 3;
+/// The card that most tables were recorded on.
+const MEASURED: &str = "NVIDIA H200";
+
+/// The largest tile of a sum that an engine keeps for each multiprocessor, in bytes: 128 x 256 float32. Without the card cuDNN takes it to
+/// have fewer of them. See `docs/calibration.md`.
+const TILE: u64 = 128 << 10;

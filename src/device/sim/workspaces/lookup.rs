@@ -14,10 +14,13 @@ use super::{Plans, Source};
 /// does for a layer, and they are the same at every batch.
 #[derive(Debug, Clone)]
 pub struct Lookup<'t> {
-    /// Best first. A layer that is in none is estimated from those most like it in the last, which is the largest.
+    /// Best first.
     tables: Vec<&'t WorkspaceTable>,
     similar: HashMap<ConvolutionLayer, Similar>,
 }
+
+/// Layers among which most find some that are like them.
+const MANY: usize = 3000;
 
 impl<'t> Lookup<'t> {
     /// Nothing asked yet.
@@ -25,7 +28,7 @@ impl<'t> Lookup<'t> {
         Lookup::among(vec![table])
     }
 
-    /// The same with several tables, the best first and the largest last.
+    /// The same with several tables, the best first.
     ///
     /// # Panics
     ///
@@ -38,9 +41,11 @@ impl<'t> Lookup<'t> {
         }
     }
 
-    /// The table that layers are estimated from that are in none.
+    /// The table that layers are estimated from that are in none: the best that has many.
     pub fn estimated_from(&self) -> &'t WorkspaceTable {
-        self.tables[self.tables.len() - 1]
+        let mut tables = self.tables.iter();
+        let large = tables.find(|table| table.len() >= MANY);
+        large.unwrap_or(&self.tables[self.tables.len() - 1])
     }
 
     /// The plans for one call.

@@ -80,23 +80,30 @@ impl WorkspaceTable {
     /// What cuDNN 9.19 answered on an NVIDIA H200.
     pub fn h200() -> &'static WorkspaceTable {
         static TABLE: OnceLock<WorkspaceTable> = OnceLock::new();
-        TABLE.get_or_init(|| {
-            let file = include_bytes!("h200.txt.gz");
-            let provenance = read_provenance(BufReader::new(GzDecoder::new(&file[..])));
-            WorkspaceTable {
-                provenance: provenance.expect("a test reads the table that is compiled in"),
-                file,
-                contents: OnceLock::new(),
-            }
-        })
+        TABLE.get_or_init(|| WorkspaceTable::brought(include_bytes!("h200.txt.gz")))
     }
 
     /// What is known of cards of a compute capability: recorded on an H200, or asked about one of them without it. `None` where nothing
     /// is.
     pub fn of_architecture(compute: (u32, u32)) -> Option<&'static WorkspaceTable> {
-        match compute {
-            (9, 0) => Some(WorkspaceTable::h200()),
-            _ => None,
+        static TABLES: [OnceLock<WorkspaceTable>; 3] = [const { OnceLock::new() }; 3];
+        let (number, file): (usize, &[u8]) = match compute {
+            (9, 0) => return Some(WorkspaceTable::h200()),
+            (8, 0) => (0, include_bytes!("sm_80.txt.gz")),
+            (8, 6 | 7) => (1, include_bytes!("sm_86.txt.gz")),
+            (8, 9) => (2, include_bytes!("sm_89.txt.gz")),
+            _ => return None,
+        };
+        Some(TABLES[number].get_or_init(|| WorkspaceTable::brought(file)))
+    }
+
+    /// A table that is compiled in.
+    fn brought(file: &'static [u8]) -> WorkspaceTable {
+        let provenance = read_provenance(BufReader::new(GzDecoder::new(file)));
+        WorkspaceTable {
+            provenance: provenance.expect("a test reads the tables that are compiled in"),
+            file,
+            contents: OnceLock::new(),
         }
     }
 
