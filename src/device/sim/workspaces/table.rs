@@ -201,7 +201,8 @@ impl WorkspaceTable {
         let mut jobs = block.sections().get(&layer)?.jobs(&contents.grids).iter();
         let (.., job) = jobs.find(|(dtype, pass, _)| (*dtype, *pass) == (call.dtype, call.pass))?;
         let mut listed = job.plans(&contents.grids[job.grid], call.batch.max(1));
-        if self.is_asked() && matches!(listed.source, Source::Recorded | Source::Interpolated) {
+        // Beyond its batches, too: in proportion, which is seldom too low (Note [Asked without the card]).
+        if self.is_asked() {
             listed.source = Source::Asked;
         }
         Some(listed)
