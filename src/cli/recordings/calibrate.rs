@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{BufReader, BufWriter, Write as _};
 use std::num::NonZero;
@@ -24,6 +25,8 @@ use crate::device::sim::Card;
 use crate::device::sim::workspaces::{
     Provenance, WorkspaceTable, condense, layer_text, merge, pack, parse_layer, unpack,
 };
+use crate::jobs::EngineError;
+use crate::model::Invalid;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
 use crate::units::Bytes;
@@ -46,15 +49,20 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, Trouble> {
         let (request, _) = question::read(&asked)?.of_one_length()?;
         first.extend(convolutions(&request).map_err(Trouble::Broken)?.0);
     }
-    let said = match (&arguments.import, arguments.share.as_slice()) {
-        (Some(file), _) => import(arguments, file),
-        (None, [share, output]) => {
-            let done = work(arguments, &first, share, Path::new(output));
-            done.map(|()| String::new())
+    let said = if let Some(file) = &arguments.import {
+        import(arguments, file)?
+    } else {
+        let wanted = wanted(arguments, &first)?;
+        let target = Target::of(arguments)?;
+        if let [share, output] = arguments.share.as_slice() {
+            let done = work(arguments, &target, &wanted, (share, Path::new(output)));
+            done.map_err(Trouble::Broken)?;
+            String::new()
+        } else {
+            calibrate(arguments, &target, &wanted).map_err(Trouble::Broken)?
         }
-        (None, _) => calibrate(arguments, &first),
     };
-    output::text(&said.map_err(Trouble::Broken)?)?;
+    output::text(&said)?;
     Ok(Outcome::Answered)
 }
 
@@ -67,35 +75,51 @@ struct Target {
 }
 
 impl Target {
-    fn of(arguments: &Calibrate) -> anyhow::Result<Target> {
+    fn of(arguments: &Calibrate) -> Result<Target, Trouble> {
         let Some(name) = &arguments.card else {
-            let facts = Gpu::open(arguments.gpu)?.facts().clone();
+            let device = format!("cuda:{}", arguments.gpu);
+            let gpu = Gpu::open(arguments.gpu).map_err(|error| missing(&device, &error))?;
+            let facts = gpu.facts().clone();
             let memory = facts.total;
-            anyhow::ensure!(
-                facts.cudnn.is_some(),
-                "cuDNN is not on the library path: name the folder of PyTorch's libcudnn.so.9 in LD_LIBRARY_PATH"
-            );
+            if facts.cudnn.is_none() {
+                return Err(missing(&device, &NO_CUDNN));
+            }
             return Ok(Target {
                 provenance: of_gpu(facts),
                 memory,
                 absent: None,
             });
         };
-        let card = Card::find(name).context("the card is one of those that are simulated")?;
+        let card =
+            Card::find(name).ok_or_else(|| Trouble::flag("--card", "it is not simulated"))?;
         let properties = CardProperties::of(card.product, &card.capability, card.total_memory);
-        let properties = properties.with_context(|| {
+        let properties = properties.ok_or_else(|| {
             let (major, minor) = card.capability.compute;
-            format!("cuDNN 9.19 for CUDA 13 does not know compute capability {major}.{minor}")
+            let problem =
+                format!("cuDNN 9.19 for CUDA 13 does not know compute capability {major}.{minor}");
+            Trouble::flag("--card", problem)
         })?;
+        let provenance = provenance_of_absent(card);
         Ok(Target {
             provenance: Provenance {
                 command: format!("batchfit calibrate --card {}", card.name),
-                ..provenance_of_absent(card)?
+                ..provenance.map_err(|_| missing(&format!("sim:{name}"), &NO_CUDNN))?
             },
             memory: card.total_memory,
             absent: Some(properties),
         })
     }
+}
+
+/// What is said where cuDNN is not found.
+const NO_CUDNN: &str = "cuDNN is not on the library path; name the folder of PyTorch's libcudnn.so.9 in LD_LIBRARY_PATH, as docs/calibration.md shows";
+
+fn missing(device: &str, what: &dyn Display) -> Trouble {
+    Trouble::Engine(EngineError::DeviceUnavailable {
+        device: device.to_owned(),
+        missing: what.to_string(),
+        simulated: Vec::new(),
+    })
 }
 
 fn of_gpu(facts: Facts) -> Provenance {
@@ -106,15 +130,17 @@ fn of_gpu(facts: Facts) -> Provenance {
 }
 
 /// Records what is lacking, and keeps it.
-fn calibrate(arguments: &Calibrate, first: &BTreeSet<ConvolutionLayer>) -> anyhow::Result<String> {
+fn calibrate(
+    arguments: &Calibrate,
+    target: &Target,
+    wanted: &[ConvolutionLayer],
+) -> anyhow::Result<String> {
     let begun = Instant::now();
     let until = begun + Duration::from_secs(arguments.seconds);
-    let target = Target::of(arguments)?;
     let folder = kept(arguments)?;
     fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
     let file = folder.join(target.provenance.file_name());
     let mut table = known(&file)?;
-    let wanted = wanted(arguments, first)?;
     let before = WorkspaceTable::parse(&table)?.len();
     // Layers that need the log are asked about apart: it makes all others slow.
     let needs_log = |layer: &&ConvolutionLayer| target.absent.is_some() && cudnn::takes_log(layer);
@@ -167,28 +193,35 @@ fn calibrate(arguments: &Calibrate, first: &BTreeSet<ConvolutionLayer>) -> anyho
 fn wanted(
     arguments: &Calibrate,
     first: &BTreeSet<ConvolutionLayer>,
-) -> anyhow::Result<Vec<ConvolutionLayer>> {
+) -> Result<Vec<ConvolutionLayer>, Trouble> {
     let mut layers: Vec<ConvolutionLayer> = first.iter().copied().collect();
-    if let Some(path) = &arguments.layers {
-        let size =
-            fs::metadata(path).with_context(|| format!("could not read {}", path.display()))?;
-        anyhow::ensure!(
-            size.len() <= LONGEST_LIST,
-            "{} is longer than 64 MiB",
-            path.display()
-        );
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("could not read {}", path.display()))?;
-        for (index, line) in text.lines().enumerate() {
-            let layer = parse_layer(line);
-            layers.push(layer.with_context(|| {
-                format!("line {} of {} is no layer", index + 1, path.display())
-            })?);
-        }
-    } else {
+    let Some(path) = &arguments.layers else {
         let mut known: Vec<_> = WorkspaceTable::h200().layers().copied().collect();
         known.sort_unstable();
         layers.extend(known.into_iter().filter(|layer| !first.contains(layer)));
+        return Ok(layers);
+    };
+    let unreadable = |source| Trouble::Unreadable {
+        path: path.clone(),
+        source,
+    };
+    if fs::metadata(path).map_err(unreadable)?.len() > LONGEST_LIST {
+        return Err(Trouble::flag("--layers", "the file is longer than 64 MiB"));
+    }
+    for (index, line) in fs::read_to_string(path)
+        .map_err(unreadable)?
+        .lines()
+        .enumerate()
+    {
+        let problem = || {
+            let problem = format!(
+                "line {} is no layer; one is channels in and out, groups, and the sides of input, kernel, stride, padding and \
+                 dilation, with commas between: 3,64,1,224,224,7,7,2,2,3,3,1,1,0",
+                index + 1
+            );
+            Trouble::flag("--layers", problem)
+        };
+        layers.push(parse_layer(line).ok_or_else(problem)?);
     }
     Ok(layers)
 }
@@ -245,18 +278,14 @@ fn together(
 /// What a worker does: its share of the layers.
 fn work(
     arguments: &Calibrate,
-    first: &BTreeSet<ConvolutionLayer>,
-    share: &str,
-    output: &Path,
+    target: &Target,
+    wanted: &[ConvolutionLayer],
+    (share, output): (&str, &Path),
 ) -> anyhow::Result<()> {
     let (number, count) = share.split_once('/').context("a share is NUMBER/COUNT")?;
     let (number, count): (usize, usize) = (number.parse()?, count.parse()?);
-    let layers: Vec<ConvolutionLayer> = wanted(arguments, first)?
-        .into_iter()
-        .skip(number)
-        .step_by(count.max(1))
-        .collect();
-    let target = Target::of(arguments)?;
+    let layers = wanted.iter().skip(number).step_by(count.max(1));
+    let layers: Vec<ConvolutionLayer> = layers.copied().collect();
     let recording = WorkspaceRecording {
         layers: &layers,
         dtypes: &DTYPES,
@@ -275,23 +304,36 @@ fn work(
 }
 
 /// Takes over an exported table, after all of it was read.
-fn import(arguments: &Calibrate, file: &Path) -> anyhow::Result<String> {
-    let text = File::open(file).and_then(unpack);
-    let text = text.with_context(|| format!("could not read {}", file.display()))?;
-    let table = WorkspaceTable::parse(&text)
-        .with_context(|| format!("{} is no calibration", file.display()))?;
-    let provenance = Provenance::of(&table)
-        .with_context(|| format!("{} does not say which card it is of", file.display()))?;
-    let folder = kept(arguments)?;
-    fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
-    let into = folder.join(provenance.file_name());
-    let all = merged([known(&into)?, text]);
-    keep(&into, &all)?;
+fn import(arguments: &Calibrate, file: &Path) -> Result<String, Trouble> {
+    let wrong = |problem: &str| Trouble::named(&file.display(), Invalid::at("", problem));
+    let unreadable = |source| Trouble::Unreadable {
+        path: file.to_owned(),
+        source,
+    };
+    if fs::metadata(file).map_err(unreadable)?.len() > LONGEST_LIST {
+        return Err(wrong("a calibration is smaller than 64 MiB"));
+    }
+    let text = File::open(file).and_then(unpack).map_err(unreadable)?;
+    let table = WorkspaceTable::parse(&text).map_err(|error| {
+        wrong(&format!(
+            "this is no calibration that was exported: {error}"
+        ))
+    })?;
+    let provenance =
+        Provenance::of(&table).ok_or_else(|| wrong("this does not say which card it is of"))?;
+    let kept = || {
+        let folder = kept(arguments)?;
+        let made = fs::create_dir_all(&folder);
+        made.with_context(|| format!("could not make {}", folder.display()))?;
+        let into = folder.join(provenance.file_name());
+        keep(&into, &merged([known(&into)?, text]))?;
+        anyhow::Ok(into)
+    };
     Ok(format!(
         "{}: {} layers, kept in {}\n",
         provenance.card,
         table.len(),
-        into.display()
+        kept().map_err(Trouble::Broken)?.display()
     ))
 }
 

@@ -3,11 +3,12 @@
 use super::{Place, document, stdout};
 
 /// Commands that people run.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "fit",
     "probe",
     "program",
     "replay",
+    "calibrate",
     "devices",
     "presets",
     "serve",

@@ -2,6 +2,7 @@
 
 mod answers;
 mod bad_input;
+mod calibrate;
 mod converse;
 mod database;
 mod documents;
@@ -60,6 +61,7 @@ impl Place {
             .env_remove("BATCHFIT_LISTEN")
             .env_remove("BATCHFIT_CONFIG")
             .env_remove("BATCHFIT_PYTHON")
+            .env_remove("BATCHFIT_CALIBRATIONS")
             .env_remove("BATCHFIT_LOG");
         command
     }

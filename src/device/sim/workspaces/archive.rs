@@ -43,12 +43,18 @@ pub fn pack(text: &str) -> io::Result<Vec<u8>> {
     Ok(file)
 }
 
-/// The whole text of a file.
+/// The whole text of a file, of at most 512 MiB: fifty times the largest that there is.
 pub fn unpack(file: impl Read) -> io::Result<String> {
     let mut text = String::new();
-    MultiGzDecoder::new(file).read_to_string(&mut text)?;
+    let mut bounded = MultiGzDecoder::new(file).take(LONGEST + 1);
+    if bounded.read_to_string(&mut text)? as u64 > LONGEST {
+        return Err(io::Error::other("it unpacks to more than 512 MiB"));
+    }
     Ok(text)
 }
+
+/// Bytes of the text of a table.
+const LONGEST: u64 = 512 << 20;
 
 /// One table of several: provenance from the first, and each layer from the first that has it.
 pub fn merge(tables: &[String]) -> String {

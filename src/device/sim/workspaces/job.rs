@@ -121,7 +121,7 @@ impl Job {
         let mut runs = Vec::new();
         for run in parts.next()?.split(' ') {
             let (list, count) = parse_counted(run)?;
-            end += count;
+            end = count.checked_add(end)?;
             runs.push((end, list));
             lists.get(list)?;
         }
@@ -172,6 +172,9 @@ impl Line {
     }
 }
 
+/// Plans in a row that need no less than the first of them: cuDNN's lists have at most 128 plans.
+const MOST_IN_A_ROW: usize = 1024;
+
 fn parse_line(text: &str) -> Option<Line> {
     let (base, slope) = text.split_once('+')?;
     Some(Line {
@@ -184,7 +187,7 @@ fn parse_list(text: &str, lines: usize) -> Option<Vec<Step>> {
     text.split('.')
         .map(|step| {
             let (line, count) = parse_counted(step)?;
-            (line < lines).then_some(Step { line, count })
+            (line < lines && count <= MOST_IN_A_ROW).then_some(Step { line, count })
         })
         .collect()
 }

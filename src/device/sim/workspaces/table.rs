@@ -361,12 +361,19 @@ fn read_provenance(text: impl BufRead) -> std::io::Result<Vec<(String, String)>>
     Ok(provenance)
 }
 
+/// Batches in a row of a grid; those that are compiled in have a thousand.
+const MOST_BATCHES: u64 = 100_000;
+
 /// Batches and ranges of batches: `1-256 261 266`.
 fn parse_grid(text: &str) -> Option<Vec<u64>> {
     let mut batches = Vec::new();
     for part in text.split(' ') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        batches.extend(first.parse::<u64>().ok()?..=last.parse().ok()?);
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        if last.checked_sub(first)? > MOST_BATCHES {
+            return None;
+        }
+        batches.extend(first..=last);
     }
     batches.is_sorted().then_some(batches)
 }

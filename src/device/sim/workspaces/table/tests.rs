@@ -281,3 +281,58 @@ fn held_out_layers_are_rarely_underestimated() {
         );
     }
 }
+
+#[test]
+fn a_table_that_would_fill_memory_is_refused() {
+    let head = "batchfit workspaces 1\ncard a\n";
+    let layer = "layer 8,8,1,4,4,3,3,1,1,1,1,1,1,0\n";
+    for body in [
+        "grid 1-18446744073709551615\n".to_owned(),
+        "grid 5-1\n".to_owned(),
+        format!("grid 1-4\n{layer}job forward f32 0 |1+0|0*99999999999|0*4\n"),
+        format!("grid 1-4\n{layer}job forward f32 0 |1+0|0|0*18446744073709551615 0*2\n"),
+    ] {
+        let table = WorkspaceTable::parse(&format!("{head}{body}"));
+        assert!(
+            matches!(table, Err(TableError::Malformed { .. })),
+            "{body}: {table:?}"
+        );
+    }
+}
+
+#[test]
+fn tables_of_other_cards_are_whole_and_say_that_they_were_asked() {
+    for compute in [(8, 0), (8, 6), (8, 9)] {
+        let table = WorkspaceTable::of_architecture(compute).unwrap();
+        assert!(table.is_asked() && table.len() > 6000, "{compute:?}");
+        let mut jobs = 0;
+        for (layer, dtype, pass, batches) in table.recorded() {
+            jobs += 1;
+            let call = layer.call(pass, dtype, batches[batches.len() - 1]);
+            let plans = table.recorded_plans(&call).unwrap();
+            assert_eq!(plans.source, Source::Asked);
+            assert_eq!(plans.workspaces().last(), Some(&Bytes::ZERO), "{layer:?}");
+        }
+        assert_eq!(jobs, 9 * table.len());
+        assert_eq!(table.cudnn(), Some("9.19.0"));
+    }
+    assert!(WorkspaceTable::of_architecture((7, 0)).is_none());
+}
+
+#[test]
+fn the_best_table_that_has_a_layer_answers_and_the_first_large_one_estimates() {
+    let own = table_of("1 0:7\n2 0:7\n");
+    let h200 = WorkspaceTable::h200();
+    let stem = layer([3, 64], 224, 7, 2, 3);
+    let layer = layer([1, 1], 8, 3, 1, 1);
+    let mut lookup = Lookup::among(vec![&own, h200]);
+
+    let here = lookup.plans(&layer.call(ConvolutionPass::Forward, DType::Float16, 2));
+    assert_eq!(
+        (here.workspaces[0], here.source),
+        (Bytes(7), Source::Recorded)
+    );
+    assert_eq!(lookup.estimated_from().card(), Some("NVIDIA H200"));
+    let stem = stem.call(ConvolutionPass::Forward, DType::Float32, 32);
+    assert_eq!(lookup.plans(&stem).source, Source::Recorded);
+}

@@ -1,0 +1,107 @@
+//! `batchfit calibrate`: what another machine recorded, and cards that were only asked about.
+
+use std::fs;
+
+use batchfit::device::sim::workspaces::pack;
+
+use super::{Place, document, stderr, stdout};
+
+/// One layer of a card that nobody lists: its first plan takes 100 bytes and ten for each sample.
+const TABLE: &str = "batchfit workspaces 1\ncard NVIDIA Test 9000\ndriver 600.1\ncudnn 9.19.0\nrecorded 2026-11-23\n\
+    command batchfit calibrate\ncompute 8.9\nmultiprocessors 84\nthreads_per_multiprocessor 1536\nmemory 12000000000\n\
+    grid 1 2 4\nlayer 3,64,1,224,224,7,7,2,2,3,3,1,1,0\njob forward f32 0 |100+10 0+0|0.1|0*3\n";
+
+#[test]
+fn what_another_machine_recorded_is_sim_local() {
+    let place = Place::new();
+    let file = place.directory.path().join("card.txt.gz");
+    fs::write(&file, pack(TABLE).unwrap()).unwrap();
+    let before = place
+        .batchfit()
+        .args(["fit", "resnet18", "--on", "local"])
+        .output();
+    let before = before.unwrap();
+    assert_eq!(before.status.code(), Some(2), "nothing is calibrated yet");
+
+    let imported = place
+        .batchfit()
+        .args(["calibrate", "--import"])
+        .arg(&file)
+        .output();
+    let imported = imported.unwrap();
+    assert_eq!(imported.status.code(), Some(0), "{}", stderr(&imported));
+    assert!(
+        stdout(&imported).starts_with("NVIDIA Test 9000: 1 layers, kept in "),
+        "{}",
+        stdout(&imported)
+    );
+    let fit = ["fit", "resnet18", "--on", "local", "--json"];
+    let fit = place.batchfit().args(fit).output().unwrap();
+
+    assert_eq!(fit.status.code(), Some(0), "{}", stderr(&fit));
+    let answer = document(&fit);
+    assert_eq!(answer["environment"]["device"], "sim:local");
+    assert_eq!(answer["environment"]["gpu"], "NVIDIA Test 9000");
+    let reserved = &answer["recommendation"]["peak_reserved_bytes"];
+    assert!(reserved.as_u64().unwrap() < 12_000_000_000, "{reserved}");
+}
+
+#[test]
+fn what_is_no_calibration_is_refused_and_nothing_is_kept() {
+    let place = Place::new();
+    let text = TABLE.replace("card NVIDIA Test 9000\n", "");
+    for (name, bytes, expected) in [
+        ("text", b"no gzip at all".to_vec(), "gzip"),
+        (
+            "other",
+            pack("another\nfile of\n").unwrap(),
+            "is no calibration",
+        ),
+        (
+            "nameless",
+            pack(&text).unwrap(),
+            "does not say which card it is of",
+        ),
+    ] {
+        let file = place.directory.path().join(name);
+        fs::write(&file, bytes).unwrap();
+        let output = place
+            .batchfit()
+            .args(["calibrate", "--import"])
+            .arg(&file)
+            .output();
+        let output = output.unwrap();
+
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(
+            stderr(&output).contains(expected),
+            "{name}: {}",
+            stderr(&output)
+        );
+    }
+    let names = place
+        .batchfit()
+        .args(["devices", "--json"])
+        .output()
+        .unwrap();
+    assert!(!stdout(&names).contains("sim:local"));
+}
+
+#[test]
+fn an_answer_says_where_its_workspaces_are_from() {
+    let place = Place::new();
+    let notes = |device: &str| {
+        let fit = ["fit", "resnet50", "--on", device, "--json"];
+        let fit = place.batchfit().args(fit).output().unwrap();
+        document(&fit)["notes"].to_string()
+    };
+
+    let asked =
+        "is what cuDNN's heuristics say of cards like the A100-SXM4-80GB, asked without one";
+    assert!(notes("a100-80g").contains(asked), "{}", notes("a100-80g"));
+    assert!(
+        !notes("h200").contains("scratch memory"),
+        "{}",
+        notes("h200")
+    );
+}
