@@ -1,6 +1,7 @@
 //! Cards that exist only as numbers: what `sim:NAME` names.
 
 mod catalogue;
+mod instances;
 mod launcher;
 mod memory;
 pub mod workspaces;
@@ -9,5 +10,6 @@ pub use catalogue::{
     CARDS, CONTEXT_OVERHEAD, Card, Ceilings, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD,
     Workspaces, names,
 };
+pub use instances::{Instance, clouds};
 pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::bounded::shorten;
-use crate::device::sim::Card;
+use crate::device::sim::{Card, Instance};
 use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::{Invalid, nearest};
 
@@ -26,7 +26,7 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Reads `auto`, `cuda:N` or `sim:NAME`; `known_sims` are the names there are.
+    /// Reads `auto`, `cuda:N` or `sim:NAME`; `known_sims` are the names there are. The name of a cloud's machine is its card.
     pub fn parse(text: &str, pointer: &str, known_sims: &[&str]) -> Result<DeviceChoice, Invalid> {
         if text == "auto" {
             return Ok(DeviceChoice::Auto);
@@ -34,6 +34,9 @@ impl DeviceChoice {
         if let Some(name) = text.strip_prefix("sim:") {
             if known_sims.contains(&name) {
                 return Ok(DeviceChoice::Sim(name.to_owned()));
+            }
+            if let Some(machine) = Instance::find(name).filter(|it| known_sims.contains(&it.card)) {
+                return Ok(DeviceChoice::Sim(machine.card.to_owned()));
             }
             return Err(unknown_card(name, text, pointer, known_sims));
         }
@@ -53,6 +56,28 @@ impl DeviceChoice {
             }),
         }
     }
+}
+
+/// The machines of clouds that a request's `device` names.
+pub(super) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
+    let named = |value: &Value| Instance::find(value.as_str()?.strip_prefix("sim:")?);
+    match fields.get("device") {
+        Some(Value::Array(items)) if items.len() <= MOST_CARDS => {
+            items.iter().filter_map(named).collect()
+        }
+        Some(value) => named(value).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// How many ranks there are where a request does not say it and names nothing but machines: one for each of their cards.
+pub(super) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
+    let asked = match fields.get("device") {
+        Some(Value::Array(items)) => items.len(),
+        _ => 1,
+    };
+    let ranks = machines.iter().map(|machine| machine.count).sum();
+    (asked == machines.len()).then_some(ranks)
 }
 
 /// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.
@@ -115,6 +140,20 @@ pub(super) fn read(
 
 /// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
 fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> Invalid {
+    if let machines @ [first, ..] = Instance::family(name).as_slice() {
+        let problem = format!(
+            "unknown machine {:?}; of its kind there are {}",
+            shorten(name),
+            machines.join(", ")
+        );
+        let nearest = nearest(name, machines.iter().copied()).unwrap_or(first);
+        return Invalid {
+            pointer: pointer.to_owned(),
+            value: Some(format!("{:?}", shorten(text))),
+            problem,
+            nearest: Some(format!("sim:{nearest}")),
+        };
+    }
     let family = family(name, known_sims);
     let mut invalid = Invalid::unknown(
         pointer,
@@ -225,6 +264,25 @@ mod tests {
         assert_eq!(nearest("sim:h20"), "sim:h200");
         assert_eq!(nearest("sim:l44"), "sim:l4");
         assert_eq!(nearest("a100"), "sim:a100-80g");
+    }
+
+    #[test]
+    fn the_machine_of_a_cloud_is_its_card() {
+        let card = |text| DeviceChoice::parse(text, "/device", &CARDS).unwrap();
+
+        assert_eq!(
+            card("sim:p4d.24xlarge"),
+            DeviceChoice::Sim("a100-40g".to_owned())
+        );
+        assert_eq!(
+            card("sim:standard_nd96isr_h200_v5"),
+            DeviceChoice::Sim("h200".to_owned())
+        );
+        assert_eq!(
+            refused("sim:p5.24xlarge"),
+            "at /device: unknown machine \"p5.24xlarge\"; of its kind there are p5.4xlarge, p5.48xlarge; \
+             did you mean \"sim:p5.4xlarge\"?"
+        );
     }
 
     #[test]

@@ -293,8 +293,8 @@ const REFUSED: [(&str, &str); 37] = [
         "--with: preset is the model itself",
     ),
     (
-        "--device sim:h20",
-        "--device: unknown simulated device \"h20\"",
+        "--device sim:h2000",
+        "--device: unknown simulated device \"h2000\"",
     ),
     ("--on 0xH100", "--on: 0 is no number of GPUs"),
     ("--on 8x", "--on: \"8x\" lacks the name of a card"),
