@@ -1,7 +1,9 @@
 //! The only place that writes answers to stdout and problems to stderr.
 
 use std::borrow::Cow;
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -67,6 +69,17 @@ pub(super) fn json_line(document: &impl Serialize) -> Result<(), Trouble> {
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
     write(&line)
+}
+
+/// Writes one JSON document to a file, as one line.
+pub(super) fn json_file(path: &Path, document: &impl Serialize) -> Result<(), Trouble> {
+    let mut line =
+        serde_json::to_vec(document).expect("documents have string keys and no infinite numbers");
+    line.push(b'\n');
+    fs::write(path, line).map_err(|source| Trouble::Unwritable {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Warns a person beside the answer.

@@ -65,26 +65,30 @@ impl FromRequest<App> for RequestBody {
     }
 }
 
-/// A valid request with a `batch` beside it.
+/// A valid request with a `batch` beside it, and perhaps how much is to be told.
 pub(super) struct ProbeBody(pub(super) Held<Probe>);
 
 /// What a probe is asked.
 pub(super) struct Probe {
     pub(super) request: model::Request,
     pub(super) batch: u64,
+    /// Whether each allocation and free is asked for.
+    pub(super) events: bool,
 }
 
 impl FromRequest<App> for ProbeBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
-        let batch = |document: &mut RequestDocument| document.take("batch");
+        let batch =
+            |document: &mut RequestDocument| (document.take("batch"), document.take("detail"));
         let arrived = app.uploads.arrive(request).await?;
         let Held { read, permit } = asked(arrived, app, |_| (), batch).await?;
-        let (request, (), batch) = read;
+        let (request, (), (batch, detail)) = read;
         let read = Probe {
             request,
             batch: valid_batch(batch)?,
+            events: valid_detail(detail)?,
         };
         Ok(ProbeBody(Held { read, permit }))
     }
@@ -187,6 +191,27 @@ fn valid_batch(batch: Option<Value>) -> Result<u64, Problem> {
             batch,
             Some("1"),
         )),
+    }
+}
+
+/// Whether events are asked for.
+fn valid_detail(detail: Option<Value>) -> Result<bool, Problem> {
+    match detail {
+        None => Ok(false),
+        Some(Value::String(detail)) if detail == "report" => Ok(false),
+        Some(Value::String(detail)) if detail == "events" => Ok(true),
+        Some(other) => Err(Problem {
+            pointer: Some("/detail".to_owned()),
+            nearest: Some("events".to_owned()),
+            value: Some(Value::String(match other {
+                Value::String(word) => shorten(&word),
+                other => shorten(&other.to_string()),
+            })),
+            ..Problem::new(
+                Code::RequestInvalid,
+                "`detail` is `report`, or `events` for each allocation and free too",
+            )
+        }),
     }
 }
 

@@ -1,22 +1,24 @@
-//! Events of a fit, as they happen: Server-Sent Events.
+//! Events of a fit and of all of them, as they happen: Server-Sent Events.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::stream::{self, Stream};
 use serde::Serialize;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use utoipa::ToSchema;
 
 use super::App;
 use super::parameters::MOST_WHOLE;
 use super::problem::{Code, Problem};
 use crate::bounded::shorten;
-use crate::jobs::{Event, Follower, Jobs, News, Progress, StateNews};
+use crate::jobs::{Event, FitNews, Follower, Jobs, News, Progress, StateNews};
 
 /// How often something is sent while there is nothing to tell: proxies close what is silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -88,12 +90,7 @@ pub(super) async fn get_fit_events(
     if follower.is_over() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let place = app.followers.try_acquire_owned().map_err(|_| {
-        Problem::new(
-            Code::TooManyRequests,
-            "too many clients follow fits at the moment; ask again, or get the fit from time to time",
-        )
-    })?;
+    let place = place(&app)?;
     let reader = Reader {
         follower,
         jobs: app.jobs,
@@ -105,9 +102,105 @@ pub(super) async fn get_fit_events(
         let event = reader.next().await?;
         Some((Ok::<_, Infallible>(event), reader))
     });
-    let events = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    Ok(streamed(Sse::new(events)))
+}
+
+/// One of the Server-Sent Events of all fits, its lines by their names.
+#[derive(ToSchema)]
+#[expect(
+    dead_code,
+    reason = "its shape alone is used, in the API's description"
+)]
+pub(super) struct AnyFitEvent {
+    /// What `data` is.
+    event: AnyFitEventKind,
+    /// JSON.
+    #[schema(example = r#"{"id":"1mk3v7q0h5c2d8xw","state":"running"}"#)]
+    data: String,
+}
+
+/// That a fit is now in a state, or that the list of them is to be read.
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(
+    dead_code,
+    reason = "its shape alone is used, in the API's description"
+)]
+enum AnyFitEventKind {
+    Fit,
+    List,
+}
+
+/// Follow all fits.
+///
+/// Server-Sent Events: `list` (`{}`) at first, and whenever the reader was too slow to be told everything: now is the time to
+/// read the list of fits. `fit` (`{"id": "...", "state": "running"}`) whenever a fit waits, runs or has ended. Fits that the
+/// command line answers on the same database are in the list, but nothing is told of them.
+#[utoipa::path(get, path = "/v1/events", tag = "fits",
+    responses(
+        (status = 200, body = AnyFitEvent, content_type = "text/event-stream",
+            description = "What happens from now on; the schema is that of one event"),
+        (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
+pub(super) async fn get_events(State(app): State<App>) -> Result<Response, Problem> {
+    let place = place(&app)?;
+    let reader = AnyReader {
+        changes: app.jobs.follow_all(),
+        jobs: app.jobs,
+        is_first: true,
+        _place: place,
+    };
+    let events = stream::unfold(reader, |mut reader| async {
+        let event = reader.next().await?;
+        Some((Ok::<_, Infallible>(event), reader))
+    });
+    Ok(streamed(Sse::new(events)))
+}
+
+/// Where a client is in what changes of all fits.
+struct AnyReader {
+    changes: broadcast::Receiver<FitNews>,
+    jobs: Jobs,
+    is_first: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+impl AnyReader {
+    /// The next event, until the server ends.
+    async fn next(&mut self) -> Option<sse::Event> {
+        let list = || sse::Event::default().event("list").data("{}");
+        if std::mem::take(&mut self.is_first) {
+            return Some(list().retry(RETRY));
+        }
+        let change = tokio::select! {
+            change = self.changes.recv() => change,
+            () = self.jobs.ending() => return None,
+        };
+        match change {
+            Ok(news) => Some(sse::Event::default().event("fit").data(json(&news))),
+            Err(RecvError::Lagged(_)) => Some(list()),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}
+
+/// A place for one more client that follows.
+fn place(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
+    Arc::clone(&app.followers).try_acquire_owned().map_err(|_| {
+        Problem::new(
+            Code::TooManyRequests,
+            "too many clients follow fits at the moment; ask again, or get the fit from time to time",
+        )
+    })
+}
+
+/// Events as they are sent.
+fn streamed<S>(events: Sse<S>) -> Response
+where
+    S: Stream<Item = Result<sse::Event, Infallible>> + Send + 'static,
+{
+    let events = events.keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // Or nginx would collect them.
-    Ok(([("x-accel-buffering", "no")], events).into_response())
+    ([("x-accel-buffering", "no")], events).into_response()
 }
 
 /// The number of the last event that a client has.

@@ -11,12 +11,15 @@ mod docs;
 mod etag;
 mod events;
 mod fits;
+mod formats;
 mod graphs;
 mod health;
 mod idempotency;
+mod large;
 mod metrics;
 mod openapi;
 mod outcomes;
+mod page;
 mod parameters;
 mod prefer;
 mod presets;
@@ -142,6 +145,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(fits::create_fit, fits::list_fits))
         .routes(routes!(fits::get_fit, fits::cancel_fit))
         .routes(routes!(events::get_fit_events))
+        .routes(routes!(events::get_events))
+        .routes(routes!(formats::get_fit_format))
         // Does this batch fit?
         .routes(routes!(probes::create_probe))
         .routes(routes!(probes::get_probe))
@@ -178,5 +183,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(docs::get_docs))
         .routes(routes!(problems::list_problems))
         .routes(routes!(problems::get_problem))
+        // The same for people, in a browser.
+        .merge(page::routes())
         .fallback(problem::no_such_route)
 }

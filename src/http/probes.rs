@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
@@ -11,9 +11,10 @@ use utoipa::openapi::{RefOr, Schema};
 
 use super::App;
 use super::body::ProbeBody;
+use super::large::{self, ReadsGzip};
 use super::problem::Problem;
-use super::uploads::Held;
-use crate::jobs::ProbeDocument;
+use super::uploads::{Held, on_thread};
+use crate::jobs::{ProbeDocument, Trial};
 use crate::model::RequestDocument;
 
 /// The body of a new probe, for the OpenAPI document; `ProbeBody` reads it.
@@ -28,11 +29,21 @@ impl utoipa::PartialSchema for NewProbe {
             .description(Some("Samples per micro-step on one GPU."))
             .minimum(Some(1))
             .examples([32]);
+        let detail = ObjectBuilder::new()
+            .schema_type(Type::String)
+            .description(Some(
+                "`events` tells each allocation and free of the steps too: what a drawing of all of it is made from. They are not stored.",
+            ))
+            .enum_values(Some(["report", "events"]))
+            .default(Some("report".into()));
         match <RequestDocument as utoipa::PartialSchema>::schema() {
             RefOr::T(Schema::Object(mut request)) => {
                 request.title = None;
                 request.description = Some("A request and the batch to try.".to_owned());
                 request.properties.insert("batch".to_owned(), batch.into());
+                request
+                    .properties
+                    .insert("detail".to_owned(), detail.into());
                 request.required.push("batch".to_owned());
                 RefOr::T(Schema::Object(request))
             }
@@ -64,6 +75,7 @@ impl ToSchema for NewProbe {
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The device is busy", headers(("Retry-After" = u64)))))]
 pub(super) async fn create_probe(
     State(app): State<App>,
+    headers: HeaderMap,
     body: ProbeBody,
 ) -> Result<Response, Problem> {
     let Held { read, permit } = body.0;
@@ -71,10 +83,20 @@ pub(super) async fn create_probe(
         Ok(large) => (Some(large), None),
         Err(small) => (None, Some(small)),
     };
-    let probe = app.jobs.probe(read.request, read.batch, large).await?;
+    let asked = Trial {
+        request: read.request,
+        batch: read.batch,
+        events: read.events,
+    };
+    let probe = app.jobs.probe(asked, large).await?;
     drop(small);
     let location = [(LOCATION, format!("/v1/probes/{}", probe.id))];
-    Ok((StatusCode::CREATED, location, Json(probe)).into_response())
+    if probe.events.is_none() {
+        return Ok((StatusCode::CREATED, location, Json(probe)).into_response());
+    }
+    let reads_gzip = ReadsGzip::of(&headers);
+    let written = on_thread(move || large::written(StatusCode::CREATED, &probe, reads_gzip));
+    Ok((location, written.await?).into_response())
 }
 
 /// Get a probe.

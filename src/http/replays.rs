@@ -1,10 +1,12 @@
 //! Replays: what would this recording have taken?
 
-use axum::Json;
 use axum::extract::{FromRequest, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
 use serde_json::Value;
 
 use super::App;
+use super::large::{self, ReadsGzip};
 use super::parameters::{Parameters, invalid};
 use super::problem::{Code, Problem};
 use super::uploads::{Arrived, LIMIT_MIB};
@@ -27,6 +29,7 @@ const BOUNDS: Bounds = Bounds {
 pub(super) struct ReplayBody {
     arrived: Arrived,
     asked: Asked,
+    reads_gzip: ReadsGzip,
 }
 
 impl FromRequest<App> for ReplayBody {
@@ -35,9 +38,14 @@ impl FromRequest<App> for ReplayBody {
     async fn from_request(request: Request, app: &App) -> Result<ReplayBody, Problem> {
         let (parts, body) = request.into_parts();
         let asked = asked(&Parameters::of(&parts))?;
+        let reads_gzip = ReadsGzip::of(&parts.headers);
         let request = Request::from_parts(parts, body);
         let arrived = app.uploads.arrive(request).await?;
-        Ok(ReplayBody { arrived, asked })
+        Ok(ReplayBody {
+            arrived,
+            asked,
+            reads_gzip,
+        })
     }
 }
 
@@ -60,6 +68,7 @@ fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
             })
             .transpose()?,
         compare: parameters.one_of("compare", &["true", "false"])?.as_deref() == Some("true"),
+        events: parameters.one_of("events", &["true", "false"])?.as_deref() == Some("true"),
     })
 }
 
@@ -74,7 +83,8 @@ fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
     params(
         ("memory_limit" = Option<String>, Query, description = "What may be reserved, instead of what was recorded: bytes, 12GiB or 0.8", example = "12GiB"),
         ("allocator" = Option<String>, Query, description = "Allocator settings, instead of the recorded ones: the text of a PYTORCH_CUDA_ALLOC_CONF", example = "expandable_segments:True"),
-        ("compare" = Option<bool>, Query, description = "Whether to compare with other settings")),
+        ("compare" = Option<bool>, Query, description = "Whether to compare with other settings"),
+        ("events" = Option<bool>, Query, description = "Whether to tell each allocation and free in `events`: what a drawing of all of it is made from")),
     responses(
         (status = 200, body = ReplayReport, description = "What the replay found"),
         (status = 408, body = Problem, content_type = "application/problem+json", description = "The body did not arrive in time"),
@@ -87,8 +97,12 @@ fn asked(parameters: &Parameters) -> Result<Asked, Problem> {
 pub(super) async fn create_replay(
     State(app): State<App>,
     body: ReplayBody,
-) -> Result<Json<ReplayReport>, Problem> {
-    let ReplayBody { arrived, asked } = body;
+) -> Result<Response, Problem> {
+    let ReplayBody {
+        arrived,
+        asked,
+        reads_gzip,
+    } = body;
     let replayed = move |file: Vec<u8>| {
         let recording = recording(&file)?;
         drop(file);
@@ -96,7 +110,9 @@ pub(super) async fn create_replay(
             parameter: Some("memory_limit".to_owned()),
             ..Problem::new(Code::QueryInvalid, error.to_string())
         })?;
-        Ok(Json(ReplayReport::of(&recording, &replay)))
+        let report = ReplayReport::of(&recording, &replay);
+        drop((recording, replay));
+        large::written(StatusCode::OK, &report, reads_gzip)
     };
     Ok(app.uploads.read(arrived, replayed).await?.read)
 }

@@ -11,7 +11,7 @@ use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{
     Checkpointing, DeviceChoice, Mode, Priority, RULES, Request, RequestDocument, strategy,
 };
-use crate::probe::ProbeReport;
+use crate::probe::{MemoryEvents, ProbeReport};
 use crate::store::{
     Db, Fit, FitState, FitTerms, Ids, JsonText, NewFit, NewUpload, StoredHeadroom,
     StoredRecommendation, Time,
@@ -95,7 +95,7 @@ pub async fn record(
     let finished_at = document.finished_at.unwrap_or(document.created_at);
     let ids = Ids::default();
     let lowered = request.lower().map_err(EngineError::Invalid)?;
-    let digest = lowered.digest();
+    let digest = request.model_digest(lowered);
     let environment = &result.environment;
     let card = (!matches!(request.device, DeviceChoice::Sim(_)))
         .then(|| card_name(&environment.gpu, environment.driver.as_deref()));
@@ -133,6 +133,10 @@ pub struct ProbeDocument {
     #[serde(flatten)]
     #[schema(value_type = ProbeReport)]
     pub report: Value,
+    /// What is told once and not stored; the schema of the report has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub events: Option<Box<MemoryEvents>>,
 }
 
 /// Why a fit failed.

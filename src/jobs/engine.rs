@@ -69,6 +69,16 @@ pub trait Engine: Send + Sync + 'static {
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError>;
 
+    /// The same with each allocation and free in the report's `events`, where the engine knows them.
+    fn probe_events(
+        &self,
+        request: &Request,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError> {
+        self.probe(request, batch, cancel)
+    }
+
     /// Says what recordings predict for a search; `request` names them, and what is looked for.
     fn foresee(
         &self,

@@ -11,11 +11,12 @@
 //! told in the range after its last attempt. A reader that goes on from any number gets all that is newer: at worst, the end
 //! twice.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
 
 use super::Progress;
@@ -27,6 +28,9 @@ const OF_AN_ATTEMPT: u64 = 1_000_000;
 /// Most events of one fit that are kept, and most of all fits that have ended. One takes some hundred bytes.
 const MOST: usize = 10_000;
 const MOST_ENDED: usize = 20_000;
+
+/// How many changes of all fits a reader of them may be behind before it misses some.
+const MOST_BEHIND: usize = 1_000;
 
 /// Something that is told of a fit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +50,16 @@ pub struct StateNews {
     pub state: FitState,
 }
 
+/// A change of one of all fits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct FitNews {
+    /// The fit.
+    #[schema(example = "1mk3v7q0h5c2d8xw")]
+    pub id: String,
+    /// Where it stands.
+    pub state: FitState,
+}
+
 /// An event with its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -56,9 +70,20 @@ pub struct Event {
 }
 
 /// The logs of all fits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Events {
     logs: Mutex<Logs>,
+    /// What changes, for those who look at all fits.
+    all: broadcast::Sender<FitNews>,
+}
+
+impl Default for Events {
+    fn default() -> Events {
+        Events {
+            logs: Mutex::default(),
+            all: broadcast::Sender::new(MOST_BEHIND),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -74,8 +99,24 @@ impl Events {
     /// The log of a fit that was begun `attempts` times before; a new one where there is none, whose fit is in this state.
     pub(super) fn of(&self, id: &str, attempts: i64, state: FitState) -> Arc<Log> {
         let mut logs = self.lock();
-        let log = logs.all.entry(id.to_owned());
-        Arc::clone(log.or_insert_with(|| Arc::new(Log::new(attempts, state))))
+        let log = match logs.all.entry(id.to_owned()) {
+            Entry::Occupied(log) => return Arc::clone(log.get()),
+            Entry::Vacant(place) => Arc::clone(place.insert(Arc::new(Log::new(attempts, state)))),
+        };
+        drop(logs);
+        self.tell_all(id, state);
+        log
+    }
+
+    /// What changes from now on, of all fits.
+    pub(super) fn follow_all(&self) -> broadcast::Receiver<FitNews> {
+        self.all.subscribe()
+    }
+
+    fn tell_all(&self, id: &str, state: FitState) {
+        let id = id.to_owned();
+        // An error says that nobody reads.
+        let _ = self.all.send(FitNews { id, state });
     }
 
     /// The log of a fit, if there is one.
@@ -86,7 +127,9 @@ impl Events {
     /// Tells that a fit waits or runs, or how it ended: whoever says that first is right.
     pub(super) fn tell(&self, id: &str, state: FitState) {
         let Some(log) = self.find(id) else { return };
-        log.push(News::State(state));
+        if log.push(News::State(state)) {
+            self.tell_all(id, state);
+        }
         if !state.is_final() {
             return;
         }
@@ -145,15 +188,16 @@ impl Log {
         log
     }
 
-    /// Adds an event, unless the fit has ended or is in this state anyway.
-    pub(super) fn push(&self, news: News) {
+    /// Adds an event and says so, unless the fit has ended or is in this state anyway.
+    pub(super) fn push(&self, news: News) -> bool {
         let mut told = self.lock();
         if told.ended || matches!(news, News::State(state) if told.state == Some(state)) {
-            return;
+            return false;
         }
         told.add(news);
         drop(told);
         self.news.send_replace(());
+        true
     }
 
     /// Adds the last event, and says how many there are; `None` where it was there already.
@@ -321,6 +365,26 @@ mod tests {
         let last = Some(OF_AN_ATTEMPT + 57);
         let told = numbers(ended.follow(last)).await;
         assert_eq!(told, [2 * OF_AN_ATTEMPT + 1, 2 * OF_AN_ATTEMPT + 2]);
+    }
+
+    #[tokio::test]
+    async fn whoever_looks_at_all_fits_is_told_of_each_change_once() {
+        let events = Events::default();
+        let mut all = events.follow_all();
+        events.of("1", 0, FitState::Queued);
+        events.of("2", 0, FitState::Queued);
+        events.of("1", 0, FitState::Running);
+        events.tell("1", FitState::Running);
+        events.tell("1", FitState::Running);
+        events.tell("1", FitState::Done);
+        events.tell("1", FitState::Cancelled);
+        drop(events);
+
+        let mut told = Vec::new();
+        while let Ok(FitNews { id, state }) = all.recv().await {
+            told.push(format!("{id} {}", state.name()));
+        }
+        assert_eq!(told, ["1 queued", "2 queued", "1 running", "1 done"]);
     }
 
     #[test]

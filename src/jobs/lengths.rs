@@ -15,7 +15,8 @@ pub struct LengthTable {
     /// The variant that the rows are about: the best at the length that decides.
     #[schema(value_type = Object)]
     pub training: Variant,
-    /// The length with the smallest batch, which is the recommendation: it is safe at every length.
+    /// The length with the smallest batch. The recommendation is what the request, with its target and objective, is answered with there;
+    /// it is safe at every length.
     #[schema(value_type = serde_json::Value)]
     pub decides: Length,
     /// A row for each length, the shortest first.
@@ -42,7 +43,8 @@ pub struct LengthRow {
     pub units: u64,
     /// Samples of this length, as far as the request says it; otherwise 1.
     pub count: u64,
-    /// What a fit of this length alone recommends for the variant; its `why` is left out, and notes that the answer has are.
+    /// What a fit of this length alone recommends for the variant, without a target and an objective: the largest safe batch. Its `why`
+    /// is left out, and notes that the answer has are.
     pub recommendation: Recommendation,
     /// Tokens of its micro-batch, or pixels.
     pub batch_units: u64,

@@ -27,14 +27,17 @@ mod validate;
 
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
-pub use events::{Event, Follower, News, StateNews};
-pub use fit::{FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak};
+pub use events::{Event, FitNews, Follower, News, StateNews};
+pub use fit::{
+    FailingStep, FitEngine, FromRecordings, SafeBatch, Soaked, Turn, TurnKind, answer_apart, soak,
+};
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use outcomes::{
     AccuracyDocument, DoubtDocument, HeadroomChange, NearDocument, OutcomeDocument, Teller, Told,
     ToldEnvironment, ToldOutcome, accuracy, followed, learn_before, nearest, outcomes, question_of,
     tell_outcome,
 };
+pub use probes::Trial;
 pub use queue::{Asking, Cancellation, JobError, Jobs, Limits};
 pub use result::{
     AcrossRanks, Environment, FitResult, GpuRun, GpuWork, Headroom, HeadroomFrom, Limit, LimitKind,

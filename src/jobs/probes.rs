@@ -25,17 +25,32 @@ const SIMULATED_PROBE: Duration = Duration::from_mins(1);
 /// The same on a GPU, where waiting, opening and probing have deadlines of their own.
 const REAL_PROBE: Duration = Duration::from_mins(10);
 
+/// A single batch to be tried.
+#[derive(Debug)]
+pub struct Trial {
+    /// What is trained, and where.
+    pub request: Request,
+    /// Samples per micro-step.
+    pub batch: u64,
+    /// Whether each allocation and free is told; they are not stored.
+    pub events: bool,
+}
+
 impl Jobs {
     /// Runs one batch, as soon as its device is free, and stores what was found.
     ///
     /// `large` is the permit of [`Jobs::large_models`], where the request was read under it.
     pub async fn probe(
         &self,
-        request: Request,
-        batch: u64,
+        trial: Trial,
         large: Option<OwnedSemaphorePermit>,
     ) -> Result<ProbeDocument, JobError> {
         let shared = &self.shared;
+        let Trial {
+            request,
+            batch,
+            events,
+        } = trial;
         validate_single(&request).map_err(EngineError::Invalid)?;
         validate_alone(&request).map_err(EngineError::Invalid)?;
         let Checked {
@@ -65,7 +80,11 @@ impl Jobs {
         let abandoned = CancelOnDrop::default();
         let cancel = Arc::clone(&abandoned.0);
         let working = self.on_thread("probe", move |engine| {
-            let report = engine.probe(&request, batch, &cancel);
+            let report = if events {
+                engine.probe_events(&request, batch, &cancel)
+            } else {
+                engine.probe(&request, batch, &cancel)
+            };
             drop(place);
             (request, report)
         });
@@ -74,7 +93,8 @@ impl Jobs {
         });
         let working = tokio::time::timeout(deadline, working).await;
         let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
-        let report = report?;
+        let mut report = report?;
+        let events = report.events.take();
         let now = Time::from(Timestamp::now());
         let probe = Probe {
             id: shared.ids.next(now, chance()),
@@ -97,7 +117,10 @@ impl Jobs {
             created_at: now,
         };
         shared.db.add_probe(&probe, &uploads).await?;
-        Ok(ProbeDocument::from(probe))
+        Ok(ProbeDocument {
+            events,
+            ..ProbeDocument::from(probe)
+        })
     }
 
     /// A probe that ran earlier.
@@ -122,6 +145,7 @@ impl From<Probe> for ProbeDocument {
             request: probe.request,
             created_at: probe.created_at,
             report: probe.report.0,
+            events: None,
         }
     }
 }

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::clock::Clock;
 use super::document::{chance, new_fit, terms};
-use super::events::{Events, Follower, Log};
+use super::events::{Events, FitNews, Follower, Log};
 use super::handover::Handover;
 use super::lanes::{LARGE_LANE, Lanes};
 use super::outcomes::{short_digest, taught};
@@ -26,8 +26,8 @@ use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
 use crate::model::{DeviceChoice, Digest, Invalid, ModelAside, Request, RequestDocument, Uploads};
 use crate::store::{
-    Db, Enqueued, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, JsonText, NewFit,
-    NewUpload, ParallelSimulated, Reuse, StoreError, Time,
+    Db, Enqueued, FitAnswer, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, JsonText,
+    NewFit, NewUpload, ParallelSimulated, Reuse, StoreError, Time,
 };
 
 /// How much is taken on at a time.
@@ -423,6 +423,16 @@ impl Jobs {
         Ok(Some(log.follow(last)))
     }
 
+    /// What changes from now on, of all fits that this server is asked about.
+    pub fn follow_all(&self) -> broadcast::Receiver<FitNews> {
+        self.shared.events.follow_all()
+    }
+
+    /// The answer of a fit, without its question.
+    pub async fn answer(&self, id: &str) -> Result<Option<FitAnswer>, JobError> {
+        Ok(self.shared.db.fit_answer(id).await?)
+    }
+
     /// Ends when the server is about to.
     pub async fn ending(&self) {
         self.shared.shutdown.cancelled().await;
@@ -511,7 +521,7 @@ impl Jobs {
             let lowered = unless(&cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
             let lowered = lowered.map_err(EngineError::Invalid)?;
             let card = engine.check(&request)?;
-            let digest = lowered.digest();
+            let digest = request.model_digest(lowered);
             let taught = taught(&db, &request, (lowered, &digest), card.as_deref());
             let request = request.with_taught(taught);
             let lowered = request.lower().map_err(EngineError::Invalid)?;

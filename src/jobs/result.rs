@@ -330,6 +330,16 @@ pub struct FitResult {
     pub suggestions: Vec<Suggestion>,
 }
 
+impl FitResult {
+    /// How many processes the recommended batch is for, where `asked` were asked about: a strategy may be recommended that
+    /// takes one.
+    pub fn ranks(&self, asked: u64) -> u64 {
+        let best = &self.recommendation;
+        let of_a_rank = best.micro_batch.saturating_mul(best.accumulation_steps);
+        best.global_batch.checked_div(of_a_rank).unwrap_or(asked)
+    }
+}
+
 /// What of the limit had to stay free.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Headroom {

@@ -3,6 +3,7 @@
 //! The same code runs on simulated memory, where launches do nothing, and on a GPU. Out of memory is a
 //! verdict, never an error.
 
+mod events;
 mod outline;
 mod peak;
 mod plans;
@@ -13,6 +14,11 @@ mod run;
 mod soak;
 mod timeline;
 
+pub(crate) use events::EventLog;
+pub use events::{
+    BandColumns, BlockColumns, EventOwner, MOST_EVENTS, MemoryEvents, PendingColumns,
+    RefusalColumns, RepeatColumns, SegmentAction, SegmentColumns,
+};
 pub use outline::Outline;
 pub use peak::{ModuleBytes, Peak, Phase, Shortage};
 pub(crate) use report::is_nothing;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::alloc::{BlockState, CachingAllocator, SegmentSource};
+use crate::alloc::{BlockState, CachingAllocator, Observer, SegmentSource};
 use crate::program::{Category, Program, TensorId};
 use crate::units::Bytes;
 
@@ -102,8 +102,8 @@ pub struct Shortage {
 
 impl Shortage {
     /// Looks at an allocator that has refused a request.
-    pub(super) fn of<S: SegmentSource>(
-        allocator: &CachingAllocator<S>,
+    pub(super) fn of<S: SegmentSource, O: Observer>(
+        allocator: &CachingAllocator<S, O>,
         requested: Bytes,
     ) -> Shortage {
         let stats = allocator.stats();
@@ -181,7 +181,7 @@ impl Highest {
 
 /// The module that a tensor belongs to, and what it is there, from its label: `PATH.weight` of a parameter, `PATH.weight exp_avg` of
 /// the optimizer, `PATH operation` of anything else.
-fn owner(label: &str, category: Category) -> (&str, &str) {
+pub(super) fn owner(label: &str, category: Category) -> (&str, &str) {
     let (first, rest) = label.split_once(' ').unwrap_or(("", label));
     match category {
         Category::Parameters

@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use crate::alloc::{BlockId, CachingAllocator, OutOfMemory, SegmentSource};
+use crate::alloc::{BlockId, CachingAllocator, Observer, OutOfMemory, SegmentSource};
 use crate::device::{LaunchError, Launcher};
 use crate::program::{ConvolutionId, Program};
 use crate::units::Bytes;
@@ -49,11 +49,11 @@ impl PlanCache {
     ///
     /// Each refusal goes through the allocator's whole ladder, as in PyTorch: it counts as a retry and as
     /// an OOM. A plan that ran is used again; when it is refused later, the list starts anew.
-    pub(super) fn grant<S: SegmentSource>(
+    pub(super) fn grant<S: SegmentSource, O: Observer>(
         &mut self,
         (program, convolution): (&Program, ConvolutionId),
         batch: u64,
-        allocator: &mut CachingAllocator<S>,
+        allocator: &mut CachingAllocator<S, O>,
         launcher: &mut dyn Launcher,
     ) -> Result<Option<Granted>, LaunchError> {
         let plans = match &mut self.0[convolution.0 as usize] {
@@ -82,8 +82,8 @@ impl PlanCache {
 }
 
 /// A block of this size; none for no bytes.
-fn take<S: SegmentSource>(
-    allocator: &mut CachingAllocator<S>,
+fn take<S: SegmentSource, O: Observer>(
+    allocator: &mut CachingAllocator<S, O>,
     bytes: Bytes,
 ) -> Result<Option<BlockId>, OutOfMemory> {
     if bytes == Bytes::ZERO {

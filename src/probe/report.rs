@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::events::MemoryEvents;
 use super::peak::{Peak, Shortage};
 use crate::program::Category;
 
@@ -215,6 +216,10 @@ pub struct ProbeReport {
     pub shortage: Option<Shortage>,
     /// Allocated and reserved memory over the whole run, thinned to at most a few hundred points.
     pub timeline: Vec<TimelinePoint>,
+    /// Each allocation and free of construction and steps, simulated, also where the steps ran on a GPU. Missing where they were not
+    /// asked for, and in what is stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<Box<MemoryEvents>>,
     /// What each rank found, where several ran together. The report's other figures are those of the one that needed most, or
     /// that ended worst. Missing where one process ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

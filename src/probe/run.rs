@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::peak::Shortage;
+use super::events::EventLog;
+use super::peak::{Phase, Shortage};
 use super::plans::PlanCache;
 use super::proof;
 use super::repeat::Repeats;
 use super::report::{Evidence, ProbeReport, StepMemory, Verdict};
 use super::timeline::{MemoryOverTime, Written};
-use crate::alloc::{BlockId, CachingAllocator, SegmentSource, Stream};
+use crate::alloc::{BlockId, CachingAllocator, Observer, SegmentSource, Stream};
 use crate::device::{Launch, LaunchError, Launcher};
 use crate::program::{Instruction, Program, Section, Size, TensorId};
 use crate::units::Bytes;
@@ -37,6 +38,8 @@ pub enum Detail {
     Verdict,
     /// Timeline and categories too.
     Full,
+    /// Each allocation and free too, where the allocator tells an observer that keeps them.
+    Events,
 }
 
 /// A program to be run at one batch.
@@ -53,9 +56,9 @@ pub struct Probe<'a> {
 }
 
 /// What a program runs with.
-pub struct Resources<'a, S: SegmentSource> {
+pub struct Resources<'a, S: SegmentSource, O: Observer = ()> {
     /// Where tensors live. Holds nothing when a probe starts; holds nothing again when it ends.
-    pub allocator: &'a mut CachingAllocator<S>,
+    pub allocator: &'a mut CachingAllocator<S, O>,
     /// What runs the launches.
     pub launcher: &'a mut dyn Launcher,
     /// Whether that is a real GPU, and otherwise what the program follows from.
@@ -77,16 +80,19 @@ impl From<LaunchError> for Stopped {
 
 impl Probe<'_> {
     /// Runs construction and the steps, then gives all memory back.
-    pub fn run<S: SegmentSource>(&self, resources: &mut Resources<'_, S>) -> ProbeReport {
+    pub fn run<S: SegmentSource, O: Observer>(
+        &self,
+        resources: &mut Resources<'_, S, O>,
+    ) -> ProbeReport {
         let report = self.run_unless(&AtomicBool::new(false), resources);
         report.expect("nobody else has the flag")
     }
 
     /// The same, unless `cancel` becomes true meanwhile. Memory is given back then too.
-    pub fn run_unless<S: SegmentSource>(
+    pub fn run_unless<S: SegmentSource, O: Observer>(
         &self,
         cancel: &AtomicBool,
-        resources: &mut Resources<'_, S>,
+        resources: &mut Resources<'_, S, O>,
     ) -> Result<ProbeReport, Cancelled> {
         let limit = resources.allocator.limit().unwrap_or(Bytes(u64::MAX));
         let mut run = Run {
@@ -94,7 +100,8 @@ impl Probe<'_> {
             cancel,
             held: Held::by(self, resources.evidence),
             resources,
-            recording: (self.detail == Detail::Full).then(|| MemoryOverTime::of(self.program)),
+            recording: (self.detail != Detail::Verdict).then(|| MemoryOverTime::of(self.program)),
+            events: (self.detail == Detail::Events).then(EventLog::default),
             step: 0,
         };
         let mut steps = Vec::new();
@@ -102,6 +109,11 @@ impl Probe<'_> {
         let ended = run.go(&mut steps, &mut model_allocated);
         let stats = *run.resources.allocator.stats();
         let recording = run.recording.take();
+        let mut events = run.events.take();
+        if let Some(events) = &mut events {
+            // What went before a refusal, and the refusal.
+            events.hear_frees(run.resources.allocator.observer().heard());
+        }
         let step = run.step;
         let evidence = run.resources.evidence;
         let shortage = match &ended {
@@ -166,6 +178,7 @@ impl Probe<'_> {
             peak: written.peak,
             shortage,
             timeline: written.timeline,
+            events: events.map(|log| Box::new(log.finish())),
             cause,
             assumptions: Vec::new(),
             notes,
@@ -255,17 +268,18 @@ impl Held {
 }
 
 /// A probe under way.
-pub(super) struct Run<'a, 'r, S: SegmentSource> {
+pub(super) struct Run<'a, 'r, S: SegmentSource, O: Observer> {
     pub(super) probe: &'a Probe<'a>,
     pub(super) cancel: &'a AtomicBool,
-    pub(super) resources: &'a mut Resources<'r, S>,
+    pub(super) resources: &'a mut Resources<'r, S, O>,
     pub(super) held: Held,
     pub(super) recording: Option<MemoryOverTime>,
+    pub(super) events: Option<EventLog>,
     /// 0 is construction.
     pub(super) step: u32,
 }
 
-impl<S: SegmentSource> Run<'_, '_, S> {
+impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
     fn go(
         &mut self,
         steps: &mut Vec<StepMemory>,
@@ -285,6 +299,9 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             self.resources.allocator.reset_peaks();
             if let Some(recording) = &mut self.recording {
                 recording.begin_step();
+            }
+            if let Some(events) = &mut self.events {
+                events.begin_band(self.step, Some(Phase::Forward));
             }
             for section in sections {
                 if self.resources.evidence.is_real() {
@@ -346,6 +363,9 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             if let (Some(recording), true) = (&mut self.recording, section.times > 1) {
                 recording.keep_readings();
             }
+            if let Some(events) = &mut self.events {
+                events.begin_repeat();
+            }
             self.execute(&section.instructions)?;
             left -= 1;
             let recording = self.recording.as_mut();
@@ -364,6 +384,9 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             self.resources.allocator.count_again(&cycle.before, times);
             if let Some(recording) = &mut self.recording {
                 recording.note_again(self.step, &cycle.readings, times);
+            }
+            if let Some(events) = &mut self.events {
+                events.note_again(cycle.repeats, times);
             }
             // What is left is less than a cycle.
             for _ in 0..std::mem::take(&mut left) {
@@ -434,6 +457,13 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             let memory = (stats.allocated(), stats.reserved());
             let size = allocator.size(block);
             recording.allocated(self.step, (id, tensor.category), size, memory);
+            let phase = recording.phase();
+            if let Some(events) = &mut self.events {
+                events.begin_band(self.step, (self.step > 0).then_some(phase));
+                let owner = events.owner_of(program, id);
+                events.hear(allocator.observer().heard(), owner, size);
+                allocator.observer_mut().forget();
+            }
         }
         Ok(())
     }
@@ -452,6 +482,10 @@ impl<S: SegmentSource> Run<'_, '_, S> {
             let stats = allocator.stats();
             let memory = (stats.allocated(), stats.reserved());
             recording.freed(self.step, (id, category), size, memory);
+        }
+        if let Some(events) = &mut self.events {
+            events.hear_frees(allocator.observer().heard());
+            allocator.observer_mut().forget();
         }
     }
 }

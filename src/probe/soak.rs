@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::report::{Evidence, Verdict};
 use super::run::{Cancelled, Detail, Held, Probe, Resources, Run, Stopped};
-use crate::alloc::{SegmentSource, Stats};
+use crate::alloc::{Observer, SegmentSource, Stats};
 use crate::program::Program;
 
 /// Most points at which growth is told.
@@ -77,10 +77,10 @@ pub struct SoakReport {
 
 impl Soak<'_> {
     /// Runs the steps in simulated memory, unless `cancel` becomes true meanwhile.
-    pub fn run_unless<S: SegmentSource>(
+    pub fn run_unless<S: SegmentSource, O: Observer>(
         &self,
         cancel: &AtomicBool,
-        resources: &mut Resources<'_, S>,
+        resources: &mut Resources<'_, S, O>,
     ) -> Result<SoakReport, Cancelled> {
         let mut report = SoakReport {
             verdict: Verdict::Fits,
@@ -114,6 +114,7 @@ impl Soak<'_> {
                     .unwrap_or_else(|| Held::by(&probe, Evidence::Simulated)),
                 resources,
                 recording: None,
+                events: None,
                 step: u32::try_from(number).unwrap_or(u32::MAX),
             };
             let ended = run.one_of_many(number == 1);
@@ -145,7 +146,7 @@ impl Soak<'_> {
     }
 }
 
-impl<S: SegmentSource> Run<'_, '_, S> {
+impl<S: SegmentSource, O: Observer> Run<'_, '_, S, O> {
     /// A step among those of other shapes; the first one constructs the model.
     fn one_of_many(&mut self, is_first: bool) -> Result<(), Stopped> {
         let program = self.probe.program;

@@ -82,6 +82,11 @@ impl MemoryOverTime {
         self.readings.take().unwrap_or_default()
     }
 
+    /// What the step is doing.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
     /// A step begins.
     pub(super) fn begin_step(&mut self) {
         self.phase = Phase::Forward;

@@ -9,8 +9,7 @@ use super::merge::Merged;
 use super::reductions::RowSum;
 use super::sequence::Sequence;
 use crate::device::sim::Card;
-use crate::program::{Capability, ConvolutionShape};
-use crate::units::Bytes;
+use crate::program::ConvolutionShape;
 
 /// How much memory of each size is in use.
 pub(super) type InUse = HashMap<u64, usize>;

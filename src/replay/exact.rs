@@ -45,7 +45,7 @@ pub(super) struct Exact {
 /// made up to take long. Real ones need a thousandth.
 const EFFORT: u64 = 1 << 28;
 
-type Exactly<'r> = Player<RecordedDriver<'r>, Vec<Event>>;
+pub(super) type Exactly<'r> = Player<RecordedDriver<'r>, Vec<Event>>;
 
 /// Replays a recording with the driver's recorded answers until its end or the first difference.
 pub(super) fn replay_exactly(
@@ -112,7 +112,12 @@ pub(super) fn held_exactly(
     player.allocator.snapshot()
 }
 
-fn start<'r>(
+/// Where a recording's expandable segments can lie.
+pub(super) fn spaces(recording: &Recording, settings: &Settings) -> Spaces {
+    Spaces::of(recording, settings)
+}
+
+pub(super) fn start<'r>(
     recording: &'r Recording,
     settings: &'r Settings,
     limit: Option<Bytes>,

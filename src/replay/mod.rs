@@ -7,6 +7,7 @@
 
 mod compare;
 mod driver;
+mod events;
 mod exact;
 mod findings;
 mod history;
@@ -31,8 +32,7 @@ pub use reading::read::{Bounds, read};
 pub use reading::recording::{Entry, Format, RecordedLimit, Recording};
 pub use report::{
     AddressSource, BlockReport, ComparisonReport, ComparisonRow, FirstDifference, PeakReport,
-    RecordingFormat, RecordingSummary, ReplayMoment, ReplayReport, SegmentAction, SegmentReport,
-    StopReport,
+    RecordingFormat, RecordingSummary, ReplayMoment, ReplayReport, SegmentReport, StopReport,
 };
 pub use run::{Addresses, Asked, Compared, FractionOfUnknown, Replay, replay};
 pub use simulate::Stop;

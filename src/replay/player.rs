@@ -119,6 +119,12 @@ impl<S: SegmentSource, O: Observer> Player<S, O> {
         self.allocator.free(id);
     }
 
+    /// The size of the block that was asked for last, which is still in use.
+    pub(super) fn size_of_last(&self) -> Bytes {
+        let last = self.blocks.last();
+        last.map_or(Bytes::ZERO, |id| self.allocator.size(*id))
+    }
+
     pub(super) fn allocated(&self) -> Bytes {
         self.allocator.stats().allocated()
     }

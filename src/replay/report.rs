@@ -13,21 +13,7 @@ use super::reading::recording::{Format, RecordedLimit, Recording};
 use super::run::{Addresses, Replay};
 use super::simulate::Stop;
 use crate::alloc::{BlockView, Event, PoolKind, SegmentView};
-use crate::probe::Verdict;
-
-/// What the allocator asked of the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SegmentAction {
-    /// It took a segment.
-    Alloc,
-    /// It gave a segment back.
-    Free,
-    /// It mapped memory into an expandable segment.
-    Map,
-    /// It unmapped memory of an expandable segment.
-    Unmap,
-}
+use crate::probe::{MemoryEvents, SegmentAction, Verdict};
 
 /// Where the addresses of segments come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -222,6 +208,9 @@ pub struct ReplayReport {
     pub allocated_peak: ReplayMoment,
     /// When reserved memory first was at its peak, with the map of segments and blocks.
     pub peak: PeakReport,
+    /// Each allocation and free, with their addresses and lines, as `timeline` and `peak` have them. Missing where they were not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<Box<MemoryEvents>>,
     /// The answers under several settings, when they were asked for.
     pub comparison: Option<ComparisonReport>,
     /// Who holds the memory, what grows, and what is wrong.
@@ -285,6 +274,7 @@ impl ReplayReport {
                 reserved_bytes: replay.most_reserved.reserved.0,
                 segments: replay.held.segments.iter().map(SegmentReport::of).collect(),
             },
+            events: replay.told.clone().map(Box::new),
             comparison: replay.compared.as_ref().map(|compared| ComparisonReport {
                 limit_bytes: compared.limit.map(|limit| limit.0),
                 rows: compared.rows.iter().map(ComparisonRow::of).collect(),

@@ -1,6 +1,7 @@
 //! One replay: under the recorded conditions or others, with a proof where there can be one.
 
 use super::compare::{Row, compare};
+use super::events::events_exactly;
 use super::exact::{Comparison, Exact, held_exactly, replay_exactly};
 use super::findings::{Findings, Lives, Memory, find};
 use super::history::{MemoryHistory, Moment};
@@ -9,7 +10,7 @@ use super::reading::recording::{RecordedLimit, Recording};
 use super::simulate::{Conditions, Requests, Stop};
 use crate::alloc::MemoryLimit;
 use crate::alloc::{BlockState, Event, Settings, Snapshot, Stats, limit_of_fraction};
-use crate::probe::Verdict;
+use crate::probe::{MemoryEvents, Verdict};
 use crate::units::Bytes;
 
 /// Points of a timeline, about.
@@ -24,6 +25,8 @@ pub struct Asked {
     pub settings: Option<Settings>,
     /// Whether to compare with other settings.
     pub compare: bool,
+    /// Whether to tell each allocation and free.
+    pub events: bool,
 }
 
 /// Where the addresses of segments come from.
@@ -66,6 +69,8 @@ pub struct Replay {
     pub held: Snapshot,
     /// The answers under several settings, when they were asked for.
     pub compared: Option<Compared>,
+    /// Each allocation and free, when they were asked for.
+    pub told: Option<MemoryEvents>,
     /// What the recording says of its program.
     pub findings: Findings,
     /// What a reader of the answer should know.
@@ -117,6 +122,12 @@ pub fn replay(recording: &Recording, asked: &Asked) -> Result<Replay, FractionOf
             "the recording could not be repeated event for event; the figures come from simulated memory"
                 .to_owned(),
         );
+    }
+    if asked.events {
+        replay.told = Some(match exact {
+            Some(attempt) => events_exactly(recording, &conditions, &attempt.exact.requests),
+            None => requests.events(&conditions),
+        });
     }
     replay.findings = findings(&requests, (&recorded, &conditions), &as_recorded, &replay);
     if asked.compare {
@@ -386,6 +397,7 @@ fn replayed(
         most_reserved: history.most_reserved(),
         held,
         compared: None,
+        told: None,
         findings: Findings::default(),
         notes: Vec::new(),
     }

@@ -124,7 +124,10 @@ impl Requests<'_> {
     }
 }
 
-fn player<O: Observer>(conditions: &Conditions, observer: O) -> Player<SimulatedMemory, O> {
+pub(super) fn player<O: Observer>(
+    conditions: &Conditions,
+    observer: O,
+) -> Player<SimulatedMemory, O> {
     let memory = SimulatedMemory::new(conditions.total.unwrap_or(UNKNOWN_TOTAL));
     let settings = conditions.settings.clone();
     let limit = conditions.limit;

@@ -26,7 +26,7 @@ mod wrap;
 pub use answers::{answer, answers, near};
 pub use device::devices;
 pub use fit::fit;
-pub use formats::{Answer, accelerate, env, hf, lightning, markdown, overview};
+pub use formats::{Answer, Form, accelerate, env, hf, lightning, markdown, overview};
 pub use gaps::gaps;
 pub use outcomes::{accuracy, outcome, outcomes};
 pub use preset::presets;

@@ -86,6 +86,19 @@ pub struct Fit {
     pub finished_at: Option<Time>,
 }
 
+/// An answer, and what is said with it where it is written for other programs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FitAnswer {
+    /// Where the fit stands.
+    pub state: FitState,
+    /// The model, as a person calls it.
+    pub model: String,
+    /// Over how many GPUs to train, where the request says so.
+    pub world_size: Option<i64>,
+    /// The answer, exactly when it is done.
+    pub result: Option<Json<Value>>,
+}
+
 /// A row in a list: without what may be megabytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct FitSummary {
@@ -158,6 +171,20 @@ impl Db {
         .fetch_optional(&self.pool)
         .await
         .map_err(asking("read a fit"))
+    }
+
+    /// The fit's answer, without its question.
+    pub async fn fit_answer(&self, id: &str) -> Result<Option<FitAnswer>, StoreError> {
+        sqlx::query_as!(
+            FitAnswer,
+            r#"SELECT state AS "state: FitState", model, text ->> '$.world_size' AS "world_size: i64",
+                      result AS "result: Json<Value>"
+                 FROM fit JOIN request ON digest = request_digest WHERE id = ?1"#,
+            id
+        )
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(asking("read an answer"))
     }
 
     /// Where the fit stands, without reading the rest of it.

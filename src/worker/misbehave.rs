@@ -290,6 +290,7 @@ impl Handler for FakeDevice {
             peak: None,
             shortage: None,
             timeline: Vec::new(),
+            events: None,
             cause: None,
             assumptions: Vec::new(),
             notes: vec!["a fake GPU: nothing ran".to_owned()],

@@ -198,6 +198,7 @@ fn a_third_step_that_is_taken_from_the_second_is_the_one_that_would_have_run() {
                         at_peak: Vec::new(),
                         peak: None,
                         timeline: Vec::new(),
+                        events: None,
                         ..ran
                     };
                     // This launcher reports a launch for each step that it ran, and so for those taken from it.

@@ -8,6 +8,7 @@ mod accumulation;
 mod alloc;
 mod cli;
 mod compile;
+mod events;
 mod http;
 mod layering;
 mod model;

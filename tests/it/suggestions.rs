@@ -225,6 +225,39 @@ fn what_has_no_suggestions_says_why() {
 }
 
 #[test]
+fn a_target_that_is_reached_needs_no_changes() {
+    let request = |more: Value| {
+        let mut request = json!({ "model": text_model(), "device": "sim:t4", "suggest": true });
+        patched(&mut request, &more);
+        request
+    };
+    let answer = fit(&request(json!({ "target_batch": 4 }))).unwrap();
+
+    assert!(answer.suggestions.is_empty());
+    let notes = &answer.recommendation.notes;
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("the target is reached")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn changes_of_several_lengths_leave_the_lengths_as_they_are() {
+    let mut model = text_model();
+    model.as_object_mut().unwrap().remove("seq_len");
+    let request = json!({
+        "model": model, "lengths": { "seq_len": "32,64" }, "device": "sim:t4", "memory_limit": "512MiB", "suggest": true
+    });
+    let answer = fit(&request).unwrap();
+
+    assert!(answer.suggestions.len() > 5);
+    let tokens = |one: &Suggestion| one.kind == SuggestionKind::Tokens;
+    assert!(!answer.suggestions.iter().any(tokens));
+}
+
+#[test]
 fn somebody_who_goes_away_ends_the_suggestions() {
     let request = json!({ "model": text_model(), "device": "sim:t4", "suggest": true });
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();

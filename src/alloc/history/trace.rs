@@ -92,6 +92,14 @@ impl fmt::Display for Event {
 pub trait Observer {
     /// Takes in one event.
     fn record(&mut self, event: Event);
+
+    /// What it has been told and still keeps, oldest first.
+    fn heard(&self) -> &[Event] {
+        &[]
+    }
+
+    /// Keeps nothing of what it has been told.
+    fn forget(&mut self) {}
 }
 
 impl Observer for () {
@@ -102,10 +110,26 @@ impl Observer for Vec<Event> {
     fn record(&mut self, event: Event) {
         self.push(event);
     }
+
+    fn heard(&self) -> &[Event] {
+        self
+    }
+
+    fn forget(&mut self) {
+        self.clear();
+    }
 }
 
 impl<O: Observer + ?Sized> Observer for &mut O {
     fn record(&mut self, event: Event) {
         (**self).record(event);
+    }
+
+    fn heard(&self) -> &[Event] {
+        (**self).heard()
+    }
+
+    fn forget(&mut self) {
+        (**self).forget();
     }
 }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use serde_json::Value;
 
 use super::{Kept, help};
+use crate::alloc::MemoryLimit;
 use crate::search::conversation::Outcome;
 
 #[derive(Debug, Args)]
@@ -40,8 +42,8 @@ pub(in crate::cli) struct Seen {
     /// How it ended: fits, fits-with-retries, out-of-memory or crashed.
     #[arg(long, value_name = "HOW", hide_possible_values = true)]
     pub(in crate::cli) outcome: Option<How>,
-    /// Most bytes reserved, as `torch.cuda.max_memory_reserved()` says.
-    #[arg(long, value_name = "BYTES")]
+    /// Most bytes reserved, as `torch.cuda.max_memory_reserved()` says, or a size such as 13.9GiB.
+    #[arg(long, value_name = "BYTES", value_parser = size)]
     pub(in crate::cli) peak_reserved: Option<u64>,
     /// How often the allocator freed its cache and asked again.
     #[arg(long, value_name = "N")]
@@ -153,4 +155,14 @@ fn at_most_500(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|number| (1..=500).contains(number));
     number.ok_or_else(|| "it is a number from 1 to 500".to_owned())
+}
+
+/// A number of bytes, or a size with a unit.
+fn size(text: &str) -> Result<u64, String> {
+    match MemoryLimit::parse(&Value::from(text), "") {
+        Ok(MemoryLimit::Bytes(bytes)) => Ok(bytes.0),
+        Ok(MemoryLimit::Fraction(_)) | Err(_) => {
+            Err("it is a number of bytes, or a size such as 13.9GiB".to_owned())
+        }
+    }
 }

@@ -111,6 +111,7 @@ of `action address size stream`. Either may be compressed with gzip.
 Examples:
   batchfit replay snapshot.pickle --memory-limit 12GiB --compare
   batchfit replay trace.txt.gz --allocator expandable_segments:True --svg memory.svg
+  batchfit replay snapshot.pickle --events events.json
 
 Under the recorded limit and settings every event is compared with the recording; otherwise the
 requests are put to simulated memory. Exit codes: 0 answered, also when memory runs out; 2 bad

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::question::suggest;
 use super::{Patience, Question};
+use crate::device::sim;
 use crate::worker::{Fault, Misbehaviour};
 
 #[derive(Debug, Args)]
@@ -14,6 +16,9 @@ pub(in crate::cli) struct RecordWorkspaces {
     /// Which GPU, by CUDA's number.
     #[arg(long, default_value_t = 0)]
     pub(in crate::cli) gpu: u32,
+    /// A simulated card instead: cuDNN's heuristics are asked about it, which takes no GPU.
+    #[arg(long, value_name = "CARD", conflicts_with = "gpu", value_parser = suggest(&sim::names()), hide_possible_values = true)]
+    pub(in crate::cli) card: Option<String>,
     /// Every batch up to this one is recorded.
     #[arg(long, default_value_t = 64, value_name = "BATCH")]
     pub(in crate::cli) dense_to: u64,

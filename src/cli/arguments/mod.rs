@@ -392,6 +392,9 @@ pub(in crate::cli) struct ProbeOutput {
     /// Draw memory over time by what it is for, with the peak.
     #[arg(long, value_name = "FILE", conflicts_with = "explain")]
     pub(in crate::cli) svg: Option<PathBuf>,
+    /// Write each allocation and free of the steps as JSON: `events` of `POST /v1/probes`.
+    #[arg(long, value_name = "FILE", conflicts_with = "explain")]
+    pub(in crate::cli) events: Option<PathBuf>,
     /// Print the JSON document of `GET /v1/probes/{id}`, or of --explain, alone.
     #[arg(long)]
     pub(in crate::cli) json: bool,
@@ -415,6 +418,9 @@ pub(in crate::cli) struct Replay {
     /// Draw memory over time, and the segments and blocks at the peak.
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) svg: Option<PathBuf>,
+    /// Write each allocation and free as JSON: `events` of `POST /v1/replays`.
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) events: Option<PathBuf>,
     /// Print the JSON document of `POST /v1/replays` and nothing else.
     #[arg(long)]
     pub(in crate::cli) json: bool,

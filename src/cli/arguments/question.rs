@@ -179,7 +179,7 @@ pub(in crate::cli) struct Search {
 #[derive(Debug, Clone)]
 struct Suggested(Vec<&'static str>);
 
-fn suggest(words: &[&'static str]) -> ValueParser {
+pub(super) fn suggest(words: &[&'static str]) -> ValueParser {
     ValueParser::new(Suggested(words.to_vec()))
 }
 

@@ -183,7 +183,7 @@ fn print(
             Answer {
                 model,
                 length: None,
-                world_size: ranks(one.request.world_size, result),
+                world_size: result.ranks(one.request.world_size),
                 result,
             }
         })
@@ -217,11 +217,4 @@ fn print(
 fn chance() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
-}
-
-/// How many processes the recommended batch is for: a strategy may be recommended that takes one.
-fn ranks(asked: u64, result: &FitResult) -> u64 {
-    let best = &result.recommendation;
-    let of_a_rank = best.micro_batch.saturating_mul(best.accumulation_steps);
-    best.global_batch.checked_div(of_a_rank).unwrap_or(asked)
 }

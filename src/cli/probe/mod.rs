@@ -21,10 +21,16 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, Trouble> {
     if arguments.output.explain {
         return explain::run(&request, batch, json).map_err(|trouble| origin.blame(trouble));
     }
-    let report = engine(arguments.patience.deadlines())?
-        .with_recorder(recorder)
-        .probe(&request, batch, &Arc::default())
-        .map_err(|error| origin.blame(Trouble::Engine(error)))?;
+    let engine = engine(arguments.patience.deadlines())?.with_recorder(recorder);
+    let cancel = Arc::default();
+    let report = match arguments.output.events {
+        None => engine.probe(&request, batch, &cancel),
+        Some(_) => engine.probe_events(&request, batch, &cancel),
+    };
+    let mut report = report.map_err(|error| origin.blame(Trouble::Engine(error)))?;
+    if let (Some(path), Some(events)) = (&arguments.output.events, report.events.take()) {
+        output::json_file(path, &events)?;
+    }
     if let Some(path) = &arguments.output.svg {
         let title = format!("{} on {}", jobs::model_name(&request), request.device);
         fs::write(path, report::probe_svg(&title, &report)).map_err(|source| {

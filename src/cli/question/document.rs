@@ -14,6 +14,10 @@ use crate::model::RequestDocument;
 /// Where a model is in a request.
 const MODEL: &str = "model";
 
+/// Where several lengths are in a request, and what differs of them; a model has one of these.
+const LENGTHS: &str = "lengths";
+const SIZES: [&str; 2] = ["seq_len", "image_size"];
+
 /// Largest description of a model, in bytes, whose members flags change: only graphs and lists of layers are larger.
 const LARGEST_CHANGED: usize = 1 << 20;
 
@@ -40,7 +44,7 @@ pub(super) fn build<'s>(
             (document.clone(), Some(files))
         }
         (Source::Contents(Contents::Request(document)), None) => {
-            (changed(document, &of_model)?, None)
+            (changed(document, &of_model, lengths(&others))?, None)
         }
         (Source::Contents(Contents::Config(config)), _) => (
             with_model(&Map::new(), &described("hf", config, &of_model))?,
@@ -86,11 +90,42 @@ fn described(way: &str, description: &str, given: &[&Given]) -> String {
     text
 }
 
-/// A request whose model has the members that flags set.
-fn changed(document: &RequestDocument, given: &[&Given]) -> Result<RequestDocument, Trouble> {
-    let (Some(first), Some(members)) = (given.first(), document.members().as_object()) else {
+/// What flags name several of: `seq_len` or `image_size`.
+fn lengths<'g>(others: &[&'g Given]) -> Option<&'g Given> {
+    let are_lengths = |given: &&&Given| {
+        given.place[0] == LENGTHS
+            && given.place[1..]
+                .first()
+                .is_some_and(|name| SIZES.contains(&name.as_str()))
+    };
+    others.iter().find(are_lengths).copied()
+}
+
+/// A request whose model has the members that flags set. What flags say of lengths takes the place of what the request says, be it one
+/// or several.
+fn changed(
+    document: &RequestDocument,
+    given: &[&Given],
+    several: Option<&Given>,
+) -> Result<RequestDocument, Trouble> {
+    let first = given.first().copied().or(several);
+    let (Some(first), Some(members)) = (first, document.members().as_object()) else {
         return Ok(document.clone());
     };
+    let names_one = given
+        .iter()
+        .any(|given| SIZES.contains(&given.place[1].as_str()));
+    let mut members = members.clone();
+    if names_one {
+        members.remove(LENGTHS);
+    }
+    if given.is_empty()
+        && document
+            .model()
+            .is_none_or(|model| !SIZES.iter().any(|size| model.contains(size)))
+    {
+        return Ok(document.clone());
+    }
     let Some(model) = document.model() else {
         let problem = "the request has no `model` to change";
         return Err(Trouble::flag(&first.flag, problem));
@@ -108,7 +143,10 @@ fn changed(document: &RequestDocument, given: &[&Given]) -> Result<RequestDocume
     for given in given {
         model.insert(given.place[1].clone(), given.value.clone());
     }
-    with_model(members, &Value::Object(model).to_string())
+    if let Some(several) = several {
+        model.remove(&several.place[1]);
+    }
+    with_model(&members, &Value::Object(model).to_string())
 }
 
 /// A request of these members, with this JSON text as its model.

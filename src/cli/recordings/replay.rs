@@ -28,6 +28,7 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
             .transpose()
             .map_err(Trouble::Allocator)?,
         compare: arguments.compare,
+        events: arguments.events.is_some(),
     };
     let file = read_bytes(&arguments.trace)?;
     let recording = read(&file, Bounds::default()).map_err(|source| Trouble::Recording {
@@ -35,7 +36,10 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, Trouble> {
         source,
     })?;
     let replay = replay(&recording, &asked).map_err(Trouble::Fraction)?;
-    let document = ReplayReport::of(&recording, &replay);
+    let mut document = ReplayReport::of(&recording, &replay);
+    if let (Some(path), Some(events)) = (&arguments.events, document.events.take()) {
+        output::json_file(path, &events)?;
+    }
     if let Some(path) = &arguments.svg {
         fs::write(path, report::replay_svg(&document)).map_err(|source| Trouble::Unwritable {
             path: path.clone(),

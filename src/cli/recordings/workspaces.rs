@@ -1,9 +1,11 @@
 //! `batchfit record-workspaces`: writes the table that a simulated card answers from.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs::File;
 use std::io::{BufReader, Write as _};
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -11,10 +13,10 @@ use jiff::Timestamp;
 use crate::cli::arguments::RecordWorkspaces;
 use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, question};
-use crate::device::cuda::cudnn::{BatchGrid, WorkspaceRecording};
+use crate::device::cuda::cudnn::{self, BatchGrid, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Facts, Gpu};
-use crate::device::sim::CARDS;
 use crate::device::sim::workspaces::{Provenance, WorkspaceTable, condense, merge, pack, unpack};
+use crate::device::sim::{CARDS, Card};
 use crate::model::Request;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
@@ -22,6 +24,9 @@ use crate::worker::Programs;
 
 pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
     let (request, _) = question::read(&arguments.question)?.of_one_length()?;
+    if arguments.card.is_some() && env::var_os(LOGGING).is_none() {
+        return again().map_err(Trouble::Broken);
+    }
     record(arguments, &request).map_err(Trouble::Broken)?;
     Ok(Outcome::Answered)
 }
@@ -74,23 +79,75 @@ fn record_layers(
     layers: &[ConvolutionLayer],
     dtypes: &[DType],
 ) -> anyhow::Result<String> {
-    let gpu = Gpu::open(arguments.gpu)?;
-    let facts = gpu.facts().clone();
-    let recording = WorkspaceRecording {
+    let grid = BatchGrid {
+        first: 1,
+        dense_to: arguments.dense_to,
+        step_permille: 10 * arguments.step,
+        largest: arguments.largest,
+    };
+    let recording = |most_bytes| WorkspaceRecording {
         layers,
         dtypes,
-        grid: BatchGrid {
-            first: 1,
-            dense_to: arguments.dense_to,
-            step_permille: 10 * arguments.step,
-            largest: arguments.largest,
-        },
-        most_bytes: facts.total,
+        grid,
+        most_bytes,
         share: (0, 1),
     };
     let mut text = Vec::new();
-    cuda::record_workspaces(&gpu, &recording, &mut text)?;
-    Ok(condense([text.as_slice()], &provenance(facts))?)
+    let from = if let Some(name) = &arguments.card {
+        let card = Card::find(name).context("the card is one of those that are simulated")?;
+        let properties = CardProperties::of(card.product, &card.capability, card.total_memory);
+        let properties = properties.with_context(|| {
+            let (major, minor) = card.capability.compute;
+            format!("cuDNN 9.19 for CUDA 13 does not know compute capability {major}.{minor}")
+        })?;
+        cuda::record_workspaces_of_absent(&properties, &recording(card.total_memory), &mut text)?;
+        provenance_of_absent(card)?
+    } else {
+        let gpu = Gpu::open(arguments.gpu)?;
+        let facts = gpu.facts().clone();
+        cuda::record_workspaces(&gpu, &recording(facts.total), &mut text)?;
+        provenance(facts)
+    };
+    Ok(condense([text.as_slice()], &from)?)
+}
+
+/// The variable that says that this process is the one of [`again`].
+const LOGGING: &str = "BATCHFIT_CUDNN_LOGS";
+
+/// Does the same in a process of its own whose cuDNN logs: it reads how when it is loaded.
+fn again() -> anyhow::Result<Outcome> {
+    let folder = tempfile::tempdir().context("could not make a folder for cuDNN's log")?;
+    let log = folder.path().join("cudnn.log");
+    File::create(&log).with_context(|| format!("could not write {}", log.display()))?;
+    let program = env::current_exe().context("could not find batchfit itself")?;
+    let mut command = Command::new(program);
+    command.args(env::args_os().skip(1)).env(LOGGING, "1");
+    command.envs(cudnn::environment(&log));
+    let status = command
+        .status()
+        .context("could not start batchfit itself")?;
+    anyhow::ensure!(status.success(), "nothing was recorded");
+    Ok(Outcome::Answered)
+}
+
+fn provenance_of_absent(card: &Card) -> anyhow::Result<Provenance> {
+    let version = cudnn::version()?;
+    Ok(Provenance {
+        card: card.product.to_owned(),
+        driver: "none: asked without a device".to_owned(),
+        cudnn: format!(
+            "{}.{}.{}",
+            version / 10_000,
+            version / 100 % 100,
+            version % 100
+        ),
+        recorded: today(),
+        command: format!("batchfit record-workspaces --card {}", card.name),
+    })
+}
+
+fn today() -> String {
+    Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
 
 /// The convolutions of a request's variants, which are the same on every card.
@@ -118,7 +175,7 @@ fn provenance(facts: Facts) -> Provenance {
         card: facts.name,
         driver,
         cudnn: facts.cudnn.unwrap_or_else(|| "unknown".to_owned()),
-        recorded: Timestamp::now().strftime("%Y-%m-%d").to_string(),
+        recorded: today(),
         command: "batchfit record-workspaces".to_owned(),
     }
 }

@@ -35,7 +35,7 @@ pub use driver::memory::CudaMemory;
 pub use driver::nvml::{Card, Meter, Usage, cards};
 pub use launcher::{CudaLauncher, LauncherOptions};
 pub use nccl::{Communicator, Invitation};
-pub use record::record_workspaces;
+pub use record::{record_workspaces, record_workspaces_of_absent};
 pub use script::{
     Gradients, HostTensor, Outputs, Script, TensorFileError, read_tensors, write_tensors,
 };

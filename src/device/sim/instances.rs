@@ -21,7 +21,7 @@ pub struct Instance {
     pub count: u64,
 }
 
-/// What may stand before a name: Azure's sizes and SageMaker's instances are written with it and without.
+/// What may stand before a name: Azure's sizes and `SageMaker`'s instances are written with it and without.
 const PREFIXES: [&str; 2] = ["standard_", "ml."];
 
 impl Instance {

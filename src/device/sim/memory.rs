@@ -1,6 +1,6 @@
 //! The memory of a card, as a simulation has it.
 
-use crate::alloc::{CachingAllocator, Settings, SimulatedMemory};
+use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory};
 use crate::units::Bytes;
 
 /// How much memory a card has, and how much of it is ours.
@@ -20,7 +20,17 @@ impl CardMemory {
         settings: &Settings,
         limit: Bytes,
     ) -> CachingAllocator<SimulatedMemory> {
+        self.observed(settings, limit, ())
+    }
+
+    /// The same, which tells `observer` of every event.
+    pub fn observed<O: Observer>(
+        &self,
+        settings: &Settings,
+        limit: Bytes,
+        observer: O,
+    ) -> CachingAllocator<SimulatedMemory, O> {
         let memory = SimulatedMemory::new(self.available.max(limit)).on_device_of(self.total);
-        CachingAllocator::new(memory, settings.clone(), Some(limit))
+        CachingAllocator::observed(memory, settings.clone(), Some(limit), observer)
     }
 }

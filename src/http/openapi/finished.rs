@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
-use crate::http::server::keys::OPEN;
+use crate::http::server::keys::is_open;
 use crate::model::{Optimizer, Precision};
 
 /// Requests that show what the bodies of these operations are.
@@ -91,7 +91,7 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
 }
 
 fn finish_operation(path: &str, operation: &mut Value) {
-    let is_open = OPEN.contains(&path);
+    let is_open = is_open(path);
     if is_open {
         operation["security"] = json!([]);
     }

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tracing::Span;
 
+use crate::http::page;
 use crate::http::problem::{Code, Problem};
 use crate::jobs::JobError;
 use crate::store::{ApiKey, Db, Scope};
@@ -26,7 +27,12 @@ use crate::store::{ApiKey, Db, Scope};
 const FRESH: Duration = Duration::from_secs(1);
 
 /// What everybody may ask: whether the service is well, and what it can be asked.
-pub(in crate::http) const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.yaml", "/docs"];
+const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.yaml", "/docs"];
+
+/// Whether everybody may ask for this path. The page's own files say nothing about what the service has found.
+pub(in crate::http) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path) || path == "/" || path.starts_with(page::FOLDER)
+}
 
 /// Longest `Authorization` that is looked at, in bytes.
 const LONGEST: usize = 256;
@@ -160,7 +166,7 @@ impl Keys {
         path: &str,
         headers: &HeaderMap,
     ) -> Result<Option<Pass>, Response> {
-        if OPEN.contains(&path) {
+        if is_open(path) {
             return Ok(None);
         }
         let text = bearer(headers).map_err(|detail| unauthorized(detail, None))?;

@@ -75,6 +75,7 @@ pub async fn serve(
     let address = address.map_err(|source| ServeError::Accept { source })?;
     crate::http::openapi::prepare();
     crate::http::docs::prepare();
+    crate::http::page::prepare();
     // Or the first to ask for a list would wait for it.
     if let Err(error) = db.read_recommendations().await {
         tracing::error!(error = &error as &dyn std::error::Error, "{error}");

@@ -10,6 +10,7 @@ use crate::units::Bytes;
 use super::inquiry::{Inquiry, micro_steps};
 use super::plan::{Wish, bounded, cheaper, choose, without_a_plan};
 use super::probing::prober::{ProbeCache, StepTime};
+use super::replanned::TIME_UNKNOWN;
 use super::uncertainty::Uncertainty;
 use super::why::{Around, LimitSource};
 
@@ -57,9 +58,7 @@ pub(super) fn recommend(
             Objective::LargestBatch => "",
             Objective::Throughput => ", so the largest batch is recommended",
         };
-        notes.push(format!(
-            "how long a step takes is not known: {why}{instead}"
-        ));
+        notes.push(format!("{TIME_UNKNOWN}: {why}{instead}"));
     }
     let limit = inquiry.limit();
     let deciding = inquiry.deciding(micro_steps);
@@ -148,7 +147,7 @@ fn communicated(
 }
 
 /// What is to be known of a probe of several ranks.
-fn across_ranks(
+pub(super) fn across_ranks(
     report: &ProbeReport,
     world_size: u64,
     communicated_bytes: Option<u64>,

@@ -20,12 +20,22 @@ impl FitEngine {
         unless(cancel, || validate(request))
             .ok_or(EngineError::Cancelled)?
             .map_err(EngineError::Invalid)?;
-        let mut result = match &request.lengths {
-            Some(lengths) => lengths::fit_each(self, request, lengths, progress, cancel)?,
-            None => self.fit(&request.alone(), progress, cancel)?,
+        let (mut result, each) = match &request.lengths {
+            Some(lengths) => {
+                let (result, each) = lengths::fit_each(self, request, lengths, progress, cancel)?;
+                (result, Some(each))
+            }
+            None => (self.fit(&request.alone(), progress, cancel)?, None),
         };
         if let Some(course) = &request.soak {
             soak::last(request, course, &mut result, progress, cancel)?;
+        }
+        // Another variant may be the best of what lasts.
+        let best = result.variants.first().map(|first| &first.training);
+        if let (Some(each), Some(best), Some(table)) = (&each, best, &result.lengths)
+            && table.training != *best
+        {
+            result.lengths = Some(each.table_of(best)?);
         }
         Ok(result)
     }

@@ -56,6 +56,16 @@ pub(super) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>
     (variants, places)
 }
 
+/// How the notes begin, or what they say, that a ranking adds to the best variant.
+const GAINED: &str = "with checkpointing (";
+const ANOTHER_OPTIMIZER: &str =
+    "`compare` set to \"across_optimizers\" would recommend another optimizer than the first";
+
+/// Takes back what an earlier ranking said of a variant.
+pub(super) fn forget(notes: &mut Vec<String>) {
+    notes.retain(|note| !note.starts_with(GAINED) && !note.ends_with(ANOTHER_OPTIMIZER));
+}
+
 /// Samples that all ranks of a variant take in a micro-step.
 fn at_once(entry: &Entry) -> u64 {
     let ranks = entry.variant.parallel.world_size();
@@ -157,7 +167,7 @@ fn gain(best: &Entry, entries: &[Entry]) -> Option<String> {
         )
     };
     Some(format!(
-        "with checkpointing ({}) it could be {gained}, but {:.0}% of the forward pass's operations would run twice",
+        "{GAINED}{}) it could be {gained}, but {:.0}% of the forward pass's operations would run twice",
         match &most.variant.checkpointing {
             Checkpointing::Modules(globs) => globs.join(", "),
             Checkpointing::None | Checkpointing::PerBlock => "per_block".to_owned(),
@@ -183,8 +193,7 @@ fn other_optimizers(first: Optimizer, others: &[VariantResult]) -> Option<String
     }
     (!fitting.is_empty()).then(|| {
         format!(
-            "with {} nothing fits, {}; `compare` set to \"across_optimizers\" would recommend another optimizer \
-             than the first",
+            "with {} nothing fits, {}; {ANOTHER_OPTIMIZER}",
             first.name(),
             fitting.join(", ")
         )

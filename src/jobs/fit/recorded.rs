@@ -17,7 +17,7 @@ use crate::jobs::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Progress
 use crate::model::{
     Checkpointing, DeviceChoice, Invalid, Mode, Parallel, Request, RequestDocument, Variant,
 };
-use crate::probe::{ProbeReport, Verdict};
+use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
     BatchOutcome, Hold, RecordedBatch, Recorder, RecorderOpening, RecorderReady, Refusal,
@@ -104,6 +104,7 @@ impl FitEngine {
         &self,
         request: &Request,
         batch: u64,
+        detail: Detail,
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError> {
         let progress = |progress: Progress| tracing::debug!("{}", progress.note);
@@ -115,7 +116,7 @@ impl FitEngine {
             session.record_first(accumulation, &mut files)?;
         }
         let recorded = session.about(&files)?;
-        let mut report = self.probe(&recorded, batch, cancel)?;
+        let mut report = self.probe_in(&recorded, batch, detail, cancel)?;
         report.notes.extend(session.notes(&files)?);
         Ok(report)
     }

@@ -198,6 +198,7 @@ mod tests {
             peak: None,
             shortage,
             timeline: Vec::new(),
+            events: None,
             cause: None,
             assumptions: Vec::new(),
             notes: Vec::new(),

@@ -46,7 +46,7 @@ fn understand(
 ) -> Result<Understood, EngineError> {
     let lowered = unless(cancel, || validate(&request)).ok_or(EngineError::Cancelled)?;
     let lowered = lowered.map_err(EngineError::Invalid)?;
-    let digest = lowered.digest();
+    let digest = request.model_digest(lowered);
     let (card, is_here) = match engine.check(&request) {
         Ok(card) => (card, true),
         Err(EngineError::DeviceUnavailable { .. }) => (None, false),

@@ -17,7 +17,7 @@ pub(super) use taught::{question_about, short_digest, taught};
 pub use told::{ToldEnvironment, ToldOutcome};
 
 use crate::search::conversation::Outcome;
-use crate::search::headroom::{AGREEING, Answered, Doubt, lesson};
+use crate::search::headroom::{AGREEING, Answered, Doubt, FLOOR, lesson};
 use crate::store::{
     Db, Learning, NewOutcome, OutcomeKept, StoreError, StoredLearnt, StoredOutcome,
     StoredRecommendation, Time,
@@ -74,7 +74,7 @@ pub struct HeadroomChange {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct DoubtDocument {
     /// For programs: `crashed`, `larger_batch`, `smaller_batch`, `no_peak`, `few_steps`, `other_cause`, `environment_unknown`,
-    /// `environment_other` or `answer_too_old`.
+    /// `environment_other`, `other_limit` or `answer_too_old`.
     pub code: String,
     /// For people.
     pub detail: String,
@@ -230,7 +230,12 @@ fn learning(answer: &StoredRecommendation, told: &ToldOutcome) -> Result<Learnin
         on: answer.learnt_on(),
         model_digest: answer.model_digest.clone(),
         model: answer.model.clone(),
-        begin: headroom.share,
+        // What somebody asked for says nothing of what is needed.
+        begin: if headroom.from == "asked" {
+            FLOOR
+        } else {
+            headroom.share
+        },
         error: compared(
             answer,
             told.seen.batch.cast_signed(),

@@ -66,7 +66,12 @@ pub async fn learn_before(
 ) -> Result<Vec<Taught>, JobError> {
     db.read_learnt().await?;
     let lowered = request.lower().map_err(EngineError::Invalid)?;
-    Ok(taught(db, request, (lowered, &lowered.digest()), card))
+    Ok(taught(
+        db,
+        request,
+        (lowered, &request.model_digest(lowered)),
+        card,
+    ))
 }
 
 /// The card that a request is about, and the driver of a real one; none where there is no such card here.

@@ -20,10 +20,10 @@ impl Request {
     /// values do not matter, except those of the batch, which an out-of-memory error names; paths and classes
     /// of modules do, since reports speak of paths and rules look at classes.
     pub fn fingerprint(&self, lowered: &Lowered, card: Option<&str>) -> String {
-        self.fingerprint_by(RULES, (lowered, &lowered.digest()), card)
+        self.fingerprint_by(RULES, (lowered, &self.model_digest(lowered)), card)
     }
 
-    /// The same where the model's [digest](Lowered::digest) is known.
+    /// The same where the model's [digest](Request::model_digest) is known.
     pub fn fingerprint_with(&self, lowered: (&Lowered, &str), card: Option<&str>) -> String {
         self.fingerprint_by(RULES, lowered, card)
     }
@@ -113,13 +113,35 @@ impl Request {
         if let Some(lengths) = lengths {
             // The graph is that of the longest alone.
             fingerprint.add(&**lengths);
-            fingerprint.add(&document.model());
+            match model.exported() {
+                Some(text) => fingerprint.add(&Digest::of(text).to_string()),
+                None => fingerprint.add(&document.model()),
+            }
         }
         if *search == SearchMode::Recorded || not_understood.is_some() {
             // What is not understood of a graph is not in the graph as it was read.
             fingerprint.add(&model.exported().map(|text| Digest::of(text).to_string()));
         }
         fingerprint.add(model_digest);
+        fingerprint.finish()
+    }
+}
+
+impl Request {
+    /// A digest of what trains: the [model](Lowered::digest), with its lengths where there are several, and with the course of its soak. What is
+    /// learnt of trainings that mix lengths says nothing of one length alone.
+    pub fn model_digest(&self, lowered: &Lowered) -> String {
+        let several = self
+            .lengths
+            .as_deref()
+            .filter(|lengths| lengths.each.len() > 1);
+        if several.is_none() && self.soak.is_none() {
+            return lowered.digest();
+        }
+        let mut fingerprint = Fingerprint::new();
+        fingerprint.add(&lowered.digest());
+        fingerprint.add(&several);
+        fingerprint.add(&self.soak);
         fingerprint.finish()
     }
 }

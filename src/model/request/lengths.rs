@@ -141,6 +141,25 @@ impl Lengths {
         format!("/lengths/{}", self.of.name())
     }
 
+    /// Refuses the JSON text of a model that says one length itself.
+    pub(super) fn stand_alone(&self, model: &str) -> Result<(), Invalid> {
+        /// Longer texts are graphs and lists of layers.
+        const LONGEST: usize = 1 << 20;
+        let name = self.of.name();
+        let model: Option<Value> = (model.len() <= LONGEST)
+            .then(|| serde_json::from_str(model).ok())
+            .flatten();
+        match model.as_ref().and_then(|model| model.get(name)) {
+            None | Some(Value::Null) => Ok(()),
+            Some(one) => {
+                let problem = format!(
+                    "the request has `lengths.{name}`, too, which names all of them; leave one out"
+                );
+                Err(Invalid::at(format!("/model/{name}"), problem).with_value(one))
+            }
+        }
+    }
+
     /// The largest length.
     pub fn longest(&self) -> Length {
         self.each.last().expect("there is at least one").length

@@ -94,7 +94,17 @@ impl Request {
                     && self.search == SearchMode::Auto
                     && self.unknown_ops == UnknownOps::Refuse),
         };
-        let mut lowered = self.model.lower(assumptions, self.stored())?;
+        let lowered = self.model.lower(assumptions, self.stored());
+        let mut lowered = lowered.map_err(|invalid| match &self.lengths {
+            // The model's length is the longest of them.
+            Some(lengths) if invalid.pointer == format!("/model/{}", lengths.of.name()) => {
+                Invalid {
+                    pointer: lengths.pointer(),
+                    ..invalid
+                }
+            }
+            Some(_) | None => invalid,
+        })?;
         if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {
             let notes = dtype::compare(graph, &self.variants)?;
             lowered.notes.extend(notes);

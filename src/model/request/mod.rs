@@ -206,6 +206,9 @@ impl Request {
             None => model_name(text),
         };
         let request = Request::around(model, &fields, known_sims)?;
+        if let Some(lengths) = &request.lengths {
+            lengths.stand_alone(text)?;
+        }
         Ok(Request {
             document,
             model_name: name,

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub(super) use lives::Lives;
+pub(super) use rounds::begin_rounds;
 pub(super) use verdict::{Memory, find};
 
 /// What is wrong with a program, if anything is.

@@ -26,6 +26,11 @@ pub(super) struct Rounds {
     pub(super) begin: Vec<usize>,
 }
 
+/// The first entry of each round of a recording; none where nothing comes around.
+pub(in crate::replay) fn begin_rounds(lives: &Lives<'_>) -> Vec<usize> {
+    Rounds::of(lives).map_or_else(Vec::new, |rounds| rounds.begin)
+}
+
 impl Rounds {
     /// The longest rounds that a recording consists of: of the lines that come around regularly through most of it, the one that does
     /// so least often.

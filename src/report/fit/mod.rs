@@ -11,7 +11,7 @@ use super::probe::verdict;
 use super::style::Style;
 use super::table::{facts, text, with_header};
 use super::wrap::paragraph;
-use crate::jobs::{AcrossRanks, FitResult, GpuWork, Recommendation};
+use crate::jobs::{AcrossRanks, FitResult, GpuWork, LimitKind, Recommendation, Why};
 use crate::probe::{Evidence, SpeedFrom};
 use crate::units::Bytes;
 
@@ -24,7 +24,7 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     let title = format!("{model} on {} ({})", environment.gpu, environment.device);
     let mut report = paragraph("", &title, style.width);
     report += "\n";
-    report += &style.strong(&paragraph("", &advice(best), style.width));
+    report += &style.strong(&paragraph("", &advice(result), style.width));
     report += "\n";
     report += &facts(&figures(result, style), style);
     if let Some(next) = best.next_batch {
@@ -50,7 +50,8 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
         let mut rows = table.rows.iter();
         rows.any(|row| !row.variants.is_empty())
     });
-    if result.variants.len() > 1 && !is_listed {
+    // Rows are of each length alone, and not what lasts.
+    if result.variants.len() > 1 && (!is_listed || result.soak.is_some()) {
         report += "\n";
         report += &variants::table(&result.variants, style);
     }
@@ -74,8 +75,21 @@ pub fn fit(model: &str, result: &FitResult, style: &Style) -> String {
     report
 }
 
-fn advice(best: &Recommendation) -> String {
+fn advice(result: &FitResult) -> String {
+    let best = &result.recommendation;
     if best.micro_batch == 0 {
+        let of_host = |why: &Why| why.limit.kind == LimitKind::Host;
+        if best.why.as_ref().is_some_and(of_host) {
+            return "Nothing fits: the host's memory is too small for what is offloaded."
+                .to_owned();
+        }
+        if let Some(failing) = result
+            .soak
+            .as_ref()
+            .and_then(|soaked| soaked.fails.as_ref())
+        {
+            return format!("Nothing lasts, because of {failing}.");
+        }
         let missing = best.missing_bytes.map_or_else(String::new, |missing| {
             format!(": a batch of one needs {} more", Bytes(missing))
         });

@@ -44,11 +44,21 @@ pub(super) fn table(suggestions: &[Suggestion], wanted: u64, style: &Style) -> S
         row.push(one.cost.clone());
         table.add_row(row);
     }
+    if suggestions.iter().all(|one| one.micro_batch == 0) {
+        let tried: Vec<&str> = suggestions.iter().map(|one| one.change.as_str()).collect();
+        let text = format!(
+            "None of these makes a batch of one fit: {}",
+            tried.join(", ")
+        );
+        return paragraph("", &text, style.width);
+    }
     let title = format!("What else, first what takes {wanted} samples at once\n");
     let mut report = title + &text(&table, style);
     if !others.is_empty() {
-        let with_peak =
-            |one: &Suggestion| format!("{} ({})", one.change, Bytes(one.peak_reserved_bytes));
+        let with_peak = |one: &Suggestion| match one.micro_batch {
+            0 => format!("{} (nothing fits)", one.change),
+            _ => format!("{} ({})", one.change, Bytes(one.peak_reserved_bytes)),
+        };
         let others: Vec<String> = others.into_iter().map(with_peak).collect();
         let others = format!(
             "No more samples, but so much reserved: {}",

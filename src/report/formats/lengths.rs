@@ -1,4 +1,4 @@
-//! Answers for several lengths, as one answer for each.
+//! Answers for several lengths, as one answer for each, and what is safe at all of them.
 
 use super::Answer;
 use crate::jobs::{FitResult, VariantResult};
@@ -23,7 +23,7 @@ impl Row<'_> {
     }
 }
 
-/// The answers, those for several lengths as one for each.
+/// The answers, those for several lengths as one for each and one for all.
 pub(super) fn rows<'a>(answers: &[Answer<'a>]) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
     for answer in answers {
@@ -60,6 +60,15 @@ pub(super) fn rows<'a>(answers: &[Answer<'a>]) -> Vec<Row<'a>> {
                 at: Some((row.length.to_string(), result)),
             }
         }));
+        let soaked = answer.result.soak.as_ref().map_or("", |_| ", soaked");
+        let result = FitResult {
+            lengths: None,
+            ..answer.result.clone()
+        };
+        rows.push(Row {
+            of: *answer,
+            at: Some((format!("all{soaked}"), result)),
+        });
     }
     rows
 }

@@ -16,8 +16,65 @@ pub use lightning::lightning;
 pub use markdown::markdown;
 pub use overview::overview;
 
+use super::fit::fit;
+use super::style::Style;
 use crate::jobs::{FitResult, Recommendation};
 use crate::model::{Mode, Variant};
+
+/// What an answer is written for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// People.
+    Text,
+    /// An issue or a wiki.
+    Markdown,
+    /// A shell.
+    Env,
+    /// Hugging Face's Trainer.
+    Hf,
+    /// Lightning's Trainer.
+    Lightning,
+    /// Hugging Face's accelerate.
+    Accelerate,
+}
+
+impl Form {
+    /// All of them.
+    pub const ALL: [Form; 6] = [
+        Form::Text,
+        Form::Markdown,
+        Form::Env,
+        Form::Hf,
+        Form::Lightning,
+        Form::Accelerate,
+    ];
+
+    /// Its name, as `--format` of the command line has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Text => "text",
+            Form::Markdown => "markdown",
+            Form::Env => "env",
+            Form::Hf => "hf",
+            Form::Lightning => "lightning",
+            Form::Accelerate => "accelerate",
+        }
+    }
+
+    /// The answer in this form, as the command line writes it into a file. `None` where nothing fits and the form is of those
+    /// that a program runs: there is nothing to train with.
+    pub fn write(self, answer: &Answer) -> Option<String> {
+        let snippet = match self {
+            Form::Text => return Some(fit(answer.model, answer.result, &Style::default())),
+            Form::Markdown => return Some(markdown(&[*answer])),
+            Form::Env => env,
+            Form::Hf => hf,
+            Form::Lightning => lightning,
+            Form::Accelerate => accelerate,
+        };
+        (answer.best().micro_batch > 0).then(|| snippet(answer))
+    }
+}
 
 /// An answer, and what it is an answer to.
 #[derive(Debug, Clone, Copy)]

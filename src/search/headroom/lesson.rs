@@ -7,6 +7,10 @@ use crate::units::{Bytes, Share};
 /// Steps after which a peak counts: what an answer predicts is the peak of three.
 const STEPS: u64 = 3;
 
+/// So many times its limit nobody reserves who trains by an answer. A little more is believed: many train without setting the limit
+/// that they asked about.
+const MOST_LIMITS: u64 = 2;
+
 /// What an answer said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answered {
@@ -61,13 +65,15 @@ pub enum Doubt {
     EnvironmentUnknown,
     /// It ran on another card, or with another driver, cuDNN or PyTorch than the answer is for.
     EnvironmentOther,
+    /// It reserved far more than it may under the limit that the answer is for.
+    OtherLimit,
     /// The answer was made before outcomes were learnt from, and does not say for which model exactly.
     AnswerTooOld,
 }
 
 impl Doubt {
     /// All of them.
-    pub const ALL: [Doubt; 9] = [
+    pub const ALL: [Doubt; 10] = [
         Doubt::Crashed,
         Doubt::LargerBatch,
         Doubt::SmallerBatch,
@@ -76,6 +82,7 @@ impl Doubt {
         Doubt::OtherCause,
         Doubt::EnvironmentUnknown,
         Doubt::EnvironmentOther,
+        Doubt::OtherLimit,
         Doubt::AnswerTooOld,
     ];
 
@@ -90,6 +97,7 @@ impl Doubt {
             Doubt::OtherCause => "other_cause",
             Doubt::EnvironmentUnknown => "environment_unknown",
             Doubt::EnvironmentOther => "environment_other",
+            Doubt::OtherLimit => "other_limit",
             Doubt::AnswerTooOld => "answer_too_old",
         }
     }
@@ -120,6 +128,9 @@ impl Doubt {
             }
             Doubt::EnvironmentOther => {
                 "it ran on another card, or with another PyTorch, driver or cuDNN, than the answer is for"
+            }
+            Doubt::OtherLimit => {
+                "it reserved more than twice the limit that the answer is for: it ran under another one, or the figure is wrong"
             }
             Doubt::AnswerTooOld => {
                 "an earlier batchfit made the answer, which does not say for which model exactly"
@@ -158,6 +169,9 @@ pub fn lesson(answered: &Answered, seen: &Seen) -> Result<Lesson, Doubt> {
             Doubt::NoPeak
         });
     };
+    if reserved.0 / MOST_LIMITS > answered.limit.0 {
+        return Err(Doubt::OtherLimit);
+    }
     let short_by = reserved.saturating_sub(answered.peak_reserved);
     if short_by == Bytes::ZERO {
         if is_smaller {

@@ -270,3 +270,66 @@ fn the_stored_answer_or_the_nearest_one_is_shown_without_computing() {
     let listed = document(&place.run(&["answers", "--json"]));
     assert_eq!(listed["items"].as_array().unwrap().len(), 1);
 }
+
+#[test]
+fn headroom_that_was_asked_for_teaches_others_nothing() {
+    let place = Place::new();
+    let plain = place.fit(&request(), &[]);
+    let asked = place.fit(&request(), &["--headroom", "0.2"]);
+    let best = |fit: &Value| fit["result"]["recommendation"].clone();
+    assert_ne!(best(&asked)["micro_batch"], best(&plain)["micro_batch"]);
+
+    let told = place.tell(
+        &asked,
+        "fits",
+        &best(&asked)["peak_reserved_bytes"].to_string(),
+    );
+
+    assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
+    let after = place.fit(&request(), &[]);
+    assert_eq!(best(&after)["micro_batch"], best(&plain)["micro_batch"]);
+}
+
+/// A small GPT-2 on sentences of several lengths, or of one.
+fn sentences(lengths: &str) -> Value {
+    let mut request = json!({
+        "model": {"hf": {
+            "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 512
+        }},
+        "device": "sim:h200", "memory_limit": "512MiB"
+    });
+    if lengths.contains(',') {
+        request["lengths"] = json!({ "seq_len": lengths });
+    } else {
+        request["model"]["seq_len"] = lengths.parse::<u64>().unwrap().into();
+    }
+    request
+}
+
+#[test]
+fn a_training_that_mixes_lengths_teaches_nothing_of_one_length() {
+    let place = Place::new();
+    let batch = |fit: &Value| fit["result"]["recommendation"]["micro_batch"].clone();
+    let one = place.fit(&sentences("256"), &[]);
+    let mixed = place.fit(&sentences("32,64,256"), &[]);
+
+    let told = place.tell(&mixed, "fits", "700MiB");
+
+    assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
+    assert_eq!(batch(&place.fit(&sentences("256"), &[])), batch(&one));
+    let anew = place.fit(&sentences("32,64,256"), &[]);
+    assert!(batch(&anew).as_u64() < batch(&mixed).as_u64());
+    // Nor is the answer of the one that of the other.
+    let near = place.ask("fit", &sentences("128"), &["--stored"]);
+    assert!(!stdout(&near).contains("Train with"), "{}", stdout(&near));
+}
+
+#[test]
+fn what_was_reserved_is_a_size() {
+    let place = Place::new();
+    let fit = place.fit(&request(), &[]);
+    for wrong in ["0.5", "much", "-1", "13.9"] {
+        let told = place.tell(&fit, "fits", wrong);
+        assert_eq!(told.status.code(), Some(2), "{wrong}");
+    }
+}

@@ -311,3 +311,52 @@ fn trainers_get_the_batch_that_is_safe_at_all_lengths() {
         stdout(&env)
     );
 }
+
+#[test]
+fn one_length_and_several_are_not_both_the_answer() {
+    let place = Place::new();
+    let mut both = gpt2();
+    both["model"]["seq_len"] = json!(256);
+    both["lengths"] = json!({"seq_len": "64,128"});
+
+    let refused = place.ask("fit", &both, &[]);
+
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("leave one out"),
+        "{}",
+        stderr(&refused)
+    );
+    let ask = |request: &Value, flag: &str| {
+        document(&place.ask("fit", request, &["--json", "--seq-len", flag]))["result"].clone()
+    };
+    // A flag overrides what the request says, be it one or several.
+    let mut several = gpt2();
+    several["lengths"] = both["lengths"].clone();
+    let one = ask(&several, "256");
+    assert!(one.get("lengths").is_none_or(Value::is_null), "{one}");
+    assert_eq!(
+        one["recommendation"]["micro_batch"],
+        alone(&place, &gpt2(), "seq_len", &json!(256))["micro_batch"]
+    );
+    let mut single = gpt2();
+    single["model"]["seq_len"] = json!(256);
+    let rows = ask(&single, "64,128")["lengths"]["rows"].clone();
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn an_error_about_the_longest_of_several_lengths_is_about_the_lengths() {
+    let place = Place::new();
+    let mut request = gpt2();
+    request["lengths"] = json!({"seq_len": "128,2000"});
+
+    let refused = place.ask("fit", &request, &[]);
+
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr(&refused).contains("/lengths/seq_len"),
+        "{}",
+        stderr(&refused)
+    );
+}

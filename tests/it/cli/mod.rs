@@ -22,6 +22,7 @@ mod service;
 mod shell;
 mod soak;
 mod times;
+mod together;
 mod what;
 
 use std::fs;

@@ -149,3 +149,19 @@ fn a_simulated_card_is_advised_where_there_is_no_gpu_to_ask_about() {
         stderr(&refused)
     );
 }
+
+#[test]
+fn each_allocation_and_free_is_written_to_a_file() {
+    let place = Place::new();
+    let flags = ["--batch", "64", "--json", "--events", "events.json"];
+
+    let answered = place.ask("probe", &request(), &flags);
+
+    let report = document(&answered);
+    assert!(report.get("events").is_none());
+    let text = std::fs::read_to_string(place.directory.path().join("events.json")).unwrap();
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let told: batchfit::probe::MemoryEvents = serde_json::from_value(told).unwrap();
+    assert!(told.events > 10);
+    assert_eq!(told.blocks.bytes.len(), told.blocks.freed.len());
+}

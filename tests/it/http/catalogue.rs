@@ -84,7 +84,7 @@ fn every_operation_has_an_id_of_verb_and_noun() {
             "{id:?}"
         );
     }
-    assert_eq!(ids.len(), 33);
+    assert_eq!(ids.len(), 35);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `/v1/fits/{id}/events`: what is told, to whom, from where on.
+//! `/v1/fits/{id}/events` and `/v1/events`: what is told, to whom, from where on.
 
 use std::time::{Duration, Instant};
 
@@ -387,4 +387,53 @@ async fn terms_that_make_no_sense_are_refused_with_their_place() {
         "{\"timeout_seconds\": 60, \"priority\": \"batch\", \"model\"",
     );
     assert_eq!(service.post("/v1/fits", body).await.id(), first.id());
+}
+
+/// What has arrived of a stream once `enough` of it has.
+async fn until(body: &mut Body, text: &mut String, enough: impl Fn(&str) -> bool) {
+    while !enough(text) {
+        let frame = tokio::time::timeout(DEADLINE, body.frame()).await;
+        let frame = frame.expect("an event in time").expect("more to come");
+        if let Ok(data) = frame.unwrap().into_data() {
+            text.push_str(std::str::from_utf8(&data).unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_follows_all_fits_is_told_of_each_change() {
+    let gate = Gate::closed();
+    let service = Service::start(Scripted::behind(&gate)).await;
+    let request = Request::get("/v1/events").body(Body::empty()).unwrap();
+    let stream = service.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    assert_eq!(stream.headers()["x-accel-buffering"], "no");
+    let mut body = stream.into_body();
+    let mut told = String::new();
+
+    until(&mut body, &mut told, |told| told.contains("event: list\n")).await;
+    let first = service.post("/v1/fits", RESNET).await.id();
+    gate.arrival().await;
+    let second = service.post("/v1/fits", RESNET_8).await;
+    service.delete(second.header("location")).await;
+    gate.open();
+    let done = format!(r#"data: {{"id":"{first}","state":"done"}}"#);
+    until(&mut body, &mut told, |told| told.contains(&done)).await;
+
+    let of = |id: &str| -> Vec<String> {
+        let lines = told.lines().filter_map(|line| line.strip_prefix("data: "));
+        let all = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        all.filter(|data| data["id"] == id)
+            .map(|data| data["state"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(of(&first), ["queued", "running", "done"]);
+    let second = of(&second.id());
+    assert_eq!(second.first().map(String::as_str), Some("queued"));
+    assert_eq!(second.last().map(String::as_str), Some("cancelled"));
+    service.stop().await;
+    // The server ends the stream; nobody waits for it.
+    while let Some(frame) = body.frame().await {
+        frame.unwrap();
+    }
 }

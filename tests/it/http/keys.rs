@@ -123,7 +123,14 @@ impl Guarded {
 async fn nothing_but_how_the_service_is_can_be_asked_without_a_key() {
     let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
 
-    for open in ["/healthz", "/readyz", "/openapi.yaml", "/docs"] {
+    for open in [
+        "/healthz",
+        "/readyz",
+        "/openapi.yaml",
+        "/docs",
+        "/",
+        "/page/app.js",
+    ] {
         let said = service.ask(&format!("GET {open}"), "", "").await;
         assert_eq!(said.status, 200, "{open}: {said:?}");
     }

@@ -60,6 +60,25 @@ async fn a_compressed_snapshot_is_compared_with_other_settings() {
 }
 
 #[tokio::test]
+async fn each_allocation_of_a_recording_is_told_to_whoever_asks() {
+    let snapshot = golden("planted/growth-hook.pickle.gz");
+    let request = Request::post("/v1/replays?events=true").header("content-encoding", "gzip");
+    let request = request.body(Body::from(snapshot)).unwrap();
+
+    let answer = Service::start(Scripted::default())
+        .await
+        .send(request)
+        .await;
+
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let report = answer.json();
+    let events = &report["events"];
+    assert!(events["blocks"]["allocated"].as_array().unwrap().len() > 100);
+    assert_eq!(events["bands"]["step"][1], 1);
+    assert!(report["comparison"].is_null());
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_program_is_told_with_its_evidence() {
     let cases = [
         ("growth-losses", "growth"),

@@ -217,6 +217,7 @@ impl Engine for Scripted {
             peak: None,
             shortage: None,
             timeline: Vec::new(),
+            events: None,
             cause: None,
             assumptions: Vec::new(),
             notes: Vec::new(),

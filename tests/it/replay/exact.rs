@@ -1,7 +1,8 @@
 //! With the driver's recorded answers, every event comes out as PyTorch's.
 
 use batchfit::alloc::Event;
-use batchfit::replay::{Addresses, Asked, SegmentAction};
+use batchfit::probe::SegmentAction;
+use batchfit::replay::{Addresses, Asked};
 use serde_json::Value;
 
 use super::{all, decompressed, recording, replayed, report};

@@ -26,7 +26,7 @@ fn folder() -> PathBuf {
 }
 
 /// The golden files of a folder, by name.
-fn all(kind: &str) -> Vec<String> {
+pub(crate) fn all(kind: &str) -> Vec<String> {
     let entries = fs::read_dir(folder().join(kind)).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = names
@@ -54,7 +54,7 @@ fn replayed(name: &str, asked: &Asked) -> (Recording, Replay) {
     (recording, replay)
 }
 
-fn report(name: &str, asked: &Asked) -> ReplayReport {
+pub(crate) fn report(name: &str, asked: &Asked) -> ReplayReport {
     let (recording, replay) = replayed(name, asked);
     ReplayReport::of(&recording, &replay)
 }

@@ -82,6 +82,7 @@ fn probe(variant: u32, batch: u64) -> ProbeSummary {
             peak: None,
             shortage: None,
             timeline: Vec::new(),
+            events: None,
             cause: None,
             assumptions: Vec::new(),
             notes: Vec::new(),

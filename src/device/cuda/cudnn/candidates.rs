@@ -40,16 +40,14 @@ pub fn list_plans(
     alignment: u64,
     tf32: Tf32,
 ) -> Result<Vec<ExecutionPlan>, CudnnError> {
-    let graph = OperationGraph::build(handle, convolution, alignment)?;
+    let graph = OperationGraph::build(Some(handle), convolution, alignment)?;
     let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
-    let mut plans = heuristic_plans(&graph, Mode::CUDNN_HEUR_MODE_INSTANT, wants_full_fp32)?;
+    let plans_of = |mode| heuristic_plans(handle, &graph, mode, wants_full_fp32);
+    let mut plans = plans_of(Mode::CUDNN_HEUR_MODE_INSTANT)?;
     let needs_none = |plan: &ExecutionPlan| plan.workspace() == Bytes::ZERO;
     if !plans.iter().any(needs_none) {
         // Where there is no fallback list there is nothing more to try; that alone is no error.
-        plans.extend(
-            heuristic_plans(&graph, Mode::CUDNN_HEUR_MODE_FALLBACK, wants_full_fp32)
-                .unwrap_or_default(),
-        );
+        plans.extend(plans_of(Mode::CUDNN_HEUR_MODE_FALLBACK).unwrap_or_default());
     }
     if let Some(end) = plans.iter().position(needs_none) {
         plans.truncate(end + 1);
@@ -66,28 +64,39 @@ pub fn list_plans(
 
 /// The plans of one heuristic mode; those that cannot be built are passed over.
 fn heuristic_plans(
+    handle: &Handle,
     graph: &OperationGraph,
     mode: Mode,
     wants_full_fp32: bool,
 ) -> Result<Vec<ExecutionPlan>, CudnnError> {
-    let configs = configurations(graph.descriptor(), mode)?;
+    let configs = configurations(graph.descriptor(), mode, None)?;
     let mut plans = Vec::with_capacity(configs.len());
     for config in configs {
         if is_allowed(&config, wants_full_fp32)? {
-            plans.extend(ExecutionPlan::of(graph.handle(), config)?);
+            plans.extend(ExecutionPlan::of(handle, config)?);
         }
     }
     Ok(plans)
 }
 
-/// The engine configurations of one heuristic mode, best first.
-fn configurations(graph: &Descriptor, mode: Mode) -> Result<Vec<Descriptor>, CudnnError> {
+/// The engine configurations of one heuristic mode, best first. `absent` is a card that is not there, and how many are wanted of it.
+pub(super) fn configurations(
+    graph: &Descriptor,
+    mode: Mode,
+    absent: Option<(&Descriptor, usize)>,
+) -> Result<Vec<Descriptor>, CudnnError> {
     let mut heuristics = Descriptor::create(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
     heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
     heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, &[mode])?;
+    if let Some((card, _)) = absent {
+        heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &[card])?;
+    }
     let heuristics = heuristics.finalize()?;
     let results = Name::CUDNN_ATTR_ENGINEHEUR_RESULTS;
-    let count = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
+    let mut count = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
+    if let Some((_, wanted)) = absent {
+        count = count.min(wanted);
+    }
     heuristics.read_descriptors(results, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count)
 }
 
@@ -98,7 +107,7 @@ pub(super) fn first_plan(
     mode: Mode,
 ) -> Result<ExecutionPlan, CudnnError> {
     let mut refusal = CudnnError::NoEngine;
-    for config in configurations(&graph.descriptor, mode)? {
+    for config in configurations(&graph.descriptor, mode, None)? {
         match ExecutionPlan::ready_with(handle, config, graph.numbers.clone()) {
             Ok(plan) => return Ok(plan),
             Err(error) => refusal = error,
@@ -108,7 +117,7 @@ pub(super) fn first_plan(
 }
 
 /// PyTorch's filter on an engine's numerical notes.
-fn is_allowed(config: &Descriptor, wants_full_fp32: bool) -> Result<bool, CudnnError> {
+pub(super) fn is_allowed(config: &Descriptor, wants_full_fp32: bool) -> Result<bool, CudnnError> {
     const DOWN_CONVERT: NumericalNote =
         NumericalNote(cudnnBackendNumericalNote_t::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS as u32);
     const TENSOR_CORE: NumericalNote =

@@ -77,6 +77,11 @@ unsafe impl Attribute for cudnnHandle_t {
     const TYPE: Type = Type::CUDNN_TYPE_HANDLE;
 }
 
+// SAFETY: `CUDNN_TYPE_CHAR` elements are `char`, one byte.
+unsafe impl Attribute for u8 {
+    const TYPE: Type = Type::CUDNN_TYPE_CHAR;
+}
+
 /// A device address as an attribute.
 #[derive(Clone, Copy)]
 #[repr(transparent)]

@@ -11,6 +11,7 @@
 //! Nothing allocates device memory: workspaces come from the caller.
 #![doc = include_str!("NOTES.md")]
 
+mod absent;
 mod attention;
 mod candidates;
 mod descriptor;
@@ -23,13 +24,14 @@ mod record;
 #[cfg(test)]
 mod tests;
 
+pub use absent::{AbsentCard, CardProperties, Offer, environment};
 pub use attention::{AttentionPlan, AttentionShape, GradientLayouts, Role};
 pub use candidates::{Tf32, list_plans};
 pub use graph::Layout;
 pub use handle::{Handle, cuda_release, is_present, version};
 pub use operation::{ALIGNMENT, DeviceAddresses};
 pub use plan::ExecutionPlan;
-pub use record::{BatchGrid, WorkspaceRecording, record};
+pub use record::{Asked, BatchGrid, WorkspaceRecording, record};
 
 use operation::OperationGraph;
 
@@ -57,6 +59,9 @@ pub enum CudnnError {
         /// The element type asked for.
         dtype: DType,
     },
+    /// What cuDNN logs cannot be read, which is where it says what it refused.
+    #[error("cuDNN's log cannot be read: it is not written, or not where CUDNN_LOGDEST_DBG says")]
+    NoLog,
     /// No engine can run the operations.
     #[error("cuDNN has no engine for this")]
     NoEngine,
@@ -71,7 +76,7 @@ impl CudnnError {
                 let name = format!("{status:?}");
                 name.contains("NOT_SUPPORTED") || name.contains("BAD_PARAM")
             }
-            CudnnError::LibraryMissing => false,
+            CudnnError::LibraryMissing | CudnnError::NoLog => false,
         }
     }
 }

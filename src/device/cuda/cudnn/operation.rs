@@ -38,18 +38,17 @@ impl DeviceAddresses {
 /// multiples of 512.
 pub const ALIGNMENT: u64 = 32;
 
-/// A finalized graph of one convolution, and the handle it belongs to.
+/// A finalized graph of one convolution.
 pub(super) struct OperationGraph {
     graph: Descriptor,
     /// Kept alive with the graph, which refers to it.
     _operation: Descriptor,
-    handle: Handle,
 }
 
 impl OperationGraph {
-    /// Describes a convolution on dense tensors, all in the order that it names.
+    /// Describes a convolution on dense tensors, all in the order that it names; without a handle for a card that is not there.
     pub(super) fn build(
-        handle: &Handle,
+        handle: Option<&Handle>,
         convolution: &Convolution,
         alignment: u64,
     ) -> Result<Self, CudnnError> {
@@ -84,20 +83,17 @@ impl OperationGraph {
 
         let mut graph = Descriptor::create(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
         graph.set_descriptors(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &[&operation])?;
-        graph.set(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle.raw()])?;
+        if let Some(handle) = handle {
+            graph.set(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle.raw()])?;
+        }
         Ok(OperationGraph {
             graph: graph.finalize()?,
             _operation: operation,
-            handle: handle.clone(),
         })
     }
 
     pub(super) fn descriptor(&self) -> &Descriptor {
         &self.graph
-    }
-
-    pub(super) fn handle(&self) -> &Handle {
-        &self.handle
     }
 }
 

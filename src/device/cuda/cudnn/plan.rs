@@ -36,8 +36,7 @@ impl ExecutionPlan {
         let handle = handle.clone();
         if is_compiled_at_run_time(&config)? {
             // See Note [Workspaces without building].
-            let size = config.read_one(Name::CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, 0_i64)?;
-            let workspace = bytes(size);
+            let workspace = workspace(&config)?;
             return Ok(Some(ExecutionPlan {
                 config,
                 ready: OnceCell::new(),
@@ -84,20 +83,7 @@ impl ExecutionPlan {
 
     /// The engine and its knobs, for example `eng28_k2=3_k3=0`: cuDNN's own way to name a plan.
     pub fn tag(&self) -> Result<String, CudnnError> {
-        let engine = engine_of(&self.config)?;
-        let index = engine.read_one(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0_i64)?;
-        let mut tag = format!("eng{index}");
-        let choices = self.config.read_descriptors(
-            Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-            Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
-            MOST_KNOBS,
-        )?;
-        for choice in choices {
-            let knob = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, KnobType(0))?;
-            let value = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0_i64)?;
-            write!(tag, "_k{}={value}", knob.0).expect("writing to a string cannot fail");
-        }
-        Ok(tag)
+        tag(&self.config)
     }
 
     /// Puts the graph's operations on the handle's stream. `tensors` are unique ids and addresses.
@@ -158,6 +144,33 @@ fn is_compiled_at_run_time(config: &Descriptor) -> Result<bool, CudnnError> {
     let mut notes = [BehaviorNote(u32::MAX); 32];
     let count = engine_of(config)?.read(Name::CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, &mut notes)?;
     Ok(notes[..count].contains(&COMPILED))
+}
+
+/// The engine of an engine configuration and its knobs.
+pub(super) fn tag(config: &Descriptor) -> Result<String, CudnnError> {
+    let mut tag = format!("eng{}", number(config)?);
+    let choices = config.read_descriptors(
+        Name::CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+        Kind::CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
+        MOST_KNOBS,
+    )?;
+    for choice in choices {
+        let knob = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, KnobType(0))?;
+        let value = choice.read_one(Name::CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, 0_i64)?;
+        write!(tag, "_k{}={value}", knob.0).expect("writing to a string cannot fail");
+    }
+    Ok(tag)
+}
+
+/// The number of its engine.
+fn number(config: &Descriptor) -> Result<i64, CudnnError> {
+    engine_of(config)?.read_one(Name::CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0_i64)
+}
+
+/// What a plan of an engine configuration needs; it is not built.
+pub(super) fn workspace(config: &Descriptor) -> Result<Bytes, CudnnError> {
+    let size = config.read_one(Name::CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE, 0_i64)?;
+    Ok(bytes(size))
 }
 
 /// The engine of an engine configuration.

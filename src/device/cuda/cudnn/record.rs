@@ -13,7 +13,7 @@ use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 use crate::units::Bytes;
 
-use super::{ALIGNMENT, Handle, Tf32, list_plans};
+use super::{ALIGNMENT, AbsentCard, CudnnError, ExecutionPlan, Handle, Offer, Tf32, list_plans};
 
 /// Which batches to record: all from `first` to `dense_to`, then in relative steps up to `largest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +62,35 @@ pub struct WorkspaceRecording<'a> {
     pub share: (usize, usize),
 }
 
-/// Writes a recording; the number of convolutions asked about.
+/// Who is asked about a convolution's plans.
+pub enum Asked<'a> {
+    /// The card that is there.
+    Card(&'a Handle),
+    /// One that is not.
+    Absent(&'a AbsentCard),
+}
+
+impl Asked<'_> {
+    fn offers(&self, call: &Convolution) -> Result<Vec<Offer>, CudnnError> {
+        match self {
+            Asked::Card(handle) => {
+                let plans = list_plans(handle, call, ALIGNMENT, Tf32::Allowed)?;
+                let offer = |plan: &ExecutionPlan| {
+                    Ok(Offer {
+                        tag: plan.tag()?,
+                        workspace: plan.workspace(),
+                    })
+                };
+                plans.iter().map(offer).collect()
+            }
+            Asked::Absent(card) => card.offers(call, Tf32::Allowed),
+        }
+    }
+}
+
+/// Writes a recording; the number of convolutions asked about. Jobs of which an absent card has no answer are left out.
 pub fn record(
-    handle: &Handle,
+    asked_of: &Asked<'_>,
     recording: &WorkspaceRecording<'_>,
     out: &mut impl Write,
 ) -> io::Result<usize> {
@@ -84,7 +110,7 @@ pub fn record(
             .batches()
             .map(|batch| layer.call(pass, dtype, batch));
         let calls = calls.take_while(|call| !is_larger(call, recording.most_bytes));
-        asked += record_job(handle, calls, &mut tags, out)?;
+        asked += record_job(asked_of, calls, &mut tags, out)?;
     }
     tags.write(out)?;
     Ok(asked)
@@ -92,7 +118,7 @@ pub fn record(
 
 /// Writes one job: the same pass of a layer at ascending batches.
 fn record_job(
-    handle: &Handle,
+    asked_of: &Asked<'_>,
     calls: impl Iterator<Item = Convolution>,
     tags: &mut Tags,
     out: &mut impl Write,
@@ -100,20 +126,23 @@ fn record_job(
     let mut lines = Lines::default();
     let mut asked = 0;
     for call in calls {
+        let plans = match asked_of.offers(&call) {
+            // What is not supported there is not recorded.
+            Err(refusal) if matches!(asked_of, Asked::Absent(_)) && refusal.is_refusal() => break,
+            plans => plans.map_err(io::Error::other)?,
+        };
         if asked == 0 {
             let (dtype, pass) = (dtype_text(call.dtype), pass_text(call.pass));
             writeln!(out, "J {} {dtype} {pass}", layer_text(&call.layer()))?;
         }
         asked += 1;
-        let plans =
-            list_plans(handle, &call, ALIGNMENT, Tf32::Allowed).map_err(io::Error::other)?;
         write!(out, "{}", call.batch)?;
         for plan in &plans {
-            let tag = tags.number(plan.tag().map_err(io::Error::other)?);
-            if lines.continues(tag, call.batch, plan.workspace()) {
+            let tag = tags.number(plan.tag.clone());
+            if lines.continues(tag, call.batch, plan.workspace) {
                 write!(out, " {tag}")?;
             } else {
-                write!(out, " {tag}:{}", plan.workspace().0)?;
+                write!(out, " {tag}:{}", plan.workspace.0)?;
             }
         }
         writeln!(out)?;

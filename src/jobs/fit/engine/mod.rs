@@ -2,7 +2,9 @@
 
 mod simulated;
 
-pub(super) use simulated::{asked, room_on, simulated_probe, simulation};
+pub(super) use simulated::{
+    asked, card, room_on, simulated_probe, simulated_step_time, simulation,
+};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -408,6 +410,41 @@ impl Engine for FitEngine {
         batch: u64,
         cancel: &Arc<AtomicBool>,
     ) -> Result<ProbeReport, EngineError> {
+        self.probe_in(request, batch, Detail::Full, cancel)
+    }
+
+    fn probe_events(
+        &self,
+        request: &Request,
+        batch: u64,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError> {
+        self.probe_in(request, batch, Detail::Events, cancel)
+    }
+
+    fn foresee(
+        &self,
+        request: &Request,
+        runs: &Runs,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<Foreseen, EngineError> {
+        foreseen::foresee(request, runs, cancel)
+    }
+
+    fn devices(&self) -> Vec<DeviceSummary> {
+        summaries(&self.inventory())
+    }
+}
+
+impl FitEngine {
+    /// Runs one batch; what is told of a GPU's own steps is never their events.
+    pub(super) fn probe_in(
+        &self,
+        request: &Request,
+        batch: u64,
+        detail: Detail,
+        cancel: &Arc<AtomicBool>,
+    ) -> Result<ProbeReport, EngineError> {
         let [variant] = request.variants.as_slice() else {
             let problem = format!(
                 "a probe runs one variant, and this asks for {}; give single values",
@@ -416,7 +453,7 @@ impl Engine for FitEngine {
             return Err(EngineError::Invalid(Invalid::at("/training", problem)));
         };
         if is_to_be_recorded(request, cancel)? {
-            return self.probe_recorded(request, batch, cancel);
+            return self.probe_recorded(request, batch, detail, cancel);
         }
         validate_batch(lowered(request, cancel)?, batch).map_err(EngineError::Invalid)?;
         let progress = |progress: Progress| debug!("{}", progress.note);
@@ -435,7 +472,7 @@ impl Engine for FitEngine {
         }
         let simulator = &mut setting.simulator;
         let limit = setting.room.limit(&variant.parallel);
-        let simulated = simulator.probe(variant, batch, limit, Detail::Full)?;
+        let simulated = simulator.probe(variant, batch, limit, detail)?;
         let steps = u64::from(variant.accumulation);
         let mut report = match &mut setting.gpu {
             None => {
@@ -449,6 +486,7 @@ impl Engine for FitEngine {
                 let probed = gpu.probe(variant, batch, limit, Detail::Full)?;
                 let mut report = ProbeReport {
                     simulated_peak_reserved_bytes: Some(simulated.report.peak_reserved_bytes),
+                    events: simulated.report.events,
                     ..probed.report
                 };
                 StepTime::measured(&report, variant.accumulation, steps).told(&mut report);
@@ -458,19 +496,6 @@ impl Engine for FitEngine {
         report.notes.splice(0..0, setting.notes);
         report.assumptions = setting.assumptions;
         Ok(report)
-    }
-
-    fn foresee(
-        &self,
-        request: &Request,
-        runs: &Runs,
-        cancel: &Arc<AtomicBool>,
-    ) -> Result<Foreseen, EngineError> {
-        foreseen::foresee(request, runs, cancel)
-    }
-
-    fn devices(&self) -> Vec<DeviceSummary> {
-        summaries(&self.inventory())
     }
 }
 

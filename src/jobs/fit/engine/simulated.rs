@@ -7,14 +7,14 @@ use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{Card, CardMemory, Workspaces};
 use crate::jobs::validate::settings_in_force;
-use crate::jobs::{EngineError, Environment};
+use crate::jobs::{EngineError, Environment, Headroom};
 use crate::model::{DeviceChoice, Parallel, Request, SearchMode, Variant, Workload};
-use crate::probe::Detail;
+use crate::probe::{Detail, ProbeReport};
 use crate::units::Bytes;
 
 use super::{Setting, environment, lowered};
 use crate::jobs::fit::kept::{Kept, Sayings};
-use crate::jobs::fit::probing::prober::{Probed, Prober as _};
+use crate::jobs::fit::probing::prober::{Probed, Prober as _, StepTime};
 use crate::jobs::fit::probing::simulator::Simulator;
 use crate::jobs::fit::remarks::{machines, uneven};
 use crate::jobs::fit::room::Room;
@@ -93,6 +93,16 @@ impl Simulated {
         self.kept.bytes(&self.probed.uncertainties, self.limit)
     }
 
+    /// The same for the answer's document.
+    pub(in crate::jobs::fit) fn document(&self) -> Headroom {
+        self.kept.document(&self.probed.uncertainties, self.limit)
+    }
+
+    /// What the probe found.
+    pub(in crate::jobs::fit) fn report(&self) -> &ProbeReport {
+        &self.probed.report
+    }
+
     /// Whether the batch would be safe.
     pub(in crate::jobs::fit) fn leaves_headroom(&self) -> bool {
         self.probed.leaves(self.headroom(), self.limit)
@@ -104,23 +114,42 @@ pub(in crate::jobs::fit) fn simulated_probe(
     request: &Request,
     variant: &Variant,
     batch: u64,
+    detail: Detail,
     cancel: &Arc<AtomicBool>,
 ) -> Result<Option<Simulated>, EngineError> {
-    let card = match &request.device {
-        DeviceChoice::Sim(name) => Card::find(name),
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
-    };
-    let Some(card) = card else {
+    let Some(card) = card(request) else {
         return Ok(None);
     };
     let (mut simulator, room) = simulation(request, card, cancel)?;
     let limit = room.limit(&variant.parallel);
-    let probed = simulator.probe(variant, batch, limit, Detail::Verdict)?;
+    let probed = simulator.probe(variant, batch, limit, detail)?;
     Ok(Some(Simulated {
         probed,
         limit,
         kept: Sayings::of(request).about(variant),
     }))
+}
+
+/// How long an optimizer step of so many samples in each of so many micro-steps takes on the card that a request names.
+pub(in crate::jobs::fit) fn simulated_step_time(
+    request: &Request,
+    variant: &Variant,
+    (batch, steps): (u64, u64),
+    cancel: &Arc<AtomicBool>,
+) -> Result<StepTime, EngineError> {
+    let Some(card) = card(request) else {
+        return Ok(StepTime::Unknown("it did not run on the card"));
+    };
+    let (mut simulator, _) = simulation(request, card, cancel)?;
+    simulator.step_time(variant, batch, steps)
+}
+
+/// The simulated card that a request names; `None` where that is a real one.
+pub(in crate::jobs::fit) fn card(request: &Request) -> Option<&'static Card> {
+    match &request.device {
+        DeviceChoice::Sim(name) => Card::find(name),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+    }
 }
 
 /// Whether recordings are of another card than the one asked about, as far as its memory tells; then that is noted.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::alloc::Settings;
+use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory};
 use crate::compile::{CompileError, Process, RankClass, Recomputed, rank_classes, recomputed};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
@@ -13,7 +13,7 @@ use crate::jobs::EngineError;
 use crate::jobs::validate::invalid_variant;
 use crate::model::{Mode, Variant, Workload};
 use crate::probe::{
-    Cancelled, Detail, Evidence, Outline, Probe, Resources, STEPS, SpeedFrom, Verdict,
+    Cancelled, Detail, Evidence, Outline, Probe, ProbeReport, Resources, STEPS, SpeedFrom, Verdict,
 };
 use crate::search::MAX_BATCH;
 use crate::timing::{is_calibrated, longer_step};
@@ -160,7 +160,6 @@ impl Simulator {
                 .saturating_sub(for_others(&variant.parallel)),
             ..self.memory
         };
-        let mut allocator = memory.allocator(&self.settings, limit);
         let probe = Probe {
             program,
             batch,
@@ -170,12 +169,17 @@ impl Simulator {
             },
             detail,
         };
-        let mut resources = Resources {
-            allocator: &mut allocator,
-            launcher: &mut self.launcher,
-            evidence,
+        let (cancel, launcher) = (&self.cancel, &mut self.launcher);
+        let report = match detail {
+            Detail::Verdict | Detail::Full => {
+                let mut allocator = memory.allocator(&self.settings, limit);
+                ran(&probe, &mut allocator, (launcher, evidence), cancel)
+            }
+            Detail::Events => {
+                let mut allocator = memory.observed(&self.settings, limit, Vec::new());
+                ran(&probe, &mut allocator, (launcher, evidence), cancel)
+            }
         };
-        let report = probe.run_unless(&self.cancel, &mut resources);
         let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
         let mut uncertainties = self.uncertainties.clone();
         if let Some(estimates) = self.launcher.take_estimates() {
@@ -220,6 +224,21 @@ impl Simulator {
     }
 }
 
+/// Runs a probe in an allocator's memory.
+fn ran<O: Observer>(
+    probe: &Probe<'_>,
+    allocator: &mut CachingAllocator<SimulatedMemory, O>,
+    (launcher, evidence): (&mut SimulatedLauncher, Evidence),
+    cancel: &AtomicBool,
+) -> Result<ProbeReport, Cancelled> {
+    let mut resources = Resources {
+        allocator,
+        launcher,
+        evidence,
+    };
+    probe.run_unless(cancel, &mut resources)
+}
+
 impl Prober for Simulator {
     fn probe(
         &mut self,
@@ -235,7 +254,12 @@ impl Prober for Simulator {
                 rank: class.rank,
                 ..Process::default()
             };
-            let probed = self.probe_process((variant, process), batch, limit, detail)?;
+            // Of several ranks, only the one that binds tells its events.
+            let of_all = match detail {
+                Detail::Verdict => Detail::Verdict,
+                Detail::Full | Detail::Events => Detail::Full,
+            };
+            let probed = self.probe_process((variant, process), batch, limit, of_all)?;
             let ends = probed.report.verdict == Verdict::OutOfMemory;
             found.push((class, probed));
             if ends {
@@ -246,7 +270,7 @@ impl Prober for Simulator {
         let Some(mut probed) = ranks::together(found) else {
             return self.probe_process((variant, Process::default()), batch, limit, detail);
         };
-        if detail == Detail::Full {
+        if detail != Detail::Verdict {
             let report = &mut probed.report;
             if variant.parallel.replaces_buckets() && report.verdict == Verdict::Fits {
                 let process = Process {
@@ -258,6 +282,14 @@ impl Prober for Simulator {
                 report.without_overlap = Some(ranks::peaks(&settled.report));
             }
             report.communicated_bytes = self.communicated(variant, batch)?;
+        }
+        if detail == Detail::Events {
+            let process = Process {
+                rank: probed.report.binding_rank.unwrap_or(0).into(),
+                ..Process::default()
+            };
+            let binding = self.probe_process((variant, process), batch, limit, detail)?;
+            probed.report.events = binding.report.events;
         }
         Ok(probed)
     }

@@ -3,6 +3,7 @@
 mod of_fit;
 mod steps;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -11,7 +12,7 @@ use utoipa::ToSchema;
 
 use crate::jobs::EngineError;
 use crate::jobs::validate::validate_single;
-use crate::model::{DeviceChoice, Invalid, Request};
+use crate::model::{DeviceChoice, Invalid, Length, Request};
 use crate::probe::{SoakReport, Verdict};
 
 pub(super) use of_fit::last;
@@ -29,6 +30,9 @@ pub struct Soaked {
     /// The largest batch up to that one which goes through all steps without a retry, with what it reserves at most; null where
     /// none does. In a fit it leaves headroom, too.
     pub safe: Option<SafeBatch>,
+    /// In a fit: where nothing lasts, the step that does not with the smallest batch that was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fails: Option<FailingStep>,
     /// What each step was; not in a fit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(ignore)]
@@ -51,6 +55,36 @@ pub enum TurnKind {
     Validation,
     /// Prompts that are completed.
     Generation,
+}
+
+/// A step that keeps a training from lasting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FailingStep {
+    /// Counted from 1.
+    pub step: u64,
+    /// What it is.
+    pub kind: TurnKind,
+    /// Samples in it.
+    pub batch: u64,
+    /// Their length; missing where there is one, and of prompts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub length: Option<Length>,
+}
+
+impl fmt::Display for FailingStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FailingStep { batch, kind, .. } = self;
+        match kind {
+            TurnKind::Step | TurnKind::Last => write!(f, "training with a micro-batch of {batch}")?,
+            TurnKind::Validation => write!(f, "validation with a batch of {batch}")?,
+            TurnKind::Generation => write!(f, "generation for {batch} prompts at a time")?,
+        }
+        match self.length {
+            Some(length) => write!(f, " at length {length}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A batch that went through a soak.
@@ -115,6 +149,7 @@ pub fn soak(
         limit_bytes: steps.limit().0,
         report,
         safe,
+        fails: None,
         order: steps.into_order(),
     })
 }

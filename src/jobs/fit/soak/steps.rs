@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{Turn, TurnKind};
+use super::{FailingStep, Turn, TurnKind};
 use crate::alloc::Settings;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::jobs::fit::engine::{lowered, room_on};
@@ -12,10 +12,12 @@ use crate::jobs::fit::probing::simulator::not_compiled;
 use crate::jobs::validate::settings_in_force;
 use crate::jobs::{EngineError, validate_batch};
 use crate::model::{
-    Checkpointing, Counted, Course, DeviceChoice, Invalid, Lengths, Mode, Request, Variant,
+    Checkpointing, Counted, Course, DeviceChoice, Invalid, Length, Lengths, Mode, Request, Variant,
     Workload,
 };
-use crate::probe::{Cancelled, Evidence, Resources, Shape, Soak, SoakReport};
+use crate::probe::{
+    Cancelled, Detail, Evidence, Probe, ProbeReport, Resources, Shape, Soak, SoakReport, Verdict,
+};
 use crate::program::Program;
 use crate::units::Bytes;
 use crate::worker::Programs;
@@ -36,6 +38,8 @@ pub(super) struct Steps {
     /// What generates, whatever the length of samples that are trained on.
     generation: Option<Program>,
     order: Vec<Turn>,
+    /// The lengths, where there are several.
+    lengths: Vec<Length>,
     memory: CardMemory,
     settings: Settings,
     limit: Bytes,
@@ -110,6 +114,9 @@ impl Steps {
             programs,
             generation,
             order,
+            lengths: lengths.map_or_else(Vec::new, |lengths| {
+                lengths.each.iter().map(|one| one.length).collect()
+            }),
             memory,
             settings,
             limit,
@@ -127,6 +134,62 @@ impl Steps {
         self.order
     }
 
+    /// What a step runs.
+    fn program(&self, Turn(length, kind): Turn) -> &Program {
+        let programs = &self.programs[length];
+        let program = match kind {
+            TurnKind::Step | TurnKind::Last => None,
+            TurnKind::Validation => programs.validation.as_ref(),
+            TurnKind::Generation => self.generation.as_ref(),
+        };
+        program.unwrap_or(&programs.training)
+    }
+
+    /// The step because of which a batch does not last: the one that runs out of memory, or that has to retry, or after which no more
+    /// is reserved.
+    pub(super) fn failing(&self, report: &SoakReport, batch: u64) -> Option<FailingStep> {
+        let step = match report.verdict {
+            Verdict::OutOfMemory | Verdict::Failed => report.steps + 1,
+            Verdict::FitsWithRetries => report.first_retry?,
+            Verdict::Fits => report.growth.last()?.step,
+        };
+        let turn = self.turn(step)?;
+        let of_prompts = turn.1 == TurnKind::Generation;
+        Some(FailingStep {
+            step,
+            kind: turn.1,
+            batch: batch_of(&self.course, turn.1, batch),
+            length: self.lengths.get(turn.0).copied().filter(|_| !of_prompts),
+        })
+    }
+
+    /// What a step is, counted from 1.
+    fn turn(&self, step: u64) -> Option<Turn> {
+        let place = usize::try_from(step.checked_sub(1)?).ok()?;
+        self.order.get(place).copied()
+    }
+
+    /// That step in a process of its own.
+    pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport, EngineError> {
+        let turn = self.turn(failing.step).unwrap_or(self.order[0]);
+        let mut allocator = self.memory.allocator(&self.settings, self.limit);
+        let mut launcher = SimulatedLauncher::default();
+        let mut resources = Resources {
+            allocator: &mut allocator,
+            launcher: &mut launcher,
+            evidence: Evidence::Simulated,
+        };
+        let probe = Probe {
+            program: self.program(turn),
+            batch: failing.batch,
+            steps: 1,
+            detail: Detail::Full,
+        };
+        probe
+            .run_unless(&self.cancel, &mut resources)
+            .map_err(|Cancelled| EngineError::Cancelled)
+    }
+
     /// Runs all steps with this batch.
     pub(super) fn run(&self, batch: u64) -> Result<SoakReport, EngineError> {
         let mut shapes = Vec::new();
@@ -136,13 +199,7 @@ impl Steps {
             let trains = matches!(kind, TurnKind::Step | TurnKind::Last);
             let of = if trains { TurnKind::Step } else { *kind };
             *places.entry((*length, of, batch)).or_insert_with(|| {
-                let programs = &self.programs[*length];
-                let program = match kind {
-                    TurnKind::Step | TurnKind::Last => None,
-                    TurnKind::Validation => programs.validation.as_ref(),
-                    TurnKind::Generation => self.generation.as_ref(),
-                };
-                let program = program.unwrap_or(&programs.training);
+                let program = self.program(Turn(*length, *kind));
                 shapes.push(Shape { program, batch });
                 shapes.len() - 1
             })

@@ -187,7 +187,8 @@ fn is_built(aim: &Aim<'_>) -> bool {
 
 /// Samples of half and of a quarter of the tokens, of a model that is built for a number of them.
 fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, EngineError> {
-    if !is_built(aim) {
+    // Several lengths are what samples have.
+    if !is_built(aim) || aim.request.lengths.is_some() {
         return Ok(Vec::new());
     }
     let lowered = lowered(aim.request, observer.cancel())?;
@@ -215,7 +216,8 @@ fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, Engi
 
 /// More GPUs with the optimizer's state, or all, in shards; and shards in the host's memory.
 fn several(aim: &Aim<'_>) -> Vec<Candidate> {
-    if !matches!(aim.variant.parallel, Parallel::None) {
+    // A soak is of one process.
+    if !matches!(aim.variant.parallel, Parallel::None) || aim.request.soak.is_some() {
         return Vec::new();
     }
     let mut all = Vec::new();

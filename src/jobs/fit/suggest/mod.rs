@@ -87,6 +87,11 @@ fn aim<'a>(
     let ranks = variant.parallel.world_size();
     let found = result.recommendation.micro_batch;
     let of_target = request.target_batch.map(|target| target.div_ceil(ranks));
+    if of_target.is_some_and(|target| target <= found) {
+        return Ok(Err(
+            "the target is reached in one micro-step; ask without it, or for a larger one",
+        ));
+    }
     let micro_batch = match (request.suggest, of_target) {
         (Some(Suggest::MicroBatch(wanted)), _) => wanted,
         (_, Some(wanted)) if wanted > found => wanted,

@@ -152,6 +152,7 @@ impl Prober for Script {
             peak: None,
             shortage: None,
             timeline: Vec::new(),
+            events: None,
             cause: (verdict == Verdict::OutOfMemory).then(|| "conv1 wants 10 MiB".to_owned()),
             assumptions: Vec::new(),
             notes: Vec::new(),

@@ -26,6 +26,7 @@ pub fn play(file: &[u8]) {
                 .expect("they are settings"),
         ),
         compare: recording.entries.len() < 64,
+        events: true,
     };
     for asked in [Asked::default(), others] {
         if let Ok(replay) = replay(&recording, &asked) {

@@ -69,8 +69,13 @@ async fn hostile_outcomes_are_refused_or_bounded() {
     }
     assert_eq!(service.get(&path).await.json()["items"], json!([]));
 
-    // The largest that are allowed teach no more than the ceiling.
+    // What nobody can have reserved teaches nothing, and whatever else is said no more than the ceiling.
     let mut outcome = fits(most);
+    outcome["steps"] = json!(most);
+    let told = service.tell_outcome(&fit, &outcome).await;
+    assert_eq!(told.status, 201, "{}", told.text);
+    assert_eq!(told.json()["doubt"]["code"], "other_limit");
+    let mut outcome = fits(2 * PREDICTED);
     outcome["steps"] = json!(most);
     let told = service.tell_outcome(&fit, &outcome).await;
     assert_eq!(told.status, 201, "{}", told.text);

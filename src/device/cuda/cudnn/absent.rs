@@ -1,0 +1,313 @@
+//! What cuDNN would try on a card that is not there. See Note [Without a device].
+
+use std::cell::Cell;
+use std::env;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::path::Path;
+
+use cudarc::cudnn::sys::{
+    cudnnBackendAttributeName_t as Name, cudnnBackendDescriptorType_t as Kind,
+    cudnnBackendHeurMode_t as Mode,
+};
+use serde::Serialize;
+
+use crate::program::{Capability, Convolution, ConvolutionPass};
+use crate::shape::DType;
+use crate::units::Bytes;
+
+use super::candidates::{configurations, is_allowed};
+use super::descriptor::Descriptor;
+use super::plan::{tag, workspace};
+use super::{ALIGNMENT, CudnnError, OperationGraph, Tf32};
+
+/// A card as cuDNN describes one: all members of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`, each of which it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(
+    missing_docs,
+    reason = "each is the member of `cudaDeviceProp` of that name"
+)]
+pub struct CardProperties {
+    pub device_name: &'static str,
+    /// The compute capability: 900 is 9.0.
+    pub device_ver: u32,
+    pub multi_processor_count: u64,
+    pub warp_size: u32,
+    pub max_shared_memory_per_block: u32,
+    pub max_shared_memory_per_block_optin: u32,
+    pub reserved_shared_memory_per_block: u32,
+    #[serde(rename = "maxRegistersPerSM")]
+    pub max_registers_per_sm: u32,
+    #[serde(rename = "maxCtasPerSM")]
+    pub max_ctas_per_sm: u32,
+    pub max_threads_per_block: u32,
+    #[serde(rename = "maxThreadsPerSM")]
+    pub max_threads_per_sm: u64,
+    pub regs_per_block: u32,
+    pub total_global_mem: u64,
+    #[serde(rename = "smClockRateKHz")]
+    pub sm_clock_rate_khz: u32,
+    #[serde(rename = "memClockRateKHz")]
+    pub mem_clock_rate_khz: u32,
+    #[serde(rename = "l2CacheSize")]
+    pub l2_cache_size: u32,
+    pub max_block_size: [u32; 3],
+    pub max_grid_size: [u32; 3],
+    pub support_coop_launch: u32,
+    pub pci_device_id: u32,
+    pub is_tcc_driver: u32,
+    pub cuda_device_id: u32,
+    pub driver_ver: u32,
+}
+
+/// What cuDNN is told of all cards of an architecture: bytes of shared memory that a block may ask for and that are kept back, blocks
+/// of a multiprocessor, bytes of the second-level cache, and clocks in kHz of one of them. From the CUDA programming guide's table of
+/// compute capabilities and from data sheets; the H200's are what cuDNN itself says on one. Within an architecture, cards get the
+/// same answers whatever their clocks are.
+const ARCHITECTURES: [((u32, u32), [u32; 6]); 7] = [
+    ((7, 5), [65_536, 0, 16, 4 << 20, 1_590_000, 5_001_000]),
+    ((8, 0), [166_912, 1024, 32, 40 << 20, 1_410_000, 1_593_000]),
+    ((8, 6), [101_376, 1024, 16, 6 << 20, 1_695_000, 9_751_000]),
+    ((8, 9), [101_376, 1024, 24, 72 << 20, 2_520_000, 10_501_000]),
+    ((9, 0), [232_448, 1024, 32, 60 << 20, 1_980_000, 3_201_000]),
+    (
+        (10, 0),
+        [232_448, 1024, 32, 132_644_864, 1_965_000, 3_996_000],
+    ),
+    (
+        (12, 0),
+        [101_376, 1024, 24, 96 << 20, 2_407_000, 14_001_000],
+    ),
+];
+
+impl CardProperties {
+    /// Those of a card; `None` for an architecture that cuDNN 9.19 for CUDA 13 does not know.
+    pub fn of(name: &'static str, card: &Capability, total: Bytes) -> Option<CardProperties> {
+        let (_, known) = ARCHITECTURES
+            .iter()
+            .find(|(compute, _)| *compute == card.compute)?;
+        let [shared, reserved, blocks, cache, clock, memory_clock] = *known;
+        let (major, minor) = card.compute;
+        Some(CardProperties {
+            device_name: name,
+            device_ver: 100 * major + 10 * minor,
+            multi_processor_count: card.multiprocessors,
+            warp_size: 32,
+            max_shared_memory_per_block: 48 << 10,
+            max_shared_memory_per_block_optin: shared,
+            reserved_shared_memory_per_block: reserved,
+            max_registers_per_sm: 1 << 16,
+            max_ctas_per_sm: blocks,
+            max_threads_per_block: 1024,
+            max_threads_per_sm: card.threads_per_multiprocessor,
+            regs_per_block: 1 << 16,
+            total_global_mem: total.0,
+            sm_clock_rate_khz: clock,
+            mem_clock_rate_khz: memory_clock,
+            l2_cache_size: cache,
+            max_block_size: [1024, 1024, 64],
+            max_grid_size: [i32::MAX.unsigned_abs(), 65_535, 65_535],
+            support_coop_launch: 1,
+            pci_device_id: 0,
+            is_tcc_driver: 0,
+            cuda_device_id: 0,
+            driver_ver: 13_000,
+        })
+    }
+}
+
+/// A plan that would be tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// The engine and its knobs.
+    pub tag: String,
+    /// The workspace that it would be given.
+    pub workspace: Bytes,
+}
+
+/// A card that is not there.
+pub struct AbsentCard {
+    properties: Descriptor,
+    log: Log,
+}
+
+/// The variable that names the file into which cuDNN logs.
+const DESTINATION: &str = "CUDNN_LOGDEST_DBG";
+
+/// What the environment of a process has to have that asks about absent cards: cuDNN reads it when it is loaded, and creates the file.
+pub fn environment(log: &Path) -> [(&'static str, OsString); 2] {
+    // Warnings say why a configuration is refused.
+    [
+        ("CUDNN_LOGLEVEL_DBG", "3".into()),
+        (DESTINATION, log.into()),
+    ]
+}
+
+/// Engines of cuBLASLt, which are refused where there is no device. Of cuDNN 9.19.
+const OF_CUBLASLT: [i64; 3] = [58, 62, 63];
+
+/// The message of the log that says what was refused.
+const CHECKS: &str = "engine_config_support_checks() called:";
+
+/// How it says that there is no device.
+const NO_DEVICE: &str = "engine_iface->getStatus()";
+
+/// Lists of plans are at most this long.
+const MOST_PLANS: usize = 128;
+
+impl AbsentCard {
+    /// Describes a card. cuDNN 9.8 and later can.
+    pub fn new(card: &CardProperties) -> Result<AbsentCard, CudnnError> {
+        let text = serde_json::to_string(card).expect("names are strings");
+        let mut properties = Descriptor::create(Kind::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?;
+        properties.set(
+            Name::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+            text.as_bytes(),
+        )?;
+        Ok(AbsentCard {
+            properties: properties.finalize()?,
+            log: Log::open().map_err(|_| CudnnError::NoLog)?,
+        })
+    }
+
+    /// What would be tried for a convolution, as [`super::list_plans`] says it of a card that is there.
+    pub fn offers(&self, convolution: &Convolution, tf32: Tf32) -> Result<Vec<Offer>, CudnnError> {
+        let graph = OperationGraph::build(None, convolution, ALIGNMENT)?;
+        let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
+        let list = |mode, most| {
+            let wanted = Some((&self.properties, most));
+            let mut offers = Vec::new();
+            for config in configurations(graph.descriptor(), mode, wanted)? {
+                if is_allowed(&config, wants_full_fp32)? {
+                    offers.push(Offer {
+                        tag: tag(&config)?,
+                        workspace: workspace(&config)?,
+                    });
+                }
+            }
+            Ok::<_, CudnnError>(offers)
+        };
+        let mut offers = Vec::new();
+        if let Some(workspace) = of_a_product(convolution) {
+            // Support is looked at one after the other: those before the first that is supported are in the log.
+            let no_log = |_| CudnnError::NoLog;
+            self.log.skip().map_err(no_log)?;
+            list(Mode::CUDNN_HEUR_MODE_INSTANT, 1)?;
+            let refused = refused(&self.log.take().map_err(no_log)?);
+            if refused.iter().any(|engine| OF_CUBLASLT.contains(engine)) {
+                let tag = "cublasLt".to_owned();
+                offers.push(Offer { tag, workspace });
+            }
+        }
+        let needs_none = |offer: &Offer| offer.workspace == Bytes::ZERO;
+        if !offers.iter().any(needs_none) {
+            offers.extend(list(Mode::CUDNN_HEUR_MODE_INSTANT, MOST_PLANS)?);
+        }
+        if !offers.iter().any(needs_none) {
+            offers.extend(list(Mode::CUDNN_HEUR_MODE_FALLBACK, MOST_PLANS).unwrap_or_default());
+        }
+        if let Some(end) = offers.iter().position(needs_none) {
+            offers.truncate(end + 1);
+            if !convolution.uses_cudnn() {
+                offers.drain(..end);
+            }
+        }
+        if offers.is_empty() {
+            Err(CudnnError::NoEngine)
+        } else {
+            Ok(offers)
+        }
+    }
+}
+
+/// What a cuBLASLt engine is given for a layer that is a product of matrices; `None` for others.
+fn of_a_product(call: &Convolution) -> Option<Bytes> {
+    /// Tensors of cuBLASLt's engines have fewer elements.
+    const MOST: u64 = 1 << 31;
+    let is_product = call.kernel == [1; 3]
+        && call.stride == [1; 3]
+        && call.padding == [0; 3]
+        && call.groups == 1;
+    if !is_product
+        || call
+            .operands()
+            .elements()
+            .iter()
+            .any(|elements| *elements >= MOST)
+    {
+        return None;
+    }
+    Some(match call.pass {
+        ConvolutionPass::GradWeight if !call.channels_last => {
+            Bytes(4 * call.batch * call.in_channels * call.out_channels)
+        }
+        _ => Bytes::ZERO,
+    })
+}
+
+/// What cuDNN logs: only there it says which engines it ranked ahead of the first that is supported. A query writes up to 3 MB.
+struct Log {
+    file: File,
+    /// What was looked at.
+    read: Cell<u64>,
+    /// Up to where the file was emptied. cuDNN goes on where it was, and what is before takes no room.
+    emptied: Cell<u64>,
+}
+
+/// From so many bytes on, the file is emptied.
+const LONGEST_LOG: u64 = 64 << 20;
+
+impl Log {
+    fn open() -> io::Result<Log> {
+        let path = env::var_os(DESTINATION).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Log {
+            file: File::options().read(true).write(true).open(path)?,
+            read: Cell::default(),
+            emptied: Cell::default(),
+        })
+    }
+
+    /// Passes over what was written.
+    fn skip(&self) -> io::Result<()> {
+        let end = self.read.get().max(self.file.metadata()?.len());
+        self.read.set(end);
+        if end - self.emptied.get() >= LONGEST_LOG {
+            self.file.set_len(0)?;
+            self.emptied.set(end);
+        }
+        Ok(())
+    }
+
+    /// What was written since somebody last looked.
+    fn take(&self) -> io::Result<String> {
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(self.read.get()))?;
+        let mut text = Vec::new();
+        let length = file.read_to_end(&mut text)?;
+        self.read.set(self.read.get() + length as u64);
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Engines of which a log says that they were refused because there is no device.
+fn refused(log: &str) -> Vec<i64> {
+    let mut engines = Vec::new();
+    let Some((_, checks)) = log.split_once(CHECKS) else {
+        return engines;
+    };
+    // Lines of one message begin with a small `i`.
+    let checks = checks.split("\nI").next().unwrap_or_default();
+    for part in checks.split("\"engineId\":").skip(1) {
+        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let reason = part.split_once("Reason: ").map(|(_, reason)| reason);
+        if reason.is_some_and(|reason| reason.starts_with(NO_DEVICE)) {
+            engines.extend(part[..digits].parse::<i64>());
+        }
+    }
+    engines
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+// Tables of an answer: lengths, variants, what else would help; and what was assumed.
+import { html } from "../preact.js";
+import { bytes, number, percent, shortened, variantName } from "../format.js";
+
+/** A table that scrolls by itself where the screen is narrow. `columns` are names; those that begin with `#` hold numbers. */
+export function Table({ label, columns, rows }) {
+  const isNumber = columns.map((column) => column.startsWith("#"));
+  return html`<div class="wide" tabindex="0" role="region" aria-label=${label}><table>
+    <thead><tr>${columns.map((column, index) => html`<th scope="col" class=${isNumber[index] ? "n" : ""}>${column.replace("#", "")}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr>${row.map((cell, index) => html`<td class=${isNumber[index] ? "n" : ""}>${cell}</td>`)}</tr>`)}</tbody>
+  </table></div>`;
+}
+
+export function Variants({ variants }) {
+  if (variants.length < 2) return null;
+  const rows = variants.map(({ rank, training, cost, pareto, recommendation: best }) => [
+    rank,
+    variantName(training),
+    best.micro_batch || "nothing fits",
+    bytes(best.peak_reserved_bytes),
+    best.samples_per_second ? number(best.samples_per_second) : "–",
+    pareto === true ? "yes" : "",
+    cost ?? "",
+  ]);
+  return html`<section aria-label="Variants">
+    <h3>Variants</h3>
+    <${Table} label="Variants, best first" rows=${rows}
+      columns=${["#rank", "variant", "#micro-batch", "#peak reserved", "#samples/s", "unbeaten", "cost"]} />
+  </section>`;
+}
+
+export function Suggestions({ suggestions, wanted, apply }) {
+  if (!suggestions?.length) return null;
+  const columns = ["change", "#micro-batch", "#gained", "reaches it", "#samples/s", "cost", "#peak reserved"];
+  const rows = suggestions.map((suggestion) => {
+    const { change, micro_batch: batch, gained, reaches, samples_per_second: speed, peak_reserved_bytes: peak, cost, patch } = suggestion;
+    const row = [shortened(change, 200), batch, gained > 0 ? `+${gained}` : gained, reaches ? "yes" : "", speed ? number(speed) : "–", cost, bytes(peak)];
+    if (apply) row.unshift(html`<button type="button" class="quiet" onClick=${() => apply(patch)} aria-label=${`Ask with ${shortened(change, 200)}`}>Ask</button>`);
+    return row;
+  });
+  return html`<section aria-label="What else would help">
+    <h3>To take ${wanted} samples at once</h3>
+    <${Table} label="Changes of the question" columns=${apply ? ["try", ...columns] : columns} rows=${rows} />
+  </section>`;
+}
+
+/** A length, or the height and width of an image. */
+const lengthName = (length) => (Array.isArray(length) ? length.join("x") : String(length));
+
+export function Lengths({ table }) {
+  if (!table) return null;
+  const rows = table.rows.map(({ length, count, recommendation: best, within_budget: within }) => [
+    lengthName(length),
+    count,
+    best.micro_batch,
+    within ?? "–",
+    bytes(best.peak_reserved_bytes),
+  ]);
+  const buckets = table.buckets.map(({ lengths: [from, to], count, micro_batch: batch, batches, padding }) => [
+    lengthName(from) === lengthName(to) ? lengthName(from) : `${lengthName(from)} to ${lengthName(to)}`,
+    count,
+    batch,
+    batches ?? "–",
+    percent(padding),
+  ]);
+  return html`<section aria-label="Lengths">
+    <h3>Largest safe batch at each length, alone</h3>
+    <${Table} label="Largest safe batches" rows=${rows} columns=${["length", "#samples", "#micro-batch", "#within budget", "#peak reserved"]} />
+    ${buckets.length > 0 &&
+    html`<h3>Buckets, each padded to its longest</h3>
+      <${Table} label="Buckets" rows=${buckets} columns=${["length", "#samples", "#micro-batch", "#batches", "#padding"]} />`}
+  </section>`;
+}
+
+export function Notes({ result }) {
+  const { recommendation: best, assumptions, environment } = result;
+  const notes = [...(best.notes ?? []), ...assumptions];
+  const versions = ["driver", "cuda", "cudnn", "pytorch", "batchfit"].filter((name) => environment[name]);
+  return html`<section aria-label="What was assumed">
+    <h3>What was assumed</h3>
+    ${notes.length === 0 ? html`<p>Nothing.</p>` : html`<ul>${notes.map((note) => html`<li>${note}</li>`)}</ul>`}
+    <p class="versions">${versions.map((name) => `${name} ${environment[name]}`).join(", ")}</p>
+  </section>`;
+}

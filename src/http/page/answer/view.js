@@ -1,0 +1,78 @@
+// An answer: a sentence first, then what to copy, what the memory is for, how batches compare, and what was assumed.
+import { html } from "../preact.js";
+import { bytes, duration, number, shortened, variantName } from "../format.js";
+import { Copy } from "./copy.js";
+import { Curve } from "./curve.js";
+import { Memory } from "./memory.js";
+import { Lengths, Notes, Suggestions, Variants } from "./tables.js";
+
+const EVIDENCE = {
+  simulated: "simulated; nothing ran on a GPU",
+  recorded: "from recordings of the program",
+  probed: "run on a GPU",
+  trained: "trained on a GPU",
+};
+
+/** What a person calls the model of a request. */
+export function modelName(request) {
+  const model = request?.model ?? {};
+  const name = model.preset ?? model.hf?._name_or_path ?? model.hf?.model_type ?? (model.recorded ? "a recorded program" : null);
+  return shortened(name ?? (model.exported ? "an exported graph" : model.layers ? `a model of ${model.layers.length} layers` : "a model"), 120);
+}
+
+/** The answer in a sentence. */
+export function Sentence({ best }) {
+  const { micro_batch: batch, accumulation_steps: steps, global_batch: all, shortfall } = best;
+  if (batch === 0) {
+    const missing = best.missing_bytes ? `: a batch of one needs ${bytes(best.missing_bytes)} more` : "";
+    const what = best.max_batch_without_retries > 0 ? "Nothing leaves headroom" : best.max_batch > 0 ? "Nothing fits without retries" : "Nothing fits";
+    return html`<p class="sentence">${what}${missing}.</p>`;
+  }
+  return html`<p class="sentence">
+    Train with a micro-batch of <b>${batch}</b>${steps > 1 && html` and <b>${steps}</b> accumulation steps`}${all !== batch &&
+    html`: ${all} samples per optimizer step`}${shortfall > 0 && html`, ${shortfall} fewer than asked for`}.
+  </p>`;
+}
+
+function Figures({ result }) {
+  const best = result.recommendation;
+  const facts = [["with", variantName(result.variants[0].training)]];
+  facts.push(["peak reserved", `${bytes(best.peak_reserved_bytes)}; the limit is ${bytes(best.limit_bytes)}`]);
+  const retried = best.max_batch > best.max_batch_without_retries ? ` without retries of the allocator, ${best.max_batch} with them` : "";
+  facts.push(["largest batch", `${best.max_batch_without_retries}${retried}`]);
+  if (best.limited_by) facts.push(["limited by", best.limited_by]);
+  facts.push(["evidence", EVIDENCE[best.evidence] ?? best.evidence]);
+  if (best.step_ms) {
+    const from = best.speed_from ? ` (${best.speed_from})` : "";
+    facts.push(["time", `${duration(best.step_ms)} for a micro-batch, ${number(best.samples_per_second)} samples a second${from}`]);
+  }
+  return html`<dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
+}
+
+/** What many steps in one process came to. */
+function Soak({ soak }) {
+  if (!soak) return null;
+  return html`<p>Batch ${soak.batch} was followed over ${soak.report?.steps} steps of all shapes: the answer is what lasts.</p>`;
+}
+
+/** An answer with everything that stands behind it. `apply` takes a change of the question, where there is one to change. */
+export function Answer({ fit, apply }) {
+  const { result, request } = fit;
+  const { environment } = result;
+  const best = result.recommendation;
+  return html`<article class="answer">
+    <h2>${modelName(request)} <small>on ${environment.gpu} (${environment.device})</small></h2>
+    <${Sentence} best=${best} />
+    <${Copy} fit=${fit} />
+    <${Figures} result=${result} />
+    <${Soak} soak=${result.soak} />
+    <${Memory} best=${best} />
+    <${Curve} fit=${fit} />
+    <${Lengths} table=${result.lengths} />
+    <${Variants} variants=${result.variants} />
+    <${Suggestions} suggestions=${result.suggestions} wanted=${result.suggested_for} apply=${apply} />
+    <${Notes} result=${result} />
+    <p class="links"><a href=${`#/fit/${fit.id}`}>Link to this answer</a>
+      ${best.micro_batch > 0 && html`<a href=${`#/step/fit/${fit.id}`}>The step: each tensor over time</a>`}</p>
+  </article>`;
+}

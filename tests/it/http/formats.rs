@@ -1,0 +1,80 @@
+//! `/v1/fits/{id}/formats/{format}`: answers as text.
+
+use super::scripted::{Gate, Outcome, Scripted};
+use super::{RESNET, Service};
+
+#[tokio::test]
+async fn an_answer_is_written_for_those_who_take_it() {
+    let service = Service::start(Scripted::default()).await;
+    let fit = service.post_and_wait("/v1/fits", RESNET).await;
+    let batch = fit.json()["result"]["recommendation"]["micro_batch"].clone();
+    let path = format!("{}/formats", fit.header("location"));
+
+    for (format, expected) in [
+        ("env", format!("export BATCHFIT_MICRO_BATCH={batch}\n")),
+        ("hf", format!("per_device_train_batch_size={batch}")),
+        ("lightning", format!("batch_size={batch}")),
+        ("accelerate", format!("batch_size={batch}")),
+        ("text", format!("Train with a micro-batch of {batch}")),
+        ("markdown", format!("| {batch} |")),
+    ] {
+        let text = service.get(&format!("{path}/{format}")).await;
+        assert_eq!(text.status, 200, "{format}: {}", text.text);
+        assert_eq!(text.header("content-type"), "text/plain; charset=utf-8");
+        assert!(text.text.contains(&expected), "{format}: {}", text.text);
+    }
+    let all = service.get(&format!("{path}/env")).await.text;
+    assert!(all.contains("export BATCHFIT_WORLD_SIZE=1\n"), "{all}");
+}
+
+#[tokio::test]
+async fn the_ranks_are_those_of_the_request() {
+    let service = Service::start(Scripted::default()).await;
+    let body = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200", "world_size": 4, "target_batch": 64}"#;
+    let fit = service.post_and_wait("/v1/fits", body).await;
+    let result = &fit.json()["result"]["recommendation"];
+    let of_a_rank =
+        result["micro_batch"].as_u64().unwrap() * result["accumulation_steps"].as_u64().unwrap();
+    let ranks = result["global_batch"].as_u64().unwrap() / of_a_rank;
+
+    let path = format!("{}/formats/env", fit.header("location"));
+
+    let text = service.get(&path).await.text;
+    let expected = format!("export BATCHFIT_WORLD_SIZE={ranks}\n");
+    assert!(text.contains(&expected), "{text}");
+}
+
+#[tokio::test]
+async fn what_has_no_answer_has_no_text() {
+    let gate = Gate::closed();
+    let service = Service::start(Scripted::behind(&gate)).await;
+    let fit = service.post("/v1/fits", RESNET).await;
+    gate.arrival().await;
+
+    let early = service
+        .get(&format!("{}/formats/env", fit.header("location")))
+        .await;
+    let unknown = service.get("/v1/fits/none/formats/env").await;
+    let other = service
+        .get(&format!("{}/formats/yaml", fit.header("location")))
+        .await;
+
+    assert_eq!(early.status, 404);
+    let detail = early.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("running"), "{detail}");
+    assert_eq!((unknown.status, other.status), (404, 404));
+    gate.open();
+}
+
+#[tokio::test]
+async fn a_fit_that_failed_has_no_text() {
+    let service = Service::start(Scripted::that(Outcome::Panics)).await;
+    let fit = service.post_and_wait("/v1/fits", RESNET).await;
+
+    let text = service
+        .get(&format!("{}/formats/text", fit.header("location")))
+        .await;
+
+    assert_eq!(text.status, 404);
+    assert!(text.text.contains("failed"), "{}", text.text);
+}
