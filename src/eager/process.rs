@@ -14,7 +14,7 @@ use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, History, Leaf, Tensor, TensorBody};
 use crate::program::{
-    Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
+    Architecture, Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
 };
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
@@ -44,17 +44,6 @@ pub(crate) enum Thread {
 struct Handles {
     blas: Option<Rc<Storage>>,
     blas_lt: Option<Rc<Storage>>,
-}
-
-/// Bytes of the workspace that PyTorch gives a handle of cuBLAS on a card of this compute capability.
-///
-/// Read off PyTorch 2.11's allocator after a matrix product on each compute capability it has kernels for, by
-/// `tests/record/attention_choices.py`.
-fn blas_workspace(compute: (u32, u32)) -> u64 {
-    match compute {
-        (9, 0) => 33_554_432,
-        _ => 8_519_680,
-    }
 }
 
 /// What happens to tensors that operations save.
@@ -358,7 +347,7 @@ impl Eager {
     /// See Note [Library workspaces].
     pub(crate) fn use_blas(&mut self) {
         if self.handles().blas.is_none() {
-            let bytes = blas_workspace(self.capability.compute);
+            let bytes = Architecture::of(self.capability.compute).blas_workspace;
             let label = std::mem::replace(&mut self.label, Arc::from("cuBLAS workspace"));
             let workspace = self.scratch(bytes);
             self.label = label;
@@ -468,29 +457,5 @@ impl Eager {
         let result = region(self);
         self.packing = before;
         result
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::blas_workspace;
-
-    #[test]
-    fn a_handle_of_cublas_gets_what_pytorch_gives_it() {
-        let recorded = include_str!("../../tests/golden/attention/choices.txt");
-        let mut compared = 0;
-        for line in recorded.lines() {
-            let Some(line) = line.strip_prefix("# A workspace of cuBLAS of ") else {
-                continue;
-            };
-            let (bytes, on) = line.split_once(" bytes on ").unwrap();
-            for one in on.split(' ') {
-                let (major, minor) = one.split_once('.').unwrap();
-                let compute = (major.parse().unwrap(), minor.parse().unwrap());
-                assert_eq!(Ok(blas_workspace(compute)), bytes.parse(), "{one}");
-                compared += 1;
-            }
-        }
-        assert_eq!(compared, 12);
     }
 }

@@ -1,28 +1,27 @@
 //! `--on`: which card is meant by what people call it.
 
-use crate::bounded::shorten;
 use crate::device::sim::{CARDS, Card, Instance};
-use crate::model::Invalid;
+use crate::model::{Invalid, unknown_machine};
 
 /// Words in front of a card's name that say who made it.
 const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
 
 /// What `--on` asks for.
 #[derive(Debug, PartialEq)]
-pub(super) struct On {
+pub(in crate::cli) struct On {
     /// The card.
-    pub(super) card: &'static Card,
+    pub(in crate::cli) card: &'static Card,
     /// How many of them, where it says so.
-    pub(super) count: Option<u64>,
+    pub(in crate::cli) count: Option<u64>,
     /// What to tell where the name stands for several cards.
-    pub(super) note: Option<String>,
+    pub(in crate::cli) note: Option<String>,
 }
 
 /// How much less memory a member of a family has that counts as less, as a part of the smallest: drivers differ by this much.
 const ALIKE: u64 = 100;
 
 /// Reads `h100-80g`, `RTX 4090`, `8xH100`, a family such as `a100`, or a cloud's machine such as `p5.48xlarge`.
-pub(super) fn parse(text: &str) -> Result<On, Invalid> {
+pub(in crate::cli) fn parse(text: &str) -> Result<On, Invalid> {
     let (count, name) = counted(text.trim())?;
     let wanted = plain(name);
     if wanted.is_empty() {
@@ -87,20 +86,10 @@ fn machines(name: &str, count: Option<u64>) -> Option<On> {
     })
 }
 
-/// The nearest to a name that is none: of its cloud's machines, or else of the cards.
+/// The nearest to a name that is none: of the machines of clouds, or else of the cards.
 fn unknown(name: &str) -> Invalid {
-    let machines = Instance::family(name);
-    if machines.is_empty() {
-        return Invalid::unknown("", "card", name, CARDS.iter().map(|card| card.name));
-    }
-    let listed = machines.join(", ");
-    Invalid {
-        problem: format!(
-            "unknown machine {:?}; of its kind there are {listed}",
-            shorten(name)
-        ),
-        ..Invalid::unknown("", "machine", name, machines)
-    }
+    unknown_machine("", name)
+        .unwrap_or_else(|| Invalid::unknown("", "card", name, CARDS.iter().map(|card| card.name)))
 }
 
 /// The number before `x`, and the rest.

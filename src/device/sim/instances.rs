@@ -1,14 +1,12 @@
 //! Machines that clouds rent out: which cards they have, and how many.
 //!
-//! From the vendors' pages, as stored on 2026-11-23: for AWS "Amazon EC2 accelerated computing instances" and the table of GPU jobs
-//! in AWS Batch's user guide (docs.aws.amazon.com), for Google Cloud "Accelerator-optimized machine family"
-//! (cloud.google.com/compute/docs/accelerator-optimized-machines), for Azure "GPU accelerated" virtual machine sizes
-//! (learn.microsoft.com/azure/virtual-machines/sizes/gpu-accelerated), for Lambda the instance types of its API. Sizes with a part of
-//! a GPU are left out, and machines whose card is not in the catalogue.
+//! Looked at on 2026-11-23; [`Cloud::source`] says where. Sizes with a part of a GPU are left out, and machines whose card is not in the
+//! catalogue.
 
 use std::fmt;
 
-use super::Card;
+use super::{CARDS, Card};
+use crate::bounded::shorten;
 
 /// A machine of a cloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +18,21 @@ pub struct Instance {
     /// How many of them it has.
     pub count: u64,
 }
+
+/// A cloud.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cloud {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its machines.
+    pub machines: &'static [Instance],
+    /// Where these and their cards are from.
+    pub source: &'static str,
+}
+
+/// How like a name must be to be suggested, from 0 to 1, and how many are.
+const LEAST_ALIKE: f64 = 0.6;
+const MOST_ALIKE: usize = 4;
 
 /// What may stand before a name: Azure's sizes and `SageMaker`'s instances are written with it and without.
 const PREFIXES: [&str; 2] = ["standard_", "ml."];
@@ -46,6 +59,28 @@ impl Instance {
         alike.map(|instance| instance.name).collect()
     }
 
+    /// The machines whose names begin with one, or are most like it, best first; none where a card's name is at least as much like it.
+    pub fn alike(name: &str) -> Vec<&'static str> {
+        let wanted = shorten(bare(name.trim())).to_lowercase();
+        let likeness = |known: &str| {
+            let known = bare(known).to_lowercase();
+            if wanted.len() > 1 && known.starts_with(&wanted) {
+                return 1.0;
+            }
+            strsim::normalized_damerau_levenshtein(&wanted, &known)
+        };
+        let cards = CARDS.iter().map(|card| likeness(card.name));
+        let least = cards.fold(LEAST_ALIKE, f64::max);
+        let mut scored: Vec<(f64, &'static str)> = groups()
+            .flatten()
+            .map(|machine| (likeness(machine.name), machine.name))
+            .filter(|(score, _)| *score > least)
+            .collect();
+        scored.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        scored.truncate(MOST_ALIKE);
+        scored.into_iter().map(|(_, name)| name).collect()
+    }
+
     /// Its card.
     pub fn card(&self) -> Option<&'static Card> {
         Card::find(self.card)
@@ -69,17 +104,37 @@ fn bare(name: &str) -> &str {
 }
 
 /// All machines, by cloud.
-pub fn clouds() -> [(&'static str, &'static [Instance]); 4] {
+pub fn clouds() -> [Cloud; 4] {
     [
-        ("AWS", AWS),
-        ("Google Cloud", GOOGLE),
-        ("Azure", AZURE),
-        ("Lambda", LAMBDA),
+        Cloud {
+            name: "AWS",
+            machines: AWS,
+            source: "website/content/en/preview/reference/instance-types.md of github.com/aws/karpenter-provider-aws, which is made from EC2's \
+                     API; p3.2xlarge to p3.16xlarge and p6e-gb200.36xlarge from other pages",
+        },
+        Cloud {
+            name: "Google Cloud",
+            machines: GOOGLE,
+            source: "cloud.google.com/compute/docs/gpus; a3-highgpu-1g to -4g, a3-edgegpu-8g, a4x-highgpu-4g and g4-standard from programs that \
+                     start them",
+        },
+        Cloud {
+            name: "Azure",
+            machines: AZURE,
+            source: "articles/virtual-machines/sizes/gpu-accelerated of github.com/MicrosoftDocs/azure-compute-docs, and the table of sizes of \
+                     github.com/Azure/kaito",
+        },
+        Cloud {
+            name: "Lambda",
+            machines: LAMBDA,
+            source: "catalogs/v7/lambda/vms.csv of github.com/skypilot-org/skypilot-catalog, which is made from Lambda's API; \
+                     gpu_1x_b200_sxm6 to gpu_4x_b200_sxm6 from programs that start them",
+        },
     ]
 }
 
 fn groups() -> impl Iterator<Item = &'static [Instance]> {
-    clouds().into_iter().map(|(_, instances)| instances)
+    clouds().into_iter().map(|cloud| cloud.machines)
 }
 
 const fn of(name: &'static str, count: u64, card: &'static str) -> Instance {
@@ -215,6 +270,9 @@ const LAMBDA: &[Instance] = &[
     of("gpu_4x_h100_sxm5", 4, "h100-80g"),
     of("gpu_8x_h100_sxm5", 8, "h100-80g"),
     of("gpu_1x_gh200", 1, "gh200-96g"),
+    of("gpu_1x_b200_sxm6", 1, "b200"),
+    of("gpu_2x_b200_sxm6", 2, "b200"),
+    of("gpu_4x_b200_sxm6", 4, "b200"),
     of("gpu_8x_b200_sxm6", 8, "b200"),
 ];
 
@@ -285,6 +343,20 @@ mod tests {
             "💥-1",
         ] {
             assert_eq!(Instance::family(none), [""; 0], "{none}");
+        }
+    }
+
+    #[test]
+    fn a_name_like_no_family_is_answered_with_those_most_like_it() {
+        assert_eq!(Instance::alike("gpu_8x_h100")[0], "gpu_8x_h100_sxm5");
+        assert_eq!(Instance::alike("p7.48xlarge")[0], "p5.48xlarge");
+        assert_eq!(Instance::alike("a2")[0], "a2-highgpu-1g");
+        assert_eq!(
+            Instance::alike("Standard_NC24ads_A10_v4")[0],
+            "Standard_NC24ads_A100_v4"
+        );
+        for none in ["", "h2000", "rtx4091", "💥", &"p5.48xlarge".repeat(10_000)] {
+            assert_eq!(Instance::alike(none), [""; 0], "{none}");
         }
     }
 }

@@ -7,9 +7,9 @@ mod memory;
 pub mod workspaces;
 
 pub use catalogue::{
-    CARDS, CONTEXT_OVERHEAD, Card, Ceilings, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD,
-    Workspaces, names,
+    CARDS, CONTEXT_OVERHEAD, Card, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
+    SHARDED_OVERHEAD, Sheet, Workspaces, names,
 };
-pub use instances::{Instance, clouds};
+pub use instances::{Cloud, Instance, clouds};
 pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;

@@ -140,18 +140,11 @@ pub(super) fn read(
 
 /// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
 fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> Invalid {
-    if let machines @ [first, ..] = Instance::family(name).as_slice() {
-        let problem = format!(
-            "unknown machine {:?}; of its kind there are {}",
-            shorten(name),
-            machines.join(", ")
-        );
-        let nearest = nearest(name, machines.iter().copied()).unwrap_or(first);
+    if let Some(invalid) = unknown_machine(pointer, name) {
         return Invalid {
-            pointer: pointer.to_owned(),
             value: Some(format!("{:?}", shorten(text))),
-            problem,
-            nearest: Some(format!("sim:{nearest}")),
+            nearest: invalid.nearest.map(|nearest| format!("sim:{nearest}")),
+            ..invalid
         };
     }
     let family = family(name, known_sims);
@@ -173,6 +166,28 @@ fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> I
     invalid.nearest = nearest.map(|name| format!("sim:{name}"));
     invalid.value = Some(format!("{:?}", shorten(text)));
     invalid
+}
+
+/// A machine of a cloud that is not there, with those of its kind or those most like it; `None` where a name is more like a card's.
+pub(crate) fn unknown_machine(pointer: &str, name: &str) -> Option<Invalid> {
+    let family = Instance::family(name);
+    let (which, machines, nearest) = if family.is_empty() {
+        ("most like it are", Instance::alike(name), None)
+    } else {
+        let nearest = nearest(name, family.iter().copied());
+        ("of its kind there are", family, nearest)
+    };
+    let nearest = nearest.or_else(|| machines.first().copied())?;
+    Some(Invalid {
+        pointer: pointer.to_owned(),
+        value: Some(format!("{:?}", shorten(name))),
+        problem: format!(
+            "unknown machine {:?}; {which} {}",
+            shorten(name),
+            machines.join(", ")
+        ),
+        nearest: Some(nearest.to_owned()),
+    })
 }
 
 /// The cards whose name begins with what was written, or else with its first part: `h100-pcie` is an `h100`.

@@ -18,6 +18,7 @@ mod source;
 mod training;
 
 pub use device::DeviceChoice;
+pub(crate) use device::unknown_machine;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use headroom::{Taught, TaughtBy, strategy};

@@ -2,7 +2,7 @@
 //!
 //! See Note [Attention backends].
 
-use crate::program::Capability;
+use crate::program::{Architecture, Capability, Flash};
 use crate::shape::{DType, Extent};
 
 /// The implementations that PyTorch chooses among.
@@ -45,9 +45,10 @@ pub(crate) struct Problem {
     pub(crate) trained: bool,
 }
 
-/// PyTorch's choice, asked on compute capabilities 7.0, 7.5, 8.0, 8.6, 8.7, 8.9, 9.0, 10.0, 10.3, 11.0, 12.0 and 12.1, for the
-/// problems in `tests/golden/attention/choices.txt`.
-pub(crate) fn choose((major, minor): (u32, u32), problem: &Problem) -> Backend {
+/// PyTorch's choice among what its [`Architecture`] says. Held against PyTorch on all architectures for the problems in
+/// `tests/golden/attention/choices.txt`.
+pub(crate) fn choose(compute: (u32, u32), problem: &Problem) -> Backend {
+    let kernels = &Architecture::of(compute).attention;
     let Problem {
         dtype,
         positions,
@@ -64,37 +65,33 @@ pub(crate) fn choose((major, minor): (u32, u32), problem: &Problem) -> Backend {
     let widest = width.max(value_width);
     let single = positions == 1 && problem.dropout || keys == 1;
     let cudnn = half
-        && matches!(major, 9 | 10)
+        && kernels.cudnn.is_some_and(|most| widest <= most)
         && aligned(8)
-        && widest <= if major == 9 { 256 } else { 128 }
         && !single
         && !problem.mask_is_trained;
     if cudnn {
         return Backend::Cudnn;
     }
-    // Cards without the shared memory of an A100 or H100 train the widest heads another way.
-    let small = major == 12 || (major == 8 && minor != 0);
-    let too_wide = small
-        && problem.trained
-        && ((193..=224).contains(&width) || (width > 224 && problem.dropout));
+    let fits = match kernels.flash {
+        Flash::No => false,
+        Flash::Narrow if problem.trained => {
+            !((193..=224).contains(&width) || width > 224 && problem.dropout)
+        }
+        Flash::Narrow | Flash::Wide => true,
+    };
     let flash = half
-        && major >= 8
+        && fits
         && width <= 256
         && width == value_width
         && !problem.masked
-        && !(problem.causal && positions != keys)
-        && !too_wide;
+        && !(problem.causal && positions != keys);
     if flash {
         return Backend::Flash;
     }
-    let alignment = match (major, half) {
-        (_, true) => 8,
-        (8.., false) => 4,
-        (_, false) => 1,
-    };
+    let alignment = if half { 8 } else { kernels.efficient_alignment };
     let known = dtype == DType::Float32
         || dtype == DType::Float16
-        || (dtype == DType::BFloat16 && major >= 8);
+        || (dtype == DType::BFloat16 && kernels.efficient_bf16);
     if known && !problem.grouped && aligned(alignment) {
         Backend::Efficient
     } else {

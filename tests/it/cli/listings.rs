@@ -3,12 +3,13 @@
 use super::{Place, document, stdout};
 
 /// Commands that people run.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "fit",
     "probe",
     "program",
     "replay",
     "devices",
+    "cards",
     "presets",
     "serve",
     "config",

@@ -2,6 +2,7 @@
 
 mod answers;
 mod bad_input;
+mod cards;
 mod converse;
 mod database;
 mod documents;

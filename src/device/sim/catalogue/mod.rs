@@ -7,9 +7,13 @@
 
 mod datacenter;
 mod geforce;
+mod sheet;
 mod workstation;
 
+pub use sheet::{Chip, Sheet};
+
 use crate::device::Capability;
+use crate::program::Architecture;
 use crate::units::Bytes;
 
 use super::CardMemory;
@@ -57,12 +61,11 @@ pub struct Card {
     pub workspaces: Workspaces,
     /// How fast it is by its data sheet.
     pub ceilings: Ceilings,
+    /// What it is made of, and where that and how fast it is are known from.
+    pub sheet: Sheet,
 }
 
-/// The most that a card does in a second, by NVIDIA's data sheets and architecture white papers: without sparsity, and with sums in
-/// float32. Held on 2026-11-23 against public copies of the data sheets (of H200, H100 SXM, A100 SXM, L40S, L4, A10, T4 and V100 SXM2;
-/// those of Hopper and L4 state figures with sparsity, twice those here), and against multiprocessors and clocks, which is all that
-/// the others were held against: see the tests.
+/// The most that a card does in a second: without sparsity, and with sums in float32. Where each figure is from, [`Sheet`] says.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ceilings {
     /// Bytes read from memory or written to it.
@@ -124,21 +127,29 @@ impl Card {
 
     /// What a reader of an answer for this card should know.
     pub fn notes(&self) -> Vec<String> {
-        match self.workspaces {
+        let mut notes = match self.workspaces {
             Workspaces::Recorded => Vec::new(),
             Workspaces::Transferred => vec![format!(
                 "batchfit was not measured on a real {}: its memory size is from {}; what convolutions need as scratch \
                  memory, and the {} that a process holds outside PyTorch's allocator, are those of an H200",
                 self.product, self.source, PROCESS_OVERHEAD
             )],
-        }
+        };
+        notes.extend(self.unverified());
+        notes
+    }
+
+    /// What of its figures could not be held against a public source, or contradicts one.
+    pub fn unverified(&self) -> Option<String> {
+        let doubtful = self.sheet.doubtful?;
+        Some(format!("not verified of the {}: {doubtful}", self.product))
     }
 }
 
 /// All cards: those of servers first, and of those the one that was measured.
 ///
-/// Multiprocessors and threads per multiprocessor are from NVIDIA's architecture white papers and the
-/// table of compute capabilities in the CUDA programming guide.
+/// Multiprocessors are those of the page that [`Sheet`] names, or what PyTorch reports where that differs; threads of one are those of the
+/// [`Architecture`].
 pub const CARDS: &[Card] = &ALL;
 
 const COUNT: usize = datacenter::CARDS.len() + workstation::CARDS.len() + geforce::CARDS.len();
@@ -164,11 +175,11 @@ pub fn names() -> Vec<&'static str> {
     CARDS.iter().map(|card| card.name).collect()
 }
 
-const fn capability(compute: (u32, u32), multiprocessors: u64, threads: u64) -> Capability {
+const fn capability(compute: (u32, u32), multiprocessors: u64) -> Capability {
     Capability {
         compute,
         multiprocessors,
-        threads_per_multiprocessor: threads,
+        threads_per_multiprocessor: Architecture::of(compute).threads_per_multiprocessor,
     }
 }
 
