@@ -44,6 +44,7 @@ use arguments::{Arguments, Command, Config, Format, LogFormat, SearchFormat};
 use children::{answer, worker};
 use trouble::Trouble;
 
+use crate::device::sim;
 use crate::http;
 use crate::ops;
 
@@ -74,6 +75,9 @@ impl From<Outcome> for ExitCode {
 
 /// Runs the command that the process was started with. A service first does what is good for a process that stays.
 pub fn run(before_serving: fn()) -> ExitCode {
+    if let Some(folder) = folders::calibrations() {
+        sim::look_in(folder);
+    }
     let arguments = match Arguments::read() {
         Ok(arguments) => arguments,
         Err(said) => return said_by_flags(&said),
@@ -128,6 +132,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::Operators => (false, operators()),
         Command::Completions(arguments) => (false, shell::completions(&arguments)),
         Command::Man(arguments) => (false, shell::man(&arguments)),
+        Command::Calibrate(arguments) => (false, recordings::calibrate::run(&arguments)),
         Command::RecordWorkspaces(arguments) => (false, recordings::workspaces::run(&arguments)),
         Command::Worker(arguments) => (false, worker::run(&arguments)),
         Command::Answer(arguments) => (false, answer::run(&arguments)),

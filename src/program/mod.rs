@@ -10,6 +10,7 @@ mod communication;
 mod convolution;
 mod generated;
 mod kernel;
+mod operand;
 mod unary;
 mod work;
 
@@ -30,8 +31,8 @@ pub use convolution::{
 };
 pub use generated::{Form, Generated, Number, Text};
 pub use kernel::{Binary, Call, Collective, Initial, Kernel, Reduction, View};
+pub(crate) use operand::Operand;
 pub use unary::{Placement, Unary};
-pub(crate) use work::Operand;
 pub use work::{Host, Mask, Moving, Tick, Timeline, Updating, Work, WorkId};
 
 /// Names an allocation of one program.

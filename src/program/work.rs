@@ -7,7 +7,8 @@ use crate::shape::{DType, Extent, numel};
 
 use super::convolution::ConvolutionShape;
 use super::generated::Form;
-use super::kernel::{Kernel, View};
+use super::kernel::Kernel;
+use super::operand::Operand;
 
 /// Names a piece of work of one program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,8 +72,10 @@ pub enum Moving {
     Map,
     /// The same where an operand is seen many times, or lies otherwise than the result. Of elements.
     Broadcast,
-    /// A copy into another order. Of elements.
+    /// A copy of rows into columns: how often, rows, and columns.
     Transpose,
+    /// A copy of rows as they are, in another order. Of rows and their width.
+    Reorder,
     /// One value everywhere. Of elements.
     Fill,
     /// Random values. Of elements.
@@ -101,6 +104,14 @@ pub enum Moving {
     MaxPool,
     /// Likewise.
     MaxPoolGrad,
+    /// Values between others along the last dimensions. Of planes, and elements of one before and after.
+    Interpolate(Nearest),
+    /// Likewise.
+    InterpolateGrad(Nearest),
+    /// Windows as columns. Of samples, and elements of one before and after.
+    Unfold,
+    /// Columns added up in windows. Likewise.
+    Fold,
     /// Averages over windows. Of elements before and after.
     AvgPool,
     /// Likewise.
@@ -114,6 +125,9 @@ pub enum Moving {
     /// An optimizer's update of all parameters. Of tensors and elements.
     Update(Updating),
 }
+
+/// Whether values between others are the nearest of them.
+pub type Nearest = bool;
 
 /// Which optimizer, as its kernels go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -203,76 +217,6 @@ impl Timeline {
     }
 }
 
-/// An operand of a launch, as far as its cost depends on it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Operand<'a> {
-    /// Type of the elements.
-    pub(crate) dtype: DType,
-    /// Sizes of the dimensions.
-    pub(crate) shape: &'a [Extent],
-    /// Elements between neighbours.
-    pub(crate) strides: &'a [Extent],
-}
-
-impl<'a> From<&'a View> for Operand<'a> {
-    fn from(view: &'a View) -> Operand<'a> {
-        Operand {
-            dtype: view.dtype,
-            shape: &view.shape,
-            strides: &view.strides,
-        }
-    }
-}
-
-impl Operand<'_> {
-    /// Bytes of the elements that are there: one that is seen many times counts once.
-    fn bytes(&self) -> Extent {
-        let dims = self.shape.iter().zip(self.strides);
-        let seen = dims.filter(|(_, stride)| **stride != Extent::ZERO);
-        seen.fold(Extent::fixed(self.dtype.size()), |product, (length, _)| {
-            product * *length
-        })
-    }
-
-    fn elements(&self) -> Extent {
-        numel(self.shape)
-    }
-
-    fn along(&self, dim: usize) -> Extent {
-        self.shape.get(dim).copied().unwrap_or(Extent::ONE)
-    }
-
-    fn last(&self) -> Extent {
-        self.along(self.shape.len().wrapping_sub(1))
-    }
-
-    /// Lengths of a stack of matrices: how many, rows, columns.
-    fn matrices(&self) -> [Extent; 3] {
-        match self.shape {
-            [] => [Extent::ONE; 3],
-            [length] => [Extent::ONE, Extent::ONE, *length],
-            [stack @ .., rows, columns] => [numel(stack), *rows, *columns],
-        }
-    }
-
-    /// Whether the rows of its matrices are further apart than its columns.
-    fn is_by_columns(&self) -> bool {
-        match self.strides {
-            [.., _, columns] => *columns != Extent::ONE,
-            _ => false,
-        }
-    }
-
-    /// The dimensions from the outermost in memory to the innermost, those that do not count left out.
-    fn order(&self) -> Vec<usize> {
-        let counts = |dim: &usize| self.shape[*dim] != Extent::ONE;
-        let mut dims: Vec<usize> = (0..self.shape.len()).filter(counts).collect();
-        // As at a batch of two: which stride is larger does not depend on it.
-        dims.sort_by_key(|dim| std::cmp::Reverse(self.strides[*dim].at(2)));
-        dims
-    }
-}
-
 impl Work {
     /// What a launch asks of the card; `None` for what asks nothing, or is accounted for elsewhere.
     #[expect(clippy::too_many_lines, reason = "a few lines for each kind of kernel")]
@@ -300,7 +244,16 @@ impl Work {
                 .unwrap_or(Extent::ONE)
         };
         let elements = || [largest(), Extent::ONE, Extent::ONE];
+        let lying = |(kind, lengths): (Moving, Option<[Extent; 3]>)| {
+            moving(kind, lengths.unwrap_or_else(elements))
+        };
         let rows = |width: Extent| [first.elements(), width, Extent::ONE];
+        let resampled = || match (first.shape, outputs.first()?.shape) {
+            ([samples, channels, before @ ..], [_, _, after @ ..]) => {
+                Some([*samples * *channels, numel(before), numel(after)])
+            }
+            _ => None,
+        };
         let planes = |of: &Operand<'_>| match of.shape {
             [samples, channels, plane @ ..] => [*samples, *channels, numel(plane)],
             _ => [of.elements(), Extent::ONE, Extent::ONE],
@@ -402,7 +355,35 @@ impl Work {
                     };
                     moving(kind, sides)
                 }
-                Form::Map(_) => moving(elementwise(inputs, outputs), elements()),
+                Form::Map(_) => lying(elementwise(inputs, outputs)),
+                // Of planes that lie one after the other; other kernels run where channels do.
+                _ if generated.name.starts_with("interpolate") && !first.is_by_columns() => {
+                    let nearest: Nearest = generated.name.ends_with("nearest");
+                    let [planes, before, after] = resampled()?;
+                    if generated.outputs == ["x"] {
+                        moving(Moving::InterpolateGrad(nearest), [planes, after, before])
+                    } else {
+                        moving(Moving::Interpolate(nearest), [planes, before, after])
+                    }
+                }
+                _ if ["im2col", "col2im"].contains(&generated.name) => {
+                    let samples = first.along(0);
+                    let of_one = |operand: &Operand<'_>| {
+                        operand
+                            .elements()
+                            .checked_div(samples)
+                            .unwrap_or(Extent::ONE)
+                    };
+                    let sides = [samples, of_one(first), of_one(outputs.first()?)];
+                    moving(
+                        if generated.name == "im2col" {
+                            Moving::Unfold
+                        } else {
+                            Moving::Fold
+                        },
+                        sides,
+                    )
+                }
                 // What finds its operands' elements by indices reads as many as it writes at most.
                 _ => moving(Moving::Map, elements()),
             },
@@ -411,8 +392,15 @@ impl Work {
                 let same = first.shape.len() != made.shape.len()
                     || first.order() == made.order()
                     || first.strides.contains(&Extent::ZERO);
-                let kind = if same { Moving::Map } else { Moving::Transpose };
-                moving(kind, elements())
+                match (same, first.order().last() == made.order().last()) {
+                    (true, _) => moving(Moving::Map, elements()),
+                    // Rows stay rows, in another order.
+                    (false, true) => {
+                        let [_, _, width] = first.turned(made);
+                        moving(Moving::Reorder, rows(width))
+                    }
+                    (false, false) => moving(Moving::Transpose, first.turned(made)),
+                }
             }
             Kernel::Gather { .. } | Kernel::NllLoss => {
                 // Of the table, as much is read as is written.
@@ -425,15 +413,16 @@ impl Work {
                     moved: made.bytes() + made.bytes() + indices.bytes() + indices.bytes(),
                 })
             }
-            _ => moving(elementwise(inputs, outputs), elements()),
+            _ => lying(elementwise(inputs, outputs)),
         }
     }
 }
 
-/// Whether all operands of an elementwise function lie alike, so that they are read as one run.
-fn elementwise(inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Moving {
+/// How the operands of an elementwise function lie: alike, so that they are read as one run; otherwise, with rows for rows; or so that
+/// rows of one are columns of another, and of which lengths.
+fn elementwise(inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> (Moving, Option<[Extent; 3]>) {
     let Some(made) = outputs.first() else {
-        return Moving::Map;
+        return (Moving::Map, None);
     };
     let lies_alike = |one: &Operand<'_>| {
         let dims = one.shape.iter().zip(one.strides);
@@ -444,10 +433,17 @@ fn elementwise(inputs: &[Operand<'_>], outputs: &[Operand<'_>]) -> Moving {
                     .zip(of_made)
                     .all(|((length, a), (_, b))| *length == Extent::ONE || a == b))
     };
+    let crosses = |one: &&Operand<'_>| {
+        one.shape == made.shape
+            && !one.strides.contains(&Extent::ZERO)
+            && one.order().last() != made.order().last()
+    };
     if inputs.iter().all(lies_alike) {
-        Moving::Map
+        (Moving::Map, None)
+    } else if let Some(one) = inputs.iter().find(crosses) {
+        (Moving::Transpose, Some(one.turned(made)))
     } else {
-        Moving::Broadcast
+        (Moving::Broadcast, None)
     }
 }
 

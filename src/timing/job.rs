@@ -234,12 +234,17 @@ fn moving(kind: Moving, dtype: DType, lengths: [f64; 3], moved: f64) -> Job {
         let class = format!("{name} {}", Unit::of(dtype).exact_name());
         (class, vec![first, second, third])
     };
+    let resampled = |pass: &str, nearest: bool| {
+        let mode = if nearest { "nearest" } else { "bilinear" };
+        (typed(&format!("{mode} {pass}")), vec![first, second, third])
+    };
     // Of results and all summands.
     let sums = |name: &str| (typed(name), vec![first, second / first.max(1.0)]);
     let (class, features) = match kind {
         Moving::Map => any("map"),
         Moving::Broadcast => any("broadcast"),
-        Moving::Transpose => any("transpose"),
+        Moving::Transpose => (typed("turned"), vec![first, second, third]),
+        Moving::Reorder => rows("reordered"),
         Moving::Fill => any("fill"),
         Moving::Random => any("random"),
         Moving::Dropout => any("dropout"),
@@ -261,6 +266,10 @@ fn moving(kind: Moving, dtype: DType, lengths: [f64; 3], moved: f64) -> Job {
         Moving::AvgPoolGrad => (typed("avg_pool bwd"), vec![first, second]),
         Moving::MaxPool => (typed("max_pool fwd"), vec![first, second]),
         Moving::MaxPoolGrad => (typed("max_pool bwd"), vec![first, second]),
+        Moving::Interpolate(nearest) => resampled("fwd", nearest),
+        Moving::InterpolateGrad(nearest) => resampled("bwd", nearest),
+        Moving::Unfold => (typed("unfold"), vec![first, second, third]),
+        Moving::Fold => (typed("fold"), vec![first, second, third]),
         Moving::Embedding => rows("embedding fwd"),
         Moving::EmbeddingGrad => rows("embedding bwd"),
         Moving::Unscale => (String::from("unscale fp32"), vec![first, second]),

@@ -152,7 +152,7 @@ impl GpuHandler {
         match &self.taken {
             None => Err((Refusal::OutOfTurn, "no device was taken".to_owned())),
             Some(Taken::Simulated(card)) => {
-                let launcher = SimulatedLauncher::default();
+                let launcher = SimulatedLauncher::of(Some(card));
                 Ok((Some(Device::Simulated { card, launcher }), simulated(card)))
             }
             Some(Taken::Cuda {

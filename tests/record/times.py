@@ -2,8 +2,9 @@
 """Records on a GPU how long PyTorch's kernels and training steps take: what `src/timing` is calibrated with, and checked against.
 
     times.py kernels --out FILE [--seconds N]             single kernels over a grid of sizes, a line of JSON each
+    times.py host --out FILE                              what the host takes to launch single operators, forward and backward
     times.py steps --out FILE [--seconds N] [--cases FOLDER]   whole steps of the models of split.json beside this file's goldens
-    times.py pack FILE... > src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
+    times.py pack [--onto TABLE] FILE... > src/timing/h200.txt           the lines of `kernels` as the table that batchfit reads
 
 A kernel is timed between two events with the queue held full, so that the host's own time is not in it: the median of three
 bursts. The grids are of sizes, with well-known vocabularies and stems among them. A step is timed as `tests/gpu/timed.py` does it, with the device
@@ -147,6 +148,22 @@ def further_convolution_jobs():
                                                  (256, 256, 1, 5, 2), (768, 768, 16, 64, 1), (512, 512, 16, 128, 1), (256, 256, 256, 31, 1)):  # fmt: skip
                 for unit in ("tf32", "bf16"):
                     yield from convolution(unit, n, i, o, groups, length, kernel, stride, "line")
+
+
+def sound_convolution_jobs():
+    """Convolutions over lines as a grid: lengths, windows and strides of sound and of its features, in all three passes."""
+    for n in (2, 8, 32, 128):
+        for length in (250, 1000, 4000, 16000, 64000):
+            for i, o in ((1, 64), (1, 512), (64, 64), (64, 128), (128, 256), (256, 256), (512, 512), (768, 768), (80, 512), (128, 768)):
+                if i * n * length > 2**29 or o * n * length > 2**30:
+                    continue
+                for kernel, stride in ((10, 5), (3, 2), (2, 2), (8, 4)) if length >= 1000 else ((3, 1), (3, 2), (5, 1)):
+                    for unit in ("tf32", "bf16"):
+                        yield from convolution(unit, n, i, o, 1, length, kernel, stride, "line")
+            for channels, groups, kernel in ((256, 16, 64), (768, 16, 128), (1024, 16, 128), (256, 256, 15), (512, 512, 31), (144, 144, 31)):
+                if length <= 4000:
+                    for unit in ("tf32", "bf16"):
+                        yield from convolution(unit, n, channels, channels, groups, length, kernel, 1, "line")
 
 
 def convolution(unit, n, i, o, groups, side, kernel, stride, layout="nchw"):
@@ -352,6 +369,73 @@ def further_moving_jobs():
             yield (f"{job[0]} fp16", *job[1:4], "named", job[5])
 
 
+def turning_jobs():
+    """Copies of rows into columns, and of rows into another order, by the lengths of both: which of the two decides the time is not known."""
+    for size, unit in ((4, "fp32"), (2, "half")):
+        for outer in (1, 16, 256):
+            for before in (32, 49, 64, 196, 256, 768, 1024, 3136):
+                for after in (32, 49, 64, 196, 256, 768, 1024, 3136):
+                    elements = outer * before * after
+                    if not 2**14 < elements < 2**28:
+                        continue
+
+                    def columns(torch, shape=(outer, before, after), unit=unit):
+                        x = torch.randn(shape, device="cuda", dtype=torch.float32 if unit == "fp32" else torch.bfloat16).transpose(1, 2)
+                        return lambda: x.contiguous()
+
+                    yield (f"turned {unit}", [outer, before, after], 0, 2 * elements * size, "named", columns)
+            for before, after in ((12, 197), (16, 512), (64, 49), (8, 2048)):
+                for width in (16, 32, 64, 128):
+
+                    def rows(torch, shape=(outer, before, after, width), unit=unit):
+                        x = torch.randn(shape, device="cuda", dtype=torch.float32 if unit == "fp32" else torch.bfloat16).transpose(1, 2)
+                        return lambda: x.contiguous()
+
+                    elements = outer * before * after * width
+                    yield (f"reordered {unit}", [outer * before * after, width], 0, 2 * elements * size, "named", rows)
+
+
+def resampling_jobs():
+    """Interpolation and columns of windows, forward and backward: some add atomically, which no count of bytes says."""
+    for size, unit in ((4, "fp32"), (2, "half")):
+        for n in (8, 32, 128):
+            for channels, side, times in ((21, 28, 8), (64, 56, 2), (256, 14, 4), (256, 28, 2), (768, 7, 8)):
+                for mode in ("bilinear", "nearest"):
+                    before, after = side**2, (side * times) ** 2
+
+                    def interpolated(which, shape=(n, channels, side, side), times=times, mode=mode, unit=unit):
+                        def made(torch):
+                            x = torch.randn(shape, device="cuda", dtype=torch.float32 if unit == "fp32" else torch.bfloat16).requires_grad_()
+                            run = lambda: torch.nn.functional.interpolate(x, scale_factor=times, mode=mode)
+                            if which == "fwd":
+                                return run
+                            y = run()
+                            grad = torch.randn_like(y)
+                            return lambda: torch.autograd.grad(y, x, grad, retain_graph=True)
+
+                        return made
+
+                    for which in ("fwd", "bwd"):
+                        yield (f"{mode} {which} {unit}", [n * channels, before, after], 0, size * n * channels * (before + after), "named", interpolated(which))
+            for channels, side in ((192, 28), (64, 56), (384, 14)):
+                before, after = n * channels * side**2, 9 * n * channels * (side // 2) ** 2
+
+                def columned(which, shape=(n, channels, side, side), unit=unit):
+                    def made(torch):
+                        dtype = torch.float32 if unit == "fp32" else torch.bfloat16
+                        window = {"kernel_size": 3, "padding": 1, "stride": 2}
+                        x = torch.randn(shape, device="cuda", dtype=dtype)
+                        if which == "unfold":
+                            return lambda: torch.nn.functional.unfold(x, **window)
+                        y = torch.nn.functional.unfold(x, **window)
+                        return lambda: torch.nn.functional.fold(y, shape[2:], **window)
+
+                    return made
+
+                for which in ("unfold", "fold"):
+                    yield (f"{which} {unit}", [n, before // n, after // n], 0, size * (before + after), "named", columned(which))
+
+
 def row_jobs(half="bf16"):
     for unit, size in (("fp32", 4), ("half", 2))[half == "fp16" :]:
         def dtype(torch, unit=unit):
@@ -540,6 +624,8 @@ def kernels(options):
               (0.2, convolution_jobs), (0.1, further_convolution_jobs)]  # fmt: skip
     if options.further:
         groups = [(0.12, further_moving_jobs), (0.2, uneven_product_jobs), (0.68, further_convolution_jobs)]
+    if options.lacking:
+        groups = [(0.45, sound_convolution_jobs), (0.3, turning_jobs), (0.25, resampling_jobs)]
     began, spent = time.time(), 0.0
     with options.out.open("w") as out:
         out.write(json.dumps({"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "gpu": torch.cuda.get_device_name(0)}) + "\n")
@@ -567,6 +653,117 @@ def kernels(options):
                 done += 1
             torch.cuda.empty_cache()
             print(f"{jobs.__name__}: {done} of {len(listed)}, {failed} failed, {time.time() - began:.0f} s", flush=True)
+
+
+# The host.
+
+
+def chains(torch):
+    """(name, layers in a row, what goes in, autocast): small enough that the host is what is waited for."""
+    nn, F = torch.nn, torch.nn.functional
+
+    class Call(nn.Module):
+        def __init__(self, run):
+            super().__init__()
+            self.run = run
+
+        def forward(self, x):
+            return self.run(x)
+
+    image, rows, heads = (2, 16, 8, 8), (2, 8, 64), (2, 4, 8, 16)
+    plain = {
+        "identity": (nn.Identity, rows),
+        "view": (lambda: Call(lambda x: x.view(2, 64, 8).view(2, 8, 64)), rows),
+        "transpose": (lambda: Call(lambda x: x.transpose(1, 2).transpose(1, 2)), rows),
+        "slice": (lambda: Call(lambda x: x[:, :8]), rows),
+        "add": (lambda: Call(lambda x: x + 1.0), rows),
+        "add_self": (lambda: Call(lambda x: x + x), rows),
+        "multiply_self": (lambda: Call(lambda x: x * x), rows),
+        "relu": (nn.ReLU, rows),
+        "relu_in_place": (lambda: nn.Sequential(Call(lambda x: x + 1.0), nn.ReLU(inplace=True)), rows),
+        "gelu": (nn.GELU, rows),
+        "silu": (nn.SiLU, rows),
+        "tanh": (nn.Tanh, rows),
+        "dropout": (lambda: nn.Dropout(0.1), rows),
+        "softmax": (lambda: nn.Softmax(-1), rows),
+        "contiguous": (lambda: Call(lambda x: x.transpose(1, 2).contiguous().view(2, 8, 64)), rows),
+        "cat": (lambda: Call(lambda x: torch.cat([x[:, :4], x[:, 4:]], 1)), rows),
+        "mean": (lambda: Call(lambda x: x.mean(-1, keepdim=True).expand(2, 8, 64)), rows),
+        "linear": (lambda: nn.Linear(64, 64), rows),
+        "linear_no_bias": (lambda: nn.Linear(64, 64, bias=False), rows),
+        "matmul": (lambda: Call(lambda x: x @ x.transpose(-1, -2)), (2, 4, 16, 16)),
+        "layer_norm": (lambda: nn.LayerNorm(64), rows),
+        "rms_norm": (lambda: nn.RMSNorm(64), rows),
+        "attention": (lambda: Call(lambda x: F.scaled_dot_product_attention(x, x, x)), heads),
+        "convolution": (lambda: nn.Conv2d(16, 16, 3, padding=1, bias=False), image),
+        "convolution_bias": (lambda: nn.Conv2d(16, 16, 3, padding=1), image),
+        "pointwise": (lambda: nn.Conv2d(16, 16, 1, bias=False), image),
+        "depthwise": (lambda: nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False), image),
+        "batch_norm": (lambda: nn.BatchNorm2d(16), image),
+        "group_norm": (lambda: nn.GroupNorm(4, 16), image),
+        "max_pool": (lambda: nn.MaxPool2d(3, 1, 1), image),
+        "avg_pool": (lambda: nn.AvgPool2d(3, 1, 1), image),
+        "interpolate": (lambda: Call(lambda x: F.interpolate(x, scale_factor=1.0, mode="bilinear")), image),
+        "nested": (lambda: nn.Sequential(nn.Sequential(nn.Sequential(nn.Identity()))), rows),
+    }
+    for name, (make, shape) in plain.items():
+        for precision in ("fp32", "amp_bf16"):
+            yield name, make, shape, precision
+
+
+def host(options):
+    """A line for each chain: microseconds of the host for one of its layers, forward, backward and update by AdamW; medians of nine."""
+    import torch
+
+    with options.out.open("w") as out:
+        out.write(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0)}) + "\n")
+        for name, make, shape, precision in chains(torch):
+            try:
+                with within(10):
+                    line = [name, precision, *chained(torch, make, shape, precision)]
+            except (Late, RuntimeError) as error:
+                print(name, precision, repr(error)[:200], flush=True)
+                continue
+            out.write(json.dumps(line) + "\n")
+            print(*line, flush=True)
+
+
+def chained(torch, make, shape, precision):
+    """Microseconds of a layer forward, backward and updated, from what half as many layers take less; and how many parameters it has."""
+    times = {}
+    for layers in (30, 60):
+        model = torch.nn.Sequential(*[make() for _ in range(layers)]).cuda()
+        parameters = list(model.parameters())
+        optimizer = torch.optim.AdamW(parameters) if parameters else None
+        x = torch.randn(shape, device="cuda", requires_grad=True)
+        found, made = [], {}
+
+        def forward():
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=precision == "amp_bf16"):
+                made["y"] = model(x)
+
+        def backward():
+            made["y"].backward(made["gradient"])
+
+        def update():
+            x.grad = None
+            if optimizer:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+
+        for _ in range(13):
+            row = []
+            for phase in (forward, backward, update):
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                phase()
+                row.append(time.perf_counter() - began)
+                if phase is forward:
+                    made["gradient"] = torch.randn_like(made["y"])
+            found.append(row)
+        times[layers] = [statistics.median(column) for column in zip(*found[4:])]
+    each = [round(1e6 * (long - short) / 30, 2) for short, long in zip(*times.values())]
+    return [*each, len(parameters) // 60]
 
 
 # Steps.
@@ -668,6 +865,7 @@ def steps(options):
         out.write(json.dumps({"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0)}) + "\n")
         for cell in split["cells"]:
             if options.fewer:
+                options.plain = True
                 if cell["library"] == "public":
                     continue
                 cell["batches"] = cell["batches"][:2]
@@ -690,7 +888,7 @@ def steps(options):
                         for _ in range(3):
                             subject.step(size)
                         torch.cuda.synchronize()
-                        for _ in range(8 if not options.fewer else 15):
+                        for _ in range(15 if options.plain else 8):
                             start = time.perf_counter()
                             subject.step(size)
                             torch.cuda.synchronize()
@@ -699,10 +897,10 @@ def steps(options):
                                 break
                         found.sort()
                         times = {"batch": size, "median_ms": round(1e3 * found[len(found) // 2], 3), "min_ms": round(1e3 * found[0], 3)}
-                        if index == 0 and not options.fewer:
+                        if index == 0 and not options.plain:
                             rounds = [phases_of(torch, subject.phases(size)) for _ in range(7)][2:]
                             times["host_ms"] = [round(1e3 * statistics.median(column), 3) for column in zip(*rounds)]
-                        if index in (1, len(cell["batches"]) - 1) and not options.fewer:
+                        if index in (1, len(cell["batches"]) - 1) and not options.plain:
                             times["profile"] = profiled(torch, subject.step, size)
                         row["times"].append(times)
             except Exception as error:  # The next model is timed all the same.
@@ -739,13 +937,19 @@ def pack(options):
                 name += " uneven"  # Rows of whole fours are read four at a time.
             floor = max(moved / CEILINGS["bandwidth"], flops / CEILINGS.get(unit, math.inf)) + CEILINGS["latency"]
             classes.setdefault(name, {}).setdefault(tuple(features), []).append(1e-6 * us / floor)
+    before = {}
+    if options.onto:
+        for part in options.onto.read_text().split("\nclass ")[1:]:
+            name, *lines = part.splitlines()
+            before[name] = lines
     print("# Kernels of PyTorch on a GPU: how many times as long each took as the card's ceilings allow (the larger of bytes over bandwidth")
     print("# and operations over throughput, and the latency). Made by tests/record/times.py, which says what the numbers before it are.")
     print("# " + " ".join(f"{key} {value}" for key, value in about.items()))
     print("ceilings " + " ".join(f"{key} {value:.5g}" for key, value in CEILINGS.items()))
-    for name in sorted(classes):
+    for name in sorted({*classes, *before}):
         print(f"class {name}")
-        kept = sorted(classes[name].items())
+        print(*before.get(name, []), sep="\n", end="\n" if name in before else "")
+        kept = sorted(classes.get(name, {}).items())
         if len(kept) > MANY_OF_A_CLASS:
             kept = [one for index, one in enumerate(kept) if index % 8]
         for features, ratios in kept:
@@ -775,7 +979,7 @@ def element(name, features, moved):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, seconds in (("kernels", 200), ("steps", 250)):
+    for name, seconds in (("kernels", 200), ("host", 60), ("steps", 250)):
         command = commands.add_parser(name)
         command.add_argument("--out", type=pathlib.Path, required=True)
         command.add_argument("--seconds", type=float, default=seconds)
@@ -783,11 +987,14 @@ def main():
         command.add_argument("--split", type=pathlib.Path, default=REPO / "tests/golden/times/split.json")
         command.add_argument("--repo", type=pathlib.Path, default=REPO, help="where the repository is")
     commands.choices["kernels"].add_argument("--further", action="store_true", help="only the lists that are called further and uneven")
+    commands.choices["kernels"].add_argument("--lacking", action="store_true", help="only lines of sound, copies of rows into columns, interpolation and folds")
     commands.choices["steps"].add_argument("--fewer", action="store_true", help="only what is not public, two batches, no profiles")
+    commands.choices["steps"].add_argument("--plain", action="store_true", help="no profiles, and more steps of each")
     packing = commands.add_parser("pack")
     packing.add_argument("files", nargs="+", type=pathlib.Path)
+    packing.add_argument("--onto", type=pathlib.Path, help="a table whose kernels are kept")
     options = parser.parse_args()
-    {"kernels": kernels, "steps": steps, "pack": pack}[options.command](options)
+    {"kernels": kernels, "host": host, "steps": steps, "pack": pack}[options.command](options)
 
 
 if __name__ == "__main__":

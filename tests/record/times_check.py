@@ -8,7 +8,7 @@ BATCHFIT is the program. The recordings are tests/golden/times/steps.json, who c
 has the graphs of the models of tests/gpu/public_models.py (`tests/models/run.py export OUT --list tests/gpu/public_models.py`; OUT/graphs);
 without it, only the public cases are compared. --fit needs numpy.
 
-The host's pace differs between machines of one kind by up to two. The public cases are compared as they are. For the others, recorded on two
+The host's pace differs between machines of one kind by up to two. The public cases are compared as they are. For the others, recorded on three
 machines, predictions are also made with the machine's own pace, a number for each machine that its calibration models give: it scales what
 the host does, and nothing of the card.
 """
@@ -36,7 +36,7 @@ def cells(with_graphs):
         role, library = roles[row["name"]]
         if library != "public" and not with_graphs:
             continue
-        for where, key in (("first", "median_ms"), ("second", "second_median_ms")):
+        for where, key in (("first", "median_ms"), ("second", "second_median_ms"), ("third", "third_median_ms")):
             if key in row:
                 found.append((role, library, where, row[key], row))
     return found
@@ -65,7 +65,7 @@ def asked(batchfit, graphs, name, library, precision, batch, folder, pace=1.0):
 def paces(rows):
     """The pace of the machines that are not the reference's: from calibration models where the host is what is waited for."""
     found = {"public": 1.0}
-    for where in ("first", "second"):
+    for where in ("first", "second", "third"):
         ratios = [ms / one["host"] for role, _, at, ms, row, one in rows if at == where and role == "calibration" and ms > 1.3 * one["card"] + 1]
         found[where] = statistics.median(ratios) if ratios else 1.0
     return found

@@ -1,6 +1,7 @@
 //! Flags and environment variables, all in one place.
 
 mod answers;
+mod calibrate;
 mod help;
 mod internal;
 mod question;
@@ -26,6 +27,7 @@ use crate::jobs::UploadLimits;
 use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
 pub(in crate::cli) use answers::{Earlier, ListAnswers, ListOutcomes, TellOutcome};
+pub(in crate::cli) use calibrate::Calibrate;
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::Question;
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
@@ -235,6 +237,8 @@ pub(in crate::cli) enum Command {
     Completions(Completions),
     /// Print the manual page, or write one for each command into a folder.
     Man(Man),
+    /// Record what cuDNN takes on a GPU, or would on another card, for simulations of it.
+    Calibrate(Box<Calibrate>),
     /// Record what scratch memory a GPU's convolution library wants for a model's layers.
     #[command(hide = true)]
     RecordWorkspaces(Box<RecordWorkspaces>),

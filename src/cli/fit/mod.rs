@@ -20,7 +20,7 @@ use super::question::{self, Asked, One};
 use super::trouble::Trouble;
 use super::{Outcome, output, recorder, style};
 use crate::jobs::{self, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Progress};
-use crate::report::{self, Answer, Style};
+use crate::report::{self, Answer, Form, Style};
 use crate::store::Time;
 use progress::Shown;
 
@@ -188,13 +188,17 @@ fn print(
             }
         })
         .collect();
-    let snippet = |write: fn(&Answer) -> String| match answers.as_slice() {
-        [answer] if answer.result.recommendation.micro_batch > 0 => output::text(&write(answer)),
-        _ => {
-            // Nothing to train with, and nothing for a shell to evaluate.
-            output::error("nothing fits; --format text says how much is missing");
-            Ok(())
+    let snippet = |form: Form| {
+        let text = match answers.as_slice() {
+            [answer] => form.write(answer),
+            _ => None,
+        };
+        if let Some(text) = text {
+            return output::text(&text);
         }
+        // Nothing to train with, and nothing for a shell to evaluate.
+        output::error("nothing fits; --format text says how much is missing");
+        Ok(())
     };
     match (format, answers.as_slice(), answered) {
         (Format::Text, [only], _) => output::text(&report::fit(only.model, only.result, style)),
@@ -206,10 +210,10 @@ fn print(
             output::json(&json!({ "items": items }))
         }
         (Format::Markdown, answers, _) => output::text(&report::markdown(answers)),
-        (Format::Env, ..) => snippet(report::env),
-        (Format::Hf, ..) => snippet(report::hf),
-        (Format::Lightning, ..) => snippet(report::lightning),
-        (Format::Accelerate, ..) => snippet(report::accelerate),
+        (Format::Env, ..) => snippet(Form::Env),
+        (Format::Hf, ..) => snippet(Form::Hf),
+        (Format::Lightning, ..) => snippet(Form::Lightning),
+        (Format::Accelerate, ..) => snippet(Form::Accelerate),
     }
 }
 

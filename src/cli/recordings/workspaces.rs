@@ -13,13 +13,17 @@ use jiff::Timestamp;
 use crate::cli::arguments::RecordWorkspaces;
 use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, question};
+use crate::device::Capability;
 use crate::device::cuda::cudnn::{self, BatchGrid, CardProperties, WorkspaceRecording};
 use crate::device::cuda::{self, Facts, Gpu};
-use crate::device::sim::workspaces::{Provenance, WorkspaceTable, condense, merge, pack, unpack};
+use crate::device::sim::workspaces::{
+    NO_DRIVER, Provenance, Traits, WorkspaceTable, condense, merge, pack, unpack,
+};
 use crate::device::sim::{CARDS, Card};
 use crate::model::Request;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
+use crate::units::Bytes;
 use crate::worker::Programs;
 
 pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, Trouble> {
@@ -69,6 +73,7 @@ fn condensed(paths: &[PathBuf]) -> anyhow::Result<String> {
         cudnn: elsewhere(),
         recorded: elsewhere(),
         command: "tests/record/cudnn.py".to_owned(),
+        traits: None,
     };
     Ok(condense(recordings, &provenance)?)
 }
@@ -85,12 +90,14 @@ fn record_layers(
         step_permille: 10 * arguments.step,
         largest: arguments.largest,
     };
+    let batches: Vec<u64> = grid.batches().collect();
     let recording = |most_bytes| WorkspaceRecording {
         layers,
         dtypes,
-        grid,
+        batches: &batches,
+        only_first: false,
         most_bytes,
-        share: (0, 1),
+        until: None,
     };
     let mut text = Vec::new();
     let from = if let Some(name) = &arguments.card {
@@ -130,11 +137,11 @@ fn again() -> anyhow::Result<Outcome> {
     Ok(Outcome::Answered)
 }
 
-fn provenance_of_absent(card: &Card) -> anyhow::Result<Provenance> {
+pub(super) fn provenance_of_absent(card: &Card) -> anyhow::Result<Provenance> {
     let version = cudnn::version()?;
     Ok(Provenance {
         card: card.product.to_owned(),
-        driver: "none: asked without a device".to_owned(),
+        driver: format!("{NO_DRIVER}: asked without a device"),
         cudnn: format!(
             "{}.{}.{}",
             version / 10_000,
@@ -143,6 +150,7 @@ fn provenance_of_absent(card: &Card) -> anyhow::Result<Provenance> {
         ),
         recorded: today(),
         command: format!("batchfit record-workspaces --card {}", card.name),
+        traits: Some(traits(&card.capability, card.total_memory)),
     })
 }
 
@@ -151,7 +159,9 @@ fn today() -> String {
 }
 
 /// The convolutions of a request's variants, which are the same on every card.
-fn convolutions(request: &Request) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec<DType>)> {
+pub(super) fn convolutions(
+    request: &Request,
+) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec<DType>)> {
     let mut programs = Programs::new(request.graph()?, CARDS[0].capability);
     let (mut layers, mut dtypes) = (BTreeSet::new(), Vec::new());
     for variant in &request.variants {
@@ -165,7 +175,17 @@ fn convolutions(request: &Request) -> anyhow::Result<(Vec<ConvolutionLayer>, Vec
     Ok((layers.into_iter().collect(), dtypes))
 }
 
-fn provenance(facts: Facts) -> Provenance {
+fn traits(capability: &Capability, memory: Bytes) -> Traits {
+    Traits {
+        compute: capability.compute,
+        multiprocessors: capability.multiprocessors,
+        threads_per_multiprocessor: capability.threads_per_multiprocessor,
+        memory: memory.0,
+    }
+}
+
+pub(super) fn provenance(facts: Facts) -> Provenance {
+    let traits = traits(&facts.capability, facts.total);
     let driver = cuda::cards()
         .unwrap_or_default()
         .into_iter()
@@ -177,5 +197,6 @@ fn provenance(facts: Facts) -> Provenance {
         cudnn: facts.cudnn.unwrap_or_else(|| "unknown".to_owned()),
         recorded: today(),
         command: "batchfit record-workspaces".to_owned(),
+        traits: Some(traits),
     }
 }

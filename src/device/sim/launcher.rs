@@ -7,52 +7,102 @@ use crate::program::{Convolution, Program};
 use crate::units::Bytes;
 
 use super::workspaces::{Lookup, Source, WorkspaceTable, tensor_bytes};
+use super::{Card, calibrated};
 
 /// Knows what scratch memory a library would want, and launches nothing.
 #[derive(Debug, Clone)]
 pub struct SimulatedLauncher {
     launches: u64,
     workspaces: Lookup<'static>,
-    /// Calls whose plans are in no table, and by how much each estimate may be short.
-    estimated: BTreeMap<Convolution, Bytes>,
+    /// The card whose convolutions they are, as the driver calls it.
+    product: &'static str,
+    /// Calls whose plans were not recorded, where they are from, and by how much each may be short.
+    estimated: BTreeMap<Convolution, (Kind, Bytes)>,
+}
+
+/// How what is said of a convolution is known, where it was not recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Asked,
+    Estimated,
 }
 
 /// What is not known of the scratch memory of convolutions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Estimates {
-    /// How many were never recorded.
-    pub convolutions: usize,
-    /// By how much the scratch memory of one may be larger than its estimate. They run one at a time.
+    /// How many are as cuDNN's heuristics say it of the card without it.
+    pub asked: usize,
+    /// How many were estimated from others.
+    pub estimated: usize,
+    /// By how much the scratch memory of one may be larger than is said. They run one at a time.
     pub short_by: Bytes,
+    /// The card that was asked about, and the one whose layers estimates are from.
+    products: [String; 2],
 }
 
 impl Estimates {
     /// What the reader of a probe should know.
     pub fn note(&self) -> String {
-        format!(
-            "the scratch memory of {} convolutions is estimated from similar ones that were measured on an H200",
-            self.convolutions
-        )
+        let [asked, measured] = &self.products;
+        let of_asked = format!(
+            "the scratch memory of {} convolutions is what cuDNN's heuristics say for an {asked}, asked without one",
+            self.asked
+        );
+        let of_estimated = format!(
+            "the scratch memory of {} convolutions is estimated from similar ones on an {measured}",
+            self.estimated
+        );
+        match (self.asked, self.estimated) {
+            (0, _) => of_estimated,
+            (_, 0) => of_asked,
+            _ => format!("{of_asked}; {of_estimated}"),
+        }
     }
 }
 
 impl Default for SimulatedLauncher {
     fn default() -> SimulatedLauncher {
-        SimulatedLauncher {
-            launches: 0,
-            workspaces: Lookup::new(WorkspaceTable::h200()),
-            estimated: BTreeMap::new(),
-        }
+        SimulatedLauncher::of(None)
     }
 }
 
 impl SimulatedLauncher {
+    /// For a card: what was recorded on it, or asked about it, before what was recorded on others.
+    pub fn of(card: Option<&Card>) -> SimulatedLauncher {
+        let mut tables = Vec::new();
+        let mut product = "NVIDIA H200";
+        if let Some(card) = card {
+            product = card.product;
+            tables.extend(calibrated::tables_of(card.product));
+            tables.extend(WorkspaceTable::of_architecture(card.capability.compute));
+        }
+        if tables.is_empty() {
+            tables.push(WorkspaceTable::h200());
+        }
+        SimulatedLauncher {
+            launches: 0,
+            workspaces: Lookup::among(tables),
+            product,
+            estimated: BTreeMap::new(),
+        }
+    }
+
     /// What is not known of the plans given since the last call, if there is something.
     pub fn take_estimates(&mut self) -> Option<Estimates> {
         let estimated = std::mem::take(&mut self.estimated);
+        let count = |wanted: Kind| {
+            estimated
+                .values()
+                .filter(|(kind, _)| *kind == wanted)
+                .count()
+        };
+        let (asked, others) = (count(Kind::Asked), count(Kind::Estimated));
+        let from = self.workspaces.estimated_from().card();
         Some(Estimates {
-            convolutions: estimated.len(),
-            short_by: estimated.into_values().max()?,
+            asked,
+            estimated: others,
+            short_by: estimated.into_values().map(|(_, bytes)| bytes).max()?,
+            products: [self.product, from.unwrap_or("NVIDIA H200")].map(str::to_owned),
         })
     }
 }
@@ -60,14 +110,16 @@ impl SimulatedLauncher {
 impl Launcher for SimulatedLauncher {
     fn convolution_plans(&mut self, convolution: &Convolution) -> Result<Vec<Bytes>, LaunchError> {
         let plans = self.workspaces.plans(convolution);
-        match plans.source {
-            Source::Recorded | Source::Interpolated | Source::NotTheLibrary => {}
-            Source::Estimated(_) => {
-                // Most plans work on copies of some of the tensors, at most of all three: Note [Similar layers].
-                let first = plans.workspaces.first().copied().unwrap_or(Bytes::ZERO);
-                let short_by = Bytes(tensor_bytes(convolution).saturating_sub(first.0));
-                self.estimated.insert(*convolution, short_by);
-            }
+        // Most plans work on copies of some of the tensors, at most of all three: Note [Similar layers].
+        let first = plans.workspaces.first().copied().unwrap_or(Bytes::ZERO);
+        let tensors = tensor_bytes(convolution);
+        let unknown = match plans.source {
+            Source::Recorded | Source::Interpolated | Source::NotTheLibrary => None,
+            Source::Asked => Some((Kind::Asked, Bytes(tensors / ASKED_SHORT))),
+            Source::Estimated(_) => Some((Kind::Estimated, Bytes(tensors.saturating_sub(first.0)))),
+        };
+        if let Some(unknown) = unknown {
+            self.estimated.insert(*convolution, unknown);
         }
         Ok(plans.workspaces)
     }
@@ -86,3 +138,6 @@ impl Launcher for SimulatedLauncher {
         Ok(StepReport::default())
     }
 }
+
+/// The part of the three tensors by which what cuDNN says without the card may be too low. See Note [Asked without the card].
+const ASKED_SHORT: u64 = 3;

@@ -1,11 +1,13 @@
 //! Cards that exist only as numbers: what `sim:NAME` names.
 
+mod calibrated;
 mod catalogue;
 mod instances;
 mod launcher;
 mod memory;
 pub mod workspaces;
 
+pub use calibrated::{local, look_in};
 pub use catalogue::{
     CARDS, CONTEXT_OVERHEAD, Card, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
     SHARDED_OVERHEAD, Sheet, Workspaces, names,

@@ -64,7 +64,11 @@ pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Ke
         without: Vec::new(),
         body: text.into(),
     };
-    let mut generated = Generated::of("interpolate", [read], [written], form)
+    let name = match of.mode {
+        Mode::Nearest | Mode::NearestExact => "interpolate_nearest",
+        _ => "interpolate",
+    };
+    let mut generated = Generated::of(name, [read], [written], form)
         .with("aligned", Number::Truth(of.align_corners));
     for (name, ratio) in RATIOS.into_iter().zip(&of.ratios) {
         generated = generated.with(name, Number::Real(*ratio));

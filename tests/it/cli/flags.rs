@@ -223,7 +223,7 @@ const REFUSED: [(&str, &str); 37] = [
         "--target: target_batch must be a whole number",
     ),
     (
-        "--on 8xh100 --target 4",
+        "--on 8xh200 --target 4",
         "--target: 4 samples leave some of the 8 ranks",
     ),
     (
@@ -231,8 +231,8 @@ const REFUSED: [(&str, &str); 37] = [
         "--world-size: world_size must be a whole number",
     ),
     (
-        "--on 8xh100 --world-size 4",
-        "--world-size: 4 is not the 8 of --on 8xh100",
+        "--on 8xh200 --world-size 4",
+        "--world-size: 4 is not the 8 of --on 8xh200",
     ),
     (
         "--on h200 --memory-limit 12G",

@@ -1,6 +1,7 @@
 //! What cuDNN would try on a card that is not there. See Note [Without a device].
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,11 +14,11 @@ use cudarc::cudnn::sys::{
 };
 use serde::Serialize;
 
-use crate::program::{Architecture, Capability, Convolution, ConvolutionPass};
+use crate::program::{Architecture, Capability, Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 use crate::units::Bytes;
 
-use super::candidates::{configurations, is_allowed};
+use super::candidates::{MOST_PLANS, configurations, first_of, is_allowed};
 use super::descriptor::Descriptor;
 use super::plan::{tag, workspace};
 use super::{ALIGNMENT, CudnnError, OperationGraph, Tf32};
@@ -125,7 +126,10 @@ pub struct Offer {
 /// A card that is not there.
 pub struct AbsentCard {
     properties: Descriptor,
-    log: Log,
+    /// Nothing where the environment does not say where to: then nobody knows what is cuBLASLt's.
+    log: Option<Log>,
+    /// Whether a plan of cuBLASLt's is ranked first: of calls whose batch is that of the question in groups of doublings.
+    cublaslt: RefCell<HashMap<Convolution, bool>>,
 }
 
 /// The variable that names the file into which cuDNN logs.
@@ -149,9 +153,6 @@ const CHECKS: &str = "engine_config_support_checks() called:";
 /// How it says that there is no device.
 const NO_DEVICE: &str = "engine_iface->getStatus()";
 
-/// Lists of plans are at most this long.
-const MOST_PLANS: usize = 128;
-
 impl AbsentCard {
     /// Describes a card. cuDNN 9.8 and later can.
     pub fn new(card: &CardProperties) -> Result<AbsentCard, CudnnError> {
@@ -163,7 +164,8 @@ impl AbsentCard {
         )?;
         Ok(AbsentCard {
             properties: properties.finalize()?,
-            log: Log::open().map_err(|_| CudnnError::NoLog)?,
+            log: Log::open().ok(),
+            cublaslt: RefCell::default(),
         })
     }
 
@@ -171,37 +173,23 @@ impl AbsentCard {
     pub fn offers(&self, convolution: &Convolution, tf32: Tf32) -> Result<Vec<Offer>, CudnnError> {
         let graph = OperationGraph::build(None, convolution, ALIGNMENT)?;
         let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
-        let list = |mode, most| {
-            let wanted = Some((&self.properties, most));
+        let list = |mode| {
             let mut offers = Vec::new();
-            for config in configurations(graph.descriptor(), mode, wanted)? {
+            let most = Some(MOST_PLANS);
+            for config in configurations(graph.descriptor(), mode, Some(&self.properties), most)? {
                 if is_allowed(&config, wants_full_fp32)? {
-                    offers.push(Offer {
-                        tag: tag(&config)?,
-                        workspace: workspace(&config)?,
-                    });
+                    offers.push(offer(&config)?);
                 }
             }
             Ok::<_, CudnnError>(offers)
         };
-        let mut offers = Vec::new();
-        if let Some(workspace) = of_a_product(convolution) {
-            // Support is looked at one after the other: those before the first that is supported are in the log.
-            let no_log = |_| CudnnError::NoLog;
-            self.log.skip().map_err(no_log)?;
-            list(Mode::CUDNN_HEUR_MODE_INSTANT, 1)?;
-            let refused = refused(&self.log.take().map_err(no_log)?);
-            if refused.iter().any(|engine| OF_CUBLASLT.contains(engine)) {
-                let tag = "cublasLt".to_owned();
-                offers.push(Offer { tag, workspace });
-            }
-        }
+        let mut offers = Vec::from_iter(self.of_cublaslt(convolution, &graph)?);
         let needs_none = |offer: &Offer| offer.workspace == Bytes::ZERO;
         if !offers.iter().any(needs_none) {
-            offers.extend(list(Mode::CUDNN_HEUR_MODE_INSTANT, MOST_PLANS)?);
+            offers.extend(list(Mode::CUDNN_HEUR_MODE_INSTANT)?);
         }
         if !offers.iter().any(needs_none) {
-            offers.extend(list(Mode::CUDNN_HEUR_MODE_FALLBACK, MOST_PLANS).unwrap_or_default());
+            offers.extend(list(Mode::CUDNN_HEUR_MODE_FALLBACK).unwrap_or_default());
         }
         if let Some(end) = offers.iter().position(needs_none) {
             offers.truncate(end + 1);
@@ -215,6 +203,81 @@ impl AbsentCard {
             Ok(offers)
         }
     }
+
+    /// What would be tried first, in a fiftieth of the time. Whether a plan of cuBLASLt's would be is asked once for batches that are
+    /// alike (Note [Without a device]).
+    pub fn first_offer(&self, convolution: &Convolution, tf32: Tf32) -> Result<Offer, CudnnError> {
+        let graph = OperationGraph::build(None, convolution, ALIGNMENT)?;
+        let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
+        let card = Some(&self.properties);
+        let made = |config: Descriptor| offer(&config).map(Some);
+        let supported = first_of(graph.descriptor(), card, wants_full_fp32, made)?;
+        let product = of_a_product(convolution);
+        let is_the_same =
+            product.is_some() && product == supported.as_ref().map(|one| one.workspace);
+        if let Some(workspace) = product
+            && !is_the_same
+        {
+            let doublings = u64::from(convolution.batch.max(1).ilog2());
+            let alike = Convolution {
+                batch: doublings / ALIKE,
+                ..*convolution
+            };
+            let known = self.cublaslt.borrow().get(&alike).copied();
+            let is_first = match known {
+                Some(known) => known,
+                None => self.of_cublaslt(convolution, &graph)?.is_some(),
+            };
+            self.cublaslt.borrow_mut().insert(alike, is_first);
+            if is_first {
+                return Ok(of_cublaslt(workspace));
+            }
+        }
+        supported.ok_or(CudnnError::NoEngine)
+    }
+
+    /// The plan of cuBLASLt's, where one is ranked first.
+    fn of_cublaslt(
+        &self,
+        convolution: &Convolution,
+        graph: &OperationGraph,
+    ) -> Result<Option<Offer>, CudnnError> {
+        let Some(workspace) = of_a_product(convolution) else {
+            return Ok(None);
+        };
+        // Support is looked at one after the other: those before the first that is supported are in the log.
+        let no_log = |_| CudnnError::NoLog;
+        let log = self.log.as_ref().ok_or(CudnnError::NoLog)?;
+        log.skip().map_err(no_log)?;
+        let mode = Mode::CUDNN_HEUR_MODE_INSTANT;
+        configurations(graph.descriptor(), mode, Some(&self.properties), Some(1))?;
+        let refused = refused(&log.take().map_err(no_log)?);
+        let is_first = refused.iter().any(|engine| OF_CUBLASLT.contains(engine));
+        Ok(is_first.then(|| of_cublaslt(workspace)))
+    }
+}
+
+/// In how many doublings of the batch the engine that is ranked first is taken to stay cuBLASLt's, or another's.
+const ALIKE: u64 = 3;
+
+fn of_cublaslt(workspace: Bytes) -> Offer {
+    Offer {
+        tag: "cublasLt".to_owned(),
+        workspace,
+    }
+}
+
+/// What a configuration offers.
+fn offer(config: &Descriptor) -> Result<Offer, CudnnError> {
+    Ok(Offer {
+        tag: tag(config)?,
+        workspace: workspace(config)?,
+    })
+}
+
+/// Whether asking about a layer takes cuDNN's log.
+pub fn takes_log(layer: &ConvolutionLayer) -> bool {
+    of_a_product(&layer.call(ConvolutionPass::Forward, DType::Float32, 1)).is_some()
 }
 
 /// What a cuBLASLt engine is given for a layer that is a product of matrices; `None` for others.

@@ -13,7 +13,7 @@ use crate::units::Bytes;
 use super::descriptor::{Descriptor, NumericalNote};
 use super::graph::Graph;
 use super::plan::{ExecutionPlan, engine_of};
-use super::{CudnnError, Handle, OperationGraph};
+use super::{CudnnError, Handle, Offer, OperationGraph};
 
 /// Whether fp32 convolutions may run on tensor cores. PyTorch allows it by default
 /// (`torch.backends.cudnn.allow_tf32`).
@@ -69,7 +69,7 @@ fn heuristic_plans(
     mode: Mode,
     wants_full_fp32: bool,
 ) -> Result<Vec<ExecutionPlan>, CudnnError> {
-    let configs = configurations(graph.descriptor(), mode, None)?;
+    let configs = configurations(graph.descriptor(), mode, None, None)?;
     let mut plans = Vec::with_capacity(configs.len());
     for config in configs {
         if is_allowed(&config, wants_full_fp32)? {
@@ -79,24 +79,87 @@ fn heuristic_plans(
     Ok(plans)
 }
 
-/// The engine configurations of one heuristic mode, best first. `absent` is a card that is not there, and how many are wanted of it.
+/// The plan of a convolution that PyTorch tries first: of [`list_plans`] the first, fifty times as fast, because cuDNN looks at no more
+/// configurations than it is asked for.
+pub(super) fn first_offer(
+    handle: &Handle,
+    convolution: &Convolution,
+    alignment: u64,
+    tf32: Tf32,
+) -> Result<Offer, CudnnError> {
+    let graph = OperationGraph::build(Some(handle), convolution, alignment)?;
+    let wants_full_fp32 = convolution.dtype == DType::Float32 && tf32 == Tf32::Off;
+    let offer = |config: Descriptor| {
+        let Some(plan) = ExecutionPlan::of(handle, config)? else {
+            return Ok(None);
+        };
+        Ok(Some(Offer {
+            tag: plan.tag()?,
+            workspace: plan.workspace(),
+        }))
+    };
+    first_of(graph.descriptor(), None, wants_full_fp32, offer)?.ok_or(CudnnError::NoEngine)
+}
+
+/// How many configurations are asked for until one is found: seldom more than one.
+const ASKED_FOR: [usize; 4] = [1, 4, 16, MOST_PLANS];
+
+/// Lists of plans are at most this long.
+pub(super) const MOST_PLANS: usize = 128;
+
+/// What `made` makes of the first configuration that PyTorch allows, and of which it makes something; `None` of none.
+pub(super) fn first_of<T>(
+    graph: &Descriptor,
+    absent: Option<&Descriptor>,
+    wants_full_fp32: bool,
+    made: impl Fn(Descriptor) -> Result<Option<T>, CudnnError>,
+) -> Result<Option<T>, CudnnError> {
+    let modes = [
+        Mode::CUDNN_HEUR_MODE_INSTANT,
+        Mode::CUDNN_HEUR_MODE_FALLBACK,
+    ];
+    for mode in modes {
+        let mut seen = 0;
+        for most in ASKED_FOR {
+            let configs = match configurations(graph, mode, absent, Some(most)) {
+                // Where there is no fallback list there is nothing more to try; that alone is no error.
+                Err(_) if mode == Mode::CUDNN_HEUR_MODE_FALLBACK => Vec::new(),
+                configs => configs?,
+            };
+            let found = configs.len();
+            for config in configs.into_iter().skip(seen) {
+                if is_allowed(&config, wants_full_fp32)?
+                    && let Some(first) = made(config)?
+                {
+                    return Ok(Some(first));
+                }
+            }
+            if found < most {
+                break;
+            }
+            seen = found;
+        }
+    }
+    Ok(None)
+}
+
+/// The engine configurations of one heuristic mode, best first: all, or so many. `absent` is a card that is not there.
 pub(super) fn configurations(
     graph: &Descriptor,
     mode: Mode,
-    absent: Option<(&Descriptor, usize)>,
+    absent: Option<&Descriptor>,
+    most: Option<usize>,
 ) -> Result<Vec<Descriptor>, CudnnError> {
     let mut heuristics = Descriptor::create(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?;
     heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?;
     heuristics.set(Name::CUDNN_ATTR_ENGINEHEUR_MODE, &[mode])?;
-    if let Some((card, _)) = absent {
+    if let Some(card) = absent {
         heuristics.set_descriptors(Name::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &[card])?;
     }
     let heuristics = heuristics.finalize()?;
     let results = Name::CUDNN_ATTR_ENGINEHEUR_RESULTS;
-    let mut count = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
-    if let Some((_, wanted)) = absent {
-        count = count.min(wanted);
-    }
+    let listed = heuristics.count(results, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?;
+    let count = most.map_or(listed, |most| listed.min(most));
     heuristics.read_descriptors(results, Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, count)
 }
 
@@ -107,7 +170,7 @@ pub(super) fn first_plan(
     mode: Mode,
 ) -> Result<ExecutionPlan, CudnnError> {
     let mut refusal = CudnnError::NoEngine;
-    for config in configurations(&graph.descriptor, mode, None)? {
+    for config in configurations(&graph.descriptor, mode, None, None)? {
         match ExecutionPlan::ready_with(handle, config, graph.numbers.clone()) {
             Ok(plan) => return Ok(plan),
             Err(error) => refusal = error,

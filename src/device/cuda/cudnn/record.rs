@@ -8,11 +8,14 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::time::Instant;
 
+use crate::device::sim::workspaces::layer_text;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 use crate::units::Bytes;
 
+use super::candidates::first_offer;
 use super::{ALIGNMENT, AbsentCard, CudnnError, ExecutionPlan, Handle, Offer, Tf32, list_plans};
 
 /// Which batches to record: all from `first` to `dense_to`, then in relative steps up to `largest`.
@@ -53,13 +56,14 @@ pub struct WorkspaceRecording<'a> {
     pub layers: &'a [ConvolutionLayer],
     /// In which element types.
     pub dtypes: &'a [DType],
-    /// At which batches.
-    pub grid: BatchGrid,
+    /// At which batches, ascending.
+    pub batches: &'a [u64],
+    /// Only the plan that is tried first, which takes a fiftieth of the time, and after it one that needs nothing.
+    pub only_first: bool,
     /// A tensor larger than this ends a job: no card could hold it.
     pub most_bytes: Bytes,
-    /// Which share of the jobs: number `.0` of `.1`, from 0. Several processes can share the work,
-    /// which is bound by the processor; their outputs are condensed together.
-    pub share: (usize, usize),
+    /// When to stop: layers that are not begun by then are left out.
+    pub until: Option<Instant>,
 }
 
 /// Who is asked about a convolution's plans.
@@ -71,7 +75,10 @@ pub enum Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn offers(&self, call: &Convolution) -> Result<Vec<Offer>, CudnnError> {
+    fn offers(&self, call: &Convolution, only_first: bool) -> Result<Vec<Offer>, CudnnError> {
+        if only_first {
+            return self.first(call);
+        }
         match self {
             Asked::Card(handle) => {
                 let plans = list_plans(handle, call, ALIGNMENT, Tf32::Allowed)?;
@@ -86,6 +93,23 @@ impl Asked<'_> {
             Asked::Absent(card) => card.offers(call, Tf32::Allowed),
         }
     }
+
+    /// The plan that is tried first, and one that needs nothing, unless the first does.
+    fn first(&self, call: &Convolution) -> Result<Vec<Offer>, CudnnError> {
+        let first = match self {
+            Asked::Card(handle) => first_offer(handle, call, ALIGNMENT, Tf32::Allowed)?,
+            Asked::Absent(card) => card.first_offer(call, Tf32::Allowed)?,
+        };
+        let last = Offer {
+            tag: "last".to_owned(),
+            workspace: Bytes::ZERO,
+        };
+        Ok(if first.workspace == Bytes::ZERO {
+            vec![first]
+        } else {
+            vec![first, last]
+        })
+    }
 }
 
 /// Writes a recording; the number of convolutions asked about. Jobs of which an absent card has no answer are left out.
@@ -94,23 +118,21 @@ pub fn record(
     recording: &WorkspaceRecording<'_>,
     out: &mut impl Write,
 ) -> io::Result<usize> {
-    let jobs = recording.layers.iter().flat_map(|layer| {
-        recording.dtypes.iter().flat_map(move |dtype| {
-            ConvolutionPass::ALL
-                .into_iter()
-                .map(move |pass| (layer, *dtype, pass))
-        })
-    });
-    let (share, shares) = recording.share;
     let mut tags = Tags::default();
     let mut asked = 0;
-    for (layer, dtype, pass) in jobs.skip(share).step_by(shares.max(1)) {
-        let calls = recording
-            .grid
-            .batches()
-            .map(|batch| layer.call(pass, dtype, batch));
-        let calls = calls.take_while(|call| !is_larger(call, recording.most_bytes));
-        asked += record_job(asked_of, calls, &mut tags, out)?;
+    for layer in recording.layers {
+        if recording.until.is_some_and(|until| Instant::now() >= until) {
+            break;
+        }
+        for dtype in recording.dtypes {
+            for pass in ConvolutionPass::ALL {
+                let batches = recording.batches.iter();
+                let calls = batches
+                    .map(|batch| layer.call(pass, *dtype, *batch))
+                    .take_while(|call| !is_larger(call, recording.most_bytes));
+                asked += record_job((asked_of, recording.only_first), calls, &mut tags, out)?;
+            }
+        }
     }
     tags.write(out)?;
     Ok(asked)
@@ -118,7 +140,7 @@ pub fn record(
 
 /// Writes one job: the same pass of a layer at ascending batches.
 fn record_job(
-    asked_of: &Asked<'_>,
+    (asked_of, only_first): (&Asked<'_>, bool),
     calls: impl Iterator<Item = Convolution>,
     tags: &mut Tags,
     out: &mut impl Write,
@@ -126,7 +148,7 @@ fn record_job(
     let mut lines = Lines::default();
     let mut asked = 0;
     for call in calls {
-        let plans = match asked_of.offers(&call) {
+        let plans = match asked_of.offers(&call, only_first) {
             // What is not supported there is not recorded.
             Err(refusal) if matches!(asked_of, Asked::Absent(_)) && refusal.is_refusal() => break,
             plans => plans.map_err(io::Error::other)?,
@@ -196,38 +218,6 @@ impl Lines {
 fn is_larger(call: &Convolution, most: Bytes) -> bool {
     let [x, _, y] = call.operands().elements();
     x.max(y).saturating_mul(call.dtype.size()) > most.0
-}
-
-/// The numbers of a layer, in the order of a table's `layer` lines.
-fn layer_text(layer: &ConvolutionLayer) -> String {
-    let mut numbers = vec![layer.in_channels, layer.out_channels, layer.groups];
-    let pairs = [
-        layer.input,
-        layer.kernel,
-        layer.stride,
-        layer.padding,
-        layer.dilation,
-    ];
-    let first = usize::from(!layer.volumes);
-    numbers.extend(
-        pairs
-            .into_iter()
-            .flat_map(|sides| sides.into_iter().skip(first)),
-    );
-    numbers.push(u64::from(layer.transposed));
-    // Last and only where they say something: most tables were recorded without them.
-    let extra = layer.volumes || layer.output_padding != [0; 3];
-    if layer.channels_last || extra {
-        numbers.push(u64::from(layer.channels_last));
-    }
-    if extra {
-        numbers.extend(layer.output_padding.into_iter().skip(first));
-    }
-    numbers
-        .iter()
-        .map(u64::to_string)
-        .collect::<Vec<_>>()
-        .join(",")
 }
 
 fn dtype_text(dtype: DType) -> &'static str {

@@ -17,6 +17,7 @@ use crate::program::Architecture;
 use crate::units::Bytes;
 
 use super::CardMemory;
+use super::calibrated::{LOCAL, is_calibrated, local};
 
 /// What a PyTorch process holds outside its allocator after training steps with cuBLAS and cuDNN.
 ///
@@ -94,7 +95,8 @@ const fn ceilings(bandwidth: f64, fp32: f64, tf32: f64, fp16: f64, bf16: f64) ->
 impl Card {
     /// The card of this name.
     pub fn find(name: &str) -> Option<&'static Card> {
-        CARDS.iter().find(|card| card.name == name)
+        let known = CARDS.iter().find(|card| card.name == name);
+        known.or_else(|| if name == LOCAL { local() } else { None })
     }
 
     /// The card that the driver calls this.
@@ -172,7 +174,8 @@ const ALL: [Card; COUNT] = {
 
 /// What may follow `sim:` in a request.
 pub fn names() -> Vec<&'static str> {
-    CARDS.iter().map(|card| card.name).collect()
+    let local = is_calibrated().then_some(LOCAL);
+    CARDS.iter().map(|card| card.name).chain(local).collect()
 }
 
 const fn capability(compute: (u32, u32), multiprocessors: u64) -> Capability {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::io::BufRead;
 
-use super::table::MAGIC;
+use super::table::{MAGIC, WorkspaceTable};
 
 /// Where a recording is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,79 @@ pub struct Provenance {
     pub recorded: String,
     /// What was run.
     pub command: String,
+    /// The card's own numbers, where they are known.
+    pub traits: Option<Traits>,
+}
+
+/// What is to be known of a card to simulate it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Traits {
+    /// Compute capability, major and minor.
+    pub compute: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u64,
+    /// Threads that one holds.
+    pub threads_per_multiprocessor: u64,
+    /// Bytes of memory, as PyTorch shows them.
+    pub memory: u64,
+}
+
+impl Traits {
+    /// What a table says of its card.
+    pub fn of(table: &WorkspaceTable) -> Option<Traits> {
+        let said = |name: &str| {
+            let mut all = table.provenance();
+            all.find_map(|(said, value)| (said == name).then_some(value))
+        };
+        let (major, minor) = said("compute")?.split_once('.')?;
+        Some(Traits {
+            compute: (major.parse().ok()?, minor.parse().ok()?),
+            multiprocessors: said("multiprocessors")?.parse().ok()?,
+            threads_per_multiprocessor: said("threads_per_multiprocessor")?.parse().ok()?,
+            memory: said("memory")?.parse().ok()?,
+        })
+    }
+
+    fn text(&self) -> String {
+        let (major, minor) = self.compute;
+        format!(
+            "compute {major}.{minor}\nmultiprocessors {}\nthreads_per_multiprocessor {}\nmemory {}\n",
+            self.multiprocessors, self.threads_per_multiprocessor, self.memory
+        )
+    }
+}
+
+impl Provenance {
+    /// Where a table is from; `None` where it does not say of which card it is.
+    pub fn of(table: &WorkspaceTable) -> Option<Provenance> {
+        let said = |name: &str| {
+            let mut all = table.provenance();
+            let (_, value) = all.find(|(said, _)| *said == name)?;
+            Some(value.to_owned())
+        };
+        Some(Provenance {
+            card: said("card")?,
+            driver: said("driver")?,
+            cudnn: said("cudnn")?,
+            recorded: said("recorded")?,
+            command: said("command")?,
+            traits: Traits::of(table),
+        })
+    }
+
+    /// What a file with such a table is called: by card, driver and library.
+    pub fn file_name(&self) -> String {
+        let plain = |text: &str| -> String {
+            let known = |c: char| c.is_ascii_alphanumeric() || c == '.';
+            let words = text.split(|c| !known(c)).filter(|word| !word.is_empty());
+            words.collect::<Vec<_>>().join("-").to_lowercase()
+        };
+        let driver = self.driver.split(':').next().unwrap_or_default();
+        let cudnn = self.cudnn.split(' ').next().unwrap_or_default();
+        let parts = [plain(&self.card), plain(driver), plain(cudnn)];
+        let name: String = parts.join("_").chars().take(120).collect();
+        format!("{name}.txt.gz")
+    }
 }
 
 /// Why a recording cannot be condensed.
@@ -82,11 +155,15 @@ pub fn condense<R: BufRead>(
         cudnn,
         recorded,
         command,
+        traits,
     } = provenance;
     let mut table = format!(
         "{MAGIC}\ncard {card}\ndriver {driver}\ncudnn {cudnn}\nrecorded {recorded}\n\
          command {command}\n"
     );
+    if let Some(traits) = traits {
+        table.push_str(&traits.text());
+    }
     let grids = Grids::of(&jobs);
     for grid in &grids.0 {
         writeln!(table, "grid {}", ranges(grid)).expect("writing to a string cannot fail");

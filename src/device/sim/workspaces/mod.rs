@@ -17,10 +17,10 @@ mod neighbours;
 mod table;
 
 pub use archive::{merge, pack, unpack};
-pub use condense::{CondenseError, Provenance, condense};
+pub use condense::{CondenseError, Provenance, Traits, condense};
 pub use lookup::Lookup;
 pub(super) use neighbours::tensor_bytes;
-pub use table::{TableError, WorkspaceTable};
+pub use table::{NO_DRIVER, TableError, WorkspaceTable, layer_text, parse_layer};
 
 use crate::units::Bytes;
 
@@ -42,6 +42,8 @@ pub enum Source {
     Recorded,
     /// From the recorded batches on either side.
     Interpolated,
+    /// From a table that was asked of cuDNN's heuristics without the card.
+    Asked,
     /// From a rule, named here.
     Estimated(&'static str),
     /// PyTorch runs this one with kernels of its own, which need nothing.

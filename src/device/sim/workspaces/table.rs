@@ -10,13 +10,16 @@ use foldhash::fast::FixedState;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 
-use super::Plans;
 use super::job::{Job, Listed};
 use super::lookup::Lookup;
 use super::neighbours::Neighbours;
+use super::{Plans, Source};
 
 /// First line of every table.
 pub(super) const MAGIC: &str = "batchfit workspaces 1";
+
+/// What is said of the driver where there was none.
+pub const NO_DRIVER: &str = "none";
 
 /// Why a table cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +88,27 @@ impl WorkspaceTable {
                 file,
                 contents: OnceLock::new(),
             }
+        })
+    }
+
+    /// What is known of cards of a compute capability: recorded on an H200, or asked about one of them without it. `None` where nothing
+    /// is.
+    pub fn of_architecture(compute: (u32, u32)) -> Option<&'static WorkspaceTable> {
+        match compute {
+            (9, 0) => Some(WorkspaceTable::h200()),
+            _ => None,
+        }
+    }
+
+    /// Reads a table as [`pack`](super::pack) wrote it. What it says of layers is read when somebody asks; a layer of which that cannot be
+    /// read counts as not recorded.
+    pub fn packed(file: &'static [u8]) -> Result<Self, TableError> {
+        let compression = |source| TableError::Compression { source };
+        let provenance = read_provenance(BufReader::new(GzDecoder::new(file)));
+        Ok(WorkspaceTable {
+            provenance: provenance.map_err(compression)?,
+            file,
+            contents: OnceLock::from(Contents::read(file)?),
         })
     }
 
@@ -169,7 +193,23 @@ impl WorkspaceTable {
         let block = &contents.blocks[*contents.layers.get(&layer)?];
         let mut jobs = block.sections().get(&layer)?.jobs(&contents.grids).iter();
         let (.., job) = jobs.find(|(dtype, pass, _)| (*dtype, *pass) == (call.dtype, call.pass))?;
-        Some(job.plans(&contents.grids[job.grid], call.batch.max(1)))
+        let mut listed = job.plans(&contents.grids[job.grid], call.batch.max(1));
+        if self.is_asked() && matches!(listed.source, Source::Recorded | Source::Interpolated) {
+            listed.source = Source::Asked;
+        }
+        Some(listed)
+    }
+
+    /// Whether it was asked of cuDNN's heuristics without the card.
+    pub fn is_asked(&self) -> bool {
+        let mut provenance = self.provenance();
+        provenance.any(|(name, value)| name == "driver" && value.starts_with(NO_DRIVER))
+    }
+
+    /// The card that it is of, as the driver calls it.
+    pub fn card(&self) -> Option<&str> {
+        let (_, card) = self.provenance().find(|(name, _)| *name == "card")?;
+        Some(card)
     }
 
     /// Which recorded layers are most like others.
@@ -248,25 +288,32 @@ impl Contents {
 }
 
 impl Block {
-    /// What a block holds.
+    /// What a block holds. A test reads all that are compiled in; nothing is in one that cannot be read.
     fn sections(&self) -> &HashMap<ConvolutionLayer, Section, FixedState> {
         self.sections.get_or_init(|| {
             let mut text = String::new();
-            GzDecoder::new(self.compressed)
-                .read_to_string(&mut text)
-                .expect("a test reads every block");
+            let unpacked = GzDecoder::new(self.compressed).take(LARGEST_BLOCK);
             let mut sections = HashMap::<_, _, FixedState>::default();
+            if { unpacked }.read_to_string(&mut text).is_err() {
+                return sections;
+            }
             for section in text.split("layer ").skip(1) {
-                let (layer, jobs) = section.split_once('\n').expect("a test reads every block");
-                let layer = parse_layer(layer).expect("a test reads every block");
-                let mut section = Section::new();
-                section.text.push_str(jobs);
-                sections.insert(layer, section);
+                let Some((layer, jobs)) = section.split_once('\n') else {
+                    continue;
+                };
+                if let Some(layer) = parse_layer(layer) {
+                    let mut section = Section::new();
+                    section.text.push_str(jobs);
+                    sections.insert(layer, section);
+                }
             }
             sections
         })
     }
 }
+
+/// Bytes of text of a block: those that are compiled in have at most a tenth of it.
+const LARGEST_BLOCK: u64 = 16 << 20;
 
 impl Section {
     fn new() -> Section {
@@ -281,11 +328,11 @@ impl Section {
         self.text.push('\n');
     }
 
+    /// Lines that cannot be read are passed over.
     fn jobs(&self, grids: &[Vec<u64>]) -> &[(DType, ConvolutionPass, Job)] {
         self.jobs.get_or_init(|| {
             let job = |line: &str| Job::parse(line.strip_prefix("job ")?, grids);
-            let jobs: Option<Vec<_>> = self.text.lines().map(job).collect();
-            jobs.expect("a test reads every layer")
+            self.text.lines().filter_map(job).collect()
         })
     }
 }
@@ -316,13 +363,45 @@ fn parse_grid(text: &str) -> Option<Vec<u64>> {
     batches.is_sorted().then_some(batches)
 }
 
+/// The numbers of a layer, in the order of a table's `layer` lines.
+pub fn layer_text(layer: &ConvolutionLayer) -> String {
+    let mut numbers = vec![layer.in_channels, layer.out_channels, layer.groups];
+    let pairs = [
+        layer.input,
+        layer.kernel,
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+    ];
+    let first = usize::from(!layer.volumes);
+    numbers.extend(
+        pairs
+            .into_iter()
+            .flat_map(|sides| sides.into_iter().skip(first)),
+    );
+    numbers.push(u64::from(layer.transposed));
+    // Last and only where they say something: most tables were recorded without them.
+    let extra = layer.volumes || layer.output_padding != [0; 3];
+    if layer.channels_last || extra {
+        numbers.push(u64::from(layer.channels_last));
+    }
+    if extra {
+        numbers.extend(layer.output_padding.into_iter().skip(first));
+    }
+    numbers
+        .iter()
+        .map(u64::to_string)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
 /// The numbers of a volume.
 const MOST_NUMBERS: usize = 23;
 
-/// Channels in and out, groups, then the sides of input, kernel, stride, padding and dilation, then 1 for a
+/// Reads the numbers of a layer: channels in and out, groups, then the sides of input, kernel, stride, padding and dilation, then 1 for a
 /// transposed convolution, 1 for channels-last tensors, and what is added to the sides of the output. Planes
 /// have two sides and may lack the last one or two of these: 14, 15 or 17 numbers. Volumes have three: 23.
-fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
+pub fn parse_layer(text: &str) -> Option<ConvolutionLayer> {
     let mut numbers = [0_u64; MOST_NUMBERS];
     let mut count = 0;
     for number in text.split(',') {

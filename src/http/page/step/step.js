@@ -271,7 +271,7 @@ export function Step({ steps, limit }) {
       <${Tensor} steps=${steps} block=${shown} isPinned=${shown !== null && shown === at.pinned}
         onGo=${(event) => go(event, shown)} onPin=${() => pin(shown)} />
     </div>
-    <p class="step-live" role="status" aria-live="polite">${said}</p>
+    <p class="step-live unseen" role="status" aria-live="polite">${said}</p>
     <section aria-labelledby="step-map">
       <h2 id="step-map">Segments at event ${at.event.toLocaleString("en")}</h2>
       <p class="step-keys">What is reserved, from the lowest address to the highest, row after row; grey lies free. Arrow keys move from

@@ -109,7 +109,11 @@ impl Simulator {
 
     /// The same where it is known which card it is, and so how fast.
     pub(in crate::jobs::fit) fn of_card(self, card: Option<&'static Card>) -> Simulator {
-        Simulator { card, ..self }
+        Simulator {
+            card,
+            launcher: SimulatedLauncher::of(card),
+            ..self
+        }
     }
 
     /// The same for a card on which nothing was measured.

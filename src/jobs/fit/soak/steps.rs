@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{FailingStep, Turn, TurnKind};
-use crate::alloc::Settings;
+use crate::alloc::{Settings, SimulatedMemory};
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::jobs::fit::engine::{lowered, room_on};
 use crate::jobs::fit::probing::simulator::not_compiled;
@@ -41,6 +41,7 @@ pub(super) struct Steps {
     /// The lengths, where there are several.
     lengths: Vec<Length>,
     memory: CardMemory,
+    launcher: SimulatedLauncher,
     settings: Settings,
     limit: Bytes,
     cancel: Arc<AtomicBool>,
@@ -118,6 +119,7 @@ impl Steps {
                 lengths.each.iter().map(|one| one.length).collect()
             }),
             memory,
+            launcher: SimulatedLauncher::of(Some(card)),
             settings,
             limit,
             cancel: Arc::clone(cancel),
@@ -172,22 +174,13 @@ impl Steps {
     /// That step in a process of its own.
     pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport, EngineError> {
         let turn = self.turn(failing.step).unwrap_or(self.order[0]);
-        let mut allocator = self.memory.allocator(&self.settings, self.limit);
-        let mut launcher = SimulatedLauncher::default();
-        let mut resources = Resources {
-            allocator: &mut allocator,
-            launcher: &mut launcher,
-            evidence: Evidence::Simulated,
-        };
         let probe = Probe {
             program: self.program(turn),
             batch: failing.batch,
             steps: 1,
             detail: Detail::Full,
         };
-        probe
-            .run_unless(&self.cancel, &mut resources)
-            .map_err(|Cancelled| EngineError::Cancelled)
+        self.on_card(|resources| probe.run_unless(&self.cancel, resources))
     }
 
     /// Runs all steps with this batch.
@@ -209,15 +202,20 @@ impl Steps {
             shapes: &shapes,
             steps: &steps,
         };
-        let mut allocator = self.memory.allocator(&self.settings, self.limit);
-        let mut launcher = SimulatedLauncher::default();
+        self.on_card(|resources| soak.run_unless(&self.cancel, resources))
+    }
+
+    /// Lets something run in a process of its own on the card.
+    fn on_card<T>(
+        &self,
+        run: impl FnOnce(&mut Resources<'_, SimulatedMemory>) -> Result<T, Cancelled>,
+    ) -> Result<T, EngineError> {
         let mut resources = Resources {
-            allocator: &mut allocator,
-            launcher: &mut launcher,
+            allocator: &mut self.memory.allocator(&self.settings, self.limit),
+            launcher: &mut self.launcher.clone(),
             evidence: Evidence::Simulated,
         };
-        soak.run_unless(&self.cancel, &mut resources)
-            .map_err(|Cancelled| EngineError::Cancelled)
+        run(&mut resources).map_err(|Cancelled| EngineError::Cancelled)
     }
 }
 

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::device::sim::Card;
 use crate::jobs::{Engine, EngineError, FitResult, Progress, Suggestion};
-use crate::model::{DeviceChoice, Mode, Parallel, Request, Suggest, Variant, Workload};
+use crate::model::{Mode, Parallel, Request, Suggest, Variant, Workload};
 use crate::units::Bytes;
 
-use super::engine::{FitEngine, is_to_be_recorded, lowered};
+use super::engine::{FitEngine, card, is_to_be_recorded, lowered};
 use super::probing::observer::Observer;
 use candidates::Candidate;
 
@@ -65,11 +65,7 @@ fn aim<'a>(
     result: &'a FitResult,
     observer: &Observer<'_>,
 ) -> Result<Result<Aim<'a>, &'static str>, EngineError> {
-    let card = match &request.device {
-        DeviceChoice::Sim(name) => Card::find(name),
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
-    };
-    let Some(card) = card else {
+    let Some(card) = card(request) else {
         return Ok(Err("they are simulated; ask about a simulated card"));
     };
     if !request.cards.is_empty() {

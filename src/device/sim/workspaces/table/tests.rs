@@ -118,6 +118,7 @@ fn table_of(lines: &str) -> WorkspaceTable {
         cudnn: "9.19".into(),
         recorded: "2026-11-20".into(),
         command: "none".into(),
+        traits: None,
     };
     let table = condense([text.as_bytes()], &provenance).unwrap();
     WorkspaceTable::parse(&table).unwrap()
@@ -170,6 +171,7 @@ fn spectra_are_scaled_by_pairs_of_channels() {
         cudnn: "9.19".into(),
         recorded: "2026-11-22".into(),
         command: "none".into(),
+        traits: None,
     };
     let table = WorkspaceTable::parse(&condense([text.as_bytes()], &provenance).unwrap()).unwrap();
     let longer = ConvolutionLayer {
