@@ -7,6 +7,7 @@
 
 mod answers;
 mod arguments;
+mod cards;
 mod children;
 mod config;
 mod database;
@@ -114,6 +115,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Command::RecordCheck(arguments) => (arguments.json, recordings::check::run(&arguments)),
         Command::Export(arguments) => (false, python::export::run(&arguments)),
         Command::Devices(arguments) => (arguments.json, devices::run(&arguments)),
+        Command::Cards(arguments) => (arguments.json, cards::run(&arguments)),
         Command::Presets(arguments) => (arguments.json, presets::run(&arguments)),
         Command::Serve(arguments) => {
             before_serving();

@@ -14,7 +14,7 @@ use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
 use super::tensor::{Elements, History, Leaf, Tensor, TensorBody};
 use crate::program::{
-    Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
+    Architecture, Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
 };
 use crate::shape::{DType, Extent, Sizes, contiguous_strides};
 use crate::units::Bytes;
@@ -347,10 +347,7 @@ impl Eager {
     /// See Note [Library workspaces].
     pub(crate) fn use_blas(&mut self) {
         if self.handles().blas.is_none() {
-            let bytes = match self.capability.compute {
-                (9, 0) => 33_554_432,
-                _ => 8_519_680,
-            };
+            let bytes = Architecture::of(self.capability.compute).blas_workspace;
             let label = std::mem::replace(&mut self.label, Arc::from("cuBLAS workspace"));
             let workspace = self.scratch(bytes);
             self.label = label;

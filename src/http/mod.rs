@@ -6,6 +6,7 @@
 
 mod answers;
 mod body;
+mod cards;
 mod devices;
 mod docs;
 mod etag;
@@ -173,6 +174,8 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(outcomes::list_accuracy))
         // What can be asked about?
         .routes(routes!(devices::list_devices))
+        .routes(routes!(cards::list_cards))
+        .routes(routes!(cards::list_machines))
         .routes(routes!(presets::list_presets))
         // Is the service well?
         .routes(routes!(health::get_health))

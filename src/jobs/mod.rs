@@ -6,6 +6,7 @@
 //! own. A state changes only through a statement that names the state it expects; an attempt that was
 //! cancelled or overtaken finds that out when it tries to store its answer.
 
+mod cards;
 mod clock;
 mod document;
 mod engine;
@@ -25,6 +26,8 @@ mod searches;
 mod uploads;
 mod validate;
 
+pub(crate) use cards::card;
+pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, model_name, record};
 pub use engine::{DeviceKind, DeviceSummary, Engine, EngineError, Progress, Runs, check_device};
 pub use events::{Event, FitNews, Follower, News, StateNews};

@@ -31,7 +31,7 @@ pub use request::{
     Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, SearchMode, Suggest, Taught,
     TaughtBy, Validation, Workload, pack, strategy,
 };
-pub(crate) use request::{LARGEST_TARGET, MOST_RANKS};
+pub(crate) use request::{LARGEST_TARGET, MOST_RANKS, unknown_machine};
 pub(crate) use uploaded::DIGEST_FORM;
 pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};
 pub use variant::{

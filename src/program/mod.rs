@@ -4,6 +4,7 @@
 //! every batch. It is the common currency between what produces steps (the compiler, recorded traces) and
 //! what runs them (probes, on simulated or real memory).
 
+mod architecture;
 mod capability;
 mod communication;
 mod convolution;
@@ -23,6 +24,7 @@ use utoipa::ToSchema;
 use crate::shape::{DType, Extent};
 use crate::units::Bytes;
 
+pub use architecture::{ARCHITECTURES, Architecture, AttentionKernels, Flash};
 pub use capability::Capability;
 pub use convolution::{
     Convolution, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Operands, Operation,

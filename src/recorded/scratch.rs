@@ -8,9 +8,8 @@ use super::form::Point;
 use super::merge::Merged;
 use super::reductions::RowSum;
 use super::sequence::Sequence;
-use crate::device::sim::{CARDS, Card};
-use crate::program::{Capability, ConvolutionShape};
-use crate::units::Bytes;
+use crate::device::sim::Card;
+use crate::program::ConvolutionShape;
 
 /// How much memory of each size is in use.
 pub(super) type InUse = HashMap<u64, usize>;
@@ -46,7 +45,7 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
         return recognized;
     };
     let batches: Vec<u64> = sequences.iter().map(|sequence| sequence.batch).collect();
-    let mut card = card_with(sequence.total);
+    let mut card = Card::recorded_on(sequence.gpu.as_deref(), sequence.total).capability;
     let mut sums = Vec::new();
     // The last result: what was asked for and not freed at once.
     let mut result_before = None;
@@ -125,11 +124,6 @@ pub(super) fn recognize(sequences: &[Sequence], merged: &Merged) -> Recognized {
     let convolutions = convolutions.finish().into_iter();
     found.extend(convolutions.map(|(family, shape)| (family, Operation::Convolution(shape))));
     recognized
-}
-
-/// The rules of the card that has so much memory, or else of the first in the catalogue.
-fn card_with(total: Option<Bytes>) -> Capability {
-    total.map_or(&CARDS[0], Card::nearest).capability
 }
 
 /// The sizes at the batches of others.

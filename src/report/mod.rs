@@ -3,6 +3,7 @@
 //! Everything here gives a `String` that ends in a line break, as wide and colourful as a [`Style`] says.
 
 mod answers;
+mod cards;
 mod device;
 mod fit;
 mod formats;
@@ -24,6 +25,7 @@ mod why;
 mod wrap;
 
 pub use answers::{answer, answers, near};
+pub use cards::{card, cards, machines};
 pub use device::devices;
 pub use fit::fit;
 pub use formats::{Answer, Form, accelerate, env, hf, lightning, markdown, overview};

@@ -214,6 +214,8 @@ pub(in crate::cli) enum Command {
     RecordCheck(RecordCheck),
     /// List the GPUs of this machine and the cards that can be simulated.
     Devices(Devices),
+    /// List the cards that can be simulated, and the machines of clouds that have them.
+    Cards(Cards),
     /// List the models that have a name, one a line.
     Presets(Presets),
     /// Answer requests over HTTP until SIGTERM or Ctrl-C.
@@ -475,6 +477,19 @@ pub(in crate::cli) struct RecordCheck {
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Devices {
     /// Print the JSON document of `GET /v1/devices` and nothing else.
+    #[arg(long)]
+    pub(in crate::cli) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Cards {
+    /// Show all that is known of one, as --on takes it: rtx4090, "RTX 4090", p5.48xlarge.
+    #[arg(value_name = "CARD")]
+    pub(in crate::cli) name: Option<String>,
+    /// List the machines of clouds instead.
+    #[arg(long, conflicts_with = "name")]
+    pub(in crate::cli) machines: bool,
+    /// Print the JSON document of `GET /v1/cards`, or of `GET /v1/machines`, and nothing else.
     #[arg(long)]
     pub(in crate::cli) json: bool,
 }

@@ -125,7 +125,7 @@ pub(in crate::cli) struct Training {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "GPU")]
 pub(in crate::cli) struct Memory {
-    /// The card to simulate: rtx4090, 8xh100, or unlike ones: 4xh100+4xa100.
+    /// The card to simulate: rtx4090, 8xh100, 4xh100+4xa100 or p5.48xlarge.
     #[arg(long, value_name = "CARD", value_parser = suggest(&sim::names()), hide_possible_values = true, conflicts_with = "device")]
     pub(in crate::cli) on: Option<String>,
     /// auto (a GPU that is free), cuda:N or sim:CARD.

@@ -1,24 +1,27 @@
 //! `--on`: which card is meant by what people call it.
 
-use crate::device::sim::{CARDS, Card};
-use crate::model::Invalid;
+use crate::device::sim::{CARDS, Card, Instance};
+use crate::model::{Invalid, unknown_machine};
 
 /// Words in front of a card's name that say who made it.
 const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
 
 /// What `--on` asks for.
 #[derive(Debug, PartialEq)]
-pub(super) struct On {
+pub(in crate::cli) struct On {
     /// The card.
-    pub(super) card: &'static Card,
+    pub(in crate::cli) card: &'static Card,
     /// How many of them, where it says so.
-    pub(super) count: Option<u64>,
+    pub(in crate::cli) count: Option<u64>,
     /// What to tell where the name stands for several cards.
-    pub(super) note: Option<String>,
+    pub(in crate::cli) note: Option<String>,
 }
 
-/// Reads `h100-80g`, `RTX 4090`, `8xH100`, or a family such as `a100`.
-pub(super) fn parse(text: &str) -> Result<On, Invalid> {
+/// How much less memory a member of a family has that counts as less, as a part of the smallest: drivers differ by this much.
+const ALIKE: u64 = 100;
+
+/// Reads `h100-80g`, `RTX 4090`, `8xH100`, a family such as `a100`, or a cloud's machine such as `p5.48xlarge`.
+pub(in crate::cli) fn parse(text: &str) -> Result<On, Invalid> {
     let (count, name) = counted(text.trim())?;
     let wanted = plain(name);
     if wanted.is_empty() {
@@ -35,31 +38,31 @@ pub(super) fn parse(text: &str) -> Result<On, Invalid> {
         );
         return Err(Invalid::at("", problem));
     }
-    if let Some(card) = CARDS.iter().find(|card| is_called(card, &wanted)) {
-        let note = None;
-        return Ok(On { card, count, note });
+    if let Some(on) = machines(name, count) {
+        return Ok(on);
     }
-    let mut family: Vec<&Card> = CARDS
-        .iter()
-        .filter(|card| family(card) == wanted || family(card) == format!("rtx{wanted}"))
-        .collect();
-    family.sort_by_key(|card| card.total_memory);
-    match family.as_slice() {
-        [] => Err(Invalid::unknown(
-            "",
-            "card",
-            name,
-            CARDS.iter().map(|card| card.name),
-        )),
-        [card] => Ok(On {
+    let called_so = |card: &&Card| is_called(card, &wanted);
+    let of_family = |card: &&Card| family(card) == wanted || family(card) == format!("rtx{wanted}");
+    let mut found: Vec<&Card> = CARDS.iter().filter(called_so).collect();
+    if found.is_empty() {
+        found = CARDS.iter().filter(of_family).collect();
+    }
+    let least = found.iter().map(|card| card.total_memory.0).min();
+    let least = least.unwrap_or_default();
+    // Of those with as little memory as any, the one that is listed first is the usual one.
+    let usual = |card: &&Card| card.total_memory.0 <= least + least / ALIKE;
+    match found.iter().copied().find(usual) {
+        None => Err(unknown(name)),
+        Some(card) if found.len() == 1 => Ok(On {
             card,
             count,
             note: None,
         }),
-        [card, others @ ..] => {
-            let others: Vec<&str> = others.iter().map(|card| card.name).collect();
+        Some(card) => {
+            let others = found.iter().filter(|other| other.name != card.name);
+            let others: Vec<&str> = others.map(|card| card.name).collect();
             let note = format!(
-                "{name} is taken to be {}, the one with the least memory; there is {} too",
+                "{name} is taken to be {}, the usual one of those with the least memory; there is {} too",
                 card.name,
                 others.join(", ")
             );
@@ -70,6 +73,23 @@ pub(super) fn parse(text: &str) -> Result<On, Invalid> {
             })
         }
     }
+}
+
+/// The cards of so many of a cloud's machines, one where the name says no number.
+fn machines(name: &str, count: Option<u64>) -> Option<On> {
+    let machine = Instance::find(name)?;
+    let cards = count.unwrap_or(1).saturating_mul(machine.count);
+    Some(On {
+        card: machine.card()?,
+        count: Some(cards),
+        note: Some(machine.to_string()),
+    })
+}
+
+/// The nearest to a name that is none: of the machines of clouds, or else of the cards.
+fn unknown(name: &str) -> Invalid {
+    unknown_machine("", name)
+        .unwrap_or_else(|| Invalid::unknown("", "card", name, CARDS.iter().map(|card| card.name)))
 }
 
 /// The number before `x`, and the rest.
@@ -148,7 +168,8 @@ mod tests {
     fn every_card_answers_to_its_name_and_its_product() {
         for card in CARDS {
             assert_eq!(found(card.name).0, card.name);
-            assert_eq!(found(card.product).0, card.name);
+            let by_product = Card::find(found(card.product).0).unwrap();
+            assert_eq!(by_product.product, card.product);
         }
     }
 
@@ -163,6 +184,54 @@ mod tests {
             "{note}"
         );
         assert_eq!(parse("h100").unwrap().card.name, "h100-80g");
+    }
+
+    #[test]
+    fn of_members_with_as_much_memory_the_first_is_the_usual_one() {
+        assert_eq!(found("h100").0, "h100-80g");
+        assert_eq!(found("gh200").0, "gh200-96g");
+        assert_eq!(found("RTX 3080").0, "rtx3080-10g");
+        assert_eq!(found("NVIDIA GeForce RTX 4060 Ti").0, "rtx4060ti-8g");
+        assert!(
+            parse("h100")
+                .unwrap()
+                .note
+                .unwrap()
+                .ends_with("there is h100-pcie, h100-nvl too")
+        );
+    }
+
+    #[test]
+    fn common_spellings_of_workstation_cards_are_known() {
+        for (text, card) in [
+            ("a6000", "rtxa6000"),
+            ("RTX A6000", "rtxa6000"),
+            ("6000ada", "rtx6000ada"),
+            ("RTX 6000 Ada", "rtx6000ada"),
+            ("RTX PRO 6000", "rtxpro6000"),
+            ("TITAN RTX", "titanrtx"),
+            ("5070 Ti", "rtx5070ti"),
+            ("rtx 4080 super", "rtx4080super"),
+            ("H100 PCIe", "h100-pcie"),
+            ("RTX 3060", "rtx3060-12g"),
+            ("rtx-3080-12gb", "rtx3080-12g"),
+        ] {
+            assert_eq!(found(text), (card, None), "{text}");
+        }
+    }
+
+    #[test]
+    fn machines_of_clouds_are_their_cards() {
+        assert_eq!(found("p5.48xlarge"), ("h100-80g", Some(8)));
+        assert_eq!(found("2xp4d.24xlarge"), ("a100-40g", Some(16)));
+        assert_eq!(found("Standard_NC80adis_H100_v5"), ("h100-nvl", Some(2)));
+        let note = parse("g5.12xlarge").unwrap().note;
+        assert_eq!(note.unwrap(), "g5.12xlarge: 4 x NVIDIA A10G");
+        let refused = parse("p5.24xlarge").unwrap_err().to_string();
+        assert!(
+            refused.contains("of its kind there are p5.4xlarge, p5.48xlarge"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Everything becomes a [`RequestDocument`], the one that the service takes, and is read by the same reader; what is
 //! wrong with a member that a flag set is told by the name of the flag.
 
-mod cards;
+pub(super) mod cards;
 mod contents;
 mod document;
 pub(super) mod files;

@@ -3,6 +3,7 @@
 //! A calibration is a table of workspaces with the card's own numbers in its head. It comes before the tables that batchfit brings;
 //! the newest of a real card is `sim:local`.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::device::Capability;
 use crate::units::Bytes;
 
 use super::workspaces::{Traits, WorkspaceTable};
-use super::{CARDS, Card, Workspaces};
+use super::{CARDS, Card, Sheet, Workspaces};
 
 /// What follows `sim:` for the card that was calibrated last.
 pub const LOCAL: &str = "local";
@@ -63,10 +64,17 @@ fn card(table: &'static WorkspaceTable) -> Option<Card> {
     }
     let product = table.card()?;
     let traits = Traits::of(table)?;
-    let alike = Card::of_product(product).unwrap_or_else(|| {
-        let is_alike = |card: &&Card| card.capability.compute <= traits.compute;
-        CARDS.iter().find(is_alike).unwrap_or(&CARDS[0])
+    let known = Card::of_product(product);
+    let alike = known.unwrap_or_else(|| {
+        let is_as_old = |card: &&Card| card.capability.compute <= traits.compute;
+        let newest = |card: &&Card| Reverse(card.capability.compute);
+        let found = CARDS.iter().filter(is_as_old).min_by_key(newest);
+        found.unwrap_or(&CARDS[0])
     });
+    let doubtful = match known {
+        Some(known) => known.sheet.doubtful,
+        None => Some("how fast it is, which is taken from a card of its architecture"),
+    };
     Some(Card {
         name: LOCAL,
         product,
@@ -79,6 +87,10 @@ fn card(table: &'static WorkspaceTable) -> Option<Card> {
         },
         workspaces: Workspaces::Recorded,
         ceilings: alike.ceilings,
+        sheet: Sheet {
+            doubtful,
+            ..alike.sheet
+        },
     })
 }
 

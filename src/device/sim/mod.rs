@@ -2,14 +2,16 @@
 
 mod calibrated;
 mod catalogue;
+mod instances;
 mod launcher;
 mod memory;
 pub mod workspaces;
 
 pub use calibrated::{local, look_in};
 pub use catalogue::{
-    CARDS, CONTEXT_OVERHEAD, Card, Ceilings, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD,
-    Workspaces, names,
+    CARDS, CONTEXT_OVERHEAD, Card, Ceilings, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD,
+    SHARDED_OVERHEAD, Sheet, Workspaces, names,
 };
+pub use instances::{Cloud, Instance, clouds};
 pub use launcher::{Estimates, SimulatedLauncher};
 pub use memory::CardMemory;

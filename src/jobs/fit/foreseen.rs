@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::device::sim::{CARDS, Card, CardMemory};
+use crate::device::sim::{Card, CardMemory};
 use crate::jobs::validate::settings_in_force;
 use crate::jobs::{EngineError, Progress, Runs};
 use crate::model::{Invalid, Objective, Request, Variant, Workload};
@@ -46,7 +46,7 @@ pub(super) fn foresee(
         return Err(EngineError::Invalid(Invalid::at("/model", problem)));
     };
     let settings = settings_in_force(request, workload).map_err(EngineError::Invalid)?;
-    let card = steps.total.map_or(&CARDS[0], Card::nearest);
+    let card = Card::recorded_on(steps.gpu.as_deref(), steps.total);
     let memory = CardMemory {
         total: steps.total.unwrap_or(card.total_memory),
         available: card.available(),

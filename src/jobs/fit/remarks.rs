@@ -67,6 +67,18 @@ pub(super) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<St
     notes
 }
 
+/// What a reader is told who named machines of a cloud: which cards were taken, and how many ranks where not all are used once.
+pub(super) fn machines(request: &Request) -> Vec<String> {
+    let machines = &request.machines;
+    let cards: u64 = machines.iter().map(|machine| machine.count).sum();
+    let mut notes: Vec<String> = machines.iter().map(ToString::to_string).collect();
+    if let (Some(last), false) = (notes.last_mut(), cards == request.world_size) {
+        let ranks = request.world_size;
+        *last = format!("{last}; the request has {ranks} ranks (`world_size`)");
+    }
+    notes
+}
+
 /// What a reader is told where ranks have different cards.
 pub(super) fn uneven(request: &Request, binding: &Card) -> Option<String> {
     let others: Vec<&str> = request

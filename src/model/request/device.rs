@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::bounded::shorten;
-use crate::device::sim::Card;
+use crate::device::sim::{Card, Instance};
 use crate::model::fields::{Fields, wrong};
 use crate::model::invalid::{Invalid, nearest};
 
@@ -26,7 +26,7 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Reads `auto`, `cuda:N` or `sim:NAME`; `known_sims` are the names there are.
+    /// Reads `auto`, `cuda:N` or `sim:NAME`; `known_sims` are the names there are. The name of a cloud's machine is its card.
     pub fn parse(text: &str, pointer: &str, known_sims: &[&str]) -> Result<DeviceChoice, Invalid> {
         if text == "auto" {
             return Ok(DeviceChoice::Auto);
@@ -34,6 +34,9 @@ impl DeviceChoice {
         if let Some(name) = text.strip_prefix("sim:") {
             if known_sims.contains(&name) {
                 return Ok(DeviceChoice::Sim(name.to_owned()));
+            }
+            if let Some(machine) = Instance::find(name).filter(|it| known_sims.contains(&it.card)) {
+                return Ok(DeviceChoice::Sim(machine.card.to_owned()));
             }
             return Err(unknown_card(name, text, pointer, known_sims));
         }
@@ -53,6 +56,28 @@ impl DeviceChoice {
             }),
         }
     }
+}
+
+/// The machines of clouds that a request's `device` names.
+pub(super) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
+    let named = |value: &Value| Instance::find(value.as_str()?.strip_prefix("sim:")?);
+    match fields.get("device") {
+        Some(Value::Array(items)) if items.len() <= MOST_CARDS => {
+            items.iter().filter_map(named).collect()
+        }
+        Some(value) => named(value).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// How many ranks there are where a request does not say it and names nothing but machines: one for each of their cards.
+pub(super) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
+    let asked = match fields.get("device") {
+        Some(Value::Array(items)) => items.len(),
+        _ => 1,
+    };
+    let ranks = machines.iter().map(|machine| machine.count).sum();
+    (asked == machines.len()).then_some(ranks)
 }
 
 /// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.
@@ -115,6 +140,13 @@ pub(super) fn read(
 
 /// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
 fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> Invalid {
+    if let Some(invalid) = unknown_machine(pointer, name) {
+        return Invalid {
+            value: Some(format!("{:?}", shorten(text))),
+            nearest: invalid.nearest.map(|nearest| format!("sim:{nearest}")),
+            ..invalid
+        };
+    }
     let family = family(name, known_sims);
     let mut invalid = Invalid::unknown(
         pointer,
@@ -134,6 +166,28 @@ fn unknown_card(name: &str, text: &str, pointer: &str, known_sims: &[&str]) -> I
     invalid.nearest = nearest.map(|name| format!("sim:{name}"));
     invalid.value = Some(format!("{:?}", shorten(text)));
     invalid
+}
+
+/// A machine of a cloud that is not there, with those of its kind or those most like it; `None` where a name is more like a card's.
+pub(crate) fn unknown_machine(pointer: &str, name: &str) -> Option<Invalid> {
+    let family = Instance::family(name);
+    let (which, machines, nearest) = if family.is_empty() {
+        ("most like it are", Instance::alike(name), None)
+    } else {
+        let nearest = nearest(name, family.iter().copied());
+        ("of its kind there are", family, nearest)
+    };
+    let nearest = nearest.or_else(|| machines.first().copied())?;
+    Some(Invalid {
+        pointer: pointer.to_owned(),
+        value: Some(format!("{:?}", shorten(name))),
+        problem: format!(
+            "unknown machine {:?}; {which} {}",
+            shorten(name),
+            machines.join(", ")
+        ),
+        nearest: Some(nearest.to_owned()),
+    })
 }
 
 /// The cards whose name begins with what was written, or else with its first part: `h100-pcie` is an `h100`.
@@ -225,6 +279,25 @@ mod tests {
         assert_eq!(nearest("sim:h20"), "sim:h200");
         assert_eq!(nearest("sim:l44"), "sim:l4");
         assert_eq!(nearest("a100"), "sim:a100-80g");
+    }
+
+    #[test]
+    fn the_machine_of_a_cloud_is_its_card() {
+        let card = |text| DeviceChoice::parse(text, "/device", &CARDS).unwrap();
+
+        assert_eq!(
+            card("sim:p4d.24xlarge"),
+            DeviceChoice::Sim("a100-40g".to_owned())
+        );
+        assert_eq!(
+            card("sim:standard_nd96isr_h200_v5"),
+            DeviceChoice::Sim("h200".to_owned())
+        );
+        assert_eq!(
+            refused("sim:p5.24xlarge"),
+            "at /device: unknown machine \"p5.24xlarge\"; of its kind there are p5.4xlarge, p5.48xlarge; \
+             did you mean \"sim:p5.4xlarge\"?"
+        );
     }
 
     #[test]

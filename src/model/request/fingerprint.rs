@@ -51,6 +51,7 @@ impl Request {
             variants,
             device,
             cards,
+            machines,
             memory_limit,
             headroom,
             host_memory,
@@ -81,6 +82,7 @@ impl Request {
         fingerprint.add(variants);
         fingerprint.add(device);
         fingerprint.add(cards);
+        fingerprint.add_all(machines.iter().map(|machine| machine.name));
         fingerprint.add(memory_limit);
         fingerprint.add(headroom);
         fingerprint.add(host_memory);

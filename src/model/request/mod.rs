@@ -18,6 +18,7 @@ mod source;
 mod training;
 
 pub use device::DeviceChoice;
+pub(crate) use device::unknown_machine;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
 pub use headroom::{Taught, TaughtBy, strategy};
@@ -32,6 +33,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::device::sim::Instance;
 
 use super::exported::UnknownOps;
 use super::fields::{Fields, wrong};
@@ -130,6 +133,8 @@ pub struct Request {
     pub device: DeviceChoice,
     /// The simulated cards of a job whose ranks have different ones; empty where they are alike.
     pub cards: Vec<String>,
+    /// The machines of clouds that the request names, whose cards those are.
+    pub machines: Vec<&'static Instance>,
     /// How much memory the allocator may reserve; `None` for what is free on the device.
     pub memory_limit: Option<MemoryLimit>,
     /// What of that is to be left free, where the request says it.
@@ -283,7 +288,9 @@ impl Request {
             Some(lengths) => model.at(lengths.of, lengths.longest(), &lengths.pointer())?,
             None => model,
         };
-        let (mut variants, world_size) = training::variants(fields)?;
+        let machines = device::machines(fields);
+        let ranks = device::ranks(fields, &machines);
+        let (mut variants, world_size) = training::variants(fields, ranks)?;
         let (device, cards) = device::read(fields, world_size, known_sims)?;
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
             let problem = format!(
@@ -307,6 +314,7 @@ impl Request {
             variants,
             device,
             cards,
+            machines,
             memory_limit: limit
                 .map(|limit| MemoryLimit::parse(limit, &fields.at("memory_limit")))
                 .transpose()?,

@@ -113,10 +113,11 @@ pub(super) fn read(
     request: &Fields<'_>,
     training: &Fields<'_>,
     is_training: bool,
+    ranks_of_machines: Option<u64>,
 ) -> Result<(Vec<Parallel>, u64), Invalid> {
     let ranks = request.whole("world_size", 1, MOST_RANKS)?;
     let Some(value) = training.get("parallel") else {
-        let ranks = ranks.unwrap_or(1);
+        let ranks = ranks.or(ranks_of_machines).unwrap_or(1);
         let parallel = if ranks > 1 && is_training {
             Parallel::Ddp(Ddp {
                 world_size: ranks,
@@ -129,7 +130,7 @@ pub(super) fn read(
     };
     let fields = Fields::of(value, &training.at("parallel"), "parallel", FIELDS)?;
     let strategies = choices(&fields, "strategy", strategy)?;
-    let world_size = world_size(request, &fields, ranks, &strategies)?;
+    let world_size = world_size(request, &fields, ranks, &strategies, ranks_of_machines)?;
     if let (false, Some(strategy)) = (
         is_training,
         strategies.iter().find(|one| **one != Strategy::None),
@@ -176,6 +177,7 @@ fn world_size(
     fields: &Fields<'_>,
     outer: Option<u64>,
     strategies: &[Strategy],
+    ranks_of_machines: Option<u64>,
 ) -> Result<u64, Invalid> {
     let inner = fields.whole("world_size", 1, MOST_RANKS)?;
     let alone = strategies.iter().all(|one| *one == Strategy::None);
@@ -188,8 +190,8 @@ fn world_size(
             Err(Invalid::at(fields.at("world_size"), problem).with_value(&Value::from(inner)))
         }
         (Some(ranks), _) | (None, Some(ranks)) => Ok(ranks),
-        (None, None) if alone => Ok(1),
-        (None, None) => Err(fields.missing("world_size")),
+        (None, None) if alone => Ok(ranks_of_machines.unwrap_or(1)),
+        (None, None) => ranks_of_machines.ok_or_else(|| fields.missing("world_size")),
     }
 }
 

@@ -640,3 +640,27 @@ fn cards_of_one_job_may_differ_and_the_one_with_the_least_memory_decides() {
         assert!(told.starts_with(expected), "{told}");
     }
 }
+
+#[test]
+fn machines_of_clouds_say_how_many_train_together() {
+    let with = |device: Value, rest: Value| {
+        let mut document = json!({ "model": { "preset": "resnet18" }, "device": device });
+        let members = document.as_object_mut().unwrap();
+        members.extend(rest.as_object().unwrap().clone());
+        let document = RequestDocument::from_json(document.to_string().as_bytes()).unwrap();
+        let request = Request::parse(document, &["h100-80g", "a100-40g"]).unwrap();
+        let machines: Vec<&str> = request.machines.iter().map(|it| it.name).collect();
+        (request.device.to_string(), request.world_size, machines)
+    };
+    let h100 = || "sim:h100-80g".to_owned();
+    let sharded = json!({ "training": { "parallel": { "strategy": "fsdp2" } } });
+
+    let (device, ranks, machines) = with(json!("sim:p5.48xlarge"), json!({}));
+    assert_eq!((device, ranks, machines), (h100(), 8, vec!["p5.48xlarge"]));
+    assert_eq!(with(json!("sim:p5.48xlarge"), sharded).1, 8);
+    let fewer = with(json!("sim:p5.48xlarge"), json!({ "world_size": 2 }));
+    assert_eq!(fewer.1, 2);
+    let both = json!(["sim:p5.48xlarge", "sim:p4d.24xlarge"]);
+    let (device, ranks, _) = with(both, json!({}));
+    assert_eq!((&*device, ranks), ("sim:a100-40g", 16));
+}

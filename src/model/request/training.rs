@@ -34,7 +34,10 @@ const LONGEST_GLOB: usize = 127;
 
 /// Every combination that `training` of `request` asks for, in the order written: precision changes
 /// slowest; and how many train together.
-pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Invalid> {
+pub(super) fn variants(
+    request: &Fields<'_>,
+    ranks_of_machines: Option<u64>,
+) -> Result<(Vec<Variant>, u64), Invalid> {
     let empty = Value::Object(serde_json::Map::new());
     let value = request.get("training").unwrap_or(&empty);
     let fields = Fields::of(value, &request.at("training"), "training", FIELDS)?;
@@ -77,7 +80,8 @@ pub(super) fn variants(request: &Fields<'_>) -> Result<(Vec<Variant>, u64), Inva
         ));
     }
     let clip_grad_norm = norm(&fields)?;
-    let (parallels, world_size) = parallel::read(request, &fields, mode == Mode::Train)?;
+    let (parallels, world_size) =
+        parallel::read(request, &fields, mode == Mode::Train, ranks_of_machines)?;
     sharded(&fields, &optimizers, &parallels)?;
     let count = precisions.len() * optimizers.len() * checkpointings.len() * parallels.len();
     if count > MOST_VARIANTS {

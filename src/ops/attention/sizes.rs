@@ -2,7 +2,7 @@
 //!
 //! See Note [Attention backends].
 
-use crate::program::Capability;
+use crate::program::{Architecture, Capability, Flash};
 use crate::shape::{DType, Extent};
 
 /// The implementations that PyTorch chooses among.
@@ -45,8 +45,10 @@ pub(crate) struct Problem {
     pub(crate) trained: bool,
 }
 
-/// PyTorch's choice, asked on compute capabilities 7.5, 8.0, 8.9, 9.0, 10.0 and 12.0.
-pub(crate) fn choose((major, minor): (u32, u32), problem: &Problem) -> Backend {
+/// PyTorch's choice among what its [`Architecture`] says. Held against PyTorch on all architectures for the problems in
+/// `tests/golden/attention/choices.txt`.
+pub(crate) fn choose(compute: (u32, u32), problem: &Problem) -> Backend {
+    let kernels = &Architecture::of(compute).attention;
     let Problem {
         dtype,
         positions,
@@ -63,37 +65,33 @@ pub(crate) fn choose((major, minor): (u32, u32), problem: &Problem) -> Backend {
     let widest = width.max(value_width);
     let single = positions == 1 && problem.dropout || keys == 1;
     let cudnn = half
-        && matches!(major, 9 | 10)
+        && kernels.cudnn.is_some_and(|most| widest <= most)
         && aligned(8)
-        && widest <= if major == 9 { 256 } else { 128 }
         && !single
         && !problem.mask_is_trained;
     if cudnn {
         return Backend::Cudnn;
     }
-    // Cards without the shared memory of an A100 or H100 train the widest heads another way.
-    let small = major == 12 || (major == 8 && minor != 0 && minor != 7);
-    let too_wide = small
-        && problem.trained
-        && ((193..=224).contains(&width) || (width > 224 && problem.dropout));
+    let fits = match kernels.flash {
+        Flash::No => false,
+        Flash::Narrow if problem.trained => {
+            !((193..=224).contains(&width) || width > 224 && problem.dropout)
+        }
+        Flash::Narrow | Flash::Wide => true,
+    };
     let flash = half
-        && major >= 8
+        && fits
         && width <= 256
         && width == value_width
         && !problem.masked
-        && !(problem.causal && positions != keys)
-        && !too_wide;
+        && !(problem.causal && positions != keys);
     if flash {
         return Backend::Flash;
     }
-    let alignment = match (major, half) {
-        (_, true) => 8,
-        (8.., false) => 4,
-        (_, false) => 1,
-    };
+    let alignment = if half { 8 } else { kernels.efficient_alignment };
     let known = dtype == DType::Float32
         || dtype == DType::Float16
-        || (dtype == DType::BFloat16 && major >= 8);
+        || (dtype == DType::BFloat16 && kernels.efficient_bf16);
     if known && !problem.grouped && aligned(alignment) {
         Backend::Efficient
     } else {
@@ -252,6 +250,85 @@ mod tests {
             ..masked
         };
         assert_eq!(choose((9, 0), &trained), Backend::Efficient);
+    }
+
+    /// What stands in the rows of the file, in the order of `tests/record/attention_choices.py`.
+    fn problems_of_row(dtype: DType, width: u64, value_width: u64) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        for (positions, keys) in [(256, 256), (1, 256), (256, 1), (128, 256)] {
+            for mask in 0..3 {
+                for causal in [false, true]
+                    .into_iter()
+                    .take(if mask == 0 { 2 } else { 1 })
+                {
+                    for (dropout, trained, grouped) in
+                        (0..8).map(|n| (n & 4 != 0, n & 2 == 0, n & 1 != 0))
+                    {
+                        problems.push(Problem {
+                            positions,
+                            keys,
+                            width,
+                            value_width,
+                            grouped,
+                            causal,
+                            dropout,
+                            masked: mask > 0,
+                            mask_is_trained: mask == 2,
+                            trained,
+                            ..plain(dtype)
+                        });
+                    }
+                }
+            }
+        }
+        problems
+    }
+
+    #[test]
+    fn choices_are_those_that_pytorch_was_asked_for() {
+        let mut capabilities = Vec::new();
+        let mut compared = 0;
+        for line in include_str!("../../../tests/golden/attention/choices.txt").lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words.as_slice() {
+                ["#", ..] | [""] => {}
+                ["on", compute @ ..] => {
+                    let compute = compute.iter().map(|one| {
+                        let (major, minor) = one.split_once('.').unwrap();
+                        (major.parse().unwrap(), minor.parse().unwrap())
+                    });
+                    capabilities = compute.collect::<Vec<(u32, u32)>>();
+                }
+                [dtype, width, value_width, answers] => {
+                    let dtype = match *dtype {
+                        "float32" => DType::Float32,
+                        "float16" => DType::Float16,
+                        _ => DType::BFloat16,
+                    };
+                    let widths = [width, value_width].map(|width| width.parse().unwrap());
+                    let problems = problems_of_row(dtype, widths[0], widths[1]);
+                    assert_eq!(problems.len(), answers.len());
+                    for (problem, answer) in problems.iter().zip(answers.chars()) {
+                        let expected = match answer {
+                            'c' => Backend::Cudnn,
+                            'f' => Backend::Flash,
+                            'e' => Backend::Efficient,
+                            _ => Backend::Math,
+                        };
+                        for compute in &capabilities {
+                            assert_eq!(
+                                choose(*compute, problem),
+                                expected,
+                                "{compute:?} {problem:?}"
+                            );
+                            compared += 1;
+                        }
+                    }
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        assert_eq!(compared, 12 * 39 * 128);
     }
 
     /// Recorded on compute capabilities 8.0 and 7.5, for two samples, four heads and 256 positions.

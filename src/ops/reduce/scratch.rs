@@ -87,6 +87,7 @@ pub(super) fn scratch(card: &Capability, along: Along, outputs: u64, inputs: u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::sim::CARDS;
 
     const H200: Capability = Capability {
         compute: (9, 0),
@@ -135,5 +136,45 @@ mod tests {
     fn short_reductions_take_none() {
         assert_eq!(scratch(&H200, Along::Row, 2048, 49), Scratch::default());
         assert_eq!(scratch(&H200, Along::Column, 768, 8), Scratch::default());
+    }
+
+    #[test]
+    fn reductions_split_as_pytorch_splits_them_on_every_card() {
+        let recorded = include_str!("../../../tests/golden/reductions/cards.txt");
+        let mut shapes: Vec<(u64, u64)> = Vec::new();
+        let mut cards = Vec::new();
+        for line in recorded.lines().filter(|line| !line.starts_with('#')) {
+            if let Some(listed) = line.strip_prefix("shapes ") {
+                let sides = |shape: &str| {
+                    let (rows, columns) = shape.split_once('x').unwrap();
+                    (rows.parse().unwrap(), columns.parse().unwrap())
+                };
+                shapes = listed.split(' ').map(sides).collect();
+                continue;
+            }
+            let words: Vec<&str> = line.split(' ').collect();
+            let (major, minor) = words[0].split_once('.').unwrap();
+            let compute = (major.parse().unwrap(), minor.parse().unwrap());
+            let card = Capability {
+                compute,
+                multiprocessors: words[1].parse().unwrap(),
+                threads_per_multiprocessor: words[2].parse().unwrap(),
+            };
+            assert_eq!(words.len() - 3, shapes.len());
+            for (&(rows, columns), answers) in shapes.iter().zip(&words[3..]) {
+                let expected: Vec<u64> = answers.split(',').map(|it| it.parse().unwrap()).collect();
+                let found = [
+                    scratch(&card, Along::Column, columns, rows),
+                    scratch(&card, Along::Row, rows, columns),
+                    scratch(&card, Along::Row, 1, rows * columns),
+                ];
+                let found = found.map(|scratch| scratch.buffer + scratch.semaphores);
+                assert_eq!(found, *expected, "{card:?} {rows}x{columns}");
+            }
+            cards.push(card);
+        }
+        for card in CARDS {
+            assert!(cards.contains(&card.capability), "{}", card.name);
+        }
     }
 }

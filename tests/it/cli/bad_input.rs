@@ -27,7 +27,7 @@ fn a_wrong_word_gets_its_place_and_the_nearest_one() {
 
 #[test]
 fn with_json_the_problem_document_is_on_stderr() {
-    let (code, said) = refused(&request(), &["--json", "--device", "sim:h20"]);
+    let (code, said) = refused(&request(), &["--json", "--device", "sim:h2000"]);
 
     assert_eq!(code, Some(2));
     let problem: Value = serde_json::from_str(&said).unwrap();

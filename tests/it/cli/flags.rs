@@ -178,123 +178,123 @@ fn flags_go_before_a_request_and_leave_the_rest_of_it() {
 /// Flags, and how the error begins.
 const REFUSED: [(&str, &str); 37] = [
     (
-        "--on h100 --precision fp61",
+        "--on h200 --precision fp61",
         "--precision: unknown precision \"fp61\"; did you mean \"fp16\"?",
     ),
     (
-        "--on h100 --precision fp32,fp61",
+        "--on h200 --precision fp32,fp61",
         "--precision: unknown precision \"fp61\"",
     ),
     (
-        "--on h100 --optimizer adamq",
+        "--on h200 --optimizer adamq",
         "--optimizer: unknown optimizer \"adamq\"",
     ),
     (
-        "--on h100 --optimizer-impl fusd",
+        "--on h200 --optimizer-impl fusd",
         "--optimizer-impl: unknown optimizer implementation",
     ),
     (
-        "--on h100 --checkpoint per-block",
+        "--on h200 --checkpoint per-block",
         "--checkpoint: unknown checkpointing \"per-block\"",
     ),
     (
-        "--on h100 --checkpoint modules:",
+        "--on h200 --checkpoint modules:",
         "--checkpoint: a glob has 1 to",
     ),
     (
-        "--on h100 --checkpoint modules:no.such",
+        "--on h200 --checkpoint modules:no.such",
         "--checkpoint: no module matches no.such",
     ),
     (
-        "--on h100 --accumulation 0",
+        "--on h200 --accumulation 0",
         "--accumulation: accumulation must be a whole number",
     ),
-    ("--on h100 --mode eval", "--mode: unknown mode \"eval\""),
+    ("--on h200 --mode eval", "--mode: unknown mode \"eval\""),
     (
-        "--on h100 --mode inference --optimizer sgd",
+        "--on h200 --mode inference --optimizer sgd",
         "--optimizer: inference takes no optimizer",
     ),
     (
-        "--on h100 --target -5",
+        "--on h200 --target -5",
         "--target: target_batch must be a whole number",
     ),
     (
-        "--on h100 --target 99999999999999999999999",
+        "--on h200 --target 99999999999999999999999",
         "--target: target_batch must be a whole number",
     ),
     (
-        "--on 8xh100 --target 4",
+        "--on 8xh200 --target 4",
         "--target: 4 samples leave some of the 8 ranks",
     ),
     (
-        "--on h100 --world-size 0",
+        "--on h200 --world-size 0",
         "--world-size: world_size must be a whole number",
     ),
     (
-        "--on 8xh100 --world-size 4",
-        "--world-size: 4 is not the 8 of --on 8xh100",
+        "--on 8xh200 --world-size 4",
+        "--world-size: 4 is not the 8 of --on 8xh200",
     ),
     (
-        "--on h100 --memory-limit 12G",
+        "--on h200 --memory-limit 12G",
         "--memory-limit: memory_limit must be",
     ),
-    ("--on h100 --allocator max_split_size:32", "--allocator: "),
+    ("--on h200 --allocator max_split_size:32", "--allocator: "),
     (
-        "--on h100 --rank anyhow",
+        "--on h200 --rank anyhow",
         "--rank: unknown comparison \"anyhow\"",
     ),
     (
-        "--on h100 --search fast",
+        "--on h200 --search fast",
         "--search: unknown search \"fast\"",
     ),
-    ("--on h100 --unknown-ops allow", "--unknown-ops: unknown"),
+    ("--on h200 --unknown-ops allow", "--unknown-ops: unknown"),
     (
-        "--on h100 --chosen-percent 101",
+        "--on h200 --chosen-percent 101",
         "--chosen-percent: chosen_percent must be a whole number",
     ),
     (
-        "--on h100 --seq-len 512",
+        "--on h200 --seq-len 512",
         "--seq-len: resnet18 has no field \"seq_len\"",
     ),
     (
-        "--on h100 --target-len 512",
+        "--on h200 --target-len 512",
         "--target-len: resnet18 has no field \"target_len\"",
     ),
     (
-        "--on h100 --image-size 0",
+        "--on h200 --image-size 0",
         "--image-size: image_size must be a whole number",
     ),
     (
-        "--on h100 --image-size 3x",
+        "--on h200 --image-size 3x",
         "--image-size: image_size must be a whole number",
     ),
     (
-        "--on h100 --num-classes many",
+        "--on h200 --num-classes many",
         "--num-classes: num_classes must be a whole number",
     ),
     (
-        "--on h100 --in-channels 0",
+        "--on h200 --in-channels 0",
         "--in-channels: in_channels must be a whole number",
     ),
     (
-        "--on h100 --with depth=3",
+        "--on h200 --with depth=3",
         "--with depth: resnet18 has no field \"depth\"",
     ),
     (
-        "--on h100 --with depth",
+        "--on h200 --with depth",
         "--with: \"depth\" is not of the form NAME=VALUE",
     ),
     (
-        "--on h100 --with =3",
+        "--on h200 --with =3",
         "--with: \"=3\" is not of the form NAME=VALUE",
     ),
     (
-        "--on h100 --with preset=resnet50",
+        "--on h200 --with preset=resnet50",
         "--with: preset is the model itself",
     ),
     (
-        "--device sim:h20",
-        "--device: unknown simulated device \"h20\"",
+        "--device sim:h2000",
+        "--device: unknown simulated device \"h2000\"",
     ),
     ("--on 0xH100", "--on: 0 is no number of GPUs"),
     ("--on 8x", "--on: \"8x\" lacks the name of a card"),
@@ -374,7 +374,7 @@ fn flags_that_contradict_each_other_are_refused() {
 
 #[test]
 fn the_problem_document_names_flag_and_place() {
-    let said = refused(&["--on", "h100", "--precision", "fp61", "--json"]);
+    let said = refused(&["--on", "h200", "--precision", "fp61", "--json"]);
 
     let problem: Value = serde_json::from_str(&said).unwrap();
     assert_eq!(problem["pointer"], "/training/precision");

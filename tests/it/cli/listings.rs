@@ -10,6 +10,7 @@ const COMMANDS: [&str; 14] = [
     "replay",
     "calibrate",
     "devices",
+    "cards",
     "presets",
     "serve",
     "config",

@@ -3,6 +3,7 @@
 mod answers;
 mod bad_input;
 mod calibrate;
+mod cards;
 mod converse;
 mod database;
 mod documents;

@@ -30,6 +30,36 @@ async fn presets_are_listed() {
 }
 
 #[tokio::test]
+async fn cards_and_machines_are_listed_with_where_they_are_from() {
+    let service = Service::start(Scripted::default()).await;
+
+    let cards = service.get("/v1/cards").await.json();
+    let machines = service.get("/v1/machines").await.json();
+
+    let all = |list: &serde_json::Value| list["items"].as_array().unwrap().clone();
+    let one = |list: &[serde_json::Value], name: &str| {
+        let is_it = |item: &&serde_json::Value| item["card"] == name;
+        list.iter().find(is_it).unwrap().clone()
+    };
+    let l4 = one(&all(&cards), "l4");
+    assert_eq!(l4["multiprocessors"], 58);
+    assert_eq!(l4["cublas_workspace_bytes"], 8_519_680);
+    assert!(l4["page"].as_str().unwrap().starts_with("https://"));
+    assert!(l4["unverified"].as_str().unwrap().contains("58"), "{l4}");
+    let machine = one(&all(&machines), "l4");
+    assert_eq!(
+        (&machine["cloud"], &machine["gpus"]),
+        (&"AWS".into(), &1.into())
+    );
+    assert!(
+        l4["machines"]
+            .as_array()
+            .unwrap()
+            .contains(&machine["machine"])
+    );
+}
+
+#[tokio::test]
 async fn the_service_is_well_until_it_ends() {
     let service = Service::start(Scripted::default()).await;
 
@@ -84,7 +114,7 @@ fn every_operation_has_an_id_of_verb_and_noun() {
             "{id:?}"
         );
     }
-    assert_eq!(ids.len(), 35);
+    assert_eq!(ids.len(), 37);
 }
 
 #[test]

@@ -138,6 +138,7 @@ async fn nothing_but_how_the_service_is_can_be_asked_without_a_key() {
         "GET /v1/fits",
         "POST /v1/fits",
         "GET /v1/devices",
+        "GET /v1/cards",
         "GET /metrics",
         "GET /problems",
         "GET /nowhere",

@@ -14,7 +14,7 @@ use cudarc::cudnn::sys::{
 };
 use serde::Serialize;
 
-use crate::program::{Capability, Convolution, ConvolutionLayer, ConvolutionPass};
+use crate::program::{Architecture, Capability, Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 use crate::units::Bytes;
 
@@ -63,33 +63,28 @@ pub struct CardProperties {
     pub driver_ver: u32,
 }
 
-/// What cuDNN is told of all cards of an architecture: bytes of shared memory that a block may ask for and that are kept back, blocks
-/// of a multiprocessor, bytes of the second-level cache, and clocks in kHz of one of them. From the CUDA programming guide's table of
-/// compute capabilities and from data sheets; the H200's are what cuDNN itself says on one. Within an architecture, cards get the
-/// same answers whatever their clocks are.
-const ARCHITECTURES: [((u32, u32), [u32; 6]); 7] = [
-    ((7, 5), [65_536, 0, 16, 4 << 20, 1_590_000, 5_001_000]),
-    ((8, 0), [166_912, 1024, 32, 40 << 20, 1_410_000, 1_593_000]),
-    ((8, 6), [101_376, 1024, 16, 6 << 20, 1_695_000, 9_751_000]),
-    ((8, 9), [101_376, 1024, 24, 72 << 20, 2_520_000, 10_501_000]),
-    ((9, 0), [232_448, 1024, 32, 60 << 20, 1_980_000, 3_201_000]),
-    (
-        (10, 0),
-        [232_448, 1024, 32, 132_644_864, 1_965_000, 3_996_000],
-    ),
-    (
-        (12, 0),
-        [101_376, 1024, 24, 96 << 20, 2_407_000, 14_001_000],
-    ),
+/// What cuDNN is told of all cards of an architecture besides what [`Architecture`] has: bytes of the second-level cache, and clocks in
+/// kHz, of one of them: T4, A100, RTX 3090, RTX 4090, H200, B200 and RTX 5090. Clocks and caches are those of the pages that the catalogue
+/// names for these cards; the H200's are what cuDNN itself says on one, and the B200's cache could not be verified. Within an
+/// architecture, cards get the same answers whatever their clocks are.
+const CLOCKS: [((u32, u32), [u32; 3]); 7] = [
+    ((7, 5), [4 << 20, 1_590_000, 5_001_000]),
+    ((8, 0), [40 << 20, 1_410_000, 1_593_000]),
+    ((8, 6), [6 << 20, 1_695_000, 9_751_000]),
+    ((8, 9), [72 << 20, 2_520_000, 10_501_000]),
+    ((9, 0), [60 << 20, 1_980_000, 3_201_000]),
+    ((10, 0), [132_644_864, 1_965_000, 3_996_000]),
+    ((12, 0), [96 << 20, 2_407_000, 14_001_000]),
 ];
 
 impl CardProperties {
-    /// Those of a card; `None` for an architecture that cuDNN 9.19 for CUDA 13 does not know.
+    /// Those of a card; `None` for an architecture that cuDNN 9.19 for CUDA 13 does not know, and for 10.3, which it was not asked about.
     pub fn of(name: &'static str, card: &Capability, total: Bytes) -> Option<CardProperties> {
-        let (_, known) = ARCHITECTURES
+        let (_, known) = CLOCKS
             .iter()
             .find(|(compute, _)| *compute == card.compute)?;
-        let [shared, reserved, blocks, cache, clock, memory_clock] = *known;
+        let [cache, clock, memory_clock] = *known;
+        let architecture = Architecture::of(card.compute);
         let (major, minor) = card.compute;
         Some(CardProperties {
             device_name: name,
@@ -97,10 +92,10 @@ impl CardProperties {
             multi_processor_count: card.multiprocessors,
             warp_size: 32,
             max_shared_memory_per_block: 48 << 10,
-            max_shared_memory_per_block_optin: shared,
-            reserved_shared_memory_per_block: reserved,
+            max_shared_memory_per_block_optin: architecture.shared_per_block,
+            reserved_shared_memory_per_block: architecture.reserved_per_block,
             max_registers_per_sm: 1 << 16,
-            max_ctas_per_sm: blocks,
+            max_ctas_per_sm: architecture.blocks_per_multiprocessor,
             max_threads_per_block: 1024,
             max_threads_per_sm: card.threads_per_multiprocessor,
             regs_per_block: 1 << 16,

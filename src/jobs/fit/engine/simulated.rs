@@ -16,7 +16,7 @@ use super::{Setting, environment, lowered};
 use crate::jobs::fit::kept::{Kept, Sayings};
 use crate::jobs::fit::probing::prober::{Probed, Prober as _, StepTime};
 use crate::jobs::fit::probing::simulator::Simulator;
-use crate::jobs::fit::remarks::uneven;
+use crate::jobs::fit::remarks::{machines, uneven};
 use crate::jobs::fit::room::Room;
 
 /// What simulates a request about a simulated card, and what there is for the allocator.
@@ -43,6 +43,7 @@ pub(super) fn simulated<'a>(
 ) -> Setting<'a> {
     let device = format!("sim:{}", card.name);
     notes.extend(card.notes());
+    notes.extend(machines(request));
     notes.extend(uneven(request, card));
     if request.search == SearchMode::Probes {
         notes.push(format!(

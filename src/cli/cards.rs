@@ -1,0 +1,43 @@
+//! `batchfit cards`.
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::arguments::Cards;
+use super::question::cards::parse;
+use super::trouble::Trouble;
+use super::{Outcome, output, style};
+use crate::jobs;
+use crate::report;
+
+pub(super) fn run(arguments: &Cards) -> Result<Outcome, Trouble> {
+    let style = style::stdout(false);
+    if let Some(name) = &arguments.name {
+        let on = parse(name).map_err(|invalid| Trouble::named(&"CARD", invalid))?;
+        let card = jobs::card(on.card);
+        if arguments.json {
+            list(&[card])?;
+        } else {
+            output::text(&report::card(&card, on.note.as_deref(), &style))?;
+        }
+    } else if arguments.machines {
+        let machines = jobs::machines();
+        if arguments.json {
+            list(&machines)?;
+        } else {
+            output::text(&report::machines(&machines, &style))?;
+        }
+    } else {
+        let cards = jobs::cards();
+        if arguments.json {
+            list(&cards)?;
+        } else {
+            output::text(&report::cards(&cards, &style))?;
+        }
+    }
+    Ok(Outcome::Answered)
+}
+
+fn list<T: Serialize>(items: &[T]) -> Result<(), Trouble> {
+    output::json(&json!({ "items": items, "next": null }))
+}

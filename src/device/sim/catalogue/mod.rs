@@ -1,0 +1,190 @@
+//! The cards that can be simulated.
+//!
+//! Memory is what the driver gives PyTorch as `total_memory`, not what the box says: the driver keeps a
+//! few hundred MiB, and error correction up to a sixteenth. Drivers differ by a few tens of MiB; where
+//! several figures are in circulation, the smaller one is here, because a batch that is a little too
+//! small still trains.
+
+mod datacenter;
+mod geforce;
+mod sheet;
+mod workstation;
+
+pub use sheet::{Chip, Sheet};
+
+use crate::device::Capability;
+use crate::program::Architecture;
+use crate::units::Bytes;
+
+use super::CardMemory;
+use super::calibrated::{LOCAL, is_calibrated, local};
+
+/// What a PyTorch process holds outside its allocator after training steps with cuBLAS and cuDNN.
+///
+/// Measured on an H200 (PyTorch 2.11, CUDA 13, cuDNN 9.19): 527 MiB once the context exists, 750 to
+/// 780 MiB after steps.
+pub const PROCESS_OVERHEAD: Bytes = Bytes::mib(780);
+
+/// What a process holds outside its allocator that trains with others under DDP, ZeRO-1 too: NCCL's communicator takes 936 MiB.
+///
+/// Measured on two H200s of one host (`PyTorch` 2.11, NCCL 2.28.9, without `NVLink` multicast): 1,613 MiB after training steps.
+pub const RANK_OVERHEAD: Bytes = Bytes::mib(1613);
+
+/// The same under `fully_shard`: 1,608.9 MiB.
+pub const SHARDED_OVERHEAD: Bytes = Bytes::mib(1609);
+
+/// How much of [`PROCESS_OVERHEAD`] is there as soon as a process has a context.
+pub const CONTEXT_OVERHEAD: Bytes = Bytes::mib(527);
+
+/// Where the scratch memory of library calls is known from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workspaces {
+    /// Recorded on this very card.
+    Recorded,
+    /// Recorded on an H200 and assumed to be alike here.
+    Transferred,
+}
+
+/// A card that can be simulated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Card {
+    /// What follows `sim:` in a request.
+    pub name: &'static str,
+    /// The name that the driver reports.
+    pub product: &'static str,
+    /// What PyTorch shows as `total_memory`.
+    pub total_memory: Bytes,
+    /// Where `total_memory` is from.
+    pub source: &'static str,
+    /// What the rules for scratch memory depend on.
+    pub capability: Capability,
+    /// Where the scratch memory of library calls is known from.
+    pub workspaces: Workspaces,
+    /// How fast it is by its data sheet.
+    pub ceilings: Ceilings,
+    /// What it is made of, and where that and how fast it is are known from.
+    pub sheet: Sheet,
+}
+
+/// The most that a card does in a second: without sparsity, and with sums in float32. Where each figure is from, [`Sheet`] says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ceilings {
+    /// Bytes read from memory or written to it.
+    pub bandwidth: f64,
+    /// Operations in float32.
+    pub fp32: f64,
+    /// Operations of convolutions in float32, which PyTorch lets round to TF32; those in float32 where a card has no TF32.
+    pub tf32: f64,
+    /// Operations in float16.
+    pub fp16: f64,
+    /// Operations in bfloat16; those in float32 where a card has none.
+    pub bf16: f64,
+}
+
+/// Gigabytes a second, and trillions of operations a second in float32, TF32, float16 and bfloat16.
+const fn ceilings(bandwidth: f64, fp32: f64, tf32: f64, fp16: f64, bf16: f64) -> Ceilings {
+    Ceilings {
+        bandwidth: bandwidth * 1e9,
+        fp32: fp32 * 1e12,
+        tf32: tf32 * 1e12,
+        fp16: fp16 * 1e12,
+        bf16: bf16 * 1e12,
+    }
+}
+
+impl Card {
+    /// The card of this name.
+    pub fn find(name: &str) -> Option<&'static Card> {
+        let known = CARDS.iter().find(|card| card.name == name);
+        known.or_else(|| if name == LOCAL { local() } else { None })
+    }
+
+    /// The card that the driver calls this.
+    pub fn of_product(product: &str) -> Option<&'static Card> {
+        CARDS.iter().find(|card| card.product == product)
+    }
+
+    /// The card on which something was recorded: of those that the driver calls so, or of all where it calls none so, the one
+    /// whose memory is nearest. Without either, the first in the catalogue.
+    pub fn recorded_on(product: Option<&str>, total: Option<Bytes>) -> &'static Card {
+        let apart = |card: &&Card| total.map(|total| card.total_memory.0.abs_diff(total.0));
+        let is_called_so = |card: &&Card| Some(card.product) == product;
+        let called_so = CARDS.iter().filter(is_called_so).min_by_key(apart);
+        let nearest = || CARDS.iter().min_by_key(apart);
+        called_so.or_else(nearest).unwrap_or(&CARDS[0])
+    }
+
+    /// What is left for the allocator: the limit where a request gives none.
+    pub fn available(&self) -> Bytes {
+        self.total_memory.saturating_sub(PROCESS_OVERHEAD)
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> CardMemory {
+        CardMemory {
+            total: self.total_memory,
+            available: self.available(),
+        }
+    }
+
+    /// What a reader of an answer for this card should know.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = match self.workspaces {
+            Workspaces::Recorded => Vec::new(),
+            Workspaces::Transferred => vec![format!(
+                "batchfit was not measured on a real {}: its memory size is from {}; what convolutions need as scratch \
+                 memory, and the {} that a process holds outside PyTorch's allocator, are those of an H200",
+                self.product, self.source, PROCESS_OVERHEAD
+            )],
+        };
+        notes.extend(self.unverified());
+        notes
+    }
+
+    /// What of its figures could not be held against a public source, or contradicts one.
+    pub fn unverified(&self) -> Option<String> {
+        let doubtful = self.sheet.doubtful?;
+        Some(format!("not verified of the {}: {doubtful}", self.product))
+    }
+}
+
+/// All cards: those of servers first, and of those the one that was measured.
+///
+/// Multiprocessors are those of the page that [`Sheet`] names, or what PyTorch reports where that differs; threads of one are those of the
+/// [`Architecture`].
+pub const CARDS: &[Card] = &ALL;
+
+const COUNT: usize = datacenter::CARDS.len() + workstation::CARDS.len() + geforce::CARDS.len();
+
+const ALL: [Card; COUNT] = {
+    let groups = [datacenter::CARDS, workstation::CARDS, geforce::CARDS];
+    let mut all = [datacenter::CARDS[0]; COUNT];
+    let (mut group, mut within, mut at) = (0, 0, 0);
+    while group < groups.len() {
+        while within < groups[group].len() {
+            all[at] = groups[group][within];
+            within += 1;
+            at += 1;
+        }
+        within = 0;
+        group += 1;
+    }
+    all
+};
+
+/// What may follow `sim:` in a request.
+pub fn names() -> Vec<&'static str> {
+    let local = is_calibrated().then_some(LOCAL);
+    CARDS.iter().map(|card| card.name).chain(local).collect()
+}
+
+const fn capability(compute: (u32, u32), multiprocessors: u64) -> Capability {
+    Capability {
+        compute,
+        multiprocessors,
+        threads_per_multiprocessor: Architecture::of(compute).threads_per_multiprocessor,
+    }
+}
+
+#[cfg(test)]
+mod tests;
