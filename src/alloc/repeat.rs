@@ -108,6 +108,12 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         }
     }
 
+    /// Whether blocks alone decide how requests to come are served, as long as these are served from free ones: none waits for a
+    /// stream, and no garbage is collected, for which it counts how long they have been free.
+    pub fn is_told_by_blocks(&self) -> bool {
+        self.waiting.is_empty() && self.collects_above().is_none()
+    }
+
     fn searches(&self) -> [u64; 2] {
         [PoolKind::Small, PoolKind::Large].map(|kind| self.pools.pool(kind).searches)
     }

@@ -27,9 +27,9 @@ pub use invalid::Invalid;
 pub use parallel::{CommHook, Ddp, FullyShard, MixedPrecision, Parallel};
 pub use presets::{Override, Preset, preset, presets};
 pub use request::{
-    Counted, Course, DeviceChoice, Generation, Length, LengthOf, Lengths, Lowered, ModelAside,
-    Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, SearchMode, Suggest, Taught,
-    TaughtBy, Validation, Workload, pack, strategy,
+    Counted, Course, DeviceChoice, Generation, KeptIn, Length, LengthOf, Lengths, Lowered,
+    ModelAside, Priority, RECORDING_BOUNDS, RULES, Request, RequestDocument, Sampling, SearchMode,
+    Suggest, Taught, TaughtBy, Validation, Workload, pack, strategy,
 };
 pub(crate) use request::{LARGEST_TARGET, MOST_RANKS, unknown_machine};
 pub(crate) use uploaded::DIGEST_FORM;

@@ -94,10 +94,17 @@ impl Soak<'_> {
             cause: None,
         };
         let mut held: Vec<Option<Held>> = self.shapes.iter().map(|_| None).collect();
+        let mut settled = vec![None; self.shapes.len()];
         for (number, place) in (1..).zip(self.steps) {
             if cancel.load(Ordering::Relaxed) {
                 resources.allocator.reset();
                 return Err(Cancelled);
+            }
+            let upheavals = resources.allocator.stats().upheavals();
+            if settled[*place] == Some(upheavals) {
+                report.note(number, resources.allocator.stats());
+                report.steps = number;
+                continue;
             }
             let shape = self.shapes[*place];
             let probe = Probe {
@@ -121,6 +128,11 @@ impl Soak<'_> {
             held[*place] = Some(run.held);
             let stats = *resources.allocator.stats();
             report.note(number, &stats);
+            // See Note [Repeated requests] in `alloc`: such a step leaves the blocks as they were, and can do nothing else when it
+            // comes again, until a step of another shape is not served from free blocks alone.
+            let is_quiet = number > 1 && stats.upheavals() == upheavals;
+            let repeats = is_quiet && resources.allocator.is_told_by_blocks();
+            settled[*place] = repeats.then_some(upheavals);
             match ended {
                 Ok(()) => report.steps = number,
                 Err(Stopped::Cancelled) => {

@@ -287,6 +287,16 @@ pub(in crate::cli) struct Fit {
         help_heading = "Search"
     )]
     pub(in crate::cli) soak: Option<String>,
+    /// How many prompts `generate()` completes, or prompt=N,tokens=N.
+    #[arg(
+        long,
+        value_name = "NAME=X,..",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        help_heading = "Search"
+    )]
+    pub(in crate::cli) generation: Option<String>,
     #[command(flatten)]
     pub(in crate::cli) recorder: RecorderFlags,
     #[command(flatten)]

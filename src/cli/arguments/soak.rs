@@ -39,7 +39,7 @@ pub(in crate::cli) struct Course {
     /// Batches of each validation; 20 without it.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) validation_steps: Option<String>,
-    /// Prompts that are completed at a time after each epoch, with a growing cache of keys and values; for GPT-2.
+    /// Prompts that are completed at a time after each epoch by `generate()`, with keys and values that are kept.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) generation_batch: Option<String>,
     /// Tokens of a prompt; 128 without it.
@@ -51,6 +51,21 @@ pub(in crate::cli) struct Course {
     /// How often after each epoch; once without it.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) generation_times: Option<String>,
+    /// How keys and values are kept: dynamic, which grows by each token, or static, with room for all of them; dynamic without it.
+    #[arg(long, value_name = "KIND")]
+    pub(in crate::cli) generation_cache: Option<String>,
+    /// Draw tokens instead of taking the likeliest.
+    #[arg(long)]
+    pub(in crate::cli) generation_sample: bool,
+    /// What logits are divided by before a token is drawn; 1 without it.
+    #[arg(long, value_name = "X")]
+    pub(in crate::cli) generation_temperature: Option<String>,
+    /// Among how many of the likeliest tokens one is drawn, 0 for all; 50 without it.
+    #[arg(long, value_name = "N")]
+    pub(in crate::cli) generation_top_k: Option<String>,
+    /// Among how few tokens one is drawn that are so likely together, 1 for all; 1 without it.
+    #[arg(long, value_name = "X")]
+    pub(in crate::cli) generation_top_p: Option<String>,
     /// Draws the lengths of --seq-len in another order.
     #[arg(long, value_name = "N")]
     pub(in crate::cli) seed: Option<String>,

@@ -37,7 +37,13 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, Trouble> {
     shown.say("reading the model");
     let recorder = recorder::command(&arguments.recorder, &arguments.module)?;
     let is_module = recorder.as_ref().is_some_and(|it| it.module.is_some());
-    let course = question::soak(arguments.soak.as_deref())?;
+    let soak = ("--soak", "soak");
+    let mut course = question::members(soak, arguments.soak.as_deref())?;
+    let generation = ("--generation", "generation");
+    course.extend(question::members(
+        generation,
+        arguments.generation.as_deref(),
+    )?);
     let mut asked = if is_module {
         question::read_unrecorded(&arguments.question, course)?
     } else {

@@ -34,7 +34,7 @@ const OF_CONFIGS: [&str; 2] = ["model_type", "architectures"];
 const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 
 /// The members of a request, and those of its model, which people write at its top.
-const OF_REQUESTS: [&str; 22] = [
+const OF_REQUESTS: [&str; 23] = [
     "model",
     "training",
     "device",
@@ -52,6 +52,7 @@ const OF_REQUESTS: [&str; 22] = [
     "suggest",
     "lengths",
     "soak",
+    "generation",
     "preset",
     "layers",
     "exported",

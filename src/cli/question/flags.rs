@@ -264,25 +264,27 @@ fn truth(text: &str) -> Value {
     text.parse().map_or_else(|_| Value::from(text), Value::Bool)
 }
 
-/// The members of `--soak=NAME=N,..`; nothing where nobody asks for a soak.
-pub(in crate::cli) fn soak(text: Option<&str>) -> Result<Vec<Given>, Trouble> {
-    const FLAG: &str = "--soak";
+/// The members of a flag such as `--soak=NAME=N,..`; nothing where nobody gives it.
+pub(in crate::cli) fn members(
+    (flag, part): (&'static str, &'static str),
+    text: Option<&str>,
+) -> Result<Vec<Given>, Trouble> {
     let Some(text) = text else {
         return Ok(Vec::new());
     };
     if text.is_empty() {
         // What nobody says is as usual.
         let usual = Value::Object(serde_json::Map::new());
-        return Ok(vec![Given::new(FLAG, &["soak"], usual)]);
+        return Ok(vec![Given::new(flag, &[part], usual)]);
     }
     let mut given = Vec::new();
-    for item in items(FLAG, Some(text))? {
+    for item in items(flag, Some(text))? {
         let Some((name, value)) = item.split_once('=') else {
             let problem = format!("{item:?} is not of the form NAME=N, such as epoch=250");
-            return Err(Trouble::flag(FLAG, problem));
+            return Err(Trouble::flag(flag, problem));
         };
         let member = name.trim().replace('-', "_");
-        given.push(Given::new(FLAG, &["soak", &member], whole(value)));
+        given.push(Given::new(flag, &[part, &member], plain(value)));
     }
     Ok(given)
 }
@@ -323,7 +325,37 @@ pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
             "generation_times",
             &course.generation_times,
         ),
+        (
+            "--generation-top-k",
+            "generation_top_k",
+            &course.generation_top_k,
+        ),
         ("--seed", "seed", &course.seed),
+    ];
+    let (cache, temperature, top_p) = (
+        &course.generation_cache,
+        &course.generation_temperature,
+        &course.generation_top_p,
+    );
+    let of_text = |flag, member, text: &Option<String>, read: fn(&str) -> Value| {
+        let text = text.as_deref()?;
+        Some(Given::new(flag, &["soak", member], read(text)))
+    };
+    let others = [
+        of_text("--generation-cache", "generation_cache", cache, |text| {
+            Value::from(text)
+        }),
+        of_text(
+            "--generation-temperature",
+            "generation_temperature",
+            temperature,
+            decimal,
+        ),
+        of_text("--generation-top-p", "generation_top_p", top_p, decimal),
+        course.generation_sample.then(|| {
+            let member = ["soak", "generation_sample"];
+            Given::new("--generation-sample", &member, Value::Bool(true))
+        }),
     ];
     let given = flags.into_iter().filter_map(|(flag, member, text)| {
         Some(Given::new(
@@ -332,7 +364,7 @@ pub(in crate::cli) fn course(course: &Course) -> Vec<Given> {
             number(text.as_deref())?,
         ))
     });
-    given.collect()
+    given.chain(others.into_iter().flatten()).collect()
 }
 
 /// The lengths that a flag names, where it may name several: as text, or as the contents of a JSON file.
@@ -407,6 +439,14 @@ fn whole(text: &str) -> Value {
     match text.trim().parse::<u64>() {
         Ok(number) => Value::from(number),
         Err(_) => Value::from(text),
+    }
+}
+
+/// A number or a truth value; what is none stays text.
+fn plain(text: &str) -> Value {
+    match (whole(text), decimal(text)) {
+        (Value::String(_), Value::String(_)) => truth(text.trim()),
+        (Value::String(_), number) | (number, _) => number,
     }
 }
 

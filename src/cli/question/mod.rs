@@ -23,7 +23,7 @@ use crate::model::{Invalid, Request, RequestDocument};
 use contents::Contents;
 use document::Files;
 use flags::Given;
-pub(super) use flags::{course, soak};
+pub(super) use flags::{course, members};
 use what::Source;
 
 /// Flags whose absence an error can be about.
@@ -127,6 +127,9 @@ impl Origin {
                 invalid,
             };
         }
+        if let Some(given) = self.near(&invalid.pointer) {
+            return Trouble::named(&given.flag, invalid);
+        }
         let missed = MISSED.iter().find(|(place, _)| *place == invalid.pointer);
         if let (Some((_, flag)), true) = (missed, self.is_made_of_flags) {
             return Trouble::named(flag, invalid);
@@ -149,6 +152,24 @@ impl Origin {
             },
             (None, _) | (_, None) => Trouble::Invalid(invalid),
         }
+    }
+}
+
+impl Origin {
+    /// The flag nearest to a member of a soak or a generation that nobody gave: the one that asked for what the member is of.
+    fn near(&self, pointer: &str) -> Option<&Given> {
+        let part = ["/soak/", "/generation/"]
+            .into_iter()
+            .find(|part| pointer.starts_with(part))?;
+        let common = |given: &&Given| {
+            let place = given.pointer();
+            let both = place.bytes().zip(pointer.bytes());
+            both.take_while(|(a, b)| a == b).count()
+        };
+        self.given
+            .iter()
+            .filter(|given| given.pointer().starts_with(part))
+            .max_by_key(common)
     }
 }
 

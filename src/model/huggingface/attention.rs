@@ -2,7 +2,7 @@
 
 use crate::model::tracing::functional::{self, Attention};
 use crate::model::tracing::{
-    Linear, Pointwise as _, Reductions as _, Size, Tensor, Tracer, Views as _,
+    Linear, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer, Views as _,
 };
 use crate::shape::{DType, Extent, numel};
 
@@ -13,9 +13,21 @@ pub(super) fn sdpa(
     value: &Tensor,
     settings: Attention<'_>,
 ) -> Tensor {
-    let mut output = functional::attention(query, key, value, settings);
+    let (mut key, mut value) = (key.clone(), value.clone());
+    only_prompt(query, [&mut key, &mut value], &settings);
+    let mut output = functional::attention(query, &key, &value, settings);
     output = (&output).transpose(1, 2).contiguous();
-    output
+    output.and_drop((key, value))
+}
+
+/// What `sdpa_attention_forward` does with a prompt and keys and values that have room for more: it leaves that out.
+pub(super) fn only_prompt(query: &Tensor, states: [&mut Tensor; 2], settings: &Attention<'_>) {
+    let queries = query.length(2);
+    for states in states {
+        if settings.causal && states.length(2) > queries {
+            *states = (&*states).slice(2, 0, queries.cast_signed());
+        }
+    }
 }
 
 /// Attention of all tokens to all, by the `SelfAttention` of BERT, ALBERT and DistilBERT, whose code is the same: what it gives
@@ -50,9 +62,14 @@ pub(super) fn look_for_packed_sequences(position_ids: &Tensor, batch: Extent) {
 
 /// What `create_causal_mask` does with a mask that masks nothing: it finds that out.
 pub(super) fn look_for_padding(attention_mask: &Tensor) {
-    let padding_mask = attention_mask.to(DType::Bool);
-    let shape = attention_mask.shape();
-    drop((&padding_mask).sum_all().equal_to_size(numel(&shape)));
+    all_true(attention_mask.to(DType::Bool));
+}
+
+/// `fast_all`: whether all of it is true.
+pub(super) fn all_true(x: impl Tensors) {
+    let shape = x.tensor().shape();
+    drop(x.tensor().sum_all().equal_to_size(numel(&shape)));
+    drop(x);
 }
 
 /// `create_causal_mask` where a mask is wanted in any case: truth values of queries and keys.

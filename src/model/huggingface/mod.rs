@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::invalid::Invalid;
-use super::request::{Length, LengthOf};
+use super::request::{Generation, Length, LengthOf};
 use super::tracing::{Tensor, Tracer};
 use crate::bounded::shorten;
 use crate::graph::{Graph, GraphError, ParameterKind};
@@ -56,7 +56,7 @@ pub(crate) struct HuggingFaceModel {
 }
 
 /// Lengths that a config does not fix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Sizes {
     /// Tokens of a sample, or samples or frames of sound.
     seq_len: Option<u64>,
@@ -66,30 +66,18 @@ struct Sizes {
     loss_chunks: Option<u64>,
     /// Height and width of images.
     image_size: Option<[u64; 2]>,
-    /// Tokens of a prompt and those that are generated, where the graph is one of generation.
-    generation: Option<[u64; 2]>,
+    /// What is generated, where the graph is one of generation.
+    generation: Option<Generation>,
 }
 
 impl HuggingFaceModel {
-    /// The same generating text: so many tokens of a prompt, and so many new ones.
-    pub(crate) fn generating(
-        &self,
-        tokens: [u64; 2],
-        pointer: &str,
-    ) -> Result<HuggingFaceModel, Invalid> {
+    /// The same generating text.
+    pub(crate) fn generating(&self, generation: &Generation) -> Result<HuggingFaceModel, Invalid> {
         let (class, _) = builder(self)?;
-        if !generation::CLASSES.contains(&class) {
-            let problem = format!(
-                "generation with a cache of keys and values is simulated for {}, not for {} yet; leave it out, or generate in a \
-                 process of its own",
-                generation::CLASSES.join(", "),
-                shorten(class)
-            );
-            return Err(Invalid::at(pointer, problem));
-        }
+        generation::check(class, &generation.pointer())?;
         Ok(HuggingFaceModel {
             sizes: Sizes {
-                generation: Some(tokens),
+                generation: Some(*generation),
                 ..self.sizes
             },
             ..self.clone()
@@ -273,20 +261,40 @@ impl Task<'_> {
         tracer
     }
 
-    /// Tokens of a sample, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
-    fn tokens_of(&self, name: &str, most: u64) -> Result<u64, Invalid> {
-        self.within(self.seq_len()?, name, most)
+    /// Tokens of a sample, or those that are read where text is generated.
+    fn tokens_read(&self) -> Result<u64, Invalid> {
+        match self.sizes.generation {
+            None => self.seq_len(),
+            Some(generation) => Ok(generation.tokens_read()),
+        }
     }
 
-    /// So many tokens, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
-    fn within(&self, seq_len: u64, name: &str, most: u64) -> Result<u64, Invalid> {
-        if seq_len <= most {
-            return Ok(seq_len);
+    /// Refuses as many tokens as [`tokens_read`](Task::tokens_read) says: `but` says why.
+    fn too_many(&self, tokens: u64, but: &str) -> Invalid {
+        let Some(generation) = &self.sizes.generation else {
+            let at = format!("{}/seq_len", self.pointer);
+            return Invalid::at(at, format!("seq_len is {tokens}, but {but}"));
+        };
+        let Generation {
+            prompt,
+            tokens: new,
+            ..
+        } = generation;
+        let longer = if prompt >= new { "prompt" } else { "tokens" };
+        let problem = format!(
+            "a prompt of {prompt} tokens and {new} new ones are {tokens} tokens that are read, but {but}"
+        );
+        Invalid::at(generation.at(longer), problem)
+    }
+
+    /// Tokens of a sample, for which a model of `most` positions has to have an embedding each; the config says so at `name`.
+    fn tokens_of(&self, name: &str, most: u64) -> Result<u64, Invalid> {
+        let tokens = self.tokens_read()?;
+        if tokens <= most {
+            return Ok(tokens);
         }
-        Err(Invalid::at(
-            format!("{}/seq_len", self.pointer),
-            format!("seq_len is {seq_len}, but {name} of the config leaves room for {most} tokens"),
-        ))
+        let but = format!("{name} of the config leaves room for {most} tokens");
+        Err(self.too_many(tokens, &but))
     }
 
     /// The traced graph.

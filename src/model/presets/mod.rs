@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::fields::Fields;
 use super::huggingface::{self, HuggingFaceModel, hub};
 use super::invalid::Invalid;
-use super::request::{Length, LengthOf};
+use super::request::{Generation, Length, LengthOf};
 use crate::graph::Graph;
 use crate::shape::DType;
 use entry::{Entry, Sizes};
@@ -185,12 +185,11 @@ impl PresetModel {
     /// The same generating text; `None` where it is no model of text.
     pub(crate) fn generating(
         &self,
-        tokens: [u64; 2],
-        pointer: &str,
+        generation: &Generation,
     ) -> Option<Result<PresetModel, Invalid>> {
         match &self.0 {
             Kind::HuggingFace(model) => {
-                let model = model.generating(tokens, pointer);
+                let model = model.generating(generation);
                 Some(model.map(|model| PresetModel(Kind::HuggingFace(Box::new(model)))))
             }
             Kind::Torchvision(_) => None,

@@ -72,9 +72,8 @@ impl Request {
 
     /// The same model generating text.
     pub fn generating(&self, generation: &Generation) -> Result<Request, Invalid> {
-        let tokens = [generation.prompt, generation.tokens];
         Ok(Request {
-            model: self.model.generating(tokens, "/soak/generation_batch")?,
+            model: self.model.generating(generation)?,
             lowered: Once::default(),
             ..self.alone()
         })

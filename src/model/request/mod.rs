@@ -5,6 +5,7 @@ mod device;
 mod document;
 mod dtype;
 mod fingerprint;
+mod generation;
 mod headroom;
 mod lengths;
 mod lowered;
@@ -21,12 +22,13 @@ pub use device::DeviceChoice;
 pub(crate) use device::unknown_machine;
 pub use document::RequestDocument;
 pub use fingerprint::RULES;
+pub use generation::{Generation, KeptIn, Sampling};
 pub use headroom::{Taught, TaughtBy, strategy};
 pub use lengths::{Counted, Length, LengthOf, Lengths};
 pub use lowered::{Lowered, Workload};
 pub use recordings::RECORDING_BOUNDS;
 pub use shown::{ModelAside, pack};
-pub use soak::{Course, Generation, Validation};
+pub use soak::{Course, Validation};
 pub(super) use training::FIELDS as TRAINING_FIELDS;
 
 use std::sync::Arc;
@@ -64,6 +66,7 @@ pub(super) const FIELDS: &[&str] = &[
     "objective",
     "unknown_ops",
     "chosen_percent",
+    "generation",
     "soak",
     "priority",
     "timeout_seconds",
@@ -292,6 +295,14 @@ impl Request {
         let ranks = device::ranks(fields, &machines);
         let (mut variants, world_size) = training::variants(fields, ranks)?;
         let (device, cards) = device::read(fields, world_size, known_sims)?;
+        let model = match Generation::of_request(fields)? {
+            None => model,
+            Some(generation) => {
+                Generation::check(&variants, &device, lengths.is_some())
+                    .map_err(|problem| Invalid::at(generation.pointer(), problem))?;
+                model.generating(&generation)?
+            }
+        };
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
             let problem = format!(
                 "{target} samples leave some of the {world_size} ranks of `world_size` without any; at least \

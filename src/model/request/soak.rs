@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::generation::Generation;
 use crate::model::fields::Fields;
 use crate::model::invalid::Invalid;
 use crate::probe::LARGEST_BATCH;
@@ -17,18 +18,13 @@ pub(in crate::model) const FIELDS: &[&str] = &[
     "generation_prompt",
     "generation_tokens",
     "generation_times",
+    "generation_cache",
+    "generation_sample",
+    "generation_temperature",
+    "generation_top_k",
+    "generation_top_p",
     "seed",
 ];
-
-/// Most tokens of a generation: each is a pass of its own in one graph, some 500 operations of GPT-2.
-const MOST_GENERATED: u64 = 256;
-
-/// Longest prompt.
-const LONGEST_PROMPT: u64 = 1 << 24;
-
-/// Tokens of a prompt and new ones, where nobody says how many.
-const USUAL_PROMPT: u64 = 128;
-const USUAL_GENERATED: u64 = 64;
 
 /// Most steps of a soak, validation included: some minutes for the largest models.
 pub(crate) const MOST_SOAKED: u64 = 100_000;
@@ -40,7 +36,7 @@ const USUAL_STEPS: u64 = 1000;
 const USUAL_VALIDATION: u64 = 20;
 
 /// What a training is made of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Course {
     /// Optimizer steps.
     pub steps: u64,
@@ -63,19 +59,6 @@ pub struct Validation {
     pub batch: u64,
     /// How often.
     pub steps: u64,
-}
-
-/// Text that is generated greedily, with a cache of keys and values that grows by each token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Generation {
-    /// Prompts at a time.
-    pub batch: u64,
-    /// Tokens of a prompt.
-    pub prompt: u64,
-    /// Tokens that are generated.
-    pub tokens: u64,
-    /// How often.
-    pub times: u64,
 }
 
 impl Default for Course {
@@ -124,28 +107,9 @@ impl Course {
                 "validation_steps needs validation_batch: how many samples are validated at a time";
             return Err(Invalid::at(fields.at("validation_steps"), problem));
         }
-        let generation_batch = batch("generation_batch")?;
-        let generation = Generation {
-            batch: generation_batch.unwrap_or(1),
-            prompt: fields
-                .whole("generation_prompt", 1, LONGEST_PROMPT)?
-                .unwrap_or(USUAL_PROMPT),
-            tokens: fields
-                .whole("generation_tokens", 1, MOST_GENERATED)?
-                .unwrap_or(USUAL_GENERATED),
-            times: steps("generation_times")?.unwrap_or(1),
-        };
-        let of_generation = ["generation_prompt", "generation_tokens", "generation_times"];
-        let without_batch = of_generation
-            .into_iter()
-            .find(|name| generation_batch.is_none() && fields.get(name).is_some());
-        if let Some(name) = without_batch {
-            let problem =
-                format!("{name} needs generation_batch: how many prompts are completed at a time");
-            return Err(Invalid::at(fields.at(name), problem));
-        }
+        let generation = Generation::of_soak(&fields)?;
         let course = Course {
-            generation: generation_batch.map(|_| generation),
+            generation,
             steps: steps("steps")?.unwrap_or(USUAL_STEPS),
             epoch: steps("epoch")?,
             last_batch: batch("last_batch")?,

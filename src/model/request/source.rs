@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::lengths::{Length, LengthOf};
 use super::recordings::{self, Recordings};
-use super::{Lowered, RequestDocument, Workload};
+use super::{Generation, Lowered, RequestDocument, Workload};
 use crate::bounded::{AnyValue, Text, clause, insert_once, shorten, within};
 use crate::model::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
@@ -48,7 +48,7 @@ const MEMBERS_BYTES: usize = 1 << 20;
 pub(super) enum ModelSource {
     Preset(PresetModel),
     Layers(Layers),
-    HuggingFace(HuggingFaceModel),
+    HuggingFace(Box<HuggingFaceModel>),
     /// An exported graph inside the text of the request, and the length of its samples where it leaves that open.
     Inline(Arc<str>, Range<usize>, Option<u64>),
     /// The JSON text of an exported graph in a file or an upload, and the place in the request that stands for it; and the
@@ -216,7 +216,8 @@ impl ModelSource {
                     )),
                 }
             }
-            ["hf"] => huggingface::parse(value, pointer).map(ModelSource::HuggingFace),
+            ["hf"] => huggingface::parse(value, pointer)
+                .map(|model| ModelSource::HuggingFace(Box::new(model))),
             ["recorded"] => {
                 Fields::of(value, pointer, "a recorded model", &["recorded", "batches"])?;
                 let list = members.recorded.unwrap_or("null");
@@ -262,20 +263,16 @@ impl ModelSource {
         }
     }
 
-    /// The same generating text, which is asked for at `pointer`: so many tokens of a prompt, and so many new ones.
-    pub(super) fn generating(
-        &self,
-        tokens: [u64; 2],
-        pointer: &str,
-    ) -> Result<ModelSource, Invalid> {
+    /// The same generating text.
+    pub(super) fn generating(&self, generation: &Generation) -> Result<ModelSource, Invalid> {
         let found = match self {
             ModelSource::Preset(preset) => {
-                let preset = preset.generating(tokens, pointer);
+                let preset = preset.generating(generation);
                 preset.map(|preset| preset.map(ModelSource::Preset))
             }
             ModelSource::HuggingFace(model) => {
-                let model = model.generating(tokens, pointer);
-                Some(model.map(ModelSource::HuggingFace))
+                let model = model.generating(generation);
+                Some(model.map(|model| ModelSource::HuggingFace(Box::new(model))))
             }
             ModelSource::Layers(_)
             | ModelSource::Inline(..)
@@ -284,7 +281,7 @@ impl ModelSource {
         };
         found.unwrap_or_else(|| {
             let problem = "generation is of a language model that is described by a preset or a Hugging Face config";
-            Err(Invalid::at(pointer, problem))
+            Err(Invalid::at(generation.pointer(), problem))
         })
     }
 
@@ -303,7 +300,7 @@ impl ModelSource {
                 |preset| Ok(ModelSource::Preset(preset)),
             ),
             (ModelSource::HuggingFace(model), _) => {
-                Ok(ModelSource::HuggingFace(model.at(of, length)))
+                Ok(ModelSource::HuggingFace(Box::new(model.at(of, length))))
             }
             (ModelSource::Inline(text, range, _), LengthOf::SeqLen) => Ok(ModelSource::Inline(
                 Arc::clone(text),

@@ -122,12 +122,12 @@ pub(crate) trait Pointwise: Tensors {
         at_most, at_most_number: "aten.le.Tensor", "aten.le.Scalar",
         greater, greater_than_number: "aten.gt.Tensor", "aten.gt.Scalar",
         at_least, at_least_number: "aten.ge.Tensor", "aten.ge.Scalar",
+        less, less_than_number: "aten.lt.Tensor", "aten.lt.Scalar",
     }
 
     compared! {
         equal_to_number: "aten.eq.Scalar",
         not_equal_to_number: "aten.ne.Scalar",
-        less_than_number: "aten.lt.Scalar",
     }
 
     /// `x == size`
@@ -175,6 +175,11 @@ pub(crate) trait Pointwise: Tensors {
     /// `a & b` of truth values
     fn and(self, other: impl Tensors) -> Tensor {
         self.apply_with("aten.__and__.Tensor", "other", other, &[])
+    }
+
+    /// `a | b` of truth values
+    fn or(self, other: impl Tensors) -> Tensor {
+        self.apply_with("aten.__or__.Tensor", "other", other, &[])
     }
 
     /// `torch.where(mask, x, y)` called on `mask`

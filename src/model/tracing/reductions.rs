@@ -60,6 +60,19 @@ pub(crate) trait Reductions: Tensors {
         self.apply("aten.any.default", &[])
     }
 
+    /// `x.any(dim)`
+    fn any_of(self, dim: i64) -> Tensor {
+        self.apply("aten.any.dim", &[("dim", Argument::Int(dim))])
+    }
+
+    /// `torch.multinomial(x, num_samples=count)`
+    fn multinomial(self, count: i64) -> Tensor {
+        self.apply(
+            "aten.multinomial.default",
+            &[("num_samples", Argument::Int(count))],
+        )
+    }
+
     /// `x.cumsum(dim)`
     fn cumsum(self, dim: i64) -> Tensor {
         self.apply("aten.cumsum.default", &[("dim", Argument::Int(dim))])

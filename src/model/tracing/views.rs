@@ -30,6 +30,15 @@ pub(crate) trait Views: Tensors {
         self.apply("aten.repeat.default", &[("repeats", sizes_of(times))])
     }
 
+    /// `x.repeat_interleave(times, dim)`
+    fn repeat_interleave(self, times: u64, dim: i64) -> Tensor {
+        let how = [
+            ("repeats", Argument::Size(times.into())),
+            ("dim", Argument::Int(dim)),
+        ];
+        self.apply("aten.repeat_interleave.self_int", &how)
+    }
+
     /// `x.transpose(a, b)`
     fn transpose(self, a: i64, b: i64) -> Tensor {
         let dims = [("dim0", Argument::Int(a)), ("dim1", Argument::Int(b))];
@@ -203,6 +212,16 @@ pub(crate) trait Views: Tensors {
     /// `x.T`
     fn transposed(self) -> Tensor {
         self.apply("aten.numpy_T.default", &[])
+    }
+
+    /// `x.scatter(dim, index, from)`
+    fn scatter(self, dim: i64, index: &Tensor, from: &Tensor) -> Tensor {
+        let how = [
+            ("dim", Argument::Int(dim)),
+            ("index", Argument::Tensor(index)),
+            ("src", Argument::Tensor(from)),
+        ];
+        self.apply("aten.scatter.src", &how)
     }
 
     /// `x.gather(dim, index)`

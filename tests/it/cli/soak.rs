@@ -159,6 +159,46 @@ fn a_fit_with_a_soak_answers_with_the_batch_that_lasts() {
     }
 }
 
+/// A static cache has room for all tokens while the prompt's activations are there; the growing one only for the prompt.
+#[test]
+fn generation_alone_says_how_many_prompts_fit() {
+    let place = Place::new();
+    let request = json!({
+        "model": {"hf": {
+            "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"],
+            "n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 512
+        }},
+        "device": "sim:h200",
+        "memory_limit": "1GiB",
+    });
+    let flags = |generation| ["--mode", "inference", generation, "--json"];
+    let batch = |generation| {
+        let answered = place.ask("fit", &request, &flags(generation));
+        let result = &document(&answered)["result"]["recommendation"]["micro_batch"];
+        result.as_u64().unwrap()
+    };
+
+    let grown = batch("--generation=prompt=192,tokens=16");
+    let fixed = batch("--generation=prompt=192,tokens=16,cache=static,sample=true,top_p=0.9");
+    let usual = batch("--generation");
+
+    assert!(usual > 0);
+    assert!(0 < fixed && fixed < grown, "{fixed} {grown}");
+    for (generation, says) in [
+        (
+            "--generation=prompt=1020",
+            "--generation: a prompt of 1020 tokens and 64 new ones",
+        ),
+        ("--generation=cache=paged", "static"),
+        ("--generation=top_k=3", "the likeliest is taken"),
+        ("--generation=prompts=3", "prompts"),
+    ] {
+        let refused = place.ask("fit", &request, &flags(generation));
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(stderr(&refused).contains(says), "{}", stderr(&refused));
+    }
+}
+
 /// Keys and values of 192 tokens and more are joined anew at each token; blocks of ever new sizes are what a training of one
 /// length does not ask for.
 #[test]
@@ -202,20 +242,56 @@ fn training_validation_and_generation_share_a_process() {
     // Two layers of keys and values: 64 samples of 207 tokens, 64 numbers of four bytes each.
     let cache = 2 * 2 * 64 * 207 * 64 * 4;
     assert!(reserved(&with) > reserved(&without).max(cache), "{with}");
+    let cached = ["--generation-cache", "static", "--generation-sample"];
+    let cached = ask(&[&generation[..], &cached].concat());
+    assert_eq!(cached["report"]["verdict"], "fits");
     for (flags, says) in [
+        (
+            vec!["--generation-batch", "1", "--generation-top-p", "0.9"],
+            "the likeliest is taken",
+        ),
         (
             vec!["--generation-tokens", "8"],
             "generation_tokens needs generation_batch",
         ),
         (
             vec!["--generation-batch", "1", "--generation-prompt", "1020"],
-            "leaves room for 1024 tokens",
+            "--generation-prompt: a prompt of 1020 tokens and 64 new ones are 1083 tokens that are read, but n_positions",
+        ),
+        (
+            vec![
+                "--generation-batch",
+                "1",
+                "--generation-tokens",
+                "256",
+                "--generation-prompt",
+                "8",
+                "--generation-cache",
+                "paged",
+            ],
+            "--generation-cache: ",
         ),
     ] {
         let refused = place.ask("soak", &request, &[&["--batch", "8"], &flags[..]].concat());
         assert_eq!(refused.status.code(), Some(2));
         assert!(stderr(&refused).contains(says), "{}", stderr(&refused));
     }
+    let within = "--soak=steps=8,generation_batch=1,generation_prompt=1020";
+    let refused = place.ask("fit", &request, &[within]);
+    assert!(
+        stderr(&refused).contains("--soak: a prompt of 1020"),
+        "{}",
+        stderr(&refused)
+    );
+    // What nobody said is told of the flag that asked for text.
+    let mut short = request.clone();
+    short["model"]["hf"]["n_positions"] = json!(64);
+    let refused = place.ask("soak", &short, &["--batch", "8", "--generation-batch", "1"]);
+    assert!(
+        stderr(&refused).contains("--generation-batch: a prompt of 128"),
+        "{}",
+        stderr(&refused)
+    );
     let other = place.ask(
         "soak",
         &bert(),

@@ -34,6 +34,11 @@ pub(crate) fn program(name: &str, variant: &Variant) -> Program {
 
 /// Construction and three steps, one request a line: `+BYTES` or `-BYTES`, and `@STREAM` where it is not the default stream.
 fn requests(program: &Program, batch: u64) -> Vec<String> {
+    requests_of(program, batch, 3)
+}
+
+/// The same of construction and so many steps.
+fn requests_of(program: &Program, batch: u64, steps: usize) -> Vec<String> {
     let event = |sign: char, id: &TensorId| {
         let bytes = program.size(*id).at(batch);
         let bytes = bytes.map_or(0, |bytes| bytes.0);
@@ -44,7 +49,7 @@ fn requests(program: &Program, batch: u64) -> Vec<String> {
         (bytes > 0).then(|| format!("{sign}{bytes}{stream}"))
     };
     let events = program
-        .unrolled(3)
+        .unrolled(steps)
         .filter_map(|instruction| match instruction {
             Instruction::Allocate(id) => event('+', id),
             Instruction::Free(id) => event('-', id),

@@ -24,14 +24,14 @@ fn question() -> Value {
     })
 }
 
-async fn service() -> Service {
+pub(super) async fn service() -> Service {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_batchfit"));
     let directory = Arc::new(TempDir::new().unwrap());
     Service::on(directory, FitEngine::new(program), Limits::default()).await
 }
 
 /// The fit once it is done.
-async fn done(service: &Service, id: &str) -> Value {
+pub(super) async fn done(service: &Service, id: &str) -> Value {
     let began = Instant::now();
     loop {
         let fit = service.get(&format!("/v1/fits/{id}")).await.json();

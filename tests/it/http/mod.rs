@@ -12,6 +12,7 @@ mod edges;
 mod events;
 mod fits;
 mod formats;
+mod generation;
 mod graphs;
 mod idempotency;
 mod keys;

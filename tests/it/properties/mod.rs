@@ -4,3 +4,4 @@ mod alloc;
 mod answers;
 mod conversation;
 mod search;
+mod soaks;

@@ -2,9 +2,9 @@
 
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
-use crate::model::huggingface::attention::{look_for_packed_sequences, sdpa};
+use crate::model::huggingface::attention::sdpa;
 use crate::model::huggingface::config::Config;
-use crate::model::huggingface::generation::{Cache, generated};
+use crate::model::huggingface::generation::{Past, Traits, generated, masked, positions};
 use crate::model::huggingface::heads::Labels;
 use crate::model::huggingface::text;
 use crate::model::invalid::Invalid;
@@ -85,16 +85,8 @@ impl Decoder {
 
 pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let config = Decoder::read(&task.config)?;
-    let generation = task.sizes.generation;
     let positions = task.config.spelling(POSITIONS);
-    let seq_len = match generation {
-        None => task.tokens_of(positions, config.positions)?,
-        // The last new token is never read.
-        Some([prompt, new_tokens]) => {
-            let read = prompt.saturating_add(new_tokens).saturating_sub(1);
-            task.within(read, positions, config.positions)?
-        }
-    };
+    let seq_len = task.tokens_of(positions, config.positions)?;
     let tracer = task.tracer("gpt2.modeling_gpt2");
     let model = Model::new(&tracer, &config);
     let forward = |ids: &Tensor| model.forward(ids, None);
@@ -128,9 +120,10 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
             } else {
                 linear("lm_head", config.vocabulary, false)
             };
-            if let Some(tokens) = generation {
-                let forward = |ids: &Tensor, past: &Cache| model.forward(ids, Some(past));
-                return generated(task, tracer, tokens, forward, &lm_head);
+            if let Some(generation) = &task.sizes.generation {
+                let forward = |ids: &Tensor, past: &Past<'_>| model.forward(ids, Some(past));
+                let how = (generation, &Traits::plain(config.layers));
+                return generated(task, tracer, how, forward, |x| lm_head.forward(x));
             }
             let head = (&lm_head, config.vocabulary);
             text::next_token(task, tracer, seq_len, forward, head)
@@ -205,7 +198,7 @@ impl Attention {
         }
     }
 
-    fn forward(&self, x: &Tensor, past: Option<&Cache>) -> Tensor {
+    fn forward(&self, x: &Tensor, past: Option<&Past<'_>>, mask: Option<&Tensor>) -> Tensor {
         x.tracer().within(&self.place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
             let heads = [
@@ -221,11 +214,12 @@ impl Attention {
             value = (&value).view(&heads).transpose(1, 2);
             query = (&query).view(&heads).transpose(1, 2);
             if let Some(past) = past {
-                [key, value] = past.update(self.layer, [&key, &value]);
+                [key, value] = past.cache.update(self.layer, [&key, &value]);
             }
             let settings = Settings {
+                mask,
                 dropout: self.dropout,
-                causal: seq_len != Extent::ONE,
+                causal: mask.is_none() && seq_len != Extent::ONE,
                 scale: Some(self.scale),
                 ..Settings::default()
             };
@@ -295,10 +289,10 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, past: Option<&Cache>) -> Tensor {
+    fn forward(&self, x: &Tensor, past: Option<&Past<'_>>, mask: Option<&Tensor>) -> Tensor {
         x.tracer().within(&self.place, || {
             let mut hidden_states = self.ln_1.forward(x);
-            let attn_output = self.attn.forward(&hidden_states, past);
+            let attn_output = self.attn.forward(&hidden_states, past, mask);
             hidden_states = (&attn_output).add(x);
             let residual = hidden_states.clone();
             hidden_states = self.ln_2.forward(&hidden_states);
@@ -338,29 +332,30 @@ impl Model {
         }
     }
 
-    fn forward(&self, ids: &Tensor, past: Option<&Cache>) -> Tensor {
+    fn forward(&self, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
         let tracer = ids.tracer();
         tracer.within(&self.place, || {
             let seq_len = ids.length(1);
             let input_ids = ids.view(&[Size::REST, seq_len.into()]);
             let inputs_embeds = self.wte.forward(&input_ids);
-            let seen = past.map_or(0, Cache::seen);
-            let seen = i64::try_from(seen).unwrap_or(i64::MAX);
-            let mut position_ids = tracer.arange(seq_len).add_number(seen);
-            position_ids = (&position_ids).unsqueeze(0);
+            let position_ids = positions(past, &tracer, seq_len);
             let position_embeds = self.wpe.forward(&position_ids);
             let mut hidden_states = (&inputs_embeds).add((&position_embeds).to_device());
-            if past.is_none() {
-                look_for_packed_sequences(&position_ids, ids.size(0));
-            }
+            let mask = masked(past, &position_ids, ids);
             hidden_states = self.drop.forward(&hidden_states);
             for block in &self.h {
-                hidden_states = block.forward(&hidden_states, past);
+                hidden_states = block.forward(&hidden_states, past, mask.as_ref());
             }
             hidden_states = self.ln_f.forward(&hidden_states);
             let width = hidden_states.size(-1).into();
             hidden_states = (&hidden_states).view(&[Size::REST, seq_len.into(), width]);
-            hidden_states.and_drop((input_ids, position_ids, inputs_embeds, position_embeds))
+            hidden_states.and_drop((
+                input_ids,
+                position_ids,
+                inputs_embeds,
+                position_embeds,
+                mask,
+            ))
         })
     }
 }

@@ -3,8 +3,9 @@
 use super::plain_rotation;
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
-use crate::model::huggingface::attention::{look_for_packed_sequences, sdpa};
+use crate::model::huggingface::attention::sdpa;
 use crate::model::huggingface::config::Config;
+use crate::model::huggingface::generation::{Past, Traits, generated, masked, positions};
 use crate::model::huggingface::heads::Labels;
 use crate::model::huggingface::rotary::rotation::{
     Part, Rotary, Rotation, Rotations, Update, apart, apply_rotary,
@@ -89,10 +90,10 @@ fn rotated(config: &Config<'_>, head_dim: u64) -> Result<u64, Invalid> {
 
 pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let config = Decoder::read(&task.config)?;
-    let seq_len = task.seq_len()?;
+    let seq_len = task.tokens_read()?;
     let tracer = task.tracer("gpt_neox.modeling_gpt_neox");
     let model = Model::new(&tracer, &config);
-    let forward = |ids: &Tensor| model.forward(ids);
+    let forward = |ids: &Tensor| model.forward(ids, None);
     let linear =
         |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], false);
     if task.class == "GPTNeoXForSequenceClassification" {
@@ -111,6 +112,11 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     } else {
         linear("lm_head", config.vocabulary)
     };
+    if let Some(generation) = &task.sizes.generation {
+        let forward = |ids: &Tensor, past: &Past<'_>| model.forward(ids, Some(past));
+        let how = (generation, &Traits::plain(config.layers));
+        return generated(task, tracer, how, forward, |x| lm_head.forward(x));
+    }
     let head = (&lm_head, config.vocabulary);
     text::next_token(task, tracer, seq_len, forward, head)
 }
@@ -135,10 +141,14 @@ struct Attention {
     dense: Linear,
     head_dim: u64,
     dropout: f64,
+    layer: usize,
 }
 
+/// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
+type Around<'a> = (&'a Rotations, Option<&'a Tensor>, Option<&'a Past<'a>>);
+
 impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Attention {
+    fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Attention {
         let place = place(path, "Attention");
         let (width, bias) = (config.width, config.attention_bias);
         let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], bias);
@@ -147,11 +157,12 @@ impl Attention {
             dense: linear("dense", width),
             head_dim: config.head_dim,
             dropout: config.attention_dropout,
+            layer: usize::try_from(layer).unwrap_or(usize::MAX),
             place,
         }
     }
 
-    fn forward(&self, x: &Tensor, rotations: &Rotations) -> Tensor {
+    fn forward(&self, x: &Tensor, (rotations, mask, past): Around<'_>) -> Tensor {
         x.tracer().within(&self.place, || {
             let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
             let heads = [
@@ -163,11 +174,15 @@ impl Attention {
             let qkv = self.query_key_value.forward(x).view(&heads).transpose(1, 2);
             let mut states = (&qkv).chunk(3, -1).into_iter();
             let mut next = || states.next().unwrap_or_else(|| x.clone());
-            let (mut query, mut key, value) = (next(), next(), next());
+            let (mut query, mut key, mut value) = (next(), next(), next());
             [query, key] = rotate_first_part(&query, &key, rotations);
+            if let Some(past) = past {
+                [key, value] = past.cache.update(self.layer, [&key, &value]);
+            }
             let settings = Settings {
+                mask,
                 dropout: self.dropout,
-                causal: x.size(1) != Extent::ONE,
+                causal: mask.is_none() && x.size(1) != Extent::ONE,
                 scale: Some((self.head_dim as f64).powf(-0.5)),
                 ..Settings::default()
             };
@@ -225,7 +240,7 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Layer {
+    fn new(tracer: &Tracer, path: String, config: &Decoder, layer: u64) -> Layer {
         let place = place(path, "Layer");
         let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
         let dropout = |name| Dropout::new(place.path(name), config.dropout);
@@ -235,17 +250,17 @@ impl Layer {
             post_attention_layernorm: norm("post_attention_layernorm"),
             post_attention_dropout: dropout("post_attention_dropout"),
             post_mlp_dropout: dropout("post_mlp_dropout"),
-            attention: Attention::new(tracer, place.path("attention"), config),
+            attention: Attention::new(tracer, place.path("attention"), config, layer),
             mlp: Mlp::new(tracer, place.path("mlp"), config),
             place,
         }
     }
 
-    fn forward(&self, x: &Tensor, rotations: &Rotations) -> Tensor {
+    fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
         x.tracer().within(&self.place, || {
             let mut attn_output = {
                 let normed = self.input_layernorm.forward(x);
-                self.attention.forward(&normed, rotations).and_drop(normed)
+                self.attention.forward(&normed, around).and_drop(normed)
             };
             attn_output = self.post_attention_dropout.forward(&attn_output);
             let mlp = |x: &Tensor| {
@@ -295,7 +310,7 @@ impl Model {
             embed_in: Embedding::new(tracer, at.path("embed_in"), words),
             emb_dropout: Dropout::new(at.path("emb_dropout"), config.dropout),
             layers: (0..config.layers)
-                .map(|layer| Layer::new(tracer, at.path(&format!("layers.{layer}")), config))
+                .map(|layer| Layer::new(tracer, at.path(&format!("layers.{layer}")), config, layer))
                 .collect(),
             final_layer_norm: LayerNorm::new(tracer, norm, config.width, config.eps),
             rotary_emb: Rotary::new(tracer, rotary, &[("", rotation)]),
@@ -303,20 +318,19 @@ impl Model {
         }
     }
 
-    fn forward(&self, ids: &Tensor) -> Tensor {
+    fn forward(&self, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
         let tracer = ids.tracer();
         tracer.within(&self.place, || {
             let inputs_embeds = self.embed_in.forward(ids);
-            let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
-            position_ids = (&position_ids).unsqueeze(0);
-            look_for_packed_sequences(&position_ids, ids.size(0));
+            let position_ids = positions(past, &tracer, ids.length(1));
+            let mask = masked(past, &position_ids, ids);
             let mut hidden_states = self.emb_dropout.forward(&inputs_embeds);
             let rotations = self.rotary_emb.forward(&hidden_states, &position_ids, 0);
             for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states, &rotations);
+                hidden_states = layer.forward(&hidden_states, (&rotations, mask.as_ref(), past));
             }
             hidden_states = self.final_layer_norm.forward(&hidden_states);
-            drop((position_ids, inputs_embeds));
+            drop((position_ids, inputs_embeds, mask));
             rotations.let_go();
             hidden_states
         })

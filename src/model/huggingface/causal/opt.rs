@@ -4,6 +4,7 @@ use crate::graph::Graph;
 use crate::model::huggingface::Task;
 use crate::model::huggingface::attention::{look_for_padding, sdpa};
 use crate::model::huggingface::config::Config;
+use crate::model::huggingface::generation::{Past, Traits, generated, positions};
 use crate::model::huggingface::heads::Labels;
 use crate::model::huggingface::text;
 use crate::model::invalid::Invalid;
@@ -115,7 +116,7 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
         let labels = Labels::of(&task.config, 2)?;
         let score = linear("score", labels.count);
         let model = place("model", "OPTModel");
-        let forward = |ids: &Tensor| ids.tracer().within(&model, || decoder.forward(ids));
+        let forward = |ids: &Tensor| ids.tracer().within(&model, || decoder.forward(ids, None));
         let padding = shape.padding;
         return text::classes_of_last_token(
             (task, seq_len, padding),
@@ -129,10 +130,22 @@ pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Inv
     } else {
         linear("lm_head", shape.vocabulary)
     };
-    let forward = |ids: &Tensor| decoder.forward(ids);
+    if let Some(generation) = &task.sizes.generation {
+        let forward = |ids: &Tensor, past: &Past<'_>| decoder.forward(ids, Some(past));
+        let traits = Traits {
+            tokens: [true; 3],
+            ..Traits::plain(shape.layers)
+        };
+        let how = (generation, &traits);
+        return generated(task, tracer, how, forward, |x| lm_head.forward(x));
+    }
+    let forward = |ids: &Tensor| decoder.forward(ids, None);
     let head = (&lm_head, shape.vocabulary);
     text::next_token(task, tracer, seq_len, forward, head)
 }
+
+/// What a layer is given besides its states: a mask, and what is kept of earlier tokens.
+type Around<'a> = (Option<&'a Tensor>, Option<&'a Past<'a>>);
 
 /// `OPTAttention`.
 struct Attention {
@@ -144,10 +157,11 @@ struct Attention {
     heads: u64,
     head_dim: u64,
     dropout: f64,
+    layer: usize,
 }
 
 impl Attention {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Attention {
+    fn new(tracer: &Tracer, path: String, shape: &Shape, layer: u64) -> Attention {
         let place = place(path, "OPTAttention");
         let sizes = [shape.width, shape.width];
         let linear = |name: &str| Linear::new(tracer, place.path(name), sizes, shape.has_bias);
@@ -159,11 +173,12 @@ impl Attention {
             heads: shape.heads,
             head_dim: shape.head_dim,
             dropout: shape.attention_dropout,
+            layer: usize::try_from(layer).unwrap_or(usize::MAX),
             place,
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
+    fn forward(&self, x: &Tensor, (mask, past): Around<'_>) -> Tensor {
         x.tracer().within(&self.place, || {
             let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
             let heads = [batch, Size::REST, self.heads.into(), self.head_dim.into()];
@@ -174,9 +189,13 @@ impl Attention {
             let mut value = self.v_proj.forward(x);
             key = (&key).view(&heads).transpose(1, 2);
             value = (&value).view(&heads).transpose(1, 2);
+            if let Some(past) = past {
+                [key, value] = past.cache.update(self.layer, [&key, &value]);
+            }
             let settings = Settings {
+                mask,
                 dropout: self.dropout,
-                causal: x.size(1) != Extent::ONE,
+                causal: mask.is_none() && x.size(1) != Extent::ONE,
                 scale: Some(1.0),
                 ..Settings::default()
             };
@@ -204,12 +223,12 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> Layer {
+    fn new(tracer: &Tracer, path: String, shape: &Shape, layer: u64) -> Layer {
         let place = place(path, "OPTDecoderLayer");
         let (outer, inner, bias) = (shape.width, shape.intermediate, shape.has_bias);
         let act = place.path("activation_fn");
         Layer {
-            self_attn: Attention::new(tracer, place.path("self_attn"), shape),
+            self_attn: Attention::new(tracer, place.path("self_attn"), shape, layer),
             activation_fn: Activation::named(tracer, act, &shape.activation),
             self_attn_layer_norm: shape.norm(tracer, place.path("self_attn_layer_norm")),
             fc1: Linear::new(tracer, place.path("fc1"), [outer, inner], bias),
@@ -221,14 +240,14 @@ impl Layer {
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
+    fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
         x.tracer().within(&self.place, || {
             let mut residual = x.clone();
             let mut hidden_states = x.clone();
             if self.normalizes_before {
                 hidden_states = self.self_attn_layer_norm.forward(&hidden_states);
             }
-            hidden_states = self.self_attn.forward(&hidden_states);
+            hidden_states = self.self_attn.forward(&hidden_states, around);
             hidden_states = functional::dropout(&hidden_states, self.dropout);
             hidden_states = (&residual).add(&hidden_states);
             if !self.normalizes_before {
@@ -251,6 +270,17 @@ impl Layer {
             hidden_states.and_drop(residual)
         })
     }
+}
+
+/// `position_ids` where nobody gives any.
+fn positions_of(attention_mask: &Tensor) -> Tensor {
+    let mut position_ids = attention_mask.cumsum(1);
+    position_ids = (&position_ids)
+        .mul(attention_mask)
+        .sub_number(1)
+        .to(DType::Int64);
+    position_ids = (&position_ids).alias();
+    position_ids
 }
 
 /// `OPTDecoder`.
@@ -276,7 +306,7 @@ impl Decoder {
             projects.then(|| Linear::new(tracer, at.path(name), sizes, false))
         };
         let norm = at.path("final_layer_norm");
-        let layer = |layer| Layer::new(tracer, at.path(&format!("layers.{layer}")), shape);
+        let layer = |layer| Layer::new(tracer, at.path(&format!("layers.{layer}")), shape, layer);
         Decoder {
             embed_tokens: Embedding::new(tracer, at.path("embed_tokens"), words)
                 .padding(shape.padding),
@@ -291,20 +321,29 @@ impl Decoder {
         }
     }
 
-    fn forward(&self, ids: &Tensor) -> Tensor {
+    fn forward(&self, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
         let tracer = ids.tracer();
         tracer.within(&self.place, || {
             let (batch, seq_len): (Size, Size) = (ids.size(0).into(), ids.size(1).into());
             let input_ids = ids.view(&[Size::REST, seq_len]);
             let mut inputs_embeds = self.embed_tokens.forward(&input_ids);
-            let attention_mask = tracer.ones(&[batch, seq_len], DType::Float32);
-            let mut position_ids = (&attention_mask).cumsum(1);
-            position_ids = (&position_ids)
-                .mul(&attention_mask)
-                .sub_number(1)
-                .to(DType::Int64);
-            position_ids = (&position_ids).alias();
-            look_for_padding(&attention_mask);
+            let (position_ids, mask, made) = if let Some(past) = past {
+                let position_ids = positions(Some(past), &tracer, ids.length(1));
+                // Where it is given none, it makes one.
+                let made = past
+                    .mask_is_missing()
+                    .then(|| tracer.ones(&[batch, seq_len], DType::Float32));
+                let mask = match &made {
+                    Some(tokens) => past.mask_of(tokens, ids),
+                    None => past.mask(ids.size(0), ids.length(1), None),
+                };
+                (position_ids, mask, made)
+            } else {
+                let attention_mask = tracer.ones(&[batch, seq_len], DType::Float32);
+                let position_ids = positions_of(&attention_mask);
+                look_for_padding(&attention_mask);
+                (position_ids, None, Some(attention_mask))
+            };
             let pos_embeds = tracer.within(&self.embed_positions, || {
                 let shifted = (&position_ids).add_number(OFFSET.cast_signed());
                 functional::embedding(shifted, &self.positions, None)
@@ -314,7 +353,7 @@ impl Decoder {
             }
             let mut hidden_states = (&inputs_embeds).add((&pos_embeds).to_device());
             for layer in &self.layers {
-                hidden_states = layer.forward(&hidden_states);
+                hidden_states = layer.forward(&hidden_states, (mask.as_ref(), past));
             }
             if let Some(norm) = &self.final_layer_norm {
                 hidden_states = norm.forward(&hidden_states);
@@ -322,8 +361,8 @@ impl Decoder {
             if let Some(project_out) = &self.project_out {
                 hidden_states = project_out.forward(&hidden_states);
             }
-            drop((input_ids, attention_mask, inputs_embeds));
-            hidden_states.and_drop((position_ids, pos_embeds))
+            drop((input_ids, made, inputs_embeds));
+            hidden_states.and_drop((position_ids, mask, pos_embeds))
         })
     }
 }

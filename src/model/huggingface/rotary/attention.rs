@@ -1,8 +1,10 @@
 //! Attention in decoders with rotary embeddings.
 
 use super::decoder::Decoder;
+use super::layer::Around;
 use super::norm::Norm;
 use super::rotation::{Part, Rotations, apart, apply_rotary};
+use crate::model::huggingface::attention::only_prompt;
 use crate::model::tracing::functional::{self, Attention as Settings};
 use crate::model::tracing::{
     Argument, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
@@ -41,6 +43,7 @@ pub(super) struct Attention {
     part: Part,
     rotated: u64,
     is_rotated: bool,
+    layer: usize,
 }
 
 enum Projections {
@@ -95,18 +98,14 @@ impl Attention {
             part: config.rotation.part,
             rotated: config.rotation.dims,
             is_rotated: config.is_rotated(layer),
+            layer: usize::try_from(layer).unwrap_or(usize::MAX),
         }
     }
 
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        rotations: &Rotations,
-        mask: Option<&Tensor>,
-    ) -> Tensor {
+    pub(super) fn forward(&self, x: &Tensor, (rotations, mask, past): Around<'_>) -> Tensor {
         x.tracer().within(&self.place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
-            let ([mut query, mut key, value], whole) = self.project(x, batch, seq_len);
+            let ([mut query, mut key, mut value], whole) = self.project(x, batch, seq_len);
             if let (Some([q_norm, k_norm]), QueryNorms::OfHeadsLater) = (&self.norms, self.norms_at)
             {
                 query = q_norm.forward(&query);
@@ -117,6 +116,9 @@ impl Attention {
                 parts = self.rotate_part(&mut query, &mut key, rotations);
             } else if self.is_rotated {
                 [query, key] = apply_rotary(&query, &key, rotations, self.part);
+            }
+            if let Some(past) = past {
+                [key, value] = past.cache.update(self.layer, [&key, &value]);
             }
             let settings = Settings {
                 mask,
@@ -234,6 +236,7 @@ pub(super) fn sdpa(
         grouped,
         ..settings
     };
+    only_prompt(query, [&mut key, &mut value], &settings);
     let mut output = functional::attention(query, &key, &value, settings);
     output = (&output).transpose(1, 2).contiguous();
     output.and_drop((key, value))

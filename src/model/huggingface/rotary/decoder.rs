@@ -26,6 +26,8 @@ pub(super) struct Decoder {
     pub(super) kv_heads: u64,
     pub(super) head_dim: u64,
     pub(super) padding: Option<u64>,
+    /// Whether its class has tokens that begin, end and fill a text, where the config says none.
+    pub(super) tokens: [bool; 3],
     pub(super) is_tied: bool,
     /// Whether the layer that makes logits has a bias.
     pub(super) head_bias: bool,
@@ -157,6 +159,15 @@ impl Decoder {
         match self.rotations.len() {
             2 => usize::from(self.has_window(layer)),
             _ => 0,
+        }
+    }
+
+    /// How many tokens a layer attends to, where those are the near ones only.
+    pub(super) fn window_of(&self, layer: u64) -> Option<u64> {
+        match &self.windows {
+            Windows::None => None,
+            Windows::All(window) => Some(*window),
+            Windows::Some { window, .. } => window.filter(|_| self.has_window(layer)),
         }
     }
 

@@ -124,20 +124,22 @@ impl Block {
         }
     }
 
-    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+    pub(super) fn forward(&self, x: &Tensor, products: Products) -> Tensor {
         x.tracer().within(&self.place, || match self.family {
-            Family::DeepseekV2(_) | Family::DeepseekV3(_) => self.after_router(x),
-            Family::Mixtral | Family::Qwen2 { .. } | Family::Qwen3 { .. } => self.of_rows(x),
+            Family::DeepseekV2(_) | Family::DeepseekV3(_) => self.after_router(x, products),
+            Family::Mixtral | Family::Qwen2 { .. } | Family::Qwen3 { .. } => {
+                self.of_rows(x, products)
+            }
         })
     }
 
     /// `MixtralSparseMoeBlock.forward`, `Qwen2MoeSparseMoeBlock.forward` and `Qwen3MoeSparseMoeBlock.forward`.
-    fn of_rows(&self, x: &Tensor) -> Tensor {
+    fn of_rows(&self, x: &Tensor, products: Products) -> Tensor {
         let shape = [0, 1, 2].map(|dim| Size::from(x.size(dim)));
         let rows = x.view(&[Size::REST, shape[2]]);
         let shared = self.shared.as_ref().map(|shared| shared.forward(&rows));
         let [logits, weights, indices] = self.router.forward(&rows);
-        let mut output = self.experts.forward(&rows, &indices, &weights);
+        let mut output = self.experts.forward(&rows, [&indices, &weights], products);
         let mut shared = shared;
         if let (Some(made), Some(gate)) = (shared.take(), &self.shared_gate) {
             let made = gate.forward(&rows).sigmoid().mul(made);
@@ -149,13 +151,13 @@ impl Block {
     }
 
     /// `DeepseekV3MoE.forward`.
-    fn after_router(&self, x: &Tensor) -> Tensor {
+    fn after_router(&self, x: &Tensor, products: Products) -> Tensor {
         let shape = [0, 1, 2].map(|dim| Size::from(x.size(dim)));
         let [logits, weights, indices] = self.router.forward(x);
         let mut hidden_states = x.view(&[Size::REST, shape[2]]);
         hidden_states = self
             .experts
-            .forward(&hidden_states, &indices, &weights)
+            .forward(&hidden_states, [&indices, &weights], products)
             .view(&shape);
         if let Some(shared) = &self.shared {
             hidden_states = (&hidden_states).add(shared.forward(x));
@@ -314,6 +316,15 @@ impl Router {
     }
 }
 
+/// How tokens are multiplied with the weights of their experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Products {
+    /// `grouped_mm`.
+    Grouped,
+    /// `batched_mm`, which `generate()` switches to after the prompt.
+    Batched,
+}
+
 /// `MixtralExperts`: the same in all families.
 struct Experts {
     place: Place,
@@ -349,10 +360,41 @@ impl Experts {
         }
     }
 
+    fn forward(&self, x: &Tensor, chosen: [&Tensor; 2], products: Products) -> Tensor {
+        x.tracer().within(&self.place, || match products {
+            Products::Grouped => self.grouped(x, chosen),
+            Products::Batched => self.batched(x, chosen),
+        })
+    }
+
+    /// `batched_mm_experts_forward`: the weights of its experts are copied for each token.
+    fn batched(&self, x: &Tensor, [top_k_index, top_k_weights]: [&Tensor; 2]) -> Tensor {
+        let (tokens, width, chosen) = (x.size(0), x.size(-1), top_k_index.length(-1));
+        let last = i64::try_from(self.count).unwrap_or(i64::MAX) - 1;
+        let selected = x.repeat_interleave(chosen, 0);
+        let sample_weights = top_k_weights.reshape(&[Size::REST]);
+        let mut expert_ids = top_k_index.reshape(&[Size::REST]);
+        expert_ids = (&expert_ids).clamp(Some(0.into()), Some(last.into()));
+        let mut weights = (&self.gate_up_proj).index(&[Some(&expert_ids)]);
+        let linear = |weights: &Tensor, x: &Tensor| weights.bmm(x.unsqueeze(-1)).squeeze(-1);
+        let mut proj_out = linear(&weights, &selected);
+        proj_out = self.gate(&proj_out);
+        weights = (&self.down_proj)
+            .index(&[Some(&expert_ids)])
+            .and_drop(weights);
+        proj_out = linear(&weights, &proj_out);
+        let weighted_out = (&proj_out).mul((&sample_weights).unsqueeze(-1));
+        let rows = [tokens.into(), chosen.into(), width.into()];
+        let total = (&weighted_out).view(&rows).sum(&[1], false);
+        let made = (&total).to_dtype_of(x.dtype());
+        drop((selected, sample_weights, expert_ids, weights));
+        made.and_drop((proj_out, weighted_out, total))
+    }
+
     /// `grouped_mm_experts_forward`.
-    fn forward(&self, x: &Tensor, top_k_index: &Tensor, top_k_weights: &Tensor) -> Tensor {
+    fn grouped(&self, x: &Tensor, [top_k_index, top_k_weights]: [&Tensor; 2]) -> Tensor {
         let tracer = x.tracer();
-        tracer.within(&self.place, || {
+        {
             let (tokens, width, chosen) = (x.size(0), x.size(-1), top_k_index.length(-1));
             let last = i64::try_from(self.count).unwrap_or(i64::MAX) - 1;
             let sample_weights = top_k_weights.reshape(&[Size::REST]);
@@ -397,7 +439,7 @@ impl Experts {
             drop((sample_weights_g, histc_input, tokens_per_expert, offsets));
             drop((sentinel_mask, proj_out, weighted_out, inv_perm, total));
             made
-        })
+        }
     }
 
     /// `_default_apply_gate`.

@@ -2,8 +2,9 @@
 
 use super::attention::sdpa;
 use super::decoder::Decoder;
+use super::layer::Around;
 use super::norm::Norm;
-use super::rotation::{Part, Rotations, apply_rotary};
+use super::rotation::{Part, apply_rotary};
 use crate::model::tracing::functional::Attention as Settings;
 use crate::model::tracing::{
     Argument, Linear, Place, Pointwise as _, Size, Tensor, Tracer, Views as _,
@@ -37,6 +38,7 @@ pub(super) struct LatentAttention {
     scale: f64,
     dropout: f64,
     part: Part,
+    layer: usize,
 }
 
 enum Queries {
@@ -49,7 +51,7 @@ impl LatentAttention {
         tracer: &Tracer,
         path: String,
         config: &Decoder,
-        ranks: Ranks,
+        (layer, ranks): (u64, Ranks),
     ) -> LatentAttention {
         let place = Place::new(path, config.class("Attention"));
         let (width, bias) = (config.width, ranks.bias);
@@ -90,16 +92,12 @@ impl LatentAttention {
             scale: config.scale,
             dropout: config.dropout,
             part: config.rotation.part,
+            layer: usize::try_from(layer).unwrap_or(usize::MAX),
             place,
         }
     }
 
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        rotations: &Rotations,
-        mask: Option<&Tensor>,
-    ) -> Tensor {
+    pub(super) fn forward(&self, x: &Tensor, (rotations, mask, past): Around<'_>) -> Tensor {
         x.tracer().within(&self.place, || {
             let (batch, seq_len) = (x.size(0), x.size(1));
             let ranks = self.ranks;
@@ -120,6 +118,10 @@ impl LatentAttention {
             kv_nope = (&kv_nope).view(&one_head(ranks.keys_and_values));
             k_rot = (&k_rot).view(&one_head(ranks.rotated));
             [q_rot, k_rot] = apply_rotary(&q_rot, &k_rot, rotations, self.part);
+            // What is kept is still compressed.
+            if let Some(past) = past {
+                [kv_nope, k_rot] = past.cache.update(self.layer, [&kv_nope, &k_rot]);
+            }
             let query_states = x.tracer().cat_of(&[&q_pass, &q_rot], -1);
             let [key_states, value_states] = self.expand_kv(&kv_nope, &k_rot);
             let settings = Settings {

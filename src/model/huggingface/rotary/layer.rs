@@ -2,12 +2,16 @@
 
 use super::attention::Attention;
 use super::decoder::{Block, Decoder};
-use super::experts::Block as Experts;
+use super::experts::{Block as Experts, Products};
 use super::latent::LatentAttention;
 use super::mlp::Mlp;
 use super::norm::Norm;
 use super::rotation::Rotations;
+use crate::model::huggingface::generation::Past;
 use crate::model::tracing::{Dropout, Place, Pointwise as _, Tensor, Tracer};
+
+/// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
+pub(super) type Around<'a> = (&'a Rotations, Option<&'a Tensor>, Option<&'a Past<'a>>);
 
 /// `LlamaDecoderLayer`, and those of other families.
 pub(super) struct Layer {
@@ -24,10 +28,10 @@ enum SelfAttention {
 }
 
 impl SelfAttention {
-    fn forward(&self, x: &Tensor, rotations: &Rotations, mask: Option<&Tensor>) -> Tensor {
+    fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
         match self {
-            SelfAttention::Plain(attention) => attention.forward(x, rotations, mask),
-            SelfAttention::Latent(attention) => attention.forward(x, rotations, mask),
+            SelfAttention::Plain(attention) => attention.forward(x, around),
+            SelfAttention::Latent(attention) => attention.forward(x, around),
         }
     }
 }
@@ -38,10 +42,14 @@ enum FeedForward {
 }
 
 impl FeedForward {
-    fn forward(&self, x: &Tensor) -> Tensor {
+    fn forward(&self, x: &Tensor, past: Option<&Past<'_>>) -> Tensor {
+        let products = match past {
+            Some(past) if past.is_decoding => Products::Batched,
+            _ => Products::Grouped,
+        };
         match self {
             FeedForward::Dense(mlp) => mlp.forward(x),
-            FeedForward::Experts(experts) => experts.forward(x),
+            FeedForward::Experts(experts) => experts.forward(x, products),
         }
     }
 }
@@ -70,7 +78,7 @@ impl Layer {
         let path = place.path("self_attn");
         let self_attn = match config.ranks {
             Some(ranks) => {
-                let attention = LatentAttention::new(tracer, path, config, ranks);
+                let attention = LatentAttention::new(tracer, path, config, (layer, ranks));
                 SelfAttention::Latent(Box::new(attention))
             }
             None => SelfAttention::Plain(Box::new(Attention::new(tracer, path, config, layer))),
@@ -131,23 +139,18 @@ impl Layer {
         }
     }
 
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        rotations: &Rotations,
-        mask: Option<&Tensor>,
-    ) -> Tensor {
+    pub(super) fn forward(&self, x: &Tensor, around: Around<'_>) -> Tensor {
         x.tracer().within(&self.place, || {
             if let Added::Together(dropout) = &self.added {
-                return self.side_by_side(x, rotations, mask, dropout);
+                return self.side_by_side(x, around, dropout);
             }
             let mut hidden_states = normalized(x.clone(), self.norms.before_attention.as_ref());
-            hidden_states = self.self_attn.forward(&hidden_states, rotations, mask);
+            hidden_states = self.self_attn.forward(&hidden_states, around);
             hidden_states = normalized(hidden_states, self.norms.after_attention.as_ref());
             hidden_states = self.add(x, &hidden_states, 0);
             let residual = hidden_states.clone();
             hidden_states = normalized(hidden_states, self.norms.before_mlp.as_ref());
-            hidden_states = self.mlp.forward(&hidden_states);
+            hidden_states = self.mlp.forward(&hidden_states, around.2);
             hidden_states = normalized(hidden_states, self.norms.after_mlp.as_ref());
             hidden_states = self.add(&residual, &hidden_states, 1);
             hidden_states.and_drop(residual)
@@ -164,17 +167,11 @@ impl Layer {
     }
 
     /// `PhiDecoderLayer.forward`.
-    fn side_by_side(
-        &self,
-        x: &Tensor,
-        rotations: &Rotations,
-        mask: Option<&Tensor>,
-        dropout: &Dropout,
-    ) -> Tensor {
+    fn side_by_side(&self, x: &Tensor, around: Around<'_>, dropout: &Dropout) -> Tensor {
         let mut hidden_states = normalized(x.clone(), self.norms.before_attention.as_ref());
-        let mut attn_outputs = self.self_attn.forward(&hidden_states, rotations, mask);
+        let mut attn_outputs = self.self_attn.forward(&hidden_states, around);
         attn_outputs = dropout.forward(&attn_outputs);
-        let feed_forward = dropout.forward(self.mlp.forward(&hidden_states));
+        let feed_forward = dropout.forward(self.mlp.forward(&hidden_states, around.2));
         hidden_states = (&attn_outputs).add(&feed_forward).add(x);
         hidden_states.and_drop((attn_outputs, feed_forward))
     }

@@ -8,8 +8,10 @@ use super::norm::Norm;
 use super::rotation::{Rotary, Rotations};
 use crate::graph::Graph;
 use crate::model::huggingface::Task;
+use crate::model::huggingface::generation::{Past, Traits, generated, positions};
 use crate::model::huggingface::heads::{Labels, causal_language_loss, chunked_loss};
 use crate::model::invalid::Invalid;
+use crate::model::request::Generation;
 use crate::model::tracing::functional;
 use crate::model::tracing::{
     Dropout, Linear, Place, Pointwise as _, Reductions as _, Tensor, Tracer, Views as _,
@@ -18,23 +20,24 @@ use crate::shape::{DType, Extent};
 
 pub(in crate::model::huggingface) fn build(task: &Task<'_>) -> Result<Graph, Invalid> {
     let config = families::read(task)?;
-    let seq_len = task.seq_len()?;
+    let seq_len = task.tokens_read()?;
     let limits = config
         .rotations()
         .filter_map(|rotation| rotation.update.most());
     if let Some(most) = limits.min().filter(|most| seq_len > *most) {
-        return Err(Invalid::at(
-            format!("{}/seq_len", task.pointer),
-            format!(
-                "seq_len is {seq_len}, but beyond {most} tokens this model computes the frequencies of its rotation anew, \
-                 which batchfit does not build; `batchfit export --hf config.json -o model.json.gz`, of batchfit's Python \
-                 client, writes its graph, to be given with --model"
-            ),
-        ));
+        let but = format!(
+            "beyond {most} tokens this model computes the frequencies of its rotation anew, \
+             which batchfit does not build; `batchfit export --hf config.json -o model.json.gz`, of batchfit's Python \
+             client, writes its graph, to be given with --model"
+        );
+        return Err(task.too_many(seq_len, &but));
     }
     let folder = config.folder;
     let tracer = task.tracer(&format!("{folder}.modeling_{folder}"));
     let shape = [Extent::BATCH, Extent::fixed(seq_len)];
+    if let Some(generation) = &task.sizes.generation {
+        return generate(task, &tracer, &config, generation);
+    }
     let loss = if task.class.ends_with("ForSequenceClassification") {
         let labels = Labels::of(&task.config, 2)?;
         classify(task, &tracer, &config, &shape, labels)?
@@ -52,6 +55,53 @@ struct Output {
     _logits: Option<Tensor>,
 }
 
+/// `lm_head`.
+fn lm_head(tracer: &Tracer, config: &Decoder, model: &Model) -> Linear {
+    if config.is_tied {
+        let bias = config
+            .head_bias
+            .then(|| tracer.parameter("lm_head.bias", &[config.vocabulary]));
+        Linear::tied("lm_head".into(), &model.embed_tokens.weight, bias)
+    } else {
+        let sizes = [config.width, config.vocabulary];
+        Linear::new(tracer, "lm_head", sizes, config.head_bias)
+    }
+}
+
+/// What a `...ForCausalLM` makes of its states.
+fn logits(lm_head: &Linear, config: &Decoder, hidden_states: Tensor) -> Tensor {
+    let mut logits = lm_head.forward(hidden_states);
+    if let Some(scaling) = config.logits_scaling {
+        logits = (&logits).div_number(scaling);
+    }
+    if let Some(cap) = config.softcap {
+        logits = (&logits).div_number(cap);
+        logits = (&logits).tanh();
+        logits = (&logits).mul_number(cap);
+    }
+    logits
+}
+
+/// `generate()` of a `...ForCausalLM`.
+fn generate(
+    task: &Task<'_>,
+    tracer: &Tracer,
+    config: &Decoder,
+    generation: &Generation,
+) -> Result<Graph, Invalid> {
+    let model = Model::new(tracer, config);
+    let lm_head = lm_head(tracer, config, &model);
+    let traits = Traits {
+        windows: (0..config.layers)
+            .map(|layer| config.window_of(layer))
+            .collect(),
+        tokens: config.tokens,
+    };
+    let forward = |ids: &Tensor, past: &Past<'_>| model.forward(&ids.tracer(), ids, Some(past));
+    let head = |hidden_states: Tensor| logits(&lm_head, config, hidden_states);
+    generated(task, tracer.clone(), (generation, &traits), forward, head)
+}
+
 /// `LlamaForCausalLM`.
 fn continue_text(
     tracer: &Tracer,
@@ -60,30 +110,11 @@ fn continue_text(
     chunks: Option<u64>,
 ) -> Output {
     let model = Model::new(tracer, config);
-    let lm_head = if config.is_tied {
-        let bias = config
-            .head_bias
-            .then(|| tracer.parameter("lm_head.bias", &[config.vocabulary]));
-        Linear::tied("lm_head".into(), &model.embed_tokens.weight, bias)
-    } else {
-        let sizes = [config.width, config.vocabulary];
-        Linear::new(tracer, "lm_head", sizes, config.head_bias)
-    };
+    let lm_head = lm_head(tracer, config, &model);
     let ids = tracer.input("labels", shape, DType::Int64);
 
-    let outputs = model.forward(tracer, &ids);
-    let head = |hidden_states: Tensor| {
-        let mut logits = lm_head.forward(hidden_states);
-        if let Some(scaling) = config.logits_scaling {
-            logits = (&logits).div_number(scaling);
-        }
-        if let Some(cap) = config.softcap {
-            logits = (&logits).div_number(cap);
-            logits = (&logits).tanh();
-            logits = (&logits).mul_number(cap);
-        }
-        logits
-    };
+    let outputs = model.forward(tracer, &ids, None);
+    let head = |hidden_states: Tensor| logits(&lm_head, config, hidden_states);
     if let Some(chunks) = chunks {
         let head = |hidden: &Tensor| head(hidden.clone());
         let loss = chunked_loss(head, &outputs, &ids, chunks);
@@ -122,7 +153,7 @@ fn classify(
     let ids = tracer.input("input_ids", shape, DType::Int64);
     let labels = classes.input(tracer);
 
-    let hidden_states = model.forward(tracer, &ids);
+    let hidden_states = model.forward(tracer, &ids, None);
     let logits = score.forward(&hidden_states);
     let padding = i64::try_from(padding).unwrap_or(i64::MAX);
     let non_pad_mask = (&ids).not_equal_to_number(padding).to(DType::Int32);
@@ -244,31 +275,36 @@ impl Model {
         }
     }
 
-    fn forward(&self, tracer: &Tracer, ids: &Tensor) -> Tensor {
+    fn forward(&self, tracer: &Tracer, ids: &Tensor, past: Option<&Past<'_>>) -> Tensor {
         tracer.within(&self.place, || {
             let mut inputs_embeds = self.embed_tokens.forward(ids);
             if let Some(multiplier) = self.multiplier {
                 inputs_embeds = (&inputs_embeds).mul_number(multiplier);
             }
-            let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
-            position_ids = (&position_ids).unsqueeze(0);
-            let mask = self.mask(&position_ids, ids.size(0));
+            let position_ids = positions(past, tracer, ids.length(1));
+            let [full, near] = match past {
+                Some(past) => self.masks_with(past, ids),
+                None => [None, self.mask(&position_ids, ids.size(0))],
+            };
             if let Some(dropout) = &self.embed_dropout {
                 inputs_embeds = dropout.forward(&inputs_embeds);
             }
             let mut hidden_states = inputs_embeds.clone();
             let rotations = self.rotations(&hidden_states, &position_ids);
             for placed in &self.layers {
-                let mask = mask.as_ref().filter(|_| placed.has_window);
+                let mask = if placed.has_window { &near } else { &full };
                 let rotation = &rotations[placed.rotation];
-                hidden_states = placed.layer.forward(&hidden_states, rotation, mask);
+                let around = (rotation, mask.as_ref(), past);
+                hidden_states = placed.layer.forward(&hidden_states, around);
             }
             hidden_states = self.norm.forward(&hidden_states);
             // Where masks are told apart by the kinds of layers, a list of arguments keeps what they are made from.
             let hidden_states = match self.windows {
-                Windows::Some { .. } => hidden_states.and_drop((mask, inputs_embeds, position_ids)),
+                Windows::Some { .. } => {
+                    hidden_states.and_drop((full, near, inputs_embeds, position_ids))
+                }
                 Windows::None | Windows::All(_) => {
-                    hidden_states.and_drop((position_ids, inputs_embeds, mask))
+                    hidden_states.and_drop((position_ids, inputs_embeds, full, near))
                 }
             };
             rotations.into_iter().for_each(Rotations::let_go);
@@ -292,6 +328,24 @@ impl Model {
                 masks::causal(position_ids, batch);
                 let window = window.filter(|_| *always || layers.contains(&true));
                 window.and_then(|window| masks::sliding(position_ids, batch, window))
+            }
+        }
+    }
+
+    /// Masks of layers without and with a window, where keys and values are kept.
+    fn masks_with(&self, past: &Past<'_>, ids: &Tensor) -> [Option<Tensor>; 2] {
+        let mask = |window| past.mask(ids.size(0), ids.length(1), window);
+        match &self.windows {
+            Windows::None => [mask(None), None],
+            Windows::All(window) => [None, mask(Some(*window))],
+            Windows::Some {
+                window,
+                layers,
+                always,
+            } => {
+                let full = mask(None);
+                let window = window.filter(|_| *always || layers.contains(&true));
+                [full, window.and_then(|window| mask(Some(window)))]
             }
         }
     }

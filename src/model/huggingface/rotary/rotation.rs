@@ -146,7 +146,7 @@ impl Rotary {
                 if how.part == Part::Complex {
                     return complex(inv_freq, position_ids, how.scaling);
                 }
-                let rows = [1.into(), Size::REST, 1.into()];
+                let rows = [position_ids.size(0).into(), Size::REST, 1.into()];
                 let inv_freq = inv_freq.unsqueeze(0).unsqueeze(2);
                 let inv_freq = if is_sure {
                     inv_freq.to(DType::Float32).expand(&rows).to_device()
@@ -182,7 +182,7 @@ impl Rotary {
 /// `DeepseekV2RotaryEmbedding.forward`.
 fn complex(inv_freq: Tensor, position_ids: &Tensor, scaling: f64) -> Rotations {
     let tracer = inv_freq.tracer();
-    let rows = [1.into(), Size::REST, 1.into()];
+    let rows = [position_ids.size(0).into(), Size::REST, 1.into()];
     let inv_freq = inv_freq.unsqueeze(0).unsqueeze(2);
     let inv_freq = inv_freq.to(DType::Float32).expand(&rows);
     let position_ids = position_ids.unsqueeze(1).to(DType::Float32);

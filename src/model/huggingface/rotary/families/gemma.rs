@@ -20,6 +20,7 @@ const GEMMA2: Usual = Usual {
     kv_heads: Some(4),
     head_dim: Some(256),
     padding: Some(0),
+    tokens: [true; 3],
     is_tied: true,
     activation: "gelu_pytorch_tanh",
     ..LLAMA

@@ -68,6 +68,8 @@ struct Usual {
     head_dim: Option<u64>,
     eps: f64,
     padding: Option<u64>,
+    /// Whether there are `bos_token_id`, `eos_token_id` and `pad_token_id` where the config says none.
+    tokens: [bool; 3],
     is_tied: bool,
     activation: &'static str,
 }
@@ -85,6 +87,7 @@ const LLAMA: Usual = Usual {
     head_dim: None,
     eps: 1e-6,
     padding: None,
+    tokens: [true, true, false],
     is_tied: false,
     activation: "silu",
 };
@@ -165,6 +168,7 @@ fn base(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
         kv_heads,
         head_dim,
         padding: config.token("pad_token_id", usual.padding)?,
+        tokens: usual.tokens,
         is_tied: config.flag("tie_word_embeddings", usual.is_tied)?,
         head_bias: false,
         norm: Formula::Llama,
@@ -304,6 +308,7 @@ fn smollm3(config: &Config<'_>) -> Result<Decoder, Invalid> {
         heads: 16,
         kv_heads: Some(4),
         padding: Some(128_004),
+        tokens: [true; 3],
         is_tied: true,
         ..LLAMA
     };

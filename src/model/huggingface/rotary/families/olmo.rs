@@ -14,6 +14,7 @@ fn any_olmo(config: &Config<'_>, usual: &Usual) -> Result<Decoder, Invalid> {
         vocabulary: 50304,
         eps: 1e-5,
         padding: Some(1),
+        tokens: [false, true, true],
         ..*usual
     };
     let mut decoder = with_attention_bias(config, &usual)?;

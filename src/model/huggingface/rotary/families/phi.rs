@@ -53,6 +53,7 @@ pub(super) fn phi3(config: &Config<'_>) -> Result<Decoder, Invalid> {
         intermediate: 8192,
         eps: 1e-5,
         padding: Some(32000),
+        tokens: [true; 3],
         ..LLAMA
     };
     let window = config.size_if_given("sliding_window")?;

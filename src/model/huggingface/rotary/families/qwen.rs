@@ -26,6 +26,7 @@ pub(super) fn qwen2(config: &Config<'_>) -> Result<Decoder, Invalid> {
         vocabulary: 151_936,
         intermediate: 22016,
         kv_heads: Some(32),
+        tokens: [false; 3],
         ..LLAMA
     };
     let mut decoder = base(config, &usual)?;
@@ -43,6 +44,7 @@ pub(super) fn qwen3(config: &Config<'_>) -> Result<Decoder, Invalid> {
         intermediate: 22016,
         kv_heads: Some(32),
         head_dim: Some(128),
+        tokens: [false; 3],
         ..LLAMA
     };
     let mut decoder = with_attention_bias(config, &usual)?;
@@ -63,6 +65,7 @@ pub(super) fn qwen2_moe(config: &Config<'_>) -> Result<Decoder, Invalid> {
         layers: 24,
         heads: 16,
         kv_heads: Some(16),
+        tokens: [false; 3],
         ..LLAMA
     };
     let mut decoder = base(config, &usual)?;
@@ -96,6 +99,7 @@ pub(super) fn qwen3_moe(config: &Config<'_>) -> Result<Decoder, Invalid> {
         intermediate: 6144,
         layers: 24,
         kv_heads: Some(4),
+        tokens: [false; 3],
         ..LLAMA
     };
     let mut decoder = with_attention_bias(config, &usual)?;
