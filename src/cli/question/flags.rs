@@ -1,5 +1,6 @@
 //! Flags as members of a request.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
@@ -278,12 +279,19 @@ pub(in crate::cli) fn members(
         return Ok(vec![Given::new(flag, &[part], usual)]);
     }
     let mut given = Vec::new();
+    let mut names = BTreeSet::new();
     for item in items(flag, Some(text))? {
         let Some((name, value)) = item.split_once('=') else {
             let problem = format!("{item:?} is not of the form NAME=N, such as epoch=250");
             return Err(Trouble::flag(flag, problem));
         };
         let member = name.trim().replace('-', "_");
+        if !names.insert(member.clone()) {
+            return Err(Trouble::flag(
+                flag,
+                format!("{member} is given twice; give it once"),
+            ));
+        }
         given.push(Given::new(flag, &[part, &member], plain(value)));
     }
     Ok(given)

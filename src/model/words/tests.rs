@@ -132,7 +132,7 @@ fn fields_that_are_spelt_otherwise_are_recognized() {
         (
             json!({ "zzzzzzzz": 1 }),
             "at /zzzzzzzz: the request has no field \"zzzzzzzz\"; known are model, lengths, training, device, \
-             memory_limit, headroom, host_memory, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, soak, \
+             memory_limit, headroom, host_memory, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, generation, soak, \
              priority, timeout_seconds, suggest",
         ),
     ];
@@ -195,7 +195,7 @@ fn all_wrong_fields_of_an_object_are_named_at_once() {
         "3 fields of the request are wrong: the request has no field \"precision\"; it belongs in `training`: \
          {\"training\": {\"precision\": \"bf16\"}}; the request has no field \"batch_size\"; did you mean \
          \"target_batch\"?; the request has no field \"zzzzzzzz\"; known are model, lengths, training, device, \
-         memory_limit, headroom, host_memory, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, soak, \
+         memory_limit, headroom, host_memory, target_batch, world_size, allocator, search, compare, objective, unknown_ops, chosen_percent, generation, soak, \
          priority, timeout_seconds, suggest"
     );
 }

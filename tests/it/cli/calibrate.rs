@@ -39,7 +39,7 @@ fn what_another_machine_recorded_is_sim_local() {
     let fit = place.batchfit().args(fit).output().unwrap();
 
     assert_eq!(fit.status.code(), Some(0), "{}", stderr(&fit));
-    let answer = document(&fit);
+    let answer = &document(&fit)["result"];
     assert_eq!(answer["environment"]["device"], "sim:local");
     assert_eq!(answer["environment"]["gpu"], "NVIDIA Test 9000");
     let reserved = &answer["recommendation"]["peak_reserved_bytes"];
@@ -93,7 +93,7 @@ fn an_answer_says_where_its_workspaces_are_from() {
     let notes = |device: &str| {
         let fit = ["fit", "resnet50", "--on", device, "--json"];
         let fit = place.batchfit().args(fit).output().unwrap();
-        document(&fit)["notes"].to_string()
+        document(&fit)["result"]["recommendation"]["notes"].to_string()
     };
 
     let asked =

@@ -3,7 +3,7 @@
 use super::{Place, document, stdout};
 
 /// Commands that people run.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "fit",
     "probe",
     "program",

@@ -375,3 +375,18 @@ fn what_cannot_be_soaked_says_why() {
         "one variant",
     );
 }
+
+#[test]
+fn what_a_soak_cannot_follow_is_refused_and_not_passed_over() {
+    let place = Place::new();
+    let target = place.ask("soak", &bert(), &["--batch", "8", "--target", "64"]);
+    let twice = place.ask("fit", &bert(), &["--soak=epoch=5,epoch=6"]);
+
+    for (answered, said) in [
+        (target, "error: --target: a soak is of one batch"),
+        (twice, "error: --soak: epoch is given twice"),
+    ] {
+        assert_eq!(answered.status.code(), Some(2));
+        assert!(stderr(&answered).contains(said), "{}", stderr(&answered));
+    }
+}

@@ -18,6 +18,7 @@ use crate::units::Bytes;
 
 use super::CardMemory;
 use super::calibrated::{LOCAL, is_calibrated, local};
+use super::workspaces::WorkspaceTable;
 
 /// What a PyTorch process holds outside its allocator after training steps with cuBLAS and cuDNN.
 ///
@@ -131,11 +132,20 @@ impl Card {
     pub fn notes(&self) -> Vec<String> {
         let mut notes = match self.workspaces {
             Workspaces::Recorded => Vec::new(),
-            Workspaces::Transferred => vec![format!(
-                "batchfit was not measured on a real {}: its memory size is from {}; what convolutions need as scratch \
-                 memory, and the {} that a process holds outside PyTorch's allocator, are those of an H200",
-                self.product, self.source, PROCESS_OVERHEAD
-            )],
+            Workspaces::Transferred => {
+                let table = WorkspaceTable::of_architecture(self.capability.compute);
+                // What is known of convolutions is said of each answer that has some.
+                let (convolutions, comma) = if table.is_some_and(WorkspaceTable::is_asked) {
+                    ("; the", "")
+                } else {
+                    ("; what convolutions need as scratch memory, and the", ",")
+                };
+                vec![format!(
+                    "batchfit was not measured on a real {}: its memory size is from {}{convolutions} {} that a process holds \
+                     outside PyTorch's allocator{comma} are those of an H200",
+                    self.product, self.source, PROCESS_OVERHEAD
+                )]
+            }
         };
         notes.extend(self.unverified());
         notes

@@ -51,7 +51,7 @@ pub enum Chip {
 impl Chip {
     /// Its compute capability, of which the minor may be newer, and the multiprocessors of a whole one (of the two that a card has).
     ///
-    /// From NVIDIA's architecture white papers of these chips.
+    /// As generally known; those of GH100, AD102 and GB202 were found on public pages, the others are only above every card that the database has.
     pub const fn whole(self) -> ((u32, u32), u64) {
         match self {
             Chip::Gv100 => ((7, 0), 84),

@@ -10,7 +10,7 @@ fn names_are_unique_and_lower_case() {
     assert!(names.iter().all(|name| *name == name.to_lowercase()));
 }
 
-/// What a multiprocessor does in a clock by its architecture's white paper: multiplications with additions in float32, and in float16
+/// What a multiprocessor does in a clock as is generally known of its architecture: multiplications with additions in float32, and in float16
 /// with sums in float32, of which `GeForce` cards, L40 and A10G do half as many.
 fn per_clock(card: &Card) -> (f64, f64) {
     let is_halved = geforce::CARDS.contains(card) || ["l40", "a10g"].contains(&card.name);
