@@ -14,6 +14,7 @@ the host does, and nothing of the card.
 """
 import argparse
 import concurrent.futures
+import itertools
 import json
 import pathlib
 import re
@@ -75,6 +76,22 @@ def summary(errors):
     errors = sorted(map(abs, errors))
     at = lambda share: errors[min(len(errors) - 1, int(share * len(errors)))]
     return f"{len(errors):4} rows, median {100 * statistics.median(errors):5.1f} %, p90 {100 * at(0.9):5.1f} %, worst {100 * errors[-1]:5.1f} %"
+
+
+def beside(rows, pace):
+    """How well the recording of one machine tells that of another: a bound for what any prediction can do. Steps that wait for the host are scaled by
+    the machines' paces."""
+    recorded = {}
+    for role, library, where, ms, row, one in rows:
+        if where != "public" and role == "held_out":
+            waits_for_card = row.get("busy_ms", one["card"]) * 1.15 > ms
+            recorded.setdefault((row["name"], library, row["precision"], row["batch"]), {})[where] = ms, waits_for_card
+    errors = {}
+    for machines in recorded.values():
+        for (told, (ms, _)), (of, (truth, waits_for_card)) in itertools.permutations(machines.items(), 2):
+            scaled = ms if waits_for_card else ms * pace[of] / pace[told]
+            errors.setdefault((told, of), []).append(scaled / truth - 1)
+    return errors
 
 
 def fit(rows):
@@ -144,6 +161,8 @@ def main():
             print(f"{row['name'][:38]:38} {row['precision']:9} {row['batch']:5} {ms:9.2f} {one['step']:9.2f} {100 * plain:7.1f}% {100 * own:11.1f}%  {where}")
     for (role, where, kind), pairs in sorted(errors.items()):
         print(f"{role:11} {where:6} {kind:18}: {summary([plain for plain, _ in pairs])}; at its pace: {summary([own for _, own in pairs])}")
+    for (told, of), found in sorted(beside(rows, pace).items()):
+        print(f"held_out    {of:6} by what was recorded on the {told} machine: {summary(found)}")
 
 
 if __name__ == "__main__":

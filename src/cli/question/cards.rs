@@ -1,6 +1,6 @@
 //! `--on`: which card is meant by what people call it.
 
-use crate::device::sim::{CARDS, Card, Instance};
+use crate::device::sim::{CARDS, Card, Instance, LOCAL, local};
 use crate::model::{Invalid, unknown_machine};
 
 /// Words in front of a card's name that say who made it.
@@ -40,6 +40,12 @@ pub(in crate::cli) fn parse(text: &str) -> Result<On, Invalid> {
     }
     if let Some(on) = machines(name, count) {
         return Ok(on);
+    }
+    if wanted == LOCAL {
+        let problem = "no card was calibrated on this machine; `batchfit calibrate` does that, and --on local then simulates it";
+        let card = local().ok_or_else(|| Invalid::at("", problem))?;
+        let note = None;
+        return Ok(On { card, count, note });
     }
     let called_so = |card: &&Card| is_called(card, &wanted);
     let of_family = |card: &&Card| family(card) == wanted || family(card) == format!("rtx{wanted}");

@@ -22,6 +22,8 @@ fn what_another_machine_recorded_is_sim_local() {
         .output();
     let before = before.unwrap();
     assert_eq!(before.status.code(), Some(2), "nothing is calibrated yet");
+    let said = stderr(&before);
+    assert!(said.contains("no card was calibrated"), "{said}");
 
     let imported = place
         .batchfit()

@@ -48,11 +48,13 @@ fn commands(page: &str) -> Vec<Shown> {
     commands
 }
 
-/// Commands that need more than the program itself: a GPU, Python's packages, a server that is up or was and left a database, files of
+/// Commands that need more than the program itself: a GPU, cuDNN, Python's packages, a server that is up or was and left a database, files of
 /// the repository, time to compile.
 fn needs_more(command: &str) -> bool {
-    const WORDS: [&str; 13] = [
+    const WORDS: [&str; 15] = [
         "cuda:",
+        "batchfit calibrate",
+        "--on local",
         "batchfit db ",
         "batchfit keys ",
         "batchfit config ",

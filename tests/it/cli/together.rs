@@ -64,7 +64,7 @@ fn a_target_and_an_objective_change_the_recommendation_and_not_what_is_safe() {
 }
 
 /// VGG16 in 4790 MiB: 150 images of 128 pixels leave headroom, as do 175 of 112, and 150 of 112 do not.
-const HOLES: &str = "vgg16 --on rtx4090 --memory-limit 4790MiB --amp fp16 --optimizer sgd";
+const HOLES: &str = "vgg16 --on t4 --memory-limit 4790MiB --amp fp16 --optimizer sgd";
 
 #[test]
 fn what_is_recommended_leaves_headroom_at_every_length() {

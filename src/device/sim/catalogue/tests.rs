@@ -175,3 +175,20 @@ fn the_page_of_cards_has_all_of_them() {
         );
     }
 }
+
+/// What they are held against: see `ops::reduce::scratch`.
+#[test]
+fn how_pytorch_splits_reductions_was_recorded_for_every_card() {
+    let recorded = include_str!("../../../../tests/golden/reductions/cards.txt");
+
+    for card in CARDS {
+        let Capability {
+            compute: (major, minor),
+            multiprocessors,
+            threads_per_multiprocessor,
+        } = card.capability;
+        let line = format!("{major}.{minor} {multiprocessors} {threads_per_multiprocessor} ");
+        let is_there = recorded.lines().any(|it| it.starts_with(&line));
+        assert!(is_there, "{}: {line}", card.name);
+    }
+}
