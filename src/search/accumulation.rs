@@ -81,6 +81,15 @@ pub fn short_plans(target: u64, world_size: u64, safe_max: u64) -> Vec<Plan> {
     short
 }
 
+/// The plans that come closest to `target` from below, the closest first and of those the one with the fewest steps: those of [`short_plans`] with
+/// micro-batches of at most `accumulating`, and one step of at most `at_once`.
+pub fn closest_plans(target: u64, world_size: u64, accumulating: u64, at_once: u64) -> Vec<Plan> {
+    let mut closest = short_plans(target, world_size, accumulating);
+    closest.extend(one_step(target, world_size, at_once));
+    closest.sort_by_key(|plan| (plan.shortfall, plan.accumulation_steps));
+    closest
+}
+
 /// As many whole steps of `micro_batch` as the target has room for and there may be.
 fn plan(target: u64, world_size: u64, micro_batch: u64) -> Plan {
     let accumulation_steps = (target / world_size / micro_batch).min(Variant::MOST_ACCUMULATION);

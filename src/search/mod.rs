@@ -13,7 +13,7 @@ mod ranking;
 mod state;
 mod throughput;
 
-pub use accumulation::{Plan, exact_plans, one_step, short_plans};
+pub use accumulation::{Plan, closest_plans, exact_plans, one_step, short_plans};
 pub use buckets::{OfLength, buckets, budget, padding};
 pub use ranking::{Standing, rank};
 pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, Prediction, Search};

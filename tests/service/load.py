@@ -84,29 +84,36 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
 
-def fill(database, rows):
-    """So many recommendations, four of each fit, whose values are as mixed as those of many users; the rest is that of the one there."""
-    chance = random.Random(1)
+def stored(rows, begin=0):
+    """So many recommendations from number `begin` on, four of each fit, whose values are as mixed as those of many users: their fits (id, model,
+    device, time) and they themselves (COLUMNS), one after the other."""
+    chance = random.Random(begin + 1)
     begun = 1_790_000_000_000
-    fits, recommendations = [], []
-    for number in range(rows):
+    for number in range(begin, begin + rows):
         model, (device, gpu) = chance.choice(MODELS), chance.choice(CARDS)
         # Two values that are frequent and never meet.
         precision = chance.choice([p for p in PRECISIONS if (p, device) != ("fp16", "cuda:0")])
         fit, limit = f"fit{number // 4:013}", chance.choice([8, 12, 16, 24, 40, 80]) << 30
-        if number % 4 == 0:
-            fits.append((fit, fit, model, device, begun + number, begun + number))
-        recommendations.append((
+        new = (fit, model, device, begun + number) if number % 4 == 0 else None
+        yield new, (
             f"answer{number:010}", fit, number % 4 + 1, model, "preset", device, gpu, precision, chance.choice(OPTIMIZERS), "foreach",
             chance.choice(["none", "per_block"]), "train", limit, 296, 4, 1184, 300, 297, limit - 10**9, limit - 10**8, 10**8,
             "activations (96% of the peak)", chance.choice(["simulated", "probed"]), "0.1.0", begun + number,
             chance.choice([1, 1, 1, 2, 4, 8]),
-        ))
+        )
+
+
+def fill(database, rows):
+    """So many recommendations; what they do not say is that of the one there."""
+    fits, recommendations = [], []
+    for fit, recommendation in stored(rows):
+        fits.extend([fit] if fit else [])
+        recommendations.append(recommendation)
     with sqlite3.connect(database) as connection:
         connection.execute("INSERT INTO request (digest, text) VALUES ('asked', '{}')")
         connection.executemany(
             """INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at, finished_at)
-               VALUES (?, ?, '0.0.0', 'done', ?, ?, 'simulated', 'asked', '{}', ?, ?)""", fits)
+               VALUES (?1, ?1, '0.0.0', 'done', ?2, ?3, 'simulated', 'asked', '{}', ?4, ?4)""", fits)
         marks = ",".join("?" * len(recommendations[0]))
         connection.executemany(
             f"INSERT INTO recommendation ({COLUMNS}, {ALIKE}) SELECT {marks}, {ALIKE} FROM recommendation WHERE rank = 1 LIMIT 1",

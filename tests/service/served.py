@@ -42,15 +42,16 @@ def free_port():
 
 
 class Server:
-    """A running server. `kill` ends it as `kill -9` does; its log is in `log`, of which a panic fails every check."""
+    """A running server. `kill` ends it as `kill -9` does; its log is in `log`, beside the database or where one of that name would be, of which a
+    panic fails every check."""
 
-    def __init__(self, batchfit, database, *arguments, environment=None, ready=True, before=None):
+    def __init__(self, batchfit, database, *arguments, url=None, environment=None, ready=True, before=None):
         self.database, self.port = pathlib.Path(database), free_port()
         self.log = self.database.with_suffix(".log")
         with open(self.log, "ab") as log:
             # A write past the limit on file sizes is an error of the disk, not a signal.
             self.process = subprocess.Popen(
-                [str(batchfit), "serve", "--listen", f"127.0.0.1:{self.port}", "--database", str(database), *map(str, arguments)],
+                [str(batchfit), "serve", "--listen", f"127.0.0.1:{self.port}", "--database", str(url or database), *map(str, arguments)],
                 stderr=log, stdout=subprocess.DEVNULL, restore_signals=False, env={**os.environ, **(environment or {})},
                 preexec_fn=lambda: (signal.signal(signal.SIGXFSZ, signal.SIG_IGN), before and before()),
             )

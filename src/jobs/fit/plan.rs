@@ -2,7 +2,7 @@
 
 use crate::jobs::EngineError;
 use crate::model::{Mode, Objective, Variant};
-use crate::search::{Knee, Plan, exact_plans, knee, one_step, short_plans, smallest_enough};
+use crate::search::{Knee, Plan, closest_plans, exact_plans, knee, short_plans, smallest_enough};
 
 use super::inquiry::{Inquiry, MOST_MICRO_STEPS, micro_steps};
 
@@ -224,10 +224,7 @@ fn towards(
         }
     }
     let accumulating = inquiry.largest_safe(MOST_MICRO_STEPS)?;
-    let mut closest = short_plans(target, world_size, accumulating);
-    closest.extend(one_step(target, world_size, at_once));
-    closest.sort_by_key(|plan| (plan.shortfall, plan.accumulation_steps));
-    for plan in closest {
+    for plan in closest_plans(target, world_size, accumulating, at_once) {
         if leaves_headroom(&plan, inquiry)? {
             return Ok(Some(plan));
         }

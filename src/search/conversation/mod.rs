@@ -20,7 +20,7 @@ pub use predicted::{Alone, Foreseen, Peaks, Predicted};
 pub use recommended::Recommended;
 pub use terms::Terms;
 
-use super::{Goal, MAX_BATCH, Plan, Search, exact_plans, one_step, short_plans};
+use super::{Goal, MAX_BATCH, Plan, Search, closest_plans, exact_plans, one_step};
 use crate::probe::Verdict;
 use line::Line;
 use seen::Seen;
@@ -243,10 +243,7 @@ impl Conversation {
         if plans.iter().any(|plan| may_do(plan, seen)) {
             return plans;
         }
-        let mut closest = short_plans(target, world_size, largest);
-        closest.extend(one_step(target, world_size, largest));
-        closest.sort_by_key(|plan| (plan.shortfall, plan.accumulation_steps));
-        closest
+        closest_plans(target, world_size, largest, largest)
     }
 }
 

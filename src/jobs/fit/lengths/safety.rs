@@ -12,7 +12,7 @@ use crate::jobs::fit::inquiry::micro_steps;
 use crate::jobs::fit::plan::Wish;
 use crate::model::{Length, Lengths, Request, Variant};
 use crate::probe::Detail;
-use crate::search::{Plan, exact_plans, one_step, short_plans};
+use crate::search::{Plan, closest_plans, exact_plans};
 
 /// So many batches below one that is not safe are tried one by one; below them, so many more down to a batch of one.
 const NEAR: u64 = 32;
@@ -194,9 +194,7 @@ impl<'a> Safety<'a> {
         let mut most = asked.micro_batch;
         while most > 1 {
             // Halves, because plans have micro-batches of at least half of what is safe.
-            let mut closest = short_plans(target, wish.world_size, most - 1);
-            closest.extend(one_step(target, wish.world_size, most - 1));
-            closest.sort_by_key(|plan| (plan.shortfall, plan.accumulation_steps));
+            let closest = closest_plans(target, wish.world_size, most - 1, most - 1);
             let closest = closest.into_iter().take(MOST_PLANS);
             let found = self.first(&lengths, closest, of_plan)?;
             if found != Outcome::Nothing {

@@ -14,7 +14,7 @@ use crate::jobs::fit::replanned::replanned;
 use crate::jobs::{EngineError, FitResult, Limit, LimitKind, Progress, Recommendation, Why};
 use crate::model::{Course, Request, Variant};
 use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};
-use crate::search::{Plan, exact_plans, one_step, short_plans};
+use crate::search::{Plan, closest_plans, exact_plans};
 use crate::units::Bytes;
 
 /// Most plans with a smaller micro-batch that are soaked for a target.
@@ -351,9 +351,7 @@ impl Soaking<'_> {
         let Some((largest, _)) = self.below(&accumulating)? else {
             return Ok(None);
         };
-        let mut closest = short_plans(target, 1, largest.micro_batch);
-        closest.extend(one_step(target, 1, largest.micro_batch));
-        closest.sort_by_key(|plan| (plan.shortfall, plan.accumulation_steps));
+        let closest = closest_plans(target, 1, largest.micro_batch, largest.micro_batch);
         for plan in closest.into_iter().take(MOST_PLANS) {
             if let Some(found) = self.lasting(plan)? {
                 return Ok(Some(found));
