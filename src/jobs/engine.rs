@@ -17,7 +17,7 @@ pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none 
 
 /// Answers requests. Every method blocks: call it from a blocking thread.
 pub trait Engine: Send + Sync + 'static {
-    /// The names that may follow `sim:` in a request. Asked once, when the server starts.
+    /// The names that may follow `sim:` in a request. Asked for each request: it must be quick.
     fn simulated(&self) -> Vec<String> {
         let devices = self.devices();
         let names = devices

@@ -170,8 +170,6 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) ids: Ids,
     pub(super) clock: Clock,
-    /// The names that may follow `sim:`.
-    simulated: Vec<String>,
     pub(super) lanes: Lanes,
     pub(super) handover: Handover,
     /// What is told of fits.
@@ -227,8 +225,6 @@ impl Jobs {
         limits: Limits,
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
-        let simulated =
-            runner::on_thread("devices", Arc::clone(&engine), <dyn Engine>::simulated).await?;
         let clock = Clock::since(db.last_noted().await?);
         Ok(Jobs {
             shared: Arc::new(Shared {
@@ -237,7 +233,6 @@ impl Jobs {
                 limits,
                 ids: Ids::default(),
                 clock,
-                simulated,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
                 handover: Handover::default(),
                 events: Events::default(),
@@ -572,7 +567,9 @@ impl Shared {
         document: RequestDocument,
         uploads: &Uploads,
     ) -> Result<Request, Invalid> {
-        let simulated: Vec<&str> = self.simulated.iter().map(String::as_str).collect();
+        // A card may have been calibrated meanwhile.
+        let simulated = self.engine.simulated();
+        let simulated: Vec<&str> = simulated.iter().map(String::as_str).collect();
         let request = Request::parse_with_uploads(document, uploads, &simulated)?;
         Ok(request.with_recorder(self.engine.records()))
     }

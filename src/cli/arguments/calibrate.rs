@@ -8,6 +8,10 @@ use crate::device::sim;
 
 use super::question::suggest;
 
+/// Batches that are asked about unless others are named.
+pub(in crate::cli) const BATCHES: &str =
+    "1,2,3,4,6,8,12,16,24,32,48,64,96,128,192,256,384,512,1024";
+
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Calibrate {
     /// A model whose layers are asked about first: what `batchfit fit` takes.
@@ -30,7 +34,7 @@ pub(in crate::cli) struct Calibrate {
         long,
         value_name = "N,..",
         value_delimiter = ',',
-        default_value = "1,2,3,4,6,8,12,16,24,32,48,64,96,128,192,256,384,512,1024"
+        default_value = BATCHES
     )]
     pub(in crate::cli) batches: Vec<u64>,
     /// Layers to ask about instead of those that batchfit knows, a line each, as a table names them.

@@ -27,7 +27,7 @@ use crate::jobs::UploadLimits;
 use crate::probe::LARGEST_BATCH;
 use crate::worker::Deadlines;
 pub(in crate::cli) use answers::{Earlier, ListAnswers, ListOutcomes, TellOutcome};
-pub(in crate::cli) use calibrate::Calibrate;
+pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::Question;
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
@@ -493,7 +493,7 @@ pub(in crate::cli) struct Devices {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Cards {
-    /// Show all that is known of one, as --on takes it: rtx4090, "RTX 4090", p5.48xlarge.
+    /// Show all that is known of one, named as for --on: rtx4090, "RTX 4090", p5.48xlarge.
     #[arg(value_name = "CARD")]
     pub(in crate::cli) name: Option<String>,
     /// List the machines of clouds instead.

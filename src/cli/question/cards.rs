@@ -1,5 +1,6 @@
 //! `--on`: which card is meant by what people call it.
 
+use crate::bounded::shorten;
 use crate::device::sim::{CARDS, Card, Instance, LOCAL, local};
 use crate::model::{Invalid, unknown_machine};
 
@@ -94,6 +95,14 @@ fn machines(name: &str, count: Option<u64>) -> Option<On> {
 
 /// The nearest to a name that is none: of the machines of clouds, or else of the cards.
 fn unknown(name: &str) -> Invalid {
+    if name.contains(',') {
+        let problem = format!(
+            "{:?} is no card; one question is about one kind of card, or about a job on several, joined as in {:?}",
+            shorten(name),
+            shorten(&name.replace(',', "+"))
+        );
+        return Invalid::at("", problem);
+    }
     unknown_machine("", name)
         .unwrap_or_else(|| Invalid::unknown("", "card", name, CARDS.iter().map(|card| card.name)))
 }

@@ -460,8 +460,9 @@ fn plain(text: &str) -> Value {
 
 fn decimal(text: &str) -> Value {
     match text.trim().parse::<f64>() {
-        Ok(number) => Value::from(number),
-        Err(_) => Value::from(text),
+        Ok(number) if number.is_finite() => Value::from(number),
+        // JSON has no such number: it stays the text that it is refused for.
+        Ok(_) | Err(_) => Value::from(text),
     }
 }
 

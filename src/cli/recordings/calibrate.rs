@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Write as _};
+use std::io::{self, BufReader, BufWriter, Write as _};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::cli::arguments::{Calibrate, Question};
+use crate::cli::arguments::{BATCHES, Calibrate, Question};
+use crate::cli::question::cards;
 use crate::cli::trouble::Trouble;
 use crate::cli::{Outcome, folders, output, question};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
-use crate::device::cuda::{self, Facts, Gpu};
-use crate::device::sim::Card;
+use crate::device::cuda::{self, Gpu};
 use crate::device::sim::workspaces::{
     Provenance, WorkspaceTable, condense, layer_text, merge, pack, parse_layer, unpack,
 };
@@ -36,10 +36,15 @@ use super::workspaces::{convolutions, provenance, provenance_of_absent};
 /// In which types layers are asked about.
 const DTYPES: [DType; 3] = [DType::Float32, DType::Float16, DType::BFloat16];
 
+/// More batches than a table has, and a larger one than anybody trains.
+const MOST_BATCHES: usize = 4096;
+const LARGEST_BATCH: u64 = 1 << 20;
+
 /// A file of layers is at most this long.
 const LONGEST_LIST: u64 = 64 << 20;
 
 pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, Trouble> {
+    check(arguments)?;
     let mut first = BTreeSet::new();
     if let Some(what) = &arguments.what {
         let asked = Question {
@@ -59,11 +64,36 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, Trouble> {
             done.map_err(Trouble::Broken)?;
             String::new()
         } else {
-            calibrate(arguments, &target, &wanted).map_err(Trouble::Broken)?
+            let file = folder(arguments)?.join(target.provenance.file_name());
+            is_of_these_batches(&file, &target.provenance)?;
+            let said = calibrate(arguments, &target, &wanted, &file);
+            said.map_err(Trouble::Broken)? + &export(arguments, &file)?
         }
     };
     output::text(&said)?;
     Ok(Outcome::Answered)
+}
+
+/// Refuses what would be found wrong after the work.
+fn check(arguments: &Calibrate) -> Result<(), Trouble> {
+    let batches = &arguments.batches;
+    let ascend = batches.is_sorted_by(|one, next| one < next) && batches.first() > Some(&0);
+    if !ascend || batches.len() > MOST_BATCHES || batches.last() > Some(&LARGEST_BATCH) {
+        let problem = format!(
+            "batches ascend from 1 to {LARGEST_BATCH}, and there are at most {MOST_BATCHES}, as in 1,2,4,8"
+        );
+        return Err(Trouble::flag("--batches", problem));
+    }
+    match &arguments.export {
+        Some(file) if file.exists() => {
+            let problem = format!(
+                "{} is there already; name another file, or remove it",
+                file.display()
+            );
+            Err(Trouble::flag("--export", problem))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The card that is calibrated.
@@ -85,13 +115,20 @@ impl Target {
                 return Err(missing(&device, &NO_CUDNN));
             }
             return Ok(Target {
-                provenance: of_gpu(facts),
+                provenance: Provenance {
+                    command: format!("batchfit calibrate{}", of_batches(arguments)),
+                    ..provenance(facts)
+                },
                 memory,
                 absent: None,
             });
         };
-        let card =
-            Card::find(name).ok_or_else(|| Trouble::flag("--card", "it is not simulated"))?;
+        let named = cards::parse(name).map_err(|invalid| Trouble::named(&"--card", invalid))?;
+        if named.count.is_some() {
+            let problem = "one card is asked about, however many there are; leave out the number";
+            return Err(Trouble::flag("--card", problem));
+        }
+        let card = named.card;
         let properties = CardProperties::of(card.product, &card.capability, card.total_memory);
         let properties = properties.ok_or_else(|| {
             let (major, minor) = card.capability.compute;
@@ -102,7 +139,11 @@ impl Target {
         let provenance = provenance_of_absent(card);
         Ok(Target {
             provenance: Provenance {
-                command: format!("batchfit calibrate --card {}", card.name),
+                command: format!(
+                    "batchfit calibrate --card {}{}",
+                    card.name,
+                    of_batches(arguments)
+                ),
                 ..provenance.map_err(|_| missing(&format!("sim:{name}"), &NO_CUDNN))?
             },
             memory: card.total_memory,
@@ -122,11 +163,43 @@ fn missing(device: &str, what: &dyn Display) -> Trouble {
     })
 }
 
-fn of_gpu(facts: Facts) -> Provenance {
-    Provenance {
-        command: "batchfit calibrate".to_owned(),
-        ..provenance(facts)
+/// How a command names its batches, where they are not the usual ones.
+const BATCHES_FLAG: &str = " --batches ";
+
+fn of_batches(arguments: &Calibrate) -> String {
+    let batches = listed(&arguments.batches);
+    if batches == BATCHES {
+        String::new()
+    } else {
+        BATCHES_FLAG.to_owned() + &batches
     }
+}
+
+fn listed(batches: &[u64]) -> String {
+    let texts: Vec<String> = batches.iter().map(u64::to_string).collect();
+    texts.join(",")
+}
+
+/// Refuses to go on with a table of other batches: its layers would count as known.
+fn is_of_these_batches(file: &Path, target: &Provenance) -> Result<(), Trouble> {
+    let table = known(file).map_err(Trouble::Broken)?;
+    let table = WorkspaceTable::parse(&table);
+    let Some(kept) = table.ok().as_ref().and_then(Provenance::of) else {
+        return Ok(());
+    };
+    let batches = |command: &str| {
+        let named = command.split_once(BATCHES_FLAG);
+        named.map_or(BATCHES, |(_, batches)| batches).to_owned()
+    };
+    let recorded = batches(&kept.command);
+    if recorded == batches(&target.command) {
+        return Ok(());
+    }
+    let problem = format!(
+        "{} has the batches {recorded}; name the same, or remove it to begin anew",
+        file.display()
+    );
+    Err(Trouble::flag("--batches", problem))
 }
 
 /// Records what is lacking, and keeps it.
@@ -134,13 +207,11 @@ fn calibrate(
     arguments: &Calibrate,
     target: &Target,
     wanted: &[ConvolutionLayer],
+    file: &Path,
 ) -> anyhow::Result<String> {
     let begun = Instant::now();
     let until = begun + Duration::from_secs(arguments.seconds);
-    let folder = kept(arguments)?;
-    fs::create_dir_all(&folder).with_context(|| format!("could not make {}", folder.display()))?;
-    let file = folder.join(target.provenance.file_name());
-    let mut table = known(&file)?;
+    let mut table = known(file)?;
     let before = WorkspaceTable::parse(&table)?.len();
     // Layers that need the log are asked about apart: it makes all others slow.
     let needs_log = |layer: &&ConvolutionLayer| target.absent.is_some() && cudnn::takes_log(layer);
@@ -162,7 +233,7 @@ fn calibrate(
         let parts = parts.context("could not read what was recorded")?;
         let found = condense(parts.into_iter().map(BufReader::new), &target.provenance)?;
         table = merged([table, found]);
-        keep(&file, &table)?;
+        keep(file, &table).with_context(|| format!("could not write {}", file.display()))?;
     }
     let now = WorkspaceTable::parse(&table)?;
     let lacking = wanted.iter().filter(|layer| !now.holds(layer)).count();
@@ -179,14 +250,28 @@ fn calibrate(
         lines.push(format!("{lacking} are lacking: {why}"));
     }
     lines.push(format!("kept in {}", file.display()));
-    if let Some(export) = &arguments.export {
-        let packed = pack(&table)?;
-        File::create_new(export)
-            .and_then(|mut file| file.write_all(&packed))
-            .with_context(|| format!("could not write {}", export.display()))?;
-        lines.push(format!("exported to {}", export.display()));
-    }
     Ok(lines.join("\n") + "\n")
+}
+
+/// Copies what is kept of the card to where the command says; what to say of it.
+fn export(arguments: &Calibrate, kept: &Path) -> Result<String, Trouble> {
+    let Some(export) = &arguments.export else {
+        return Ok(String::new());
+    };
+    let packed = fs::read(kept).map_err(|source| Trouble::Unreadable {
+        path: kept.to_owned(),
+        source,
+    })?;
+    let written = File::create_new(export).and_then(|mut file| file.write_all(&packed));
+    written.map_err(|source| unwritable(export, source))?;
+    Ok(format!("exported to {}\n", export.display()))
+}
+
+fn unwritable(path: &Path, source: io::Error) -> Trouble {
+    Trouble::Unwritable {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 /// The layers that are asked about: a model's, then those that are known of models.
@@ -242,8 +327,7 @@ fn together(
         let mut command = Command::new(&program);
         command.arg("calibrate").arg("--layers").arg(layers);
         command.args(["--seconds", &left.as_secs().max(1).to_string()]);
-        let batches: Vec<String> = arguments.batches.iter().map(u64::to_string).collect();
-        command.args(["--batches", &batches.join(",")]);
+        command.args(["--batches", &listed(&arguments.batches)]);
         match &arguments.card {
             Some(card) => command.args(["--card", card]),
             None => command.args(["--gpu", &arguments.gpu.to_string()]),
@@ -321,19 +405,20 @@ fn import(arguments: &Calibrate, file: &Path) -> Result<String, Trouble> {
     })?;
     let provenance =
         Provenance::of(&table).ok_or_else(|| wrong("this does not say which card it is of"))?;
-    let kept = || {
-        let folder = kept(arguments)?;
-        let made = fs::create_dir_all(&folder);
-        made.with_context(|| format!("could not make {}", folder.display()))?;
-        let into = folder.join(provenance.file_name());
-        keep(&into, &merged([known(&into)?, text]))?;
-        anyhow::Ok(into)
-    };
+    if provenance.traits.is_none() {
+        return Err(wrong(
+            "this does not say what can be true of a card: compute capability, multiprocessors and their threads, 1 GiB to 16 TiB of memory",
+        ));
+    }
+    let folder = folder(arguments)?;
+    let into = folder.join(provenance.file_name());
+    let known = known(&into).map_err(Trouble::Broken)?;
+    keep(&into, &merged([known, text])).map_err(|source| unwritable(&into, source))?;
     Ok(format!(
         "{}: {} layers, kept in {}\n",
         provenance.card,
         table.len(),
-        kept().map_err(Trouble::Broken)?.display()
+        into.display()
     ))
 }
 
@@ -353,19 +438,22 @@ fn merged(tables: [String; 2]) -> String {
 }
 
 /// Replaces a kept table at once, so that nobody reads half of one.
-fn keep(file: &Path, table: &str) -> anyhow::Result<()> {
+fn keep(file: &Path, table: &str) -> io::Result<()> {
     let packed = pack(table)?;
-    let folder = file.parent().context("a kept file is in a folder")?;
+    let folder = file.parent().unwrap_or(Path::new("."));
     let mut whole = tempfile::NamedTempFile::new_in(folder)?;
     whole.write_all(&packed)?;
-    whole
-        .persist(file)
-        .with_context(|| format!("could not write {}", file.display()))?;
+    whole.persist(file)?;
     Ok(())
 }
 
-/// Where calibrations are kept.
-fn kept(arguments: &Calibrate) -> anyhow::Result<PathBuf> {
+/// Where calibrations are kept; makes it.
+fn folder(arguments: &Calibrate) -> Result<PathBuf, Trouble> {
     let named = arguments.kept.clone().or_else(folders::calibrations);
-    named.context("name a folder with --kept: there is no home folder to keep calibrations in")
+    let folder = named.ok_or_else(|| {
+        let problem = "name a folder: there is no home folder to keep calibrations in";
+        Trouble::flag("--kept", problem)
+    })?;
+    fs::create_dir_all(&folder).map_err(|source| unwritable(&folder, source))?;
+    Ok(folder)
 }

@@ -4,11 +4,13 @@
 //! the newest of a real card is `sim:local`.
 
 use std::cmp::Reverse;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::SystemTime;
+
+use sha2::{Digest as _, Sha256};
 
 use crate::device::Capability;
 use crate::units::Bytes;
@@ -26,7 +28,7 @@ const MOST: usize = 64;
 const LARGEST: u64 = 64 << 20;
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-static TABLES: OnceLock<Vec<&'static WorkspaceTable>> = OnceLock::new();
+static KNOWN: RwLock<Option<Arc<Known>>> = RwLock::new(None);
 
 /// Says where calibrations are kept, before anybody asks for them; later it changes nothing.
 pub fn look_in(folder: PathBuf) {
@@ -34,9 +36,15 @@ pub fn look_in(folder: PathBuf) {
 }
 
 /// What is known of a card of this name, the newest first.
-pub(super) fn tables_of(product: &str) -> impl Iterator<Item = &'static WorkspaceTable> {
-    let tables = tables().iter().copied();
-    tables.filter(move |table| table.card() == Some(product))
+pub(super) fn tables_of(product: &str) -> Vec<&'static WorkspaceTable> {
+    let known = known();
+    known.of(product).map(|one| one.table).collect()
+}
+
+/// Digests of the calibrations that simulations of a card are made with, by what the driver calls it.
+pub fn calibrations_of(product: &str) -> Vec<String> {
+    let known = known();
+    known.of(product).map(|one| one.digest.clone()).collect()
 }
 
 /// Whether there are calibrations, which are not read for that.
@@ -52,9 +60,7 @@ fn is_calibration(entry: &fs::DirEntry) -> bool {
 
 /// The card that was calibrated last; `None` where none was.
 pub fn local() -> Option<&'static Card> {
-    static CARD: OnceLock<Option<Card>> = OnceLock::new();
-    let found = || tables().iter().find_map(|table| card(table));
-    CARD.get_or_init(found).as_ref()
+    known().local
 }
 
 /// The card that a calibration describes: none where it was asked without one.
@@ -94,40 +100,124 @@ fn card(table: &'static WorkspaceTable) -> Option<Card> {
     })
 }
 
-fn tables() -> &'static [&'static WorkspaceTable] {
-    TABLES.get_or_init(|| FOLDER.get().map_or_else(Vec::new, |folder| read(folder)))
+/// A file as it is found: when it was written, how long it is, and where. A calibration is replaced as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    written: SystemTime,
+    bytes: u64,
+    path: PathBuf,
 }
 
-/// All calibrations of a folder, the newest first. What cannot be read is left out, and said.
-fn read(folder: &Path) -> Vec<&'static WorkspaceTable> {
+/// A calibration that was read.
+#[derive(Debug, Clone)]
+struct Calibration {
+    found: Found,
+    table: &'static WorkspaceTable,
+    digest: String,
+}
+
+/// What is in the folder.
+#[derive(Debug, Default)]
+struct Known {
+    found: Vec<Found>,
+    /// The newest first.
+    all: Vec<Calibration>,
+    local: Option<&'static Card>,
+}
+
+impl Known {
+    fn of(&self, product: &str) -> impl Iterator<Item = &Calibration> {
+        let is_of = move |one: &&Calibration| one.table.card() == Some(product);
+        self.all.iter().filter(is_of)
+    }
+
+    /// All calibrations of a folder, of which some may have been read `before`. What cannot be read is left out, and said.
+    fn read(found: Vec<Found>, before: &Known) -> Known {
+        let read = |found: &Found| {
+            let known = before.all.iter().find(|one| one.found == *found);
+            known.cloned().or_else(|| calibration(found))
+        };
+        let all: Vec<Calibration> = found.iter().filter_map(read).collect();
+        let described = all.iter().find_map(|one| card(one.table));
+        // Cards and tables are for as long as the process: there are as many as somebody calibrates meanwhile.
+        let local = match (described, before.local) {
+            (Some(described), Some(local)) if *local == described => Some(local),
+            (described, _) => described.map(|card| &*Box::leak(Box::new(card))),
+        };
+        Known { found, all, local }
+    }
+}
+
+/// What is in the folder now. It is looked at each time, and read where something changed: a service goes on with what was
+/// calibrated meanwhile.
+fn known() -> Arc<Known> {
+    let found = FOLDER.get().map_or_else(Vec::new, |folder| look(folder));
+    let read = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = read.as_ref().filter(|known| known.found == found) {
+        return Arc::clone(known);
+    }
+    let before = read.clone().unwrap_or_default();
+    drop(read);
+    let known = Arc::new(Known::read(found, &before));
+    *KNOWN.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
+    known
+}
+
+/// The newest calibrations of a folder, the newest first.
+fn look(folder: &Path) -> Vec<Found> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
-    let mut files: Vec<(SystemTime, PathBuf)> = entries
+    let found = entries
         .flatten()
         .filter(is_calibration)
-        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
-        .collect();
-    files.sort();
-    let newest = files.into_iter().rev().take(MOST);
-    newest
-        .filter_map(|(_, path)| match table(&path) {
-            Ok(table) => Some(&*Box::leak(Box::new(table))),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "a calibration is left out");
-                None
-            }
-        })
-        .collect()
+        .filter_map(|entry| {
+            let path = entry.path();
+            let metadata = fs::metadata(&path).ok()?;
+            let written = metadata.modified().ok()?;
+            let bytes = metadata.len();
+            Some(Found {
+                written,
+                bytes,
+                path,
+            })
+        });
+    let mut found: Vec<Found> = found.collect();
+    found.sort_by(|a, b| b.cmp(a));
+    found.truncate(MOST);
+    found
 }
 
-fn table(path: &Path) -> io::Result<WorkspaceTable> {
-    if fs::metadata(path)?.len() > LARGEST {
+fn calibration(found: &Found) -> Option<Calibration> {
+    match table(&found.path) {
+        Ok((table, digest)) => Some(Calibration {
+            found: found.clone(),
+            table: Box::leak(Box::new(table)),
+            digest,
+        }),
+        Err(error) => {
+            tracing::warn!(path = %found.path.display(), %error, "a calibration is left out");
+            None
+        }
+    }
+}
+
+/// A table and the digest of its file.
+fn table(path: &Path) -> io::Result<(WorkspaceTable, String)> {
+    // Others may never end, or never begin.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no plain file"));
+    }
+    let mut file = Vec::new();
+    File::open(path)?.take(LARGEST + 1).read_to_end(&mut file)?;
+    if file.len() as u64 > LARGEST {
         return Err(io::Error::other("it is larger than 64 MiB"));
     }
+    let digest = format!("{:x}", Sha256::digest(&file));
     // Read once for all simulations of the process.
-    let file = Box::leak(fs::read(path)?.into_boxed_slice());
-    WorkspaceTable::packed(file).map_err(io::Error::other)
+    let file = Box::leak(file.into_boxed_slice());
+    let table = WorkspaceTable::packed(file).map_err(io::Error::other)?;
+    Ok((table, digest))
 }
 
 #[cfg(test)]
@@ -145,15 +235,38 @@ mod tests {
         fs::write(folder.path().join("good.txt.gz"), pack(TABLE).unwrap()).unwrap();
         fs::write(folder.path().join("broken.txt.gz"), b"no gzip").unwrap();
         fs::write(folder.path().join("else"), b"").unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("endless.txt.gz")).unwrap();
+        let head = format!("batchfit workspaces 1\ncard {}\n", "a".repeat(17 << 20));
+        fs::write(folder.path().join("bomb.txt.gz"), pack(&head).unwrap()).unwrap();
 
-        let tables = read(folder.path());
+        let known = Known::read(look(folder.path()), &Known::default());
 
-        assert_eq!(tables.len(), 1);
-        assert_eq!(tables[0].card(), Some("NVIDIA Test"));
-        let card = card(tables[0]).unwrap();
+        assert_eq!(known.all.len(), 1);
+        assert_eq!(known.of("NVIDIA Test").count(), 1);
+        let card = known.local.unwrap();
         assert_eq!(card.capability.multiprocessors, 84);
         assert_eq!(card.total_memory, Bytes(25_000_000_000));
-        assert!(read(Path::new("/nowhere")).is_empty());
+        assert!(look(Path::new("/nowhere")).is_empty());
+    }
+
+    #[test]
+    fn what_is_replaced_is_read_again_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            fs::write(folder.path().join(name), pack(text).unwrap()).unwrap();
+        };
+        write("one.txt.gz", TABLE);
+        write("two.txt.gz", &TABLE.replace("NVIDIA Test", "NVIDIA Other"));
+        let before = Known::read(look(folder.path()), &Known::default());
+        write("one.txt.gz", &TABLE.replace("100+10", "1000+100"));
+        let after = Known::read(look(folder.path()), &before);
+
+        let of = |known: &Known, product: &str| known.of(product).next().unwrap().clone();
+        let (old, new) = (of(&before, "NVIDIA Test"), of(&after, "NVIDIA Test"));
+        assert_ne!(old.digest, new.digest);
+        let (old, new) = (of(&before, "NVIDIA Other"), of(&after, "NVIDIA Other"));
+        assert!(std::ptr::eq(old.table, new.table));
+        assert_eq!(after.local.unwrap().product, "NVIDIA Test");
     }
 
     #[test]

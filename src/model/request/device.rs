@@ -70,14 +70,16 @@ pub(super) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
     }
 }
 
-/// How many ranks there are where a request does not say it and names nothing but machines: one for each of their cards.
+/// How many ranks there are where a request does not say it and names machines or a list: one for each card of a machine, and one for each
+/// card that is named by itself.
 pub(super) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
-    let asked = match fields.get("device") {
+    let named = match fields.get("device") {
         Some(Value::Array(items)) => items.len(),
         _ => 1,
     };
-    let ranks = machines.iter().map(|machine| machine.count).sum();
-    (asked == machines.len()).then_some(ranks)
+    let alone = named.saturating_sub(machines.len()) as u64;
+    let of_machines: u64 = machines.iter().map(|machine| machine.count).sum();
+    (named > 1 || !machines.is_empty()).then_some(of_machines + alone)
 }
 
 /// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.

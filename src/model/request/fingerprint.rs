@@ -3,7 +3,8 @@
 //! Structs are taken apart without `..`: a field that is added later does not compile until somebody decides
 //! here whether it counts.
 
-use super::{Lowered, Request, SearchMode, Taught, Workload};
+use super::{DeviceChoice, Lowered, Request, SearchMode, Taught, Workload};
+use crate::device::sim::{Card, calibrations_of};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::fingerprint::Fingerprint;
 use crate::model::uploaded::Digest;
@@ -77,12 +78,13 @@ impl Request {
             not_understood,
         } = lowered;
         let mut fingerprint = Fingerprint::new();
-        fingerprint.add("batchfit 4");
+        fingerprint.add("batchfit 5");
         fingerprint.add(rules);
         fingerprint.add(variants);
         fingerprint.add(device);
         fingerprint.add(cards);
         fingerprint.add_all(machines.iter().map(|machine| machine.name));
+        fingerprint.add(&calibrations(device, cards));
         fingerprint.add(memory_limit);
         fingerprint.add(headroom);
         fingerprint.add(host_memory);
@@ -125,6 +127,21 @@ impl Request {
         fingerprint.add(model_digest);
         fingerprint.finish()
     }
+}
+
+/// Digests of the calibrations that simulate the cards of a request.
+fn calibrations(device: &DeviceChoice, cards: &[String]) -> Vec<String> {
+    let named = match device {
+        DeviceChoice::Sim(name) => Some(name),
+        DeviceChoice::Auto | DeviceChoice::Cuda(_) => None,
+    };
+    let found = named
+        .into_iter()
+        .chain(cards)
+        .filter_map(|name| Card::find(name));
+    found
+        .flat_map(|card| calibrations_of(card.product))
+        .collect()
 }
 
 impl Request {

@@ -11,7 +11,8 @@ use super::probe::verdict;
 use super::style::Style;
 use super::table::{facts, text, with_header};
 use super::wrap::paragraph;
-use crate::jobs::{AcrossRanks, FitResult, GpuWork, LimitKind, Recommendation, Why};
+use crate::jobs::{AcrossRanks, FitResult, GpuWork, LimitKind, Recommendation, VariantResult, Why};
+use crate::model::Mode;
 use crate::probe::{Evidence, SpeedFrom};
 use crate::units::Bytes;
 
@@ -100,12 +101,36 @@ fn advice(result: &FitResult) -> String {
         };
         return format!("{what}{missing}.");
     }
-    in_steps(
-        best.micro_batch,
-        best.accumulation_steps,
-        best.global_batch,
-        best.shortfall,
-    )
+    let is_training = |variant: &VariantResult| variant.training.mode == Mode::Train;
+    if result.variants.first().is_none_or(is_training) {
+        in_steps(
+            best.micro_batch,
+            best.accumulation_steps,
+            best.global_batch,
+            best.shortfall,
+        )
+    } else {
+        in_passes(best)
+    }
+}
+
+/// What to run without training, in a sentence.
+fn in_passes(best: &Recommendation) -> String {
+    let mut advice = match best.micro_batch {
+        1 => "Run one sample at a time".to_owned(),
+        samples => format!("Run {samples} samples at a time"),
+    };
+    if best.global_batch != best.micro_batch {
+        let times = match best.accumulation_steps {
+            1 => String::new(),
+            steps => format!("{steps} times, "),
+        };
+        let _ = write!(advice, ", {times}{} in all", best.global_batch);
+    }
+    if best.shortfall > 0 {
+        let _ = write!(advice, ", {} fewer than asked for", best.shortfall);
+    }
+    advice + "."
 }
 
 /// What to train with, in a sentence.

@@ -49,9 +49,32 @@ fn what_another_machine_recorded_is_sim_local() {
 }
 
 #[test]
+fn what_would_be_wrong_in_the_end_is_refused_at_the_beginning() {
+    let place = Place::new();
+    let there = place.directory.path().join("there.txt.gz");
+    fs::write(&there, b"").unwrap();
+    let there = there.to_str().unwrap();
+    for (arguments, expected) in [
+        (["--batches", "4,2,1"], "--batches: batches ascend"),
+        (["--batches", "0,1"], "--batches: batches ascend"),
+        (["--batches", "1,1"], "--batches: batches ascend"),
+        (["--export", there], "--export: "),
+        (["--card", "rtx5"], "--card: unknown card"),
+        (["--card", "8xh100"], "--card: one card"),
+    ] {
+        let output = place.batchfit().arg("calibrate").args(arguments).output();
+        let output = output.unwrap();
+
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn what_is_no_calibration_is_refused_and_nothing_is_kept() {
     let place = Place::new();
-    let text = TABLE.replace("card NVIDIA Test 9000\n", "");
+    let without = |line: &str| pack(&TABLE.replace(line, "")).unwrap();
+    let with = |line: &str, other: &str| pack(&TABLE.replace(line, other)).unwrap();
     for (name, bytes, expected) in [
         ("text", b"no gzip at all".to_vec(), "gzip"),
         (
@@ -61,8 +84,23 @@ fn what_is_no_calibration_is_refused_and_nothing_is_kept() {
         ),
         (
             "nameless",
-            pack(&text).unwrap(),
+            without("card NVIDIA Test 9000\n"),
             "does not say which card it is of",
+        ),
+        (
+            "control",
+            with("card NVIDIA", "card NVIDIA \u{1b}[31m"),
+            "does not say which card it is of",
+        ),
+        (
+            "endless",
+            with("multiprocessors 84", "multiprocessors 18446744073709551615"),
+            "what can be true of a card",
+        ),
+        (
+            "negative",
+            with("memory 12000000000", "memory -1"),
+            "what can be true of a card",
         ),
     ] {
         let file = place.directory.path().join(name);

@@ -176,7 +176,9 @@ fn flags_go_before_a_request_and_leave_the_rest_of_it() {
 }
 
 /// Flags, and how the error begins.
-const REFUSED: [(&str, &str); 37] = [
+const REFUSED: [(&str, &str); 39] = [
+    ("--on h200 --headroom nan", "--headroom: "),
+    ("--on h200 --headroom inf", "--headroom: "),
     (
         "--on h200 --precision fp61",
         "--precision: unknown precision \"fp61\"; did you mean \"fp16\"?",

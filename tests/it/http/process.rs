@@ -1,5 +1,6 @@
 //! The real binary, over a socket.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use batchfit::device::sim::workspaces::pack;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -23,10 +25,16 @@ struct Server {
 
 impl Server {
     fn start(database: &Path) -> Server {
+        // No calibrations but those of a test.
+        Server::start_with(database, &database.with_extension("calibrations"))
+    }
+
+    fn start_with(database: &Path, calibrations: &Path) -> Server {
         let mut child = Command::new(env!("CARGO_BIN_EXE_batchfit"))
             .args(["serve", "--log", "info", "--listen", "127.0.0.1:0"])
             .arg("--database")
             .arg(database)
+            .env("BATCHFIT_CALIBRATIONS", calibrations)
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -85,6 +93,36 @@ fn a_log_that_nobody_reads_any_more_ends_no_request() {
     assert_eq!(fit["state"], "done", "{fit}");
 }
 
+#[test]
+fn a_card_that_was_calibrated_meanwhile_is_asked_about_anew() {
+    let directory = TempDir::new().unwrap();
+    let server = Server::start_with(&directory.path().join("batchfit.db"), directory.path());
+    let question = r#"{"model": {"preset": "resnet18"}, "device": "sim:local"}"#;
+    let largest = || server.post(question, 20)["result"]["recommendation"]["max_batch"].as_u64();
+    let calibrate = |memory: u64| {
+        let table = format!("{CALIBRATION}memory {memory}\n{LAYER}");
+        fs::write(directory.path().join("card.txt.gz"), pack(&table).unwrap()).unwrap();
+    };
+
+    assert_eq!(largest(), None);
+    calibrate(12_000_000_000);
+    let small = largest().unwrap();
+    calibrate(24_000_000_000);
+    let large = largest().unwrap();
+    calibrate(12_000_000_000);
+
+    assert!(large > small, "{small} {large}");
+    assert_eq!(largest(), Some(small));
+}
+
+/// The head of a table of a card that nobody lists, without its memory.
+const CALIBRATION: &str = "batchfit workspaces 1\ncard NVIDIA Test 9000\ndriver 600.1\ncudnn 9.19.0\nrecorded 2026-11-23\n\
+    command batchfit calibrate\ncompute 8.9\nmultiprocessors 84\nthreads_per_multiprocessor 1536\n";
+
+/// And the rest.
+const LAYER: &str =
+    "grid 1 2 4\nlayer 3,64,1,224,224,7,7,2,2,3,3,1,1,0\njob forward f32 0 |100+10 0+0|0.1|0*3\n";
+
 /// A small request.
 const QUESTION: &str = r#"{"model": {"preset": "resnet18"}, "device": "sim:h200"}"#;
 
@@ -116,7 +154,7 @@ fn one_server_works_on_a_database_and_everybody_else_may_use_it() {
     let database = directory.path().join("batchfit.db");
     let first = Server::start(&database);
     let request = directory.path().join("request.json");
-    std::fs::write(&request, QUESTION).unwrap();
+    fs::write(&request, QUESTION).unwrap();
     let batchfit = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batchfit"));
         command.args(arguments).arg("--database").arg(&database);

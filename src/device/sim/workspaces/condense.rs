@@ -35,6 +35,9 @@ pub struct Provenance {
     pub traits: Option<Traits>,
 }
 
+/// Bytes of a card's name: NVML gives 96 at most (`NVML_DEVICE_NAME_V2_BUFFER_SIZE`).
+const LONGEST_NAME: usize = 96;
+
 /// What is to be known of a card to simulate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
@@ -56,12 +59,23 @@ impl Traits {
             all.find_map(|(said, value)| (said == name).then_some(value))
         };
         let (major, minor) = said("compute")?.split_once('.')?;
-        Some(Traits {
+        let traits = Traits {
             compute: (major.parse().ok()?, minor.parse().ok()?),
             multiprocessors: said("multiprocessors")?.parse().ok()?,
             threads_per_multiprocessor: said("threads_per_multiprocessor")?.parse().ok()?,
             memory: said("memory")?.parse().ok()?,
-        })
+        };
+        traits.are_of_a_card().then_some(traits)
+    }
+
+    /// Whether there may be such a card: no GPU of today comes near these bounds.
+    fn are_of_a_card(&self) -> bool {
+        let (major, minor) = self.compute;
+        (1..100).contains(&major)
+            && minor < 10
+            && (1..=4096).contains(&self.multiprocessors)
+            && (32..=4096).contains(&self.threads_per_multiprocessor)
+            && (1 << 30..=1 << 44).contains(&self.memory)
     }
 
     fn text(&self) -> String {
@@ -74,15 +88,17 @@ impl Traits {
 }
 
 impl Provenance {
-    /// Where a table is from; `None` where it does not say of which card it is.
+    /// Where a table is from; `None` where it does not say of which card it is, or in words that are no name.
     pub fn of(table: &WorkspaceTable) -> Option<Provenance> {
         let said = |name: &str| {
             let mut all = table.provenance();
             let (_, value) = all.find(|(said, _)| *said == name)?;
             Some(value.to_owned())
         };
+        let is_name =
+            |card: &String| card.len() <= LONGEST_NAME && !card.contains(char::is_control);
         Some(Provenance {
-            card: said("card")?,
+            card: said("card").filter(is_name)?,
             driver: said("driver")?,
             cudnn: said("cudnn")?,
             recorded: said("recorded")?,

@@ -121,7 +121,8 @@ impl Job {
         let mut runs = Vec::new();
         for run in parts.next()?.split(' ') {
             let (list, count) = parse_counted(run)?;
-            end = count.checked_add(end)?;
+            // A job without a batch would have no plans.
+            end = count.checked_add(end).filter(|_| count > 0)?;
             runs.push((end, list));
             lists.get(list)?;
         }
@@ -172,8 +173,8 @@ impl Line {
     }
 }
 
-/// Plans in a row that need no less than the first of them: cuDNN's lists have at most 128 plans.
-const MOST_IN_A_ROW: usize = 1024;
+/// More plans than in any list: cuDNN's have at most 128.
+const MOST_PLANS: usize = 1024;
 
 fn parse_line(text: &str) -> Option<Line> {
     let (base, slope) = text.split_once('+')?;
@@ -184,10 +185,12 @@ fn parse_line(text: &str) -> Option<Line> {
 }
 
 fn parse_list(text: &str, lines: usize) -> Option<Vec<Step>> {
+    let mut plans = 0_usize;
     text.split('.')
         .map(|step| {
             let (line, count) = parse_counted(step)?;
-            (line < lines && count <= MOST_IN_A_ROW).then_some(Step { line, count })
+            plans = plans.checked_add(count)?;
+            (line < lines && plans <= MOST_PLANS).then_some(Step { line, count })
         })
         .collect()
 }

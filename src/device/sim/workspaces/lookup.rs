@@ -74,12 +74,18 @@ impl<'t> Lookup<'t> {
     fn listed(&self, call: &Convolution) -> Option<Listed<'t>> {
         let mut beyond = None;
         for table in &self.tables {
-            if let Some(listed) = table.recorded_plans(call) {
-                if !matches!(listed.source, Source::Estimated(_)) {
-                    return Some(listed);
-                }
-                beyond.get_or_insert(listed);
+            let Some(mut listed) = table.recorded_plans(call) else {
+                continue;
+            };
+            let is_beyond = matches!(listed.source, Source::Estimated(_));
+            // Beyond its batches, too: in proportion, which is seldom too low (Note [Asked without the card]).
+            if table.is_asked() {
+                listed.source = Source::Asked;
             }
+            if !is_beyond {
+                return Some(listed);
+            }
+            beyond.get_or_insert(listed);
         }
         beyond
     }

@@ -10,10 +10,10 @@ use foldhash::fast::FixedState;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass};
 use crate::shape::DType;
 
+use super::Plans;
 use super::job::{Job, Listed};
 use super::lookup::Lookup;
 use super::neighbours::Neighbours;
-use super::{Plans, Source};
 
 /// First line of every table.
 pub(super) const MAGIC: &str = "batchfit workspaces 1";
@@ -111,11 +111,12 @@ impl WorkspaceTable {
     /// read counts as not recorded.
     pub fn packed(file: &'static [u8]) -> Result<Self, TableError> {
         let compression = |source| TableError::Compression { source };
+        let contents = Contents::read(file)?;
         let provenance = read_provenance(BufReader::new(GzDecoder::new(file)));
         Ok(WorkspaceTable {
             provenance: provenance.map_err(compression)?,
             file,
-            contents: OnceLock::from(Contents::read(file)?),
+            contents: OnceLock::from(contents),
         })
     }
 
@@ -200,12 +201,7 @@ impl WorkspaceTable {
         let block = &contents.blocks[*contents.layers.get(&layer)?];
         let mut jobs = block.sections().get(&layer)?.jobs(&contents.grids).iter();
         let (.., job) = jobs.find(|(dtype, pass, _)| (*dtype, *pass) == (call.dtype, call.pass))?;
-        let mut listed = job.plans(&contents.grids[job.grid], call.batch.max(1));
-        // Beyond its batches, too: in proportion, which is seldom too low (Note [Asked without the card]).
-        if self.is_asked() {
-            listed.source = Source::Asked;
-        }
-        Some(listed)
+        Some(job.plans(&contents.grids[job.grid], call.batch.max(1)))
     }
 
     /// Whether it was asked of cuDNN's heuristics without the card.
@@ -234,9 +230,14 @@ impl Contents {
     fn read(file: &'static [u8]) -> Result<Contents, TableError> {
         let mut decoder = GzDecoder::new(file);
         let mut text = String::new();
-        decoder
+        let mut bounded = (&mut decoder).take(LONGEST_HEAD + 1);
+        bounded
             .read_to_string(&mut text)
             .map_err(|source| TableError::Compression { source })?;
+        if text.len() as u64 > LONGEST_HEAD {
+            let source = std::io::Error::other("its head unpacks to more than 16 MiB");
+            return Err(TableError::Compression { source });
+        }
         let mut rest = decoder.into_inner();
         let mut contents = Contents::parse(&text)?;
         contents.layers.reserve(LAYERS);
@@ -319,6 +320,9 @@ impl Block {
         })
     }
 }
+
+/// Bytes of text before the blocks of a file: that of all known layers has half a MiB.
+const LONGEST_HEAD: u64 = 16 << 20;
 
 /// Bytes of text of a block: those that are compiled in have at most a tenth of it.
 const LARGEST_BLOCK: u64 = 16 << 20;

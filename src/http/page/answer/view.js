@@ -21,16 +21,22 @@ export function modelName(request) {
 }
 
 /** The answer in a sentence. */
-export function Sentence({ best }) {
+export function Sentence({ result }) {
+  const best = result.recommendation;
   const { micro_batch: batch, accumulation_steps: steps, global_batch: all, shortfall } = best;
   if (batch === 0) {
     const missing = best.missing_bytes ? `: a batch of one needs ${bytes(best.missing_bytes)} more` : "";
     const what = best.max_batch_without_retries > 0 ? "Nothing leaves headroom" : best.max_batch > 0 ? "Nothing fits without retries" : "Nothing fits";
     return html`<p class="sentence">${what}${missing}.</p>`;
   }
+  const fewer = shortfall > 0 && html`, ${shortfall} fewer than asked for`;
+  if (result.variants[0]?.training.mode === "inference") {
+    const inAll = all !== batch && html`, ${steps > 1 && html`${steps} times, `}${all} in all`;
+    return html`<p class="sentence">Run <b>${batch}</b> ${batch === 1 ? "sample" : "samples"} at a time${inAll}${fewer}.</p>`;
+  }
   return html`<p class="sentence">
     Train with a micro-batch of <b>${batch}</b>${steps > 1 && html` and <b>${steps}</b> accumulation steps`}${all !== batch &&
-    html`: ${all} samples per optimizer step`}${shortfall > 0 && html`, ${shortfall} fewer than asked for`}.
+    html`: ${all} samples per optimizer step`}${fewer}.
   </p>`;
 }
 
@@ -62,7 +68,7 @@ export function Answer({ fit, apply }) {
   const best = result.recommendation;
   return html`<article class="answer">
     <h2>${modelName(request)} <small>on ${environment.gpu} (${environment.device})</small></h2>
-    <${Sentence} best=${best} />
+    <${Sentence} result=${result} />
     <${Copy} fit=${fit} />
     <${Figures} result=${result} />
     <${Soak} soak=${result.soak} />

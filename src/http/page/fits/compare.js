@@ -42,7 +42,7 @@ function Side({ name, id, now }) {
   if (!fit?.result) return html`<div class="side"><p role="status">${fit ? `This fit is ${fit.state}.` : "Loading …"}</p></div>`;
   return html`<section class="side" aria-label=${`The ${name} answer`}>
     <h2><a href=${`#/fit/${encodeURIComponent(id)}`}>${modelName(fit.request)}</a></h2>
-    <${Sentence} best=${fit.result.recommendation} />
+    <${Sentence} result=${fit.result} />
     <${Memory} best=${fit.result.recommendation} of=${` of the ${name} answer`} />
   </section>`;
 }

@@ -301,6 +301,18 @@ fn a_table_that_would_fill_memory_is_refused() {
 }
 
 #[test]
+fn jobs_without_plans_and_lists_without_end_are_malformed() {
+    let head = "batchfit workspaces 1\ngrid 1 2 4\nlayer 8,8,1,4,4,3,3,1,1,1,1,1,1,0\njob forward f32 0 |100+10|";
+    let endless = vec!["0*1024"; 1024].join(".");
+    assert!(WorkspaceTable::parse(&format!("{head}0*42|0*3\n")).is_ok());
+    for job in ["0|0*0".to_owned(), format!("{endless}|0*3")] {
+        let error = WorkspaceTable::parse(&format!("{head}{job}\n")).unwrap_err();
+
+        assert!(error.to_string().starts_with("line 4"), "{error}");
+    }
+}
+
+#[test]
 fn tables_of_other_cards_are_whole_and_say_that_they_were_asked() {
     for compute in [(8, 0), (8, 6), (8, 9)] {
         let table = WorkspaceTable::of_architecture(compute).unwrap();
