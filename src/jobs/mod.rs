@@ -14,6 +14,7 @@ mod events;
 mod fit;
 mod handover;
 mod lanes;
+mod leases;
 mod lengths;
 mod outcomes;
 mod predicted;

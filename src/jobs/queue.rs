@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use super::document::{chance, new_fit, terms};
 use super::events::{Events, FitNews, Follower, Log};
 use super::handover::Handover;
 use super::lanes::{LARGE_LANE, Lanes};
+use super::leases;
 use super::outcomes::{short_digest, taught};
 use super::readiness::Readiness;
 use super::uploads::unknown;
@@ -26,8 +28,8 @@ use crate::alloc::MemoryLimit;
 use crate::bounded::{CancelOnDrop, unless};
 use crate::model::{DeviceChoice, Digest, Invalid, ModelAside, Request, RequestDocument, Uploads};
 use crate::store::{
-    Db, Enqueued, FitAnswer, FitFilter, FitState, FitSummary, IdempotencyKey, Ids, JsonText,
-    NewFit, NewUpload, ParallelSimulated, Reuse, StoreError, Time,
+    Db, Enqueued, FitAnswer, FitFilter, FitState, FitSummary, Holder, IdempotencyKey, Ids,
+    JsonText, Lease, NewFit, NewUpload, ParallelSimulated, Reuse, StoreError, Time,
 };
 
 /// How much is taken on at a time.
@@ -169,6 +171,8 @@ pub(super) struct Shared {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) limits: Limits,
     pub(super) ids: Ids,
+    /// Under which name this server works on fits.
+    pub(super) holder: Holder,
     pub(super) clock: Clock,
     pub(super) lanes: Lanes,
     pub(super) handover: Handover,
@@ -202,7 +206,7 @@ impl Jobs {
         limits: Limits,
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
-        let queued = db.recover().await?;
+        let queued = db.recover(Time::from(Timestamp::now())).await?;
         if queued > 0 {
             tracing::warn!(
                 fits = queued,
@@ -212,6 +216,8 @@ impl Jobs {
         let jobs = Jobs::beside(db, engine, limits, shutdown).await?;
         let runner = runner::run(Arc::clone(&jobs.shared));
         jobs.shared.tasks.spawn(runner);
+        let renew = leases::renew(Arc::clone(&jobs.shared));
+        jobs.shared.tasks.spawn(renew);
         let sweep = uploads::sweep(Arc::clone(&jobs.shared));
         jobs.shared.tasks.spawn(sweep);
         Ok(jobs)
@@ -232,6 +238,7 @@ impl Jobs {
                 engine,
                 limits,
                 ids: Ids::default(),
+                holder: leases::name(),
                 clock,
                 lanes: Lanes::new(limits.simulated_in_parallel.max(1) as usize),
                 handover: Handover::default(),
@@ -589,6 +596,23 @@ impl Shared {
         running.get(id).map(Arc::clone)
     }
 
+    /// Whether any fit is at work here.
+    pub(super) fn works(&self) -> bool {
+        let running = self
+            .running
+            .lock()
+            .expect("nothing panics while it is held");
+        !running.is_empty()
+    }
+
+    /// For this server, from now on.
+    pub(super) fn lease(&self, now: Time) -> Lease<'_> {
+        Lease {
+            holder: &self.holder,
+            until: leases::until(now),
+        }
+    }
+
     fn progress(&self, id: &str) -> Option<Progress> {
         let running = self.running(id)?;
         let progress = running
@@ -631,8 +655,6 @@ fn had_its_limit(request: &Request, fit: &FitDocument) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
 
     fn fit(limit: u64) -> FitDocument {

@@ -17,7 +17,7 @@ use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::bounded::unless;
 use crate::model::{Invalid, Packed, Request, RequestDocument, Taught, UploadKind, Uploads};
-use crate::store::{Claimed, FitState, JsonText, StoreError, Time};
+use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
 /// second within which the server promises to end.
@@ -70,24 +70,46 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Claims a fit. Where there is none, queues those again that are `running` in the table and not here, and tries
-/// once more.
+/// Claims a fit. Where there is none, queues those again whose holder lost them, and tries once more.
 ///
-/// Such a row is left when a claim was stored and its confirmation lost, and would take its lane for ever.
+/// Another holder has lost a fit when its lease has passed. This server has when it is not at work on one that it holds: such a
+/// row is left when a claim was stored and its confirmation lost, and would take its lane for ever.
 async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
-    let claim = || {
-        shared
-            .db
-            .claim(shared.parallel(), Time::from(Timestamp::now()))
+    let claim = async || {
+        let now = Time::from(Timestamp::now());
+        let lease = shared.lease(now);
+        shared.db.claim(shared.parallel(), lease, now).await
     };
     if let Some(claimed) = claim().await? {
         return Ok(Some(claimed));
     }
+    let now = Time::from(Timestamp::now());
     let mut found = false;
-    for (id, attempt) in shared.db.running_fits().await? {
+    let mut expired = false;
+    for held in shared.db.running_fits().await? {
+        if held.holder.as_ref() != Some(&shared.holder) {
+            expired |= held.lease_until.is_none_or(|until| until < now);
+            continue;
+        }
+        let id = &held.id;
+        let attempt = Attempt {
+            id,
+            number: held.attempts,
+            holder: &shared.holder,
+        };
         // Fits are registered before anything else is claimed, so none that is on its way here is taken for lost.
-        if shared.running(&id).is_none() && shared.db.put_back(&id, attempt).await? {
+        if shared.running(id).is_none() && shared.db.put_back(attempt).await? {
             tracing::warn!(fit.id = %id, "nobody worked on fit {id}; queued it again");
+            found = true;
+        }
+    }
+    if expired {
+        let fits = shared.db.expired(now, &shared.holder).await?;
+        if fits > 0 {
+            tracing::warn!(
+                fits,
+                "queued {fits} fits again, of which their holders have said nothing for long"
+            );
             found = true;
         }
     }
@@ -178,8 +200,8 @@ async fn answer(
     claimed: &Claimed,
     running: &Arc<Running>,
 ) -> Result<(), StoreError> {
-    let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
-    let put_back = || persist(shared, id, || shared.db.put_back(id, attempt));
+    let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
+    let put_back = || persist(shared, id, || shared.db.put_back(attempt));
     // Another process reads the text for itself.
     let handed = shared.handover.take(id).filter(|_| !claimed.apart);
     let (handed, permit) = handed.unzip();
@@ -207,7 +229,7 @@ async fn answer(
         },
     };
     // Whoever cancelled it before it was registered could not tell us.
-    let state = persist(shared, id, || shared.db.fit_state(id)).await?;
+    let state = persist(shared, id, || shared.db.attempt_state(attempt)).await?;
     if state != Some(FitState::Running) {
         return Ok(());
     }
@@ -375,7 +397,7 @@ async fn finish(
     request: &Request,
     result: &FitResult,
 ) -> Result<(), StoreError> {
-    let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
+    let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
     let now = Time::from(Timestamp::now());
     let of = (request, claimed.model_digest.as_str());
     let rows = recommendations(id, of, result, now, || shared.ids.next(now, chance()));
@@ -383,7 +405,7 @@ async fn finish(
         Err(error) => error.to_string(),
         Ok(rows) => {
             let result = json(result);
-            let store = || shared.db.finish(id, attempt, &result, &rows, now);
+            let store = || shared.db.finish(attempt, &result, &rows, now);
             match persist(shared, id, store).await {
                 Err(error) if error.is_refusal() => error.to_string(),
                 stored => return stored.map(|_| ()),
@@ -398,11 +420,11 @@ async fn finish(
 }
 
 async fn fail(shared: &Shared, claimed: &Claimed, error: FitError) -> Result<(), StoreError> {
-    let (id, attempt) = (claimed.id.as_str(), claimed.attempts);
+    let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
     tracing::warn!(fit.id = %id, "fit {id} failed: {}", error.detail);
     let error = json(&error);
     let now = Time::from(Timestamp::now());
-    persist(shared, id, || shared.db.fail(id, attempt, &error, now)).await?;
+    persist(shared, id, || shared.db.fail(attempt, &error, now)).await?;
     Ok(())
 }
 

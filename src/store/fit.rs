@@ -1,6 +1,7 @@
 //! The table of fits, which is also the queue.
 
 mod enqueue;
+mod lease;
 mod terms;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use utoipa::ToSchema;
 use super::request::{keep_request, request_digest};
 use super::{Db, JsonText, StoreError, StoredRecommendation, Time, asking};
 pub use enqueue::{Enqueued, NewFit, Reuse};
+pub use lease::{Attempt, HeldFit, Holder, Lease};
 use terms::PATIENCE_MS;
 pub use terms::{AskedBefore, FitTerms, IdempotencyKey};
 
@@ -140,6 +142,8 @@ pub struct Claimed {
     pub lane: String,
     /// Which attempt this is. An attempt that was overtaken can no longer finish the fit.
     pub attempts: i64,
+    /// For whom it was claimed.
+    pub holder: Holder,
     /// Whether to run it in a process of its own: it, or one that ran beside it, ended a server.
     pub apart: bool,
     /// For how many seconds it may be worked on, as it was when it was claimed.
@@ -152,7 +156,18 @@ pub struct Claimed {
     pub model_digest: String,
 }
 
-/// How many fits on simulated devices may run at a time.
+impl Claimed {
+    /// The attempt that began with this.
+    pub fn attempt(&self) -> Attempt<'_> {
+        Attempt {
+            id: &self.id,
+            number: self.attempts,
+            holder: &self.holder,
+        }
+    }
+}
+
+/// How many fits on simulated devices one holder may run at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct ParallelSimulated(pub i64);
 
@@ -241,30 +256,33 @@ impl Db {
         .map_err(asking("list fits"))
     }
 
-    /// Hands out the oldest fit whose lane is free, or nothing: those first for whose answer somebody waits, and those that
-    /// have waited for a minute whatever anybody does.
+    /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer somebody
+    /// waits, and those that have waited for a minute whatever anybody does.
     ///
     /// One statement, so two workers can never claim the same row.
     pub async fn claim(
         &self,
         parallel: ParallelSimulated,
+        lease: Lease<'_>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
         sqlx::query_as!(
             Claimed,
-            r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1
+            r#"UPDATE fit SET state = 'running', started_at = ?1, attempts = attempts + 1, holder = ?4, lease_until = ?5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane)
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = ?4)
                                    < CASE waiting.lane WHEN 'simulated' THEN ?2 ELSE 1 END
                              ORDER BY waiting.priority = 'batch' AND waiting.created_at BETWEEN ?1 - ?3 AND ?1, waiting.id LIMIT 1)
                   AND state = 'queued'
-               RETURNING id, lane, attempts, apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
+               RETURNING id, lane, attempts, holder AS "holder!: Holder", apart AS "apart: bool", timeout_seconds, taught AS "taught: JsonText", model_digest,
                   (SELECT text FROM request WHERE digest = request_digest) AS "request!: JsonText""#,
             now,
             parallel.0,
             PATIENCE_MS,
+            lease.holder,
+            lease.until,
         )
         .fetch_optional(&self.pool)
         .await
@@ -275,8 +293,7 @@ impl Db {
     /// or begun anew in the meantime: then nothing is stored.
     pub async fn finish(
         &self,
-        id: &str,
-        attempt: i64,
+        attempt: Attempt<'_>,
         result: &Value,
         recommendations: &[StoredRecommendation],
         now: Time,
@@ -288,14 +305,7 @@ impl Db {
             .acquire()
             .await
             .map_err(asking("begin to finish a fit"))?;
-        let stored = finish_on(
-            &mut connection,
-            (id, attempt),
-            &result,
-            recommendations,
-            now,
-        )
-        .await;
+        let stored = finish_on(&mut connection, attempt, &result, recommendations, now).await;
         if stored.is_err() {
             // A transaction that a full disk interrupted may stay open, and the database locked with it.
             let _ = connection.close().await;
@@ -351,17 +361,17 @@ impl Db {
     /// Stores why a running fit has no answer. False when the fit was cancelled or begun anew in the meantime.
     pub async fn fail(
         &self,
-        id: &str,
-        attempt: i64,
+        attempt: Attempt<'_>,
         error: &Value,
         now: Time,
     ) -> Result<bool, StoreError> {
         let error = Json(error);
         sqlx::query!(
-            "UPDATE fit SET state = 'failed', error = ?3, finished_at = ?4
-              WHERE id = ?1 AND state = 'running' AND attempts = ?2",
-            id,
-            attempt,
+            "UPDATE fit SET state = 'failed', error = ?4, finished_at = ?5
+              WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+            attempt.id,
+            attempt.number,
+            attempt.holder,
             error,
             now,
         )
@@ -386,48 +396,25 @@ impl Db {
     }
 
     /// Puts a running fit back into the queue, as if this attempt had not been.
-    pub async fn put_back(&self, id: &str, attempt: i64) -> Result<bool, StoreError> {
+    pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
         sqlx::query!(
             "UPDATE fit SET state = 'queued', started_at = NULL
-              WHERE id = ?1 AND state = 'running' AND attempts = ?2",
-            id,
-            attempt,
+              WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+            attempt.id,
+            attempt.number,
+            attempt.holder,
         )
         .execute(&self.pool)
         .await
         .map(|put_back| put_back.rows_affected() == 1)
         .map_err(asking("put a fit back"))
     }
-
-    /// Queues the fits that were running when the last server ended without a word, to be run apart. Call
-    /// it once, before the first claim, and not beside another server on the same file, whose fits it would
-    /// take.
-    ///
-    /// Says how many were queued again.
-    pub async fn recover(&self) -> Result<u64, StoreError> {
-        sqlx::query!(
-            "UPDATE fit SET state = 'queued', started_at = NULL, apart = 1 WHERE state = 'running'"
-        )
-        .execute(&self.pool)
-        .await
-        .map(|queued| queued.rows_affected())
-        .map_err(asking("queue interrupted fits"))
-    }
-
-    /// The fits that the table holds for running, each with its attempt.
-    pub async fn running_fits(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        sqlx::query!("SELECT id, attempts FROM fit WHERE state = 'running'")
-            .fetch_all(&self.pool)
-            .await
-            .map(|rows| rows.into_iter().map(|row| (row.id, row.attempts)).collect())
-            .map_err(asking("list running fits"))
-    }
 }
 
 /// Stores the answer of a fit and its recommendations, all or nothing.
 async fn finish_on(
     connection: &mut SqliteConnection,
-    (id, attempt): (&str, i64),
+    attempt: Attempt<'_>,
     result: &Json<&Value>,
     recommendations: &[StoredRecommendation],
     now: Time,
@@ -437,10 +424,11 @@ async fn finish_on(
         .await
         .map_err(asking("begin to finish a fit"))?;
     let finished = sqlx::query!(
-        "UPDATE fit SET state = 'done', result = ?3, finished_at = ?4
-          WHERE id = ?1 AND state = 'running' AND attempts = ?2",
-        id,
-        attempt,
+        "UPDATE fit SET state = 'done', result = ?4, finished_at = ?5
+          WHERE id = ?1 AND state = 'running' AND attempts = ?2 AND holder = ?3",
+        attempt.id,
+        attempt.number,
+        attempt.holder,
         result,
         now,
     )

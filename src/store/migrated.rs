@@ -161,8 +161,15 @@ async fn a_database_of_every_earlier_schema_is_kept_whole() {
         let requests = names(&db.pool, "SELECT digest FROM request ORDER BY 1").await;
         assert_eq!(requests, ["fit1", "fit4"], "{last}: each text once");
         // What waited and what ran is taken up.
-        assert_eq!(db.recover().await.unwrap(), 1);
-        let claimed = db.claim(ParallelSimulated(2), Time(9)).await.unwrap();
+        assert_eq!(db.recover(Time(8)).await.unwrap(), 1);
+        let lease = Lease {
+            holder: &Holder::server("new"),
+            until: Time(10),
+        };
+        let claimed = db
+            .claim(ParallelSimulated(2), lease, Time(9))
+            .await
+            .unwrap();
         assert_eq!(claimed.unwrap().request.as_str(), asked);
         db.close().await;
 

@@ -33,8 +33,9 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 
 pub use counted::{Counted, Health};
 pub use fit::{
-    AskedBefore, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary, FitTerms,
-    IdempotencyKey, NewFit, ParallelSimulated, Reuse, SIMULATED_LANE,
+    AskedBefore, Attempt, Claimed, Enqueued, Fit, FitAnswer, FitFilter, FitState, FitSummary,
+    FitTerms, HeldFit, Holder, IdempotencyKey, Lease, NewFit, ParallelSimulated, Reuse,
+    SIMULATED_LANE,
 };
 pub use id::Ids;
 pub use key::{ApiKey, NotAKeyName, Scope};

@@ -35,9 +35,27 @@ async fn queue(fits: &[(&str, &str)]) -> Db {
     db
 }
 
+/// Claims for a holder, until 100 milliseconds later.
+async fn claim_for(db: &Db, holder: &Holder, now: i64) -> Option<Claimed> {
+    let lease = Lease {
+        holder,
+        until: Time(now + 100),
+    };
+    let claimed = db.claim(ParallelSimulated(2), lease, Time(now)).await;
+    claimed.unwrap()
+}
+
+fn me() -> Holder {
+    Holder::server("me")
+}
+
 async fn claim(db: &Db) -> Option<String> {
-    let claimed = db.claim(ParallelSimulated(2), Time(1)).await.unwrap();
-    claimed.map(|fit| fit.id)
+    claim_for(db, &me(), 1).await.map(|fit| fit.id)
+}
+
+/// An attempt of this server.
+fn attempt<'a>(id: &'a str, number: i64, holder: &'a Holder) -> Attempt<'a> {
+    Attempt { id, number, holder }
 }
 
 #[tokio::test]
@@ -67,7 +85,7 @@ async fn the_end_of_a_fit_makes_room_in_its_lane() {
 
     assert_eq!(claim(&db).await, None);
     assert!(
-        db.fail("1", 1, &Value::from("lost"), Time(2))
+        db.fail(attempt("1", 1, &me()), &Value::from("lost"), Time(2))
             .await
             .unwrap()
     );
@@ -81,9 +99,13 @@ async fn a_fit_ends_once() {
 
     assert!(db.cancel("1", Time(2)).await.unwrap());
     assert!(!db.cancel("1", Time(3)).await.unwrap());
-    assert!(!db.finish("1", 1, &Value::Null, &[], Time(3)).await.unwrap());
-    assert!(!db.fail("1", 1, &Value::Null, Time(3)).await.unwrap());
-    assert!(!db.put_back("1", 1).await.unwrap());
+    let me = me();
+    let first = attempt("1", 1, &me);
+    let finished = db.finish(first, &Value::Null, &[], Time(3)).await;
+    assert!(!finished.unwrap());
+    assert!(!db.fail(first, &Value::Null, Time(3)).await.unwrap());
+    assert!(!db.put_back(first).await.unwrap());
+    assert!(!db.renew(first, Time(3)).await.unwrap());
     let state = db.fit_state("1").await.unwrap();
     assert_eq!(state, Some(FitState::Cancelled));
 }
@@ -94,10 +116,10 @@ async fn an_interrupted_fit_is_queued_again_to_run_apart() {
     claim(&db).await.unwrap();
     claim(&db).await.unwrap();
 
-    assert_eq!(db.recover().await.unwrap(), 2);
+    assert_eq!(db.recover(Time(2)).await.unwrap(), 2);
 
     let mut claimed = Vec::new();
-    while let Some(fit) = db.claim(ParallelSimulated(2), Time(3)).await.unwrap() {
+    while let Some(fit) = claim_for(&db, &me(), 3).await {
         db.cancel(&fit.id, Time(3)).await.unwrap();
         claimed.push((fit.id, fit.attempts, fit.apart));
     }
@@ -112,9 +134,9 @@ async fn an_interrupted_fit_is_queued_again_to_run_apart() {
 async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
     let db = queue(&[("1", "simulated")]).await;
     claim(&db).await.unwrap();
-    db.recover().await.unwrap();
+    db.recover(Time(2)).await.unwrap();
     claim(&db).await.unwrap();
-    db.fail("1", 2, &Value::from("died"), Time(2))
+    db.fail(attempt("1", 2, &me()), &Value::from("died"), Time(2))
         .await
         .unwrap();
 
@@ -126,7 +148,7 @@ async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
         .await
         .unwrap();
 
-    let claimed = db.claim(ParallelSimulated(2), Time(3)).await.unwrap();
+    let claimed = claim_for(&db, &me(), 3).await;
     assert!(claimed.unwrap().apart);
 }
 
@@ -153,4 +175,68 @@ async fn what_a_clock_that_was_set_back_said_makes_nothing_old() {
     }
 
     assert_eq!((pruned.fits, kept), (1, vec!["2", "3", "4", "5"]));
+}
+
+#[tokio::test]
+async fn a_holder_that_says_nothing_loses_its_fits_and_nobody_else_does() {
+    let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
+    let db = queue(&lanes).await;
+    let holders = ["one", "two", "three"].map(Holder::server);
+    let [one, two, three] = &holders;
+    // A GPU of each has the same name.
+    for holder in &holders {
+        claim_for(&db, holder, 0).await.unwrap();
+        assert_eq!(claim_for(&db, holder, 0).await, None);
+    }
+
+    let until = Time(500);
+    let renewed = db.renew_all(Lease { holder: two, until }).await;
+    assert_eq!(renewed.unwrap(), 1);
+    // Whoever asks is there, whatever the clock says.
+    assert_eq!(db.expired(Time(100), three).await.unwrap(), 0);
+    assert_eq!(db.expired(Time(101), three).await.unwrap(), 1);
+
+    // What it says later counts no more, and the next attempt is apart.
+    let lost = attempt("1", 1, one);
+    let taken = claim_for(&db, two, 600).await;
+    assert_eq!(taken, None, "its lane is taken");
+    assert!(!db.renew(lost, Time(900)).await.unwrap());
+    assert!(!db.fail(lost, &Value::Null, Time(700)).await.unwrap());
+    assert_eq!(
+        db.attempt_state(lost).await.unwrap(),
+        Some(FitState::Queued)
+    );
+    let again = claim_for(&db, one, 600).await.unwrap();
+    assert_eq!((again.attempts, again.apart), (2, true));
+    let finished = db.finish(lost, &Value::Null, &[], Time(700)).await;
+    assert!(!finished.unwrap());
+    assert_eq!(db.attempt_state(lost).await.unwrap(), None);
+    assert!(db.renew(again.attempt(), Time(900)).await.unwrap());
+    let finished = db
+        .finish(again.attempt(), &Value::Null, &[], Time(700))
+        .await;
+    assert!(finished.unwrap());
+    // Nobody ends what another works on.
+    assert!(!db.put_back(attempt("2", 1, three)).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others_that_are_alive() {
+    let lanes = ["1", "2", "3"].map(|id| (id, "cuda:0"));
+    let db = queue(&lanes).await;
+    let [silent, alive] = ["silent", "alive"].map(|name| Holder::other(name.to_owned()));
+    claim_for(&db, &Holder::server("of yesterday"), 1_000).await;
+    claim_for(&db, &silent, 0).await;
+    claim_for(&db, &alive, 1_000).await;
+
+    assert_eq!(db.recover(Time(1_001)).await.unwrap(), 2);
+
+    let running = db.running_fits().await.unwrap();
+    let held = HeldFit {
+        id: "3".to_owned(),
+        attempts: 1,
+        holder: Some(alive),
+        lease_until: Some(Time(1_100)),
+    };
+    assert_eq!(running, [held]);
 }

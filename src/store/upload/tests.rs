@@ -1,4 +1,4 @@
-use super::super::{Enqueued, FitState, FitTerms, NewFit, ParallelSimulated, Reuse};
+use super::super::{Enqueued, FitState, FitTerms, Holder, Lease, NewFit, ParallelSimulated, Reuse};
 use super::*;
 
 /// Room for two and a half of the uploads here.
@@ -165,8 +165,12 @@ async fn a_fit_is_not_queued_without_its_uploads() {
     assert_eq!(gone, Enqueued::UploadGone(Digest::of(b"gone")));
     assert_eq!(db.fit_state("1").await.unwrap(), None);
     assert!(!is_there(&db, "aside").await, "all or nothing");
-    let claimed = db.claim(ParallelSimulated(2), Time(1)).await.unwrap();
-    assert_eq!(claimed, None);
+    let lease = Lease {
+        holder: &Holder::server("me"),
+        until: Time(2),
+    };
+    let claimed = db.claim(ParallelSimulated(2), lease, Time(1)).await;
+    assert_eq!(claimed.unwrap(), None);
 }
 
 #[tokio::test]
